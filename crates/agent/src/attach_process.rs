@@ -22,16 +22,16 @@ const EXIT_REFUSED: i32 = 3;
 /// Exit code of attach if another owner took the set.
 const EXIT_FENCED: i32 = 7;
 
-/// Before a kill: how long it may take to end by itself, with its devices.
+/// Time limit for it to end by itself, with its devices, before it is killed.
 const HARD_DETACH_LIMIT: Duration = Duration::from_secs(2);
 
-/// From SIGKILL until its lock is free.
+/// Time limit from SIGKILL until its lock is free.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Attach's own output is cut beyond this many bytes.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
-/// Between two looks.
+/// Pause between two checks.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Time limit of umount and losetup when a killed process's remains are removed.
@@ -134,7 +134,7 @@ pub fn may_run(dir: &Path) -> bool {
 }
 
 fn unlooked(dir: &Path, error: &io::Error) -> String {
-    format!("{}: could not look whether attach runs: {error}", dir.display())
+    format!("{}: cannot check whether attach runs: {error}", dir.display())
 }
 
 /// The driver.
@@ -238,7 +238,7 @@ impl Attach {
         if !inner.expected {
             return AttachLook::None;
         }
-        // In memory, as the whole run directory: it takes no time, and what grows there takes the machine's.
+        // In memory, as the whole run directory: this is quick, and a long log would use up memory.
         let _ = process::log::bound(&self.log, LOG_BYTES_MAX);
         let exit = match &mut inner.child {
             Some(child) => match child.try_wait() {
@@ -298,7 +298,7 @@ impl Attach {
             _ if code == Some(EXIT_REFUSED) => AttachEnd::Refused(words),
             _ => AttachEnd::Failed(match code {
                 Some(code) => format!("exit code {code}: {words}"),
-                None => "it was killed or vanished".to_string(),
+                None => "it was killed, or ended without a trace".to_string(),
             }),
         }
     }
@@ -433,7 +433,7 @@ pub fn kill(config: &AgentConfig, mut meanwhile: impl FnMut()) {
         // Processes that wait for the device, also PostgreSQL's after their SIGKILL, get errors and end.
         let mut command = Command::new(config.attach.program.clone().unwrap_or_else(own));
         command.args(abandon_args(config)).stdin(Stdio::null()).stdout(Stdio::null());
-        let left = || tracing::error!("devices that attach left in the kernel stay");
+        let left = || tracing::error!("devices of an ended attach process stay in the kernel");
         let mut hung = ABANDONING.lock().unwrap_or_else(PoisonError::into_inner);
         // If one hangs, later rounds start no other.
         let begin = hung.as_mut().is_none_or(|earlier| !matches!(earlier.try_wait(), Ok(None)));
@@ -506,7 +506,7 @@ async fn clear(dir: &Path) {
         }
     }
     let points = mounts::below(dir).unwrap_or_else(|why| {
-        tracing::warn!(why, "whether mounts of an earlier attach are left is not known");
+        tracing::warn!(why, "cannot check whether mounts of an earlier attach are left");
         Vec::new()
     });
     for point in points {

@@ -1,6 +1,6 @@
 //! HTTP client for other agents: one short request per connection, bounded in time and size.
 //!
-//! By hand and not by a client crate: the two sides are this program, and a status with a small JSON body is all that is said.
+//! Written by hand, without a client crate: both sides are this program, and a message is a status with a small JSON body.
 
 use crate::local;
 use crate::seams::{Dial, Wire};
@@ -23,7 +23,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The text of a refusal, or the body as it is.
+    /// The text of a refusal, or else the whole body.
     pub fn words(&self) -> String {
         let value: Option<serde_json::Value> = serde_json::from_str(&self.body).ok();
         let words = value.and_then(|value| value["message"].as_str().map(str::to_string));
@@ -52,7 +52,7 @@ pub enum ClientError {
     },
 }
 
-/// Over TCP; to an address that is a path from the root, over the Unix socket there.
+/// Connects over TCP, or to a Unix socket if the address is an absolute path.
 pub fn over_tcp() -> Dial {
     Arc::new(|address: String| {
         Box::pin(async move {
@@ -68,7 +68,7 @@ pub fn over_tcp() -> Dial {
 /// Asks the agent at `address` once; `body` makes it a POST.
 ///
 /// # Errors
-/// [`ClientError`]; an answer that says no is none.
+/// [`ClientError`]. A refusal is an answer, not an error.
 pub async fn ask(
     address: &str,
     path: &str,

@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 
 /// Time limit of one question.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
-/// A gateway that is cut off is noticed because it does not answer.
+/// HTTP/2 pings: a gateway that is cut off is noticed because it does not answer them.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -61,7 +61,15 @@ impl Gateways {
             });
         }
         while let Some(answer) = asked.join_next().await {
-            let Ok(Some(reply)) = answer else { continue };
+            let reply = match answer {
+                Ok(Some(reply)) => reply,
+                Ok(None) => continue,
+                // A panic is a broken invariant and must not be lost.
+                Err(ended) => match ended.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(_) => continue,
+                },
+            };
             return match reply.lease {
                 None => LeaseView::Free,
                 Some(lease) => LeaseView::Held {

@@ -1,7 +1,8 @@
-//! Settings of one agent: values that a person may turn.
+//! Settings of one agent.
 //!
-//! One struct per section; `Default` is the only home of defaults; each field's comment (unit, range, what turning it costs) is also the comment in the
-//! sample file, `crates/agent/agent.sample.toml`, which a test compares with [`sample`]. No field holds a secret, only where one is found.
+//! One struct per section. `Default` has all defaults. The comment of a field (unit, range, cost of a change) is also its
+//! comment in the sample file, `crates/agent/agent.sample.toml`; a test compares that with [`sample`]. No field holds a
+//! secret, only the path of one.
 
 mod check;
 mod document;
@@ -23,11 +24,11 @@ use std::path::{Path, PathBuf};
 pub enum Mode {
     /// Yes.
     Automatic,
-    /// Only when an operator says so.
+    /// Only on command.
     Manual,
 }
 
-/// What stands on the devices.
+/// The file system or pool on the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PoolKind {
@@ -37,7 +38,7 @@ pub enum PoolKind {
     Ext4,
     /// XFS on one volume.
     Xfs,
-    /// Nothing that the agent mounts.
+    /// None that the agent mounts.
     None,
 }
 
@@ -79,33 +80,33 @@ impl Device {
     }
 }
 
-/// What stops PostgreSQL when the agent cannot.
+/// The second process that stops PostgreSQL when the agent cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WatchdogKind {
     /// A second process that kills PostgreSQL and attach.
     Helper,
-    /// Nothing.
+    /// There is none.
     Off,
 }
 
-/// Whether the machine's watchdog device stands behind the helper.
+/// Whether the machine's watchdog device is used, behind the helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WatchdogMode {
     /// No.
     Off,
-    /// Where it can be had.
+    /// If it can be opened and set.
     Automatic,
     /// PostgreSQL is not started without it.
     Required,
 }
 
-/// What is done when device or pool cannot be let go of.
+/// For a host that cannot release its device or pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FenceAction {
-    /// Try again for ever, and say so.
+    /// Try again for ever, and log it.
     Retry,
     /// Reboot the machine at once (sysrq b): the way out of a suspended ZFS pool.
     Reboot,
@@ -121,31 +122,32 @@ settings! {
         set: String = "demo".into();
         /// Admin addresses of gateways, HOST:PORT each. Any of them finds the one that serves; list them all.
         gateways: Vec<String> = vec!["127.0.0.1:7400".into()];
-        /// Directory of the history and of what outlives the agent. On a local disk, never on the set.
+        /// Directory of the history and of other state that outlives the agent. On a local disk, never on the set.
         dir: PathBuf = PathBuf::from("/var/lib/holdfast-agent");
-        /// Directory of what ends with the machine: attach's state, process ids, the watchdog's file.
+        /// Directory of what a reboot may delete: attach's state, process ids, the watchdog's file.
         run_dir: PathBuf = PathBuf::from("/run/holdfast-agent");
         /// "automatic": takes over by itself. "manual": only `holdfast agent failover` and switchovers do it.
         mode: Mode = Mode::Automatic;
-        /// 1 to 100. A host of lower priority leaves a free lease to better ones: by `takeover.priority_step_ms` for each step below 100.
+        /// 1 to 100. A host of lower priority leaves a free lease to better ones: it waits `takeover.priority_step_ms` for
+        /// each step below 100.
         priority: u32 = 100;
         /// Never take over by itself, whatever happens; switchovers to this host and `holdfast agent failover` work.
         nofailover: bool = false;
         /// When and how often this host takes over.
         takeover: TakeoverConfig = TakeoverConfig::default();
-        /// Asking for the lease, and what happens when it cannot be renewed.
+        /// How the agent asks for the lease, and when it stops PostgreSQL because the lease cannot be renewed.
         lease: LeaseConfig = LeaseConfig::default();
         /// The device (`holdfast attach`, run as a child).
         attach: AttachConfig = AttachConfig::default();
-        /// What stands on the device.
+        /// The file system or pool on the device.
         pool: PoolConfig = PoolConfig::default();
         /// PostgreSQL.
         database: DatabaseConfig = DatabaseConfig::default();
-        /// What stops PostgreSQL when the agent itself hangs or is gone.
+        /// A second process that stops PostgreSQL when the agent hangs or has ended.
         watchdog: WatchdogConfig = WatchdogConfig::default();
         /// Health checks and commands over HTTP, as Patroni's load balancer files expect them.
         http: HttpConfig = HttpConfig::default();
-        /// Programs that are told what happens.
+        /// Programs that the agent runs when something happens.
         hooks: HooksConfig = HooksConfig::default();
         /// Mutually authenticated TLS towards the gateways, for the agent and its attach: all three files, or none.
         tls: TlsConfig = TlsConfig::default();
@@ -161,19 +163,20 @@ settings! {
         priority_step_ms: u64 = 20;
         /// After this host gave the lease away because of a fault of its own: no takeover for this many seconds, 0 to 3600. Against flapping.
         flap_delay_s: u64 = 30;
-        /// Automatic takeovers at most within an hour, 1 to 1000. Beyond that a person decides.
+        /// Maximum number of automatic takeovers within an hour, 1 to 1000. After that a person decides.
         per_hour_max: u32 = 6;
         /// Pause after a takeover that failed, in milliseconds, 100 to 600000; doubled by each further one, up to backoff_max_ms.
         backoff_min_ms: u64 = 1000;
         /// See backoff_min_ms.
         backoff_max_ms: u64 = 60_000;
-        /// After a switchover away: how long the other host may take before this one stands again, in seconds, 1 to 600.
+        /// After a switchover to another host: how long that host may take before this one may take the lease again, in
+        /// seconds, 1 to 600.
         switchover_hold_s: u64 = 15;
     }
 }
 
 settings! {
-    /// Asking for the lease, and what happens when it cannot be renewed.
+    /// How the agent asks for the lease, and when it stops PostgreSQL because the lease cannot be renewed.
     pub struct LeaseConfig {
         /// How often a standby asks who holds the lease, in milliseconds, 100 to 10000. It asks at once when the lease may run out.
         poll_ms: u64 = 500;
@@ -182,7 +185,7 @@ settings! {
         /// PostgreSQL is stopped this long before the lease could end, in milliseconds, 50 to half of the lease. Longer: safer against a slow machine.
         /// Shorter: a longer loss of gateways is only a pause.
         stop_margin_ms: u64 = 300;
-        /// How long the lease lasts, in milliseconds, where no gateway has said it yet.
+        /// Duration of a lease in milliseconds, as long as no gateway has told it.
         ttl_ms: u64 = 3000;
     }
 }
@@ -196,17 +199,17 @@ settings! {
         program: Option<PathBuf> = None, sample "/usr/bin/holdfast";
         /// Further arguments.
         args: Vec<String> = Vec::new();
-        /// From its start until it has the lease, in milliseconds, 1000 to 600000.
+        /// Time limit from its start until it has the lease, in milliseconds, 1000 to 600000.
         acquire_timeout_ms: u64 = 10_000;
-        /// From the lease until the devices are there, in milliseconds, 1000 to 600000.
+        /// Time limit from the lease until the devices are there, in milliseconds, 1000 to 600000.
         device_timeout_ms: u64 = 20_000;
-        /// To let go of devices and lease in good order, in milliseconds, 500 to 600000; then it is killed.
+        /// Time limit to release devices and lease in good order, in milliseconds, 500 to 600000; then attach is killed.
         detach_timeout_ms: u64 = 10_000;
     }
 }
 
 settings! {
-    /// What stands on the device.
+    /// The file system or pool on the device.
     pub struct PoolConfig {
         /// "ext4", "xfs" (both on one volume), "zfs" (a pool over all volumes of the set) or "none".
         kind: PoolKind = PoolKind::Ext4;
@@ -218,24 +221,25 @@ settings! {
         options: String = "noatime".into();
         /// Name of the ZFS pool.
         name: Option<String> = None, sample "tank";
-        /// The ZFS pool has `multihost=on`, and gets it where it has not: ZFS's own guard, behind the lease. Not imported on a host without a host id
-        /// (`zgenhostid`) or with that of a peer. Writes all the time, makes takeovers longer, and wants parameters of the module zfs (docs/zfs.md).
+        /// The ZFS pool has `multihost=on`; the agent turns it on if it is off. This is ZFS's own guard, behind the lease.
+        /// The pool is not imported on a host without a host id (`zgenhostid`), or with the id of a peer. ZFS writes all
+        /// the time, takeovers take longer, and the module zfs needs other parameters (docs/zfs.md).
         multihost: bool = false;
-        /// To check and mount, or to import, in seconds, 1 to 3600. A pool with `multihost=on` whose last host was lost takes 20 to 25 s more with ZFS's
-        /// defaults: with `multihost` at least 30.
+        /// Time limit to check and mount, or to import, in seconds, 1 to 3600. A pool with `multihost=on` whose last host
+        /// was lost takes 20 to 25 s more with ZFS's defaults: with `multihost` at least 30.
         import_timeout_s: u64 = 60;
-        /// To unmount or export, in seconds, 1 to 3600.
+        /// Time limit to unmount or export, in seconds, 1 to 3600.
         export_timeout_s: u64 = 20;
-        /// When a host that has lost its lease, or gives it up for a fault of its own, cannot let go of device or pool: "retry" for ever, or
-        /// "reboot" the machine, the only way out of a suspended ZFS pool. Never for a switchover, nor for a pool that somebody has open. Left out:
-        /// "reboot" where kind is "zfs", else "retry".
+        /// For a host that has lost its lease, or gives it up because of a fault of its own, and cannot release device or
+        /// pool: "retry" for ever, or "reboot" the machine, which is the only way out of a suspended ZFS pool. Never used
+        /// for a switchover, nor for a pool that somebody has open. Left out: "reboot" if kind is "zfs", else "retry".
         fence_action: Option<FenceAction> = None, sample "retry";
     }
 }
 
 impl PoolConfig {
-    /// What is done when device or pool cannot be let go of: as set, else by what the pool is. A suspended ZFS pool goes with a reboot only, and a host that waits
-    /// for that to change never stands by again.
+    /// For a host that cannot release its device or pool: as set, else by the kind of the pool. Only a reboot gets rid of
+    /// a suspended ZFS pool; a host that tries again would never stand by.
     pub fn fence(&self) -> FenceAction {
         self.fence_action.unwrap_or(match self.kind {
             PoolKind::Zfs => FenceAction::Reboot,
@@ -243,7 +247,7 @@ impl PoolConfig {
         })
     }
 
-    /// By whose word a host that cannot let go is rebooted; nothing where it is not.
+    /// Why a host that cannot release its pool is rebooted: as set, or by default. `None` if it is not rebooted.
     pub fn reboots_by(&self) -> Option<&'static str> {
         match (self.fence(), self.fence_action) {
             (FenceAction::Retry, _) => None,
@@ -260,8 +264,9 @@ settings! {
         kind: DatabaseKind = DatabaseKind::PgCtl;
         /// Its data directory, on the pool.
         data: PathBuf = PathBuf::from("/srv/pg/data");
-        /// Folders off the set in which tablespaces may lie. What is there is lost with the host, and PostgreSQL goes on without it elsewhere:
-        /// for tablespaces with nothing but temporary files. Data directory and WAL are on the set whatever this says, or PostgreSQL is not started.
+        /// Folders outside of the set in which tablespaces may lie. Their content is lost with the host, and PostgreSQL
+        /// continues without it on another one: only for tablespaces with temporary files, and for configuration that
+        /// PostgreSQL only reads. Data directory and WAL have to be on the set in any case; else PostgreSQL is not started.
         allow_off_set: Vec<PathBuf> = Vec::new();
         /// Where its programs are (postgres, psql).
         bin_dir: PathBuf = PathBuf::from("/usr/lib/postgresql/15/bin");
@@ -275,27 +280,31 @@ settings! {
         port: u16 = 5432;
         /// Further options of the server, as pg_ctl's -o. For kind "pg_ctl".
         options: String = String::new();
-        /// Its unit, by its whole name. For kind "systemd"; the unit must be disabled, wanted by no other, and have Restart=no: it is looked at before each start.
+        /// Full name of its unit. For kind "systemd". The unit must be disabled, wanted by no other unit, and have
+        /// Restart=no; this is checked before each start.
         unit: String = "postgresql@15-main.service".into();
-        /// Starts it and returns, at once or when it is ready (pg_ctl start); of one that has not returned after 30 s it is enough that PostgreSQL is there. Any exit code
-        /// but 0 before that is a failed start. For kind "command"; run by sh as root.
+        /// Command that starts it and returns, at once or when it is ready (pg_ctl start). If the command has not returned
+        /// after 30 s, it is enough that PostgreSQL runs. Another exit code than 0 before that is a failed start. For kind
+        /// "command"; run by sh as root.
         start: Option<String> = None, sample "/usr/local/sbin/pg-up";
-        /// Stops it and returns once it is gone; $HOLDFAST_STOP is fast or immediate. For kind "command".
+        /// Command that stops it and returns once it has ended; $HOLDFAST_STOP is fast or immediate. For kind "command".
         stop: Option<String> = None, sample "/usr/local/sbin/pg-down";
-        /// A PostgreSQL with standby.signal is as it should be: it follows one on another set by streaming replication, and answers /replica, never
-        /// /primary, until it is promoted. false: such a PostgreSQL counts as one that does not start.
+        /// true: a PostgreSQL with standby.signal is in order. It follows one on another set by streaming replication, and
+        /// answers /replica, never /primary, until it is promoted. false: such a PostgreSQL counts as one that does not
+        /// start.
         follows: bool = false;
-        /// From its start until it takes writes, recovery included, in seconds, 5 to 86400.
+        /// Time limit from its start until it takes writes, recovery included, in seconds, 5 to 86400.
         start_timeout_s: u64 = 300;
-        /// For a planned stop, in seconds, 1 to 3600; then it is stopped at once.
+        /// Time limit of a planned stop, in seconds, 1 to 3600; then it is stopped at once.
         stop_timeout_s: u64 = 30;
-        /// For the checkpoint before a planned stop, while clients still write, in seconds, 0 to 3600. 0: none.
+        /// Time limit of the checkpoint before a planned stop, while clients still write, in seconds, 0 to 3600. 0: no
+        /// checkpoint.
         checkpoint_timeout_s: u64 = 60;
-        /// How often it is asked whether it is well, in milliseconds, 100 to 60000.
+        /// Interval of the health checks of PostgreSQL, in milliseconds, 100 to 60000.
         probe_ms: u64 = 1000;
-        /// It counts as hung when it has not answered for this long while its device was well, in seconds, 1 to 3600.
+        /// PostgreSQL counts as hung when it has not answered for this long while its device worked, in seconds, 1 to 3600.
         health_timeout_s: u64 = 20;
-        /// Restarts in place at most within restart_window_s, 0 to 100; then the lease is given away.
+        /// Maximum number of restarts in place within restart_window_s, 0 to 100; after that the lease is given away.
         restarts_max: u32 = 3;
         /// See restarts_max. In seconds, 10 to 86400.
         restart_window_s: u64 = 300;
@@ -303,18 +312,21 @@ settings! {
 }
 
 settings! {
-    /// What stops PostgreSQL when the agent itself hangs or is gone.
+    /// A second process that stops PostgreSQL when the agent hangs or has ended.
     pub struct WatchdogConfig {
         /// "helper": a second process kills PostgreSQL and attach. "off": nothing.
         kind: WatchdogKind = WatchdogKind::Helper;
-        /// The machine's watchdog device behind the helper, which resets the machine before the lease ends for others where nobody could stop PostgreSQL: "off",
-        /// "automatic" (where it can be opened and set) or "required" (PostgreSQL is not started here without it). Its timeout is two thirds of the lease, in whole
-        /// seconds: leases of 1.5 s and more. What is not gone some 70 ms before the end of a lease is reset: `lease.stop_margin_ms` of 600 and more leaves time.
+        /// The machine's watchdog device, behind the helper. If nothing else could stop PostgreSQL, it resets the machine
+        /// before another host can get the lease. "off", "automatic" (used if it can be opened and set) or "required"
+        /// (PostgreSQL is not started here without it). Its timeout is two thirds of the lease, in whole seconds: for
+        /// leases of 1.5 s and more. A machine whose PostgreSQL still runs some 70 ms before the end of the lease is reset;
+        /// `lease.stop_margin_ms` of 600 and more leaves time.
         mode: WatchdogMode = WatchdogMode::Off;
-        /// That device. No other program may have it open, systemd with RuntimeWatchdogSec neither.
+        /// That device. No other program may have it open, also not systemd with RuntimeWatchdogSec.
         device: PathBuf = PathBuf::from("/dev/watchdog");
-        /// An agent that shows no life for this long while PostgreSQL runs counts as hung, in milliseconds, 2000 to 600000. A new agent process that
-        /// starts within it goes on without a stop. When the lease has ended the helper does not wait for it.
+        /// An agent that gives no sign of life for this long while PostgreSQL runs counts as hung, in milliseconds, 2000 to
+        /// 600000. A new agent process that starts within this time continues without a stop of PostgreSQL. When the lease
+        /// has ended, the helper does not wait for it.
         timeout_ms: u64 = 10_000;
     }
 }
@@ -322,9 +334,10 @@ settings! {
 settings! {
     /// Health checks and commands over HTTP, as Patroni's load balancer files expect them.
     pub struct HttpConfig {
-        /// IP:PORT. Health checks are answered to anyone; commands only with the token. Those of root on this host go over `run_dir`/agent.sock and need none.
+        /// IP:PORT. Anybody may ask for health checks; commands need the token. Commands of root on this host go over
+        /// `run_dir`/agent.sock and need no token.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8008));
-        /// File with a token, the same on all hosts: a switchover from host to host needs it. Left out: none.
+        /// File with a token, the same on all hosts. A switchover from host to host needs it. Left out: none.
         token_file: Option<PathBuf> = None, sample "/etc/holdfast/agent.token";
     }
 }
@@ -359,17 +372,17 @@ impl TlsConfig {
 }
 
 settings! {
-    /// Programs that are told what happens. Each is run by sh with HOLDFAST_ROLE, HOLDFAST_SET, HOLDFAST_NAME, HOLDFAST_EPOCH;
-    /// what they say goes to the log, and nothing waits for them but for before_start.
+    /// Programs that the agent runs when something happens, by sh, with HOLDFAST_ROLE, HOLDFAST_SET, HOLDFAST_NAME,
+    /// HOLDFAST_EPOCH. Their output goes to the log. The agent waits only for before_start.
     pub struct HooksConfig {
-        /// Before PostgreSQL is started, with HOLDFAST_DATA (its data directory) as well. Another exit code than 0 and PostgreSQL is not started here:
-        /// what it says is the reason. This one is waited for. Left out: none.
+        /// Run before PostgreSQL is started, with HOLDFAST_DATA (its data directory) too. The agent waits for it. If its
+        /// exit code is not 0, PostgreSQL is not started here, and its output is the reason. Left out: none.
         before_start: Option<String> = None, sample "/usr/local/sbin/not-two-primaries";
-        /// When this host becomes or stops being primary. Left out: none.
+        /// Run when this host becomes or stops being primary. Left out: none.
         on_role_change: Option<String> = None, sample "/usr/local/sbin/on-role-change";
-        /// At each line of the history, which is its input. Left out: none.
+        /// Run at each line of the history, which is its input. Left out: none.
         on_event: Option<String> = None, sample "logger -t holdfast-agent";
-        /// Seconds that one may take, 1 to 3600; then it is killed.
+        /// Time limit of one program, in seconds, 1 to 3600; then it is killed.
         timeout_s: u64 = 30;
     }
 }
@@ -393,7 +406,7 @@ impl AgentConfig {
         Ok(config)
     }
 
-    /// Reads TOML without judging the values.
+    /// Reads TOML without a check of the values.
     ///
     /// # Errors
     /// Not TOML, an unknown field, or a value of another type.
@@ -401,7 +414,7 @@ impl AgentConfig {
         toml::from_str(text)
     }
 
-    /// What is wrong: ranges, and the relations between fields.
+    /// All faults: ranges, and the relations between fields.
     pub fn problems(&self) -> Vec<Problem> {
         check::problems(self)
     }
@@ -409,7 +422,7 @@ impl AgentConfig {
     /// Checks ranges, and the relations between fields.
     ///
     /// # Errors
-    /// All that is wrong, not only the first.
+    /// All faults, not only the first.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let problems = self.problems();
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid { problems }) }
@@ -421,30 +434,32 @@ impl AgentConfig {
         Self { peers: PeersConfig(peers.into()), ..Self::default() }
     }
 
-    /// What the machine is told.
+    /// The settings of the state machine.
     pub fn policy(&self) -> crate::machine::Policy {
-        use crate::machine::Guard;
+        use crate::machine::{Guard, LeasePolicy, RestartPolicy, TakeoverPolicy, Timeouts};
         use std::time::Duration;
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
         let (takeover, database) = (&self.takeover, &self.database);
         crate::machine::Policy {
             name: self.name.clone(),
-            automatic: self.mode == Mode::Automatic,
-            nofailover: self.nofailover,
-            campaign_wait: ms(u64::from(100u32.saturating_sub(self.priority)) * takeover.priority_step_ms),
-            flap_delay: s(takeover.flap_delay_s),
-            takeovers_per_hour_max: takeover.per_hour_max as usize,
-            backoff_min: ms(takeover.backoff_min_ms),
-            backoff_max: ms(takeover.backoff_max_ms),
-            acquire_timeout: ms(self.attach.acquire_timeout_ms),
-            attach_timeout: ms(self.attach.device_timeout_ms),
-            start_timeout: s(database.start_timeout_s),
-            stop_margin: ms(self.lease.stop_margin_ms),
-            lease_ttl: ms(self.lease.ttl_ms),
-            health_timeout: s(database.health_timeout_s),
-            restarts_max: database.restarts_max as usize,
-            restart_window: s(database.restart_window_s),
-            switchover_hold: s(takeover.switchover_hold_s),
+            takeover: TakeoverPolicy {
+                automatic: self.mode == Mode::Automatic,
+                nofailover: self.nofailover,
+                campaign_wait: ms(u64::from(100u32.saturating_sub(self.priority)) * takeover.priority_step_ms),
+                flap_delay: s(takeover.flap_delay_s),
+                per_hour_max: takeover.per_hour_max as usize,
+                backoff_min: ms(takeover.backoff_min_ms),
+                backoff_max: ms(takeover.backoff_max_ms),
+                switchover_hold: s(takeover.switchover_hold_s),
+            },
+            timeouts: Timeouts {
+                acquire: ms(self.attach.acquire_timeout_ms),
+                attach: ms(self.attach.device_timeout_ms),
+                start: s(database.start_timeout_s),
+                health: s(database.health_timeout_s),
+            },
+            lease: LeasePolicy { stop_margin: ms(self.lease.stop_margin_ms), ttl: ms(self.lease.ttl_ms) },
+            restarts: RestartPolicy { max: database.restarts_max as usize, window: s(database.restart_window_s) },
             fence_reboot: self.pool.fence() == FenceAction::Reboot,
             follows: database.follows,
             guard: match self.watchdog.mode {

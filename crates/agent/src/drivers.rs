@@ -2,6 +2,7 @@
 
 pub mod database;
 mod hooks;
+mod leaving;
 mod openers;
 pub mod ownership;
 mod placement;
@@ -11,48 +12,51 @@ pub mod zfs;
 use crate::attach_process::Attach;
 use crate::cluster::Gateways;
 use crate::config::{AgentConfig, PoolKind, WatchdogMode};
-use crate::host::{AttachLook, Host, NotDone, PoolLook};
+use crate::host::{AttachLook, Host, NotDone, PoolLook, PoolUsers};
 use crate::hostid::{self, Told};
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
 use crate::process;
 use crate::watchdog::{self, Sign};
 use database::Database;
+use holdfast_types::sync::LockExt;
 use hooks::Hooks;
 use ownership::NotOurs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a host id that was read is shown: a person may give the host another one.
+/// Interval between two reads of the host id: a person may change it.
 const HOST_ID_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Before the host id was read for the first time. It is read beside the agent's task, so that this stays where the read never ends.
-const NOT_READ: &str = "the host id of this host is not read yet: wait a moment; if this stays, look at the disk that /etc/hostid is on: it does not answer";
+/// Obstacle before the host id was read for the first time. It remains if the read never ends.
+const NOT_READ: &str = "the host id of this host is not read yet: wait a moment; if this remains, the disk with /etc/hostid does not answer: check it";
 
-/// Before the other agents were asked for the first time: within [`PEERS_LIMIT`] whoever does not answer has told nothing.
+/// Obstacle before the other agents were asked for the first time. An agent that does not answer within [`PEERS_LIMIT`]
+/// is none.
 const NOT_HEARD: &str = "the other hosts' agents were not asked for their host ids yet: wait a moment";
 
-/// How long it is shown how the machine's watchdog looked: a module may be loaded.
+/// Interval between two checks of the machine's watchdog: a module may be loaded meanwhile.
 const WATCHDOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Before the machine's watchdog was looked at for the first time.
-const NOT_LOOKED: &str = "the machine's watchdog is required (watchdog.mode) and was not looked at yet: wait a moment";
+/// Obstacle before the machine's watchdog was checked for the first time.
+const NOT_LOOKED: &str = "the machine's watchdog is required (watchdog.mode) and was not checked yet: wait a moment";
 
-/// How often they are asked, which is for the host id of each.
+/// Interval between two questions to the other agents for their host ids.
 const PEERS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// For all their answers: who is lost is silent.
+/// Time limit for all their answers: a lost host does not answer.
 const PEERS_LIMIT: Duration = Duration::from_secs(1);
 
-/// How often it is looked where PostgreSQL's files lie while it runs (ONSET-L2).
+/// Interval between two checks of the places of PostgreSQL's files while it runs (ONSET-L2).
 const PLACES_INTERVAL: Duration = Duration::from_secs(5);
 
-/// For that look when an agent begins: its first sign of life waits for it, and the device may hang. Then the next look tells.
+/// Time limit of that check when an agent begins: its first sign of life waits for it, and the device may hang. Then
+/// the next check reports.
 const PLACES_LIMIT: Duration = Duration::from_millis(500);
 
-/// What /sys, /etc and /proc of this host lie below. In tests that is nowhere, until they say where: none reads the id of the machine that it runs on, and none
-/// reboots it.
+/// Directory with /sys, /etc and /proc of this host. In tests it does not exist, unless they set one: no test reads the
+/// id of the machine that it runs on, and none reboots it.
 const ROOT: &str = if cfg!(test) { "/nonexistent" } else { "/" };
 
 /// A question that is asked again and again beside the agent's task.
@@ -63,7 +67,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// Whether it is time to ask; if so it is taken as asked.
+    /// Whether it is time to ask. If so, it counts as asked.
     fn is_due(&mut self, interval: Duration) -> bool {
         let due = !self.goes_on && self.asked.is_none_or(|at| at.elapsed() >= interval);
         if due {
@@ -73,27 +77,28 @@ impl Asking {
     }
 }
 
-/// What is known of the pool.
+/// What is known of the pool, and of other obstacles to a takeover.
 #[derive(Debug, Default)]
 struct Looked {
     of_host: Asking,
     of_peers: Asking,
-    /// The host id of this host as it was read last, or why it could not be; `None` before.
+    /// The host id of this host, or why it could not be read; `None` before the first read.
     id: Option<Result<String, String>>,
-    /// Those of the others, `None` before they were asked.
+    /// Host ids of the other hosts; `None` before they were asked.
     others: Option<Vec<Told>>,
-    /// The machine's watchdog, where it is required (AGENT-A7), and how it looked last; `None` before.
+    /// The machine's watchdog is required (AGENT-A7).
     watchdog_required: bool,
     of_watchdog: Asking,
     of_places: Asking,
+    /// Result of the last check of the machine's watchdog; `None` before the first one.
     watchdog: Option<Result<(), String>>,
-    /// The program of this pool that hangs in the kernel, "" for none.
+    /// A program of this pool that hangs in the kernel, "" for none.
     hangs: String,
     look: PoolLook,
 }
 
 impl Looked {
-    /// Before anything is known: where it matters, that is no leave to take the lease.
+    /// Before anything is known. What matters and is not known is an obstacle.
     fn of(multihost: bool, watchdog_required: bool) -> Self {
         let look = PoolLook { multihost, ..PoolLook::default() };
         let mut looked = Self { look, watchdog_required, ..Self::default() };
@@ -108,27 +113,27 @@ impl Looked {
         self.judge();
     }
 
-    /// The other hosts' agents have told their ids, or nothing.
+    /// The other hosts' agents have reported their ids, or did not answer.
     fn hears(&mut self, others: Vec<Told>) {
         self.others = Some(others);
         self.of_peers.goes_on = false;
         self.judge();
     }
 
-    /// The machine's watchdog was looked at.
+    /// The machine's watchdog was checked.
     fn is_guarded(&mut self, found: Result<(), String>) {
         self.watchdog = Some(found);
         self.of_watchdog.goes_on = false;
         self.judge();
     }
 
-    /// These programs of the pool were killed and are still there.
+    /// These programs of the pool were killed and still exist.
     fn are_left(&mut self, hanging: &[String]) {
         self.hangs = hanging.first().cloned().unwrap_or_default();
         self.judge();
     }
 
-    /// It was looked where the files of a PostgreSQL that runs lie. What could not be looked at says nothing new.
+    /// The places of a PostgreSQL that runs were checked. A check that failed says nothing new.
     fn are_placed(&mut self, found: Result<String, String>) {
         self.of_places.goes_on = false;
         match found {
@@ -138,33 +143,33 @@ impl Looked {
                 } else {
                     tracing::error!(
                         off_set,
-                        "PostgreSQL runs, and not all of it lies on the set: it goes on, and what is not there is lost with this host"
+                        "PostgreSQL runs, and not all of it lies on the set: it goes on, and the rest is lost with this host"
                     );
                 }
                 self.look.off_set = off_set;
             }
             Ok(_) => {}
-            Err(why) => tracing::warn!(why, "it could not be looked where PostgreSQL's files lie"),
+            Err(why) => tracing::warn!(why, "could not check where PostgreSQL's files lie"),
         }
     }
 
-    /// Ahead of the lease: a host that would have to give it back leaves it to others.
+    /// Finds obstacles before the lease is taken: a host that would have to give it back leaves it to others.
     fn judge(&mut self) {
         let able = self.is_free().and_then(|()| self.has_its_watchdog()).and_then(|()| self.has_its_id());
         self.look.unable = able.err().unwrap_or_default();
     }
 
-    /// What hangs may import the pool yet, and no other one of its kind is started beside it.
+    /// A program that hangs may still import the pool, and no other one of its kind is started beside it.
     fn is_free(&self) -> Result<(), String> {
         match self.hangs.as_str() {
             "" => Ok(()),
             hangs => Err(format!(
-                "{hangs}: was killed and hangs in the kernel, where a device does not answer; it may go on any time: if it stays, reboot this host"
+                "{hangs}: it was killed and hangs in the kernel, since a device does not answer; it may go on at any time: if it remains, reboot this host"
             )),
         }
     }
 
-    /// AGENT-A7: without it PostgreSQL would not be started.
+    /// AGENT-A7: without its watchdog PostgreSQL would not be started.
     fn has_its_watchdog(&self) -> Result<(), String> {
         match &self.watchdog {
             _ if !self.watchdog_required => Ok(()),
@@ -180,15 +185,15 @@ impl Looked {
         match (&self.id, &self.others) {
             _ if !self.look.multihost => Ok(()),
             (None, _) => Err(NOT_READ.to_string()),
-            (Some(Err(why)), _) => Err(format!("the host id of this host is not known: {why}; it has to be readable")),
-            // Whatever the others have.
+            (Some(Err(why)), _) => Err(format!("the host id of this host is not known: {why}; make it readable")),
+            // An id that is none is an obstacle, whatever the others have.
             (Some(Ok(id)), None) => hostid::may_import(id, &[]).and_then(|()| Err(NOT_HEARD.to_string())),
             (Some(Ok(id)), Some(others)) => hostid::may_import(id, others),
         }
     }
 }
 
-/// Whether this command line is one by which a pool of this kind is imported or looked for, or an earlier one is let go of.
+/// Whether this command line imports a pool of this kind, looks for one, or releases one.
 fn is_of_pool(kind: PoolKind, command: &str) -> bool {
     let program = command.split(' ').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     match kind {
@@ -198,15 +203,15 @@ fn is_of_pool(kind: PoolKind, command: &str) -> bool {
     }
 }
 
-/// Before the device goes, by what was found of the pool: whether there is one to be let go of; `None` where another's is there and is left where it is.
+/// Whether a pool has to be released before its device goes. `None` if the pool belongs to somebody else and stays.
 fn to_export(found: Result<bool, NotOurs>) -> Result<Option<bool>, String> {
     match found {
         Ok(there) => Ok(Some(there)),
-        // Ours may be there, and then the device is not taken away from under it.
+        // Ours may be there, and would lose its device.
         Err(NotOurs::Unlooked(why)) => Err(why),
-        // Ours is not there: it was not imported because of this one.
+        // Ours is not there: this one kept it from being imported.
         Err(NotOurs::Foreign(why)) => {
-            tracing::error!(why, "left where it is");
+            tracing::error!(why, "the pool is not this agent's and stays as it is");
             Ok(None)
         }
     }
@@ -222,6 +227,8 @@ pub struct Real {
     hooks: Hooks,
     signs: crate::watchdog::Signs,
     pool_look: Arc<Mutex<Looked>>,
+    /// Datasets to mount again if the pool is not let go of after all.
+    mounted_before: pool::Before,
     /// PostgreSQL may run, as the last sign of life says.
     runs: AtomicBool,
     /// See [`ROOT`].
@@ -232,7 +239,7 @@ impl Real {
     /// For these settings; nothing is started. Must be called on a runtime.
     ///
     /// # Errors
-    /// An address of a gateway that is none; a certificate that cannot be used.
+    /// A gateway's address is not valid, or a certificate cannot be used.
     pub fn new(config: &AgentConfig) -> Result<Self, String> {
         let tls = config.tls.load(holdfast_tls::Role::Host).map_err(|error| format!("[tls]: {error}"))?;
         let dialer = holdfast_tls::Dialer::from(tls.as_ref());
@@ -247,20 +254,22 @@ impl Real {
                 config.pool.kind == PoolKind::Zfs && config.pool.multihost,
                 config.watchdog.mode == WatchdogMode::Required,
             ))),
+            mounted_before: pool::Before::default(),
             runs: AtomicBool::new(false),
             root: ROOT.into(),
         })
     }
 
-    /// A PostgreSQL that runs already is gone on with wherever it lies (ONSET-L2): it is primary. It is not started again there.
+    /// A PostgreSQL that runs already is kept running wherever its files lie (ONSET-L2): it is primary. It is not
+    /// started again there.
     async fn places_adopted(&self) {
         let look = tokio::time::timeout(PLACES_LIMIT, placement::off_set(&self.config));
         let found = look.await.unwrap_or_else(|_| Err("the device does not answer".into()));
         self.looked().are_placed(found);
     }
 
-    /// A running server of another user would not be found, and would be stopped for a start of our own. A device that
-    /// does not answer is no reason: nothing is started on it.
+    /// Checks the owner of the data directory: a running server of another user would not be found, and would be
+    /// stopped for a start of our own. A device that does not answer is no obstacle: nothing is started on it.
     async fn owner_is_known(&self) -> Result<(), String> {
         let server = process::Server::of(&self.config.database);
         let looking = tokio::task::spawn_blocking(move || server.unknown_owner());
@@ -273,10 +282,10 @@ impl Real {
     }
 
     fn looked(&self) -> MutexGuard<'_, Looked> {
-        self.pool_look.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pool_look.locked()
     }
 
-    /// The kernel's file in which a `b` is a reboot.
+    /// The kernel's file that reboots the machine when `b` is written to it.
     fn sysrq(&self) -> PathBuf {
         self.root.join("proc/sysrq-trigger")
     }
@@ -286,7 +295,7 @@ impl Host for Real {
     async fn found(&self) -> Result<Found, String> {
         let attach = self.attach.adopt()?;
         let mounted = match self.config.pool.kind {
-            // Nothing of ours that could be missing.
+            // The agent mounts nothing that could be missing.
             PoolKind::None => attach,
             _ => ownership::there(&self.config).await?,
         };
@@ -294,7 +303,7 @@ impl Host for Real {
         if database && !mounted && self.config.pool.kind != PoolKind::None {
             let data = self.config.database.data.display();
             return Err(format!(
-                "found processes of PostgreSQL at {data}, and no pool of this agent's that this could be on, expected none: stop them, or see database.data"
+                "found processes of PostgreSQL at {data} and no pool of this agent below them, expected no processes: stop them, or correct database.data"
             ));
         }
         if database {
@@ -323,9 +332,10 @@ impl Host for Real {
 
     async fn import(&self, _force: bool) -> Result<(), String> {
         if ownership::there(&self.config).await? {
-            // Rests of an earlier attach: its devices are not today's.
+            // Remains of an earlier attach, over devices that are gone.
             pool::export(&self.config, true).await?;
         }
+        self.mounted_before.clear();
         let warning = pool::import(&self.config, &self.attach.devices()).await?;
         if !warning.is_empty() {
             tracing::warn!(warning, "imported");
@@ -340,29 +350,29 @@ impl Host for Real {
         looked.are_left(&process::hanging(|command| is_of_pool(self.config.pool.kind, command)));
         if looked.watchdog_required && looked.of_watchdog.is_due(WATCHDOG_INTERVAL) {
             let (device, there) = (self.config.watchdog.device.clone(), self.pool_look.clone());
-            // As below.
+            // The device may hang, as the disk below.
             tokio::task::spawn_blocking(move || {
                 let found = watchdog::device_looked_at(&device);
-                there.lock().unwrap_or_else(PoisonError::into_inner).is_guarded(found);
+                there.locked().is_guarded(found);
             });
         }
         if self.config.pool.kind == PoolKind::Zfs && looked.of_host.is_due(HOST_ID_INTERVAL) {
             let (root, there) = (self.root.clone(), self.pool_look.clone());
-            // The files lie on a disk that may hang, and the agent's task has a lease to watch (AGENT-A3).
+            // The files lie on a disk that may hang, and the agent's task must watch the lease (AGENT-A3).
             tokio::task::spawn_blocking(move || {
                 let id = hostid::read_in(&root);
-                there.lock().unwrap_or_else(PoisonError::into_inner).is_told(id);
+                there.locked().is_told(id);
             });
         }
         if looked.look.multihost && looked.of_peers.is_due(PEERS_INTERVAL) {
             let (set, peers, there) = (self.config.set.clone(), self.config.peers.0.clone(), self.pool_look.clone());
             tokio::spawn(async move {
                 let others = hostid::ask(&set, &peers, PEERS_LIMIT).await;
-                there.lock().unwrap_or_else(PoisonError::into_inner).hears(others);
+                there.locked().hears(others);
             });
         }
         if !self.runs.load(Ordering::Relaxed) {
-            // What an agent finds when it begins is told before it has given a sign.
+            // The first check, when an agent begins, comes before its first sign.
             if looked.of_places.asked.is_some() {
                 looked.look.off_set.clear();
             }
@@ -370,13 +380,13 @@ impl Host for Real {
             let (config, there) = (self.config.clone(), self.pool_look.clone());
             tokio::spawn(async move {
                 let found = placement::off_set(&config).await;
-                there.lock().unwrap_or_else(PoisonError::into_inner).are_placed(found);
+                there.locked().are_placed(found);
             });
         }
         looked.look.clone()
     }
 
-    async fn openers(&self) -> Vec<String> {
+    async fn openers(&self) -> PoolUsers {
         openers::openers(&self.config).await
     }
 
@@ -387,10 +397,11 @@ impl Host for Real {
             placement::looks_end().await;
             match hard {
                 true => pool::export(&self.config, true).await?,
-                false => pool::export_unless_used(&self.config).await?,
+                false => pool::export_unless_used(&self.config, &self.mounted_before).await?,
             }
         }
-        // OWN-P1: a later one of its name is somebody's at work by hand.
+        self.mounted_before.clear();
+        // OWN-P1: a later pool of this name belongs to a person who works by hand.
         ownership::forget(&self.config);
         Ok(())
     }
@@ -400,7 +411,9 @@ impl Host for Real {
     }
 
     async fn start_database(&self) -> Result<(), NotDone> {
-        // It may mount what is looked at.
+        // An export may have failed half way before PostgreSQL is started in its place.
+        pool::mount_again(&self.mounted_before).await;
+        // The hook may mount what is checked next.
         self.database.ask_first().await?;
         placement::may_start(&self.config).await?;
         Ok(self.database.start_unasked().await?)
@@ -431,9 +444,9 @@ impl Host for Real {
     }
 
     fn reboot(&self, why: &str) {
-        tracing::error!(why, "this machine cannot let go: it is rebooted now");
-        // At once and without a sync: what is not on the set's journal is nobody's any more. The kernel takes it from root whatever
-        // kernel.sysrq says.
+        tracing::error!(why, "this machine cannot release device or pool: it is rebooted now");
+        // At once and without a sync: data that is not in the set's journal is lost in any case. The kernel accepts
+        // this from root whatever kernel.sysrq says.
         let sysrq = self.sysrq();
         if let Err(error) = std::fs::write(&sysrq, "b") {
             tracing::error!(%error, "{}", sysrq.display());

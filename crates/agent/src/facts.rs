@@ -1,10 +1,9 @@
-//! What the hosts of a set have to have in common, told while the primary lives: after a takeover it is too late for a
-//! look.
+//! What the hosts of a set have to have in common. Compared while the primary lives: after a takeover it is too late.
 //!
-//! FACTS-F1  Each agent tells its own facts in `/status`, asks the other agents for theirs, and compares. Nothing is
-//!     concluded from a fact that either side does not know.
-//! FACTS-F2  Nothing is forbidden by a difference: the primary may be lost, and a person knows more. What would damage
-//!     data is told as an error, in the log too.
+//! FACTS-F1  Each agent shows its own facts in `/status`, asks the other agents for theirs, and compares. A fact that
+//!     one side does not know is not compared.
+//! FACTS-F2  A difference forbids nothing: the primary may be lost, and a person knows more. A difference that could
+//!     damage data is reported as an error, also in the log.
 
 mod gather;
 
@@ -14,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// By so much the clocks of two hosts may differ, in milliseconds, beyond what the question took.
+/// Difference of two hosts' clocks that is accepted, in milliseconds, beyond the duration of the question.
 const CLOCK_MS_MAX: u64 = 1000;
 
-/// What an agent knows of its host; "" or nothing for what it does not know.
+/// Facts of one host; "" or nothing for an unknown fact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
@@ -37,15 +36,15 @@ pub struct Facts {
     pub zfs: String,
     /// The pool features that it knows.
     pub zfs_features: BTreeSet<String>,
-    /// The clock when this was told, Unix milliseconds.
+    /// The host's clock when it answered, Unix milliseconds.
     pub unix_ms: u64,
 }
 
-/// What a difference costs.
+/// Possible consequence of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Weight {
-    /// Good to know.
+    /// None.
     Note,
     /// A takeover may fail.
     Takeover,
@@ -71,7 +70,7 @@ impl fmt::Display for Weight {
 /// One difference between this host and another one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Difference {
-    /// What it costs.
+    /// Its possible consequence.
     pub weight: Weight,
     /// The other host.
     pub host: String,
@@ -81,19 +80,19 @@ pub struct Difference {
     pub words: String,
 }
 
-/// What the agent shows of it.
+/// What the agent shows.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     /// Of this host; `None` before they were gathered, and in a simulation.
     pub own: Option<Facts>,
-    /// To the hosts that answered last.
+    /// Differences to the hosts that answered last.
     pub differences: Vec<Difference>,
 }
 
 fn major(version: &str) -> &str {
     let mut parts = version.split('.');
     let first = parts.next().unwrap_or_default();
-    // Before version 10 the first two numbers.
+    // Before version 10 these were the first two numbers.
     let end = match parts.next() {
         Some(second) if first.parse::<u32>().is_ok_and(|first| first < 10) => first.len() + 1 + second.len(),
         _ => first.len(),
@@ -106,7 +105,7 @@ fn differ(ours: &str, theirs: &str) -> bool {
     !ours.is_empty() && !theirs.is_empty() && ours != theirs
 }
 
-/// How the host `name` and the other one, `host`, differ. `took_ms` is how long its answer took.
+/// Differences between this host, `name`, and the other one, `host`. `took_ms`: duration of its answer.
 pub fn compare(name: &str, ours: &Facts, host: &str, theirs: &Facts, took_ms: u64) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut say = |weight, fact: &str, words: String| {
@@ -121,7 +120,7 @@ pub fn compare(name: &str, ours: &Facts, host: &str, theirs: &Facts, took_ms: u6
         say(Weight::Note, "postgresql", format!("PostgreSQL {}: install the same minor version", pair(a, b)));
     }
     let sorts = "text may sort in another order there, so that indexes on text are wrong after a takeover, and wrong rows get in: install the same release of \
-                 the operating system; after a move all the same, REINDEX and ALTER DATABASE ... REFRESH COLLATION VERSION";
+                 the operating system; if PostgreSQL has moved in spite of it, REINDEX and ALTER DATABASE ... REFRESH COLLATION VERSION";
     for (fact, what, a, b) in
         [("libc", "C library", &ours.libc, &theirs.libc), ("icu", "ICU library", &ours.icu, &theirs.icu)]
     {
@@ -193,7 +192,7 @@ mod tests {
         found.into_iter().map(|one| (one.weight, one.fact, one.words)).collect()
     }
 
-    /// Each fact alone: what it weighs, and both values in its words.
+    /// Each fact alone: its weight, and both values in its text.
     #[test]
     fn each_difference_is_named_with_its_weight() {
         assert_eq!(of(&facts()), []);
@@ -225,7 +224,7 @@ mod tests {
         assert_eq!(of(&late), [], "the answer took so long");
     }
 
-    /// FACTS-F1: an agent of an earlier build tells nothing, and a program may be missing.
+    /// FACTS-F1: an agent of an earlier build shows no facts, and a program may be missing.
     #[test]
     fn what_is_not_known_does_not_differ() {
         assert_eq!(of(&Facts::default()), []);

@@ -1,4 +1,5 @@
-//! What this host did and why: one line of JSON each in `DIR/history.jsonl`, on disk before anything is reported.
+//! The history of this host: what it did and why, as lines of JSON in `DIR/history.jsonl`. A line is on disk before
+//! anything of it is reported.
 
 use crate::clock;
 use crate::machine::{Event, Record};
@@ -10,10 +11,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Lines kept, in memory and, after the next start, in the file: some years of failovers.
+/// Maximum number of lines in memory, and in the file after the next start: enough for years of failovers.
 pub const LINES_MAX: usize = 2000;
 
-/// The time in which takeovers are counted against flapping.
+/// Time for which a takeover counts against flapping.
 const HOUR_MS: u64 = 3_600_000;
 
 /// One line.
@@ -42,7 +43,7 @@ pub struct History {
 }
 
 impl History {
-    /// Opens it in this directory. Lines that cannot be read are left out: the last one of a host that lost its power may be half.
+    /// Opens it in this directory. Lines that cannot be read are left out: the last one may be incomplete after a power cut.
     ///
     /// # Errors
     /// The file cannot be used.
@@ -64,7 +65,7 @@ impl History {
         let long = lines.len() > LINES_MAX;
         lines.drain(..lines.len().saturating_sub(LINES_MAX));
         if long || unread {
-            // Written anew beside it and renamed: nothing is lost where that is cut short.
+            // Written to a new file, which is renamed: nothing is lost if the agent ends meanwhile.
             let new = path.with_extension("new");
             let mut file = File::create(&new)?;
             for line in &lines {
@@ -78,14 +79,14 @@ impl History {
         Ok(Self { path, file, lines })
     }
 
-    /// Keeps a line and gives it back as JSON.
+    /// Adds a line and returns it as JSON.
     pub fn add(&mut self, host: &str, set: &str, record: Record) -> String {
         let total_ms = record.phases.as_ref().map(crate::machine::Phases::total_ms);
         let line = Line { at_unix_ms: clock::unix_ms(), host: host.into(), set: set.into(), total_ms, record };
         let text = serde_json::to_string(&line).unwrap_or_default();
         let written = self.file.write_all(format!("{text}\n").as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
-            tracing::error!(path = %self.path.display(), %error, "the history takes nothing");
+            tracing::error!(path = %self.path.display(), %error, "a line of the history cannot be written: make room in this directory");
         }
         self.lines.push_back(line);
         self.lines.drain(..self.lines.len().saturating_sub(LINES_MAX));

@@ -24,18 +24,39 @@ pub struct PoolLook {
     pub multihost: bool,
     /// Reason why it could not be imported on this host, with the remedy; "" for none.
     pub unable: String,
-    /// What is not as it should be; "" for nothing.
+    /// A fault that keeps nothing from working; "" for none.
     pub warning: String,
-    /// What of PostgreSQL's files does not lie on the set while it runs, and what to do about it; "" for nothing.
+    /// Files of a running PostgreSQL that do not lie on the set, and the remedy; "" for none.
     pub off_set: String,
 }
 
-/// Why something was not done.
+/// Processes other than PostgreSQL that have something of the pool open, by name, number and path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolUsers {
+    /// Those that stay until they or a person end them.
+    pub staying: Vec<String>,
+    /// Those that end by themselves once PostgreSQL is stopped, such as an archiver of WAL that is at its last segments.
+    pub leaving: Vec<String>,
+}
+
+impl PoolUsers {
+    /// Whether all of them end by themselves, and there is any.
+    pub fn all_leave(&self) -> bool {
+        self.staying.is_empty() && !self.leaving.is_empty()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<String> {
+        [self.staying.as_slice(), &self.leaving].concat()
+    }
+}
+
+/// Reason why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotDone {
-    /// Nothing was done, and another try on this host ends the same until a person does something.
+    /// Nothing was done, and another try on this host fails in the same way until a person does something.
     Refused(String),
-    /// Anything else: what was asked for may have happened in part.
+    /// Anything else: a part of it may have happened.
     Failed(String),
 }
 
@@ -73,30 +94,30 @@ pub trait Host: Send + Sync + 'static {
     /// Mounts the file system, or imports the pool.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason.
     fn import(&self, force: bool) -> impl Future<Output = Result<(), String>> + Send;
     /// State of the pool. Makes no request, waits for no disk, and is called several times a second.
     fn pool_look(&self) -> PoolLook {
         PoolLook::default()
     }
-    /// Processes other than PostgreSQL that have something of the pool open, by name, number and path. Reads only, and waits for no device.
-    fn openers(&self) -> impl Future<Output = Vec<String>> + Send {
-        std::future::ready(Vec::new())
+    /// Processes other than PostgreSQL that have something of the pool open. Reads only, and waits for no device.
+    fn openers(&self) -> impl Future<Output = PoolUsers> + Send {
+        std::future::ready(PoolUsers::default())
     }
     /// Unmounts, or exports.
     ///
     /// # Errors
-    /// It is still there. [`NotDone::Refused`]: somebody uses it, and it is as it was.
+    /// It is still there. [`NotDone::Refused`]: a process uses it, and it is as before.
     fn export(&self, hard: bool) -> impl Future<Output = Result<(), NotDone>> + Send;
     /// Waits until the machine's watchdog counts, which [`Host::alive`] has asked for.
     ///
     /// # Errors
-    /// It does not, and why.
+    /// It does not; the reason.
     fn arm(&self) -> impl Future<Output = Result<(), String>> + Send;
-    /// Gives the start to PostgreSQL, of which no process is left.
+    /// Starts PostgreSQL. No process of it is left from before.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason.
     fn start_database(&self) -> impl Future<Output = Result<(), NotDone>> + Send;
     /// Stops it. Success MUST mean that none of its processes is left.
     ///
@@ -124,7 +145,7 @@ pub trait Host: Send + Sync + 'static {
     /// A sign of life for the watchdog: until when PostgreSQL may run, in nanoseconds of CLOCK_BOOTTIME (0 if it does
     /// not run), and whether the machine's watchdog has to count down (`guarded`).
     fn alive(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool);
-    /// The last sign of an agent that ends and leaves PostgreSQL running: from here on only the end of the lease ends
-    /// it.
+    /// The last sign of life of an agent that ends and leaves PostgreSQL running: from then on only the end of the lease
+    /// stops PostgreSQL.
     fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool);
 }

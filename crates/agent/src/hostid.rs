@@ -11,7 +11,7 @@ use std::path::Path;
 pub const NONE: &str = "00000000";
 
 /// The command that creates one.
-pub const GENERATE: &str = "`zgenhostid -f` on each such host gives it one of its own; where the kernel module has spl_hostid= among its parameters, take that away";
+pub const GENERATE: &str = "`zgenhostid -f` on each such host gives it an id of its own; if the kernel module spl has the parameter spl_hostid, remove that";
 
 /// Another host's agent: its name, and its host id or the reason why that is unknown.
 pub type Told = (String, Result<String, String>);
@@ -51,7 +51,7 @@ pub fn read_in(root: &Path) -> Result<String, String> {
 pub fn may_import(own: &str, others: &[Told]) -> Result<(), String> {
     if own == NONE {
         return Err(format!(
-            "the host id of this host is not set, expected one of its own for a pool with multihost (pool.multihost): {GENERATE}"
+            "the host id of this host is not set, expected a unique one for a pool with multihost (pool.multihost): {GENERATE}"
         ));
     }
     let same: Vec<&str> =
@@ -60,7 +60,7 @@ pub fn may_import(own: &str, others: &[Told]) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "the host id of this host, {own}, is that of {} too, expected one of its own for a pool with multihost (pool.multihost): {GENERATE}",
+        "the host id of this host, {own}, is that of {} too, expected a unique one for a pool with multihost (pool.multihost): {GENERATE}",
         same.join(" and ")
     ))
 }
@@ -83,7 +83,7 @@ pub async fn ask(set: &str, peers: &BTreeMap<String, String>, limit: std::time::
                         view.name, view.set
                     ));
                 }
-                Ok(view.host_id)
+                Ok(view.pool.host_id)
             });
             (name, told)
         });

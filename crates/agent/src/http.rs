@@ -1,48 +1,41 @@
 //! Health checks and commands over HTTP, with the paths and codes that load balancer files written for Patroni expect.
 //!
-//! HEALTH-H1  What load balancers ask is answered from the last state that the agent's one task showed; a task that hangs shows nothing new, and after
-//!     [`STALE`] every health check says 503.
-//! HEALTH-H2  Anyone may read health. Commands need the token over TCP, from this host too: any user of it reaches loopback. Over the agent's Unix socket they need none.
+//! HEALTH-H1  Health checks are answered from the last state that the agent's one task showed. If the task hangs, it shows
+//!     nothing new, and after [`STALE`] every health check is answered with 503.
+//! HEALTH-H2  Anybody may ask for health. Commands over TCP need the token, also from this host: any of its users can
+//!     connect to loopback. Over the agent's Unix socket they need none.
 
 mod commands;
+mod door;
+mod moves;
+mod timed;
 
-pub(crate) use commands::keep_schedule;
+pub(crate) use door::{Asked, Door, Openers};
+pub(crate) use timed::keep_schedule;
 
 use crate::clock;
-use crate::config::AgentConfig;
-use crate::facts::{Facts, Known, Weight};
-use crate::history::History;
+use crate::facts::{Facts, Weight};
 use crate::listen::{Asker, Bounded};
-use crate::machine::{Command, Event, Record, Refused, Role, StateName};
-use crate::plan::Plan;
-use crate::schedule::Schedule;
-use crate::seams::Dial;
-use crate::view::View;
+use crate::machine::{Command, Role, StateName};
+use crate::view::{Added, View};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post};
+use door::{Reply, json};
 use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
-use serde::Serialize;
 use std::fmt::Write as _;
-use std::future::Future;
-use std::path::PathBuf;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
 
 /// A state older than this is not used.
 pub const STALE: Duration = Duration::from_secs(2);
 
 /// Longest body of a command, in bytes.
 const BODY_BYTES_MAX: usize = 16 << 10;
-
-/// How long the agent's task may take to answer a command.
-const COMMAND_LIMIT: Duration = Duration::from_secs(5);
 
 /// Whether a health check is answered with 200; `None` if the path is not a health check.
 fn healthy(view: &View, path: &str) -> Option<bool> {
@@ -54,8 +47,8 @@ fn healthy(view: &View, path: &str) -> Option<bool> {
         "/replica" | "/standby-leader" | "/standby_leader" | "/asynchronous" | "/async" => standby,
         "/read-only" => primary || standby,
         "/health" => view.database_runs(),
-        // Fit for what it is there for: it serves, or it would take over. A primary whose files are lost with its host is not, and goes on serving.
-        "/readiness" if !view.off_set.is_empty() => false,
+        // It serves, or it would take over. A primary whose files would be lost with its host is not ready, but serves on.
+        "/readiness" if !view.pool.off_set.is_empty() => false,
         "/readiness" => primary || following || view.state == StateName::Standby && view.obstacle.is_empty(),
         "/liveness" => true,
         _ => return None,
@@ -65,8 +58,8 @@ fn healthy(view: &View, path: &str) -> Option<bool> {
 /// Reason why a health check with a condition of Patroni, such as `/replica?lag=16MB`, is refused. The agent does not
 /// know the lag of a standby (Patroni compares with a value in its consensus store), and an unchecked limit must not
 /// count as fulfilled. It is refused on every host and in every state, so that the author of a load balancer's file
-/// sees it at once, not after the first failover. `None` for a path that checks no standby, and for other parameters: a
-/// load balancer may add its own.
+/// sees it at once, not after the first failover. `None` for a path that checks no standby, and for other parameters,
+/// which a load balancer may add.
 fn not_kept(path: &str, query: Option<&str>) -> Option<String> {
     let query = query?;
     let of_standbys = matches!(
@@ -79,7 +72,8 @@ fn not_kept(path: &str, query: Option<&str>) -> Option<String> {
     };
     (of_standbys && query.split('&').any(condition)).then(|| {
         format!(
-            "found {path}?{query}, expected {path}: the agent keeps no such condition, it does not know how far PostgreSQL is behind; pg_stat_replication where it streams from does"
+            "found {path}?{query}, expected {path}: the agent cannot check this condition, because it does not know how far \
+             PostgreSQL is behind; watch pg_stat_replication on the server that it streams from"
         )
     })
 }
@@ -89,121 +83,6 @@ fn not_kept(path: &str, query: Option<&str>) -> Option<String> {
 fn checked(view: &View, path: &str, now: MonoTime) -> Option<StatusCode> {
     let fresh = now.saturating_since(view.at) < STALE;
     healthy(view, path).map(|well| if well && fresh { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE })
-}
-
-/// A command on its way to the agent's task.
-pub(crate) type Asked = (Command, oneshot::Sender<Result<String, Refused>>);
-
-/// State shared by the handlers.
-#[derive(Clone)]
-pub(crate) struct Door {
-    pub config: Arc<AgentConfig>,
-    pub token: Option<Arc<str>>,
-    pub view: watch::Receiver<Arc<View>>,
-    pub history: Arc<Mutex<History>>,
-    pub commands: mpsc::Sender<Asked>,
-    pub schedule: Arc<Schedule>,
-    pub dial: Dial,
-    /// The agent's Unix socket, where it has one.
-    pub socket: Option<PathBuf>,
-    pub known: Arc<Mutex<Known>>,
-    pub openers: Openers,
-}
-
-/// Asks who but PostgreSQL has the pool open.
-pub(crate) type Openers = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Vec<String>> + Send>> + Send + Sync>;
-
-impl Door {
-    async fn command(&self, command: Command) -> Result<String, Reply> {
-        let (answer, answered) = oneshot::channel();
-        let until = tokio::time::Instant::now() + COMMAND_LIMIT;
-        if !matches!(tokio::time::timeout_at(until, self.commands.send((command, answer))).await, Ok(Ok(()))) {
-            let words = "the agent's task takes no command: nothing was done; its log says what it is at; ask again";
-            return Err(Reply::no(StatusCode::SERVICE_UNAVAILABLE, words));
-        }
-        // R12: the outcome is unknown. The task drops the command when it finds no caller waiting, but it may be
-        // carrying it out just now.
-        match tokio::time::timeout_at(until, answered).await {
-            Ok(Ok(Ok(said))) => Ok(said),
-            Ok(Ok(Err(refused))) => Err(Reply::no(StatusCode::PRECONDITION_FAILED, refused.to_string())),
-            Ok(Err(_)) | Err(_) => {
-                let words = "the agent was asked and did not answer in time: whether it is done is not known; its log says what it is at";
-                Err(Reply::no(StatusCode::GATEWAY_TIMEOUT, words))
-            }
-        }
-    }
-
-    fn view(&self) -> Arc<View> {
-        self.view.borrow().clone()
-    }
-
-    /// A line of the history that does not come from the machine.
-    fn note(&self, event: Event, reason: &str) {
-        let record =
-            Record { event, reason: reason.into(), other: String::new(), epoch: self.view().epoch, phases: None };
-        tracing::info!(%event, reason, "history");
-        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        history.add(&self.config.name, &self.config.set, record);
-    }
-
-    /// HEALTH-H2
-    fn may_command(&self, who: Asker, headers: &HeaderMap) -> bool {
-        if who == Asker::Local {
-            return true;
-        }
-        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let given = given.and_then(|value| value.strip_prefix("Bearer "));
-        match (given, &self.token) {
-            (Some(given), Some(token)) => same(given.as_bytes(), token.as_bytes()),
-            _ => false,
-        }
-    }
-}
-
-/// Constant time, wherever they differ.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |all, (x, y)| all | (x ^ y)) == 0
-}
-
-/// The answer to a command.
-#[derive(Debug)]
-pub(crate) struct Reply {
-    code: StatusCode,
-    body: serde_json::Value,
-}
-
-impl Reply {
-    fn yes(message: impl Into<String>) -> Self {
-        Self { code: StatusCode::OK, body: serde_json::json!({ "message": message.into() }) }
-    }
-
-    /// The answer with a plan.
-    fn with(mut self, plan: &Plan) -> Self {
-        self.body["plan"] = serde_json::to_value(plan).unwrap_or_default();
-        self
-    }
-
-    fn no(code: StatusCode, message: impl Into<String>) -> Self {
-        Self { code, body: serde_json::json!({ "message": message.into() }) }
-    }
-}
-
-impl Reply {
-    /// Its text.
-    fn words(&self) -> String {
-        self.body["message"].as_str().unwrap_or_default().into()
-    }
-}
-
-fn json(code: StatusCode, value: &impl Serialize) -> Response {
-    let text = serde_json::to_string(value).unwrap_or_default();
-    (code, [(header::CONTENT_TYPE, "application/json")], text).into_response()
-}
-
-impl IntoResponse for Reply {
-    fn into_response(self) -> Response {
-        json(self.code, &self.body)
-    }
 }
 
 /// Serves until it is dropped.
@@ -243,7 +122,7 @@ async fn health(State(door): State<Door>, request: Request) -> Response {
     }
     let view = door.view();
     let Some(code) = checked(&view, request.uri().path(), clock::now()) else {
-        return Reply::no(StatusCode::NOT_FOUND, "found no such path, expected such as /primary or /status")
+        return Reply::no(StatusCode::NOT_FOUND, "found an unknown path, expected one such as /primary or /status")
             .into_response();
     };
     if let Some(words) = not_kept(request.uri().path(), request.uri().query()) {
@@ -260,7 +139,7 @@ async fn status(State(door): State<Door>) -> Response {
     };
     let facts = facts.map(|facts| Facts { unix_ms: clock::unix_ms(), ..facts });
     let scheduled = door.schedule.get();
-    let view = View { scheduled, socket, facts, differences, ..View::clone(&door.view()) };
+    let view = View { added: Added { facts, differences, socket, scheduled }, ..View::clone(&door.view()) };
     json(StatusCode::OK, &shown(&view))
 }
 
@@ -292,7 +171,7 @@ async fn command(
         "/restart" => door.command(Command::Restart).await.map(Reply::yes),
         "/claim" => commands::claim(&door, &body).await,
         "/failover" => commands::failover(&door, &body).await,
-        "/switchover/cancel" => commands::cancel(&door),
+        "/switchover/cancel" => timed::cancel(&door),
         _ => commands::switchover(&door, &body).await,
     };
     done.unwrap_or_else(|reply| reply).into_response()
@@ -307,11 +186,11 @@ async fn metrics(State(door): State<Door>) -> String {
     };
     gauge("holdfast_agent_primary", "PostgreSQL here takes writes.", u64::from(view.role == Role::Primary));
     gauge("holdfast_agent_paused", "Nothing happens by itself.", u64::from(view.paused));
-    gauge("holdfast_agent_epoch", "Epoch of the grant held here, 0 without one.", view.epoch);
+    gauge("holdfast_agent_epoch", "Epoch of the grant held here, 0 without one.", view.lease.epoch);
     gauge("holdfast_agent_ready", "Serves, or would take over.", u64::from(healthy(&view, "/readiness") == Some(true)));
-    let off = u64::from(!view.off_set.is_empty());
+    let off = u64::from(!view.pool.off_set.is_empty());
     gauge("holdfast_agent_off_set", "PostgreSQL runs, and not all of its files lie on the set: see /status.", off);
-    if let Some(ago) = view.renewed_ms_ago {
+    if let Some(ago) = view.lease.renewed_ms_ago {
         gauge("holdfast_agent_lease_renewed_ago_milliseconds", "Time since the last renewal of the lease.", ago);
     }
     let _ =

@@ -1,17 +1,22 @@
-//! Connections of a port that anyone can reach: limited in number and idle time. So a client that opens many, or sends
-//! nothing, uses up neither the process's file descriptors nor the places of others.
+//! Connections of a port that anybody can reach: limited in number and in idle time. A client that opens many of them, or
+//! sends nothing, uses up neither the file descriptors of this process nor the places of others.
 //!
-//! LISTEN-L1  There are [`CONNECTIONS_MAX`] at most. One more, and the oldest is closed: who is asked about health a thousand times a second answers each at once, so the oldest
-//!     are those that say nothing.
-//! LISTEN-L2  One over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a header.
+//! LISTEN-L1  At most [`CONNECTIONS_MAX`] connections. One more closes the oldest. A health check is over at once, so the
+//!     oldest connections are those over which nothing is asked.
+//! LISTEN-L2  A connection over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a header.
+//! LISTEN-L3  An agent that finds something of an earlier one goes on with it, also if it cannot listen. It tries to
+//!     listen again and again, and says so. Only an agent that finds nothing ends. The same holds for its token.
 
+use crate::host::Host;
 use crate::local;
+use crate::machine::Found;
 use crate::seams::{Incoming, Wire};
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -24,11 +29,15 @@ use tokio::time::{Instant, Sleep};
 /// Maximum number of connections.
 pub const CONNECTIONS_MAX: usize = 128;
 
-/// Longer than any command takes.
+/// Maximum idle time of a connection. Longer than any command takes.
 pub const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Pause after a failure to accept (no more file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Pause between two tries to listen; and the interval in which a failure is logged again.
+const LISTEN_PAUSE: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
+const LISTEN_LOGGED: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 struct Places {
@@ -46,22 +55,77 @@ enum Source {
     Tcp(TcpListener),
     Local(UnixListener),
     Given(Incoming),
+    /// Not listening yet.
+    Later(Address),
+}
+
+/// Where to listen.
+#[derive(Debug)]
+enum Address {
+    Tcp(SocketAddr),
+    /// The Unix socket in this run directory.
+    Local(PathBuf),
+}
+
+impl Address {
+    async fn listen(&self) -> io::Result<Source> {
+        match self {
+            Self::Tcp(address) => TcpListener::bind(address).await.map(Source::Tcp),
+            Self::Local(run_dir) => local::listen(run_dir).map(Source::Local),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Tcp(address) => format!("http.listen {address}"),
+            Self::Local(run_dir) => run_dir.join(local::SOCKET).display().to_string(),
+        }
+    }
+
+    /// Listens as soon as that is possible (LISTEN-L3).
+    async fn listen_at_last(&self) -> Source {
+        let mut logged: Option<Instant> = None;
+        loop {
+            match self.listen().await {
+                Ok(source) => {
+                    tracing::info!(address = self.shown(), "it is possible to listen now");
+                    return source;
+                }
+                Err(error) => {
+                    if logged.is_none_or(|at| at.elapsed() >= LISTEN_LOGGED) {
+                        logged = Some(Instant::now());
+                        tracing::error!(
+                            address = self.shown(),
+                            %error,
+                            "cannot listen for health checks and commands; all other duties go on, and this is tried again each \
+                             second: end what has that address, or correct the settings"
+                        );
+                    }
+                    tokio::time::sleep(LISTEN_PAUSE).await;
+                }
+            }
+        }
+    }
 }
 
 impl Source {
     async fn accept(&mut self) -> io::Result<(Box<dyn Wire>, Asker)> {
+        if let Self::Later(address) = self {
+            *self = address.listen_at_last().await;
+        }
         match self {
             Self::Tcp(listener) => {
-                // Not the trait's, which says nothing of errors.
+                // Not the trait's method, which returns no errors.
                 let (socket, from) = TcpListener::accept(listener).await?;
                 Ok((Box::new(socket), Asker::Remote(from)))
             }
             Self::Local(listener) => Ok((Box::new(local::accept(listener).await?), Asker::Local)),
-            // Nobody is there to come any more.
             Self::Given(given) => match given.recv().await {
                 Some((wire, from)) => Ok((wire, Asker::Remote(from))),
+                // No connection can come any more.
                 None => std::future::pending().await,
             },
+            Self::Later(_) => Err(io::Error::from(io::ErrorKind::NotConnected)),
         }
     }
 }
@@ -77,8 +141,48 @@ pub struct Bounded {
 impl Bounded {
     /// With the bounds of this module.
     pub fn new(listener: TcpListener) -> Self {
-        Self { source: Source::Tcp(listener), places: Arc::default(), idle: IDLE_LIMIT }
+        Source::Tcp(listener).into()
     }
+
+    /// Listens at this address as soon as that is possible (LISTEN-L3).
+    pub fn later(address: SocketAddr) -> Self {
+        Source::Later(Address::Tcp(address)).into()
+    }
+}
+
+impl From<Source> for Bounded {
+    fn from(source: Source) -> Self {
+        Self { source, places: Arc::default(), idle: IDLE_LIMIT }
+    }
+}
+
+/// Listens at `http.listen` (LISTEN-L3).
+///
+/// # Errors
+/// That is not possible, and nothing of an earlier agent is there.
+pub(crate) async fn tcp<H: Host>(address: SocketAddr, host: &H) -> io::Result<Bounded> {
+    now_or_later(Address::Tcp(address), host).await
+}
+
+/// Listens at the Unix socket in this run directory (LISTEN-L3).
+///
+/// # Errors
+/// As [`tcp`].
+pub(crate) async fn local<H: Host>(run_dir: &Path, host: &H) -> io::Result<Bounded> {
+    now_or_later(Address::Local(run_dir.into()), host).await
+}
+
+async fn now_or_later<H: Host>(address: Address, host: &H) -> io::Result<Bounded> {
+    let error = match address.listen().await {
+        Ok(source) => return Ok(source.into()),
+        Err(error) => error,
+    };
+    if is_first(host).await { Err(error) } else { Ok(Source::Later(address).into()) }
+}
+
+/// Whether nothing of an earlier agent is there. If that cannot be found out, the agent's own start tells why.
+pub(crate) async fn is_first<H: Host>(host: &H) -> bool {
+    host.found().await.is_ok_and(|found| found == Found::default())
 }
 
 impl From<TcpListener> for Bounded {
@@ -89,13 +193,13 @@ impl From<TcpListener> for Bounded {
 
 impl From<UnixListener> for Bounded {
     fn from(listener: UnixListener) -> Self {
-        Self { source: Source::Local(listener), places: Arc::default(), idle: IDLE_LIMIT }
+        Source::Local(listener).into()
     }
 }
 
 impl From<Incoming> for Bounded {
     fn from(given: Incoming) -> Self {
-        Self { source: Source::Given(given), places: Arc::default(), idle: IDLE_LIMIT }
+        Source::Given(given).into()
     }
 }
 
@@ -120,18 +224,19 @@ impl Listener for Bounded {
     fn local_addr(&self) -> io::Result<Asker> {
         match &self.source {
             Source::Tcp(listener) => listener.local_addr().map(Asker::Remote),
-            Source::Local(_) => Ok(Asker::Local),
+            Source::Local(_) | Source::Later(Address::Local(_)) => Ok(Asker::Local),
+            Source::Later(Address::Tcp(address)) => Ok(Asker::Remote(*address)),
             Source::Given(_) => Ok(Asker::Remote(SocketAddr::from(([0, 0, 0, 0], 0)))),
         }
     }
 }
 
-/// Who asks.
+/// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
-    /// This host's root, or the agent's own user (LOCAL-L1).
+    /// One of root or of the agent's own user, on this host (LOCAL-L1).
     Local,
-    /// Whoever is at this address; on this host too.
+    /// Any process at this address, which may be on this host too.
     Remote(SocketAddr),
 }
 
@@ -233,7 +338,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     #[tokio::test]
-    async fn who_says_nothing_is_closed_in_time() {
+    async fn an_idle_connection_is_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut bounded = Bounded { idle: Duration::from_millis(50), ..Bounded::new(listener) };

@@ -1,7 +1,7 @@
 //! The agent's Unix socket: commands of this host's root need no token.
 //!
-//! LOCAL-L1  Only root and the agent's own user are let in, by what the kernel says of the process that connects
-//!     (SO_PEERCRED). The modes of the socket (0600) and of the run directory (0700) say the same once more.
+//! LOCAL-L1  Only root and the agent's own user may connect. The kernel tells the user of the other process (SO_PEERCRED).
+//!     The modes of the socket (0600) and of the run directory (0700) have the same effect.
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -15,13 +15,12 @@ use tokio::net::{UnixListener, UnixStream};
 /// Its name in the run directory.
 pub const SOCKET: &str = "agent.sock";
 
-/// A path by which the kernel takes a socket however long its own path is (107 bytes at most). Good for as long as the
-/// directory is open.
+/// A short path to a socket: the kernel accepts at most 107 bytes. It can be used as long as the directory is open.
 fn by_directory(path: &Path) -> io::Result<(File, PathBuf)> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     };
-    // A FIFO of that name would keep whoever opens it.
+    // To open a FIFO of that name would block.
     let dir = OpenOptions::new().read(true).custom_flags(OFlags::DIRECTORY.bits().cast_signed()).open(dir)?;
     let short = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name);
     Ok((dir, short))
@@ -43,10 +42,10 @@ pub fn listen(run_dir: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to the socket at `path`, of which anybody may have told.
+/// Connects to the socket at `path`, which may come from an untrusted source.
 ///
 /// # Errors
-/// Nobody listens there, or this user may not connect, or another user listens.
+/// No process listens there, this user may not connect, or a process of another user listens.
 pub async fn connect(path: &Path) -> io::Result<UnixStream> {
     let (_dir, short) = by_directory(path)?;
     let socket = UnixStream::connect(short).await?;
@@ -54,22 +53,30 @@ pub async fn connect(path: &Path) -> io::Result<UnixStream> {
     if is_let_in(uid) {
         return Ok(socket);
     }
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("the user with number {uid} listens, expected root")))
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("found a socket of the user with number {uid}, expected one of root or of this user"),
+    ))
 }
 
-/// LOCAL-L1: whether this user may give commands, or take them.
+/// LOCAL-L1: whether a process of this user may send commands, or receive them.
 fn is_let_in(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// The next connection of somebody who may give commands; others are closed unanswered.
+/// The next connection of a process that may send commands. Other connections are closed without an answer.
 pub(crate) async fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
     loop {
         let (socket, _) = listener.accept().await?;
         match socket.peer_cred() {
             Ok(peer) if is_let_in(peer.uid()) => return Ok(socket),
-            Ok(peer) => tracing::warn!(uid = peer.uid(), "somebody asked at the agent's socket who may not: closed"),
-            Err(error) => tracing::warn!(%error, "somebody asked at the agent's socket, and who is not known: closed"),
+            Ok(peer) => tracing::warn!(
+                uid = peer.uid(),
+                "a process of a user without permission connected to the agent's socket: closed"
+            ),
+            Err(error) => {
+                tracing::warn!(%error, "a process of an unknown user connected to the agent's socket: closed")
+            }
         }
     }
 }
@@ -79,14 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_and_the_agents_own_user_are_let_in() {
+    fn only_root_and_the_agents_own_user_may_connect() {
         let own = geteuid().as_raw();
         assert!(is_let_in(0) && is_let_in(own));
         assert!(!is_let_in(own + 1000) && !is_let_in(u32::MAX));
     }
 
     #[tokio::test]
-    async fn a_socket_of_any_path_is_its_users_alone() {
+    async fn a_socket_may_have_a_long_path_and_only_its_user_may_open_it() {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("r".repeat(150));
         std::fs::create_dir(&run).unwrap();

@@ -17,7 +17,7 @@ use std::fmt;
 
 mod switchover;
 
-pub use switchover::{When, switchover};
+pub use switchover::{When, obstacle_here, switchover};
 
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +43,9 @@ pub struct Check {
     /// The remedy; "" if none is needed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub next: String,
+    /// What was found may change by itself within a minute: a scheduled switchover is tried again (TIMED-T3).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transient: bool,
 }
 
 /// Kind of move.
@@ -88,7 +91,20 @@ pub type Peer = (String, Result<View, String>);
 
 impl Plan {
     fn check(&mut self, finding: Finding, found: impl Into<String>, next: impl Into<String>) {
-        self.checks.push(Check { finding, found: found.into(), next: next.into() });
+        self.checks.push(Check { finding, found: found.into(), next: next.into(), transient: false });
+    }
+
+    /// A move that is impossible now, and may be possible soon.
+    fn not_yet(&mut self, found: impl Into<String>, next: impl Into<String>) {
+        let (found, next) = (found.into(), next.into());
+        self.checks.push(Check { finding: Finding::Impossible, found, next, transient: true });
+    }
+
+    /// Whether something stands against it now, and all of that may go away by itself.
+    pub fn may_pass(&self) -> bool {
+        let refuses = |check: &&Check| matches!(check.finding, Finding::LosesData | Finding::Impossible);
+        let mut refusing = self.checks.iter().filter(refuses).peekable();
+        refusing.peek().is_some() && refusing.all(|check| check.transient)
     }
 
     fn all(&self, finding: Finding) -> impl Iterator<Item = &Check> {
@@ -126,7 +142,7 @@ pub fn failover(own: &View, peers: &[Peer]) -> Plan {
     let mut plan = Plan {
         kind: Move::Failover,
         set,
-        from: own.lease_owner.clone(),
+        from: own.lease.owner.clone(),
         to: to.clone(),
         checks: Vec::new(),
         steps: Vec::new(),
@@ -136,14 +152,14 @@ pub fn failover(own: &View, peers: &[Peer]) -> Plan {
         StateName::Primary => plan.check(
             Finding::Impossible,
             format!("{to} is primary already"),
-            "name another host with --candidate, or leave it",
+            "name another host with --candidate; otherwise there is nothing to do",
         ),
         _ => {
             let next = "wait until it stands by, `holdfast agent status` shows it";
             plan.check(Finding::Impossible, format!("{}, expected standby", in_state(own)), next);
         }
     }
-    if own.cluster_answers {
+    if own.lease.cluster_answers {
         plan.check(Finding::Good, format!("{to} reaches gateways"), "");
     } else {
         no_gateway(&mut plan, &to);
@@ -157,12 +173,12 @@ pub fn failover(own: &View, peers: &[Peer]) -> Plan {
     if own.paused {
         plan.check(
             Finding::Note,
-            format!("{to} is paused: it takes over all the same, and does nothing by itself then"),
+            format!("{to} is paused: it takes over in spite of that, and does nothing by itself afterwards"),
             "",
         );
     }
-    if own.nofailover {
-        plan.check(Finding::Note, format!("nofailover is set for {to}: it takes over all the same"), "");
+    if own.settings.nofailover {
+        plan.check(Finding::Note, format!("nofailover is set for {to}: it takes over in spite of that"), "");
     }
     let whose = if plan.from.is_empty() {
         "take the lease, which is free".into()
@@ -184,9 +200,9 @@ fn in_state(view: &View) -> String {
     format!("{} is in state {}{why}", view.name, view.state)
 }
 
+/// By the host's last question for the lease: the gateway that it asked may be back by its next one.
 fn no_gateway(plan: &mut Plan, host: &str) {
-    plan.check(
-        Finding::Impossible,
+    plan.not_yet(
         format!("{host} reaches no gateway that could grant it the lease"),
         format!("start the gateways (`holdfast cluster status`), or mend the network between them and {host}"),
     );
@@ -198,10 +214,11 @@ fn other(own: &View, name: &str, view: &View) -> Option<String> {
     (view.set != own.set || view.name != name).then(words)
 }
 
-/// Obstacles to a takeover, however it was requested.
+/// Obstacles to a takeover, however it was requested. Some are there only until an agent that was just started has
+/// looked at its host and asked the others.
 fn able(plan: &mut Plan, taker: &View) {
-    if !taker.unable.is_empty() {
-        plan.check(Finding::Impossible, format!("{} cannot take over: {}", taker.name, taker.unable), "");
+    if !taker.pool.unable.is_empty() {
+        plan.not_yet(format!("{} cannot take over: {}", taker.name, taker.pool.unable), "");
     }
 }
 
@@ -210,10 +227,10 @@ fn able(plan: &mut Plan, taker: &View) {
 fn host_ids(plan: &mut Plan, own: &View, peers: &[Peer]) {
     let right = |(name, view): &&Peer| view.as_ref().is_ok_and(|view| other(own, name, view).is_none());
     let hosts = || std::iter::once(own).chain(peers.iter().filter(right).filter_map(|(_, view)| view.as_ref().ok()));
-    let careful = hosts().any(|view| view.name == plan.to && view.multihost);
+    let careful = hosts().any(|view| view.name == plan.to && view.pool.multihost);
     let mut seen = BTreeMap::<&str, Vec<&str>>::new();
-    for view in hosts().filter(|view| !view.host_id.is_empty()) {
-        seen.entry(view.host_id.as_str()).or_default().push(&view.name);
+    for view in hosts().filter(|view| !view.pool.host_id.is_empty()) {
+        seen.entry(view.pool.host_id.as_str()).or_default().push(&view.name);
     }
     for (id, names) in seen {
         if id == hostid::NONE {
@@ -232,19 +249,20 @@ fn peer(plan: &mut Plan, own: &View, name: &str, view: &Result<View, String>) {
     let view = match view {
         Ok(view) => view,
         Err(why) => {
-            let found =
-                format!("the agent of {name} does not answer ({why}): what still runs there is fenced by the grant");
+            let found = format!(
+                "the agent of {name} does not answer ({why}): a PostgreSQL that still runs there is fenced by the grant"
+            );
             return plan.check(Finding::Note, found, "");
         }
     };
     if let Some(found) = other(own, name, view) {
-        return plan.check(Finding::Note, found, format!("mend [peers] in the settings of {to}"));
+        return plan.check(Finding::Note, found, format!("correct [peers] in the settings of {to}"));
     }
     match (view.role, view.state) {
         (Role::Primary, _) if view.database == "ready" => plan.check(
             Finding::LosesData,
             format!(
-                "{name} is primary and well: this ends its PostgreSQL as a crash would. Commits acknowledged under synchronous_commit = off and the \
+                "{name} is primary and healthy: this ends its PostgreSQL as a crash would. Commits acknowledged under synchronous_commit = off and the \
                  contents of unlogged tables are lost, transactions under way fail"
             ),
             format!("`holdfast agent switchover --to {to}` loses nothing; or say --allow-data-loss --reason \"...\""),
@@ -258,18 +276,19 @@ fn peer(plan: &mut Plan, own: &View, name: &str, view: &Result<View, String>) {
 }
 
 fn lease(plan: &mut Plan, own: &View, peers: &[Peer]) {
-    let owner = own.lease_owner.as_str();
+    let owner = own.lease.owner.as_str();
     if owner.is_empty() {
-        let found = if own.cluster_answers { "nobody holds the lease" } else { "who holds the lease is not known" };
-        plan.check(if own.cluster_answers { Finding::Good } else { Finding::Note }, found, "");
+        let found =
+            if own.lease.cluster_answers { "nobody holds the lease" } else { "the holder of the lease is not known" };
+        plan.check(if own.lease.cluster_answers { Finding::Good } else { Finding::Note }, found, "");
     } else if owner == own.name || peers.iter().any(|(name, _)| name == owner) {
         plan.check(Finding::Note, format!("{owner} holds the lease"), "");
     } else {
         plan.check(
             Finding::LosesData,
-            format!("{owner} holds the lease and is no host of an agent here: whatever it has not written yet is lost"),
+            format!("{owner} holds the lease and is no host of an agent here: data that it has not written yet is lost"),
             format!(
-                "let it go with `holdfast attach {} --detach` where it is attached; or say --allow-data-loss --reason \"...\"",
+                "release it with `holdfast attach {} --detach` on the host where it is attached; or say --allow-data-loss --reason \"...\"",
                 own.set
             ),
         );

@@ -1,42 +1,19 @@
-//! What is refused, when, and with which words.
+//! Which moves are refused, and with which text.
 
 use super::*;
-use crate::config::Mode;
 
 fn view(name: &str, state: StateName, database: &str) -> View {
-    View {
-        name: name.into(),
-        set: "demo".into(),
-        state,
-        since_unix_ms: 0,
-        role: if state == StateName::Primary && database == "ready" { Role::Primary } else { Role::Standby },
-        why: String::new(),
-        paused: false,
-        mode: Mode::Automatic,
-        nofailover: false,
-        priority: 100,
-        epoch: 0,
-        lease_owner: "db1".into(),
-        cluster_answers: true,
-        database: database.into(),
-        attach: None,
-        renewed_ms_ago: None,
-        obstacle: String::new(),
-        host_id: String::new(),
-        multihost: false,
-        unable: String::new(),
-        warning: String::new(),
-        off_set: String::new(),
-        switchover_refused: String::new(),
-        openers: Vec::new(),
-        peers: std::collections::BTreeMap::new(),
-        version: String::new(),
-        facts: None,
-        differences: Vec::new(),
-        socket: String::new(),
-        scheduled: None,
-        at: holdfast_types::MonoTime(0),
-    }
+    let role = if state == StateName::Primary && database == "ready" { Role::Primary } else { Role::Standby };
+    let mut view = View::for_test(name, state, role, database);
+    view.lease.owner = "db1".into();
+    view
+}
+
+/// The primary db1, otherwise than usual.
+fn primary_with(turn: impl FnOnce(&mut View)) -> View {
+    let mut view = primary();
+    turn(&mut view);
+    view
 }
 
 fn standby() -> View {
@@ -51,22 +28,22 @@ fn lost() -> Vec<Peer> {
     vec![("db1".into(), Err("no route".into()))]
 }
 
-/// What lies on a disk of this host does not move: PostgreSQL would be stopped here and started nowhere.
+/// Files on a disk of this host do not move: PostgreSQL would be stopped here and started nowhere.
 #[test]
 fn a_postgresql_that_is_not_all_on_the_set_is_not_moved() {
     let mut own = view("db1", StateName::Primary, "ready");
-    own.off_set = "/srv/pg/data/pg_wal: found /ssd/wal on /: move it".into();
+    own.pool.off_set = "/srv/pg/data/pg_wal: found /ssd/wal on /: move it".into();
     let why = switchover(&own, None, &[("db2".to_string(), Ok(standby()))], None).may_go(false, "").unwrap_err();
     assert!(why.contains("no host would start it again: /srv/pg/data/pg_wal: found /ssd/wal"), "{why}");
 }
 
-/// One shell in the pool keeps it from being exported: that is found before anything is stopped.
+/// A single shell in the pool prevents its export: that is found before anything is stopped.
 #[test]
 fn a_pool_that_others_use_is_not_moved() {
     let mut own = view("db1", StateName::Primary, "ready");
     let peers = vec![("db2".to_string(), Ok(standby()))];
     assert_eq!(switchover(&own, None, &peers, None).may_go(false, ""), Ok(()));
-    own.openers = (0..20).map(|pid| format!("bash (pid {pid}) works in /tank/pg")).collect();
+    own.pool.openers = (0..20).map(|pid| format!("bash (pid {pid}) works in /tank/pg")).collect();
     let why = switchover(&own, None, &peers, None).may_go(false, "").unwrap_err();
     assert!(
         why.starts_with(
@@ -75,29 +52,99 @@ fn a_pool_that_others_use_is_not_moved() {
         "{why}"
     );
     assert!(why.contains("(pid 7)") && !why.contains("(pid 8)") && why.contains("end them"), "{why}");
-    // By the time that it is due they may have gone, and it is looked again then.
+    // They may have gone when it is due; it is checked again then.
     let later = When { at_unix_ms: 90_000_000, now_unix_ms: 89_000_000 };
     let plan = switchover(&own, None, &peers, Some(later));
     assert_eq!(plan.may_go(false, ""), Ok(()));
     assert!(plan.checks.iter().any(|check| check.finding == Finding::Note && check.found.contains("found 20 users")));
 }
 
+/// pgBackRest's asynchronous archiver is there whenever PostgreSQL writes, and ends after it.
 #[test]
-fn a_lost_primary_is_taken_over_from_without_more_words() {
+fn a_pool_that_only_archivers_use_is_moved() {
+    let mut own = view("db1", StateName::Primary, "ready");
+    own.pool.leaving = vec!["pgbackrest (pid 7) has /tank/pg/data/pg_wal/x open".into()];
+    let plan = switchover(&own, None, &[("db2".to_string(), Ok(standby()))], None);
+    assert_eq!(plan.may_go(false, ""), Ok(()));
+    assert!(finds(&plan, Finding::Note, "that end by themselves: pgbackrest (pid 7)"), "{:?}", plan.checks);
+}
+
+/// TIMED-T3: what another host shows may be over with its next question, and what the settings say is not.
+#[test]
+fn obstacles_that_may_go_away_are_told_from_those_that_last() {
+    let silent = || vec![("db2".to_string(), Err("connection refused".to_string()))];
+    let in_state = |state| db2(|view| view.state = state);
+    let used = primary_with(|view| view.pool.openers = vec!["bash (pid 7) works in /tank/pg".into()]);
+    let off_set = primary_with(|view| view.pool.off_set = "/srv/pg/data/pg_wal: found /ssd/wal on /".into());
+    let mut moved = view("db1", StateName::Standby, "gone");
+    moved.lease.owner = "db2".into();
+    let careful = |view: &mut View| (view.pool.host_id, view.pool.multihost) = ("00000007".into(), true);
+    let twin = primary_with(|view| view.pool.host_id = "00000007".into());
+    let cases = [
+        (true, primary(), None, db2(|view| view.lease.cluster_answers = false)),
+        (true, primary(), None, db2(|view| view.pool.unable = "was not looked at yet: wait a moment".into())),
+        (true, primary(), None, silent()),
+        (true, primary(), None, in_state(StateName::Fencing)),
+        (true, primary(), None, in_state(StateName::Primary)),
+        (true, used.clone(), None, db2(|_| ())),
+        (true, used, None, silent()),
+        (true, view("db1", StateName::Starting, "busy"), None, db2(|_| ())),
+        (false, off_set.clone(), None, db2(|_| ())),
+        (false, off_set, None, silent()),
+        (false, primary(), None, vec![]),
+        (false, primary(), Some("db9"), db2(|_| ())),
+        (false, primary(), None, db2(|view| view.set = "other".into())),
+        (false, twin, None, db2(careful)),
+        (false, moved, None, db2(|_| ())),
+        // Nothing stands against it.
+        (false, primary(), None, db2(|_| ())),
+    ];
+    for (at, (passes, own, candidate, peers)) in cases.into_iter().enumerate() {
+        let plan = switchover(&own, candidate, &peers, None);
+        assert_eq!(plan.may_pass(), passes, "case {at}: {:?}", plan.checks);
+    }
+}
+
+/// An agent that was just restarted has not looked yet: its switchover is due all the same.
+#[test]
+fn a_host_knows_whether_its_switchover_may_begin_later() {
+    let own = |state, owner: &str| {
+        let mut own = view("db1", state, "ready");
+        own.lease.owner = owner.into();
+        own
+    };
+    assert_eq!(obstacle_here(&own(StateName::Primary, "db1")), None);
+    assert_eq!(obstacle_here(&own(StateName::Following, "")), None);
+    for (state, owner, transient) in [
+        (StateName::Standby, "", true),
+        (StateName::Starting, "db1", true),
+        (StateName::CutOff, "db1", true),
+        (StateName::Standby, "db2", false),
+        (StateName::Fencing, "db2", false),
+    ] {
+        let obstacle = obstacle_here(&own(state, owner)).unwrap();
+        assert_eq!(obstacle.transient, transient, "{state} {owner:?}: {obstacle:?}");
+    }
+    let paused = View { paused: true, ..own(StateName::Primary, "db1") };
+    assert!(!obstacle_here(&paused).unwrap().transient);
+}
+
+#[test]
+fn a_failover_from_a_lost_primary_needs_no_confirmation() {
     let plan = failover(&standby(), &lost());
     assert_eq!(plan.may_go(false, ""), Ok(()));
     assert!(plan.steps[0].contains("from db1 by force"), "{:?}", plan.steps);
     assert!(plan.checks.iter().any(|check| check.finding == Finding::Note && check.found.contains("no route")));
-    // One that hangs, too: there is nothing well to lose.
+    // Also from one that hangs: no commit can be lost there.
     assert_eq!(failover(&standby(), &db1(StateName::Primary, "silent")).may_go(false, ""), Ok(()));
     assert_eq!(failover(&standby(), &db1(StateName::CutOff, "gone")).may_go(false, ""), Ok(()));
 }
 
 #[test]
-fn a_primary_that_is_well_is_left_alone_unless_the_loss_is_asked_for_with_a_reason() {
+fn a_failover_from_a_healthy_primary_needs_a_permission_and_a_reason() {
     let plan = failover(&standby(), &db1(StateName::Primary, "ready"));
     let refused = plan.may_go(false, "because").unwrap_err();
-    for words in ["db1 is primary and well", "agent switchover --to db2", "--allow-data-loss --reason"] {
+    for words in ["db1 is primary and healthy", "agent switchover --to db2", "--allow-data-loss --reason"] {
         assert!(refused.contains(words), "{refused}");
     }
     let refused = plan.may_go(true, "  ").unwrap_err();
@@ -108,21 +155,21 @@ fn a_primary_that_is_well_is_left_alone_unless_the_loss_is_asked_for_with_a_reas
 #[test]
 fn a_holder_that_no_agent_knows_may_have_unwritten_data() {
     let mut own = standby();
-    own.lease_owner = "laptop".into();
+    own.lease.owner = "laptop".into();
     let plan = failover(&own, &db1(StateName::Standby, "gone"));
     let refused = plan.may_go(false, "").unwrap_err();
     assert!(refused.contains("laptop") && refused.contains("holdfast attach demo --detach"), "{refused}");
     assert_eq!(plan.may_go(true, "it is stolen"), Ok(()));
-    own.lease_owner = String::new();
+    own.lease.owner = String::new();
     let plan = failover(&own, &db1(StateName::Standby, "gone"));
     assert_eq!(plan.may_go(false, ""), Ok(()));
     assert!(plan.steps[0].contains("free"));
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_whatever_is_said_and_says_what_would_help() {
+fn an_impossible_failover_is_refused_with_a_remedy() {
     let mut cut = standby();
-    cut.cluster_answers = false;
+    cut.lease.cluster_answers = false;
     let cases = [
         (failover(&view("db2", StateName::Primary, "ready"), &lost()), "--candidate"),
         (failover(&view("db2", StateName::Fencing, "gone"), &lost()), "agent status"),
@@ -158,7 +205,7 @@ fn every_check_that_refuses_has_a_way_out() {
     for (own, other) in states.iter().flat_map(|own| states.map(|other| (*own, other))) {
         for (database, owner, reaches) in [("ready", "db1", true), ("gone", "", false), ("silent", "x", true)] {
             let mut own = view("db2", own, "gone");
-            (own.lease_owner, own.cluster_answers) = (owner.into(), reaches);
+            (own.lease.owner, own.lease.cluster_answers) = (owner.into(), reaches);
             let plan = failover(&own, &db1(other, database));
             for check in refusing(&plan) {
                 assert!(!check.next.is_empty(), "{check:?}");
@@ -169,7 +216,7 @@ fn every_check_that_refuses_has_a_way_out() {
 
 fn primary() -> View {
     let mut own = view("db1", StateName::Primary, "ready");
-    own.peers = [("db2", "10.0.0.2:8008"), ("db3", "10.0.0.3:8008")].map(|(a, b)| (a.into(), b.into())).into();
+    own.settings.peers = [("db2", "10.0.0.2:8008"), ("db3", "10.0.0.3:8008")].map(|(a, b)| (a.into(), b.into())).into();
     own
 }
 
@@ -184,7 +231,7 @@ fn finds(plan: &Plan, finding: Finding, words: &str) -> bool {
 }
 
 #[test]
-fn a_switchover_names_what_was_looked_at_and_what_would_be_done() {
+fn the_plan_of_a_switchover_has_its_checks_and_steps() {
     let plan = switchover(&primary(), None, &db2(|_| ()), None);
     assert_eq!(plan.may_go(false, ""), Ok(()));
     assert_eq!((plan.kind, plan.from.as_str(), plan.to.as_str()), (Move::Switchover, "db1", "db2"));
@@ -195,20 +242,20 @@ fn a_switchover_names_what_was_looked_at_and_what_would_be_done() {
     let at = |words: &str| plan.steps.iter().position(|step| step.contains(words)).expect(words);
     let order = [at("told to take the lease"), at("checkpoint"), at("give the lease back"), at("first commit")];
     assert!(order.is_sorted(), "{:?}", plan.steps);
-    // The same words for a machine and back.
+    // To JSON and back.
     let text = serde_json::to_string(&plan).unwrap();
     assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
-    // Of an agent that knows no switchovers with plans.
+    // From an agent of an earlier build, without plans for switchovers.
     let old = text.replace("\"kind\":\"switchover\",", "");
     assert_eq!(serde_json::from_str::<Plan>(&old).unwrap().kind, Move::Failover);
 }
 
 #[test]
-fn what_keeps_a_switchover_from_going_is_refused_and_says_what_would_help() {
+fn an_impossible_switchover_is_refused_with_a_remedy() {
     let mut many = db2(|_| ());
     many.push(("db3".into(), Ok(view("db3", StateName::Standby, "gone"))));
     let mut idle = view("db1", StateName::Standby, "gone");
-    idle.peers = primary().peers;
+    idle.settings.peers = primary().settings.peers;
     let at = |name: &str, state, database: &str| vec![(name.to_string(), Ok(view(name, state, database)))];
     let running = at("db2", StateName::Primary, "ready");
     let starting = view("db1", StateName::Starting, "busy");
@@ -217,19 +264,19 @@ fn what_keeps_a_switchover_from_going_is_refused_and_says_what_would_help() {
     let own = primary;
     let good = || db2(|_| ());
     let cases = [
-        // Who shall take over is not clear.
+        // The target is not clear.
         (switchover(&own(), None, &many, None), "expected a candidate", "--to: db2, db3"),
         (switchover(&own(), None, &[], None), "knows of no other host", "[peers] in the settings of db1"),
         (switchover(&own(), Some("db9"), &many, None), "none of the peers of db1 (db2, db3)", "[peers]"),
-        (switchover(&own(), Some("db1"), &good(), None), "where it is already", "another host"),
-        // It could not take over.
+        (switchover(&own(), Some("db1"), &good(), None), "where PostgreSQL runs already", "another host"),
+        // The target could not take over.
         (switchover(&own(), None, &[("db2".into(), Err("no route".into()))], None), "(no route)", "agent run` on db2"),
         (switchover(&own(), None, &db2(|v| v.set = "other".into()), None), "found db2 of set other", "[peers]"),
         (switchover(&own(), None, &db2(|v| v.name = "db7".into()), None), "found db7", "[peers]"),
         (switchover(&own(), None, &at("db2", StateName::Fencing, "gone"), None), "state fencing", "agent status"),
         (switchover(&own(), None, &running, None), "state primary", "agent status"),
-        (switchover(&own(), None, &db2(|v| v.cluster_answers = false), None), "no gateway", "cluster status"),
-        // There is nothing to be moved here.
+        (switchover(&own(), None, &db2(|v| v.lease.cluster_answers = false), None), "no gateway", "cluster status"),
+        // PostgreSQL does not run here.
         (
             switchover(&idle, None, &running, None),
             "expected primary; db1 holds",
@@ -257,8 +304,8 @@ fn every_check_that_refuses_a_switchover_has_a_way_out() {
             [("db1", true, None), ("", false, Some("db2")), ("x", true, Some("db3")), ("db2", true, Some("db1"))]
         {
             let mut own = view("db1", state, "ready");
-            (own.lease_owner, own.cluster_answers) = (owner.into(), reaches);
-            for peers in [vec![], lost(), db2(|view| (view.state, view.cluster_answers) = (other, reaches))] {
+            (own.lease.owner, own.lease.cluster_answers) = (owner.into(), reaches);
+            for peers in [vec![], lost(), db2(|view| (view.state, view.lease.cluster_answers) = (other, reaches))] {
                 let plan = switchover(&own, candidate, &peers, None);
                 for check in refusing(&plan) {
                     assert!(!check.next.is_empty(), "{check:?}");
@@ -270,21 +317,25 @@ fn every_check_that_refuses_a_switchover_has_a_way_out() {
     assert!(refused > 500, "{refused}");
 }
 
-/// What stands against a takeover by itself does not stand against one that was asked for; it is told.
+/// An obstacle to an automatic takeover is none to a switchover. It is a note of the plan.
 #[test]
 fn what_is_worth_knowing_before_a_switchover_is_a_note() {
     let mut own = primary();
     own.database = "silent".into();
-    own.cluster_answers = false;
+    own.lease.cluster_answers = false;
     own.paused = true;
-    own.scheduled = Some(crate::schedule::Scheduled { at_unix_ms: 5, to: None });
+    own.added.scheduled = Some(crate::schedule::Scheduled { at_unix_ms: 5, to: None });
     let mut peers = db2(|view| view.obstacle = "paused: resume".into());
     peers.push(("db3".into(), Err("no route".into())));
     let plan = switchover(&own, Some("db2"), &peers, None);
     assert_eq!(plan.may_go(false, ""), Ok(()));
-    for note in
-        ["PostgreSQL of db1 is silent", "no gateway to give", "asked to, it does", "agent of db3", "is scheduled"]
-    {
+    for note in [
+        "PostgreSQL of db1 is silent",
+        "no gateway to which it could give",
+        "on command it does",
+        "agent of db3",
+        "is scheduled",
+    ] {
         assert!(finds(&plan, Finding::Note, note), "{note}: {:?}", plan.checks);
     }
     let soon = switchover(&own, Some("db2"), &peers, Some(When { at_unix_ms: 61_000, now_unix_ms: 1000 }));
@@ -298,28 +349,30 @@ fn what_is_worth_knowing_before_a_switchover_is_a_note() {
 
 #[test]
 fn hosts_that_zfs_cannot_tell_apart_are_named() {
-    let own = |id: &str| View { host_id: id.into(), ..primary() };
-    let with = |own: &View, id: &str| switchover(own, None, &db2(|view| view.host_id = id.into()), None);
+    let own = |id: &str| primary_with(|view| view.pool.host_id = id.into());
+    let with = |own: &View, id: &str| switchover(own, None, &db2(|view| view.pool.host_id = id.into()), None);
     assert!(finds(&with(&own("00000007"), "00000007"), Finding::Note, "db1 and db2 have the same host id"));
     assert!(finds(&with(&own("00000007"), "00000000"), Finding::Note, "db2: the host id of ZFS is not set"));
     for (a, b) in [("00000007", "00000008"), ("", "")] {
         assert!(!with(&own(a), b).checks.iter().any(|check| check.found.contains("host id")));
     }
-    let taker = View { host_id: "00000007".into(), ..standby() };
+    let mut taker = standby();
+    taker.pool.host_id = "00000007".into();
     let same = [("db1".to_string(), Ok(own("00000007")))];
     let plan = failover(&taker, &same);
     assert!(finds(&plan, Finding::Note, "same host id"), "{:?}", plan.checks);
-    // Where the taker would import nothing under it: before the primary has let go of anything.
-    let careful = View { multihost: true, ..taker };
+    // If the target would import nothing under this id: before the primary has released anything.
+    let mut careful = taker;
+    careful.pool.multihost = true;
     let refused = failover(&careful, &same).may_go(true, "it smokes").unwrap_err();
     assert!(refused.contains("same host id") && refused.contains("zgenhostid"), "{refused}");
     let to = |id: &str| {
-        let peers = db2(|view| (view.host_id, view.multihost) = (id.into(), true));
+        let peers = db2(|view| (view.pool.host_id, view.pool.multihost) = (id.into(), true));
         switchover(&own("00000007"), None, &peers, None).may_go(false, "")
     };
     assert!(to("00000007").unwrap_err().contains("same host id"));
     assert_eq!(to("00000008"), Ok(()));
-    // A line of [peers] that leads back here is no other host.
+    // A line of [peers] that leads back to this host is not another host.
     let myself = [("db1".to_string(), Ok(View { name: "db2".into(), ..own("00000007") }))];
     assert!(finds(&failover(&careful, &myself), Finding::Note, "expected db1"));
     assert_eq!(failover(&careful, &myself).may_go(false, ""), Ok(()));
@@ -328,7 +381,7 @@ fn hosts_that_zfs_cannot_tell_apart_are_named() {
 #[test]
 fn a_taker_that_could_not_import_the_pool_is_refused_before_anything_is_let_go() {
     let why = "the host id of this host is not set: `zgenhostid`";
-    let unable = |view: &mut View| view.unable = why.into();
+    let unable = |view: &mut View| view.pool.unable = why.into();
     let plan = switchover(&primary(), None, &db2(unable), None);
     let refused = plan.may_go(false, "").unwrap_err();
     assert!(refused.contains("db2 cannot take over") && refused.contains("zgenhostid"), "{refused}");

@@ -12,13 +12,14 @@ pub use postgres::{
 pub use server::Server;
 pub use table::{Looked, of_mark, of_name, signal};
 
+use holdfast_types::sync::LockExt;
 use output::Said;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::io;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 
@@ -30,7 +31,7 @@ pub const SAID_BYTES_MAX: usize = 16 << 10;
 const AFTERWORDS: Duration = Duration::from_millis(100);
 
 /// Killed programs that still exist, by their whole command line, with the time of the kill: they hang in the kernel
-/// for as long as a device does not answer.
+/// while a device does not answer.
 static LEFT: Mutex<BTreeMap<String, (Child, Instant)>> = Mutex::new(BTreeMap::new());
 
 /// A running program. However its run ends, also when the task that waits for it is aborted, it is killed, and noted in
@@ -63,7 +64,7 @@ impl Drop for Running {
         let Some(mut child) = self.child.take() else { return };
         if matches!(child.try_wait(), Ok(None)) {
             let killed = self.killed.unwrap_or_else(Instant::now);
-            let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut left = LEFT.locked();
             left.insert(std::mem::take(&mut self.name), (child, killed));
         }
     }
@@ -119,13 +120,13 @@ fn shown(command: &Command) -> String {
 
 /// Time at which an earlier program of the same command line was killed, if it still exists.
 fn left_since(name: &str) -> Option<Instant> {
-    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut left = LEFT.locked();
     left_since_long(&mut left).find(|(of, _)| *of == name).map(|(_, since)| since)
 }
 
 /// Command lines of killed programs that hang in the kernel and for which `is` holds. Waits for nothing.
 pub fn hanging(is: impl Fn(&str) -> bool) -> Vec<String> {
-    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut left = LEFT.locked();
     left_since_long(&mut left).map(|(name, _)| name).filter(|name| is(name)).cloned().collect()
 }
 
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_program_leaves_in_the_background_is_not_waited_for() {
+    async fn a_background_process_of_a_program_is_not_waited_for() {
         let begun = Instant::now();
         assert_eq!(run(sh("sleep 60 & echo started"), Duration::from_secs(30)).await.unwrap(), "started");
         assert!(begun.elapsed() < Duration::from_secs(20));
@@ -276,7 +277,7 @@ mod tests {
     /// A program that hangs in the kernel is imitated by one that was not killed: it is kept as if it had been killed,
     /// and does not end.
     #[tokio::test]
-    async fn what_hangs_in_the_kernel_is_not_started_again_and_again() {
+    async fn a_program_that_hangs_in_the_kernel_is_not_started_again() {
         let command = || sh("exec sleep 61.125");
         let mut hung = command();
         hung.kill_on_drop(true);

@@ -5,34 +5,39 @@
 //! - TASK-N2 At most one job is at work. A later one ends the earlier one first: an abandoned job must not go on.
 //! - TASK-N3 A sign of life is given before PostgreSQL is started, with the time until which it may run.
 
+mod beside;
+mod error;
+
 use crate::client;
 use crate::clock;
 use crate::config::{AgentConfig, Device, PoolKind, WatchdogKind, WatchdogMode};
 use crate::facts;
 use crate::history::History;
 use crate::host::{AttachLook, Host, NotDone};
-use crate::http::{self, Asked, Door, Openers};
-use crate::listen::Bounded;
+use crate::http::{self, Asked, Door};
+use crate::listen::{self, Bounded};
 use crate::local;
-use crate::machine::{Action, AttachPhase, Command, DatabaseView, Input, Job, LeaseView, Machine, Refused, StateName};
+use crate::machine::{Action, AttachPhase, Command, Input, Job, Machine, Refused, StateName};
 use crate::process;
 use crate::run_dir;
 use crate::schedule::Schedule;
 use crate::seams::{Dial, Seams};
 use crate::view::View;
 use crate::watchdog;
+use beside::{News, Probing, Tasks, answer, openers, poller, prober};
+pub use error::RunError;
+use error::dir_error;
 use holdfast_host::lock::{is_locked, lock};
 use holdfast_tls::files::{self, SECRET_BYTES_MAX};
-use holdfast_types::MonoTime;
+use holdfast_types::sync::LockExt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::AbortHandle;
 use tokio::time::MissedTickBehavior;
 
 /// Interval of the machine's tick, and of the looks at attach.
@@ -47,41 +52,8 @@ const HELPER_INTERVAL: Duration = Duration::from_secs(1);
 /// Length of the queue of events for the agent's task.
 const NEWS_MAX: usize = 64;
 
-/// Reason why an agent ended without an order.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// One of its own directories, or the file with the token.
-    #[error("{}: {source}", path.display())]
-    Dir {
-        /// The path.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Another agent uses the same run directory.
-    #[error("another agent runs here: {0}")]
-    Locked(String),
-    /// The HTTP address.
-    #[error("http.listen {address}: {source}")]
-    Listen {
-        /// The address.
-        address: std::net::SocketAddr,
-        /// The reason.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A setting whose fault shows only in use.
-    #[error("{0}")]
-    Settings(String),
-    /// Existing devices, pools or processes are not this agent's, or could not be checked.
-    #[error("nothing was touched: {0}")]
-    Found(String),
-}
-
-fn dir_error(path: &Path) -> impl FnOnce(std::io::Error) -> RunError + '_ {
-    |source| RunError::Dir { path: path.into(), source }
-}
+/// Length of the queue of commands.
+const COMMANDS_MAX: usize = 8;
 
 /// The token in this file.
 fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
@@ -91,6 +63,17 @@ fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
         return Err(RunError::Settings(format!("{}: found nothing, expected a token", path.display())));
     }
     Ok(Arc::from(token))
+}
+
+/// The token of these settings. An agent that finds something of an earlier one goes on without it (LISTEN-L3).
+async fn token_of<H: Host>(config: &AgentConfig, host: &H) -> Result<Option<Arc<str>>, RunError> {
+    match config.http.token_file.as_deref().map(token_in).transpose() {
+        Err(error) if !listen::is_first(host).await => {
+            tracing::error!(%error, "http.token_file: the agent goes on without a token, and refuses commands over TCP until it is restarted");
+            Ok(None)
+        }
+        read => read,
+    }
 }
 
 /// Runs an agent until `stop` ends. Then it first releases everything in good order, unless it is paused. `helper`
@@ -120,30 +103,39 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
     std::fs::create_dir_all(&config.dir).map_err(dir_error(&config.dir))?;
     run_dir::make(&config.run_dir, watchdog::AGENT_LOCK).map_err(dir_error(&config.run_dir))?;
     let _lock = lock(&config.run_dir, watchdog::AGENT_LOCK).map_err(RunError::Locked)?;
-    let token = config.http.token_file.as_deref().map(token_in).transpose()?;
     let address = config.http.listen;
-    let listener = TcpListener::bind(address).await.map_err(|source| RunError::Listen { address, source })?;
-    let socket = config.run_dir.join(local::SOCKET);
-    let local = local::listen(&config.run_dir).map_err(dir_error(&socket))?;
     let host = Arc::new(crate::drivers::Real::new(&config).map_err(RunError::Settings)?);
+    let token = token_of(&config, &*host).await?;
+    let tcp = listen::tcp(address, &*host).await.map_err(|source| RunError::Listen { address, source })?;
+    let socket = config.run_dir.join(local::SOCKET);
+    let local = listen::local(&config.run_dir, &*host).await.map_err(dir_error(&socket))?;
     let history = History::open(&config.dir).map_err(dir_error(&config.dir))?;
     let watched = config.watchdog.kind != WatchdogKind::Off;
+    log_settings(&config);
+    let doors = Doors { tcp, local: Some((socket, local)), compares: true };
+    let agent = Agent::over(config, host, history, doors, token, client::over_tcp());
+    let helper = move || if watched { helper() } else { Ok(()) };
+    agent.run(stop, helper).await
+}
+
+/// Logs settings with consequences that may surprise.
+fn log_settings(config: &AgentConfig) {
     if config.watchdog.mode == WatchdogMode::Off && config.watchdog.device.exists() {
         tracing::info!(
             device = %config.watchdog.device.display(),
-            "watchdog.mode is off, and this machine has a watchdog device: nobody ends PostgreSQL where the helper hangs too"
+            "watchdog.mode is off, and this machine has a watchdog device: nothing ends PostgreSQL if the helper hangs, too"
         );
     }
     if let Some(by) = config.pool.reboots_by() {
         tracing::info!(
             by,
-            "pool.fence_action is reboot: this machine is rebooted where device or pool cannot be let go of"
+            "pool.fence_action is reboot: this machine is rebooted if device or pool cannot be released"
         );
     }
     if !process::Server::of(&config.database).has_user() {
         tracing::warn!(
             user = config.database.user,
-            "database.user is not in /etc/passwd: every process that looks like this PostgreSQL is taken for it, whoever runs it"
+            "database.user is not in /etc/passwd: every process that looks like this PostgreSQL counts as one of it, whichever user runs it"
         );
     }
     if config.pool.kind == PoolKind::None && config.attach.device == Device::None {
@@ -151,10 +143,6 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
             "pool.kind and attach.device are none: the agent cannot see whether PostgreSQL's files lie on the set"
         );
     }
-    let doors = Doors { tcp: listener.into(), local: Some((socket, local.into())), compares: true };
-    let agent = Agent::over(config, host, history, doors, token, client::over_tcp());
-    let helper = move || if watched { helper() } else { Ok(()) };
-    agent.run(stop, helper).await
 }
 
 /// The same on another host than this machine, over other seams: for a simulation (ADR 0017). It takes no lock, and
@@ -176,15 +164,6 @@ pub async fn run_over<H: Host>(
     agent.run(stop, helper).await
 }
 
-enum News {
-    Done(Job, Result<(), NotDone>),
-    Database(u64, DatabaseView),
-    Lease(LeaseView),
-}
-
-/// What the prober has to do: nothing, or to ask at this pace; the number tells one run of PostgreSQL from the next.
-type Probing = Option<(u64, Duration)>;
-
 /// Where the agent is asked.
 struct Doors {
     tcp: Bounded,
@@ -194,32 +173,43 @@ struct Doors {
     compares: bool,
 }
 
+/// What comes to the agent's task.
+struct Inbox {
+    commands: mpsc::Receiver<Asked>,
+    told: mpsc::Receiver<News>,
+    /// For jobs that end.
+    news: mpsc::Sender<News>,
+}
+
+/// How often PostgreSQL is probed, and the gateways are asked for the lease.
+struct Pace {
+    probing: watch::Sender<Probing>,
+    /// Interval of the questions for the lease, in milliseconds.
+    poll_ms: Arc<AtomicU64>,
+    /// Number of the run of PostgreSQL that is probed.
+    life: u64,
+}
+
+/// What was logged last.
+struct Logged {
+    state: StateName,
+    paused: bool,
+    /// The stop margin in use.
+    margin: Duration,
+}
+
 struct Agent<H: Host> {
     config: Arc<AgentConfig>,
     host: Arc<H>,
     machine: Machine,
     history: Arc<Mutex<History>>,
     shows: watch::Sender<Arc<View>>,
-    commands: mpsc::Receiver<Asked>,
-    news: mpsc::Sender<News>,
-    told: mpsc::Receiver<News>,
-    probing: watch::Sender<Probing>,
-    /// Interval of the questions for the lease, in milliseconds.
-    poll_ms: Arc<AtomicU64>,
-    /// Number of the run of PostgreSQL that is probed.
-    life: u64,
+    inbox: Inbox,
+    pace: Pace,
     job: Option<AbortHandle>,
     attach: Option<AttachPhase>,
-    shown: (StateName, bool),
-    /// The stop margin in use, as last logged.
-    margin: Duration,
-    tasks: Vec<JoinHandle<()>>,
-}
-
-impl<H: Host> Drop for Agent<H> {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-    }
+    logged: Logged,
+    _tasks: Tasks,
 }
 
 impl<H: Host> Agent<H> {
@@ -237,58 +227,49 @@ impl<H: Host> Agent<H> {
         let config = Arc::new(config);
         let history = Arc::new(Mutex::new(history));
         let (shows, view) = watch::channel(Arc::new(View::of(&machine, &config, now, None, host.pool_look())));
-        let (asks, commands) = mpsc::channel(8);
+        let (asks, commands) = mpsc::channel(COMMANDS_MAX);
         let (news, told) = mpsc::channel(NEWS_MAX);
         let (probing, plan) = watch::channel(None);
         let poll_ms = Arc::new(AtomicU64::new(config.lease.eager_poll_ms));
-        let schedule = Arc::new(Schedule::open(&config.dir));
-        let openers = openers(host.clone());
-        let history_of_door = history.clone();
         let (socket, local) = doors.local.unzip();
         let known = Arc::<Mutex<facts::Known>>::default();
         let door = Door {
             config: config.clone(),
             token,
             view,
-            history: history_of_door,
+            history: history.clone(),
             commands: asks,
-            schedule,
+            schedule: Arc::new(Schedule::open(&config.dir)),
             dial: dial.clone(),
             socket,
             known: known.clone(),
-            openers,
+            openers: openers(host.clone()),
         };
-        let scheduler = tokio::spawn(http::keep_schedule(door.clone()));
-        // Each with places of its own: whoever opens connections to the one keeps nobody from the other.
-        let serving =
-            [Some(doors.tcp), local].into_iter().flatten().map(|listener| tokio::spawn(answer(listener, door.clone())));
-        let mut tasks: Vec<_> = serving.collect();
-        tasks.extend([
-            scheduler,
-            tokio::spawn(prober(host.clone(), plan, news.clone())),
-            tokio::spawn(poller(host.clone(), poll_ms.clone(), config.lease.eager_poll_ms, news.clone())),
-        ]);
+        let mut tasks = Tasks::default();
+        tasks.add(http::keep_schedule(door.clone()));
+        // Each listener has its own places: a caller that opens many connections to one does not block the other.
+        for listener in [Some(doors.tcp), local].into_iter().flatten() {
+            tasks.add(answer(listener, door.clone()));
+        }
+        tasks.add(prober(host.clone(), plan, news.clone()));
+        tasks.add(poller(host.clone(), poll_ms.clone(), config.lease.eager_poll_ms, news.clone()));
         // A simulated host has no programs that could be asked.
         if doors.compares {
-            tasks.push(tokio::spawn(facts::keep(config.clone(), dial, known)));
+            tasks.add(facts::keep(config.clone(), dial, known));
         }
+        let margin = Duration::from_millis(config.lease.stop_margin_ms);
         Self {
-            shown: (machine.state(), machine.paused()),
-            margin: Duration::from_millis(config.lease.stop_margin_ms),
+            logged: Logged { state: machine.state(), paused: machine.paused(), margin },
             config,
             host,
             machine,
             history,
             shows,
-            commands,
-            news,
-            told,
-            probing,
-            poll_ms,
-            life: 0,
+            inbox: Inbox { commands, told, news },
+            pace: Pace { probing, poll_ms, life: 0 },
             job: None,
             attach: None,
-            tasks,
+            _tasks: tasks,
         }
     }
 
@@ -316,8 +297,8 @@ impl<H: Host> Agent<H> {
                     tracing::info!(said = said.as_deref().unwrap_or_default(), "the agent is told to end");
                     self.follow(out).await;
                 }
-                Some(news) = self.told.recv() => self.handle(news).await,
-                Some((command, answer)) = self.commands.recv() => self.obey(command, answer).await,
+                Some(news) = self.inbox.told.recv() => self.handle(news).await,
+                Some((command, answer)) = self.inbox.commands.recv() => self.obey(command, answer).await,
                 _ = helpers.tick() => {
                     if matches!(is_locked(&self.config.run_dir, watchdog::HELPER_LOCK), Ok(false))
                         && let Err(error) = helper()
@@ -346,11 +327,11 @@ impl<H: Host> Agent<H> {
                         Input::Refused { job, why }
                     }
                 };
-                self.life += 1;
+                self.pace.life += 1;
                 self.step(input).await;
             }
             // TASK-N1
-            News::Database(life, view) if life == self.life => self.step(Input::Database(view)).await,
+            News::Database(life, view) if life == self.pace.life => self.step(Input::Database(view)).await,
             News::Database(..) => {}
             News::Lease(view) => self.step(Input::Lease(view)).await,
         }
@@ -399,16 +380,16 @@ impl<H: Host> Agent<H> {
     /// Publishes the present state, then carries the actions out.
     async fn follow(&mut self, out: Vec<Action>) {
         let now = clock::now();
-        if self.machine.paused() != self.shown.1 {
+        if self.machine.paused() != self.logged.paused {
             self.keep_paused();
         }
-        if self.machine.state() != self.shown.0 {
-            tracing::info!(from = %self.shown.0, to = %self.machine.state(), why = self.machine.why(), epoch = self.machine.epoch(), "state");
+        if self.machine.state() != self.logged.state {
+            tracing::info!(from = %self.logged.state, to = %self.machine.state(), why = self.machine.why(), epoch = self.machine.epoch(), "state");
         }
-        self.shown = (self.machine.state(), self.machine.paused());
+        (self.logged.state, self.logged.paused) = (self.machine.state(), self.machine.paused());
         let margin = self.machine.stop_margin();
-        if margin != self.margin {
-            self.margin = margin;
+        if margin != self.logged.margin {
+            self.logged.margin = margin;
             let (found, used) = (self.config.lease.stop_margin_ms, margin.as_millis());
             tracing::warn!(
                 "lease.stop_margin_ms: found {found} with leases of {} ms, expected half of one at most: {used} ms are used; see attach.args (--ttl)",
@@ -428,13 +409,13 @@ impl<H: Host> Agent<H> {
         }
         let (calm, eager) = (self.config.lease.poll_ms, self.config.lease.eager_poll_ms);
         let poll = self.machine.poll_in(Duration::from_millis(calm), Duration::from_millis(eager));
-        self.poll_ms.store(u64::try_from(poll.as_millis()).unwrap_or(calm), Ordering::Relaxed);
+        self.pace.poll_ms.store(u64::try_from(poll.as_millis()).unwrap_or(calm), Ordering::Relaxed);
         let pace = match self.machine.state() {
             StateName::Starting => EAGER_PROBE,
             _ => Duration::from_millis(self.config.database.probe_ms),
         };
-        let plan = self.machine.database_may_run().then_some((self.life, pace));
-        self.probing.send_if_modified(|now| std::mem::replace(now, plan) != plan);
+        let plan = self.machine.database_may_run().then_some((self.pace.life, pace));
+        self.pace.probing.send_if_modified(|now| std::mem::replace(now, plan) != plan);
         let view = View::of(&self.machine, &self.config, now, self.attach, self.host.pool_look());
         self.shows.send_replace(Arc::new(view));
     }
@@ -479,7 +460,7 @@ impl<H: Host> Agent<H> {
             Action::Hook(role) => self.host.hook_role(role, self.machine.epoch()),
             Action::Record(record) => {
                 tracing::info!(event = %record.event, reason = record.reason, epoch = record.epoch, "history");
-                let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut history = self.history.locked();
                 let line = history.add(&self.config.name, &self.config.set, *record);
                 drop(history);
                 self.host.hook_event(&line, self.machine.role(), self.machine.epoch());
@@ -497,10 +478,10 @@ impl<H: Host> Agent<H> {
         if let Some(earlier) = self.job.take() {
             earlier.abort();
         }
-        self.life += 1;
+        self.pace.life += 1;
         let working = tokio::spawn(work(self.host.clone()));
         self.job = Some(working.abort_handle());
-        let news = self.news.clone();
+        let news = self.inbox.news.clone();
         tokio::spawn(async move {
             match working.await {
                 Ok(result) => drop(news.send(News::Done(job, result.map_err(Into::into))).await),
@@ -512,60 +493,8 @@ impl<H: Host> Agent<H> {
     }
 }
 
-/// Answers over HTTP at one of the doors, for as long as the agent runs.
-async fn answer(listener: Bounded, door: Door) {
-    if let Err(error) = http::serve(listener, door).await {
-        tracing::error!(%error, "health checks and commands are answered no more");
-    }
-}
-
-/// For the plan of a switchover.
-fn openers<H: Host>(host: Arc<H>) -> Openers {
-    Arc::new(move || {
-        let host = host.clone();
-        Box::pin(async move { host.openers().await })
-    })
-}
-
 fn paused_file(config: &AgentConfig) -> PathBuf {
     config.dir.join("paused")
-}
-
-/// Probes PostgreSQL, one probe at a time.
-async fn prober<H: Host>(host: Arc<H>, mut plan: watch::Receiver<Probing>, news: mpsc::Sender<News>) {
-    loop {
-        let Some((life, pace)) = *plan.borrow_and_update() else {
-            if plan.changed().await.is_err() {
-                return;
-            }
-            continue;
-        };
-        if let Some(view) = host.probe().await
-            && news.send(News::Database(life, view)).await.is_err()
-        {
-            return;
-        }
-        tokio::select! {
-            () = tokio::time::sleep(pace) => {}
-            changed = plan.changed() => if changed.is_err() { return },
-        }
-    }
-}
-
-/// Asks the cluster for the lease, at the present interval.
-async fn poller<H: Host>(host: Arc<H>, poll_ms: Arc<AtomicU64>, slice_ms: u64, news: mpsc::Sender<News>) {
-    let mut asked = MonoTime(0);
-    loop {
-        let wait = Duration::from_millis(poll_ms.load(Ordering::Relaxed));
-        if clock::now().saturating_since(asked) >= wait {
-            asked = clock::now();
-            let view = host.lease().await;
-            if news.send(News::Lease(view)).await.is_err() {
-                return;
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(slice_ms)).await;
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! TIMED-T1  At most once: it is removed from the disk before it begins. An agent that ends in between has not done it,
 //!     and only its log says so.
 //! TIMED-T2  Never later than [`LATE_MAX`]: an operator who chose a time meant that time.
+//! TIMED-T3  An obstacle that may go away by itself does not drop it. It is tried again until [`LATE_MAX`] has passed.
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -25,6 +26,27 @@ pub struct Scheduled {
     pub to: Option<String>,
 }
 
+/// Reason why a scheduled switchover does not begin now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    /// What was found, and the remedy.
+    pub why: String,
+    /// It may go away by itself within [`LATE_MAX`].
+    pub transient: bool,
+}
+
+impl Obstacle {
+    /// One that may go away by itself.
+    pub fn transient(why: impl Into<String>) -> Self {
+        Self { why: why.into(), transient: true }
+    }
+
+    /// One that a person has to remove.
+    pub fn lasting(why: impl Into<String>) -> Self {
+        Self { why: why.into(), transient: false }
+    }
+}
+
 /// Its next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
@@ -32,27 +54,33 @@ pub enum Due {
     Later,
     /// It begins.
     Now,
+    /// It is due and stays scheduled, because of an obstacle that may go away.
+    Waits,
     /// It is dropped, with the reason.
     Dropped(String),
 }
 
-/// The next step at `now_unix_ms`, on a host that runs PostgreSQL (`is_primary`) or does not.
-pub fn due(scheduled: &Scheduled, now_unix_ms: u64, is_primary: bool) -> Due {
+/// The next step at `now_unix_ms`. `obstacle`: what keeps it from beginning now, if anything is known. `last`: the
+/// reason why it did not begin when it was tried last.
+pub fn due(scheduled: &Scheduled, now_unix_ms: u64, obstacle: Option<&Obstacle>, last: Option<&str>) -> Due {
     if now_unix_ms < scheduled.at_unix_ms {
         return Due::Later;
     }
     let late = Duration::from_millis(now_unix_ms - scheduled.at_unix_ms);
     if late > LATE_MAX {
-        return Due::Dropped(format!(
-            "it was due {} s ago, at most {} s late are allowed: ask for it anew",
-            late.as_secs(),
-            LATE_MAX.as_secs()
-        ));
+        let (late, most) = (late.as_secs(), LATE_MAX.as_secs());
+        let words = format!("it was due {late} s ago, at most {most} s late are allowed: ask for it anew");
+        return Due::Dropped(match obstacle.map(|obstacle| obstacle.why.as_str()).or(last) {
+            Some(why) => format!("{words}; the last obstacle: {why}"),
+            None => words,
+        });
     }
-    if !is_primary {
-        return Due::Dropped("PostgreSQL does not run on this host now: ask the agent of the one that is".into());
+    match obstacle {
+        None => Due::Now,
+        // TIMED-T3
+        Some(obstacle) if obstacle.transient => Due::Waits,
+        Some(obstacle) => Due::Dropped(obstacle.why.clone()),
     }
-    Due::Now
 }
 
 /// Reason why a time is refused.
@@ -117,12 +145,30 @@ impl Schedule {
     /// It could not be written, and is not stored.
     pub fn set(&self, scheduled: Scheduled) -> std::io::Result<Option<Scheduled>> {
         let mut kept = self.lock();
+        self.write(&scheduled)?;
+        Ok(kept.replace(scheduled))
+    }
+
+    /// Stores it again after [`Schedule::take_if`], unless another one was stored meanwhile. Says whether it is stored.
+    ///
+    /// # Errors
+    /// It could not be written, and is not stored.
+    pub fn put_back(&self, scheduled: Scheduled) -> std::io::Result<bool> {
+        let mut kept = self.lock();
+        if kept.is_some() {
+            return Ok(false);
+        }
+        self.write(&scheduled)?;
+        *kept = Some(scheduled);
+        Ok(true)
+    }
+
+    fn write(&self, scheduled: &Scheduled) -> std::io::Result<()> {
         let new = self.path.with_extension("new");
         let file = std::fs::File::create(&new)?;
-        serde_json::to_writer(&file, &scheduled)?;
+        serde_json::to_writer(&file, scheduled)?;
         file.sync_all()?;
-        std::fs::rename(&new, &self.path)?;
-        Ok(kept.replace(scheduled))
+        std::fs::rename(&new, &self.path)
     }
 
     /// Removes it (TIMED-T1).
@@ -131,9 +177,28 @@ impl Schedule {
     /// It could not be removed, and is still stored.
     pub fn take(&self) -> std::io::Result<Option<Scheduled>> {
         let mut kept = self.lock();
+        self.remove()?;
+        Ok(kept.take())
+    }
+
+    /// Removes it if it is still this one (TIMED-T1). Says whether it was: a person may have cancelled or replaced it.
+    ///
+    /// # Errors
+    /// It could not be removed, and is still stored.
+    pub fn take_if(&self, scheduled: &Scheduled) -> std::io::Result<bool> {
+        let mut kept = self.lock();
+        if kept.as_ref() != Some(scheduled) {
+            return Ok(false);
+        }
+        self.remove()?;
+        *kept = None;
+        Ok(true)
+    }
+
+    fn remove(&self) -> std::io::Result<()> {
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(kept.take()),
+            _ => Ok(()),
         }
     }
 }
@@ -147,13 +212,31 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_in_time_at_the_primary_or_not_at_all() {
-        assert_eq!(due(&at(1000), 999, true), Due::Later);
-        assert_eq!(due(&at(1000), 999, false), Due::Later, "it may run there by then");
-        assert_eq!(due(&at(1000), 1000, true), Due::Now);
-        assert_eq!(due(&at(1000), 61_000, true), Due::Now);
-        assert!(matches!(due(&at(1000), 61_001, true), Due::Dropped(why) if why.contains("anew")));
-        assert!(matches!(due(&at(1000), 1000, false), Due::Dropped(why) if why.contains("does not run on this host")));
+    fn it_begins_in_time_or_not_at_all() {
+        let moved = Obstacle::lasting("db2 holds the lease");
+        assert_eq!(due(&at(1000), 999, None, None), Due::Later);
+        assert_eq!(due(&at(1000), 999, Some(&moved), None), Due::Later, "it may run there by then");
+        assert_eq!(due(&at(1000), 1000, None, None), Due::Now);
+        assert_eq!(due(&at(1000), 61_000, None, None), Due::Now);
+        assert!(matches!(due(&at(1000), 61_001, None, None), Due::Dropped(why) if why.ends_with("ask for it anew")));
+        assert_eq!(due(&at(1000), 1000, Some(&moved), None), Due::Dropped("db2 holds the lease".into()));
+    }
+
+    /// TIMED-T3
+    #[test]
+    fn an_obstacle_that_may_go_away_is_waited_for_and_named_in_the_end() {
+        let gateway = Obstacle::transient("db2 reaches no gateway");
+        for late_ms in [0, 500, 60_000] {
+            assert_eq!(due(&at(1000), 1000 + late_ms, Some(&gateway), None), Due::Waits, "{late_ms} ms late");
+        }
+        assert_eq!(due(&at(1000), 4000, None, Some("db2 reaches no gateway")), Due::Now, "it is tried again");
+        for (obstacle, last) in [(Some(&gateway), None), (None, Some("db2 reaches no gateway"))] {
+            let Due::Dropped(why) = due(&at(1000), 61_001, obstacle, last) else { panic!("not dropped") };
+            assert!(
+                why.contains("due 60 s ago") && why.ends_with("the last obstacle: db2 reaches no gateway"),
+                "{why}"
+            );
+        }
     }
 
     #[test]
@@ -177,6 +260,13 @@ mod tests {
         assert_eq!(schedule.take().unwrap(), Some(at(7)));
         assert_eq!((schedule.get(), schedule.take().unwrap()), (None, None));
         assert_eq!(Schedule::open(dir.path()).get(), None);
+        // A person may cancel or replace it while it is about to begin.
+        schedule.set(at(8)).unwrap();
+        assert!(!schedule.take_if(&at(7)).unwrap() && schedule.get() == Some(at(8)));
+        assert!(schedule.take_if(&at(8)).unwrap() && !schedule.take_if(&at(8)).unwrap());
+        assert!(schedule.put_back(at(8)).unwrap() && !schedule.put_back(at(9)).unwrap());
+        assert_eq!(Schedule::open(dir.path()).get(), Some(at(8)));
+        schedule.take().unwrap();
         std::fs::write(dir.path().join("scheduled.json"), "{").unwrap();
         assert_eq!(Schedule::open(dir.path()).get(), None);
     }

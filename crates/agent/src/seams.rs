@@ -18,7 +18,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 pub type Dialling = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send>>;
 /// Makes a connection to the agent at HOST:PORT.
 pub type Dial = Arc<dyn Fn(String) -> Dialling + Send + Sync>;
-/// Connections that come in, and whose they are.
+/// Incoming connections, with the address of the caller.
 pub type Incoming = mpsc::UnboundedReceiver<(Box<dyn Wire>, SocketAddr)>;
 
 /// See the module.

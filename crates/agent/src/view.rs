@@ -8,9 +8,10 @@ use crate::machine::{AttachPhase, DatabaseView, LeaseView, Machine, Role, StateN
 use crate::schedule::Scheduled;
 use holdfast_types::MonoTime;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// An agent's view of itself; also the body of each health check.
+/// An agent's view of itself; also the body of each health check. In JSON all fields stand side by side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct View {
     /// The host's name.
@@ -27,67 +28,103 @@ pub struct View {
     pub why: String,
     /// Paused: nothing happens by itself.
     pub paused: bool,
-    /// As configured.
-    pub mode: Mode,
-    /// As configured.
-    pub nofailover: bool,
-    /// As configured.
-    pub priority: u32,
-    /// Epoch of our grant, 0 without one.
-    pub epoch: u64,
-    /// Owner of the lease as far as known; "" if there is none or it is not known.
-    pub lease_owner: String,
-    /// A gateway reported the lease when it was last asked.
-    pub cluster_answers: bool,
     /// ready, standby, busy, silent or gone.
     pub database: String,
     /// State of attach, if there is one.
     pub attach: Option<AttachPhase>,
-    /// Time since the last renewal of our lease, in milliseconds.
-    pub renewed_ms_ago: Option<u64>,
     /// Obstacle to a takeover by this host; "" for none.
     pub obstacle: String,
-    /// Host id of ZFS, eight hexadecimal digits, zeroes for none; "" where the pool is no ZFS pool.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub host_id: String,
-    /// Its pool is imported only under a host id that no other host has.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub multihost: bool,
-    /// Reason why it could not take over at all, with the remedy; "" for none.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub unable: String,
-    /// What is not as it should be, and keeps nothing from working; "" for nothing.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub warning: String,
-    /// What of PostgreSQL's files does not lie on the set while it runs, and what to do about it; "" for nothing. It is lost with this host.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub off_set: String,
-    /// Why the last switchover was given up after PostgreSQL was stopped for it; "" where it was not.
+    /// Reason why the last switchover was given up after PostgreSQL was stopped for it; "" if it was not.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub switchover_refused: String,
+    /// Version of the program.
+    pub version: String,
+    /// The lease.
+    #[serde(flatten)]
+    pub lease: LeaseShown,
+    /// The pool.
+    #[serde(flatten)]
+    pub pool: PoolShown,
+    /// Some settings.
+    #[serde(flatten)]
+    pub settings: SettingsShown,
+    /// Fields that the HTTP server fills in.
+    #[serde(flatten)]
+    pub added: Added,
+    /// Time of this view.
+    #[serde(skip)]
+    pub at: MonoTime,
+}
+
+/// The lease, as this host knows it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LeaseShown {
+    /// Epoch of our grant, 0 without one.
+    pub epoch: u64,
+    /// Owner of the lease as far as known; "" if there is none or it is not known.
+    #[serde(rename = "lease_owner")]
+    pub owner: String,
+    /// A gateway reported the lease when it was last asked.
+    pub cluster_answers: bool,
+    /// Time since the last renewal of our lease, in milliseconds.
+    pub renewed_ms_ago: Option<u64>,
+}
+
+/// The pool of this host.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PoolShown {
+    /// Host id of ZFS, eight hexadecimal digits, zeroes for none; "" if the pool is no ZFS pool.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host_id: String,
+    /// The pool is imported only under a host id that no other host has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub multihost: bool,
+    /// Reason why this host could not take over at all, with the remedy; "" for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unable: String,
+    /// A fault that keeps nothing from working; "" for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub warning: String,
+    /// Files of a running PostgreSQL that do not lie on the set, and the remedy; "" for none. They are lost with this host.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub off_set: String,
     /// Processes other than PostgreSQL that have the pool open. Looked for in the plan of a switchover only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub openers: Vec<String>,
-    /// The other hosts' agents, as configured.
+    /// The same, of those that end by themselves once PostgreSQL is stopped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<String>,
+}
+
+/// Settings of this host that others need to know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SettingsShown {
+    /// `mode`.
+    pub mode: Mode,
+    /// `nofailover`.
+    pub nofailover: bool,
+    /// `priority`.
+    pub priority: u32,
+    /// `[peers]`: the other hosts' agents.
     #[serde(default)]
-    pub peers: std::collections::BTreeMap<String, String>,
-    /// Version of the program.
-    pub version: String,
-    /// What it knows of its host (FACTS-F1).
+    pub peers: BTreeMap<String, String>,
+}
+
+/// Fields that the HTTP server fills in.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Added {
+    /// Its facts about its host (FACTS-F1).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Facts>,
     /// How the other hosts that answer differ from it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<Difference>,
-    /// Where commands of its own host need no token; "" for nowhere.
+    /// Its Unix socket, where commands need no token; "" for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub socket: String,
-    /// The switchover that is to come, if one was asked for.
+    /// The scheduled switchover, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled: Option<Scheduled>,
-    /// Time of this view.
-    #[serde(skip)]
-    pub at: MonoTime,
 }
 
 impl View {
@@ -116,34 +153,37 @@ impl View {
             role: machine.role(),
             why: machine.why().into(),
             paused: machine.paused(),
-            mode: config.mode,
-            nofailover: config.nofailover,
-            priority: config.priority,
-            epoch: machine.epoch(),
-            lease_owner: match machine.lease() {
-                Some(LeaseView::Held { owner, .. }) => owner.clone(),
-                _ => String::new(),
-            },
-            cluster_answers: !matches!(machine.lease(), None | Some(LeaseView::Unreachable)),
             database: database.into(),
             attach,
-            renewed_ms_ago: machine.last_renewal().map(|at| millis(now.saturating_since(at))),
             obstacle: machine.may_take_over(now).err().unwrap_or_default(),
-            host_id: pool.host_id,
-            multihost: pool.multihost,
-            unable: pool.unable,
-            warning: pool.warning,
-            off_set: pool.off_set,
             switchover_refused: machine.switchover_refused().into(),
-            // The plan of a switchover adds them.
-            openers: Vec::new(),
-            peers: config.peers.0.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
-            // The HTTP server adds the rest.
-            facts: None,
-            differences: Vec::new(),
-            socket: String::new(),
-            scheduled: None,
+            lease: LeaseShown {
+                epoch: machine.epoch(),
+                owner: match machine.lease() {
+                    Some(LeaseView::Held { owner, .. }) => owner.clone(),
+                    _ => String::new(),
+                },
+                cluster_answers: !matches!(machine.lease(), None | Some(LeaseView::Unreachable)),
+                renewed_ms_ago: machine.last_renewal().map(|at| millis(now.saturating_since(at))),
+            },
+            pool: PoolShown {
+                host_id: pool.host_id,
+                multihost: pool.multihost,
+                unable: pool.unable,
+                warning: pool.warning,
+                off_set: pool.off_set,
+                // The plan of a switchover fills these in.
+                openers: Vec::new(),
+                leaving: Vec::new(),
+            },
+            settings: SettingsShown {
+                mode: config.mode,
+                nofailover: config.nofailover,
+                priority: config.priority,
+                peers: config.peers.0.clone(),
+            },
+            added: Added::default(),
             at: now,
         }
     }
@@ -156,4 +196,65 @@ impl View {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+impl View {
+    /// Of a host of the set demo that does nothing and has heard a gateway.
+    pub(crate) fn for_test(name: &str, state: StateName, role: Role, database: &str) -> Self {
+        Self {
+            name: name.into(),
+            set: "demo".into(),
+            state,
+            since_unix_ms: 0,
+            role,
+            why: String::new(),
+            paused: false,
+            database: database.into(),
+            attach: None,
+            obstacle: String::new(),
+            switchover_refused: String::new(),
+            version: String::new(),
+            lease: LeaseShown { cluster_answers: true, ..LeaseShown::default() },
+            pool: PoolShown::default(),
+            settings: SettingsShown { mode: Mode::Automatic, nofailover: false, priority: 100, peers: BTreeMap::new() },
+            added: Added::default(),
+            at: clock::now(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Other agents, load balancers and scripts read one flat object, and an agent of an earlier build sends fewer fields.
+    #[test]
+    fn all_fields_stand_side_by_side_in_json() {
+        let mut view = View::for_test("db1", StateName::Primary, Role::Primary, "ready");
+        (view.lease.owner, view.lease.epoch, view.pool.unable) = ("db1".into(), 7, "no id".into());
+        view.added.scheduled = Some(Scheduled { at_unix_ms: 5, to: None });
+        let value = serde_json::to_value(&view).unwrap();
+        for (field, expected) in [
+            ("lease_owner", serde_json::json!("db1")),
+            ("epoch", 7.into()),
+            ("unable", "no id".into()),
+            ("mode", "automatic".into()),
+            ("cluster_answers", true.into()),
+            ("scheduled", serde_json::json!({ "at_unix_ms": 5 })),
+        ] {
+            assert_eq!(value[field], expected, "{field}");
+        }
+        for group in ["lease", "pool", "settings", "added"] {
+            assert!(value.get(group).is_none(), "{group}");
+        }
+        let back: View = serde_json::from_value(value.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&back).unwrap(), value);
+        let mut earlier = value;
+        for field in ["unable", "scheduled", "attach", "renewed_ms_ago", "peers"] {
+            earlier.as_object_mut().unwrap().remove(field);
+        }
+        let back: View = serde_json::from_value(earlier).unwrap();
+        assert!(back.pool.unable.is_empty() && back.added.scheduled.is_none() && back.settings.peers.is_empty());
+    }
 }

@@ -12,22 +12,23 @@
 //! WATCHDOG-W2  Whatever the lease says, PostgreSQL may not run for longer than `timeout_ms` without a sign of life of
 //!     an agent. One exception: the agent was told to end in a pause and left it running; then it may run until the
 //!     next agent's first sign.
-//! WATCHDOG-W3  The machine's watchdog (`guard`) is fed only while WATCHDOG-W1 and WATCHDOG-W2 hold, or nothing is left of PostgreSQL.
+//! WATCHDOG-W3  The machine's watchdog (`guard`) is fed only while WATCHDOG-W1 and WATCHDOG-W2 hold, or nothing is left
+//!     of PostgreSQL.
 //!
 //! Owns: the sign file, that process. Does not own: any decision to start something. A helper that fails makes failover
 //! less safe for the database; the gateways still protect the data (R2).
 
 mod device;
 mod guard;
+mod helper;
 
 use crate::attach_process;
-use crate::config::{AgentConfig, WatchdogMode};
-use crate::{clock, process};
-use device::Device;
+use crate::clock;
+use crate::config::AgentConfig;
 pub use device::looked_at as device_looked_at;
-use guard::{Guard, Shown, Wish};
-use holdfast_host::lock::{is_locked, lock};
-use rustix::process::getppid;
+use guard::Shown;
+pub use helper::run;
+use holdfast_host::lock::is_locked;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -42,12 +43,6 @@ const URGENT_PAUSE: Duration = Duration::from_millis(20);
 /// How long the helper may take to open the machine's watchdog. The helper is started within a second if it is not
 /// there, and tries once a second, on a busy machine later. A takeover that fails for this costs more than the wait.
 const ARM_LIMIT: Duration = Duration::from_secs(10);
-
-/// How long killed processes may take to disappear, if they do not wait for a device.
-const DIE_LIMIT: Duration = Duration::from_millis(20);
-
-/// Limit of one round of SIGKILL.
-const KILL_LIMIT: Duration = Duration::from_secs(1);
 
 /// [`Sign::at_ns`] of an agent that ended and left PostgreSQL running: no further sign is expected.
 pub const LEFT_ALONE: u64 = u64::MAX;
@@ -136,15 +131,15 @@ pub async fn armed(run_dir: &Path) -> Result<(), String> {
     }
 }
 
-/// The message if the device's state was not reported for this long. `helper`: whether a helper runs.
+/// The error if the device's state was not reported for this long. `helper`: whether a helper runs.
 fn silent_for(limit: Duration, helper: bool) -> String {
     let what = if helper {
-        "one runs; it hangs, or knows no device, having begun under other settings or as an earlier build: such a one ends once its agent has ended and everything was let go of"
+        "one runs; it hangs, or it began with other settings or as an earlier build and knows no device: then it ends once its agent has ended and everything was released"
     } else {
         "none runs"
     };
     format!(
-        "the watchdog's helper said nothing of the device for {} s ({what}): see watchdog.log in run_dir",
+        "found no report of the watchdog's helper about the device for {} s ({what}), expected one: see watchdog.log in run_dir",
         limit.as_secs()
     )
 }
@@ -257,99 +252,18 @@ fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
     if left == 0 { 0 } else { clock::now().0.saturating_add(left.saturating_mul(1_000_000)) }
 }
 
-/// Watches the agent of these settings, and the agents that follow it while something is held, until no agent and
-/// nothing of its PostgreSQL is left. Blocks.
-///
-/// # Errors
-/// Another helper runs.
-pub fn run(config: &AgentConfig) -> Result<(), String> {
-    // Our parent is the agent that started us. A process whose parent has ended has another parent.
-    let agent = getppid();
-    let _lock = lock(&config.run_dir, HELPER_LOCK)?;
-    let device = match config.watchdog.mode {
-        WatchdogMode::Automatic | WatchdogMode::Required => Some(Device(config.watchdog.device.clone())),
-        WatchdogMode::Off => None,
-    };
-    let mut guard = Guard::new(&config.run_dir, device);
-    let signs = Signs::new(&config.run_dir);
-    let attach_dir = config.run_dir.join("attach");
-    let limits = Limits::of(config);
-    let timeout_ns = limits.timeout_ns;
-    let processes = process::Server::of(&config.database);
-    let (mut last, mut killing) = (None::<Sign>, false);
-    loop {
-        let now_ns = clock::now().0;
-        last = signs.last().or(last);
-        let sign = last.unwrap_or(Sign { at_ns: 0, may_run_until_ns: 0, ttl_ms: 0, guarded: false });
-        let lease_ns = lease_until_ns(&attach_dir, sign.ttl_ms);
-        let verdict = judge(now_ns, sign, lease_ns, limits);
-        let mut clear = true;
-        match &verdict {
-            Verdict::Kill(Kill { why, device }) => {
-                // What cannot be looked at may be there.
-                let there = !process::of_postgres(&processes).is_ok_and(|left| left.is_empty());
-                // In a pause device and pool are a person's, who may be at work on the files: an outage is no reason to take them away.
-                let left_alone = last.is_some_and(|sign| sign.at_ns == LEFT_ALONE);
-                if there || *device && !left_alone && attach_process::may_run(&attach_dir) {
-                    if !killing {
-                        let what =
-                            if left_alone { "PostgreSQL is ended" } else { "PostgreSQL and its device are ended" };
-                        tracing::error!(why, "{what}");
-                    }
-                    killing = true;
-                    // Each of them has its signal, and does nothing more, before the device begins to fail.
-                    let first = process::kill_postgres(&processes, if *device { Duration::ZERO } else { DIE_LIMIT });
-                    // WATCHDOG-W3: nothing is left to reset the machine for, however long its device takes to go. Looked at anew each time: an agent that goes on may start another one.
-                    let fed = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns: None };
-                    let mut meanwhile = || {
-                        if process::of_postgres(&processes).is_ok_and(|left| left.is_empty()) {
-                            guard.look(clock::now().0, fed);
-                        }
-                    };
-                    if !left_alone && (*device || first.is_err()) {
-                        // Processes that wait for the device end only once it answers, if only with an error.
-                        attach_process::kill(config, &mut meanwhile);
-                    }
-                    clear = first.is_ok() || process::kill_postgres(&processes, KILL_LIMIT).is_ok();
-                    if left_alone && !clear {
-                        attach_process::kill(config, &mut meanwhile);
-                    }
-                }
-            }
-            Verdict::Well => killing = false,
-        }
-        // WATCHDOG-W3
-        let gone = sign.may_run_until_ns == 0 || verdict != Verdict::Well && clear;
-        let until_ns = (!gone).then(|| match verdict {
-            Verdict::Well => sign.may_run_until_ns.max(lease_ns),
-            Verdict::Kill(_) => 0,
-        });
-        let wish = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns };
-        // Reads the clock again: killing takes time.
-        let now_ns = clock::now().0;
-        guard.look(now_ns, wish);
-        let alone = matches!(is_locked(&config.run_dir, AGENT_LOCK), Ok(false));
-        let over = alone && over(now_ns, last, timeout_ns, attach_process::may_run(&attach_dir))
-            || getppid() != agent && may_be_replaced(last, attach_process::may_run(&attach_dir));
-        if over && process::of_postgres(&processes).is_ok_and(|left| left.is_empty()) {
-            guard.let_go();
-            return Ok(());
-        }
-        std::thread::sleep(if guard.is_urgent(now_ns, wish) { URGENT_PAUSE } else { LOOK_PAUSE });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_host::lock::lock;
     use std::sync::atomic::AtomicU32;
 
     #[test]
-    fn whether_there_is_a_helper_is_said_where_it_says_nothing() {
+    fn the_error_without_a_report_names_whether_a_helper_runs() {
         let said = |helper| silent_for(Duration::from_secs(10), helper);
         assert_eq!(
             said(false),
-            "the watchdog's helper said nothing of the device for 10 s (none runs): see watchdog.log in run_dir"
+            "found no report of the watchdog's helper about the device for 10 s (none runs), expected one: see watchdog.log in run_dir"
         );
         assert!(said(true).contains("(one runs; ") && said(true).contains("other settings"), "{}", said(true));
         assert!(said(true).contains("it hangs"), "{}", said(true));
@@ -382,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_left_alone_ends_with_its_lease_only() {
+    fn a_postgresql_left_alone_ends_with_its_lease_only() {
         let sign = Sign { at_ns: LEFT_ALONE, may_run_until_ns: 103 * S, ttl_ms: 3000, guarded: false };
         assert_eq!(Sign::parse(&sign.text()), Some(sign));
         assert_eq!(judge(999 * S, sign, 1001 * S, LIMITS), Verdict::Well);
@@ -402,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_agent_gets_a_helper_of_its_own_where_nothing_is_held() {
+    fn the_next_agent_gets_its_own_helper_if_nothing_is_held() {
         let sign = Sign { at_ns: 100 * S, may_run_until_ns: 0, ttl_ms: 3000, guarded: false };
         assert!(may_be_replaced(Some(sign), false));
         for (last, attached, why) in [
@@ -427,18 +341,18 @@ mod tests {
     }
 
     #[test]
-    fn a_sign_that_is_cut_short_is_none() {
+    fn a_sign_that_is_cut_short_is_not_read() {
         let sign = Sign { at_ns: 1, may_run_until_ns: 22, ttl_ms: 333, guarded: true };
         assert_eq!(Sign::parse(&sign.text()), Some(sign));
         assert_eq!(Sign::parse("1 22 33"), None);
-        // Of an earlier build.
+        // From an earlier build.
         assert_eq!(Sign::parse("1 22 333\n"), Some(Sign { guarded: false, ..sign }));
         assert_eq!(Sign::parse("1 22\n"), None);
     }
 
-    /// The lease of a paused host ended in an outage. A person may be at work on the files: only PostgreSQL is ended.
+    /// The lease of a paused host ended in an outage. A person may work on the files: only PostgreSQL is ended.
     #[test]
-    fn what_was_left_alone_in_a_pause_keeps_its_device() {
+    fn a_host_left_alone_in_a_pause_keeps_its_device() {
         use std::process::{Child, Command};
         let ended = |child: &mut Child| {
             let begun = std::time::Instant::now();
@@ -493,7 +407,7 @@ mod tests {
         assert!(!is_locked(dir.path(), HELPER_LOCK).unwrap());
     }
 
-    /// Anybody who could open the file could hold its lock, and would pass for the helper.
+    /// Any user who could open the file could hold its lock, and would count as the helper.
     #[test]
     fn nobody_else_may_hold_a_lock() {
         use std::os::unix::fs::PermissionsExt;
@@ -507,9 +421,10 @@ mod tests {
         assert_eq!(mode(), 0o600, "one of an earlier build");
     }
 
-    /// The helper looks at the agent's lock ten times a second, the agent at the helper's: neither may keep the other from its start.
+    /// The helper checks the agent's lock ten times a second, the agent the helper's: neither may prevent the other's
+    /// start.
     #[test]
-    fn who_only_looks_at_a_lock_keeps_nobody_out() {
+    fn a_check_of_a_lock_does_not_block_it() {
         let dir = tempfile::tempdir().unwrap();
         let (looks, over) = (AtomicU32::new(0), AtomicBool::new(false));
         let failed = std::thread::scope(|scope| {

@@ -12,19 +12,20 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 
-/// Longest name of a standby, in bytes: with the time behind it, it is a snapshot's.
+/// Maximum length of a standby's name, in bytes. Its snapshots are named after it and the time.
 const NAME_BYTES_MAX: usize = 40;
 
-/// What a standby's PostgreSQL is always started with. Read-only by default; and nothing that came along with the primary's data reaches out of this
-/// host: no WAL into the primary's archive, no subscription of the primary's, no wait for its standbys, no streaming under the name of the server that
-/// this is a copy of. What it writes is thrown away, so it is neither synced nor tidied.
+/// Options with which the PostgreSQL of a standby is always started. It is read-only by default. No setting that was copied
+/// from the primary may act outside of this host: no WAL into the archive of the primary, no subscriptions, no wait for
+/// synchronous standbys, no streaming under the name of the original. Its writes are thrown away, so they are not synced,
+/// and there is no autovacuum.
 const OPTIONS: &str = "-c default_transaction_read_only=on -c archive_mode=off -c max_logical_replication_workers=0 \
                        -c synchronous_standby_names='' -c primary_conninfo= -c primary_slot_name= -c restore_command= \
                        -c autovacuum=off -c fsync=off -c full_page_writes=off";
 
-/// Behind the person's own options: files of the primary's, live ones on this host perhaps, that the copied settings may name are not this server's to
-/// write. A `data_directory` in a configuration file would outrank -D; the collector would write the primary's log, and many a configuration names a file for
-/// the process id.
+/// Options after those of the user. The copied settings may name files of the primary, which may be in use on this host:
+/// this server must not write to them. A `data_directory` in a configuration file would outrank `-D`; the logging collector
+/// would write to the log of the primary; and many configurations name a file for the process id.
 fn last_options(data: &Path) -> String {
     let data = data.display().to_string().replace('\'', "'\\''");
     format!("-c data_directory='{data}' -c logging_collector=off -c external_pid_file=external.pid")
@@ -40,23 +41,25 @@ settings! {
         set: String = "demo".into();
         /// Admin addresses of gateways, HOST:PORT each. Any of them finds the others.
         gateways: Vec<String> = vec!["127.0.0.1:7400".into()];
-        /// Directory of the state, the server's own output and the scratch files: a local disk with room for twice scratch_max.
+        /// Directory of the state, of PostgreSQL's output and of the scratch files. On a local disk with space for twice
+        /// scratch_max.
         dir: PathBuf = PathBuf::from("/var/lib/holdfast-standby");
-        /// Directory of what ends with the machine: sockets, process ids.
+        /// Directory of what a reboot may delete: sockets, process ids.
         run_dir: PathBuf = PathBuf::from("/run/holdfast-standby");
-        /// `standby run` takes a new snapshot so often, in seconds, 10 to 604800. A failed refresh leaves the old data serving, and is tried again
-        /// after retry_s.
+        /// Interval in which `standby run` takes a new snapshot, in seconds, 10 to 604800. After a failed refresh the old
+        /// data is served on, and the refresh is tried again after retry_s.
         refresh_every_s: u64 = 900;
         /// See refresh_every_s. In seconds, 1 to 86400.
         retry_s: u64 = 30;
-        /// What a copy may write locally until the next refresh (recovery, sorts, temporary tables), for each volume, 64MiB or more. Beyond it: "no
-        /// space left on device".
+        /// Maximum that a copy may write locally until the next refresh (recovery, sorts, temporary tables), for each
+        /// volume, 64MiB or more. Then PostgreSQL gets "no space left on device".
         scratch_max: ByteSize = ByteSize(10 << 30);
         /// "auto" or "nbdfuse": a loop device over nbdfuse's file.
         device: Device = Device::Auto;
-        /// To take a snapshot and have it in the store, in seconds, 5 to 86400. The first one of a set uploads all that is not there yet.
+        /// Time limit to take a snapshot and have it in the store, in seconds, 5 to 86400. The first one of a set uploads
+        /// everything that is not in the store yet.
         snapshot_timeout_s: u64 = 600;
-        /// Until a copy's device is there, in seconds, 1 to 600.
+        /// Time limit until the device of a copy is there, in seconds, 1 to 600.
         device_timeout_s: u64 = 60;
         /// The file system on the copy.
         pool: StandbyPool = StandbyPool::default();
@@ -64,7 +67,8 @@ settings! {
         database: StandbyDatabase = StandbyDatabase::default();
         /// Health checks for load balancers.
         http: StandbyHttp = StandbyHttp::default();
-        /// Mutually authenticated TLS towards the gateways: all three files, or none. Snapshots are an administrator's to make and delete.
+        /// Mutually authenticated TLS towards the gateways: all three files, or none. The certificate needs the role of an
+        /// administrator, which may make and delete snapshots.
         tls: TlsConfig = TlsConfig::default();
     }
 }
@@ -72,24 +76,28 @@ settings! {
 settings! {
     /// The file system on the copy.
     pub struct StandbyPool {
-        /// "ext4", "xfs" or "zfs", as the primary has it. A ZFS pool (over all volumes of the set) has a copy only on a host that does not have the pool itself.
+        /// "ext4", "xfs" or "zfs", as on the primary. A ZFS pool (over all volumes of the set) can be copied only to a host
+        /// that does not have the pool itself.
         kind: PoolKind = PoolKind::Ext4;
-        /// The copies are mounted in turn at a/ and b/ below it; of a ZFS pool each dataset at its own mountpoint below that.
+        /// The copies are mounted in turn at a/ and b/ below this directory. Each dataset of a ZFS pool is mounted at its
+        /// own mountpoint below that.
         mount: PathBuf = PathBuf::from("/srv/standby");
         /// Volume of ext4 or XFS. Left out: the only one of the set.
         volume: Option<String> = None, sample "vol1";
         /// Mount options of ext4 or XFS.
         options: String = "noatime".into();
-        /// To check and mount, or to import, in seconds, 1 to 3600. A pool with `multihost=on` needs some seconds more.
+        /// Time limit to check and mount, or to import, in seconds, 1 to 3600. A pool with `multihost=on` needs some
+        /// seconds more.
         import_timeout_s: u64 = 60;
     }
 }
 
 settings! {
-    /// PostgreSQL. It has the primary's own settings (postgresql.conf, pg_hba.conf), as far as these do not say otherwise, and is read-only.
+    /// PostgreSQL. It has the settings of the primary (postgresql.conf, pg_hba.conf) unless a setting here is different, and is
+    /// read-only.
     pub struct StandbyDatabase {
-        /// Its data directory, below the root of the file system: data for /srv/pg/data of a primary that mounts at /srv/pg. On ZFS the primary's whole path:
-        /// tank/pg/data for /tank/pg/data.
+        /// Its data directory, below the root of the file system. Example: data, for /srv/pg/data of a primary that mounts
+        /// at /srv/pg. On ZFS the whole path of the primary: tank/pg/data for /tank/pg/data.
         data: PathBuf = PathBuf::from("data");
         /// Where its programs are (pg_ctl, psql): of the primary's major version.
         bin_dir: PathBuf = PathBuf::from("/usr/lib/postgresql/15/bin");
@@ -103,9 +111,10 @@ settings! {
         port: u16 = 5432;
         /// Further options of the server, as pg_ctl's -o, such as "-c listen_addresses=10.0.0.9 -c shared_buffers=2GB".
         options: String = String::new();
-        /// From its start until it answers, recovery included, in seconds, 5 to 86400.
+        /// Time limit from its start until it answers, recovery included, in seconds, 5 to 86400.
         start_timeout_s: u64 = 300;
-        /// For a stop in good order when it is replaced, in seconds, 1 to 3600; then it is killed. Its sessions are ended at the beginning of it.
+        /// Time limit of a stop in good order when it is replaced, in seconds, 1 to 3600; then it is killed. Its sessions
+        /// end when the stop begins.
         stop_timeout_s: u64 = 30;
     }
 }
@@ -113,7 +122,7 @@ settings! {
 settings! {
     /// Health checks for load balancers: GET /replica is 200 while PostgreSQL here answers, /replica?max_age_s=900 while its data is also no older.
     pub struct StandbyHttp {
-        /// IP:PORT. Answered to anyone; there are no commands.
+        /// IP:PORT. Anybody may ask; there are no commands.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8018));
     }
 }
@@ -166,9 +175,9 @@ impl StandbyConfig {
     /// Checks ranges, and the relations between fields.
     ///
     /// # Errors
-    /// All that is wrong, not only the first.
+    /// All faults, not only the first.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        // What an agent's settings have to fulfil, these have to as well.
+        // The rules for an agent's settings apply here too.
         let agent = self.slot(StandbySlot::A, false);
         let mut problems = agent.problems();
         let mut say = |field: &str, what: String| problems.push(Problem { field: field.into(), what });
@@ -201,12 +210,12 @@ impl StandbyConfig {
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid { problems }) }
     }
 
-    /// Where a private PostgreSQL of that slot has its socket while it recovers.
+    /// Directory for the socket of a slot's private PostgreSQL, while it recovers.
     pub fn private_dir(&self, slot: StandbySlot) -> PathBuf {
         self.run_dir.join(slot.as_str()).join("private")
     }
 
-    /// As the agent's drivers want it. `private`: PostgreSQL that nobody else reaches, to recover in.
+    /// The settings for the agent's drivers. `private`: for a PostgreSQL that clients cannot reach, while it recovers.
     pub fn slot(&self, slot: StandbySlot, private: bool) -> AgentConfig {
         let (pool, database) = (&self.pool, &self.database);
         let mount = pool.mount.join(slot.as_str());
@@ -234,7 +243,7 @@ impl StandbyConfig {
                 options: pool.options.clone(),
                 mount: mount.clone(),
                 import_timeout_s: pool.import_timeout_s,
-                // A copy that does not go is in nobody's way, and its host may be somebody's primary.
+                // A copy that stays disturbs nothing, and its host may be the primary of another set.
                 fence_action: Some(FenceAction::Retry),
                 ..PoolConfig::default()
             },
@@ -270,7 +279,7 @@ fn section(name: &str) -> &'static [FieldDoc] {
 /// The documented sample file: the defaults with every field and its comment.
 ///
 /// # Errors
-/// Never for the defaults as they are; a value that TOML cannot hold would be one.
+/// Never for the present defaults. A value that TOML cannot hold would be an error.
 pub fn sample() -> Result<String, toml::ser::Error> {
     let values = toml::Table::try_from(StandbyConfig::default())?;
     Ok(sample_of::<StandbyConfig>("Print this file: holdfast standby config", &values, section))
@@ -301,7 +310,9 @@ mod tests {
         let path = dir.path().join("standby.toml");
         std::fs::write(&path, vec![b'\n'; SETTINGS_BYTES_MAX as usize + 1]).unwrap();
         let error = StandbyConfig::load(&path).unwrap_err();
-        let ConfigError::Read { source, .. } = error else { panic!("expected that it is not read: {error}") };
+        let ConfigError::Read { source, .. } = error else {
+            panic!("found {error}, expected that the file cannot be read")
+        };
         assert_eq!(source.to_string(), "found at least 1048577 bytes, expected at most 1048576");
     }
 
@@ -330,7 +341,7 @@ mod tests {
         assert_ne!((&a.dir, &a.run_dir), (&b.dir, &b.run_dir));
         assert_eq!(a.database.port, b.database.port);
         assert!(a.database.options.contains("default_transaction_read_only=on"));
-        // What the person says, or a file that it names, does not outrank where it may write.
+        // The user's options do not change where it writes.
         let own = "-c data_directory=/srv/pg/data -c logging_collector=on";
         let config = StandbyConfig { database: StandbyDatabase { options: own.into(), ..config.database }, ..config };
         let options = config.slot(StandbySlot::A, false).database.options;

@@ -9,6 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use holdfast_agent::clock;
+use holdfast_agent::listen::Bounded;
 use holdfast_types::MonoTime;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -69,9 +70,9 @@ fn metrics(view: &StandbyView) -> String {
 }
 
 /// Serves until it is dropped.
-pub async fn serve(listener: tokio::net::TcpListener, looks: watch::Receiver<Arc<Look>>) -> std::io::Result<()> {
+pub async fn serve(listener: Bounded, looks: watch::Receiver<Arc<Look>>) -> std::io::Result<()> {
     let app = Router::new().fallback(answer).with_state(looks);
-    axum::serve(holdfast_agent::listen::Bounded::new(listener), app).await
+    axum::serve(listener, app).await
 }
 
 async fn answer(State(looks): State<watch::Receiver<Arc<Look>>>, request: Request) -> Response {
@@ -85,7 +86,7 @@ async fn answer(State(looks): State<watch::Receiver<Arc<Look>>>, request: Reques
     }
     let code = match well(&view, request.uri().path(), request.uri().query()) {
         None => {
-            let words = "found no such path, expected /replica, /health or /metrics\n";
+            let words = "found an unknown path, expected /replica, /health or /metrics\n";
             return (StatusCode::NOT_FOUND, words).into_response();
         }
         Some(Err(why)) => return (StatusCode::BAD_REQUEST, why + "\n").into_response(),

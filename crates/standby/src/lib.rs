@@ -213,11 +213,15 @@ impl Standby {
                         state.write(&self.config.dir)
                     });
                     if let Err(why) = noted {
-                        tracing::warn!(why, "the state of the standby");
+                        tracing::warn!(why, "the state of the standby cannot be read or written");
                     }
                 }
                 Err(why) => {
-                    tracing::warn!(snapshot = what, why, "an own snapshot stays until the next refresh");
+                    tracing::warn!(
+                        snapshot = what,
+                        why,
+                        "a snapshot of this standby could not be deleted and stays until the next refresh"
+                    );
                 }
             }
         }
@@ -234,11 +238,11 @@ impl Standby {
         match &done {
             Ok(current) => tracing::info!(snapshot = current.snapshot, took_ms = current.took_ms, "refreshed"),
             Err(why) => {
-                tracing::error!(why, "the refresh failed; what served before serves on");
+                tracing::error!(why, "the refresh failed; the copy that served before serves on");
                 let failure = Some(Failure { unix_ms: clock::unix_ms(), why: why.clone() });
                 let noted = self.state().and_then(|state| State { failure, ..state }.write(&self.config.dir));
                 // If the state cannot be stored, nothing is deleted because of it.
-                noted.map_err(|unkept| format!("{why}; and that is not kept: {unkept}"))?;
+                noted.map_err(|unkept| format!("{why}; and this failure could not be stored: {unkept}"))?;
             }
         }
         self.tidy().await;
@@ -290,14 +294,14 @@ impl Standby {
         if let Some(old) = old
             && let Err(why) = old.down().await
         {
-            tracing::warn!(why, "the old copy is not gone yet: it is taken down at the next refresh");
+            tracing::warn!(why, "the old copy could not be taken down: it is tried again at the next refresh");
         }
         Ok(current)
     }
 
     async fn give_up(&self, slot: &Slot) {
         if let Err(why) = slot.down().await {
-            tracing::warn!(why, "what was prepared is not gone yet: it is taken down at the next refresh");
+            tracing::warn!(why, "the new copy could not be taken down: it is tried again at the next refresh");
         }
     }
 

@@ -5,10 +5,12 @@ use crate::http::{self, Look};
 use crate::swap::Place;
 use crate::{RUN_LOCK, Standby, Which};
 use holdfast_agent::clock;
+use holdfast_agent::listen::Bounded;
 use holdfast_host::lock::lock;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// Pause between two checks.
@@ -48,8 +50,14 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     let standby = Arc::new(Standby::new(&config)?);
     let _lock = lock(&config.run_dir, RUN_LOCK)?;
     let listen = config.http.listen;
-    let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| format!("{listen}: {error}"))?;
-    let (looks, seen) = watch::channel(Arc::new(Look { view: standby.view().await?, at: clock::now() }));
+    let view = standby.view().await?;
+    let listener = match TcpListener::bind(listen).await {
+        Ok(listener) => Bounded::new(listener),
+        // Its PostgreSQL is refreshed all the same.
+        Err(_) if view.serving => Bounded::later(listen),
+        Err(error) => return Err(format!("http.listen {listen}: {error}")),
+    };
+    let (looks, seen) = watch::channel(Arc::new(Look { view, at: clock::now() }));
     let serving = tokio::spawn(http::serve(listener, seen));
     // In a task of its own: checks continue while a refresh is under way.
     let watched = standby.clone();
@@ -57,7 +65,7 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
         loop {
             match watched.view().await {
                 Ok(view) => drop(looks.send(Arc::new(Look { view, at: clock::now() }))),
-                Err(why) => tracing::error!(why, "the state of the standby"),
+                Err(why) => tracing::error!(why, "the state of the standby cannot be read"),
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
         }

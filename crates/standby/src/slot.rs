@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Pause between two checks.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Time limit of a program that only makes a directory.
@@ -246,7 +246,8 @@ impl Slot {
         });
         let limit = Duration::from_secs(self.standby.device_timeout_s);
         let looked = tokio::time::timeout(limit, looked).await;
-        let looked = looked.map_err(|_| format!("the copy could not be looked at within {} s", limit.as_secs()))?;
+        let looked =
+            looked.map_err(|_| format!("the files of the copy could not be checked within {} s", limit.as_secs()))?;
         looked.map_err(|error| error.to_string())?
     }
 

@@ -100,7 +100,7 @@ impl State {
     pub fn own_snapshot(&mut self, standby: &str, now_unix_ms: u64) -> Result<String, String> {
         if self.own.len() >= OWN_MAX {
             return Err(format!(
-                "found {OWN_MAX} own snapshots that could not be deleted, expected fewer: {} and others",
+                "found {OWN_MAX} snapshots of this standby that could not be deleted, expected fewer: delete {} and others by hand",
                 self.own[0]
             ));
         }

@@ -27,7 +27,7 @@ pub async fn swap<P: Place, T>(
     let why = match new.serve().await {
         Ok(()) => match note() {
             Ok(noted) => return Ok(noted),
-            Err(why) => format!("which copy serves cannot be kept: {why}"),
+            Err(why) => format!("the name of the serving copy cannot be stored: {why}"),
         },
         Err(why) => why,
     };
@@ -37,7 +37,7 @@ pub async fn swap<P: Place, T>(
     if let Some(old) = served
         && let Err(lost) = old.serve().await
     {
-        return Err(format!("{why}; and the old PostgreSQL does not come up again: {lost}"));
+        return Err(format!("{why}; and the old PostgreSQL does not start again: {lost}"));
     }
     Err(why)
 }

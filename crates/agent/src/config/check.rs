@@ -4,40 +4,40 @@ use super::{AgentConfig, DatabaseKind, PoolConfig, PoolKind, WatchdogKind, Watch
 use std::fmt;
 use std::path::PathBuf;
 
-/// With `pool.multihost`: ZFS's activity check of a lost host's pool takes up to 25 s by its defaults (twice its ten intervals of a second, and up to a quarter more),
-/// and an import that is ended before that is never done, however often it is begun.
+/// With `pool.multihost`: by its defaults, ZFS's activity check of a lost host's pool takes up to 25 s (twice ten intervals
+/// of a second, and up to a quarter more). An import with a shorter limit would never succeed.
 const MULTIHOST_IMPORT_MIN_S: u64 = 30;
 
-/// Why settings cannot be used.
+/// Reason why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: cannot be read", path.display())]
     Read {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: std::io::Error,
     },
-    /// The file is not of the form.
-    #[error("{}: not as `holdfast agent config` shows it", path.display())]
+    /// The file has another form.
+    #[error("{}: cannot be read as settings", path.display())]
     Parse {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Where, and what was expected.
+        /// The place, and what was expected.
         #[source]
         source: Box<toml::de::Error>,
     },
     /// Values are out of range or do not go together.
     #[error("{}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Invalid {
-        /// All of them.
+        /// All faults.
         problems: Vec<Problem>,
     },
 }
 
-/// One thing that is wrong.
+/// One fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// As in the file, such as `lease.poll_ms`.
@@ -145,7 +145,7 @@ fn check_programs(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
         say("database.start, database.stop", "found none, expected commands (database.kind is command)".into());
     }
     if config.watchdog.kind == WatchdogKind::Off && config.watchdog.mode != WatchdogMode::Off {
-        say("watchdog.mode", "found a device without the helper, which holds it: watchdog.kind = \"helper\"".into());
+        say("watchdog.mode", "found a device without the helper, which holds it; expected watchdog.kind = \"helper\", or watchdog.mode = \"off\"".into());
     }
     if database.kind == DatabaseKind::Systemd && !database.unit.contains('.') {
         say(
@@ -158,7 +158,7 @@ fn check_programs(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
         say("tls", format!("found {tls} files, expected all of ca, certificate and key, or none"));
     }
     if database.user == "root" {
-        say("database.user", "found root, expected a user of PostgreSQL's own: it refuses to run as root".into());
+        say("database.user", "found root, expected a user for PostgreSQL alone: it refuses to run as root".into());
     }
 }
 
@@ -174,15 +174,13 @@ fn check_paths(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
             let found = folder.display();
             say(
                 "database.allow_off_set",
-                format!(
-                    "found {found}, expected a folder by its path from the root, and none that the data directory lies in"
-                ),
+                format!("found {found}, expected an absolute path, and no folder that contains the data directory"),
             );
         }
     }
     for (field, dir) in [("dir", &config.dir), ("run_dir", &config.run_dir), ("pool.mount", &pool.mount)] {
         if !dir.is_absolute() {
-            say(field, format!("found {}, expected a path from the root", dir.display()));
+            say(field, format!("found {}, expected an absolute path", dir.display()));
         }
     }
     if in_pool && (config.dir.starts_with(&pool.mount) || config.run_dir.starts_with(&pool.mount)) {

@@ -24,7 +24,7 @@ fn section(name: &str) -> &'static [FieldDoc] {
 /// The documented sample file: [`AgentConfig::example`] with every field and its comment.
 ///
 /// # Errors
-/// Never for the example as it is; a value that TOML cannot hold would be one.
+/// Never for the present example. A value that TOML cannot hold would be an error.
 pub fn sample() -> Result<String, toml::ser::Error> {
     let values = toml::Table::try_from(AgentConfig::example())?;
     Ok(sample_of::<AgentConfig>("Print this file: holdfast agent config", &values, section))

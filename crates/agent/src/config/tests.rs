@@ -80,7 +80,7 @@ fn unknown_fields_and_bad_values_are_named() {
     }
 }
 
-/// Only a reboot gets rid of a suspended ZFS pool; what a person says counts all the same.
+/// Only a reboot gets rid of a suspended ZFS pool. A setting outranks the default.
 #[test]
 fn a_host_on_zfs_that_cannot_let_go_reboots_unless_told_otherwise() {
     let zfs = "kind = \"zfs\"\nname = \"tank\"";
@@ -102,7 +102,7 @@ fn a_host_on_zfs_that_cannot_let_go_reboots_unless_told_otherwise() {
     }
 }
 
-/// An import that is ended while ZFS still watches the pool would be begun anew for ever.
+/// An import that is ended while ZFS still checks the pool for activity would be started again for ever.
 #[test]
 fn multihost_is_for_zfs_and_leaves_its_import_time() {
     let mut config = AgentConfig::example();
@@ -130,11 +130,13 @@ fn a_file_of_settings_is_read_with_a_bound() {
     text.push('\n');
     std::fs::write(&path, &text).unwrap();
     let error = AgentConfig::load(&path).unwrap_err();
-    let ConfigError::Read { source, .. } = error else { panic!("expected that it is not read: {error}") };
+    let ConfigError::Read { source, .. } = error else {
+        panic!("found {error}, expected that the file cannot be read")
+    };
     assert_eq!(source.to_string(), "found at least 1048577 bytes, expected at most 1048576");
 }
 
-/// What the examples of deploy/ say must be what an agent takes.
+/// The examples in deploy/ are valid settings.
 #[test]
 fn the_examples_are_valid() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/two-site");

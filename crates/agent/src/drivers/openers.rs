@@ -1,28 +1,31 @@
-//! Processes other than PostgreSQL that have something of the pool open: while one does, no file system is unmounted and no pool exported. They are found by
-//! what the kernel shows of them, without a read from the pool's device.
+//! Processes other than PostgreSQL that have something of the pool open: while one does, no file system is unmounted
+//! and no pool exported. They are found in /proc, without a read from the pool's device.
 
-use super::placement::of_pool;
+use super::leaving;
+use super::placement::{of_pool, scratch};
 use crate::config::{AgentConfig, PoolKind};
+use crate::host::PoolUsers;
 use crate::process;
 use holdfast_host::mounts::{self, mounts_of, points_below};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the kernel shows processes.
+/// The kernel's directory of processes.
 const PROC: &str = "/proc";
 
-/// A look that hangs is not waited for longer: what a process has in its memory is not shown while that is being changed, which may wait for a device.
+/// Time limit of a search. The kernel does not show a process's memory map while the map changes, and that may wait for
+/// a device.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
-/// Names in a list, at most.
+/// Number of names in a list, at most.
 const NAMED_MAX: usize = 8;
 
-/// What makes a path of a deleted file.
+/// What the kernel appends to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
 /// Where the pool's file systems are mounted, by this table.
-fn roots(config: &AgentConfig, table: &[u8]) -> Vec<PathBuf> {
+pub(super) fn roots(config: &AgentConfig, table: &[u8]) -> Vec<PathBuf> {
     match config.pool.kind {
         PoolKind::None => Vec::new(),
         PoolKind::Ext4 | PoolKind::Xfs => vec![config.pool.mount.clone()],
@@ -32,7 +35,8 @@ fn roots(config: &AgentConfig, table: &[u8]) -> Vec<PathBuf> {
     }
 }
 
-/// File systems that are mounted below the pool's and are none of its own.
+/// File systems that are mounted below the pool's and are none of its own. Not those that the agent unmounts itself
+/// ([`scratch`]).
 fn mounted_below(config: &AgentConfig, table: &[u8], roots: &[PathBuf]) -> Vec<String> {
     let own: BTreeSet<PathBuf> = match config.pool.kind {
         PoolKind::Zfs => {
@@ -41,7 +45,8 @@ fn mounted_below(config: &AgentConfig, table: &[u8], roots: &[PathBuf]) -> Vec<S
         _ => roots.iter().cloned().collect(),
     };
     let below: BTreeSet<PathBuf> = roots.iter().flat_map(|root| points_below(table, root)).collect();
-    below.difference(&own).map(|at| format!("a file system is mounted at {}", at.display())).collect()
+    let in_the_way = below.difference(&own).filter(|at| !scratch::is_scratch(&config.database.data, at));
+    in_the_way.map(|at| format!("a file system is mounted at {}", at.display())).collect()
 }
 
 /// Each process with its parent.
@@ -58,10 +63,10 @@ fn parents(proc: &Path) -> BTreeMap<i32, i32> {
     pids.map(|pid: i32| (pid, parent(pid).unwrap_or_default())).collect()
 }
 
-/// Whether this process, or one that it comes from, is among these.
+/// Whether this process, or one of its ancestors, is among these.
 fn comes_from(pid: i32, of: &BTreeSet<i32>, parents: &BTreeMap<i32, i32>) -> bool {
     let mut at = pid;
-    // Numbers of processes are used again: no chain is followed for ever.
+    // Numbers of processes are used again: a chain could be a circle.
     for _ in 0..64 {
         if of.contains(&at) {
             return true;
@@ -74,7 +79,8 @@ fn comes_from(pid: i32, of: &BTreeSet<i32>, parents: &BTreeMap<i32, i32>) -> boo
     false
 }
 
-/// What a process has open below one of these places, the first that is found. Of this process only where it works: it opens and closes files there itself.
+/// The first thing found that a process has open below one of these places. For the agent itself (`own`) only its
+/// working directory counts: it opens and closes files there.
 fn open_of(proc: &Path, pid: i32, roots: &[PathBuf], own: bool) -> Option<String> {
     let of = proc.join(pid.to_string());
     let below = |path: &Path| roots.iter().any(|root| path.starts_with(root));
@@ -99,37 +105,44 @@ fn open_of(proc: &Path, pid: i32, roots: &[PathBuf], own: bool) -> Option<String
     paths.find(|path| below(Path::new(path))).map(|path| format!("has {path} in its memory"))
 }
 
-/// `but`: processes that are none, with all that they started.
-fn openers_in(proc: &Path, own: i32, roots: &[PathBuf], but: &BTreeSet<i32>) -> Vec<String> {
+/// `but`: processes that do not count; `leaving`: those that end by themselves. Both with their descendants.
+fn openers_in(proc: &Path, own: i32, roots: &[PathBuf], but: &BTreeSet<i32>, leaving: &BTreeSet<i32>) -> PoolUsers {
     let parents = parents(proc);
-    let others = parents.keys().filter(|pid| !comes_from(**pid, but, &parents));
-    let named = others.filter_map(|pid| {
-        // By the same path a process of a container means a place of its own.
+    let mut users = PoolUsers::default();
+    for pid in parents.keys().filter(|pid| !comes_from(**pid, but, &parents)) {
+        // In a container the same path may be another place.
         let here: Vec<PathBuf> =
             roots.iter().filter(|root| !process::is_elsewhere(proc, *pid, root)).cloned().collect();
-        let open = open_of(proc, *pid, &here, *pid == own)?;
+        let Some(open) = open_of(proc, *pid, &here, *pid == own) else { continue };
         let name = std::fs::read(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
-        Some(format!("{} (pid {pid}) {open}", String::from_utf8_lossy(&name).trim_end()))
-    });
-    named.collect()
+        let named = format!("{} (pid {pid}) {open}", String::from_utf8_lossy(&name).trim_end());
+        let leaves = comes_from(*pid, leaving, &parents);
+        let list = if leaves { &mut users.leaving } else { &mut users.staying };
+        list.push(named);
+    }
+    users
 }
 
-/// The processes that have something of the pool open, but PostgreSQL and what it started; by name, number and path. Blocks, but not on the pool's device.
-fn look(config: &AgentConfig) -> Result<Vec<String>, String> {
+/// The processes that have something of the pool open, without PostgreSQL and its descendants; by name, number and
+/// path. Blocks, but not on the pool's device.
+fn look(config: &AgentConfig) -> Result<PoolUsers, String> {
     let table = mounts::table()?;
     let roots = roots(config, &table);
     if roots.is_empty() {
-        return Ok(Vec::new());
+        return Ok(PoolUsers::default());
     }
-    let but = process::look_for_postgres(&process::Server::of(&config.database)).found;
+    let server = process::Server::of(&config.database);
+    // One that begins after this counts as one that stays, until the next look.
+    let leaving = leaving::found(Path::new(PROC), &server);
+    let but = process::look_for_postgres(&server).found;
     let own = i32::try_from(std::process::id()).unwrap_or_default();
-    let mut found = openers_in(Path::new(PROC), own, &roots, &but);
-    found.extend(mounted_below(config, &table, &roots));
+    let mut found = openers_in(Path::new(PROC), own, &roots, &but, &leaving);
+    found.staying.extend(mounted_below(config, &table, &roots));
     Ok(found)
 }
 
-/// The same, beside the runtime's own threads. What cannot be looked at names nobody: the export itself is what counts.
-pub async fn openers(config: &AgentConfig) -> Vec<String> {
+/// The same, beside the runtime's own threads. A search that fails names nobody: the export itself decides.
+pub async fn openers(config: &AgentConfig) -> PoolUsers {
     let config = config.clone();
     let look = tokio::time::timeout(LOOK_LIMIT, tokio::task::spawn_blocking(move || look(&config))).await;
     let found = match look {
@@ -138,15 +151,15 @@ pub async fn openers(config: &AgentConfig) -> Vec<String> {
         Err(_) => Err(format!("not within {} s", LOOK_LIMIT.as_secs())),
     };
     found.unwrap_or_else(|why| {
-        tracing::warn!(why, "it could not be looked who has the pool open");
-        Vec::new()
+        tracing::warn!(why, "could not check which processes have the pool open");
+        PoolUsers::default()
     })
 }
 
 /// A list of them for people.
 pub fn named(openers: &[String]) -> String {
     if openers.is_empty() {
-        return "found no process that has it open: look for an NFS export, a loop device or swap on it, or a container that has it mounted".into();
+        return "found no process that has it open, expected one: look for an NFS export, a loop device or swap on it, or a container that has it mounted".into();
     }
     let more = openers.len().saturating_sub(NAMED_MAX);
     let more = if more == 0 { String::new() } else { format!(", and {more} more") };
@@ -169,19 +182,22 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_something_of_the_pool_open_is_named_and_postgresql_is_not() {
+    fn processes_with_the_pool_open_are_named_and_postgresql_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let (proc, roots) = (dir.path(), [PathBuf::from("/tank/pg")]);
         symlink("/tank/pg/data", shown(proc, 10, 1, "postgres").join("cwd")).unwrap();
-        // What PostgreSQL started goes with it, wherever it works.
+        // PostgreSQL's descendants end with it, wherever they work.
         symlink("/tank/pg/wal/x", shown(proc, 11, 10, "rsync").join("fd/3")).unwrap();
+        // An archiver that ends by itself, and what it started.
+        symlink("/tank/pg/wal/y", shown(proc, 12, 1, "pgbackrest").join("fd/3")).unwrap();
+        symlink("/tank/pg/wal/z", shown(proc, 13, 12, "pgbackrest").join("fd/3")).unwrap();
         symlink("/tank/pg", shown(proc, 20, 1, "bash").join("cwd")).unwrap();
         symlink("/tank/pg/log (deleted)", shown(proc, 21, 20, "tail").join("fd/4")).unwrap();
         let mapped = "7f00-7f01 r--s 00000000 07:00 12 /tank/pg/a b (deleted)\n7f02-7f03 rw-p 0 00:00 0\n";
         std::fs::write(shown(proc, 22, 1, "mapper").join("maps"), mapped).unwrap();
         symlink("/tank/pg/bin/tool", shown(proc, 23, 1, "tool").join("exe")).unwrap();
         symlink("/tank/pg2", shown(proc, 24, 1, "other").join("cwd")).unwrap();
-        // The agent has files there open for moments.
+        // The agent has files open there for moments.
         symlink("/tank/pg/data", shown(proc, 30, 1, "holdfast").join("fd/9")).unwrap();
         // Two of a container, which has a disk of its own at that path, or the pool itself.
         let table = |device: &str| format!("1 0 8:1 / / rw - ext4 a rw\n2 1 {device} / /tank/pg rw - zfs b rw\n");
@@ -195,7 +211,11 @@ mod tests {
             symlink("/tank/pg/data", of.join("cwd")).unwrap();
             std::fs::write(of.join("mountinfo"), table(device)).unwrap();
         }
-        let found = openers_in(proc, 30, &roots, &BTreeSet::from([10]));
+        let PoolUsers { staying: found, leaving } =
+            openers_in(proc, 30, &roots, &BTreeSet::from([10]), &BTreeSet::from([12]));
+        let pushes =
+            ["12) has /tank/pg/wal/y", "13) has /tank/pg/wal/z"].map(|of| format!("pgbackrest (pid {of} open"));
+        assert_eq!(leaving, pushes);
         assert_eq!(
             found,
             [
@@ -220,6 +240,10 @@ mod tests {
         let found = roots(&config, table);
         assert_eq!(found, ["/tank/pg", "/tank/pg/wal"].map(PathBuf::from));
         assert_eq!(mounted_below(&config, table, &found), ["a file system is mounted at /tank/pg/tmp"]);
+        // A tmpfs for PostgreSQL's statistics is unmounted with the pool.
+        config.database.data = "/tank/pg/data".into();
+        let stats = [&table[..], b"7 2 0:54 / /tank/pg/data/pg_stat_tmp rw - tmpfs tmpfs rw\n"].concat();
+        assert_eq!(mounted_below(&config, &stats, &found), ["a file system is mounted at /tank/pg/tmp"]);
         config.pool.kind = PoolKind::Ext4;
         let found = roots(&config, table);
         assert_eq!(found, [PathBuf::from("/srv/pg")]);
@@ -228,7 +252,7 @@ mod tests {
         assert!(roots(&config, table).is_empty());
     }
 
-    /// The kernel's own: a shell that stands there, and one that has a file open.
+    /// In the real /proc: a process that works there, and one that has a file open.
     #[test]
     fn real_processes_are_found() {
         let dir = tempfile::tempdir().unwrap();
@@ -239,14 +263,16 @@ mod tests {
         let own = i32::try_from(std::process::id()).unwrap();
         let begun = std::time::Instant::now();
         let found = loop {
-            let found = openers_in(Path::new(PROC), own, std::slice::from_ref(&at), &BTreeSet::new());
+            let none = BTreeSet::new();
+            let found = openers_in(Path::new(PROC), own, std::slice::from_ref(&at), &none, &none).staying;
             // A child that has not run its program yet is named as this test.
             if found.iter().filter(|opener| opener.starts_with("sleep ")).count() == 2 || begun.elapsed().as_secs() > 20
             {
                 break found;
             }
         };
-        let without = openers_in(Path::new(PROC), own, std::slice::from_ref(&at), &BTreeSet::from([own]));
+        let ours = BTreeSet::from([own]);
+        let without = openers_in(Path::new(PROC), own, std::slice::from_ref(&at), &ours, &ours);
         for child in [&mut stands, &mut reads] {
             child.kill().unwrap();
             child.wait().unwrap();
@@ -254,6 +280,6 @@ mod tests {
         let at = at.display();
         assert!(found.contains(&format!("sleep (pid {}) works in {at}", stands.id())), "{found:?}");
         assert!(found.contains(&format!("sleep (pid {}) has {at}/file open", reads.id())), "{found:?}");
-        assert_eq!(without, Vec::<String>::new());
+        assert_eq!(without, PoolUsers::default());
     }
 }

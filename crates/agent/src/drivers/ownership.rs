@@ -1,11 +1,14 @@
 //! Which existing pool an agent may touch: only its own.
 //!
-//! OWN-P1  Only a mount or pool over devices of this agent's attach is unmounted or exported, and only then is the PostgreSQL on it stopped; or the very mount, or the pool,
-//!     that this agent noted when it made it (its device may have lost its name by now).
+//! OWN-P1  Only a mount or pool over devices of this agent's attach is unmounted or exported, and only then is the
+//!     PostgreSQL on it stopped; or the very mount, or the pool, that this agent noted when it made it (its device may
+//!     have lost its name by now). With the pool the agent unmounts file systems on directories in it whose content
+//!     PostgreSQL can lose. A cache device of a pool may be anybody's.
 
 use super::zfs::rules::COPY_POOL;
+use super::zfs::vdevs;
 use crate::config::{AgentConfig, PoolKind};
-use crate::process::{NotRan, ran, system};
+use crate::process::{NotRan, system};
 use holdfast_host::mounts::{Mounted, mount_at};
 use std::fmt;
 use std::fs::read_to_string;
@@ -45,10 +48,10 @@ impl From<NotOurs> for String {
     }
 }
 
-/// What stands behind a block device, as the kernel says it.
+/// What a block device reads from, as the kernel shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Behind {
-    /// What an nbd device was connected with.
+    /// The name that an nbd device was connected with.
     Nbd(String),
     /// The file of a loop device.
     Loop(PathBuf),
@@ -64,7 +67,7 @@ fn behind(device: &Path) -> Option<Behind> {
     behind_in(Path::new("/sys"), &whole)
 }
 
-/// The same of a whole device by its name, as `sys` shows it.
+/// The same for a whole device by its name, as `sys` shows it.
 pub(super) fn behind_in(sys: &Path, name: &str) -> Option<Behind> {
     let read = |file: &str| read_to_string(sys.join("block").join(name).join(file)).ok();
     let loops = read("loop/backing_file").map(|file| Behind::Loop(PathBuf::from(file.trim_end())));
@@ -92,10 +95,11 @@ pub(super) fn attach_dirs(config: &AgentConfig) -> Vec<PathBuf> {
     std::iter::once(dir).chain(real).collect()
 }
 
-/// What is noted; numbers of mounts come again after a boot. `guid`: of a pool whose name alone does not say which it is.
+/// Text of the note. It names the boot: numbers of mounts are used again after the next one. `guid`: of a pool whose
+/// name alone does not identify it.
 ///
 /// # Errors
-/// The boot cannot be read: a note without it would be true after the next boot too.
+/// The id of the boot cannot be read: a note without it would seem valid after the next boot.
 fn words(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) -> io::Result<String> {
     let boot = read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(match mounted {
@@ -108,14 +112,14 @@ fn words(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) ->
     })
 }
 
-/// Notes what was just mounted or imported as ours. What cannot be written is said, and found out by its devices.
+/// Notes what was just mounted or imported as ours. Without a note it is recognised by its devices.
 pub fn note(config: &AgentConfig) {
     let mounted = match config.pool.kind {
         PoolKind::None => return,
         PoolKind::Ext4 | PoolKind::Xfs => match mount_at(&config.pool.mount) {
             Ok(mounted) => mounted,
             Err(why) => {
-                tracing::warn!(why, "what was mounted is not noted");
+                tracing::warn!(why, "could not note what was mounted");
                 return;
             }
         },
@@ -124,7 +128,7 @@ pub fn note(config: &AgentConfig) {
     keep(config, words(config, mounted.as_ref(), None));
 }
 
-/// The same for a copy of a pool, which has a guid of its own.
+/// The same for a copy of a pool, which has its own guid.
 pub fn note_copy(config: &AgentConfig, guid: &str) {
     keep(config, words(config, None, Some(guid)));
 }
@@ -132,7 +136,7 @@ pub fn note_copy(config: &AgentConfig, guid: &str) {
 fn keep(config: &AgentConfig, words: io::Result<String>) {
     let path = config.run_dir.join(NOTE);
     if let Err(error) = words.and_then(|words| std::fs::write(&path, words)) {
-        tracing::warn!(path = %path.display(), %error, "what was mounted is not noted");
+        tracing::warn!(path = %path.display(), %error, "could not note what was mounted");
     }
 }
 
@@ -141,7 +145,7 @@ pub fn forget(config: &AgentConfig) {
     let path = config.run_dir.join(NOTE);
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "what was imported stays noted");
+            tracing::warn!(path = %path.display(), %error, "could not remove the note of what was imported");
         }
         _ => {}
     }
@@ -152,7 +156,7 @@ fn is_noted(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>)
     read_to_string(config.run_dir.join(NOTE)).is_ok_and(same)
 }
 
-/// Numbers of the device of the mount that was noted, where it is still mounted.
+/// Numbers of the device of the mount that was noted, if it is still mounted.
 pub(super) fn noted_device(config: &AgentConfig) -> Option<String> {
     let mounted = mount_at(&config.pool.mount).ok().flatten().filter(|_| config.pool.kind != PoolKind::Zfs)?;
     let device = mounted.id.split(' ').nth(1).map(str::to_string);
@@ -162,7 +166,7 @@ pub(super) fn noted_device(config: &AgentConfig) -> Option<String> {
 /// Whether the pool, or its file system, is there and is ours (OWN-P1).
 ///
 /// # Errors
-/// What is there is not ours; or it could not be looked.
+/// It belongs to someone else; or the check failed.
 pub async fn there(config: &AgentConfig) -> Result<bool, NotOurs> {
     let dirs = attach_dirs(config);
     match config.pool.kind {
@@ -196,23 +200,22 @@ pub async fn pool_there(config: &AgentConfig, zpool: Command, guid: Option<&str>
 
 async fn pool_there_within(
     config: &AgentConfig,
-    mut zpool: Command,
+    zpool: Command,
     guid: Option<&str>,
     limit: Duration,
 ) -> Result<bool, NotOurs> {
     let Some(name) = config.pool.name.as_deref() else { return Ok(false) };
     let (dirs, noted) = (attach_dirs(config), is_noted(config, None, guid));
-    zpool.args(["list", "-v", "-H", "-P", name]);
-    let devices = match ran(zpool, limit).await {
-        Ok(listed) if listed.code == Some(0) => devices_of(&listed.out),
-        Ok(_) => return Ok(false),
+    let devices = match vdevs::of_pool(zpool, name, limit).await {
+        Ok(Some(devices)) => devices,
+        Ok(None) => return Ok(false),
         // No answer: a suspended pool is there.
         Err(NotRan::Late(_)) if noted => return Ok(true),
         Err(NotRan::Late(why)) => {
             // This does not mean that the pool is there: ZFS answers no question while it imports any pool of the host.
             return Err(NotOurs::Foreign(format!(
-                "pool {name}: found no answer to whether it is here, and none of that name was imported by this agent: {why} (another import of this host that goes on, a standby's copy too, or the export of \
-                 a suspended pool keeps ZFS from answering: the processes named zpool show which)"
+                "pool {name}: found no answer to whether it is here, expected one: {why}. This agent has imported no pool of that name. ZFS does not answer while another import of this host goes on (a standby's copy too), or the export of \
+                 a suspended pool: the processes named zpool show which; wait for their end"
             )));
         }
         Err(NotRan::Unable(why)) => {
@@ -221,8 +224,10 @@ async fn pool_there_within(
             return Err(if noted { NotOurs::Unlooked(why) } else { NotOurs::Foreign(why) });
         }
     };
-    let foreign = devices.iter().find(|device| !is_ours(behind(device).as_ref(), &dirs, noted));
-    // Once the copy has ended, the export of its pool hangs, and all imports behind it.
+    // A cache device may be a disk of this host: it holds copies only.
+    let mut needed = devices.iter().filter(|device| device.class.is_needed()).map(|device| device.path.as_path());
+    let foreign = needed.find(|device| !is_ours(behind(device).as_ref(), &dirs, noted));
+    // After the end of the copy the export of its pool hangs, and so do all imports that wait for it.
     let advice = if name.starts_with(COPY_POOL) {
         "see name and run_dir; do not export it where its copy has ended: it goes with a reboot of this host"
     } else {
@@ -237,12 +242,6 @@ async fn pool_there_within(
             dirs[0].display()
         ))),
     }
-}
-
-/// The devices in what `zpool list -v -H -P` prints.
-fn devices_of(listed: &str) -> Vec<PathBuf> {
-    let first = listed.lines().filter_map(|line| line.split_whitespace().next());
-    first.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
 #[cfg(test)]
@@ -271,11 +270,21 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_pools_devices_are_those_with_a_path() {
-        let listed =
-            "tank\t9.5G\t1M\t-\n\tmirror-0\t9.5G\n\t  /dev/nbd0\t-\n\t  /dev/nbd1p1\t-\nlogs\t-\n\t/dev/loop4\t-";
-        assert_eq!(devices_of(listed), ["/dev/nbd0", "/dev/nbd1p1", "/dev/loop4"].map(PathBuf::from));
+    /// A cache device on a disk of the host makes a pool no less ours; any other device there does.
+    #[tokio::test]
+    async fn a_pool_with_a_cache_on_a_local_disk_is_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        (config.pool.kind, config.pool.name) = (PoolKind::Zfs, Some("tank".into()));
+        let lists = |heading: &str| {
+            let listed = format!("tank\\t9.5G\\n{heading}\\t-\\t-\\n\\t/dev/holdfast-no-such-disk\\t1G\\n");
+            let mut zpool = Command::new("sh");
+            zpool.arg("-c").arg(format!("printf '{listed}'"));
+            zpool
+        };
+        assert_eq!(pool_there(&config, lists("cache"), None).await, Ok(true));
+        let why = pool_there(&config, lists("logs"), None).await.unwrap_err().to_string();
+        assert!(why.contains("found it imported from /dev/holdfast-no-such-disk"), "{why}");
     }
 
     /// ZFS answers no question while it imports any pool: that says nothing about this pool, unless this agent has
@@ -310,7 +319,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_mount_that_is_not_ours_is_named() {
-        // Whatever this machine has at its root is none of an agent's.
+        // The root of this machine belongs to no agent.
         let dir = tempfile::tempdir().unwrap();
         let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
         config.pool.mount = "/".into();

@@ -1,39 +1,71 @@
-//! Where PostgreSQL's files lie. A commit is safe only on the set: what lies on a disk of this host is lost with the host, and no other host has it.
+//! Checks that PostgreSQL's files lie on the set. A commit is safe only there: files on a disk of this host are lost
+//! with the host, and no other host has them.
 //!
-//! ONSET-L1  PostgreSQL is started only if its data directory, its WAL, every tablespace and every link of the data directory lie on a file system over the
-//!     set's devices, by the kernel's table of mounts. `database.allow_off_set` names folders for tablespaces that may be lost.
-//! ONSET-L2  While PostgreSQL runs this is looked at again: a tablespace may come later. What is found then is told in log, status, history and metrics. It
-//!     ends nothing.
+//! ```text
+//!   data directory ─▶ Places (reads the device) ─▶ on, off, or on a ZFS pool of somebody else's ─┐
+//!   zpool list ─────▶ devices of these pools, and of the agent's own ───────────────────────────┴─▶ text, "" for nothing
+//! ```
+//!
+//! ONSET-L1  PostgreSQL is started only if its data directory, its WAL, every tablespace and every link of the data
+//!     directory lie on a file system over the set's devices, by the kernel's table of mounts. `database.allow_off_set`
+//!     names places for tablespaces that may be lost, and for files that PostgreSQL only reads.
+//! ONSET-L2  While PostgreSQL runs this is checked again: a tablespace may come later. What is found then is reported
+//!     in log, status, history and metrics. It ends nothing.
+//! ONSET-L3  ONSET-L1 and ONSET-L2 hold also for each device of a ZFS pool that these files lie on (data, log, special,
+//!     dedup), also for a side of a mirror. A cache device may be anywhere. Where ZFS does not answer, PostgreSQL is
+//!     started, and the check is repeated while it runs.
 
-use super::ownership::{self, Behind, NotOurs};
+mod disks;
+pub mod scratch;
+mod vdevs;
+
+use super::ownership::{self, NotOurs};
 use super::zfs::datasets;
+use super::zfs::vdevs::{Vdev, of_pool as vdevs_of};
 use crate::config::{AgentConfig, Device, PoolKind};
 use crate::host::NotDone;
+use crate::process::system;
+use disks::Disks;
 use holdfast_host::mounts::{self, Mount, mount_over, points_below};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use vdevs::OffDevice;
 
-/// Where the kernel shows its devices.
+/// The kernel's directory of devices.
 const SYS: &str = "/sys";
 
-/// Levels of devices over devices (LVM over RAID over nbd), at most.
-const LEVELS_MAX: usize = 8;
-
-/// Ends of names of files that PostgreSQL only reads.
+/// Endings of names of files that PostgreSQL only reads.
 const READ_ONLY: [&str; 5] = [".conf", ".crt", ".key", ".pem", ".crl"];
 
-/// What PostgreSQL can do without: its own log, and what it deletes at each start, statistics and temporary files (in `base`).
-const MAY_BE_LOST: [&str; 4] = ["log", "pg_log", "pg_stat_tmp", "pgsql_tmp"];
+/// Directories of the data directory without which it is worth nothing. `database.allow_off_set` never allows them
+/// elsewhere.
+const OWN: [&str; 11] = [
+    "base",
+    "global",
+    "pg_clog",
+    "pg_commit_ts",
+    "pg_logical",
+    "pg_multixact",
+    "pg_replslot",
+    "pg_stat",
+    "pg_tblspc",
+    "pg_twophase",
+    "pg_xact",
+];
 
-/// A look that waits for a device is not waited for longer than this.
+/// Time limit of a check that waits for a device.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
-/// Between two looks at whether one is still going on.
+/// Time limit of a question to `zpool`.
+const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// Pause between two looks at whether a check is still going on.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Looks that are going on: each has folders of the pool open, which keeps it from being unmounted.
+/// Number of checks that are going on: each has directories of the pool open, which keeps it from being unmounted.
 static LOOKS: AtomicUsize = AtomicUsize::new(0);
 
 /// One of [`LOOKS`].
@@ -52,7 +84,7 @@ impl Drop for Looking {
     }
 }
 
-/// Waits until no look has folders of the pool open, but not for one that hangs.
+/// Waits until no check has directories of the pool open, but not for one that hangs.
 pub async fn looks_end() {
     let begun = Instant::now();
     while LOOKS.load(Ordering::SeqCst) > 0 && begun.elapsed() < LOOK_LIMIT {
@@ -65,7 +97,21 @@ enum What {
     Data,
     Wal,
     Tablespace,
+    /// One of [`OWN`], or a database in `base`.
+    Own,
+    /// A person's own directory or file.
     Other,
+}
+
+impl What {
+    /// What `path` is, by its name in the data directory.
+    fn of(data: &Path, path: &Path) -> Self {
+        if path.ends_with("pg_wal") || path.ends_with("pg_xlog") {
+            return Self::Wal;
+        }
+        let own = path.strip_prefix(data).is_ok_and(|rest| OWN.iter().any(|name| rest.starts_with(name)));
+        if own { Self::Own } else { Self::Other }
+    }
 }
 
 /// Something of PostgreSQL's that does not lie on the set.
@@ -74,9 +120,9 @@ pub struct OffSet {
     what: What,
     /// As PostgreSQL names it.
     path: PathBuf,
-    /// Where its link leads.
+    /// Target of its link.
     link: Option<PathBuf>,
-    /// Where it lies; `None` where it is not there.
+    /// Where it lies; `None` if it is not there.
     real: Option<(PathBuf, Option<Mount>)>,
 }
 
@@ -111,6 +157,7 @@ impl OffSet {
         if !advice.is_empty() {
             return advice.to_string();
         }
+        let place = self.place().display();
         match (self.what, config.pool.kind) {
             (What::Data, PoolKind::Zfs) => {
                 let name = config.pool.name.as_deref().unwrap_or_default();
@@ -129,136 +176,131 @@ impl OffSet {
                 "commits there are lost with this host: in a pause (`holdfast agent pause`) stop PostgreSQL, move the folder onto the set, and make the link lead there".into()
             }
             (What::Tablespace, _) => format!(
-                "move it onto the set; a tablespace that holds only temporary files may stay if database.allow_off_set names {}",
-                self.place().display()
+                "move it onto the set; a tablespace that holds only temporary files may stay if database.allow_off_set names {place}"
             ),
-            (What::Other, _) => "move it onto the set, and make the link lead there".into(),
+            (What::Own, _) => "move it onto the set, and make the link lead there".into(),
+            (What::Other, _) => format!(
+                "move it onto the set, and make the link lead there. If PostgreSQL only reads it (configuration), it may stay: write \
+                 allow_off_set = [\"{place}\"] below [database] in the agent's settings on each host, and keep the same files there on each host"
+            ),
         }
     }
 }
 
 /// Whether a dataset of the agent's ZFS pool is mounted there.
 pub(super) fn of_pool(config: &AgentConfig, mount: &Mount) -> bool {
-    let name = config.pool.name.as_deref().filter(|_| config.pool.kind == PoolKind::Zfs && mount.kind == "zfs");
-    let rest = name.and_then(|name| mount.source.strip_prefix(name));
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+    config.pool.kind == PoolKind::Zfs && pool_of(mount).is_some_and(|pool| config.pool.name.as_deref() == Some(pool))
 }
 
-/// What makes a file system one of the set's.
-struct Set<'a> {
+/// Name of the ZFS pool that is mounted there.
+fn pool_of(mount: &Mount) -> Option<&str> {
+    if mount.kind == "zfs" { mount.source.split(['/', '@']).next() } else { None }
+}
+
+/// Where PostgreSQL's files lie.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Not on the set.
+    off: Vec<OffSet>,
+    /// On a ZFS pool that the agent did not import, by its name: its devices decide.
+    on_pools: Vec<(String, OffSet)>,
+}
+
+impl Seen {
+    fn has(&self, place: &Path) -> bool {
+        self.off.iter().chain(self.on_pools.iter().map(|(_, off)| off)).any(|off| off.place() == place)
+    }
+}
+
+/// Finds the places of PostgreSQL's files.
+struct Places<'a> {
     config: &'a AgentConfig,
-    sys: &'a Path,
     table: &'a [u8],
-    attach_dirs: Vec<PathBuf>,
+    disks: Disks<'a>,
     /// Device of the pool's mount that this agent noted when it made it.
     noted: Option<String>,
 }
 
-impl Set<'_> {
-    fn has(&self, mount: &Mount) -> bool {
-        self.noted.as_ref() == Some(&mount.device) || of_pool(self.config, mount) || self.is_over_devices(mount)
-    }
-
-    /// Whether all the devices that lie under a mount are those of this agent's attach.
-    fn is_over_devices(&self, mount: &Mount) -> bool {
-        let by_number = std::fs::canonicalize(self.sys.join("dev/block").join(&mount.device));
-        // A file system over several devices (btrfs) has a number that is no device's.
-        let device = by_number.or_else(|_| Path::new(&mount.source).canonicalize());
-        let Some(name) = device.ok().and_then(|path| Some(path.file_name()?.to_str()?.to_string())) else {
-            return false;
+impl Places<'_> {
+    /// Notes a place that is not on the set for certain; says whether it is on the set.
+    fn sort(&self, off: OffSet, seen: &mut Seen) -> bool {
+        let mount = off.real.as_ref().and_then(|(_, mount)| mount.as_ref());
+        let is_set = |mount: &Mount| {
+            self.noted.as_ref() == Some(&mount.device) || of_pool(self.config, mount) || self.disks.have(mount)
         };
-        let mut leaves = Vec::new();
-        self.leaves(&name, LEVELS_MAX, &mut leaves)
-            && leaves.iter().all(|leaf| ownership::is_ours(behind(self.sys, leaf).as_ref(), &self.attach_dirs, false))
-    }
-
-    /// The devices at the bottom of this one; whether all were found.
-    fn leaves(&self, name: &str, levels: usize, found: &mut Vec<String>) -> bool {
-        let of = self.sys.join("class/block").join(name);
-        let whole = of.join("partition").exists().then(|| of.canonicalize().ok()).flatten();
-        let lower: Vec<String> = match whole.as_deref().and_then(Path::parent).and_then(Path::file_name) {
-            Some(whole) => vec![whole.to_string_lossy().into_owned()],
-            None => {
-                let slaves = std::fs::read_dir(of.join("slaves")).into_iter().flatten();
-                slaves.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
-            }
-        };
-        if lower.is_empty() {
-            found.push(name.to_string());
-            return true;
+        match mount {
+            Some(mount) if is_set(mount) => return true,
+            Some(mount) => match pool_of(mount) {
+                Some(pool) => seen.on_pools.push((pool.into(), off)),
+                None => seen.off.push(off),
+            },
+            None => seen.off.push(off),
         }
-        levels > 0 && lower.iter().all(|name| self.leaves(name, levels - 1, found))
+        false
     }
 
-    /// What lies at `path` and is not on the set; a file system that is mounted below it, too.
-    fn judge(&self, what: What, path: &Path, off: &mut Vec<OffSet>) -> Result<(), String> {
+    /// Judges what lies at `path`, and the file systems that are mounted below it.
+    fn judge(&self, what: What, path: &Path, seen: &mut Seen) -> Result<(), String> {
         let link = std::fs::read_link(path).ok();
-        let may_be_lost = |place: &Path| {
+        let is_allowed = |what: What, place: &Path| {
             let allowed = || self.config.database.allow_off_set.iter().any(|folder| place.starts_with(folder));
             matches!(what, What::Tablespace | What::Other) && allowed()
         };
-        if link.as_deref().is_some_and(may_be_lost) {
+        if link.as_deref().is_some_and(|link| is_allowed(what, link)) {
             return Ok(());
         }
         let real = match path.canonicalize() {
             Ok(real) => real,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                off.push(OffSet { what, path: path.into(), link, real: None });
+                seen.off.push(OffSet { what, path: path.into(), link, real: None });
                 return Ok(());
             }
             Err(error) => return Err(format!("{}: {error}", path.display())),
         };
-        if may_be_lost(&real) {
+        if is_allowed(what, &real) {
             return Ok(());
         }
         let mount = mount_over(self.table, &real);
-        if !mount.as_ref().is_some_and(|mount| self.has(mount)) {
-            off.push(OffSet { what, path: path.into(), link, real: Some((real, mount)) });
+        let on_pool = mount.as_ref().is_some_and(|mount| pool_of(mount).is_some());
+        let found = OffSet { what, path: path.into(), link, real: Some((real.clone(), mount)) };
+        if !self.sort(found, seen) && !on_pool {
             return Ok(());
         }
         for point in points_below(self.table, &real) {
-            let lost = MAY_BE_LOST.iter().any(|name| point.starts_with(real.join(name)));
-            let mount = mount_over(self.table, &point);
-            let known = off.iter().any(|other| other.place() == point);
-            if lost || known || may_be_lost(&point) || mount.as_ref().is_some_and(|mount| self.has(mount)) {
+            let what = What::of(&real, &point);
+            if scratch::is_below(&real, &point) || seen.has(&point) || is_allowed(what, &point) {
                 continue;
             }
-            let what = if wal(&point) { What::Wal } else { What::Other };
-            off.push(OffSet { what, path: point.clone(), link: None, real: Some((point, mount)) });
+            let mount = mount_over(self.table, &point);
+            self.sort(OffSet { what, path: point.clone(), link: None, real: Some((point, mount)) }, seen);
         }
         Ok(())
     }
 
-    /// All that does not lie on the set. Reads folders of the data directory.
-    fn off(&self) -> Result<Vec<OffSet>, String> {
-        let (data, mut off) = (self.config.database.data.as_path(), Vec::new());
-        self.judge(What::Data, data, &mut off)?;
-        if off.iter().any(|off| off.what == What::Data) {
-            return Ok(off);
+    /// Judges all places. Reads directories of the data directory.
+    fn seen(&self) -> Result<Seen, String> {
+        let (data, mut seen) = (self.config.database.data.as_path(), Seen::default());
+        self.judge(What::Data, data, &mut seen)?;
+        if seen.off.iter().any(|off| off.what == What::Data) {
+            return Ok(seen);
         }
-        // In `base` each database has a folder, which a person may have moved away.
+        // In `base` each database has a directory, which a person may have moved away.
         for entry in entries(data)?.into_iter().chain(entries(&data.join("base"))?) {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_link =
                 entry.file_type().map_err(|error| format!("{}: {error}", entry.path().display()))?.is_symlink();
-            if is_link && !MAY_BE_LOST.contains(&name.as_str()) && !READ_ONLY.iter().any(|end| name.ends_with(end)) {
-                let what = if wal(&entry.path()) { What::Wal } else { What::Other };
-                self.judge(what, &entry.path(), &mut off)?;
+            if is_link && !scratch::NAMES.contains(&name.as_str()) && !READ_ONLY.iter().any(|end| name.ends_with(end)) {
+                self.judge(What::of(data, &entry.path()), &entry.path(), &mut seen)?;
             }
         }
         for entry in entries(&data.join("pg_tblspc"))? {
-            self.judge(What::Tablespace, &entry.path(), &mut off)?;
+            self.judge(What::Tablespace, &entry.path(), &mut seen)?;
         }
-        Ok(off)
+        Ok(seen)
     }
 }
 
-/// Whether this is the folder of the WAL, by its name of today or by that of before version 10.
-fn wal(path: &Path) -> bool {
-    path.ends_with("pg_wal") || path.ends_with("pg_xlog")
-}
-
-/// In the order of their names. None where the folder is not there.
+/// In the order of their names. None if the directory is not there.
 fn entries(dir: &Path) -> Result<Vec<std::fs::DirEntry>, String> {
     let listed = std::fs::read_dir(dir).and_then(Iterator::collect);
     let mut listed: Vec<std::fs::DirEntry> = match listed {
@@ -270,47 +312,115 @@ fn entries(dir: &Path) -> Result<Vec<std::fs::DirEntry>, String> {
     Ok(listed)
 }
 
-fn behind(sys: &Path, name: &str) -> Option<Behind> {
-    ownership::behind_in(sys, name)
+/// Answers of `zpool`, by the names of the pools.
+type Pools = BTreeMap<String, Result<Vec<Vdev>, String>>;
+
+/// What does not lie on the set.
+#[derive(Debug)]
+struct Found {
+    files: Vec<OffSet>,
+    /// Or why ZFS did not say it.
+    devices: Result<Vec<OffDevice>, String>,
 }
 
-/// Whether nothing can be said: with neither a pool nor devices of the agent's there is no file system that it could know.
+/// Judges with the devices of the pools. The agent's own pool, if it has one, is always judged (ONSET-L3).
+///
+/// # Errors
+/// ZFS did not say which devices a pool has that files lie on: these files may be on the set or not.
+fn decided(own: Option<&str>, seen: Seen, pools: &Pools, disks: &Disks<'_>) -> Result<Found, String> {
+    let mut used: BTreeSet<&str> = own.into_iter().collect();
+    let mut files = seen.off;
+    for (name, off) in seen.on_pools {
+        match pools.get_key_value(&name) {
+            Some((pool, vdevs)) if vdevs::is_the_sets(disks, vdevs.as_ref().map_err(Clone::clone)?) => {
+                used.insert(pool);
+            }
+            _ => files.push(off),
+        }
+    }
+    Ok(Found { files, devices: off_devices(&used, pools, disks) })
+}
+
+fn off_devices(used: &BTreeSet<&str>, pools: &Pools, disks: &Disks<'_>) -> Result<Vec<OffDevice>, String> {
+    let mut off = Vec::new();
+    for (pool, vdevs) in pools.iter().filter(|(pool, _)| used.contains(pool.as_str())) {
+        off.extend(vdevs::off(disks, pool, vdevs.as_ref().map_err(Clone::clone)?));
+    }
+    Ok(off)
+}
+
+/// Whether nothing can be said: with neither a pool nor devices of the agent's there is no file system that it could
+/// know.
 fn is_unknown(config: &AgentConfig) -> bool {
     config.pool.kind == PoolKind::None && config.attach.device == Device::None
 }
 
-/// Words for what does not lie on the set, "" for nothing.
-///
-/// # Errors
-/// It could not be looked.
-pub async fn off_set(config: &AgentConfig) -> Result<String, String> {
-    if is_unknown(config) {
-        return Ok(String::new());
+/// Name of the agent's own ZFS pool.
+fn own_pool(config: &AgentConfig) -> Option<&str> {
+    config.pool.name.as_deref().filter(|_| config.pool.kind == PoolKind::Zfs)
+}
+
+async fn asked(names: impl Iterator<Item = String>) -> Pools {
+    let mut pools = Pools::new();
+    for name in names {
+        let answer = match vdevs_of(system("zpool"), &name, ASK_LIMIT).await {
+            Ok(vdevs) => Ok(vdevs.unwrap_or_default()),
+            Err(why) => Err(format!("pool {name}: could not ask for its devices: {why}")),
+        };
+        pools.insert(name, answer);
     }
-    let (asked, looking) = (config.clone(), Looking::begin());
+    pools
+}
+
+/// Looks at everything: files, then devices of pools.
+async fn look(config: &AgentConfig) -> Result<Found, String> {
+    let (config_there, looking) = (config.clone(), Looking::begin());
     // On the device, which may hang: not on the runtime's own threads.
     let look = tokio::task::spawn_blocking(move || {
         let _looking = looking;
         let table = mounts::table()?;
-        let (attach_dirs, noted) = (ownership::attach_dirs(&asked), ownership::noted_device(&asked));
-        Set { config: &asked, sys: Path::new(SYS), table: &table, attach_dirs, noted }.off()
+        let disks = Disks { sys: Path::new(SYS), attach_dirs: ownership::attach_dirs(&config_there) };
+        let noted = ownership::noted_device(&config_there);
+        Places { config: &config_there, table: &table, disks, noted }.seen()
     });
-    let off = look.await.map_err(|error| error.to_string())??;
+    let seen = look.await.map_err(|error| error.to_string())??;
+    let own = own_pool(config).map(str::to_string);
+    let names: BTreeSet<String> = seen.on_pools.iter().map(|(pool, _)| pool.clone()).chain(own.clone()).collect();
+    let pools = asked(names.into_iter()).await;
+    let disks = Disks { sys: Path::new(SYS), attach_dirs: ownership::attach_dirs(config) };
+    decided(own.as_deref(), seen, &pools, &disks)
+}
+
+/// Text about files and devices that are not on the set, "" for none.
+async fn words(config: &AgentConfig, files: Vec<OffSet>, devices: Vec<OffDevice>) -> String {
     let mut told = Vec::new();
-    for off in off {
-        let advice = match (config.pool.kind, config.pool.name.as_deref()) {
-            (PoolKind::Zfs, Some(name)) => datasets::advice(name, off.place()).await,
-            _ => String::new(),
+    for off in files {
+        let advice = match own_pool(config) {
+            Some(name) => datasets::advice(name, off.place()).await,
+            None => String::new(),
         };
         told.push(off.told(config, &advice));
     }
-    Ok(told.join("; "))
+    told.extend(devices.iter().map(|device| device.told(&config.set)));
+    told.join("; ")
 }
 
-/// ONSET-L1.
+/// Text about what does not lie on the set, "" for nothing (ONSET-L2, ONSET-L3).
 ///
 /// # Errors
-/// What does not lie on the set, and what to do about it; or it could not be looked.
+/// It could not be checked.
+pub async fn off_set(config: &AgentConfig) -> Result<String, String> {
+    if is_unknown(config) {
+        return Ok(String::new());
+    }
+    let Found { files, devices } = look(config).await?;
+    Ok(words(config, files, devices?).await)
+}
+
+/// Checks ONSET-L1 and ONSET-L3 before a start.
+///
+/// # Errors
+/// What does not lie on the set, and what to do about it; or it could not be checked.
 pub async fn may_start(config: &AgentConfig) -> Result<(), NotDone> {
     if config.pool.kind == PoolKind::Zfs {
         match ownership::there(config).await {
@@ -325,13 +435,20 @@ pub async fn may_start(config: &AgentConfig) -> Result<(), NotDone> {
             Err(NotOurs::Unlooked(why)) => return Err(NotDone::Failed(why)),
         }
     }
-    let look = tokio::time::timeout(LOOK_LIMIT.max(Duration::from_secs(config.pool.import_timeout_s)), off_set(config));
-    let off = look
+    if is_unknown(config) {
+        return Ok(());
+    }
+    let limit = LOOK_LIMIT.max(Duration::from_secs(config.pool.import_timeout_s));
+    let Found { files, devices } = tokio::time::timeout(limit, look(config))
         .await
-        .map_err(|_| "found no answer to where PostgreSQL's files lie: the device does not answer".to_string())?;
-    match off?.as_str() {
-        "" => Ok(()),
-        off => Err(NotDone::Refused(off.to_string())),
+        .map_err(|_| "found no answer to where PostgreSQL's files lie: the device does not answer".to_string())??;
+    let devices = devices.unwrap_or_else(|why| {
+        tracing::warn!(why, "PostgreSQL is started; the devices of its pool are checked again while it runs");
+        Vec::new()
+    });
+    match words(config, files, devices).await {
+        off if off.is_empty() => Ok(()),
+        off => Err(NotDone::Refused(off)),
     }
 }
 

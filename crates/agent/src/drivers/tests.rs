@@ -20,23 +20,23 @@ fn with_multihost_a_host_without_an_id_of_its_own_is_unable() {
     }
 }
 
-/// What the import would be refused for is no leave to take the lease either: it would only be given back, over and over.
+/// A host whose import would be refused takes no lease: it would give it back, again and again.
 #[test]
 fn with_multihost_a_host_with_the_id_of_another_that_answers_is_unable() {
     let told = |id: &str| ("db2".to_string(), Ok(id.to_string()));
     let silent = ("db3".to_string(), Err("no route".to_string()));
     let mut looked = Looked::of(true, false);
     looked.is_told(Ok("00000007".into()));
-    assert_eq!(looked.look.unable, NOT_HEARD, "it would take the lease before it knows");
+    assert_eq!(looked.look.unable, NOT_HEARD, "it does not know the other ids yet");
     looked.hears(vec![told("00000007"), silent.clone()]);
     let why = looked.look.unable.clone();
     assert!(why.contains("00000007, is that of db2 too") && why.contains("zgenhostid"), "{why}");
-    // The way out, on either of them.
+    // The remedy, on either host.
     looked.hears(vec![told("00000008"), silent.clone()]);
     assert_eq!(looked.look.unable, "");
     looked.is_told(Ok("00000008".into()));
     assert!(looked.look.unable.contains("00000008, is that of db2 too"), "{}", looked.look.unable);
-    // The other one is lost: its host may be what this one is there for.
+    // The other host is lost: this one has to take over.
     looked.hears(vec![("db2".into(), Err("no route".into())), silent]);
     assert_eq!(looked.look.unable, "");
     let mut careless = Looked::of(false, false);
@@ -45,7 +45,7 @@ fn with_multihost_a_host_with_the_id_of_another_that_answers_is_unable() {
     assert_eq!(careless.look.unable, "", "without multihost any id does");
 }
 
-/// AGENT-A7 ahead of the lease: without its watchdog it would only be given back, over and over.
+/// AGENT-A7 before the lease is taken: without its watchdog this host would give it back, again and again.
 #[test]
 fn a_host_without_the_watchdog_that_it_requires_is_unable() {
     let mut looked = Looked::of(false, true);
@@ -54,7 +54,7 @@ fn a_host_without_the_watchdog_that_it_requires_is_unable() {
     assert_eq!(looked.look.unable, "the machine's watchdog is required (watchdog.mode): /dev/watchdog: not there");
     looked.is_guarded(Ok(()));
     assert_eq!(looked.look.unable, "");
-    assert_eq!(Looked::of(false, false).look.unable, "", "where it is not required nobody waits for it");
+    assert_eq!(Looked::of(false, false).look.unable, "", "it is not required");
 }
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn a_watchdog_that_is_required_is_looked_at_while_it_stands_by() {
     becomes(|why| why.contains("modprobe softdog")).await;
 }
 
-/// Its import was given up on, and may come to its end yet: a lease would only be taken to be given back.
+/// Its import was given up, and may still end: this host would take a lease only to give it back.
 #[test]
 fn a_host_whose_import_hangs_is_unable() {
     let import = "/usr/sbin/zpool import -f -o cachefile=none -d /dev/nbd0 tank".to_string();
@@ -93,7 +93,7 @@ fn a_host_whose_import_hangs_is_unable() {
     assert_eq!(looked.look.unable, "");
 }
 
-/// Answers every question as an agent of host db2 whose host id stands there.
+/// Answers every question as the agent of host db2, with this host id.
 async fn db2(id: Arc<Mutex<&'static str>>) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -139,7 +139,8 @@ async fn the_others_are_asked_while_it_stands_by() {
     }
 }
 
-/// No test calls `reboot` of the real host at all: a mistake in it would end the machine. Should one do so, this is where it ends.
+/// No test calls `reboot` of the real host: a mistake in it would end the machine. If one did, the path would not
+/// exist.
 #[tokio::test]
 async fn a_tests_host_is_not_the_machine_that_it_runs_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -147,7 +148,7 @@ async fn a_tests_host_is_not_the_machine_that_it_runs_on() {
     assert_eq!(real.sysrq(), PathBuf::from("/nonexistent/proc/sysrq-trigger"));
 }
 
-/// Without a pool there is nothing that could be missing beside a running attach.
+/// Without a pool nothing can be missing beside a running attach.
 #[tokio::test]
 async fn without_a_pool_whatever_is_attached_is_mounted() {
     let dir = tempfile::tempdir().unwrap();
@@ -161,7 +162,7 @@ async fn without_a_pool_whatever_is_attached_is_mounted() {
     assert_eq!(real.found().await, Ok(Found { attach: true, mounted: true, database: false }));
 }
 
-/// The device goes once this has succeeded.
+/// After this the device is removed.
 #[test]
 fn a_pool_that_could_not_be_looked_for_is_not_let_go_of() {
     assert_eq!(to_export(Err(NotOurs::Unlooked("no".into()))), Err("no".into()));
@@ -169,7 +170,7 @@ fn a_pool_that_could_not_be_looked_for_is_not_let_go_of() {
     assert_eq!((to_export(Ok(true)), to_export(Ok(false))), (Ok(Some(true)), Ok(Some(false))));
 }
 
-/// OWN-P1: what has its name later is a person's, at work by hand in a pause.
+/// OWN-P1: a later pool of its name belongs to a person who works by hand in a pause.
 #[tokio::test]
 async fn what_was_let_go_of_is_noted_no_more() {
     let dir = tempfile::tempdir().unwrap();
@@ -182,7 +183,8 @@ async fn what_was_let_go_of_is_noted_no_more() {
     assert!(!noted.exists());
 }
 
-/// Settings of a host with a data directory on its own disk, where Debian's cluster lies while the dataset is not mounted; and its folder.
+/// Settings of a host with a data directory on its own disk, as Debian has one below a dataset that is not mounted; and
+/// its directory.
 fn off_the_set() -> (tempfile::TempDir, AgentConfig) {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().canonicalize().unwrap();
@@ -195,7 +197,7 @@ fn off_the_set() -> (tempfile::TempDir, AgentConfig) {
     (dir, config)
 }
 
-/// ONSET-L1: before anything is touched, and after the hook, which may mount what is missing.
+/// ONSET-L1: checked before anything is touched, and after the hook, which may mount what is missing.
 #[tokio::test]
 async fn what_is_not_on_the_set_is_not_started() {
     let (dir, mut config) = off_the_set();
@@ -209,7 +211,7 @@ async fn what_is_not_on_the_set_is_not_started() {
     assert!(matches!(&failed, NotDone::Failed(why) if why.contains("hooks.before_start")), "{failed:?}");
 }
 
-/// ONSET-L2: looked at again while PostgreSQL runs, and no more once it does not.
+/// ONSET-L2: checked again while PostgreSQL runs, and no longer once it does not.
 #[tokio::test]
 async fn what_runs_off_the_set_is_told_while_it_runs() {
     let (_dir, config) = off_the_set();
@@ -224,7 +226,7 @@ async fn what_runs_off_the_set_is_told_while_it_runs() {
     assert!(real.pool_look().off_set.contains("data: found"));
     real.alive(0, 3000, false);
     assert_eq!(real.pool_look().off_set, "");
-    // Of one that an earlier agent started it is known before the first sign.
+    // If an earlier agent started PostgreSQL, it is known before the first sign.
     let adopts = Real::new(&config).unwrap();
     adopts.places_adopted().await;
     assert!(adopts.pool_look().off_set.contains("data: found"));

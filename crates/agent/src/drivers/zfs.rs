@@ -10,12 +10,13 @@
 //! import` first watches the pool for writes, for as long as that host's settings say (20 to 25 s with ZFS's defaults).
 //! It may be killed meanwhile; every other `zpool` of this host waits for it.
 //!
-//! Never with -m, by which ZFS leaves a log device (SLOG) out that it does not find: what was acknowledged may be there and nowhere else, and whether that is given up is
-//! a person's decision.
+//! Never with -m, by which ZFS leaves out a log device (SLOG) that it does not find: acknowledged commits may be there
+//! and nowhere else, and only a person may give them up.
 
 mod copy;
 pub mod datasets;
 pub mod rules;
+pub mod vdevs;
 
 use crate::config::PoolConfig;
 use crate::hostid::{self, Told};

@@ -1,4 +1,4 @@
-//! Finds out the facts of this host, asks the other agents for theirs, and keeps what came of it.
+//! Gathers the facts of this host, asks the other agents for theirs, and keeps the differences.
 
 use super::{Difference, Facts, Known, Weight, compare};
 use crate::client;
@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::process::Command;
 
-/// Between two comparisons: a host is upgraded while its agent runs.
+/// Interval between two comparisons: a host may be upgraded while its agent runs.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// For one program, and for the answer of one agent.
+/// Time limit of one program, and of the answer of one agent.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
-/// What another agent shows of itself, as far as it matters here.
+/// The part of another agent's `/status` that is compared.
 #[derive(Deserialize)]
 struct Told {
     facts: Option<Facts>,
@@ -54,7 +54,7 @@ fn say(difference: &Difference) {
     }
 }
 
-/// From all hosts that answer and tell facts.
+/// Differences to all hosts that answer with facts.
 async fn differences(config: &AgentConfig, dial: &Dial, own: &Facts) -> Vec<Difference> {
     let mut asked = tokio::task::JoinSet::new();
     for (host, address) in config.peers.0.clone() {
@@ -73,7 +73,7 @@ async fn differences(config: &AgentConfig, dial: &Dial, own: &Facts) -> Vec<Diff
     found
 }
 
-/// The facts of this host. What cannot be found out is left empty: the start of PostgreSQL says it louder.
+/// The facts of this host. A fact that cannot be found out is left empty: the start of PostgreSQL reports the cause.
 async fn gather(config: &AgentConfig) -> Facts {
     let database = &config.database;
     let server = database.bin_dir.join("postgres");
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!((icu_in(ldd).as_str(), icu_in("not a dynamic executable").as_str()), ("libicui18n.so.72", ""));
     }
 
-    /// FACTS-F1: one agent tells another major version, one nothing of the kind, one does not answer.
+    /// FACTS-F1: one agent has another major version, one shows no facts, one does not answer.
     #[tokio::test]
     async fn hosts_that_tell_their_facts_are_compared() {
         use crate::seams::Wire;

@@ -1,41 +1,16 @@
 use super::*;
-use crate::config::Mode;
+use crate::config::AgentConfig;
+use crate::facts::Known;
+use crate::history::History;
+use crate::machine::Refused;
+use crate::schedule::Schedule;
+use axum::http::header;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use tokio::sync::{mpsc, oneshot, watch};
 
 fn view(state: StateName, role: Role, database: &str) -> View {
-    View {
-        name: "db1".into(),
-        set: "demo".into(),
-        state,
-        since_unix_ms: 0,
-        role,
-        why: String::new(),
-        paused: false,
-        mode: Mode::Automatic,
-        nofailover: false,
-        priority: 100,
-        epoch: 0,
-        lease_owner: String::new(),
-        cluster_answers: true,
-        database: database.into(),
-        attach: None,
-        renewed_ms_ago: None,
-        obstacle: String::new(),
-        host_id: String::new(),
-        multihost: false,
-        unable: String::new(),
-        warning: String::new(),
-        off_set: String::new(),
-        switchover_refused: String::new(),
-        openers: Vec::new(),
-        peers: std::collections::BTreeMap::new(),
-        version: String::new(),
-        facts: None,
-        differences: Vec::new(),
-        socket: String::new(),
-        scheduled: None,
-        at: clock::now(),
-    }
+    View::for_test("db1", state, role, database)
 }
 
 /// Each health check against each sort of host. `1` is 200, `0` is 503.
@@ -56,9 +31,9 @@ fn load_balancers_see_one_primary() {
     assert_eq!(healthy(&cold, "/nothing"), None);
 }
 
-/// A limit that is not kept must not count as none.
+/// A limit that is not checked must not be ignored.
 #[test]
-fn a_check_under_a_condition_is_refused_where_a_standby_is_looked_at() {
+fn a_health_check_of_a_standby_with_a_condition_is_refused() {
     for (path, query) in [
         ("/replica", "lag=16MB"),
         ("/replica", "lag=1048576"),
@@ -79,9 +54,9 @@ fn a_check_under_a_condition_is_refused_where_a_standby_is_looked_at() {
     }
 }
 
-/// HEALTH-H1, by a clock of the test's own: over a socket it is the machine's, and a view of a busy machine may be too old by the time that it is asked for.
+/// HEALTH-H1, with times of the test. Over a socket the real clock counts, and on a busy machine the view may be too old.
 #[test]
-fn what_was_shown_too_long_ago_is_not_believed() {
+fn an_old_state_is_not_used() {
     let primary = view(StateName::Primary, Role::Primary, "ready");
     let code = |path: &str, age: Duration| checked(&primary, path, primary.at.saturating_add(age));
     let young = STALE.saturating_sub(Duration::from_nanos(1));
@@ -93,9 +68,9 @@ fn what_was_shown_too_long_ago_is_not_believed() {
     assert_eq!(code("/nothing", young), None);
 }
 
-/// As in a simulation: no TCP anywhere.
+/// As in a simulation: without TCP.
 #[tokio::test]
-async fn a_door_may_be_anywhere() {
+async fn requests_may_come_over_another_transport() {
     use crate::seams::{Dial, Wire};
     let (door, _asked, _dir) = door(Some("word"));
     let (guests, incoming) = mpsc::unbounded_channel();
@@ -105,7 +80,7 @@ async fn a_door_may_be_anywhere() {
         Box::pin(async move {
             let (ours, theirs) = tokio::io::duplex(4096);
             let guest: (Box<dyn Wire>, SocketAddr) = (Box::new(theirs), ([10, 0, 0, 2], 1).into());
-            guests.send(guest).map_err(|_| std::io::Error::other("nobody is there"))?;
+            guests.send(guest).map_err(|_| std::io::Error::other("the server has ended"))?;
             Ok(Box::new(ours) as Box<dyn Wire>)
         })
     });
@@ -114,7 +89,7 @@ async fn a_door_may_be_anywhere() {
     assert_eq!(status.code, 200);
     let nothing = crate::client::ask_over(&dial, "db1:8008", "/nothing", None, None, limit).await.unwrap();
     assert_eq!(nothing.code, 404);
-    // HEALTH-H2: whose it is comes with the connection.
+    // HEALTH-H2: the sender's address comes with the connection.
     let body = serde_json::json!({});
     let refused = crate::client::ask_over(&dial, "db1:8008", "/pause", Some(&body), None, limit).await.unwrap();
     assert!(refused.code == 403 && refused.words().contains("10.0.0.2"), "{refused:?}");
@@ -125,7 +100,7 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
     let dir = tempfile::tempdir().unwrap();
     let (commands, asked) = mpsc::channel(1);
     let (shows, view) = watch::channel(Arc::new(view(StateName::Standby, Role::Standby, "gone")));
-    // What it shows must stay readable.
+    // The receiver must stay readable.
     std::mem::forget(shows);
     let history = Arc::new(Mutex::new(History::open(dir.path()).unwrap()));
     let config = Arc::new(AgentConfig { name: "db1".into(), ..AgentConfig::default() });
@@ -141,7 +116,7 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
             dial: crate::client::over_tcp(),
             socket: None,
             known: Arc::default(),
-            openers: Arc::new(|| Box::pin(std::future::ready(Vec::new()))),
+            openers: Arc::new(|| Box::pin(std::future::ready(crate::host::PoolUsers::default()))),
         },
         asked,
         dir,
@@ -179,8 +154,8 @@ async fn differences_of_hosts_are_shown_and_counted() {
     assert!(text.contains(&line("damage", 1)) && text.contains(&line("note", 0)), "{text}");
     let body = axum::body::to_bytes(status(State(door)).await.into_body(), 1 << 20).await.unwrap();
     let seen: View = serde_json::from_slice(&body).unwrap();
-    assert_eq!(seen.differences, [difference]);
-    let told = seen.facts.unwrap();
+    assert_eq!(seen.added.differences, [difference]);
+    let told = seen.added.facts.unwrap();
     assert!(told.libc == own.libc && told.unix_ms > 0, "the clock is that of the answer: {told:?}");
 }
 
@@ -251,7 +226,7 @@ async fn asked_over_a_real_socket() {
     serving.abort();
 }
 
-/// R12: what was asked for and not answered may be done or not; what was never asked for is not.
+/// R12: a command without an answer may have been executed or not. One that was never accepted has not.
 #[tokio::test]
 async fn a_task_that_does_not_answer_leaves_the_outcome_unknown_and_one_that_takes_nothing_does_not() {
     let (door, mut asked, _dir) = door(None);
@@ -259,7 +234,7 @@ async fn a_task_that_does_not_answer_leaves_the_outcome_unknown_and_one_that_tak
     let code = |done: Result<String, Reply>| done.map_err(|reply| reply.code);
     assert_eq!(code(one.await), Err(StatusCode::GATEWAY_TIMEOUT));
     let (command, answer) = asked.recv().await.unwrap();
-    assert!(command == Command::Pause && answer.is_closed(), "the task is to see that nobody waits any more");
+    assert!(command == Command::Pause && answer.is_closed(), "the task sees that nobody waits any more");
     for _ in 0..door.commands.capacity() {
         let (answer, answered) = oneshot::channel();
         door.commands.try_send((Command::Resume, answer)).unwrap();
@@ -268,9 +243,9 @@ async fn a_task_that_does_not_answer_leaves_the_outcome_unknown_and_one_that_tak
     assert_eq!(code(door.command(Command::Pause).await), Err(StatusCode::SERVICE_UNAVAILABLE));
 }
 
-/// Whoever opens connections and says nothing takes neither the agent's file descriptors nor a load balancer's place.
+/// A client that opens connections and sends nothing uses up neither file descriptors nor the places of load balancers.
 #[tokio::test]
-async fn hundreds_of_idle_connections_keep_nobody_out() {
+async fn hundreds_of_idle_connections_do_not_block_others() {
     let (door, _asked, _dir) = door(None);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

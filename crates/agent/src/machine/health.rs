@@ -7,7 +7,7 @@ use std::time::Duration;
 impl Machine {
     pub(super) fn database_seen(&mut self, now: MonoTime, view: DatabaseView) {
         self.probes.database = view;
-        let device_is_well = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
+        let device_is_well = self.lease.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
         match view {
             DatabaseView::Silent if device_is_well => {
                 self.probes.silent_since.get_or_insert(now);
@@ -25,28 +25,28 @@ impl Machine {
         }
     }
 
-    /// What of the files of a PostgreSQL that runs does not lie on the set, and what to do about it; "" for nothing. People are told. It ends nothing: a
-    /// primary that is stopped for it would not be started again on any host.
+    /// Takes in what of a PostgreSQL that runs does not lie on the set, and what to do about it; "" for nothing. It is
+    /// reported and ends nothing: a primary that was stopped for it would not be started again on any host.
     pub fn set_off_set(&mut self, found: &str, out: &mut Vec<Action>) {
-        if self.off_set == found {
+        if self.obstacles.off_set == found {
             return;
         }
-        found.clone_into(&mut self.off_set);
+        found.clone_into(&mut self.obstacles.off_set);
         if !found.is_empty() {
             self.record(Event::OffSet, found, out);
         }
     }
 
-    /// PostgreSQL's health.
+    /// Reacts to PostgreSQL's health.
     pub(super) fn watch(&mut self, now: MonoTime, out: &mut Vec<Action>) {
-        if self.paused {
+        if self.orders.paused {
             return;
         }
         match self.probes.database {
             DatabaseView::Gone => self.fell(now, "PostgreSQL ended", out),
             DatabaseView::Silent => {
                 let silent = self.probes.silent_since.map_or(Duration::ZERO, |since| now.saturating_since(since));
-                if silent >= self.policy.health_timeout {
+                if silent >= self.policy.timeouts.health {
                     self.fell(now, &format!("PostgreSQL gave no answer for {} ms", silent.as_millis()), out);
                 }
             }
@@ -60,7 +60,7 @@ impl Machine {
     fn no_queries(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         let Some((view, since, told)) = self.probes.busy_since else { return };
         let time = now.saturating_since(since);
-        if time < self.policy.health_timeout {
+        if time < self.policy.timeouts.health {
             return;
         }
         if view == DatabaseView::Ending {

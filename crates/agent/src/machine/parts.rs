@@ -1,11 +1,62 @@
 //! Parts of the machine's state.
 
-use super::{DatabaseView, LeaseView};
+use super::types::{AttachView, DatabaseView, LeaseView};
 use holdfast_types::MonoTime;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What the gateways said about the lease.
+/// When things happened.
+#[derive(Debug)]
+pub(super) struct Times {
+    /// Begin of the state.
+    pub since: MonoTime,
+    pub last_step: MonoTime,
+    /// Time in this state without an answer from the device: it does not count against PostgreSQL.
+    pub stalled: Duration,
+}
+
+/// What operators ordered.
+#[derive(Debug, Default)]
+pub(super) struct Orders {
+    pub paused: bool,
+    /// The pause has prevented a start of PostgreSQL: its next start is not counted as a restart.
+    pub held: bool,
+    pub ended_by_shutdown: bool,
+}
+
+/// What an operator has to know, as text; "" for nothing.
+#[derive(Debug, Default)]
+pub(super) struct Obstacles {
+    /// Why this host could not take over at all.
+    pub unable: String,
+    /// Files of a PostgreSQL that runs that do not lie on the set.
+    pub off_set: String,
+    /// Why the last planned move was given up after PostgreSQL was stopped for it.
+    pub switchover_refused: String,
+}
+
+/// The lease of this host.
+#[derive(Debug)]
+pub(super) struct OwnLease {
+    /// Last report of the attach process, which holds the lease.
+    pub attach: Option<AttachView>,
+    /// When it was granted, or taken over from an earlier agent.
+    pub leased_at: MonoTime,
+    /// Epoch of the last grant, kept after its end for the history.
+    pub granted: u64,
+    /// How long it lasts from each renewal.
+    pub ttl: Duration,
+}
+
+/// The present primary's promise to give the lease to us.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    pub from: String,
+    pub at: MonoTime,
+    pub until: MonoTime,
+}
+
+/// What the gateways and the other hosts said about the lease.
 #[derive(Debug, Default)]
 pub(super) struct ClusterSeen {
     pub lease: Option<(MonoTime, LeaseView)>,
@@ -13,9 +64,10 @@ pub(super) struct ClusterSeen {
     pub other: Option<String>,
     pub other_alive: Option<MonoTime>,
     pub free_since: Option<MonoTime>,
+    pub claim: Option<Claim>,
 }
 
-/// What limits automatic takeovers (AGENT-A8).
+/// What limits automatic takeovers (AGENT-A8), and restarts in place.
 #[derive(Debug)]
 pub(super) struct TakeoverLimits {
     pub not_before: MonoTime,
@@ -25,6 +77,8 @@ pub(super) struct TakeoverLimits {
     pub within_hour: VecDeque<MonoTime>,
     /// The takeover under way is added to them once it starts PostgreSQL.
     pub counts: bool,
+    /// Restarts in place within the window.
+    pub restarts: VecDeque<MonoTime>,
 }
 
 impl TakeoverLimits {
@@ -35,6 +89,7 @@ impl TakeoverLimits {
             backoff: Duration::ZERO,
             within_hour: within_hour.into(),
             counts: false,
+            restarts: VecDeque::new(),
         }
     }
 }
@@ -54,9 +109,12 @@ impl Default for Probes {
     }
 }
 
-/// What may exist on this host. Each is set before the action that makes it, and cleared once its opposite has succeeded.
+/// What may exist on this host. Each is set before the action that makes it, and cleared once its opposite has
+/// succeeded.
 #[derive(Debug, Default)]
 pub(super) struct Present {
+    /// The first look has shown what an earlier agent left.
+    pub looked: bool,
     pub attached: bool,
     pub mounted: bool,
     pub running: bool,

@@ -13,7 +13,7 @@ struct World {
     wrote: bool,
     /// The machine's watchdog was seen to count, for the start to come.
     armed: bool,
-    /// Jobs outstanding with what their success changes.
+    /// Jobs under way, with the effect of their success.
     jobs: Vec<(Job, Action)>,
     renewed: MonoTime,
     told_to_stop_since: Option<MonoTime>,
@@ -152,7 +152,7 @@ impl World {
         Ok(())
     }
 
-    /// What is not running and shows itself was started by somebody else: in a pause that is how it is.
+    /// A PostgreSQL that appears without a start of the agent was started by a person, as in a pause.
     fn seen(&mut self, view: DatabaseView, machine: &Machine) {
         let waits = machine.state() == StateName::Starting && self.jobs.is_empty() && self.mounted;
         if view != DatabaseView::Gone && !self.running && waits {
@@ -200,8 +200,15 @@ fn run(story: Vec<Happens>) -> Result<StateName, TestCaseError> {
     run_with(story, Guard::Off)
 }
 
+/// With as many takeovers within an hour as a story has.
+fn unlimited() -> Policy {
+    let mut policy = policy();
+    policy.takeover.per_hour_max = 1000;
+    policy
+}
+
 fn run_with(story: Vec<Happens>, guard: Guard) -> Result<StateName, TestCaseError> {
-    run_under(story, Policy { takeovers_per_hour_max: 1000, guard, ..policy() })
+    run_under(story, Policy { guard, ..unlimited() })
 }
 
 fn run_under(story: Vec<Happens>, policy: Policy) -> Result<StateName, TestCaseError> {
@@ -340,8 +347,8 @@ enum Ends {
     Refused,
 }
 
-/// AGENT-A9: a machine that is primary on ZFS, and is asked to hand over or to end, while its lease is renewed all the time and each job ends in some way.
-/// What it did.
+/// AGENT-A9: a machine that is primary on ZFS is ordered to hand over or to end. Its lease is renewed all the time, and
+/// each job ends in some way. Returns its actions.
 fn planned(command: Command, ends: Vec<(u64, Ends)>) -> (Machine, Vec<Action>) {
     let mut now = MonoTime(1_000_000_000_000);
     let mut machine = Machine::new(Policy { fence_reboot: true, ..policy() }, now, Vec::new());
@@ -423,7 +430,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
     fn invariants_hold_where_fencing_ends_in_a_reboot(story in prop::collection::vec(happens(), 1..120)) {
-        let policy = Policy { takeovers_per_hour_max: 1000, fence_reboot: true, ..policy() };
+        let policy = Policy { fence_reboot: true, ..unlimited() };
         prop_assert_eq!(run_under(story, policy)?, StateName::Primary);
     }
 
@@ -445,8 +452,8 @@ proptest! {
     }
 }
 
-/// Found by the property: attach ended by itself while it was being asked to end, the next campaign began, and the old job then took
-/// the new attach away.
+/// Found by the property: attach ended by itself while it was being asked to end, the next campaign began, and the old
+/// job then took the new attach away.
 #[test]
 fn a_detach_under_way_does_not_meet_the_next_attach() {
     let story = vec![

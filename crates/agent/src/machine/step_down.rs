@@ -1,11 +1,12 @@
 //! From any state back to standby.
 //!
-//! In good order (`demoting`): checkpoint, stop PostgreSQL, export the pool, give the lease back (AGENT-A2). By all means (`fencing`): kill PostgreSQL,
-//! let go of a pool whose device may be dead, end attach; again until nothing is left, since a host with rests of an old mount must not
-//! stand for the lease.
+//! In good order (`demoting`): checkpoint, stop PostgreSQL, export the pool, give the lease back (AGENT-A2). By all
+//! means (`fencing`): kill PostgreSQL, release a pool whose device may be dead, end attach; again until nothing is
+//! left, since a host with remains of an old mount must not compete for the lease.
 //!
-//! A step in good order that fails while the lease is ours is no reason to lose it: PostgreSQL that does not stop is stopped at once; a pool that somebody
-//! has open sends a planned move back to where it began, and else is waited for where the way by all means could end in a reboot (AGENT-A9).
+//! If a step in good order fails, the lease is not lost for it: a PostgreSQL that does not stop is stopped at once. If
+//! somebody has the pool open, a planned move ends where it began; otherwise the agent waits, if fencing could end in a
+//! reboot (AGENT-A9).
 
 use super::takeover::Way;
 use super::{Action, Event, Job, Machine, State, Stop};
@@ -15,11 +16,13 @@ use std::time::Duration;
 /// Rounds of a forced end before the history reports "stuck", and the machine is rebooted if that is configured.
 pub(super) const ROUNDS_BEFORE_STUCK: u32 = 5;
 
-/// Pause between two rounds. Once it is stuck, the pause doubles after each, up to a maximum.
+/// Pause between two rounds. Once it is stuck, the pause doubles after each.
 const ROUND_PAUSE: Duration = Duration::from_secs(1);
+
+/// Its maximum.
 const ROUND_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// After this round.
+/// Pause after this round.
 fn pause_after(round: u32) -> Duration {
     let doubled = 1_u32.checked_shl(round.saturating_sub(ROUNDS_BEFORE_STUCK)).unwrap_or(u32::MAX);
     ROUND_PAUSE.saturating_mul(doubled).min(ROUND_PAUSE_MAX)
@@ -52,7 +55,7 @@ enum Step {
     Stop,
     Export,
     Detach,
-    /// Until the next round.
+    /// Waits until this time, then the next round begins.
     Rest(MonoTime),
 }
 
@@ -66,7 +69,7 @@ pub(super) struct Leaving {
     /// How PostgreSQL is stopped, in good order.
     how: Stop,
     reason: String,
-    /// What comes after.
+    /// What comes afterwards.
     pub then: Then,
     round: u32,
     failed: String,
@@ -89,19 +92,19 @@ impl Leaving {
 impl Machine {
     /// The agent ends: first it releases everything in good order, unless it is paused.
     pub(super) fn shutdown(&mut self, now: MonoTime, out: &mut Vec<Action>) -> String {
-        self.ended_by_shutdown = true;
+        self.orders.ended_by_shutdown = true;
         match &mut self.state {
             State::Standby => self.enter(now, State::Ended, "told to stop"),
-            State::Starting(_) if self.paused => {
+            State::Starting(_) if self.orders.paused => {
                 self.enter(now, State::Ended, "told to stop while paused: all stays as it is");
                 return "ends; device and pool stay, and PostgreSQL if it runs".into();
             }
-            State::Primary | State::Following if self.paused => {
+            State::Primary | State::Following if self.orders.paused => {
                 self.enter(now, State::Ended, "told to stop while paused: PostgreSQL goes on");
                 return "ends; PostgreSQL and its device go on without an agent".into();
             }
             // Waits for the job that stops PostgreSQL.
-            State::CutOff(_) if self.paused => return "ends; device and pool stay as they are".into(),
+            State::CutOff(_) if self.orders.paused => return "ends; device and pool stay as they are".into(),
             State::Demoting(leaving) | State::Fencing(leaving) => leaving.then = Then::End,
             State::Ended => {}
             State::Acquiring
@@ -119,7 +122,7 @@ impl Machine {
 
     /// AGENT-A3.
     pub(super) fn cut_off(&mut self, now: MonoTime, age_ms: u128, out: &mut Vec<Action>) {
-        let reason = format!("the lease was not renewed for {age_ms} ms of {}", self.ttl.as_millis());
+        let reason = format!("the lease was not renewed for {age_ms} ms of {}", self.lease.ttl.as_millis());
         self.record(Event::CutOff, &reason, out);
         let job = self.job();
         out.push(Action::StopDatabase { job, how: Stop::Immediate });
@@ -139,19 +142,20 @@ impl Machine {
         if self.way.is_some() {
             self.record(Event::TakeoverFailed, &reason, out);
         }
-        let wait = self.next_backoff().max(self.policy.flap_delay);
+        let wait = self.next_backoff().max(self.policy.takeover.flap_delay);
         self.leave(now, false, false, reason.clone(), Then::Standby { wait, why: reason }, out);
     }
 
     fn next_backoff(&mut self) -> Duration {
-        self.takeover.backoff = (self.takeover.backoff * 2).clamp(self.policy.backoff_min, self.policy.backoff_max);
+        self.takeover.backoff =
+            (self.takeover.backoff * 2).clamp(self.policy.takeover.backoff_min, self.policy.takeover.backoff_max);
         self.takeover.backoff
     }
 
     /// Another owner has the lease, or the device is dead.
     pub(super) fn fence(&mut self, now: MonoTime, reason: String, out: &mut Vec<Action>) {
         self.record(Event::Fenced, &reason, out);
-        let wait = self.policy.backoff_min;
+        let wait = self.policy.takeover.backoff_min;
         let then = match &self.state {
             State::Demoting(leaving) | State::Fencing(leaving) => leaving.then.clone(),
             _ => Then::Standby { wait, why: reason.clone() },
@@ -169,7 +173,7 @@ impl Machine {
         then: Then,
         out: &mut Vec<Action>,
     ) {
-        let then = if self.ended_by_shutdown { Then::End } else { then };
+        let then = if self.orders.ended_by_shutdown { Then::End } else { then };
         let first = if checkpoint { Step::Checkpoint } else { Step::Stop };
         let why = reason.clone();
         let leaving =
@@ -220,7 +224,7 @@ impl Machine {
         }
     }
 
-    /// Not all went: again after a pause. AGENT-A9: a reboot is for a host that has no lease any more.
+    /// Something is left: again after a pause. AGENT-A9: only a host without a lease is rebooted.
     fn next_round(&mut self, now: MonoTime, leaving: &mut Leaving, out: &mut Vec<Action>) {
         leaving.round += 1;
         if leaving.round == ROUNDS_BEFORE_STUCK {
@@ -233,14 +237,14 @@ impl Machine {
         leaving.step = Step::Rest(now.saturating_add(pause_after(leaving.round)));
     }
 
-    /// Somebody uses what was to be let go of, and it is as it was.
+    /// The pool was not released, since somebody uses it. It is as it was.
     pub(super) fn in_use(&mut self, now: MonoTime, why: String, out: &mut Vec<Action>) {
         let State::Demoting(leaving) = &self.state else { return };
         let leaving = leaving.clone();
         self.failed_in_good_order(now, leaving, true, why, out);
     }
 
-    /// AGENT-A9. The lease is ours, or another input would have said so before.
+    /// A step in good order failed (AGENT-A9). The lease is ours: another input would have reported its loss before.
     fn failed_in_good_order(
         &mut self,
         now: MonoTime,
@@ -276,19 +280,19 @@ impl Machine {
         }
     }
 
-    /// The move is off: PostgreSQL is started again here, under the lease that was kept. By the word of the person who asked for the move, in a pause too
-    /// (AGENT-A4).
+    /// The move ends where it began: PostgreSQL is started again here, under the same lease. Also in a pause, since an
+    /// operator ordered the move (AGENT-A4).
     fn stay(&mut self, now: MonoTime, to: &str, why: &str, out: &mut Vec<Action>) {
         let reason = format!("switchover to {to} refused, the lease is kept and PostgreSQL started again: {why}");
         self.record(Event::SwitchoverRefused, &reason, out);
-        self.switchover_refused.clone_from(&reason);
+        self.obstacles.switchover_refused.clone_from(&reason);
         self.way = Some(Way::new(Event::Restart, reason, None, false, now, now));
         self.launch(now, true, out);
     }
 
-    /// Why the last planned move was given up after PostgreSQL was stopped for it; "" where it was not.
+    /// Why the last planned move was given up after PostgreSQL was stopped for it; "" if it was not.
     pub fn switchover_refused(&self) -> &str {
-        &self.switchover_refused
+        &self.obstacles.switchover_refused
     }
 
     /// A step's job ended.
@@ -299,7 +303,7 @@ impl Machine {
         match (step, &result) {
             (Step::Stop, Ok(())) => self.present.running = false,
             (Step::Export, Ok(())) => self.present.mounted = false,
-            (Step::Detach, Ok(())) => (self.present.attached, self.attach) = (false, None),
+            (Step::Detach, Ok(())) => (self.present.attached, self.lease.attach) = (false, None),
             (Step::Checkpoint | Step::Rest(_), _) | (_, Err(_)) => {}
         }
         if let Err(why) = result
@@ -311,7 +315,7 @@ impl Machine {
             leaving.failed = why;
             if step == Step::Detach {
                 // It was killed: the drivers clear what it left before its next start.
-                (self.present.attached, self.attach) = (false, None);
+                (self.present.attached, self.lease.attach) = (false, None);
             }
         }
         leaving.step = match step {
@@ -342,7 +346,7 @@ impl Machine {
         }
         self.way = None;
         self.cluster.free_since = None;
-        self.claim = None;
+        self.cluster.claim = None;
         let (wait, why) = match leaving.then {
             Then::End => return self.enter(now, State::Ended, &leaving.reason),
             Then::Standby { wait, why } => (wait, why),

@@ -1,5 +1,5 @@
-//! Golden stories: what happens, and below `----` what the machine does about it. `UPDATE_GOLDEN=1 cargo test -p holdfast-agent stories` rewrites
-//! the answers; the difference is read like code.
+//! Golden stories: what happens, and below `----` what the machine does about it. `UPDATE_GOLDEN=1 cargo test -p
+//! holdfast-agent stories` rewrites the answers; the difference is read like code.
 //!
 //! ```text
 //!   settings KEY=VALUE ...        before the first input
@@ -11,8 +11,8 @@
 //!   ok | fail TEXT                 the newest job
 //!   pause | resume | restart | shutdown | failover REASON | switchover HOST | claim HOST MS
 //!   refuse TEXT                    the newest job: nothing was done
-//!   off-set [TEXT]                 what of PostgreSQL does not lie on the set; without words: all does
-//!   unable [TEXT]                  why this host could not take over whoever asked; without words: nothing is in the way
+//!   off-set [TEXT]                 files that do not lie on the set; without text: none
+//!   unable [TEXT]                  why this host could not take over, also by command; without text: no obstacle
 //!   wait MS                        ticks every 100 ms
 //! ```
 
@@ -23,22 +23,24 @@ use std::path::{Path, PathBuf};
 pub(super) fn policy() -> Policy {
     Policy {
         name: "db-b".into(),
-        automatic: true,
-        nofailover: false,
-        campaign_wait: Duration::ZERO,
-        flap_delay: Duration::from_secs(30),
-        takeovers_per_hour_max: 4,
-        backoff_min: Duration::from_secs(1),
-        backoff_max: Duration::from_secs(60),
-        acquire_timeout: Duration::from_secs(10),
-        attach_timeout: Duration::from_secs(20),
-        start_timeout: Duration::from_secs(60),
-        stop_margin: Duration::from_millis(300),
-        lease_ttl: Duration::from_secs(3),
-        health_timeout: Duration::from_secs(10),
-        restarts_max: 2,
-        restart_window: Duration::from_secs(300),
-        switchover_hold: Duration::from_secs(10),
+        takeover: TakeoverPolicy {
+            automatic: true,
+            nofailover: false,
+            campaign_wait: Duration::ZERO,
+            flap_delay: Duration::from_secs(30),
+            per_hour_max: 4,
+            backoff_min: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(60),
+            switchover_hold: Duration::from_secs(10),
+        },
+        timeouts: Timeouts {
+            acquire: Duration::from_secs(10),
+            attach: Duration::from_secs(20),
+            start: Duration::from_secs(60),
+            health: Duration::from_secs(10),
+        },
+        lease: LeasePolicy { stop_margin: Duration::from_millis(300), ttl: Duration::from_secs(3) },
+        restarts: RestartPolicy { max: 2, window: Duration::from_secs(300) },
         fence_reboot: false,
         follows: false,
         guard: Guard::Off,
@@ -222,10 +224,10 @@ fn settings(policy: &mut Policy, words: &str) {
         let (key, value) = word.split_once('=').unwrap();
         match key {
             "name" => policy.name = value.into(),
-            "automatic" => policy.automatic = value == "true",
-            "nofailover" => policy.nofailover = value == "true",
+            "automatic" => policy.takeover.automatic = value == "true",
+            "nofailover" => policy.takeover.nofailover = value == "true",
             "reboot" => policy.fence_reboot = value == "true",
-            "start_timeout" => policy.start_timeout = ms(value),
+            "start_timeout" => policy.timeouts.start = ms(value),
             "follows" => policy.follows = value == "true",
             "watchdog" => {
                 policy.guard = match value {
@@ -234,10 +236,10 @@ fn settings(policy: &mut Policy, words: &str) {
                     _ => Guard::Off,
                 }
             }
-            "stop_margin" => policy.stop_margin = ms(value),
-            "restarts_max" => policy.restarts_max = value.parse().unwrap(),
-            "wait" => policy.campaign_wait = ms(value),
-            "per_hour" => policy.takeovers_per_hour_max = value.parse().unwrap(),
+            "stop_margin" => policy.lease.stop_margin = ms(value),
+            "restarts_max" => policy.restarts.max = value.parse().unwrap(),
+            "wait" => policy.takeover.campaign_wait = ms(value),
+            "per_hour" => policy.takeover.per_hour_max = value.parse().unwrap(),
             other => panic!("unknown setting {other:?}"),
         }
     }

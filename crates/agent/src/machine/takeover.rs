@@ -66,44 +66,44 @@ impl Machine {
     /// Reason why this host could not take over the set at all, with the remedy; "" for none. Such a host takes no
     /// lease: it would only have to give it back.
     pub fn set_unable(&mut self, why: &str) {
-        if self.unable != why {
-            why.clone_into(&mut self.unable);
+        if self.obstacles.unable != why {
+            why.clone_into(&mut self.obstacles.unable);
         }
     }
 
     pub(super) fn only_in(&self, wanted: StateName, next: &str) -> Refused {
         if wanted == StateName::Standby && self.state() == StateName::Standby {
-            return Refused(format!("{} cannot take over: {}", self.policy.name, self.unable));
+            return Refused(format!("{} cannot take over: {}", self.policy.name, self.obstacles.unable));
         }
         Refused(format!("{} is in state {}, expected {wanted}: {next}", self.policy.name, self.state()))
     }
 
     /// Obstacle to taking a free lease. A host that was asked to take it (`claimed`) checks only whether it is able to.
     pub(super) fn against(&self, now: MonoTime, claimed: bool) -> Option<String> {
-        if !self.unable.is_empty() {
-            return Some(self.unable.clone());
+        if !self.obstacles.unable.is_empty() {
+            return Some(self.obstacles.unable.clone());
         }
         if claimed {
             return None;
         }
         let recent = self.takeover.within_hour.iter().filter(|at| now.saturating_since(**at) < HOUR).count();
-        if self.paused {
+        if self.orders.paused {
             return Some("paused: `holdfast agent resume` ends that".into());
         }
-        if !self.policy.automatic {
+        if !self.policy.takeover.automatic {
             return Some("mode is manual: `holdfast agent failover` on this host takes over".into());
         }
-        if self.policy.nofailover {
+        if self.policy.takeover.nofailover {
             return Some("nofailover is set for this host".into());
         }
         if now < self.takeover.not_before {
             let left = millis(self.takeover.not_before.saturating_since(now));
             return Some(format!("waits {left} ms more: {}", self.takeover.not_before_why));
         }
-        if recent >= self.policy.takeovers_per_hour_max {
+        if recent >= self.policy.takeover.per_hour_max {
             return Some(format!(
                 "{recent} takeovers within an hour, at most {}: `holdfast agent failover` takes over all the same",
-                self.policy.takeovers_per_hour_max
+                self.policy.takeover.per_hour_max
             ));
         }
         None
@@ -111,14 +111,14 @@ impl Machine {
 
     pub(super) fn stand_by(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         forget(&mut self.takeover.within_hour, now, HOUR);
-        if self.claim.as_ref().is_some_and(|claim| now >= claim.until) {
-            self.claim = None;
+        if self.cluster.claim.as_ref().is_some_and(|claim| now >= claim.until) {
+            self.cluster.claim = None;
         }
-        if !self.looked {
+        if !self.present.looked {
             return;
         }
         // A view from before this state may show our own lease, or one that we gave up.
-        let Some((at, view)) = self.cluster.lease.clone().filter(|(at, _)| *at >= self.since) else { return };
+        let Some((at, view)) = self.cluster.lease.clone().filter(|(at, _)| *at >= self.times.since) else { return };
         let expired = match &view {
             LeaseView::Unreachable => {
                 self.why = "no gateway answers".into();
@@ -133,16 +133,16 @@ impl Machine {
             LeaseView::Free => None,
         };
         let free_since = *self.cluster.free_since.get_or_insert(at);
-        if let Some(against) = self.against(now, self.claim.is_some()) {
+        if let Some(against) = self.against(now, self.cluster.claim.is_some()) {
             self.why = against;
             return;
         }
-        if let Some(claim) = self.claim.take() {
+        if let Some(claim) = self.cluster.claim.take() {
             let reason = format!("{} let go", claim.from);
             let way = Way::new(Event::Switchover, reason, Some(claim.from), expired.is_some(), claim.at, now);
             return self.campaign(now, way, false, out);
         }
-        let turn = free_since.saturating_add(self.policy.campaign_wait);
+        let turn = free_since.saturating_add(self.policy.takeover.campaign_wait);
         if now < turn {
             self.why = format!("leaves the lease to better hosts for {} ms more", millis(turn.saturating_since(now)));
             return;
@@ -167,23 +167,25 @@ impl Machine {
         self.takeover.counts = false;
         self.cluster.free_since = None;
         self.present.attached = true;
-        self.attach = None;
+        self.lease.attach = None;
         out.push(Action::Attach { force });
         self.enter(now, State::Acquiring, &why);
     }
 
     pub(super) fn attach_seen(&mut self, view: AttachView, out: &mut Vec<Action>) {
         if view.epoch != 0 {
-            self.granted = view.epoch;
+            self.lease.granted = view.epoch;
         }
         // The granted length counts from the first moment on, even with no gateway reachable: it may be shorter than
         // the configured one (AGENT-A3).
         if let Some(ttl) = view.ttl.filter(|_| self.present.attached) {
-            self.ttl = ttl;
+            self.lease.ttl = ttl;
         }
-        let before = self.attach.take().map(|before| before.lost).unwrap_or_default();
-        self.attach = self.present.attached.then_some(view);
-        if let Some(lost) = self.lost_volumes().filter(|_| self.attach.as_ref().is_some_and(|now| now.lost != before)) {
+        let before = self.lease.attach.take().map(|before| before.lost).unwrap_or_default();
+        self.lease.attach = self.present.attached.then_some(view);
+        if let Some(lost) =
+            self.lost_volumes().filter(|_| self.lease.attach.as_ref().is_some_and(|now| now.lost != before))
+        {
             self.record(Event::VolumeLost, &lost, out);
             if self.state == State::Primary {
                 self.why = lost;
@@ -193,23 +195,23 @@ impl Machine {
 
     /// Text about lost volumes, for users.
     pub(super) fn lost_volumes(&self) -> Option<String> {
-        let lost = self.attach.as_ref().map(|attach| &attach.lost).filter(|lost| !lost.is_empty())?;
+        let lost = self.lease.attach.as_ref().map(|attach| &attach.lost).filter(|lost| !lost.is_empty())?;
         let rest = "its device fails until the set is attached anew, as a switchover does; the others go on";
         Some(format!("{}: {rest}", lost.join("; ")))
     }
 
     pub(super) fn acquire(&mut self, now: MonoTime, out: &mut Vec<Action>) {
-        match self.attach.as_ref().map(|attach| attach.phase) {
+        match self.lease.attach.as_ref().map(|attach| attach.phase) {
             None | Some(AttachPhase::Acquiring | AttachPhase::Detached) => {
-                if now.saturating_since(self.since) >= self.policy.acquire_timeout {
-                    let limit = millis(self.policy.acquire_timeout);
+                if now.saturating_since(self.times.since) >= self.policy.timeouts.acquire {
+                    let limit = millis(self.policy.timeouts.acquire);
                     self.give_up(now, format!("no lease within {limit} ms"), out);
                 }
             }
             Some(AttachPhase::Fenced) => self.give_up(now, "fenced while taking the lease".into(), out),
             Some(AttachPhase::Connecting | AttachPhase::Serving | AttachPhase::Reconnecting) => {
                 self.mark(now, |phases, took| phases.lease_ms = Some(took));
-                self.leased_at = now;
+                self.lease.leased_at = now;
                 self.enter(now, State::Attaching, "the devices are being made");
                 self.devices(now, out);
             }
@@ -217,15 +219,15 @@ impl Machine {
     }
 
     pub(super) fn devices(&mut self, now: MonoTime, out: &mut Vec<Action>) {
-        if self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving) {
+        if self.lease.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving) {
             self.mark(now, |phases, took| phases.attach_ms = Some(took));
             let force = self.way.as_ref().is_some_and(|way| way.force_import);
             let job = self.job();
             self.present.mounted = true;
             out.push(Action::Import { job, force });
             self.enter(now, State::Importing(job), "the pool is being imported");
-        } else if now.saturating_since(self.since) >= self.policy.attach_timeout {
-            let limit = millis(self.policy.attach_timeout);
+        } else if now.saturating_since(self.times.since) >= self.policy.timeouts.attach {
+            let limit = millis(self.policy.timeouts.attach);
             self.give_up(now, format!("no devices within {limit} ms"), out);
         }
     }
@@ -250,7 +252,7 @@ impl Machine {
                 self.give_away(now, format!("the machine's watchdog is required: {why}"), out);
             }
             // AGENT-A4: the pause began after the watchdog was requested.
-            _ if self.paused && !sure => self.hold(now, "nothing was started", false),
+            _ if self.orders.paused && !sure => self.hold(now, "nothing was started", false),
             _ => self.start(now, out),
         }
     }
@@ -268,21 +270,22 @@ impl Machine {
         }
         let job = self.job();
         self.present.running = true;
-        self.held = false;
+        self.orders.held = false;
         self.probes.database = DatabaseView::Busy;
         out.push(Action::StartDatabase { job });
         self.enter(now, State::Starting(Rising::Launching(job)), "PostgreSQL starts");
     }
 
-    /// Nothing was started, and would not be at the next try: others first, and this host again after a pause that grows.
+    /// Nothing was started, and the next try here would end the same: other hosts come first, and this one again after
+    /// a pause that grows.
     pub(super) fn start_refused(&mut self, now: MonoTime, why: &str, out: &mut Vec<Action>) {
         self.present.running = false;
-        // AGENT-A8: this start is none.
-        if self.takeover.within_hour.back() == Some(&self.since) {
+        // AGENT-A8: nothing was started.
+        if self.takeover.within_hour.back() == Some(&self.times.since) {
             self.takeover.within_hour.pop_back();
         }
         let why = format!("PostgreSQL is not started here: {why}");
-        if self.paused {
+        if self.orders.paused {
             return self.hold(now, &why, false);
         }
         self.give_away(now, why, out);
@@ -312,15 +315,15 @@ impl Machine {
     ) {
         match result {
             // AGENT-A4: the pause began after the stop. It does not count as a restart.
-            Ok(()) if self.paused && !asked => {
-                if !self.held {
-                    self.restarts.pop_back();
+            Ok(()) if self.orders.paused && !asked => {
+                if !self.orders.held {
+                    self.takeover.restarts.pop_back();
                 }
                 let why = self.why.clone();
                 self.hold(now, &why, false);
             }
             Ok(()) => self.launch(now, asked, out),
-            // Its clients were too slow: this host is in order.
+            // Its clients were too slow: nothing is wrong with this host.
             Err(why) if how == Stop::Fast => {
                 self.clear(now, &format!("PostgreSQL is stopped at once: {why}"), Stop::Immediate, asked, out);
             }
@@ -332,35 +335,35 @@ impl Machine {
     /// but not in a pause (AGENT-A4).
     pub(super) fn hold(&mut self, now: MonoTime, why: &str, runs: bool) {
         self.present.running = true;
-        self.held |= self.paused;
+        self.orders.held |= self.orders.paused;
         // The next probe shows whether it runs. If that is not certain, nothing has to wait for it.
         self.probes.database = if runs { DatabaseView::Busy } else { DatabaseView::Gone };
-        let paused = if self.paused { "; paused: nothing is started" } else { "" };
+        let paused = if self.orders.paused { "; paused: nothing is started" } else { "" };
         self.enter(now, State::Starting(Rising::Recovering), &format!("{why}{paused}"));
     }
 
     /// The lease may still be ours.
     pub(super) fn resume_from_cut_off(&mut self, now: MonoTime, out: &mut Vec<Action>) {
-        if self.ended_by_shutdown {
+        if self.orders.ended_by_shutdown {
             // A person may start it by hand: the watchdog's helper covers that (WATCHDOG-W1).
             self.present.running = true;
             return self.enter(now, State::Ended, "told to stop while paused: device and pool stay");
         }
-        let serving = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
+        let serving = self.lease.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
         // Still ours, and renewed early enough for a start.
         if serving && now < self.stop_at() {
             let why = "the lease is ours still, the cluster is back";
             self.way = Some(Way::new(Event::Restart, why.into(), None, false, now, now));
-            if self.paused {
+            if self.orders.paused {
                 // AGENT-A4: a person may work on its files.
                 return self.hold(now, why, false);
             }
             return self.launch(now, false, out);
         }
         // Ours, but renewed too seldom or too late for PostgreSQL to run under it. Another host may do better.
-        let spent = now.saturating_since(self.since).saturating_sub(self.stalled);
-        if serving && spent >= self.policy.start_timeout && !self.paused {
-            let (ttl, margin) = (millis(self.ttl), millis(self.stop_margin()));
+        let spent = now.saturating_since(self.times.since).saturating_sub(self.times.stalled);
+        if serving && spent >= self.policy.timeouts.start && !self.orders.paused {
+            let (ttl, margin) = (millis(self.lease.ttl), millis(self.stop_margin()));
             let reason = format!(
                 "the lease of {ttl} ms is ours and was not renewed {margin} ms before its end for {} ms",
                 millis(spent)
@@ -371,9 +374,9 @@ impl Machine {
 
     /// PostgreSQL is gone or unusable: restarts it here, or gives the lease away.
     pub(super) fn fell(&mut self, now: MonoTime, reason: &str, out: &mut Vec<Action>) {
-        forget(&mut self.restarts, now, self.policy.restart_window);
-        if self.restarts.len() < self.policy.restarts_max {
-            self.restarts.push_back(now);
+        forget(&mut self.takeover.restarts, now, self.policy.restarts.window);
+        if self.takeover.restarts.len() < self.policy.restarts.max {
+            self.takeover.restarts.push_back(now);
             // Before the first arrival the takeover continues: it needed two starts.
             let way = self.way.take();
             self.rise(now, reason, Stop::Kill, false, out);
@@ -382,7 +385,7 @@ impl Machine {
             }
             return;
         }
-        let reason = format!("{reason}; restarted {} times already", self.restarts.len());
+        let reason = format!("{reason}; restarted {} times already", self.takeover.restarts.len());
         self.give_away(now, reason, out);
     }
 
@@ -400,9 +403,9 @@ impl Machine {
                     self.state = State::Starting(Rising::Writing(job));
                     return;
                 }
-                DatabaseView::Gone if self.paused => {}
+                DatabaseView::Gone if self.orders.paused => {}
                 // PostgreSQL has not failed: the pause is over.
-                DatabaseView::Gone if self.held => {
+                DatabaseView::Gone if self.orders.held => {
                     let way = self.way.take();
                     self.rise(now, "started after a pause", Stop::Kill, false, out);
                     self.way = way.or(self.way.take());
@@ -419,10 +422,10 @@ impl Machine {
                 }
             }
         }
-        let spent = now.saturating_since(self.since).saturating_sub(self.stalled);
+        let spent = now.saturating_since(self.times.since).saturating_sub(self.times.stalled);
         // AGENT-A4: a promotion may happen during a pause.
-        if spent >= self.policy.start_timeout && !self.paused {
-            let limit = millis(self.policy.start_timeout);
+        if spent >= self.policy.timeouts.start && !self.orders.paused {
+            let limit = millis(self.policy.timeouts.start);
             self.give_away(now, format!("PostgreSQL took no writes within {limit} ms; {}", self.why), out);
         }
     }
@@ -435,14 +438,14 @@ impl Machine {
         self.settled(now, State::Primary, &why, out);
     }
 
-    /// The way has ended where it led to.
+    /// The takeover or restart has reached its end.
     fn settled(&mut self, now: MonoTime, state: State, why: &str, out: &mut Vec<Action>) {
         if let Some(way) = &self.way {
             let (event, reason) = (way.event, way.reason.clone());
             self.record(event, &reason, out);
         }
         self.way = None;
-        self.held = false;
+        self.orders.held = false;
         self.takeover.backoff = Duration::ZERO;
         self.enter(now, state, why);
     }

@@ -10,6 +10,25 @@ use std::time::Duration;
 pub struct Policy {
     /// This host's name: the owner of its leases.
     pub name: String,
+    /// When this host takes over.
+    pub takeover: TakeoverPolicy,
+    /// How long each step may take.
+    pub timeouts: Timeouts,
+    /// How PostgreSQL depends on the lease.
+    pub lease: LeasePolicy,
+    /// Restarts of PostgreSQL in place.
+    pub restarts: RestartPolicy,
+    /// A device or pool that cannot be released is ended by a reboot.
+    pub fence_reboot: bool,
+    /// A PostgreSQL that is a standby is accepted.
+    pub follows: bool,
+    /// The machine's watchdog.
+    pub guard: Guard,
+}
+
+/// When a host takes over.
+#[derive(Clone, Debug)]
+pub struct TakeoverPolicy {
     /// `false`: this host takes a lease only on an operator's command.
     pub automatic: bool,
     /// Never takes over by itself, whatever happens.
@@ -19,35 +38,44 @@ pub struct Policy {
     /// After this host gave the lease away because of a fault here: no campaign for this long.
     pub flap_delay: Duration,
     /// Automatic takeovers at most within any hour.
-    pub takeovers_per_hour_max: usize,
+    pub per_hour_max: usize,
     /// Pause after a takeover that failed; doubled by each further one up to `backoff_max`.
     pub backoff_min: Duration,
     /// See `backoff_min`.
     pub backoff_max: Duration,
-    /// From the start of attach until it has the lease.
-    pub acquire_timeout: Duration,
-    /// From the lease until the devices are there.
-    pub attach_timeout: Duration,
-    /// From the start of PostgreSQL until it accepts writes, recovery included.
-    pub start_timeout: Duration,
-    /// PostgreSQL is stopped this long before the lease could end.
-    pub stop_margin: Duration,
-    /// How long the lease lasts where the cluster has not said it yet.
-    pub lease_ttl: Duration,
-    /// PostgreSQL is taken as hung when it has not answered for this long while its device was well.
-    pub health_timeout: Duration,
-    /// Restarts in place at most within `restart_window`; then the lease is given away.
-    pub restarts_max: usize,
-    /// See `restarts_max`.
-    pub restart_window: Duration,
     /// Time for another host to take over after a switchover, before this one competes again.
     pub switchover_hold: Duration,
-    /// A device or pool that cannot be released is ended by a reboot.
-    pub fence_reboot: bool,
-    /// A PostgreSQL that is a standby is accepted.
-    pub follows: bool,
-    /// The machine's watchdog.
-    pub guard: Guard,
+}
+
+/// How long each step may take.
+#[derive(Clone, Debug)]
+pub struct Timeouts {
+    /// From the start of attach until it has the lease.
+    pub acquire: Duration,
+    /// From the lease until the devices are there.
+    pub attach: Duration,
+    /// From the start of PostgreSQL until it accepts writes, recovery included.
+    pub start: Duration,
+    /// PostgreSQL counts as hung if it has not answered for this long while its device worked.
+    pub health: Duration,
+}
+
+/// How PostgreSQL depends on the lease.
+#[derive(Clone, Debug)]
+pub struct LeasePolicy {
+    /// PostgreSQL is stopped this long before the lease could end.
+    pub stop_margin: Duration,
+    /// How long the lease lasts while the cluster has not said it yet.
+    pub ttl: Duration,
+}
+
+/// Restarts of PostgreSQL in place.
+#[derive(Clone, Debug)]
+pub struct RestartPolicy {
+    /// At most this many within `window`; then the lease is given away.
+    pub max: usize,
+    /// See `max`.
+    pub window: Duration,
 }
 
 /// Whether the machine's watchdog has to count down before PostgreSQL is started.
@@ -213,9 +241,9 @@ pub enum Input {
     },
     /// A job ended with nothing done: it was refused, and another try here would be, too.
     Refused {
-        /// Which.
+        /// The job.
         job: Job,
-        /// Why, and what would make it possible.
+        /// The reason, and the remedy.
         why: String,
     },
 }
@@ -371,7 +399,7 @@ pub enum Event {
     Refusing,
     /// Trying to become primary failed.
     TakeoverFailed,
-    /// A volume is not what its device was made of any more: its device fails, PostgreSQL goes on as long as it can.
+    /// A volume has changed under its device: the device fails, and PostgreSQL goes on as long as it can.
     VolumeLost,
     /// PostgreSQL runs, and not all of its files lie on the set.
     OffSet,

@@ -2,13 +2,13 @@
 
 use super::{Finding, Move, Peer, Plan, able, host_ids, in_state, no_gateway, other};
 use crate::machine::{Role, StateName};
-use crate::schedule;
+use crate::schedule::{self, Obstacle};
 use crate::view::View;
 
-/// Processes that have the pool open, of which so many are named.
+/// At most so many processes that have the pool open are named.
 const OPENERS_SHOWN: usize = 8;
 
-/// A switchover that is to come.
+/// The time of a scheduled switchover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct When {
     /// Its time, Unix milliseconds.
@@ -48,7 +48,7 @@ pub fn switchover(own: &View, candidate: Option<&str>, peers: &[Peer], when: Opt
         third(&mut plan, own, name, view);
     }
     host_ids(&mut plan, own, peers);
-    if let Some(kept) = &own.scheduled {
+    if let Some(kept) = &own.added.scheduled {
         let whom = kept.to.as_deref().unwrap_or("the other host");
         let (found, next) = match when {
             Some(_) => (format!("a switchover to {whom} is scheduled already: this one takes its place"), ""),
@@ -64,6 +64,25 @@ pub fn switchover(own: &View, candidate: Option<&str>, peers: &[Peer], when: Opt
     }
     plan.steps = steps(&plan, own, when);
     plan
+}
+
+/// Obstacle to a scheduled switchover that this host's own state shows, before any other host is asked.
+pub fn obstacle_here(own: &View) -> Option<Obstacle> {
+    // AGENT-A4: it was requested before the pause.
+    if own.paused {
+        return Some(Obstacle::lasting("the host is paused: ask for it anew"));
+    }
+    if own.state == StateName::Following || own.state == StateName::Primary && own.role == Role::Primary {
+        return None;
+    }
+    let owner = own.lease.owner.as_str();
+    if !owner.is_empty() && owner != own.name {
+        let found = format!("{owner} holds the lease, and PostgreSQL does not run on {}", own.name);
+        return Some(Obstacle::lasting(format!("{found}: ask the agent of {owner}")));
+    }
+    // It may be starting, or its agent may have been restarted and not have looked yet.
+    let next = "`holdfast agent status` shows where PostgreSQL runs";
+    Some(Obstacle::transient(format!("{}, expected a running PostgreSQL: {next}", in_state(own))))
 }
 
 fn time(plan: &mut Plan, own: &View, when: When) {
@@ -91,42 +110,64 @@ fn primary(plan: &mut Plan, own: &View, peers: &[Peer], later: bool) {
     }
     if !matches!(own.database.as_str(), "ready" | "standby") {
         let found = format!(
-            "PostgreSQL of {from} is {}: what does not stop in good order within database.stop_timeout_s is stopped at once, and recovers as after a crash",
+            "PostgreSQL of {from} is {}: if it does not stop in good order within database.stop_timeout_s, it is stopped \
+             at once, and recovers as after a crash",
             own.database
         );
         plan.check(Finding::Note, found, "");
     }
-    if !own.off_set.is_empty() {
-        let found = format!("not all of PostgreSQL lies on the set, so no host would start it again: {}", own.off_set);
-        plan.check(Finding::Impossible, found, "mend that first, while PostgreSQL goes on here or in a pause");
-    }
-    if !own.openers.is_empty() {
-        let (first, more) = (own.openers.iter().take(OPENERS_SHOWN).cloned().collect::<Vec<_>>(), own.openers.len());
-        let found = format!(
-            "found {more} users of the pool of {from} other than PostgreSQL, expected none: {}",
-            first.join(", ")
-        );
-        // Until a time that is to come they may have gone.
-        let finding = if later { Finding::Note } else { Finding::Impossible };
-        plan.check(finding, found, "end them, or have them leave the pool: while they use it, it cannot be let go of");
-    }
-    if !own.cluster_answers {
+    if !own.pool.off_set.is_empty() {
         let found =
-            format!("{from} reaches no gateway to give the lease back to: the other host waits until it has run out");
+            format!("not all of PostgreSQL lies on the set, so no host would start it again: {}", own.pool.off_set);
+        plan.check(
+            Finding::Impossible,
+            found,
+            "move these files onto the set first, while PostgreSQL goes on here or in a pause",
+        );
+    }
+    users(plan, own, later);
+    if !own.lease.cluster_answers {
+        let found = format!(
+            "{from} reaches no gateway to which it could give the lease back: the other host waits until the lease has run out"
+        );
         plan.check(Finding::Note, found, "`holdfast cluster status` shows the gateways");
+    }
+}
+
+/// Users of the pool other than PostgreSQL. `later`: it is for a time to come, and they may have gone by then.
+fn users(plan: &mut Plan, own: &View, later: bool) {
+    let from = own.name.as_str();
+    let shown = |users: &[String]| users.iter().take(OPENERS_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if !own.pool.openers.is_empty() {
+        let (more, named) = (own.pool.openers.len(), shown(&own.pool.openers));
+        let found = format!("found {more} users of the pool of {from} other than PostgreSQL, expected none: {named}");
+        let next = "end them, or have them close it: a pool in use cannot be exported";
+        if later {
+            plan.check(Finding::Note, found, next);
+        } else {
+            plan.not_yet(found, next);
+        }
+    }
+    if !own.pool.leaving.is_empty() {
+        let (more, named) = (own.pool.leaving.len(), shown(&own.pool.leaving));
+        let found = format!(
+            "found {more} users of the pool of {from} that end by themselves: {named}; they are waited for once PostgreSQL is stopped"
+        );
+        plan.check(Finding::Note, found, "");
     }
 }
 
 /// SWITCH-P2: the host from which PostgreSQL could be moved, or an alternative to a switchover.
 fn not_primary(plan: &mut Plan, own: &View, peers: &[Peer]) {
-    let owner = if own.lease_owner.is_empty() { "nobody" } else { own.lease_owner.as_str() };
+    let owner = if own.lease.owner.is_empty() { "nobody" } else { own.lease.owner.as_str() };
     let found = format!("{}, expected primary; {owner} holds the lease", in_state(own));
     let runs = |(_, view): &&Peer| {
         view.as_ref().is_ok_and(|view| matches!(view.state, StateName::Primary | StateName::Following))
     };
     let next = match peers.iter().find(runs) {
         Some((name, _)) => {
-            let address = own.peers.get(name).map(|address| format!(" (--agent {address})")).unwrap_or_default();
+            let address =
+                own.settings.peers.get(name).map(|address| format!(" (--agent {address})")).unwrap_or_default();
             format!("ask the agent of {name}{address}")
         }
         None if own.state == StateName::Standby => {
@@ -134,7 +175,11 @@ fn not_primary(plan: &mut Plan, own: &View, peers: &[Peer]) {
         }
         None => "wait until it is primary, `holdfast agent status` shows it".to_string(),
     };
-    plan.check(Finding::Impossible, found, next);
+    if obstacle_here(own).is_some_and(|obstacle| obstacle.transient) {
+        plan.not_yet(found, next);
+    } else {
+        plan.check(Finding::Impossible, found, next);
+    }
 }
 
 /// The target host.
@@ -151,9 +196,10 @@ fn chosen<'a>(plan: &mut Plan, own: &View, candidate: Option<&str>, peers: &'a [
             format!("found {} peers of {from}, expected a candidate", peers.len()),
             format!("name one with --to: {known}"),
         ),
-        (Some(name), _) if name == from => {
-            (format!("{from} is where it is already"), format!("name another host with --to ({known}), or leave it"))
-        }
+        (Some(name), _) if name == from => (
+            format!("{from} is the host where PostgreSQL runs already"),
+            format!("name another host with --to ({known}), or leave it"),
+        ),
         (Some(name), _) => match peers.iter().find(|(peer, _)| peer == name) {
             Some(peer) => return Some(peer),
             None => (
@@ -175,34 +221,32 @@ fn taker(plan: &mut Plan, own: &View, to: &str, view: &Result<View, String>) {
             let next = format!(
                 "start `holdfast agent run` on {to}, mend the network between it and {from}, or correct [peers] in the settings of {from}"
             );
-            return plan.check(Finding::Impossible, format!("the agent of {to} does not answer ({why})"), next);
+            return plan.not_yet(format!("the agent of {to} does not answer ({why})"), next);
         }
     };
     if let Some(found) = other(own, to, view) {
-        return plan.check(Finding::Impossible, found, format!("mend [peers] in the settings of {from}"));
+        return plan.check(Finding::Impossible, found, format!("correct [peers] in the settings of {from}"));
     }
     match view.state {
         StateName::Standby => plan.check(Finding::Good, format!("{to} stands by"), ""),
-        StateName::Primary | StateName::Following => plan.check(
-            Finding::Impossible,
+        StateName::Primary | StateName::Following => plan.not_yet(
             format!("{}, expected standby", in_state(view)),
             format!("it runs PostgreSQL already: `holdfast agent status` shows which of {from} and {to} holds the lease; the other one is fenced"),
         ),
-        _ => plan.check(
-            Finding::Impossible,
+        _ => plan.not_yet(
             format!("{}, expected standby", in_state(view)),
             "wait until it stands by, `holdfast agent status` shows it",
         ),
     }
-    if view.cluster_answers {
+    if view.lease.cluster_answers {
         plan.check(Finding::Good, format!("{to} reaches gateways"), "");
     } else {
         no_gateway(plan, to);
     }
     able(plan, view);
-    let stands_by = view.state == StateName::Standby && view.cluster_answers && view.unable.is_empty();
+    let stands_by = view.state == StateName::Standby && view.lease.cluster_answers && view.pool.unable.is_empty();
     if stands_by && !view.obstacle.is_empty() {
-        let found = format!("{to} would not take over by itself ({}): asked to, it does", view.obstacle);
+        let found = format!("{to} would not take over by itself ({}); on command it does", view.obstacle);
         plan.check(Finding::Note, found, "");
     }
 }
@@ -211,11 +255,11 @@ fn third(plan: &mut Plan, own: &View, name: &str, view: &Result<View, String>) {
     let (finding, found, next) = match view {
         Err(why) => (
             Finding::Note,
-            format!("the agent of {name} does not answer ({why}): it has no part in this"),
+            format!("the agent of {name} does not answer ({why}); this switchover does not need it"),
             String::new(),
         ),
         Ok(view) => match other(own, name, view) {
-            Some(found) => (Finding::Note, found, format!("mend [peers] in the settings of {}", own.name)),
+            Some(found) => (Finding::Note, found, format!("correct [peers] in the settings of {}", own.name)),
             None if view.state == StateName::Standby => (Finding::Good, format!("{name} stands by"), String::new()),
             None => (Finding::Note, in_state(view), String::new()),
         },
@@ -236,7 +280,7 @@ fn steps(plan: &Plan, own: &View, when: Option<When>) -> Vec<String> {
     }
     steps.push(format!("{to} is told to take the lease as soon as it is free"));
     steps.push(format!(
-        "{from}: a checkpoint while clients go on, then PostgreSQL is stopped and its clients are thrown out"
+        "{from}: a checkpoint while clients go on, then PostgreSQL is stopped and its clients are disconnected"
     ));
     steps.push(format!("{from}: unmount the file system or export the pool, detach the devices, give the lease back"));
     steps.push(format!("{to}: take the lease, attach the devices of {}, mount or import, start PostgreSQL", plan.set));

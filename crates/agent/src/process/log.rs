@@ -1,7 +1,7 @@
-//! Logs of programs that the agent starts: only their owner can read them, and none grows without a bound.
+//! Logs of programs that the agent starts. Only their owner can read them, and their length is bounded.
 //!
-//! Such a program keeps its log open for as long as it runs, so a log that is too long is copied beside itself
-//! (`NAME.1`, in place of an earlier one) and cut to nothing. What is written between the two is lost.
+//! Such a program keeps its log open for as long as it runs. So a log that is too long is copied to `NAME.1`, in place
+//! of an earlier one, and truncated. Output between the two steps is lost.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, Permissions};
@@ -9,10 +9,10 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Statements, their values and names of users stand there.
+/// Logs contain statements, their values and names of users.
 const MODE: u32 = 0o600;
 
-/// So much of the end of a log is kept at most: an earlier build let logs grow without a bound.
+/// Length of the end of a log that is kept, at most: an earlier build did not bound logs.
 const KEPT_BYTES_MAX: u64 = 16 << 20;
 
 /// Opens a log to be appended to, after [`bound`].
@@ -22,12 +22,12 @@ const KEPT_BYTES_MAX: u64 = 16 << 20;
 pub fn open(path: &Path, bytes_max: u64) -> io::Result<File> {
     bound(path, bytes_max)?;
     let log = OpenOptions::new().create(true).append(true).mode(MODE).open(path)?;
-    // One of an earlier build.
+    // An earlier build made it readable for others.
     log.set_permissions(Permissions::from_mode(MODE))?;
     Ok(log)
 }
 
-/// Opens a log that begins anew, to be appended to: what is cut while it is written to must not become a hole.
+/// Opens a log that begins anew, to be appended to: a log that is truncated while it is written must not get a hole.
 ///
 /// # Errors
 /// It could not be opened.
@@ -44,10 +44,10 @@ fn earlier(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Cuts a log that is longer than this, and keeps what stood there beside it.
+/// Truncates a log that is longer than this, after its end was copied.
 ///
 /// # Errors
-/// It could not be cut. That nothing could be kept is none: the bound comes first.
+/// It could not be truncated. A copy that failed is no error: the bound comes first.
 pub fn bound(path: &Path, bytes_max: u64) -> io::Result<()> {
     let mut log = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(log) => log,
@@ -59,7 +59,7 @@ pub fn bound(path: &Path, bytes_max: u64) -> io::Result<()> {
     }
     let earlier = earlier(path);
     if let Err(error) = keep(&mut log, &earlier) {
-        tracing::warn!(path = %earlier.display(), %error, "a log that is too long is cut, and not kept");
+        tracing::warn!(path = %earlier.display(), %error, "a log that is too long is truncated without a copy");
         let _ = std::fs::remove_file(&earlier);
     }
     log.set_len(0)
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(mode(&path), 0o600, "one of an earlier build");
     }
 
-    /// While its program writes to it, which is never told.
+    /// Its program goes on writing and notices nothing.
     #[test]
     fn a_log_is_bounded_and_the_last_part_is_kept() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,9 +1,10 @@
 //! Output of a program on one pipe: read while it runs, and to the end once it has exited.
 
 use super::{AFTERWORDS, SAID_BYTES_MAX};
+use holdfast_types::sync::LockExt;
 use std::os::fd::AsFd;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::oneshot;
@@ -42,7 +43,7 @@ impl Said {
     pub(super) async fn whole(self) -> String {
         drop(self.ended);
         let _ = tokio::time::timeout(READ_WITHIN, self.read).await;
-        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = self.bytes.locked();
         String::from_utf8_lossy(&bytes).trim().to_string()
     }
 }
@@ -79,7 +80,7 @@ async fn read_some(
 /// runtime has made this end of the pipe non-blocking.
 fn drain(pipe: &impl AsFd, into: &Mutex<Vec<u8>>) {
     let mut buffer = [0_u8; 4096];
-    while into.lock().unwrap_or_else(PoisonError::into_inner).len() < SAID_BYTES_MAX {
+    while into.locked().len() < SAID_BYTES_MAX {
         match rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut buffer[..])) {
             Ok(0) | Err(_) => return,
             Ok(count) => keep(into, &buffer[..count]),
@@ -88,7 +89,7 @@ fn drain(pipe: &impl AsFd, into: &Mutex<Vec<u8>>) {
 }
 
 fn keep(into: &Mutex<Vec<u8>>, bytes: &[u8]) {
-    let mut said = into.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut said = into.locked();
     if said.len() < SAID_BYTES_MAX {
         said.extend_from_slice(bytes);
     }

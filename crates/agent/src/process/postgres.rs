@@ -1,8 +1,8 @@
-//! The processes of one PostgreSQL, known by its data directory: found, signalled, waited for.
+//! The processes of one PostgreSQL, recognised by its data directory: found, signalled, waited for.
 //!
-//! POSTGRES-P1  What another user started is the server's only where the server started it: nobody can make a process look
-//!     like a PostgreSQL, or like a process of which nothing is known. Of a process of the server's own user, or of root,
-//!     an error is no answer.
+//! POSTGRES-P1  A process of another user belongs to the server only if the server started it: no user can imitate a
+//!     PostgreSQL, or a process that cannot be inspected. If a process of the server's own user, or of root, cannot be
+//!     inspected, the search is not complete.
 
 use super::server::Server;
 use super::table::{Looked, PROC, name_of, parent, pids, place_of, signal, user_of, words_of};
@@ -37,12 +37,12 @@ fn is_server(name: &[u8]) -> bool {
     matches!(name, b"postgres" | b"postmaster")
 }
 
-/// Whether a program of this name becomes the server by what it is told: a shell, or what gives it its user.
+/// Whether a program of this name may become the server: a shell, or the program that changes the user.
 fn is_shell(name: &[u8]) -> bool {
     matches!(name, b"sh" | b"dash" | b"bash" | b"setpriv")
 }
 
-/// Whether these arguments of a shell's are those of one that becomes the server of `data`: the server's program is among them.
+/// Whether a shell with these arguments becomes the server of `data`: the server's program is among them.
 fn becomes_server(args: &[u8], data: &Path) -> bool {
     let mut words = args.split(|byte| *byte == 0).filter_map(|arg| std::str::from_utf8(arg).ok());
     words.any(|arg| Path::new(arg).file_name().is_some_and(|name| is_server(name.as_encoded_bytes())))
@@ -64,19 +64,20 @@ pub fn is_elsewhere(proc: &Path, pid: i32, data: &Path) -> bool {
         && tables().is_some_and(|(ours, theirs)| lies_elsewhere(data, &ours, &theirs))
 }
 
-/// What a process shows of whose it is.
+/// What a process shows about its owner.
 #[derive(Debug)]
 enum Seen {
-    /// A process of the server's, or what becomes it.
+    /// It is one of the server's, or becomes the server.
     Server,
-    /// It works in the data directory: the server's where the server started it.
+    /// It works in the data directory: the server's if the server started it.
     WorksThere,
-    /// Where it works cannot be seen, which matters only where the server started it.
+    /// Its working directory cannot be read, which matters only if the server started it.
     Veiled(io::Error),
+    /// It has nothing to do with the server.
     Nothing,
 }
 
-/// How a process looks (POSTGRES-P1).
+/// Inspects a process (POSTGRES-P1).
 fn seen(proc: &Path, pid: i32, of: &Server, looks: u32) -> io::Result<Seen> {
     let Some(user) = user_of(proc, pid)? else { return Ok(Seen::Nothing) };
     let place = place_of(proc, pid);
@@ -100,15 +101,16 @@ fn seen(proc: &Path, pid: i32, of: &Server, looks: u32) -> io::Result<Seen> {
     let is_told = is_server && names_data(&args, &of.data) || !is_server && becomes_server(&args, &of.data);
     match place {
         _ if is_told => Ok(Seen::Server),
-        // A server's process says in its arguments what it does, not where.
+        // The arguments of a server's process say what it does, not in which directory.
         Err(error) if is_server => Err(error),
         place => Ok(started(place)),
     }
 }
 
-/// The processes of this PostgreSQL: each server process works in its data directory, or was told to (`-D`) and has only its configuration to read
-/// before it goes there, or is still the shell that becomes it; and what it started itself there, such as an archive command. Not those of a container that have
-/// another directory under that path, nor those of another user (POSTGRES-P1). Reads nothing from the device below the data directory.
+/// The processes of this PostgreSQL. A server process works in its data directory; or has it as an argument (`-D`) and
+/// reads its configuration before it goes there; or is still the shell that becomes it. Descendants that work there
+/// count too, such as an archive command. Not counted: processes of a container with another directory under that path,
+/// and those of another user (POSTGRES-P1). Reads nothing from the device below the data directory.
 pub fn look_for_postgres(of: &Server) -> Looked {
     look_in(Path::new(PROC), of)
 }
@@ -130,11 +132,11 @@ fn look_in(proc: &Path, of: &Server) -> Looked {
     looked
 }
 
-/// Of the others those that the server started, and what they started.
+/// Adds those of the others that the server started, and their descendants.
 fn add_started(proc: &Path, others: Vec<(i32, Option<io::Error>)>, looked: &mut Looked) {
     let none = looked.found.is_empty();
     let mut born = Vec::new();
-    // Without a server nobody can be its child; of what works there it matters whether that could be found out.
+    // Without a server no process is its child. For a process that works there an error still matters.
     for (pid, veil) in others.into_iter().filter(|(_, veil)| veil.is_none() || !none) {
         match parent(proc, pid) {
             Ok(Some(by)) => born.push((pid, by, veil)),
@@ -153,15 +155,15 @@ fn add_started(proc: &Path, others: Vec<(i32, Option<io::Error>)>, looked: &mut 
     }
 }
 
-/// All of them ([`look_for_postgres`]); an error where others may have been missed.
+/// All processes of this PostgreSQL ([`look_for_postgres`]).
 ///
 /// # Errors
-/// Not all processes of the host could be looked at (no more file descriptors): that says nothing of what there is.
+/// Not all processes of the host could be inspected (no more file descriptors): there may be more.
 pub fn of_postgres(of: &Server) -> io::Result<BTreeSet<i32>> {
     look_for_postgres(of).whole()
 }
 
-/// Whether any of them is there.
+/// Whether there is any process of this PostgreSQL.
 ///
 /// # Errors
 /// As [`of_postgres`], where none was found.
@@ -169,20 +171,20 @@ pub fn postgres_runs(of: &Server) -> io::Result<bool> {
     look_for_postgres(of).any()
 }
 
-/// The words for not having been able to look.
+/// Text for a search that was not complete.
 pub fn unlooked(error: &io::Error) -> String {
     format!("could not look for processes of PostgreSQL: {error}")
 }
 
-/// The first of them: the one whose parent is none of them.
+/// The first process: its parent is none of them.
 pub fn postmaster(of: &BTreeSet<i32>) -> Option<i32> {
     of.iter().copied().find(|pid| matches!(parent(Path::new(PROC), *pid), Ok(Some(parent)) if !of.contains(&parent)))
 }
 
-/// SIGKILL to all of that PostgreSQL that can be found, also to what comes up meanwhile, until none is left. Blocks.
+/// Sends SIGKILL to all processes of that PostgreSQL that can be found, also to new ones, until none is left. Blocks.
 ///
 /// # Errors
-/// Some are left after `limit`: they wait on the device. Or it could not be looked whether any is.
+/// Some are left after `limit`: they wait for the device. Or not all processes could be inspected.
 pub fn kill_postgres(of: &Server, limit: Duration) -> Result<(), String> {
     kill_postgres_in(Path::new(PROC), of, limit)
 }
@@ -191,7 +193,7 @@ fn kill_postgres_in(proc: &Path, of: &Server, limit: Duration) -> Result<(), Str
     let begun = Instant::now();
     loop {
         let Looked { found, missed } = look_in(proc, of);
-        // Also where another process could not be looked at: that may be anybody's.
+        // Also if another process could not be inspected: that may belong to anybody.
         found.iter().for_each(|pid| signal(*pid, Signal::KILL));
         if found.is_empty() && missed.is_none() {
             return Ok(());
@@ -202,14 +204,14 @@ fn kill_postgres_in(proc: &Path, of: &Server, limit: Duration) -> Result<(), Str
             return Err(match missed {
                 None => left,
                 Some(error) if found.is_empty() => unlooked(&error),
-                Some(error) => format!("{left}, and it {}", unlooked(&error)),
+                Some(error) => format!("{left}; {}", unlooked(&error)),
             });
         }
         std::thread::sleep(LOOK_PAUSE);
     }
 }
 
-/// Waits until none of that PostgreSQL is left; says whether that was seen.
+/// Waits until no process of that PostgreSQL is left; returns whether that was seen.
 pub async fn postgres_gone(of: &Server, limit: Duration) -> bool {
     let begun = Instant::now();
     while !of_postgres(of).is_ok_and(|left| left.is_empty()) {
@@ -230,8 +232,9 @@ mod tests {
     use std::process::Stdio;
     use tokio::process::Command;
 
-    /// The user of PostgreSQL, and somebody else.
+    /// The user of PostgreSQL.
     const MANAGER: u32 = 105;
+    /// Another user.
     const STRANGER: u32 = 1000;
 
     fn user(uid: u32) -> String {
@@ -242,12 +245,12 @@ mod tests {
         Server::for_test(data, Some(&[MANAGER]))
     }
 
-    /// Whoever runs it.
+    /// With any user.
     fn anyones(data: &Path) -> Server {
         Server::for_test(data, None)
     }
 
-    /// A process as the kernel shows it, in a folder that stands in for /proc; what it is named, and where it works.
+    /// A process as the kernel shows it, in a directory in place of /proc; its name, and its working directory.
     fn shown(proc: &Path, pid: &str, name: &[u8], place: &Path) -> PathBuf {
         let of = proc.join(pid);
         std::fs::create_dir(&of).unwrap();
@@ -257,7 +260,7 @@ mod tests {
         of
     }
 
-    /// What works in the data directory may be the server's child: without its parent, nothing is known of it.
+    /// A process in the data directory may be the server's child: if its parent cannot be read, that is not known.
     #[test]
     fn a_process_whose_parent_cannot_be_read_may_be_the_servers() {
         let dir = tempfile::tempdir().unwrap();
@@ -299,25 +302,25 @@ mod tests {
 
     /// A failed inspection must not count as "no process": after "none is left" the agent gives the lease back.
     #[test]
-    fn what_cannot_be_looked_at_is_not_gone() {
+    fn a_process_that_cannot_be_inspected_is_not_gone() {
         let dir = tempfile::tempdir().unwrap();
         let (data, limit) = (Path::new("/nothing/works/here"), Duration::from_millis(20));
         assert!(kill_postgres_in(&dir.path().join("proc"), &pg(data), limit).unwrap_err().contains("could not look"));
         assert_eq!(kill_postgres_in(dir.path(), &pg(data), limit), Ok(()), "nobody is there");
-        // A process of which not all can be read.
+        // A process that can be read in part only.
         std::fs::create_dir_all(dir.path().join("7/comm")).unwrap();
         std::fs::write(dir.path().join("7/status"), user(MANAGER)).unwrap();
         symlink(data, dir.path().join("7/cwd")).unwrap();
         assert!(look_in(dir.path(), &pg(data)).whole().is_err());
         assert!(kill_postgres_in(dir.path(), &pg(data), limit).is_err());
-        // One that has ended meanwhile.
+        // It has ended meanwhile.
         std::fs::remove_dir_all(dir.path().join("7/comm")).unwrap();
         assert_eq!(look_in(dir.path(), &pg(data)).whole().unwrap(), BTreeSet::new());
     }
 
-    /// Whoever may start a process on this host could keep PostgreSQL from being ended with its lease else.
+    /// Else any user of this host could keep PostgreSQL from being ended with its lease.
     #[test]
-    fn what_can_be_found_is_ended_beside_what_cannot_be_looked_at() {
+    fn processes_are_ended_even_if_others_cannot_be_inspected() {
         let (dir, data) = (tempfile::tempdir().unwrap(), Path::new("/srv/pg/data"));
         let mut server = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let pid = server.id().cast_signed();
@@ -339,10 +342,10 @@ mod tests {
         assert!(why.contains("1 processes of PostgreSQL are left") && why.contains("process 7: "), "{why}");
     }
 
-    /// POSTGRES-P1: `ln -s /bin/sh postgres`, or a process that shows nothing of itself, keeps no host from its
+    /// POSTGRES-P1: another user's `ln -s /bin/sh postgres`, or a process that shows nothing, does not prevent a
     /// takeover.
     #[test]
-    fn what_another_user_runs_is_not_the_server_unless_the_server_started_it() {
+    fn a_process_of_another_user_is_not_the_server_unless_the_server_started_it() {
         let (dir, data) = (tempfile::tempdir().unwrap(), Path::new("/srv/pg/data"));
         let strangers = |pid: &str, name: &[u8], place: &Path| {
             let of = shown(dir.path(), pid, name, place);
@@ -366,11 +369,11 @@ mod tests {
         assert_eq!(look_in(dir.path(), &pg(data)).whole().unwrap(), BTreeSet::from([7, 11]));
         assert!(
             look_in(dir.path(), &anyones(data)).missed.is_some(),
-            "its user is not known: anybody may be the server"
+            "the user of PostgreSQL is not known: a process of any user may be the server"
         );
     }
 
-    /// Root without CAP_SYS_PTRACE reads names and arguments, and not where a process works.
+    /// Root without CAP_SYS_PTRACE reads names and arguments, but not the working directory.
     #[test]
     fn a_server_whose_place_cannot_be_seen_is_not_gone() {
         let (dir, data) = (tempfile::tempdir().unwrap(), Path::new("/srv/pg/data"));
@@ -385,7 +388,7 @@ mod tests {
         veiled("5", b"cron", "cron\0", "1");
         assert!(!look_in(dir.path(), &pg(data)).any().unwrap(), "neither is a server, nor started by one");
         veiled("8", b"postgres", "postgres: checkpointer \0", "7");
-        assert!(look_in(dir.path(), &pg(data)).any().is_err(), "whose it is cannot be told");
+        assert!(look_in(dir.path(), &pg(data)).any().is_err(), "its data directory is not known");
         std::fs::remove_dir_all(dir.path().join("8")).unwrap();
         veiled("7", b"postgres", "postgres\0-D\0/srv/pg/data\0", "1");
         assert_eq!(look_in(dir.path(), &pg(data)).whole().unwrap(), BTreeSet::from([7]));
@@ -395,17 +398,17 @@ mod tests {
 
     /// The kernel cuts a name at fifteen bytes, in the middle of a character if need be.
     #[test]
-    fn a_name_that_is_no_text_hides_nobody() {
+    fn a_name_that_is_not_utf8_hides_no_process() {
         let (dir, data) = (tempfile::tempdir().unwrap(), Path::new("/srv/pg/data"));
         shown(dir.path(), "7", b"postgres", data);
         shown(dir.path(), "8", b"aaaaaaaaaaaaaa\xc3", Path::new("/"));
-        // An archive command of 7's.
+        // An archive command of process 7.
         let archive = shown(dir.path(), "9", b"archive-archiv\xc3", data);
         std::fs::write(archive.join("stat"), b"9 (archive-archiv\xc3) S 7 7 7 0 -1 4194304 0").unwrap();
         assert_eq!(look_in(dir.path(), &pg(data)).whole().unwrap(), BTreeSet::from([7, 9]));
     }
 
-    /// The kernel does not show a path of more than four KiB. In one of it works somebody else.
+    /// The kernel does not show a path of more than four KiB. Another process works in one.
     #[test]
     fn a_place_too_long_to_be_shown_is_not_the_data_directory() {
         let dir = tempfile::tempdir().unwrap();
@@ -426,9 +429,9 @@ mod tests {
         assert!(matches!(looked.unwrap(), Seen::Nothing));
     }
 
-    /// In the middle of an exec a process shows no arguments. Not to be taken for one that is not there: "none is left" lets the lease go.
+    /// During an exec a process shows no arguments. It must not count as gone: the lease would be given back.
     #[test]
-    fn what_just_becomes_the_server_is_not_gone() {
+    fn a_process_that_just_becomes_the_server_is_not_gone() {
         let (dir, data) = (tempfile::tempdir().unwrap(), Path::new("/srv/pg/data"));
         let of = shown(dir.path(), "7", b"postgres", Path::new("/"));
         let shows = |file: &str, text: &str| std::fs::write(of.join(file), text).unwrap();
@@ -437,7 +440,7 @@ mod tests {
         let why = look_in(dir.path(), &pg(data)).whole().unwrap_err().to_string();
         assert!(why.contains("process 7: shows no arguments"), "{why}");
         assert!(words_of(dir.path(), 7, "cmdline", 1).is_err());
-        // Ended and not reaped; ending; one of the kernel's own.
+        // Ending; ended and not reaped; a process of the kernel.
         for stat in [
             "7 (postgres) R 1 7 7 0 -1 4194308 0",
             "7 (postgres) Z 1 7 7 0 -1 4194304 0",
@@ -482,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_that_becomes_the_server_is_told_by_its_arguments() {
+    fn a_shell_that_becomes_the_server_is_recognised_by_its_arguments() {
         let data = Path::new("/srv/pg/data");
         let script = "sh\0-c\0exec \"$0\" \"$@\"\0";
         for (args, becomes) in [
@@ -515,11 +518,11 @@ mod tests {
     const LENT: &str = "90 80 0:61 / / rw - overlay overlay rw\n91 90 7:0 /data /srv/pg/data rw - ext4 /dev/loop0 rw\n";
 
     #[test]
-    fn a_path_is_another_place_where_another_device_lies_under_it() {
+    fn a_path_on_another_device_is_another_place() {
         let elsewhere = |theirs: &str| lies_elsewhere(Path::new("/srv/pg/data"), HOST.as_bytes(), theirs.as_bytes());
         assert!(elsewhere(CONTAINER) && elsewhere("90 80 0:61 / / rw - overlay overlay rw\n"));
         assert!(!elsewhere(HOST) && !elsewhere(LENT));
-        assert!(!elsewhere("") && !elsewhere("?\n"), "it does not say");
+        assert!(!elsewhere("") && !elsewhere("?\n"), "the table does not show it");
     }
 
     #[test]
@@ -539,12 +542,12 @@ mod tests {
         let archive = shown(dir.path(), "12", b"archive", data);
         std::fs::write(archive.join("stat"), "12 (archive) S 8 8 8 0 -1 4194304 0").unwrap();
         shows("8", "pid:[2]", CONTAINER);
-        assert_eq!(found(), BTreeSet::from([7, 8, 9, 10, 11, 12]), "of ourselves nothing is known");
+        assert_eq!(found(), BTreeSet::from([7, 8, 9, 10, 11, 12]), "the own namespace is not known");
         shows("self", "pid:[1]", HOST);
-        // Process numbers of the host's, whatever it has mounted; a container that has the host's files.
+        // A process with the host's process numbers, and a container with the host's files.
         shows("9", "pid:[1]", CONTAINER);
         shows("10", "pid:[3]", LENT);
-        // And a process whose mount table cannot be read.
+        // A process whose mount table cannot be read.
         shows("11", "pid:[4]", CONTAINER);
         std::fs::remove_file(dir.path().join("11/mountinfo")).unwrap();
         assert_eq!(found(), BTreeSet::from([7, 9, 10, 11]));

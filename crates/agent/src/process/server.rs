@@ -1,4 +1,4 @@
-//! Which PostgreSQL is meant: its data directory, the users that may run it, and its program.
+//! How one PostgreSQL of this host is recognised: its data directory, the users that may run it, and its program.
 
 use crate::config::DatabaseConfig;
 use rustix::process::geteuid;
@@ -6,23 +6,23 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where the users of this host are listed.
+/// The list of this host's users.
 const PASSWD: &str = "/etc/passwd";
 
-/// What the kernel appends to the path of a program that runs and whose file is there no more.
+/// What the kernel appends to the path of a program whose file was removed.
 const DELETED: &str = " (deleted)";
 
 /// One PostgreSQL of this host.
 ///
-/// A server refuses to run as another user than the one that its data directory belongs to, so that its user tells it
-/// from what only bears its name. Its program is a second sign of it, beside the name of a process, and is never asked
-/// for to leave one out: a server that was not found would have another one started beside it.
+/// A server refuses to run as another user than the owner of its data directory. So its user distinguishes it from
+/// other processes of its name. Its program is a second sign, beside the name of a process: either is enough, because
+/// another server would be started beside one that was not found.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// Its data directory.
     pub data: PathBuf,
     program: Option<PathBuf>,
-    /// Real uids; `None` where the user is not known: then whoever runs it is taken for it.
+    /// Real uids; `None` if the user is not known: then the processes of all users count.
     users: Option<BTreeSet<u32>>,
 }
 
@@ -34,7 +34,7 @@ impl Server {
         Self {
             data: settings.data.clone(),
             program: settings.bin_dir.join("postgres").canonicalize().ok(),
-            // Root's are those that become it.
+            // A process of root may become the server.
             users: uid.map(|uid| [uid, 0, geteuid().as_raw()].into()),
         }
     }
@@ -45,12 +45,12 @@ impl Server {
         Self { data: data.into(), program: None, users: users.map(|users| users.iter().copied().collect()) }
     }
 
-    /// Whether its user is known; else everybody's processes are taken for it that look like it.
+    /// Whether its user is known. If not, processes of all users count that look like it.
     pub fn has_user(&self) -> bool {
         self.users.is_some()
     }
 
-    /// Whether a process of this user can be one of it.
+    /// Whether a process of this user can belong to it.
     pub fn may_run_as(&self, uid: u32) -> bool {
         self.users.as_ref().is_none_or(|users| users.contains(&uid))
     }
@@ -74,7 +74,7 @@ impl Server {
     /// Whether its data directory belongs to a user whose processes are looked for. Reads from the device.
     ///
     /// # Errors
-    /// It does not, or could not be looked at.
+    /// It does not, or its owner could not be read.
     pub fn owns_its_data(&self, user: &str) -> Result<(), String> {
         let data = self.data.display();
         let owner = std::fs::metadata(&self.data).map_err(|error| format!("{data}: {error}"))?.uid();

@@ -1,5 +1,5 @@
-//! What the kernel shows of processes. Names are bytes: it cuts them in the middle of a character. Whoever cannot be looked at keeps nobody else from being found, for
-//! any user of the host may start such a one.
+//! The kernel's table of processes. Names are bytes: the kernel cuts them in the middle of a character. A process that
+//! cannot be inspected does not keep others from being found: any user of the host may start such a process.
 
 use super::server::Server;
 use rustix::io::Errno;
@@ -12,15 +12,17 @@ use std::time::Duration;
 /// The kernel's process table as files.
 pub(super) const PROC: &str = "/proc";
 
-/// How often a process that is just becoming another program is looked at before nothing is known of it, and the pause between; it takes less than a millisecond.
+/// How often a process that is just becoming another program is inspected. It takes less than a millisecond.
 const BECOMING_LOOKS_MAX: u32 = 50;
+
+/// Pause between two of these looks.
 const BECOMING_PAUSE: Duration = Duration::from_millis(1);
 
 /// The unit of times in a process's `stat`: a hundredth of a second.
 const TICK_NS: u64 = 10_000_000;
 
-/// In the flags of a process's `stat`: one of the kernel's own (PF_KTHREAD), or one that is ending (PF_EXITING, which has let go of its memory first and goes
-/// on being found by where it works until it has let go of its files): neither has arguments.
+/// Flags in a process's `stat` of processes without arguments: the kernel's own (PF_KTHREAD), and those that are ending
+/// (PF_EXITING: memory is released first, and the working directory is shown until the files are released).
 const NO_MEMORY: u64 = 0x0020_0000 | 0x4;
 
 /// The result of a search among all processes of the host.
@@ -60,7 +62,8 @@ impl Looked {
         self.missed.get_or_insert_with(|| io::Error::new(error.kind(), format!("process {pid}: {error}{what_to_do}")));
     }
 
-    /// How often the next process is looked at at most: many of which nothing is to be known must not make a look, and with it a SIGKILL, late.
+    /// How often the next process is inspected at most: many processes that show nothing must not delay a search, and
+    /// with it a SIGKILL.
     pub(super) fn looks(&self) -> u32 {
         if self.missed.is_none() { BECOMING_LOOKS_MAX } else { 1 }
     }
@@ -70,20 +73,21 @@ impl Looked {
 fn of_living<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(found) => Ok(Some(found)),
-        // The second: of a process that has ended and was not reaped yet.
+        // A process that has ended and was not reaped yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
-        // Not to be allowed to look says nothing of what is there: root without CAP_SYS_PTRACE, or a security module.
+        // A process that may not be inspected may be anything: root lacks CAP_SYS_PTRACE, or a security module forbids
+        // it.
         Err(error) => Err(error),
     }
 }
 
-/// Under `hidepid` /proc leaves out what a reader may not look at, as if it were not there: the first process too,
-/// which every host has. Root alone has to see them all.
+/// The error if /proc hides processes. With `hidepid` it leaves out those that the reader may not inspect, also the
+/// first process, which every host has. Only root has to see all of them.
 fn hidden(found: &[i32], root: bool) -> Option<io::Error> {
     (root && !found.contains(&1)).then(|| {
         io::Error::other(
-            "/proc does not show process 1, expected all processes of the host: give the agent CAP_SYS_PTRACE, or mount /proc without hidepid",
+            "/proc: found no process 1, expected all processes of the host: give the agent CAP_SYS_PTRACE, or mount /proc without hidepid",
         )
     })
 }
@@ -107,8 +111,8 @@ pub(super) fn pids(proc: &Path, missed: &mut Option<io::Error>) -> Vec<i32> {
     found
 }
 
-/// A field of a process's `stat`, counted from behind its name: 0 the state, 1 the parent, 6 the flags. `None` of one
-/// that has ended.
+/// A field of a process's `stat`, counted from the one after its name: 0 the state, 1 the parent, 6 the flags, 19 the
+/// start. `None` if the process has ended.
 fn stat_field(proc: &Path, pid: i32, field: usize) -> io::Result<Option<String>> {
     let Some(text) = of_living(std::fs::read(proc.join(pid.to_string()).join("stat")))? else { return Ok(None) };
     // The second field is the program's name in brackets and may hold blanks.
@@ -116,20 +120,20 @@ fn stat_field(proc: &Path, pid: i32, field: usize) -> io::Result<Option<String>>
     Ok(text.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(field).map(str::to_string)))
 }
 
-/// `None` of a process that has ended.
+/// The parent of a process; `None` if it has ended.
 pub(super) fn parent(proc: &Path, pid: i32) -> io::Result<Option<i32>> {
     Ok(stat_field(proc, pid, 1)?.and_then(|parent| parent.parse().ok()))
 }
 
-/// Whether a process has memory of its own: it lives, is not ending, and is none of the kernel's.
+/// Whether a process has its own memory: it lives, is not ending, and does not belong to the kernel.
 fn has_memory(proc: &Path, pid: i32) -> io::Result<bool> {
     let lives = stat_field(proc, pid, 0)?.is_some_and(|state| !matches!(state.as_str(), "Z" | "X"));
     let flags = stat_field(proc, pid, 6)?.and_then(|flags| flags.parse::<u64>().ok());
     Ok(lives && flags.is_some_and(|flags| flags & NO_MEMORY == 0))
 }
 
-/// The user that started a process (its real uid, which a set-uid program does not change); `None` of one that has
-/// ended. Everybody may read it of everybody.
+/// The user that started a process (its real uid, which a set-uid program does not change); `None` if it has ended.
+/// Every user may read it for every process.
 pub(super) fn user_of(proc: &Path, pid: i32) -> io::Result<Option<u32>> {
     let Some(text) = of_living(std::fs::read(proc.join(pid.to_string()).join("status")))? else { return Ok(None) };
     let text = String::from_utf8_lossy(&text);
@@ -137,7 +141,7 @@ pub(super) fn user_of(proc: &Path, pid: i32) -> io::Result<Option<u32>> {
     uid.map(Some).ok_or_else(|| io::Error::other("its status shows no Uid"))
 }
 
-/// The name of a process; `None` of one that has ended.
+/// The name of a process; `None` if it has ended.
 pub(super) fn name_of(proc: &Path, pid: i32) -> io::Result<Option<Vec<u8>>> {
     let name = of_living(std::fs::read(proc.join(pid.to_string()).join("comm")))?;
     Ok(name.map(|name| name.trim_ascii_end().to_vec()))
@@ -176,9 +180,9 @@ pub(super) fn words_of(proc: &Path, pid: i32, what: &str, looks: u32) -> io::Res
     Err(io::Error::other("shows no arguments: neither running a program nor ended"))
 }
 
-/// Processes with `name=value` in their environment: what a program started, and what that started, until one of them
-/// changes it. One that began before `since_ns` of CLOCK_BOOTTIME, or that another user runs who may not run this
-/// PostgreSQL, is none of them: that it cannot be looked at matters to nobody.
+/// Processes with `name=value` in their environment: the descendants of a program that was started with it, until one
+/// of them changes it. A process that cannot be inspected is ignored if it began before `since_ns` of CLOCK_BOOTTIME,
+/// or if its user may not run this PostgreSQL.
 pub fn of_mark(of: &Server, name: &str, value: &str, since_ns: u64) -> Looked {
     of_mark_in(Path::new(PROC), of, &format!("{name}={value}"), since_ns)
 }
@@ -191,7 +195,7 @@ fn of_mark_in(proc: &Path, of: &Server, mark: &str, since_ns: u64) -> Looked {
                 looked.found.insert(pid);
             }
             Ok(_) => {}
-            // Without root everything that it started is of its own user, and can be looked at.
+            // Without root all descendants have the agent's own user, and can be inspected.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !root => {}
             Err(error) => match may_be_marked(proc, pid, of, since_ns) {
                 Ok(false) => {}
@@ -203,18 +207,18 @@ fn of_mark_in(proc: &Path, of: &Server, mark: &str, since_ns: u64) -> Looked {
     looked
 }
 
-/// Whether a process of which nothing else is known can have been started by a program of this PostgreSQL's that began
-/// at `since_ns`.
+/// Whether a process that cannot be inspected may descend from a program that was started for this PostgreSQL at
+/// `since_ns`.
 fn may_be_marked(proc: &Path, pid: i32, of: &Server, since_ns: u64) -> io::Result<bool> {
     let Some(user) = user_of(proc, pid)? else { return Ok(false) };
     let Some(ticks) = stat_field(proc, pid, 19)?.and_then(|ticks| ticks.parse::<u64>().ok()) else { return Ok(true) };
-    // The kernel cuts off what is below a tick.
+    // The kernel rounds down to a tick.
     let began_by = ticks.saturating_add(1).saturating_mul(TICK_NS);
     Ok(of.may_run_as(user) && began_by >= since_ns)
 }
 
-/// Processes with `word` at the beginning of one of their arguments, and this name. One that cannot be looked at is
-/// left out: nothing may be concluded from its absence.
+/// Processes with `word` at the beginning of one of their arguments, and this name. Those that cannot be inspected are
+/// left out: nothing may be concluded from an absence.
 pub fn of_name(name: &str, word: &str) -> Vec<i32> {
     let proc = Path::new(PROC);
     let fits = |pid: &i32| {
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_is_there_whatever_could_not_be_looked_at() {
+    fn processes_that_were_found_exist_even_if_others_could_not_be_inspected() {
         let missed = || Some(io::Error::other("no"));
         assert!(Looked { found: BTreeSet::from([7]), missed: missed() }.any().unwrap());
         assert!(Looked { found: BTreeSet::from([7]), missed: missed() }.whole().is_err());
@@ -252,7 +256,7 @@ mod tests {
         assert!(!Looked::default().any().unwrap());
     }
 
-    /// Not to be allowed to look is not "it has ended".
+    /// A process that may not be inspected has not ended.
     #[test]
     fn only_an_end_is_an_end() {
         for (errno, ended) in [
@@ -271,7 +275,7 @@ mod tests {
         assert!(hidden(&[1, 7], true).is_none() && hidden(&[7], false).is_none());
     }
 
-    /// An error on the way to "it shows no arguments, so it has ended" is no end either.
+    /// If its state cannot be read, a process without arguments has not ended either.
     #[test]
     fn a_state_that_cannot_be_read_is_not_an_end() {
         let dir = tempfile::tempdir().unwrap();
@@ -283,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_of_the_user_that_started_it() {
+    fn a_process_belongs_to_the_user_that_started_it() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("7")).unwrap();
         // A set-uid program of root's, started by user 1000.
@@ -294,7 +298,7 @@ mod tests {
         assert_eq!(user_of(Path::new(PROC), own).unwrap(), Some(rustix::process::getuid().as_raw()));
     }
 
-    /// Looked at without a pause through many an exec: the old program's or the new one's, never none.
+    /// During an exec the arguments of the old or of the new program are found, never none.
     #[tokio::test]
     async fn arguments_are_seen_through_an_exec() {
         for exec in 0..200 {
@@ -318,7 +322,7 @@ mod tests {
     /// Leftovers of a start are ended even if another process of the host cannot be inspected, and the result is not
     /// "none is left".
     #[test]
-    fn a_mark_is_found_beside_what_cannot_be_looked_at() {
+    fn a_mark_is_found_beside_a_process_that_cannot_be_inspected() {
         let dir = tempfile::tempdir().unwrap();
         for (pid, name) in [("7", &b"sh"[..]), ("8", b"sh"), ("9", b"aaaaaaaaaaaaaa\xc3")] {
             let of = dir.path().join(pid);
@@ -334,14 +338,14 @@ mod tests {
         assert_eq!(looked.found, BTreeSet::from([8]));
         let why = looked.whole().unwrap_err().to_string();
         assert!(why.contains("shows no arguments"), "{why}");
-        // It began five seconds after the boot: before a start that was given later. Or it is somebody's.
+        // It began five seconds after the boot: before a later start. Or it belongs to another user.
         let s = 1_000_000_000;
         let of = |users: &[u32]| Server::for_test(Path::new("/srv/pg/data"), Some(users));
         for (users, since, whole) in [(1000, 6 * s, true), (1000, 5 * s, false), (105, 5 * s, true), (1000, 0, false)] {
             let looked = of_mark_in(dir.path(), &of(&[users]), "START=1 2", since);
             assert_eq!(looked.whole().is_ok(), whole, "{users} since {since}");
         }
-        // By a name that is no text nothing else is told either.
+        // A name that is not UTF-8 changes nothing.
         std::fs::remove_dir_all(dir.path().join("7")).unwrap();
         let why = of_mark_in(dir.path(), &anyones(), "START=1 2", 0).whole().unwrap_err().to_string();
         assert!(why.starts_with("process 9: shows no arguments"), "{why}");
@@ -350,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn many_that_show_nothing_do_not_make_a_look_late() {
+    fn many_processes_that_show_nothing_do_not_delay_a_search() {
         let dir = tempfile::tempdir().unwrap();
         for pid in 100..300 {
             let of = dir.path().join(pid.to_string());
@@ -362,7 +366,7 @@ mod tests {
         }
         let begun = Instant::now();
         assert!(of_mark_in(dir.path(), &anyones(), "START=1", 0).missed.is_some());
-        // Each to its end would take more than ten seconds.
+        // All looks at each of them would take more than ten seconds.
         assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     }
 }

@@ -1,15 +1,24 @@
-//! The task against a host of memory: what is asked of it, in which order, and what is seen over HTTP meanwhile.
+//! The task with a host in memory: the calls that it makes, their order, and its answers over HTTP meanwhile.
 
 use super::*;
 use crate::config::WatchdogMode;
-use crate::host::NotDone;
-use crate::machine::{AttachEnd, AttachView, Found, Role, Stop};
+use crate::host::{NotDone, PoolUsers};
+use crate::machine::{AttachEnd, AttachView, DatabaseView, Found, LeaseView, Role, Stop};
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+#[path = "switchover_tests.rs"]
+mod switchovers;
 
 #[derive(Debug, Default)]
 struct World {
-    /// Who holds the lease, and its epoch.
+    /// Owner of the lease, and its epoch.
     lease: Option<(String, u64)>,
+    /// No gateway answers.
+    no_gateway: bool,
+    /// What an earlier agent left.
+    found: Found,
     attached: Option<AttachView>,
     ended: Option<AttachEnd>,
     mounted: bool,
@@ -17,14 +26,17 @@ struct World {
     refuse_import: bool,
     /// Why PostgreSQL is not started.
     refuse_start: Option<String>,
-    /// Who has the pool open before a switchover, and what keeps it from being exported.
+    /// Processes that have the pool open before a switchover.
     openers: Vec<String>,
+    /// How often they were looked for: at each try of a switchover.
+    looked: u32,
+    /// Reason why the pool is not exported.
     in_use: Option<String>,
-    /// What of PostgreSQL does not lie on the set.
+    /// Text about files that do not lie on the set.
     off_set: String,
-    /// What is there and is somebody else's.
+    /// Something of another owner that already exists.
     foreign: Option<String>,
-    /// PostgreSQL as told last to the watchdog.
+    /// PostgreSQL may run, by the last sign of life.
     may_run: bool,
     /// The machine's watchdog is asked to count.
     guarded: bool,
@@ -51,11 +63,12 @@ impl Fake {
 
 impl Host for Fake {
     async fn found(&self) -> Result<Found, String> {
-        self.world(|world| world.foreign.clone().map_or(Ok(Found::default()), Err))
+        self.world(|world| world.foreign.clone().map_or(Ok(world.found), Err))
     }
 
     async fn lease(&self) -> LeaseView {
         self.world(|world| match &world.lease {
+            _ if world.no_gateway => LeaseView::Unreachable,
             None => LeaseView::Free,
             Some((owner, epoch)) => {
                 let (remaining, ttl) = (Duration::from_secs(3), Duration::from_secs(3));
@@ -131,8 +144,11 @@ impl Host for Fake {
         })
     }
 
-    async fn openers(&self) -> Vec<String> {
-        self.world(|world| world.openers.clone())
+    async fn openers(&self) -> PoolUsers {
+        self.world(|world| {
+            world.looked += 1;
+            PoolUsers { staying: world.openers.clone(), leaving: Vec::new() }
+        })
     }
 
     async fn export(&self, hard: bool) -> Result<(), NotDone> {
@@ -327,8 +343,8 @@ async fn commands_of_this_host_go_over_the_socket_alone() {
     assert_eq!(refused.code, 403, "{refused:?}");
     assert!(refused.words().contains("--token-file") && refused.words().contains("as root"), "{}", refused.words());
     let seen: View = serde_json::from_str(&lab.get("/status").await.1).unwrap();
-    assert!(!seen.paused && seen.socket == lab.socket, "{seen:?}");
-    assert_eq!(pause(&seen.socket).await.code, 200);
+    assert!(!seen.paused && seen.added.socket == lab.socket, "{seen:?}");
+    assert_eq!(pause(&seen.added.socket).await.code, 200);
     assert!(serde_json::from_str::<View>(&lab.get("/status").await.1).unwrap().paused);
     assert_eq!(lab.post("/resume", serde_json::json!({})).await.0, 200);
     lab.end().await;
@@ -378,7 +394,8 @@ async fn a_pause_outlives_the_agent_and_leaves_postgresql_alone() {
     assert!(lab.fake.world(|world| world.running && world.may_run && world.left_alone));
 }
 
-/// A file system that a person mounted there, or a pool that was there before: an agent that starts is no reason to stop what stands on it.
+/// A file system that a person mounted there, or a pool that was there before: an agent that starts is no reason to
+/// stop what stands on it.
 #[tokio::test]
 async fn what_is_not_ours_is_named_and_left_alone() {
     let fake = Fake::default();
@@ -423,7 +440,8 @@ async fn a_watchdog_that_is_required_and_not_there_gives_the_lease_back() {
     }
 }
 
-/// A host that could not import the pool leaves the lease to others, whoever asks it, and says so; it takes over once it can.
+/// A host that could not import the pool leaves the lease to others, also if it is ordered to take over, and says so.
+/// It takes over once it can.
 #[tokio::test]
 async fn a_host_that_cannot_take_over_takes_no_lease() {
     let fake = Fake::default();
@@ -450,7 +468,8 @@ async fn a_host_that_cannot_take_over_takes_no_lease() {
     lab.end().await;
 }
 
-/// It would be refused at each try: others first, and then a pause that grows. Restarts in place would only be three refusals more.
+/// It would be refused at each try: others first, and then a pause that grows. Restarts in place would only be three
+/// refusals more.
 #[tokio::test]
 async fn a_start_that_is_refused_is_not_tried_hot() {
     let fake = Fake::default();
@@ -473,7 +492,7 @@ async fn a_start_that_is_refused_is_not_tried_hot() {
     assert_eq!(lab.did(), Vec::<String>::new());
 }
 
-/// ONSET-L2: it goes on, and everybody is told.
+/// ONSET-L2: PostgreSQL goes on, and it is reported.
 #[tokio::test]
 async fn a_primary_that_is_not_all_on_the_set_goes_on_and_is_told_about() {
     let mut lab = lab(Fake::default(), |_| {}).await;
@@ -500,58 +519,47 @@ async fn a_primary_that_is_not_all_on_the_set_goes_on_and_is_told_about() {
     lab.end().await;
 }
 
-/// Somebody stands in the pool: that is said before anything is stopped. Whoever comes after the look sends PostgreSQL back to where it was.
+/// PostgreSQL is not left without its agent because another program listens at its port. A first start is refused.
 #[tokio::test]
-async fn a_switchover_with_the_pool_in_use_ends_where_it_began() {
-    let dir = tempfile::tempdir().unwrap();
-    let there = Fake::default();
-    there.world(|world| world.lease = Some(("db1".into(), 1)));
-    let mut other = lab(there, |config| {
-        config.name = "db2".into();
-        config.peers.0.clear();
-    })
-    .await;
-    let begun = std::time::Instant::now();
-    while !other.get("/status").await.1.contains("\"cluster_answers\":true") {
-        assert!(begun.elapsed() < Duration::from_secs(30));
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    let address = other.address.clone();
-    let mut lab = lab(Fake::default(), |config| {
-        config.peers.0 = [("db2".to_string(), address)].into();
-    })
-    .await;
-    lab.state("primary").await;
-    assert_eq!(lab.did(), UP);
-    lab.fake.world(|world| world.openers = vec!["bash (pid 7) works in /srv/pg".into()]);
-    let (code, why) = lab.post("/switchover", serde_json::json!({})).await;
-    assert!(code == 412 && why.contains("bash (pid 7) works in /srv/pg"), "{code}: {why}");
-    assert_eq!(lab.did(), Vec::<String>::new());
-    lab.fake.world(|world| {
-        world.openers.clear();
-        world.in_use = Some("/srv/pg is in use: bash (pid 8)".into());
+async fn a_port_that_is_taken_ends_only_an_agent_that_has_nothing_to_do() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = taken.local_addr().unwrap();
+    let fake = Fake::default();
+    let refused = listen::tcp(address, &fake).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
+    fake.world(|world| world.found.attach = true);
+    let mut late = listen::tcp(address, &fake).await.unwrap();
+    // What is there and is somebody else's is told by the agent itself.
+    fake.world(|world| (world.found.attach, world.foreign) = (false, Some("/srv/pg: found /dev/sda1".into())));
+    assert!(listen::tcp(address, &fake).await.is_ok());
+    drop(taken);
+    let asks = tokio::spawn(async move {
+        loop {
+            match tokio::net::TcpStream::connect(address).await {
+                Ok(socket) => return socket,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
     });
-    assert_eq!(lab.post("/switchover", serde_json::json!({})).await.0, 200);
-    let begun = std::time::Instant::now();
-    while !lab.get("/status").await.1.contains("PostgreSQL started again: /srv/pg is in use: bash (pid 8)") {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{}", lab.get("/status").await.1);
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    lab.state("primary").await;
-    let did = lab.did();
-    let down = ["checkpoint", "stop Fast", "hook Standby", "export", "start", "first write", "hook Primary"];
-    let mut sorted = (did.clone(), down.map(String::from).to_vec());
-    sorted.0.sort();
-    sorted.1.sort();
-    assert_eq!(sorted.0, sorted.1, "{did:?}");
-    assert!(lab.get("/history").await.1.contains("\"event\":\"switchover-refused\""));
-    lab.fake.world(|world| world.in_use = None);
-    lab.end().await;
-    other.end().await;
-    drop(dir);
+    let limit = Duration::from_secs(30);
+    tokio::time::timeout(limit, axum::serve::Listener::accept(&mut late)).await.expect("it listens once it can");
+    asks.await.unwrap();
 }
 
-/// A setting that names a log or a device by mistake is told, and not read to its end.
+/// A token file that is gone is no reason to leave PostgreSQL without its agent.
+#[tokio::test]
+async fn an_agent_with_something_to_do_goes_on_without_its_token() {
+    let fake = Fake::default();
+    let mut config = AgentConfig::default();
+    config.http.token_file = Some("/nonexistent/agent.token".into());
+    assert!(token_of(&config, &fake).await.unwrap_err().to_string().contains("/nonexistent/agent.token"));
+    fake.world(|world| world.found.database = true);
+    assert_eq!(token_of(&config, &fake).await.unwrap(), None);
+    config.http.token_file = None;
+    assert_eq!(token_of(&config, &Fake::default()).await.unwrap(), None);
+}
+
+/// A setting that names a log or a device by mistake is reported, and the file is not read to its end.
 #[test]
 fn a_token_is_read_with_a_bound() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! The kernel's watchdog device (`/dev/watchdog`): open, set the timeout, feed, close. Decides nothing.
 
-// Two questions and one word to the kernel by ioctl, of whose arguments the types are the kernel's (linux/watchdog.h). Nothing else here is unsafe.
+// Two questions and one word to the kernel by ioctl, of whose arguments the types are the kernel's (linux/watchdog.h).
+// Nothing else here is unsafe.
 #![expect(unsafe_code, reason = "ioctl takes it")]
 
 use rustix::ioctl::{Getter, Opcode, Updater, ioctl, opcode};

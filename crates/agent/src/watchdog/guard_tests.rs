@@ -1,4 +1,5 @@
-//! The guard over a device of memory, which is held to the same contract as the kernel's: HOLDFAST_TEST_WATCHDOG=/dev/watchdog asks that one, on a machine that may be reset.
+//! The guard over a device of memory, which is held to the same contract as the kernel's:
+//! HOLDFAST_TEST_WATCHDOG=/dev/watchdog asks that one, on a machine that may be reset.
 
 use super::super::device::Device;
 use super::super::{Sign, Signs};
@@ -45,7 +46,7 @@ impl Kennel for Fake {
             if dog.missing || dog.fires_ns.is_some() {
                 return Err("/dev/watchdog: busy".to_string());
             }
-            // What a driver has where nobody says otherwise.
+            // The default of a driver.
             dog.timeout_s = 60;
             dog.fires_ns = Some(dog.now_ns + 60 * S);
             dog.opened += 1;
@@ -75,7 +76,7 @@ impl Dog for Fake {
     }
 }
 
-/// What the guard takes for granted of any device.
+/// Properties that the guard expects of any device.
 fn holds(kennel: &impl Kennel, wait: impl Fn(u64)) {
     let mut dog = kennel.open().unwrap();
     assert!(kennel.open().is_err(), "one at a time");
@@ -86,7 +87,7 @@ fn holds(kennel: &impl Kennel, wait: impl Fn(u64)) {
         dog.feed().unwrap();
     }
     dog.let_go().unwrap();
-    // It counts no more: whoever asks here is still there.
+    // It no longer counts: this process is not reset.
     wait(4 * S);
     let dog = kennel.open().unwrap();
     dog.let_go().unwrap();
@@ -160,7 +161,8 @@ fn its_timeout_is_two_thirds_of_a_lease() {
     assert!(timeout_s(0).is_err());
 }
 
-/// GUARD-G1: whatever the age of the last renewal is, it fires before the lease ends, and not before PostgreSQL had the time that AGENT-A3 gives it.
+/// GUARD-G1: whatever the age of the last renewal is, it fires before the lease ends, and not before PostgreSQL had the
+/// time that AGENT-A3 gives it.
 #[test]
 fn it_fires_before_the_lease_ends_for_others_and_not_early() {
     for renewals in 1..20_u64 {
@@ -258,7 +260,8 @@ fn leases_that_become_shorter_shorten_the_timeout() {
     assert_eq!(lab.fake.of(|dog| dog.timeout_s), 2);
 }
 
-/// GUARD-G1: to set the timeout feeds it too. A device that took less than it was asked for was asked again each second, whatever the lease was.
+/// GUARD-G1: to set the timeout feeds it too. A device that took less than it was asked for was asked again each
+/// second, whatever the lease was.
 #[test]
 fn a_device_that_takes_less_than_it_is_asked_for_fires_as_any_other() {
     let fake = Fake::default();
@@ -280,11 +283,12 @@ fn what_is_shown_is_read_again() {
     assert_eq!(Shown::parse("armed 2"), None, "cut short");
 }
 
-/// The agent writes its signs beside, at the same time: seen in a virtual machine, where what the helper had to say was lost for as long as it lived.
+/// The agent writes its signs at the same time. Seen in a virtual machine: a file of both lost the helper's report for
+/// as long as it lived.
 #[test]
-fn what_is_shown_does_not_meet_the_agents_signs() {
+fn the_helpers_report_has_its_own_file() {
     let dir = tempfile::tempdir().unwrap();
-    // Where both wrote once. As a directory, so that whoever writes there cannot.
+    // Both wrote to this file once. As a directory it refuses every write.
     std::fs::create_dir(dir.path().join("watchdog.new")).unwrap();
     Signs::new(dir.path()).give(Sign { at_ns: 1, may_run_until_ns: 2, ttl_ms: TTL_MS, guarded: true });
     assert!(dir.path().join("watchdog").is_file());

@@ -1,14 +1,17 @@
-//! What the machine expects of PostgreSQL's driver, asked of each way in which it can be started, with a real PostgreSQL: by ourselves, by commands, and by a unit. The unit is
-//! a stand-in's (`systemctl.sh`), or with HOLDFAST_TEST_SYSTEMD=1, as root, one of the systemd that runs here: a unit of the run directory, and where there is
-//! `pg_createcluster` a cluster of Debian's; both are taken away afterwards.
-//! Without PostgreSQL on the machine nothing is tested, and that is said.
+//! What the machine expects of PostgreSQL's driver, asked of each way in which it can be started, with a real
+//! PostgreSQL: by ourselves, by commands, and by a unit. The unit is a stand-in's (`systemctl.sh`), or with
+//! HOLDFAST_TEST_SYSTEMD=1, as root, one of the systemd that runs here: a unit of the run directory, and where there is
+//! `pg_createcluster` a cluster of Debian's; both are taken away afterwards. Without PostgreSQL on the machine nothing
+//! is tested, and that is said.
 
 use super::*;
 use holdfast_testkit::{missing, skipped};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Command as Blocking;
+use std::time::Instant;
 
-/// The stand-in; what it does is told in its head.
+/// A fake systemctl; its head comment describes it.
 const STAND_IN: &str = include_str!("systemctl.sh");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,7 @@ fn tell(command: &mut Blocking) -> String {
 }
 
 impl Stage {
-    /// A new data directory; `None` where there is no PostgreSQL, or no systemd that may be used.
+    /// A new data directory; `None` if there is no PostgreSQL, or no systemd that may be used.
     fn new(by: By) -> Option<Self> {
         if matches!(by, By::Systemd | By::Debian) && std::env::var_os("HOLDFAST_TEST_SYSTEMD").is_none() {
             skipped("HOLDFAST_TEST_SYSTEMD=1 uses the systemd of this machine");
@@ -130,7 +133,7 @@ impl Stage {
 
     fn make_unit(&self, bin_dir: &Path, user: &str, log: &Path) {
         let (bin, data, place) = (bin_dir.display(), self.config.database.data.display(), self.place.display());
-        // As Debian's template: a failed start is told by the unit being inactive.
+        // As Debian's template: after a failed start the unit is inactive.
         let text = format!(
             "[Unit]\nDescription=test\n[Service]\nType=forking\nUser={user}\n\
              ExecStartPre=/bin/sh -c 'sleep $(cat {place}/delay 2>/dev/null || echo 0); test ! -e {place}/broken'\n\
@@ -160,7 +163,8 @@ impl Stage {
         database
     }
 
-    /// Written into the place: `delay` (seconds until a start shows itself), `broken` (a start fails), `enabled`, `restart` (Restart=always).
+    /// Written into the place: `delay` (seconds until a start shows itself), `broken` (a start fails), `enabled`,
+    /// `restart` (Restart=always).
     fn set(&self, name: &str, value: Option<&str>) {
         let path = self.place.join(name);
         match value {
@@ -239,7 +243,7 @@ async fn holds(by: By) {
         assert_eq!(database.found().await, Ok(false), "{by:?} {how:?}: nor a start");
         assert_eq!(database.probe().await, Some(DatabaseView::Gone), "{by:?} {how:?}");
     };
-    // Stopping what is stopped succeeds.
+    // A second stop succeeds.
     for how in [Stop::Fast, Stop::Immediate, Stop::Kill] {
         let stopped = database.stop(how).await;
         // A person's command for a planned stop may say that there is nothing.
@@ -247,7 +251,7 @@ async fn holds(by: By) {
         gone(how).await;
     }
     for how in [Stop::Fast, Stop::Immediate, Stop::Kill] {
-        // Another host's, whose number is somebody's here (DB-D2).
+        // A pid file of another host, whose number belongs to a process here (DB-D2).
         let pid_file = stage.config.database.data.join("postmaster.pid");
         std::fs::write(&pid_file, format!("{}\n", std::process::id())).unwrap();
         database.start().await.unwrap_or_else(|why| panic!("{by:?}: {why}"));
@@ -291,7 +295,8 @@ async fn started_by_systemd() {
     holds(By::Systemd).await;
 }
 
-/// As [`holds`] for the unit that the settings name by default; and the refusal of a cluster that Debian starts by itself.
+/// As [`holds`] for the unit that the settings name by default; and the refusal of a cluster that Debian starts by
+/// itself.
 #[tokio::test]
 async fn started_by_debians_template() {
     holds(By::Debian).await;
@@ -323,7 +328,7 @@ async fn unit_holds(by: By) {
         stage.set(setting, None);
     }
     assert_eq!(database.found().await, Ok(false));
-    // A start that fails is told long before the time for a start is over.
+    // A start that fails is reported long before the time limit of a start.
     stage.set("broken", Some(""));
     let begun = Instant::now();
     // More often than systemd would start it within its limit of starts.

@@ -30,7 +30,7 @@ const START_PAUSE: Duration = Duration::from_millis(100);
 /// An active unit shows a process of PostgreSQL's at the data directory within this time.
 const APPEAR_LIMIT: Duration = Duration::from_secs(5);
 
-/// By what a unit that others start is told.
+/// Properties of a unit that other units start.
 const STARTERS: [&str; 5] = ["WantedBy", "RequiredBy", "UpheldBy", "BoundBy", "TriggeredBy"];
 
 /// State of a unit, from systemd.
@@ -154,7 +154,8 @@ impl Systemd {
         process::postgres_runs(&self.processes).map_err(|error| unlooked(&error))
     }
 
-    /// Gives the start, and waits for the first process of PostgreSQL's for as long as systemd is at it, `limit` at most.
+    /// Gives the start, and waits for the first process of PostgreSQL's for as long as systemd is at it, `limit` at
+    /// most.
     ///
     /// # Errors
     /// Why not.

@@ -1,90 +1,7 @@
 use super::*;
+use std::time::Instant;
 
-#[test]
-fn the_whole_file_system_is_synced_where_postgresql_can() {
-    assert_eq!(quick_sync("15\n"), ["-c", "recovery_init_sync_method=syncfs"]);
-    for old in ["13\n", "9.6\n", "?"] {
-        assert!(quick_sync(old).is_empty(), "{old}");
-    }
-}
-
-#[test]
-fn a_full_server_is_a_well_one() {
-    let full = "psql: error: connection to server failed: FATAL:  sorry, too many clients already";
-    assert_eq!(refused(full), (DatabaseView::Ready, false));
-    let socket = "psql: error: connection to server on socket \"/run/postgresql/.s.PGSQL.5432\" failed: ";
-    let waits = (DatabaseView::Busy, false);
-    for (words, view) in [
-        ("FATAL:  the database system is starting up", waits),
-        ("FATAL:  the database system is in recovery mode", waits),
-        ("FATAL:  the database system is not yet accepting connections", waits),
-        ("No such file or directory\n\tIs the server running locally and accepting connections on that socket?", waits),
-        ("Connection refused", waits),
-        ("timeout expired", (DatabaseView::Silent, false)),
-        ("FATAL:  the database system is shutting down", (DatabaseView::Ending, false)),
-        ("FATAL:  Peer authentication failed for user \"postgres\"", (DatabaseView::Ready, true)),
-        ("FATAL:  no pg_hba.conf entry for host \"[local]\"", (DatabaseView::Ready, true)),
-        ("FATAL:  database \"app\" does not exist", (DatabaseView::Ready, true)),
-        ("fe_sendauth: no password supplied", (DatabaseView::Ready, true)),
-    ] {
-        assert_eq!(refused(&format!("{socket}{words}")), view, "{words}");
-    }
-}
-
-/// A server that hangs is restarted, one that takes no connection is waited for: of the former psql says nothing before the agent ends it.
-#[test]
-fn psql_gives_up_long_after_the_agent() {
-    for limit in [PROBE_LIMIT, WRITE_LIMIT, Duration::from_secs(3600)] {
-        assert!(Duration::from_secs(connect_timeout_s(limit)) >= limit + Duration::from_secs(30), "{limit:?}");
-    }
-}
-
-/// A private key is often readable for a group only (Debian's ssl-cert), and other rights hang on groups too.
-#[tokio::test]
-async fn the_server_has_all_groups_of_its_user() {
-    let (groups, passwd) =
-        (std::fs::read_to_string("/etc/group").unwrap(), std::fs::read_to_string("/etc/passwd").unwrap());
-    let is_user = |name: &str| passwd.lines().any(|line| line.starts_with(&format!("{name}:")));
-    let mut members = groups.lines().filter_map(|line| line.rsplit_once(':')?.1.split(',').next());
-    let Some(user) = members.find(|name| *name != "root" && is_user(name)) else {
-        return holdfast_testkit::skipped("no user of this machine has a further group");
-    };
-    if !rustix::process::geteuid().is_root() {
-        return holdfast_testkit::skipped("only root starts PostgreSQL as another user");
-    }
-    let mut config = AgentConfig::default();
-    config.database.user = user.into();
-    let mut command = Database::new(&config).shell().await.unwrap();
-    command.args(["-c", "id -u; id -G"]);
-    let asked = async |what: &str| {
-        let mut id = Command::new("id");
-        id.args([what, user]);
-        run(id, Duration::from_secs(10)).await.unwrap()
-    };
-    let said = run(command, Duration::from_secs(10)).await.unwrap();
-    let sorted = |text: &str| text.split_whitespace().map(str::to_string).collect::<std::collections::BTreeSet<_>>();
-    let (uid, theirs) = said.split_once('\n').unwrap();
-    assert_eq!((uid, sorted(theirs)), (asked("-u").await.as_str(), sorted(&asked("-G").await)));
-    assert!(sorted(theirs).len() > 1, "{theirs}");
-}
-
-/// The agent's unit has OOMScoreAdjust=-900, which is not for backends.
-#[tokio::test]
-async fn backends_are_not_kept_from_the_oom_killer() {
-    let mut config = AgentConfig::default();
-    config.database.user = "root".into();
-    let command = Database::new(&config).server_command("15\n").await.unwrap();
-    let given = |name: &str| command.as_std().get_envs().find(|(key, _)| *key == name).and_then(|(_, value)| value);
-    for (name, value) in OOM {
-        let inherited = std::env::var_os(name).is_some();
-        assert_eq!(given(name).is_some_and(|given| given == value), !inherited, "{name}");
-    }
-    let unset = |set: &[&str]| oom(|name| set.contains(&name)).map(|(name, _)| name).collect::<Vec<_>>();
-    assert_eq!(unset(&[]), ["PG_OOM_ADJUST_FILE", "PG_OOM_ADJUST_VALUE"]);
-    assert_eq!(unset(&["PG_OOM_ADJUST_FILE"]), ["PG_OOM_ADJUST_VALUE"], "what a person has set stays");
-}
-
-/// Settings in `dir` with an empty data directory, and what to run for a server that stays in the shell it began as.
+/// Settings in `dir` with an empty data directory, and the command line of a server that remains a shell.
 fn with_commands(dir: &Path) -> (AgentConfig, String) {
     let place = dir.canonicalize().unwrap();
     let (data, program) = (place.join("data"), place.join("postgres"));
@@ -112,7 +29,8 @@ async fn a_slow_start_is_a_start_and_can_be_ended() {
     assert_eq!(database.runs(), Ok(false));
 }
 
-/// AGENT-A3: the lease ends, and a script may be as slow as it likes. This one waits until the server is gone, and would be given up before that if it came first.
+/// AGENT-A3: the lease ends, and a script may be slow. This one waits until the server is gone: if it came first, it
+/// would time out before.
 #[tokio::test]
 async fn a_stop_in_a_hurry_does_not_wait_for_the_script() {
     let dir = tempfile::tempdir().unwrap();
@@ -132,7 +50,8 @@ async fn a_stop_in_a_hurry_does_not_wait_for_the_script() {
     }
 }
 
-/// `pg_ctl start` ends once PostgreSQL is ready, and recovery may take longer than anybody waits for a command. It goes on meanwhile.
+/// `pg_ctl start` ends once PostgreSQL is ready, and recovery may take longer than the limit of a command. The command
+/// goes on meanwhile.
 #[tokio::test]
 async fn a_start_that_waits_for_recovery_is_a_start() {
     let dir = tempfile::tempdir().unwrap();
@@ -147,7 +66,7 @@ async fn a_start_that_waits_for_recovery_is_a_start() {
     config.database.stop = Some("true".into());
     let database = Database::new(&config);
     let limit = Duration::from_secs(60);
-    database.command_start(limit, Duration::from_millis(200)).await.unwrap();
+    database.commands.start_within(limit, Duration::from_millis(200)).await.unwrap();
     assert_eq!(database.runs(), Ok(true));
     assert!(!waited.exists(), "it was not waited for");
     database.stop(Stop::Kill).await.unwrap();
@@ -158,7 +77,7 @@ async fn a_start_that_waits_for_recovery_is_a_start() {
     assert!(waited.exists(), "it was ended before PostgreSQL was");
 }
 
-/// One that waits for something else has not started anything, however long that takes; and it is ended with the start.
+/// A command that waits for something else has not started anything, and it is ended with the start.
 #[tokio::test]
 async fn a_command_that_starts_nothing_is_no_start() {
     let dir = tempfile::tempdir().unwrap();
@@ -166,24 +85,25 @@ async fn a_command_that_starts_nothing_is_no_start() {
     config.database.start = Some("exec sleep 100".into());
     config.database.stop = Some("true".into());
     let database = Database::new(&config);
-    let error = database.command_start(Duration::from_secs(1), Duration::from_millis(100)).await.unwrap_err();
+    let error = database.commands.start_within(Duration::from_secs(1), Duration::from_millis(100)).await.unwrap_err();
     assert!(error.contains("not within 1000 ms"), "{error}");
     assert_eq!(database.runs(), Ok(false));
-    let mark = database.marked().clone().unwrap();
+    let mark = database.commands.mark().unwrap();
     database.stop(Stop::Kill).await.unwrap();
-    assert!(database.of_start(&mark).whole().unwrap().is_empty());
+    assert!(database.commands.of_start(&mark).whole().unwrap().is_empty());
 }
 
 fn script(path: &Path, text: &str) {
-    // By a process of its own: a program that this one has open for writing, or a child that was forked in that moment, does not start ("text file busy").
+    // By a process of its own: a program that this one has open for writing, or a child that was forked in that moment,
+    // does not start ("text file busy").
     let beside = path.with_extension("text");
     std::fs::write(&beside, text).unwrap();
     let installed = std::process::Command::new("install").args(["-m", "755"]).args([&beside, path]).status().unwrap();
     assert!(installed.success());
 }
 
-/// A machine without a processor to spare: what a start began takes longer than five seconds to become a process that works in the data directory. The second
-/// start would take the lock file of the first away.
+/// On an overloaded machine it takes longer than five seconds until the process of a start works in the data directory.
+/// A second start would take the lock file of the first one away.
 async fn one_start_is_enough(kind: DatabaseKind) {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().canonicalize().unwrap();
@@ -210,7 +130,7 @@ async fn one_start_is_enough(kind: DatabaseKind) {
     let again = database.start().await.unwrap_err();
     assert!(again.contains("work in") && again.contains("already"), "{again}");
     let begun = Instant::now();
-    // The file is there before what is written to it is.
+    // The file exists before its content.
     let mut started = String::new();
     while started.is_empty() && begun.elapsed() < Duration::from_secs(20) {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -254,13 +174,13 @@ async fn a_stop_ends_what_is_on_its_way() {
     while !place.join("given").exists() && begun.elapsed() < Duration::from_secs(20) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let mark = database.marked().clone().unwrap();
+    let mark = database.commands.mark().unwrap();
     starting.abort();
     let _ = starting.await;
-    assert!(!database.of_start(&mark).whole().unwrap().is_empty());
+    assert!(!database.commands.of_start(&mark).whole().unwrap().is_empty());
     database.stop(Stop::Kill).await.unwrap();
     let begun = Instant::now();
-    while !database.of_start(&mark).whole().unwrap().is_empty() && begun.elapsed() < Duration::from_secs(20) {
+    while !database.commands.of_start(&mark).whole().unwrap().is_empty() && begun.elapsed() < Duration::from_secs(20) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!came.exists(), "it was ended before it came as far");

@@ -1,4 +1,4 @@
-//! Real folders and links, below a table of mounts and a /sys of the tests' own.
+//! Real directories and links; the table of mounts and /sys are the tests' own.
 
 use super::*;
 use std::os::unix::fs::symlink;
@@ -10,11 +10,12 @@ struct Stage {
     /// Lines of the table, below a root on this host's disk.
     mounts: Vec<String>,
     noted: Option<String>,
+    pools: Pools,
 }
 
 impl Stage {
-    /// The set's file system at `set`, with PostgreSQL in it; this host's disk has `ssd`. Devices: `nbd0` and `loop0` are of the agent's attach, `sda`,
-    /// `nbd7` and `loop7` are not.
+    /// The set's file system at `set`, with PostgreSQL in it; this host's disk has `ssd`. Devices: `nbd0` and `loop0`
+    /// are of the agent's attach, `sda`, `nbd7` and `loop7` are not.
     fn new(kind: PoolKind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().canonicalize().unwrap();
@@ -24,7 +25,7 @@ impl Stage {
         let mut config = AgentConfig { run_dir: at.join("run"), ..AgentConfig::default() };
         (config.pool.kind, config.pool.mount, config.database.data) = (kind, at.join("set"), at.join("set/data"));
         config.pool.name = Some("tank".into());
-        let stage = Self { _dir: dir, at, config, mounts: Vec::new(), noted: None };
+        let stage = Self { _dir: dir, at, config, mounts: Vec::new(), noted: None, pools: Pools::new() };
         let ours = stage.at.join("run/attach/vol1");
         for (number, name, file, text) in [
             ("8:1", "sda", "size", "1".to_string()),
@@ -75,16 +76,41 @@ impl Stage {
         symlink(to, &link).unwrap();
     }
 
-    fn off(&self) -> Vec<OffSet> {
-        let table = format!("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n{}\n", self.mounts.join("\n"));
-        let (sys, attach_dirs) = (self.at.join("sys"), ownership::attach_dirs(&self.config));
-        Set { config: &self.config, sys: &sys, table: table.as_bytes(), attach_dirs, noted: self.noted.clone() }
-            .off()
-            .unwrap()
+    /// The pool has these devices, as `zpool list` shows them. `CLASS:NAME`: of a class other than data.
+    fn pool(&mut self, name: &str, devices: &[&str]) {
+        let mut listed = format!("{name}\t9.5G\n");
+        for device in devices {
+            let (class, device) = device.split_once(':').unwrap_or(("", device));
+            let path = self.at.join(device);
+            std::fs::write(&path, "").unwrap();
+            let heading = if class.is_empty() { String::new() } else { format!("{class}\t-\t-\n") };
+            listed.push_str(&format!("{heading}\t{}\t1G\n", path.display()));
+        }
+        self.pools.insert(name.into(), Ok(crate::drivers::zfs::vdevs::parse(&listed)));
     }
 
+    fn found(&self) -> Result<Found, String> {
+        let table = format!("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n{}\n", self.mounts.join("\n"));
+        let sys = self.at.join("sys");
+        let disks = || Disks { sys: &sys, attach_dirs: ownership::attach_dirs(&self.config) };
+        let noted = self.noted.clone();
+        let seen = Places { config: &self.config, table: table.as_bytes(), disks: disks(), noted }.seen().unwrap();
+        decided(own_pool(&self.config), seen, &self.pools, &disks())
+    }
+
+    fn off(&self) -> Vec<OffSet> {
+        self.found().unwrap().files
+    }
+
+    /// Text about files.
     fn told(&self) -> String {
         self.off().iter().map(|off| off.told(&self.config, "")).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Text about devices.
+    fn devices(&self) -> String {
+        let devices = self.found().unwrap().devices.unwrap();
+        devices.iter().map(|device| device.told(&self.config.set)).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -96,7 +122,7 @@ fn only_devices_of_the_agents_own_attach_are_the_sets() {
         stage.set(device);
         assert_eq!(stage.told().is_empty(), on, "{device}: {}", stage.told());
     }
-    // What was mounted by this agent, though its device has lost its name.
+    // A mount that this agent noted, whose device has lost its name.
     (stage.noted, stage.mounts) = (Some("9:9".into()), Vec::new());
     stage.mount("9:9", "set", "xfs", "/dev/loop9");
     assert_eq!(stage.told(), "");
@@ -123,12 +149,12 @@ fn devices_over_devices_are_looked_through_and_all_have_to_be_the_sets() {
     symlink(&part, stage.at.join("sys/class/block/nbd0p1")).unwrap();
     stage.stands("dm-0", &["nbd0p1"]);
     assert_eq!(stage.told(), "");
-    // One that stands on itself ends nobody's look.
+    // A device below itself does not make the check endless.
     stage.stands("dm-0", &["dm-0"]);
     assert!(!stage.told().is_empty());
 }
 
-/// `zpool import` succeeds, and Debian's own cluster lies where the dataset is not mounted.
+/// `zpool import` succeeds, and Debian's own cluster lies at the place of a dataset that is not mounted.
 #[test]
 fn a_dataset_that_is_not_mounted_leaves_the_hosts_own_disk() {
     let mut stage = Stage::new(PoolKind::Zfs);
@@ -143,7 +169,7 @@ fn a_dataset_that_is_not_mounted_leaves_the_hosts_own_disk() {
         stage.mount("0:50", "set", "zfs", source);
         assert_eq!(stage.told().is_empty(), on, "{source}");
     }
-    // A snapshot that somebody looks at.
+    // A snapshot that somebody reads.
     stage.mounts.clear();
     stage.mount("0:50", "set/data", "zfs", "tank/pg");
     stage
@@ -152,7 +178,7 @@ fn a_dataset_that_is_not_mounted_leaves_the_hosts_own_disk() {
     assert_eq!(stage.told(), "");
 }
 
-/// `initdb -X /ssd/wal`: the first write passes, and all is gone with the host.
+/// `initdb -X /ssd/wal`: the first write passes, and all commits are lost with the host.
 #[test]
 fn wal_and_tablespaces_over_a_link_are_looked_at_where_they_lie() {
     let mut stage = Stage::new(PoolKind::Ext4);
@@ -162,7 +188,7 @@ fn wal_and_tablespaces_over_a_link_are_looked_at_where_they_lie() {
     stage.link("log", stage.at.join("ssd/tmp"));
     std::fs::create_dir(stage.at.join("set/data/base")).unwrap();
     stage.link("base/pgsql_tmp", stage.at.join("ssd/tmp"));
-    assert_eq!(stage.told(), "", "what is only read, or may be lost, is elsewhere");
+    assert_eq!(stage.told(), "", "files that are only read, or may be lost, may be elsewhere");
     let ssd = stage.at.join("ssd");
     stage.link("pg_wal", ssd.join("wal"));
     let told = stage.told();
@@ -185,7 +211,7 @@ fn wal_and_tablespaces_over_a_link_are_looked_at_where_they_lie() {
     assert!(told.contains("base/16384 (a link to"), "{told}");
     assert!(told.contains("pg_xact (a link to") && told.contains("pg_tblspc/16385 (a link to"), "{told}");
     assert!(told.contains(&format!("if database.allow_off_set names {}/tmp/a", ssd.display())), "{told}");
-    // All of them, whatever was found first.
+    // All of them are reported.
     assert_eq!(stage.off().len(), 3);
 }
 
@@ -209,7 +235,7 @@ fn a_folder_that_may_be_lost_is_for_tablespaces_only() {
     assert!(stage.told().contains("data: found"), "{}", stage.told());
 }
 
-/// No link, but a disk of the host that is mounted there.
+/// Without a link: a disk of the host is mounted there.
 #[test]
 fn a_file_system_that_is_mounted_in_the_data_directory_is_seen() {
     let mut stage = Stage::new(PoolKind::Ext4);
@@ -218,6 +244,7 @@ fn a_file_system_that_is_mounted_in_the_data_directory_is_seen() {
         ("8:2", "set/data/base", "data/base: found"),
         ("43:0", "set/data/base", ""),
         ("8:2", "set/data/pg_stat_tmp", ""),
+        ("8:2", "set/data/base/pgsql_tmp", ""),
         ("8:2", "set/space", ""),
         ("8:2", "set", "data: found"),
     ] {
@@ -233,8 +260,114 @@ fn a_file_system_that_is_mounted_in_the_data_directory_is_seen() {
     assert!(stage.told().contains("pg_tblspc/16384 (a link to"), "{}", stage.told());
 }
 
-/// The kernel's own table and devices: a loop device over a file of the attach's folder, as with nbdfuse. Without root, or loop devices, nothing is tested,
-/// and that is said.
+/// A link to configuration outside: the text says how it may stay, and with the setting it does.
+#[test]
+fn configuration_outside_may_stay_where_the_settings_name_it() {
+    let mut stage = Stage::new(PoolKind::Ext4);
+    stage.set("43:0");
+    let conf = stage.at.join("ssd/conf.d");
+    std::fs::create_dir(&conf).unwrap();
+    stage.link("conf.d", &conf);
+    let told = stage.told();
+    assert!(told.contains("data/conf.d (a link to"), "{told}");
+    assert!(told.contains(&format!("write allow_off_set = [\"{}\"] below [database]", conf.display())), "{told}");
+    stage.config.database.allow_off_set = vec![conf];
+    assert_eq!(stage.told(), "");
+}
+
+/// No setting lets PostgreSQL run without its own directories, and none is proposed.
+#[test]
+fn postgresqls_own_directories_are_on_the_set_whatever_the_settings_say() {
+    let mut stage = Stage::new(PoolKind::Ext4);
+    stage.set("43:0");
+    std::fs::create_dir(stage.at.join("set/data/base")).unwrap();
+    let ssd = stage.at.join("ssd");
+    stage.config.database.allow_off_set = vec![ssd.clone()];
+    for own in ["pg_xact", "global", "base/16384"] {
+        stage.link(own, ssd.join("wal"));
+        let told = stage.told();
+        assert!(told.contains(&format!("data/{own} (a link to")) && !told.contains("allow_off_set"), "{own}: {told}");
+        std::fs::remove_file(stage.config.database.data.join(own)).unwrap();
+    }
+    assert_eq!(stage.told(), "");
+}
+
+/// `zpool add tank log /dev/nvme0n1p1`: the last commits are on that disk, and no other host has it (ONSET-L3).
+#[test]
+fn each_device_of_the_pool_that_holds_data_is_on_the_set() {
+    let mut stage = Stage::new(PoolKind::Zfs);
+    stage.mount("0:50", "set", "zfs", "tank/pg");
+    for (device, seen) in [
+        ("loop0", ""),
+        ("cache:sda", ""),
+        ("spare:sda", ""),
+        ("logs:sda", "found its log device"),
+        ("logs:loop0", ""),
+        ("special:sda", "the whole pool is lost with it"),
+        ("dedup:loop7", "found its dedup device"),
+        ("nbd7", "found its data device"),
+        // A plain file, and a device that is gone.
+        ("logs:some.img", "found its log device"),
+        ("logs:/dev/holdfast-no-such-disk", ""),
+    ] {
+        stage.pools.clear();
+        if device.contains("/dev/") {
+            let gone = Vdev { class: crate::drivers::zfs::vdevs::Class::Log, path: PathBuf::from(&device[5..]) };
+            stage.pools.insert("tank".into(), Ok(vec![gone]));
+        } else {
+            stage.pool("tank", &["nbd0", device]);
+        }
+        let told = stage.devices();
+        assert!(if seen.is_empty() { told.is_empty() } else { told.contains(seen) }, "{device}: {told}");
+        assert_eq!(stage.told(), "");
+    }
+    stage.pool("tank", &["nbd0", "logs:sda"]);
+    let (told, disk) = (stage.devices(), stage.at.join("sda"));
+    for words in ["zpool remove tank", "holdfast agent pause", "holdfast agent failover", "holdfast agent resume"] {
+        assert!(told.contains(words), "{told}");
+    }
+    assert!(
+        told.contains(&format!("log device {} off the set, expected devices of set demo", disk.display())),
+        "{told}"
+    );
+    // A device that is not connected at this moment.
+    std::fs::remove_file(stage.at.join("sys/block/nbd0/backend")).unwrap();
+    stage.pool("tank", &["nbd0"]);
+    assert_eq!(stage.devices(), "");
+    // Another pool of the host is none of it.
+    stage.pool("other", &["sda"]);
+    assert_eq!(stage.devices(), "");
+    stage.pools.insert("tank".into(), Err("not within 5 s".into()));
+    assert_eq!(stage.found().unwrap().devices.unwrap_err(), "not within 5 s");
+    assert_eq!(stage.told(), "", "that says nothing of the files");
+}
+
+/// `pool.kind = "none"`: the pool was made by a person, and its devices say whose it is.
+#[test]
+fn a_persons_own_pool_over_the_sets_devices_is_on_the_set() {
+    let mut stage = Stage::new(PoolKind::None);
+    stage.mount("0:50", "set", "zfs", "mine/pg");
+    stage.pool("mine", &["nbd0", "loop0", "cache:sda"]);
+    assert_eq!((stage.told().as_str(), stage.devices().as_str()), ("", ""));
+    stage.pool("mine", &["nbd0", "logs:sda"]);
+    assert_eq!(stage.told(), "");
+    assert!(stage.devices().contains("pool mine: found its log device"), "{}", stage.devices());
+    for devices in [&["sda"][..], &["nbd7"], &["sda", "cache:nbd0"], &[]] {
+        stage.pool("mine", devices);
+        assert!(stage.told().contains("data: found") && stage.devices().is_empty(), "{devices:?}: {}", stage.told());
+    }
+    stage.pools.insert("mine".into(), Err("not within 5 s".into()));
+    assert_eq!(stage.found().unwrap_err(), "not within 5 s", "nothing is known of these files");
+    // A WAL dataset of another pool, on a disk of the host.
+    stage.pool("mine", &["nbd0"]);
+    stage.pool("local", &["sda"]);
+    let wal = stage.at.join("set/data/pg_wal");
+    stage.mounts.push(format!("9 2 0:51 / {} rw - zfs local/wal rw", wal.display()));
+    assert!(stage.told().contains("commits there are lost with this host"), "{}", stage.told());
+}
+
+/// The kernel's own table and devices: a loop device over a file of the attach's folder, as with nbdfuse. Without root,
+/// or loop devices, nothing is tested, and that is said.
 #[tokio::test]
 async fn a_real_loop_device_over_a_file_of_attachs_is_the_sets() {
     let dir = tempfile::tempdir().unwrap();

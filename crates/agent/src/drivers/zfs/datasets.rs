@@ -1,14 +1,14 @@
-//! Datasets that are not mounted: `zpool import` leaves those out that are encrypted and have no key, or that are not to be mounted by themselves, and
-//! succeeds all the same.
+//! Datasets that are not mounted. `zpool import` succeeds without those that are encrypted and have no key, or that
+//! have `canmount=noauto`.
 
 use crate::process::{run, system};
 use std::path::Path;
 use std::time::Duration;
 
-/// For the question about them.
+/// Time limit of the question about them.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
-/// What is asked of each dataset.
+/// Properties of each dataset in the answer.
 const COLUMNS: &str = "name,mountpoint,canmount,mounted,keystatus,encryptionroot";
 
 /// A line of `zfs list`.
@@ -34,20 +34,20 @@ fn dataset(line: &str) -> Option<Dataset<'_>> {
     })
 }
 
-/// What to do to have the dataset of the pool mounted that belongs at `path`; "" where none is missing, or ZFS does not say.
+/// How to mount the dataset of the pool that belongs at `path`; "" if none is missing, or ZFS does not say.
 pub async fn advice(pool: &str, path: &Path) -> String {
     let mut command = system("zfs");
     command.args(["list", "-H", "-r", "-t", "filesystem", "-o", COLUMNS, pool]);
     match run(command, ASK_LIMIT).await {
         Ok(listed) => advice_of(&listed, path),
         Err(why) => {
-            tracing::debug!(why, "datasets of the pool");
+            tracing::debug!(why, "could not list the datasets of the pool");
             String::new()
         }
     }
 }
 
-/// Pure, of what `zfs list` prints.
+/// The same from the output of `zfs list`. Pure.
 fn advice_of(listed: &str, path: &Path) -> String {
     let missing = || listed.lines().filter_map(dataset).filter(|dataset| !dataset.mounted);
     let covers = |dataset: &Dataset<'_>| dataset.mountpoint.starts_with('/') && path.starts_with(dataset.mountpoint);
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dataset_that_is_not_mounted_is_named_with_what_mounts_it() {
+    fn a_dataset_that_is_not_mounted_is_named_with_the_command_that_mounts_it() {
         let of = |lines: &[&str], path: &str| advice_of(&lines.join("\n"), Path::new(path));
         let (plain, path) = ("tank\tnone\ton\tno\t-\t-", "/tank/pg/data");
         let noauto = of(&[plain, "tank/pg\t/tank/pg\tnoauto\tno\t-\t-"], path);
@@ -103,7 +103,7 @@ mod tests {
         assert!(off.contains("`zfs set canmount=on tank/pg`, then `zfs mount tank/pg`"), "{off}");
         let legacy = of(&[plain, "tank/pg\tlegacy\ton\tno\t-\t-"], path);
         assert!(legacy.contains("legacy") && legacy.contains("`mount -t zfs tank/pg DIRECTORY`"), "{legacy}");
-        // The nearest one; one that is mounted, or belongs elsewhere, is none of it.
+        // The nearest one, without those that are mounted or belong elsewhere.
         let wal = [
             "tank/pg\t/tank/pg\ton\tno\t-\t-",
             "tank/pg/wal\t/tank/pg/wal\ton\tno\t-\t-",

@@ -1,10 +1,16 @@
 //! Asks agents, and sends them commands.
+//!
+//! A token goes over TCP only to an address that the user named with `--agent`, or that the agent of this host has under
+//! `[peers]`. Any user of this host may listen at the default address while no agent does.
 
 use crate::cli::address;
 use crate::exit::CliError;
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, FromArgMatches};
 use holdfast_agent::View;
 use holdfast_agent::client::{self, Answer, ClientError};
+use holdfast_agent::config::AgentConfig;
+use holdfast_agent::local;
 use holdfast_tls::files::{self, SECRET_BYTES_MAX};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,16 +27,54 @@ const AGENTS_MAX: usize = 64;
 /// Advice if no agent answers.
 pub const NO_AGENT: &str = "check --agent (or HOLDFAST_AGENT), and that `holdfast agent run` runs on that host";
 
-/// Addresses of agents.
-#[derive(Clone, Debug, Args)]
+/// Addresses of agents, and the token.
+#[derive(Clone, Debug)]
 pub struct Agents {
+    /// Their HTTP addresses.
+    pub agent: Vec<String>,
+    /// The user named these addresses: they are not the default.
+    pub named: bool,
+    /// File with the token.
+    pub token_file: Option<PathBuf>,
+}
+
+/// [`Agents`] on the command line.
+#[derive(Debug, Args)]
+struct AgentsArgs {
     /// HTTP addresses of agents (http.listen in their settings)
     #[arg(long, global = true, env = "HOLDFAST_AGENT", hide_env_values = true, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = address,
           default_value = "127.0.0.1:8008")]
-    pub agent: Vec<String>,
+    agent: Vec<String>,
     /// File with the agents' token, needed for commands from another host
     #[arg(long, global = true, value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
+    token_file: Option<PathBuf>,
+}
+
+impl FromArgMatches for Agents {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let named = matches.value_source("agent") != Some(ValueSource::DefaultValue);
+        let AgentsArgs { agent, token_file } = AgentsArgs::from_arg_matches(matches)?;
+        Ok(Self { agent, named, token_file })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        Self::from_arg_matches(matches).map(|agents| *self = agents)
+    }
+}
+
+impl Args for Agents {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        AgentsArgs::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        AgentsArgs::augment_args_for_update(command)
+    }
+}
+
+/// Where the agent of this host listens for commands if its settings do not say otherwise.
+fn usual_socket() -> String {
+    AgentConfig::default().run_dir.join(local::SOCKET).display().to_string()
 }
 
 fn token(agents: &Agents) -> Result<Option<String>, CliError> {
@@ -47,17 +91,33 @@ pub async fn post(agents: &Agents, address: &str, path: &str, body: serde_json::
 }
 
 /// Sends a command to one agent and returns its answer, which may be a refusal. On the agent's own host it goes over
-/// the agent's Unix socket, if this user may connect to it.
+/// the agent's Unix socket, if this user may connect to it. A socket needs no token.
 pub async fn command(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<Answer, CliError> {
     let token = token(agents)?;
-    if let Some(socket) = socket_of(address).await {
+    let own = if address.starts_with('/') { Some(address.to_string()) } else { socket_of(agents, address).await };
+    if let Some(socket) = own {
         match client::ask(&socket, path, Some(&body), None, MOVE_LIMIT).await {
             // The agent ended meanwhile.
-            Err(ClientError::NotSent { .. }) => {}
+            Err(ClientError::NotSent { .. }) if socket != address => {}
             asked => return asked.map_err(unanswered),
         }
     }
+    if token.is_some() && !agents.named && !is_peer(agents, address).await {
+        let found = format!(
+            "the token is not sent to {address}: found no --agent that names it, and no agent of this host that has it under [peers]"
+        );
+        return Err(CliError::refused(found).next(
+            "name the agent with --agent, or run the command as root on the agent's host, where no token is needed",
+        ));
+    }
     client::ask(address, path, Some(&body), token.as_deref(), MOVE_LIMIT).await.map_err(unanswered)
+}
+
+/// Whether the agent of this host, by its Unix socket, has this address under `[peers]`.
+async fn is_peer(agents: &Agents, address: &str) -> bool {
+    let Some(default) = agents.agent.first() else { return false };
+    let own = own_agent(agents, default).await;
+    own.is_some_and(|(_, view)| view.settings.peers.values().any(|peer| peer == address))
 }
 
 fn unanswered(error: ClientError) -> CliError {
@@ -70,15 +130,28 @@ fn unanswered(error: ClientError) -> CliError {
     }
 }
 
-/// The Unix socket of an agent that is reached by loopback, as it shows it. Through a tunnel that agent is on another
+/// The Unix socket of an agent that is reached by loopback.
+async fn socket_of(agents: &Agents, address: &str) -> Option<String> {
+    own_agent(agents, address).await.map(|(socket, _)| socket)
+}
+
+/// The agent of this host that is reached by this loopback address: its Unix socket, and what it shows there. The kernel
+/// says that root, or this user, listens at the socket. The address shows where the socket is; if nothing answers there
+/// and the user did not name it, the usual place is tried. Through a tunnel the address leads to an agent of another
 /// host, and this host's own agent may listen at the same path: a command must not go to the wrong one.
-async fn socket_of(address: &str) -> Option<String> {
+async fn own_agent(agents: &Agents, address: &str) -> Option<(String, View)> {
     if !is_loopback(address) {
         return None;
     }
-    let asked = look(address).await.view.filter(|view| view.socket.starts_with('/'))?;
-    let there = look(&asked.socket).await.view?;
-    (there.name == asked.name && there.set == asked.set).then_some(asked.socket)
+    let asked = look(address).await.view;
+    let socket = match &asked {
+        Some(view) if view.added.socket.starts_with('/') => view.added.socket.clone(),
+        _ if agents.named => return None,
+        _ => usual_socket(),
+    };
+    let there = look(&socket).await.view?;
+    let is_same = asked.is_none_or(|asked| asked.name == there.name && asked.set == there.set);
+    is_same.then_some((socket, there))
 }
 
 fn is_loopback(address: &str) -> bool {
@@ -119,6 +192,13 @@ pub async fn look(address: &str) -> Seen {
 /// Asks the given agents and their peers. A host with two addresses is listed once.
 pub async fn survey(agents: &Agents) -> Vec<Seen> {
     let mut addresses = agents.agent.clone();
+    // Another program may listen at the port of the agent of this host.
+    if let (false, [default]) = (agents.named, &addresses[..])
+        && look(&usual_socket()).await.view.is_some()
+        && look(default).await.view.is_none()
+    {
+        addresses = vec![usual_socket()];
+    }
     let (mut seen, mut names) = (Vec::<Seen>::new(), Vec::new());
     let mut next = 0;
     while next < addresses.len().min(AGENTS_MAX) {
@@ -136,7 +216,7 @@ pub async fn survey(agents: &Agents) -> Vec<Seen> {
                     continue;
                 }
                 names.push(view.name.clone());
-                for (name, address) in &view.peers {
+                for (name, address) in &view.settings.peers {
                     if !names.contains(name) && !addresses.contains(address) {
                         addresses.push(address.clone());
                     }
@@ -151,21 +231,46 @@ pub async fn survey(agents: &Agents) -> Vec<Seen> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
     use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
     use tokio::net::{TcpListener, UnixListener};
 
-    /// Answers one request with the status of the agent `name`.
-    async fn tell(mut stream: impl AsyncRead + AsyncWrite + Unpin, name: &str, socket: &str) {
+    /// Answers one request with the status of the agent `name`, and returns its head.
+    async fn tell(mut stream: impl AsyncRead + AsyncWrite + Unpin, name: &str, socket: &str) -> String {
         let view = serde_json::json!({
             "name": name, "set": "demo", "state": "standby", "since_unix_ms": 0, "role": "standby", "why": "", "paused": false,
             "mode": "automatic", "nofailover": false, "priority": 100, "epoch": 0, "lease_owner": "", "cluster_answers": true,
             "database": "gone", "attach": null, "renewed_ms_ago": null, "obstacle": "", "version": "x", "socket": socket,
+            "peers": { "db2": "10.0.0.2:8008" },
         });
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
             request.push(stream.read_u8().await.unwrap());
         }
+        let head = String::from_utf8(request).unwrap();
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok()).unwrap_or(0);
+        // A connection that is closed with unread bytes is reset, and its answer may be lost.
+        stream.read_exact(&mut vec![0; length]).await.unwrap();
         stream.write_all(format!("HTTP/1.1 200 OK\r\n\r\n{view}").as_bytes()).await.unwrap();
+        head
+    }
+
+    fn agents(address: &str, named: bool, token_file: Option<PathBuf>) -> Agents {
+        Agents { agent: vec![address.into()], named, token_file }
+    }
+
+    #[test]
+    fn only_an_address_on_the_command_line_is_named() {
+        for (line, named, address) in [
+            ("holdfast agent status", false, "127.0.0.1:8008"),
+            ("holdfast agent status --agent 127.0.0.1:8008", true, "127.0.0.1:8008"),
+            ("holdfast agent --agent 10.0.0.1:8008 status", true, "10.0.0.1:8008"),
+        ] {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            let Command::Agent(args) = cli.command else { panic!("{line}: found another command") };
+            assert_eq!((args.agents.named, args.agents.agent), (named, vec![address.to_string()]), "{line}");
+        }
     }
 
     /// An agent of another host, through a tunnel, shows the path at which this host's own agent listens.
@@ -181,8 +286,61 @@ mod tests {
                 tell(tunnel.accept().await.unwrap().0, asked, &socket).await;
                 tell(own.accept().await.unwrap().0, "db1", &socket).await;
             };
-            let (told, ()) = tokio::join!(socket_of(&address), answers);
+            let agents = agents(&address, false, None);
+            let (told, ()) = tokio::join!(socket_of(&agents, &address), answers);
             assert_eq!(told, found, "{asked}");
+        }
+    }
+
+    /// What comes to a listener that answers each request as an agent without a socket.
+    async fn heard(listener: TcpListener, wanted: usize) -> Vec<String> {
+        let mut heard = Vec::new();
+        while heard.len() < wanted {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            heard.push(tell(&mut stream, "db1", "").await);
+        }
+        heard
+    }
+
+    /// Any user of the host may listen at the default address while no agent does.
+    #[tokio::test]
+    async fn a_token_goes_only_to_an_address_that_was_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        std::fs::write(&file, "secret\n").unwrap();
+        let has_token = |heard: &[String]| heard.iter().any(|request| request.contains("secret"));
+        for named in [true, false] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let agents = agents(&address, named, Some(file.clone()));
+            // Asked for its status, and by whoever vouches for it if nobody named it; then the command, if it comes.
+            let hearing = tokio::spawn(heard(listener, 2));
+            let sent = command(&agents, &address, "/pause", serde_json::json!({})).await;
+            let heard = hearing.await.unwrap();
+            assert_eq!(has_token(&heard), named, "{heard:?}");
+            match sent {
+                Ok(answer) => assert!(named && answer.code == 200),
+                Err(error) => assert!(!named && error.message.contains("the token is not sent"), "{error:?}"),
+            }
+        }
+    }
+
+    /// The agent of this host says which other agents there are, by its socket.
+    #[tokio::test]
+    async fn a_token_may_go_to_a_peer_of_this_hosts_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let socket = path.to_str().unwrap().to_string();
+        let (tcp, own) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), UnixListener::bind(&path).unwrap());
+        let address = tcp.local_addr().unwrap().to_string();
+        for (peer, is_one) in [("10.0.0.2:8008", true), ("10.0.0.9:8008", false)] {
+            let answers = async {
+                tell(tcp.accept().await.unwrap().0, "db1", &socket).await;
+                tell(own.accept().await.unwrap().0, "db1", &socket).await;
+            };
+            let agents = agents(&address, false, None);
+            let (told, ()) = tokio::join!(is_peer(&agents, peer), answers);
+            assert_eq!(told, is_one, "{peer}");
         }
     }
 

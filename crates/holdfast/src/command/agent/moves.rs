@@ -52,7 +52,7 @@ fn no_primary(common: &Common, seen: &[Seen]) -> CliError {
 pub(super) async fn cancel(common: &Common, agents: &Agents) -> Result<(), CliError> {
     let seen = survey(agents).await;
     // It is stored at the host that was primary when it was scheduled.
-    let keeps = |seen: &&Seen| seen.view.as_ref().is_some_and(|view| view.scheduled.is_some());
+    let keeps = |seen: &&Seen| seen.view.as_ref().is_some_and(|view| view.added.scheduled.is_some());
     let Some(keeper) = seen.iter().find(keeps).or(primary(&seen)) else { return Err(no_primary(common, &seen)) };
     let words = post(agents, &keeper.address, "/switchover/cancel", serde_json::json!({})).await?;
     output::show(common.output, &serde_json::json!({ "message": words }), || words.clone())
@@ -262,10 +262,10 @@ async fn arrived(common: &Common, agents: &Agents, addresses: Vec<String>, moved
             if view.role == Role::Primary || follows {
                 let after = survey(agents).await;
                 let done = serde_json::json!({
-                    "primary": view.name, "state": view.state, "epoch": view.epoch, "took_ms": ms, "plan": plan, "before": before, "after": after,
+                    "primary": view.name, "state": view.state, "epoch": view.lease.epoch, "took_ms": ms, "plan": plan, "before": before, "after": after,
                 });
                 return output::show(common.output, &done, || {
-                    let (is, epoch) = (if follows { "following" } else { "primary" }, epoch_text(view.epoch));
+                    let (is, epoch) = (if follows { "following" } else { "primary" }, epoch_text(view.lease.epoch));
                     format!("\n{}\n{} is {is} (epoch {epoch}) after {ms} ms", hosts("after", &after), view.name)
                 });
             }
@@ -276,7 +276,7 @@ async fn arrived(common: &Common, agents: &Agents, addresses: Vec<String>, moved
         {
             tell(common, &hosts("now", &survey(agents).await));
             return Err(CliError::refused(view.switchover_refused)
-                .next("end what uses the pool, or have it leave; then ask again"));
+                .next("end what uses the pool, or close it there; then ask again"));
         }
         if Instant::now() >= deadline {
             tell(common, &hosts("now", &survey(agents).await));
@@ -293,7 +293,7 @@ mod tests {
     use holdfast_agent::plan::Move;
 
     fn agents(agent: &[&str]) -> Agents {
-        Agents { agent: agent.iter().map(ToString::to_string).collect(), token_file: None }
+        Agents { agent: agent.iter().map(ToString::to_string).collect(), named: true, token_file: None }
     }
 
     #[test]
@@ -309,7 +309,8 @@ mod tests {
 
     #[test]
     fn a_plan_is_shown_with_its_checks_and_advice() {
-        let check = |finding, next: &str| Check { finding, found: format!("{finding:?}"), next: next.into() };
+        let check =
+            |finding, next: &str| Check { finding, found: format!("{finding:?}"), next: next.into(), transient: false };
         let plan = Plan {
             kind: Move::Switchover,
             set: "demo".into(),

@@ -15,17 +15,17 @@ pub fn table(seen: &[Seen]) -> String {
             let role = if view.role == Role::Primary { "primary" } else { "standby" };
             let notes = [
                 view.paused.then(|| "paused".to_string()),
-                view.scheduled.as_ref().map(scheduled_text),
+                view.added.scheduled.as_ref().map(scheduled_text),
                 Some(view.why.clone()).filter(|why| !why.is_empty()),
-                Some(&view.off_set)
+                Some(&view.pool.off_set)
                     .filter(|off| !off.is_empty())
                     .map(|off| format!("not all of PostgreSQL lies on the set: {off}")),
-                Some(view.warning.clone()).filter(|warning| !warning.is_empty()),
+                Some(view.pool.warning.clone()).filter(|warning| !warning.is_empty()),
                 Some(view.obstacle.clone())
                     .filter(|why| !why.is_empty() && *why != view.why && view.state == StateName::Standby),
             ];
             let notes = notes.into_iter().flatten().collect::<Vec<_>>().join("; ");
-            let epoch = epoch_text(view.epoch);
+            let epoch = epoch_text(view.lease.epoch);
             [
                 view.name.clone(),
                 address.clone(),
@@ -48,7 +48,7 @@ pub fn table(seen: &[Seen]) -> String {
 pub fn differences(seen: &[Seen]) -> String {
     let mut all: Vec<(&str, &Difference)> = Vec::new();
     for view in seen.iter().filter_map(|seen| seen.view.as_ref()) {
-        for one in &view.differences {
+        for one in &view.added.differences {
             let told = |(by, other): &(&str, &Difference)| {
                 *by == one.host && other.host == view.name && other.fact == one.fact && other.weight == one.weight
             };

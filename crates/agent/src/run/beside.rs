@@ -1,0 +1,91 @@
+//! Tasks beside the agent's own: doors, probes of PostgreSQL, questions about the lease.
+
+use crate::clock;
+use crate::host::{Host, NotDone};
+use crate::http::{self, Door, Openers};
+use crate::listen::Bounded;
+use crate::machine::{DatabaseView, Job, LeaseView};
+use holdfast_types::MonoTime;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+/// An event for the agent's task.
+pub(super) enum News {
+    Done(Job, Result<(), NotDone>),
+    Database(u64, DatabaseView),
+    Lease(LeaseView),
+}
+
+/// Order for the prober: nothing, or to probe at this interval. The number tells one run of PostgreSQL from the next.
+pub(super) type Probing = Option<(u64, Duration)>;
+
+/// Tasks beside the agent's own. They end with it.
+#[derive(Default)]
+pub(super) struct Tasks(Vec<JoinHandle<()>>);
+
+impl Tasks {
+    pub(super) fn add(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.push(tokio::spawn(task));
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Answers over HTTP at one of the doors, for as long as the agent runs.
+pub(super) async fn answer(listener: Bounded, door: Door) {
+    if let Err(error) = http::serve(listener, door).await {
+        tracing::error!(%error, "health checks and commands are answered no more");
+    }
+}
+
+/// For the plan of a switchover.
+pub(super) fn openers<H: Host>(host: Arc<H>) -> Openers {
+    Arc::new(move || {
+        let host = host.clone();
+        Box::pin(async move { host.openers().await })
+    })
+}
+
+/// Probes PostgreSQL, one probe at a time.
+pub(super) async fn prober<H: Host>(host: Arc<H>, mut plan: watch::Receiver<Probing>, news: mpsc::Sender<News>) {
+    loop {
+        let Some((life, pace)) = *plan.borrow_and_update() else {
+            if plan.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        if let Some(view) = host.probe().await
+            && news.send(News::Database(life, view)).await.is_err()
+        {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pace) => {}
+            changed = plan.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Asks the cluster for the lease, at the present interval.
+pub(super) async fn poller<H: Host>(host: Arc<H>, poll_ms: Arc<AtomicU64>, slice_ms: u64, news: mpsc::Sender<News>) {
+    let mut asked = MonoTime(0);
+    loop {
+        let wait = Duration::from_millis(poll_ms.load(Ordering::Relaxed));
+        if clock::now().saturating_since(asked) >= wait {
+            asked = clock::now();
+            let view = host.lease().await;
+            if news.send(News::Lease(view)).await.is_err() {
+                return;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(slice_ms)).await;
+    }
+}

@@ -1,0 +1,152 @@
+//! The helper process: looks at the agent's signs, ends PostgreSQL if it must, and feeds the machine's watchdog.
+
+use super::device::Device;
+use super::guard::{Guard, Wish};
+use super::{
+    AGENT_LOCK, HELPER_LOCK, Kill, LEFT_ALONE, LOOK_PAUSE, Limits, Sign, Signs, URGENT_PAUSE, Verdict, judge,
+    lease_until_ns, may_be_replaced, over,
+};
+use crate::config::{AgentConfig, WatchdogMode};
+use crate::{attach_process, clock, process};
+use holdfast_host::lock::{is_locked, lock};
+use rustix::process::{Pid, getppid};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long killed processes may take to disappear, if they do not wait for a device.
+const DIE_LIMIT: Duration = Duration::from_millis(20);
+
+/// Limit of one round of SIGKILL.
+const KILL_LIMIT: Duration = Duration::from_secs(1);
+
+/// Watches the agent of these settings, and the agents that follow it while something is held, until no agent and
+/// nothing of its PostgreSQL is left. Blocks.
+///
+/// # Errors
+/// Another helper runs.
+pub fn run(config: &AgentConfig) -> Result<(), String> {
+    // Our parent is the agent that started us. A process whose parent has ended has another parent.
+    let agent = getppid();
+    let _lock = lock(&config.run_dir, HELPER_LOCK)?;
+    let mut helper = Helper::new(config, agent);
+    while let Some(pause) = helper.look() {
+        std::thread::sleep(pause);
+    }
+    Ok(())
+}
+
+struct Helper<'a> {
+    config: &'a AgentConfig,
+    /// The agent that started this process.
+    agent: Option<Pid>,
+    attach_dir: PathBuf,
+    limits: Limits,
+    processes: process::Server,
+    signs: Signs,
+    guard: Guard<Device>,
+    /// The last sign that could be read.
+    last: Option<Sign>,
+    /// The end of PostgreSQL was logged.
+    killing: bool,
+}
+
+impl<'a> Helper<'a> {
+    fn new(config: &'a AgentConfig, agent: Option<Pid>) -> Self {
+        let device = match config.watchdog.mode {
+            WatchdogMode::Automatic | WatchdogMode::Required => Some(Device(config.watchdog.device.clone())),
+            WatchdogMode::Off => None,
+        };
+        Self {
+            config,
+            agent,
+            attach_dir: config.run_dir.join("attach"),
+            limits: Limits::of(config),
+            processes: process::Server::of(&config.database),
+            signs: Signs::new(&config.run_dir),
+            guard: Guard::new(&config.run_dir, device),
+            last: None,
+            killing: false,
+        }
+    }
+
+    /// Looks once, and does what is due. Returns the pause until the next look, `None` if the helper is not needed any
+    /// more.
+    fn look(&mut self) -> Option<Duration> {
+        let now_ns = clock::now().0;
+        self.last = self.signs.last().or(self.last);
+        let sign = self.last.unwrap_or(Sign { at_ns: 0, may_run_until_ns: 0, ttl_ms: 0, guarded: false });
+        let lease_ns = lease_until_ns(&self.attach_dir, sign.ttl_ms);
+        let verdict = judge(now_ns, sign, lease_ns, self.limits);
+        let clear = match &verdict {
+            Verdict::Kill(kill) => self.end(kill, sign),
+            Verdict::Well => {
+                self.killing = false;
+                true
+            }
+        };
+        // WATCHDOG-W3
+        let gone = sign.may_run_until_ns == 0 || verdict != Verdict::Well && clear;
+        let until_ns = (!gone).then(|| match verdict {
+            Verdict::Well => sign.may_run_until_ns.max(lease_ns),
+            Verdict::Kill(_) => 0,
+        });
+        let wish = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns };
+        // Reads the clock again: killing takes time.
+        let now_ns = clock::now().0;
+        self.guard.look(now_ns, wish);
+        if self.is_over(now_ns) && self.none_is_left() {
+            self.guard.let_go();
+            return None;
+        }
+        Some(if self.guard.is_urgent(now_ns, wish) { URGENT_PAUSE } else { LOOK_PAUSE })
+    }
+
+    fn none_is_left(&self) -> bool {
+        process::of_postgres(&self.processes).is_ok_and(|left| left.is_empty())
+    }
+
+    fn is_over(&self, now_ns: u64) -> bool {
+        let attached = || attach_process::may_run(&self.attach_dir);
+        let alone = matches!(is_locked(&self.config.run_dir, AGENT_LOCK), Ok(false));
+        alone && over(now_ns, self.last, self.limits.timeout_ns, attached())
+            || getppid() != self.agent && may_be_replaced(self.last, attached())
+    }
+
+    /// Ends PostgreSQL, and its device if that is due. Returns whether nothing of PostgreSQL is left.
+    fn end(&mut self, kill: &Kill, sign: Sign) -> bool {
+        let Kill { why, device } = kill;
+        // Processes that cannot be inspected may be there.
+        let there = !self.none_is_left();
+        // In a pause device and pool are an operator's, who may be at work on the files: an outage is no reason to take
+        // them away.
+        let left_alone = self.last.is_some_and(|sign| sign.at_ns == LEFT_ALONE);
+        if !there && (!*device || left_alone || !attach_process::may_run(&self.attach_dir)) {
+            return true;
+        }
+        if !self.killing {
+            let what = if left_alone { "PostgreSQL is ended" } else { "PostgreSQL and its device are ended" };
+            tracing::error!(why, "{what}");
+        }
+        self.killing = true;
+        let Self { config, processes, guard, .. } = self;
+        // Each of them has its signal, and does nothing more, before the device begins to fail.
+        let first = process::kill_postgres(processes, if *device { Duration::ZERO } else { DIE_LIMIT });
+        // WATCHDOG-W3: with nothing left there is no reason to reset the machine, however long its device takes to go.
+        // Inspected anew each time: an agent that goes on may start another one.
+        let fed = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns: None };
+        let mut meanwhile = || {
+            if process::of_postgres(processes).is_ok_and(|left| left.is_empty()) {
+                guard.look(clock::now().0, fed);
+            }
+        };
+        if !left_alone && (*device || first.is_err()) {
+            // Processes that wait for the device end only once it answers, if only with an error.
+            attach_process::kill(config, &mut meanwhile);
+        }
+        let clear = first.is_ok() || process::kill_postgres(processes, KILL_LIMIT).is_ok();
+        if left_alone && !clear {
+            attach_process::kill(config, &mut meanwhile);
+        }
+        clear
+    }
+}
