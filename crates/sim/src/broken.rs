@@ -29,6 +29,8 @@ pub enum Broken {
     AnsweredWhenSent,
     /// An attached device that is refused a write, since another owner holds the set, takes it for done
     GoesOnFenced,
+    /// An attached device takes in what lies in a connection that its user gave up, after the user has sent it again
+    EndsUnseen,
     /// With agents: a database that has to be stopped at once goes on, and nothing watches over it
     NeverStops,
     /// With agents: nobody is asked who holds the lease, it is taken

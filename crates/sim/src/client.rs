@@ -5,12 +5,13 @@
 //! unanswered. A client that gives up on a gateway leaves its requests there: they may still be carried out, but not
 //! after a later epoch was granted (R6).
 
-use crate::host::{Process, lock};
+use crate::host::Process;
 use crate::model::{self, BLOCK_BYTES, BLOCKS, Id, Model, VOLUMES};
 use crate::rng::Rng;
+use crate::shape::Load;
+use crate::sync::lock;
 use bytes::Bytes;
 use holdfast_front::device::{ConnInfo, Device, Exports, Peer};
-use holdfast_nbd::server::ReadPart;
 use holdfast_nbd::{ExportName, Session};
 use holdfast_set::device::NodeExports;
 use holdfast_set::server::SetError;
@@ -95,6 +96,7 @@ pub struct Client {
     pub opened: u64,
     /// Counts a write as answered when it is submitted: `Broken::AnsweredEarly`.
     early: bool,
+    load: Load,
 }
 
 fn owner(index: usize) -> Owner {
@@ -113,7 +115,7 @@ fn name_of(text: &str) -> Name {
 }
 
 impl Client {
-    pub fn new(index: usize, seed: u64, early: bool) -> Self {
+    pub fn new(index: usize, seed: u64, early: bool, load: Load) -> Self {
         let mut rng = Rng::new(seed, 200 + index as u64);
         Self {
             index,
@@ -139,6 +141,7 @@ impl Client {
             force: false,
             opened: 0,
             early,
+            load,
         }
     }
 
@@ -212,7 +215,7 @@ impl Client {
 
     fn write(&mut self, now: u64, model: &mut Model, process: &Process, answers: &Answers) {
         let volume = self.rng.below(VOLUMES as u64) as usize;
-        let blocks = self.rng.range(1, 4) as usize;
+        let blocks = self.rng.range(1, self.load.blocks()) as usize;
         let first = self.rng.below((BLOCKS - blocks + 1) as u64) as usize;
         let id = model.hand_in(self.epoch, volume, first, blocks);
         let mut data = Vec::with_capacity(blocks * BLOCK_BYTES);
@@ -246,16 +249,7 @@ impl Client {
         self.reads_under_way += 1;
         process.spawn(async move {
             let read = device.read((first * BLOCK_BYTES) as u64, (blocks * BLOCK_BYTES) as u32).await;
-            let data = read.ok().map(|parts| {
-                let mut bytes = Vec::with_capacity(blocks * BLOCK_BYTES);
-                for part in parts {
-                    match part {
-                        ReadPart::Data(data) => bytes.extend_from_slice(&data),
-                        ReadPart::Zeroes(len) => bytes.resize(bytes.len() + len as usize, 0),
-                    }
-                }
-                bytes
-            });
+            let data = read.ok().map(model::bytes_of);
             lock(&answers).push(Done::Read { client, session, asked, volume, first, data });
         });
     }
@@ -320,41 +314,53 @@ impl Client {
                     self.leave(now);
                 }
             }
-            State::Open => {
-                let stuck = self.under_way.values().next().is_some_and(|since| now >= since + self.patience);
-                // A host that was not told continues with an ended epoch for a while: a zombie.
-                let zombie = model.latest_epoch() > self.epoch;
-                if gone && !(zombie && mine.is_some()) || stuck || zombie && self.rng.chance(2) {
-                    log.push(format!("{} leaves {} (epoch {})", self.owner, self.host + 1, self.epoch));
-                    return self.leave(now);
-                }
-                let Some(process) = mine else { return };
-                if !wanted && !zombie && self.is_quiet() {
-                    // With a release, or without.
-                    return match self.rng.chance(700) {
-                        true => self.release(now, process, log),
-                        false => self.leave(now),
-                    };
-                }
-                let busy = busy && (wanted || zombie);
-                if now >= self.renewed_at + RENEW_EVERY && busy {
-                    self.renew(now, process);
-                }
-                // Between the grant of a later epoch and its first reading nothing is submitted: its order would be
-                // undefined.
-                let decided = model.is_current(self.epoch) || zombie && model.is_current(model.latest_epoch());
-                if !busy || now < self.next_at || !decided {
-                    return;
-                }
-                if self.under_way.len() < 8 && self.rng.chance(500) {
-                    self.write(now, model, process, answers);
-                }
-                if self.reads_under_way < 4 && self.rng.chance(400) {
-                    self.read(model, process, answers, None);
-                }
-                self.next_at = now + self.rng.range(0, 12 * MS);
-            }
+            State::Open => self.go_on(now, model, (wanted, busy), gone, mine, answers, log),
         }
+    }
+
+    /// Writes and reads, renews the lease, or leaves its gateway. `gone`: the gateway has closed its connections.
+    #[allow(clippy::too_many_arguments)]
+    fn go_on(
+        &mut self,
+        now: u64,
+        model: &mut Model,
+        (wanted, busy): (bool, bool),
+        gone: bool,
+        mine: Option<&Process>,
+        answers: &Answers,
+        log: &mut Vec<String>,
+    ) {
+        let stuck = self.under_way.values().next().is_some_and(|since| now >= since + self.patience);
+        // A host that was not told continues with an ended epoch for a while: a zombie.
+        let zombie = model.latest_epoch() > self.epoch;
+        if gone && !(zombie && mine.is_some()) || stuck || zombie && self.rng.chance(2) {
+            log.push(format!("{} leaves {} (epoch {})", self.owner, self.host + 1, self.epoch));
+            return self.leave(now);
+        }
+        let Some(process) = mine else { return };
+        if !wanted && !zombie && self.is_quiet() {
+            // With a release, or without.
+            return match self.rng.chance(700) {
+                true => self.release(now, process, log),
+                false => self.leave(now),
+            };
+        }
+        let busy = busy && (wanted || zombie);
+        if now >= self.renewed_at + RENEW_EVERY && busy {
+            self.renew(now, process);
+        }
+        // Between the grant of a later epoch and its first reading nothing is submitted: its order would be undefined.
+        let decided = model.is_current(self.epoch) || zombie && model.is_current(model.latest_epoch());
+        if !busy || now < self.next_at || !decided {
+            return;
+        }
+        if self.under_way.len() < self.load.writes(8) && self.rng.chance(500) {
+            self.write(now, model, process, answers);
+        }
+        if self.reads_under_way < 4 && self.rng.chance(400) {
+            self.read(model, process, answers, None);
+        }
+        self.next_at = now + self.rng.range(0, 12 * MS);
     }
 
     /// An answer for the session or attempt in it.

@@ -88,7 +88,6 @@ impl World {
     fn disturb(&mut self, rng: &mut Rng) -> Result<()> {
         let members: Vec<usize> = (0..self.hosts.len()).filter(|host| self.places[*host].is_some()).collect();
         let host = rng.pick(&members);
-        let (now, rtt) = (self.now, self.rtt_ms);
         if self.stores.several() && rng.chance(250) {
             let at = rng.below(self.stores.servers.len() as u64) as usize;
             self.calm_stores();
@@ -102,7 +101,17 @@ impl World {
                 if away { "away, the others are there" } else { "there, as are the others" }
             ));
         }
-        match rng.below(6) {
+        self.disturb_gateway(rng, host, 6)
+    }
+
+    /// Starts the gateway at `host`, or kills it, cuts it off or has it stand still. The fourth of `kinds` and each
+    /// further one ends a cut.
+    ///
+    /// # Errors
+    /// A gateway that does not start.
+    pub fn disturb_gateway(&mut self, rng: &mut Rng, host: usize, kinds: u64) -> Result<()> {
+        let (now, rtt) = (self.now, self.rtt_ms);
+        match rng.below(kinds) {
             _ if self.hosts[host].process.is_none() => {
                 self.note(format!("{} starts", name(host)));
                 self.hosts[host].start(now, rtt)?;

@@ -25,31 +25,35 @@ mod journal;
 mod keys;
 mod model;
 mod rest;
+mod roots;
+mod shape;
 mod store;
 mod stores;
+mod sums;
+mod units;
 mod world;
 
 use crate::libc;
+use crate::processes::{Ended, Processes, this_program};
+use crate::sync::lock;
 use anyhow::{Context, Result, bail};
 use holdfast_log::NodeLog;
 use holdfast_raft::Clocks;
 use holdfast_types::MonoTime;
-use model::{Counts, Stats};
+use shape::Shape;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
+use sums::Sums;
+use units::{STEP, STEPS};
 use world::World;
 
-/// Gateways that a set moves between.
-pub const GATEWAYS: u64 = 3;
 /// Seeds that one process runs, one after the other (HISTORY-H3).
 const PART: u64 = 100;
-/// Steps of a history, from and to.
-const STEPS: (u64, u64) = (30, 60);
 /// Nanoseconds that the clock advances while everything waits.
 const TICK: u64 = 5_000_000;
 /// Hours of its own clock after which a history hangs.
@@ -57,10 +61,10 @@ const HOURS: u64 = 2;
 /// Real time after which a part hangs.
 const PART_LIMIT: Duration = Duration::from_secs(300);
 
-/// The running seed and its step, for panic messages.
+/// The running seed, for panic messages.
 static SEED: AtomicU64 = AtomicU64::new(0);
-static STEP: AtomicU64 = AtomicU64::new(0);
 static SEVERAL: AtomicBool = AtomicBool::new(false);
+static USUAL: AtomicBool = AtomicBool::new(false);
 
 /// Many histories.
 #[derive(Clone, Debug, clap::Args)]
@@ -83,6 +87,9 @@ pub struct HistoriesArgs {
     /// In three stores, of which two must have an object
     #[arg(long)]
     several: bool,
+    /// With the usual steps, sizes and faults, and not with those that the seed draws
+    #[arg(long)]
+    usual: bool,
 }
 
 /// A part of them, in this process.
@@ -95,106 +102,15 @@ pub struct PartArgs {
     /// In three stores
     #[arg(long)]
     several: bool,
+    /// With the usual steps, sizes and faults
+    #[arg(long)]
+    usual: bool,
     /// The last one is told step by step
     #[arg(long)]
     loud: bool,
     /// Steps of the last one
     #[arg(long)]
     steps: Option<u64>,
-}
-
-/// Counts over the histories of a run. Passed between processes as one line of numbers.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums([u64; 32]);
-
-impl Sums {
-    const NAMES: [&str; 32] = [
-        "histories",
-        "steps",
-        "reads",
-        "reads of snapshots",
-        "unread",
-        "takeovers",
-        "of them from a leader that lives",
-        "writes",
-        "entries refused",
-        "operations outside",
-        "checkpoints",
-        "snapshots",
-        "rollbacks",
-        "shrinks and deletions",
-        "objects retired",
-        "of them given up in their own term",
-        "objects deleted",
-        "requests refused by the store",
-        "unanswered",
-        "conflicts",
-        "not found",
-        "spoilt",
-        "stale listings",
-        "entries missing in listings",
-        "dropped roots damaged",
-        "clones",
-        "recoveries",
-        "data keys made",
-        "data keys dropped",
-        "roots in leaves",
-        "pairs of snapshots compared",
-        "snapshots that came back",
-    ];
-
-    fn of(stats: Stats, counts: Counts, played: [u64; 8]) -> Self {
-        let Stats { steps, reads, snapshot_reads, unread, takeovers, ghosts, rotten, clones, recoveries, .. } = stats;
-        let Counts { writes, refused, outside, checkpoints, snapshots, rollbacks, discards, .. } = counts;
-        let Counts { retired, given_up, deleted, .. } = counts;
-        let [a, b, c, d, e, f, g, _] = played;
-        Self([
-            1,
-            steps,
-            reads,
-            snapshot_reads,
-            unread,
-            takeovers,
-            ghosts,
-            writes,
-            refused,
-            outside,
-            checkpoints,
-            snapshots,
-            rollbacks,
-            discards,
-            retired,
-            given_up,
-            deleted,
-            a,
-            b,
-            c,
-            d,
-            e,
-            f,
-            g,
-            rotten,
-            clones,
-            recoveries,
-            stats.keys_made,
-            stats.keys_dropped,
-            stats.roots_in_leaves,
-            stats.compared,
-            stats.came_back,
-        ])
-    }
-
-    fn add(&mut self, other: Self) {
-        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
-    }
-}
-
-impl std::fmt::Display for Sums {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let words: Vec<String> =
-            Self::NAMES.iter().zip(self.0).map(|(name, count)| format!("{count} {name}")).collect();
-        f.write_str(&words.join(", "))
-    }
 }
 
 fn clocks() -> Clocks {
@@ -212,7 +128,7 @@ fn on_own_clock<T: Send + 'static>(history: impl Future<Output = T> + Send + 'st
             let now = libc::now() + TICK;
             assert!(now < HOURS * 3600 * 1_000_000_000, "the history hangs");
             libc::set_now(now);
-            if let Some(root) = journal::lock(&hook).take() {
+            if let Some(root) = lock(&hook).take() {
                 root.wake();
             }
         })
@@ -220,7 +136,7 @@ fn on_own_clock<T: Send + 'static>(history: impl Future<Output = T> + Send + 'st
     let mut history = runtime.spawn(history);
     let done = runtime.block_on(poll_fn(|cx| {
         let polled = Pin::new(&mut history).poll(cx);
-        *journal::lock(&root) = Some(cx.waker().clone());
+        *lock(&root) = Some(cx.waker().clone());
         polled
     }));
     // Tasks that wait for ever end with it.
@@ -228,8 +144,13 @@ fn on_own_clock<T: Send + 'static>(history: impl Future<Output = T> + Send + 'st
     Ok(done?)
 }
 
+fn shape(seed: u64) -> Shape {
+    if USUAL.load(Relaxed) { Shape::USUAL } else { Shape::of(seed) }
+}
+
 async fn history(seed: u64, log: NodeLog, several: bool, steps: Option<u64>, loud: bool) -> Result<Sums, String> {
-    let mut world = World::new(seed, log, several, loud).await;
+    let mut world = World::new(seed, log, several, shape(seed), loud).await;
+    world.say(|| format!("shape: {}", shape(seed)));
     if clones::in_history(seed) {
         return clones::history(seed, world, steps, loud).await;
     }
@@ -246,8 +167,11 @@ async fn history(seed: u64, log: NodeLog, several: bool, steps: Option<u64>, lou
 
 fn tell_failed(seed: u64, why: &str) {
     println!("seed {seed}: FAILED: {why}");
-    let several = if SEVERAL.load(Relaxed) { " --several" } else { "" };
-    println!("again, step by step: cargo run -p holdfast-sim -- histories{several} --seed {seed}");
+    println!("shape: {}", shape(seed));
+    let modes = [(&SEVERAL, " --several"), (&USUAL, " --usual")];
+    let modes: String = modes.into_iter().filter(|(on, _)| on.load(Relaxed)).map(|(_, word)| word).collect();
+    println!("again, step by step: cargo run -p holdfast-sim -- histories{modes} --seed {seed}");
+    println!("keep it in crates/sim/corpus.txt: {seed} | histories{modes} | what is wrong | open");
     println!("shorter, and then at rest: … --steps {}", STEP.load(Relaxed));
 }
 
@@ -263,9 +187,14 @@ pub fn part(args: &PartArgs) -> ExitCode {
         tell_failed(SEED.load(Relaxed), &format!("step {}: {panic}", STEP.load(Relaxed)));
         std::process::exit(1);
     }));
-    match run_part(args) {
+    let outcome = run_part(args);
+    let by = format!("histories --first {}{}", args.first, if args.several { " --several" } else { "" });
+    if let Err(error) = holdfast_reached::write("histories", &by) {
+        eprintln!("the counts of probes were not written: {error}");
+    }
+    match outcome {
         Ok(sums) => {
-            println!("ok {}", sums.0.map(|sum| sum.to_string()).join(" "));
+            println!("ok {}", sums.line());
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -280,6 +209,7 @@ fn run_part(args: &PartArgs) -> Result<Sums> {
     holdfast_raft::replace_clocks(clocks);
     holdfast_log::run_blocking_inline();
     SEVERAL.store(args.several, Relaxed);
+    USUAL.store(args.usual, Relaxed);
     let mut sums = Sums::default();
     for seed in args.first..args.first + args.count {
         SEED.store(seed, Relaxed);
@@ -303,18 +233,18 @@ fn run_part(args: &PartArgs) -> Result<Sums> {
     Ok(sums)
 }
 
-fn command(first: u64, count: u64, several: bool) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("no path to this program")?);
-    command.args(["histories-part", "--first", &first.to_string(), "--count", &count.to_string()]);
-    command.args(several.then_some("--several"));
-    command.stdin(Stdio::null()).stderr(Stdio::null());
-    Ok(command)
+fn arguments(args: &HistoriesArgs, first: u64, count: u64) -> Vec<String> {
+    let words = ["histories-part", "--first", &first.to_string(), "--count", &count.to_string()];
+    let mut words = words.map(str::to_string).to_vec();
+    words.extend(args.several.then(|| "--several".to_string()));
+    words.extend(args.usual.then(|| "--usual".to_string()));
+    words
 }
 
 /// Runs many; its last lines name the failed ones.
 pub fn many(args: &HistoriesArgs) -> ExitCode {
     let outcome = match args.seed {
-        Some(seed) => one(seed, args.several, args.steps),
+        Some(seed) => one(args, seed),
         None => run_many(args),
     };
     match outcome {
@@ -327,52 +257,36 @@ pub fn many(args: &HistoriesArgs) -> ExitCode {
     }
 }
 
-fn one(seed: u64, several: bool, steps: Option<u64>) -> Result<bool> {
+fn one(args: &HistoriesArgs, seed: u64) -> Result<bool> {
     let first = seed - seed % PART;
-    let mut command = command(first, seed + 1 - first, several)?;
-    command.arg("--loud");
-    if let Some(steps) = steps {
-        command.args(["--steps", &steps.to_string()]);
-    }
-    Ok(command.status()?.success())
+    let mut words = arguments(args, first, seed + 1 - first);
+    words.push("--loud".to_string());
+    words.extend(args.steps.map(|steps| format!("--steps={steps}")));
+    Ok(this_program(&words)?.status()?.success())
 }
 
 fn run_many(args: &HistoriesArgs) -> Result<bool> {
     // Whole parts: see HISTORY-H3.
     let first = args.first - args.first % PART;
     let (began, end) = (Instant::now(), first.saturating_add(args.count));
-    let (mut next, mut running, mut sums, mut good) = (first, Vec::new(), Sums::default(), true);
+    let (mut next, mut sums, mut good) = (first, Sums::default(), true);
+    let mut processes = Processes::new(args.jobs, PART_LIMIT);
     loop {
-        while good && next < end && running.len() < args.jobs.max(1) {
+        while good && next < end && processes.has_room() {
             let until = (next - next % PART + PART).min(end);
-            let output = tempfile::tempfile()?;
-            let child = command(next, until - next, args.several)?.stdout(output.try_clone()?).spawn()?;
-            running.push((next, child, output, Instant::now()));
+            processes.start(next, &arguments(args, next, until - next))?;
             next = until;
         }
-        if running.is_empty() {
+        if processes.is_empty() {
             break;
         }
-        let mut at = 0;
-        while at < running.len() {
-            let (first, child, _, begun) = &mut running[at];
-            let hangs = begun.elapsed() > PART_LIMIT;
-            if hangs {
-                child.kill()?;
-            }
-            let Some(status) = child.try_wait()? else {
-                at += 1;
-                continue;
-            };
-            let first = *first;
-            let (_, _, mut output, _) = running.swap_remove(at);
-            let text = read_back(&mut output)?;
+        for Ended { what: first, status, hung, text, .. } in processes.ended()? {
             let line = text.lines().last().and_then(|line| line.strip_prefix("ok ")).filter(|_| status.success());
-            match line.map(numbers) {
+            match line.map(Sums::read) {
                 Some(done) => sums.add(done),
                 None => {
                     good = false;
-                    println!("{text}part from seed {first} on: {status}{}", if hangs { ", it hung" } else { "" });
+                    println!("{text}part from seed {first} on: {status}{}", if hung { ", it hung" } else { "" });
                 }
             }
         }
@@ -380,18 +294,4 @@ fn run_many(args: &HistoriesArgs) -> Result<bool> {
     }
     println!("{sums}; seeds {} to {}, {:.0} s", first, next.saturating_sub(1), began.elapsed().as_secs_f64());
     Ok(good)
-}
-
-fn read_back(output: &mut std::fs::File) -> Result<String> {
-    use std::io::{Read, Seek};
-    let mut text = String::new();
-    output.rewind()?;
-    output.read_to_string(&mut text)?;
-    Ok(text)
-}
-
-fn numbers(line: &str) -> Sums {
-    let mut sums = Sums::default();
-    sums.0.iter_mut().zip(line.split(' ')).for_each(|(sum, word)| *sum = word.parse().unwrap_or(0));
-    sums
 }

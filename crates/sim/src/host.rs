@@ -9,8 +9,10 @@ use crate::broken::Broken;
 use crate::libc;
 use crate::net::{Door, Net, Stream};
 use crate::rng::Rng;
+use crate::shape::Shape;
 use crate::slices::Slices;
 use crate::store::{Server, Way, open};
+use crate::sync::lock;
 use holdfast_gateway::config::{GatewayConfig, GatewayRole, KeyConfig};
 use holdfast_gateway::node::{Node, Seams};
 use holdfast_gateway::serve_nbd_over;
@@ -25,7 +27,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -39,7 +41,6 @@ const IDLE_AFTER: u64 = 100 * MS;
 const RENEW: Duration = Duration::from_millis(1_300);
 /// Small, so that files are begun, dropped and carried all the time.
 const JOURNAL_FILE_BYTES: u64 = 256 << 10;
-const JOURNAL_BOUND_BYTES: u64 = 6 << 20;
 const JOURNAL_RESERVE_BYTES: u64 = 1 << 20;
 const JOURNAL_TAIL_BYTES: u64 = 48 << 10;
 
@@ -47,10 +48,6 @@ const JOURNAL_TAIL_BYTES: u64 = 48 << 10;
 static FATAL: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// The gateway that runs now.
 static RUNNING: AtomicUsize = AtomicUsize::new(usize::MAX);
-
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Notes an event that must never happen.
 pub fn fatal(what: &str) {
@@ -132,6 +129,7 @@ pub struct Host {
     pub broken: Option<Broken>,
     /// Its roots are tops and leaves, also small ones.
     pub in_leaves: bool,
+    pub shape: Shape,
     dir: PathBuf,
     net: Net,
     rng: Rng,
@@ -253,6 +251,7 @@ impl Host {
                 _ => index.is_multiple_of(2),
             },
             broken: None,
+            shape: Shape::USUAL,
             dir,
             net,
             rng,
@@ -326,7 +325,7 @@ impl Host {
         config.cache.memory.0 = 32 << 20;
         config.cache.disk.0 = 0;
         config.upload.interval_ms = 1_500;
-        config.upload.bytes.0 = 256 << 10;
+        config.upload.bytes.0 = self.shape.upload;
         config.upload.whole_root = self.in_leaves.then_some(ByteSize(0));
         config.space.grace_ms = 2_000;
         config.space.sweep_interval_ms = 5_000;
@@ -334,11 +333,11 @@ impl Host {
     }
 
     fn seams(&self, slot: Arc<Mutex<Option<Turns>>>) -> Seams {
-        let disk = self.disk.clone();
+        let (disk, bound) = (self.disk.clone(), self.shape.journal);
         let journal = move |config: LogConfig, identity, sealing| {
             let small = LogConfig {
                 file_bytes: JOURNAL_FILE_BYTES,
-                bound_bytes: JOURNAL_BOUND_BYTES,
+                bound_bytes: bound,
                 reserve_bytes: JOURNAL_RESERVE_BYTES,
                 tail_bytes: JOURNAL_TAIL_BYTES,
                 ..config

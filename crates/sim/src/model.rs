@@ -8,6 +8,7 @@
 
 mod cut;
 
+use holdfast_nbd::server::ReadPart;
 use std::collections::BTreeMap;
 
 /// Volumes of the set.
@@ -68,6 +69,18 @@ pub struct Model {
     loose: bool,
     pub answered: u64,
     pub reads: u64,
+}
+
+/// The bytes of an answer to a read.
+pub fn bytes_of(parts: Vec<ReadPart>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for part in parts {
+        match part {
+            ReadPart::Data(data) => bytes.extend_from_slice(&data),
+            ReadPart::Zeroes(len) => bytes.resize(bytes.len() + len as usize, 0),
+        }
+    }
+    bytes
 }
 
 /// The bytes of write `id` for the block at `block`.

@@ -99,7 +99,7 @@ impl Nemesis {
     /// `dense`: for a short run.
     pub fn new(world: &mut World, dense: bool) -> Self {
         let mut rng = Rng::new(world.seed, 4);
-        let mut mix: Vec<Fault> = ALL.iter().copied().filter(|_| rng.chance(500)).collect();
+        let mut mix = world.shape.mix(&mut rng, 500, ALL);
         if mix.is_empty() {
             mix.push(Fault::Kill);
         }
@@ -108,6 +108,7 @@ impl Nemesis {
             mix = vec![Fault::Snapshot, Fault::Forget];
         }
         let pause = if dense { rng.pick(&[150, 300, 700]) } else { rng.pick(&[400, 1000, 2500]) };
+        let pause = world.shape.pause(pause);
         let halves = rng.pick(&[0, 100, 400]);
         if rng.chance(400) {
             world.keep_schedule(&mut rng);
@@ -147,7 +148,8 @@ impl Nemesis {
         let fault = self.rng.pick(&self.mix);
         let victim = self.victim(world);
         world.stats.faults += 1;
-        self.play(world, fault, victim)
+        self.play(world, fault, victim);
+        Ok(())
     }
 
     /// Often the leader.
@@ -202,56 +204,23 @@ impl Nemesis {
         self.after(world, 10, 4_000, Later::Start(host));
     }
 
-    fn play(&mut self, world: &mut World, fault: Fault, victim: usize) -> Result<()> {
-        let count = world.hosts.len();
+    fn play(&mut self, world: &mut World, fault: Fault, victim: usize) {
         match fault {
             Fault::Kill => self.kill(world, victim, false),
             Fault::Power => self.kill(world, victim, true),
-            Fault::PowerAll => {
-                if self.rng.chance(300) {
-                    for host in 0..count {
-                        self.kill(world, host, true);
-                    }
-                }
-            }
+            Fault::PowerAll => self.cut_all_power(world),
             Fault::Stop | Fault::Suspend if !world.hosts[victim].runs(world.now) => {}
-            Fault::Suspend => {
-                let ms = self.rng.pick(&[200, 700, 1_500, 4_000]);
-                world.note(format!("{} sleeps for {ms} ms", victim + 1));
-                world.stats.sleeps += 1;
-                let now = world.now;
-                world.hosts[victim].suspend(now, now + ms * MS);
-            }
+            Fault::Suspend => self.suspend(world, victim),
+            Fault::Stop => self.stop(world, victim),
             Fault::WallClock => self.set_wall_clocks(world, victim),
             Fault::Snapshot => world.take_snapshot(&mut self.rng),
             Fault::Forget => world.drop_snapshot(&mut self.rng),
-            Fault::Stop => {
-                let ms = self.rng.pick(&[20, 150, 400, 900, 3_000]);
-                world.note(format!("{} is stopped for {ms} ms", victim + 1));
-                world.hosts[victim].stopped_until = world.now + ms * MS;
-            }
             Fault::Cut | Fault::CutOneWay => self.cut(world, victim, fault),
-            Fault::Lossy => {
-                let (link, words) = Link::lossy(&mut self.rng);
-                world.note(format!("links: {words}"));
-                all_links(world, link);
-                self.after(world, 500, 6_000, Later::Links);
-            }
-            Fault::SlowDisk => {
-                let ms = self.rng.pick(&[10, 60, 400, 1_500]);
-                world.note(format!("disk of {} takes up to {ms} ms", victim + 1));
-                world.hosts[victim].disk_delay = (ms * MS / 4, ms * MS);
-                self.after(world, 200, 4_000, Later::Disk(victim));
-            }
+            Fault::Lossy => self.lose_packets(world),
+            Fault::SlowDisk => self.slow_disk(world, victim),
             // A start would be refused, and nothing learnt.
             Fault::SyncFails if world.node(victim).is_none() => {}
-            Fault::SyncFails => {
-                world.note(format!("a sync of {} is to fail", victim + 1));
-                let after = self.rng.below(4);
-                world.hosts[victim].disk.fail_sync_after(after);
-                // It acknowledges nothing any more; it is noticed and restarted.
-                self.after(world, 100, 3_000, Later::Kill(victim));
-            }
+            Fault::SyncFails => self.fail_sync(world, victim),
             Fault::StoreFaults => self.spoil_stores(world),
             Fault::StoreDown => {
                 world.note("store: down");
@@ -265,20 +234,52 @@ impl Nemesis {
                 world.want_other_owner(fault == Fault::ForcedOwner);
                 world.note(format!("another owner is wanted ({fault:?})"));
             }
-            Fault::Elect => {
-                if let Some(set) = world.set(victim)
-                    && let Some(process) = &world.hosts[victim].process
-                {
-                    let group = set.group.clone();
-                    process.spawn(async move {
-                        // If refused, nothing happens.
-                        drop(group.stand_for_election().await);
-                    });
-                    world.note(format!("{} stands for election", victim + 1));
-                }
+            Fault::Elect => elect(world, victim),
+        }
+    }
+
+    fn cut_all_power(&mut self, world: &mut World) {
+        if self.rng.chance(300) {
+            for host in 0..world.hosts.len() {
+                self.kill(world, host, true);
             }
         }
-        Ok(())
+    }
+
+    fn suspend(&mut self, world: &mut World, victim: usize) {
+        let ms = self.rng.pick(&[200, 700, 1_500, 4_000]);
+        world.note(format!("{} sleeps for {ms} ms", victim + 1));
+        world.stats.sleeps += 1;
+        let now = world.now;
+        world.hosts[victim].suspend(now, now + ms * MS);
+    }
+
+    fn stop(&mut self, world: &mut World, victim: usize) {
+        let ms = self.rng.pick(&[20, 150, 400, 900, 3_000]);
+        world.note(format!("{} is stopped for {ms} ms", victim + 1));
+        world.hosts[victim].stopped_until = world.now + ms * MS;
+    }
+
+    fn lose_packets(&mut self, world: &mut World) {
+        let (link, words) = Link::lossy(&mut self.rng);
+        world.note(format!("links: {words}"));
+        all_links(world, link);
+        self.after(world, 500, 6_000, Later::Links);
+    }
+
+    fn slow_disk(&mut self, world: &mut World, victim: usize) {
+        let ms = self.rng.pick(&[10, 60, 400, 1_500]);
+        world.note(format!("disk of {} takes up to {ms} ms", victim + 1));
+        world.hosts[victim].disk_delay = (ms * MS / 4, ms * MS);
+        self.after(world, 200, 4_000, Later::Disk(victim));
+    }
+
+    fn fail_sync(&mut self, world: &mut World, victim: usize) {
+        world.note(format!("a sync of {} is to fail", victim + 1));
+        let after = self.rng.below(4);
+        world.hosts[victim].disk.fail_sync_after(after);
+        // It acknowledges nothing any more; it is noticed and restarted.
+        self.after(world, 100, 3_000, Later::Kill(victim));
     }
 
     /// Cuts links between two sides, in both directions or in one.
@@ -304,7 +305,8 @@ impl Nemesis {
 
     /// Stores fail, are slow, lose answers and show stale lists for a while.
     fn spoil_stores(&mut self, world: &mut World) {
-        let rate = self.rng.pick(&[20, 150, 400]);
+        let drawn = self.rng.pick(&[20, 150, 400]);
+        let rate = world.shape.store_rate.unwrap_or(drawn);
         let faults = Faults {
             fail_before: rate,
             fail_after: rate,
@@ -435,6 +437,18 @@ impl Nemesis {
         }
         Ok(())
     }
+}
+
+/// Gateway `victim` stands for election in the set's group.
+fn elect(world: &mut World, victim: usize) {
+    let Some(set) = world.set(victim) else { return };
+    let Some(process) = &world.hosts[victim].process else { return };
+    let group = set.group.clone();
+    process.spawn(async move {
+        // If refused, nothing happens.
+        drop(group.stand_for_election().await);
+    });
+    world.note(format!("{} stands for election", victim + 1));
 }
 
 fn all_links(world: &World, link: Link) {

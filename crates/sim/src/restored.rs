@@ -33,9 +33,7 @@ impl World {
         let (before, restarts) = (self.life_of(behind, member), rng.chance(500));
         self.note(format!("a copy is made of the disk of {}", name(restored)));
         if restarts {
-            let (now, rtt) = (self.now, self.rtt_ms);
-            self.hosts[restored].kill(now);
-            self.hosts[restored].start(now, rtt)?;
+            self.start_again(restored)?;
         }
         // By a start, or by a renewal: twice, since the first may be in the copy already.
         for _ in 0..2 {
@@ -55,10 +53,30 @@ impl World {
         (self.restored, self.told) = (Some(restored), 0);
         self.part(behind, false);
         self.note(format!("{} are killed, and {} goes back to the copy", names(keepers), name(restored)));
-        for _ in 0..STARTS {
-            let (now, rtt) = (self.now, self.rtt_ms);
-            self.hosts[restored].kill(now);
+        self.counts_for_nobody(restored)?;
+        self.told = 0;
+        let (now, rtt) = (self.now, self.rtt_ms);
+        if self.hosts[restored].process.is_none() {
             self.hosts[restored].start(now, rtt)?;
+        }
+        for host in keepers {
+            self.hosts[*host].start(now, rtt)?;
+        }
+        self.note(format!("{} are started again", names(keepers)));
+        self.until(60_000, "the restored machine is told", |w| w.told > 0)?;
+        self.works("writes and reads, after everything was read")
+    }
+
+    fn start_again(&mut self, host: usize) -> Result<()> {
+        let (now, rtt) = (self.now, self.rtt_ms);
+        self.hosts[host].kill(now);
+        self.hosts[host].start(now, rtt)
+    }
+
+    /// The restored machine is started again and again: nobody may serve with its help.
+    fn counts_for_nobody(&mut self, restored: usize) -> Result<()> {
+        for _ in 0..STARTS {
+            self.start_again(restored)?;
             let until = self.now + RUNS * MS;
             while self.now < until {
                 self.tick()?;
@@ -67,18 +85,7 @@ impl World {
                 }
             }
         }
-        self.told = 0;
-        if self.hosts[restored].process.is_none() {
-            let (now, rtt) = (self.now, self.rtt_ms);
-            self.hosts[restored].start(now, rtt)?;
-        }
-        for host in keepers {
-            let (now, rtt) = (self.now, self.rtt_ms);
-            self.hosts[*host].start(now, rtt)?;
-        }
-        self.note(format!("{} are started again", names(keepers)));
-        self.until(60_000, "the restored machine is told", |w| w.told > 0)?;
-        self.works("writes and reads, after everything was read")
+        Ok(())
     }
 
     /// The lowest boot counter of it that any of `hosts` knows.

@@ -2,16 +2,17 @@
 
 use crate::broken::Broken;
 use crate::modes::Modes;
+use crate::processes::{Ended, Processes};
 use crate::scenes::Scene;
+use crate::shape::Shape;
 use crate::stats::Sum;
 use crate::world::World;
 use crate::{host, libc};
 use anyhow::{Context, Result};
 use holdfast_raft::Clocks;
 use holdfast_types::MonoTime;
-use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Real time after which a process hangs, which counts as a failure.
@@ -74,6 +75,16 @@ pub struct ManyArgs {
     modes: Modes,
 }
 
+impl OneArgs {
+    /// The shape of the seed. A scene and the search for a known bug have their own mix of faults.
+    fn shape(&self) -> Shape {
+        if self.scene.is_some() || self.broken.is_some() || self.modes.usual {
+            return Shape::USUAL;
+        }
+        Shape::of(self.seed)
+    }
+}
+
 fn clocks() -> Clocks {
     Clocks { boot: MonoTime(libc::boot()), monotonic: MonoTime(libc::monotonic()) }
 }
@@ -116,20 +127,22 @@ pub fn one(args: OneArgs) -> ExitCode {
     // A thread of its own: its random state (keys of hash tables, generators) is then made from the seed.
     let thread = std::thread::Builder::new().name("simulation".to_string()).stack_size(64 << 20);
     let (seed, length) = (args.seed, args.length);
-    let (scene, broken, more) = (args.scene, args.broken, args.modes.words());
+    let (scene, broken, more, shape) = (args.scene, args.broken, args.modes.words(), args.shape());
     let outcome = thread.spawn(move || simulate(&args)).map(std::thread::JoinHandle::join);
     libc::end();
-    let failed = match outcome {
-        Ok(Ok(Ok(line))) => {
+    if broken.is_none() {
+        note_reached(seed, length, scene, &more);
+    }
+    let failed = match verdict(outcome, &host::take_fatal()) {
+        Ok(line) => {
             println!("seed {seed}: ok: {line}");
             eprintln!("took {:.1} s", began.elapsed().as_secs_f64());
             return ExitCode::SUCCESS;
         }
-        Ok(Ok(Err(error))) => format!("{error:#}"),
-        Ok(Err(_)) => format!("the simulation itself panicked: {:?}", host::take_fatal()),
-        Err(error) => format!("no thread: {error}"),
+        Err(failed) => failed,
     };
     println!("seed {seed}: FAILED: {failed}");
+    println!("shape: {shape}");
     match scene {
         Some(scene) => {
             println!("again: target/debug/holdfast-sim one --seed {seed} --scene {} --verbose", scene.word())
@@ -140,7 +153,36 @@ pub fn one(args: OneArgs) -> ExitCode {
         None if broken.is_none() => println!("again: cargo xtask sim --seed {seed} --length {length} --verbose"),
         None => {}
     }
+    if scene.is_none() && broken.is_none() {
+        println!("keep it in crates/sim/corpus.txt: {seed} |{more} --length {length} | what is wrong | open");
+    }
     ExitCode::FAILURE
+}
+
+/// The last line of a run, or the reason of its failure. `fatal`: events that were noted after the last check, in the
+/// last steps.
+fn verdict(
+    outcome: std::io::Result<std::thread::Result<Result<String>>>,
+    fatal: &[String],
+) -> std::result::Result<String, String> {
+    match outcome {
+        Ok(Ok(Ok(line))) if fatal.is_empty() => Ok(line),
+        Ok(Ok(Ok(_))) => Err(format!("R11: in the last steps: {}", fatal.join("; "))),
+        Ok(Ok(Err(error))) => Err(format!("{error:#}")),
+        Ok(Err(_)) => Err(format!("the simulation itself panicked: {fatal:?}")),
+        Err(error) => Err(format!("no thread: {error}")),
+    }
+}
+
+/// Writes which probes this seed has reached. A run with a bug put in is not asked: its states prove nothing.
+fn note_reached(seed: u64, length: u64, scene: Option<Scene>, more: &str) {
+    let (kind, by) = match scene {
+        Some(scene) => ("scenes".to_owned(), format!("--seed {seed} --scene {}", scene.word())),
+        None => (format!("seeds{}", more.replace(" --", "-")), format!("--seed {seed} --length {length}{more}")),
+    };
+    if let Err(error) = holdfast_reached::write(&kind, &by) {
+        eprintln!("seed {seed}: the counts of probes were not written: {error}");
+    }
 }
 
 /// Directory for a process's files that are not simulated (identity, state snapshots): in memory if possible. Its path
@@ -156,7 +198,8 @@ fn simulate(args: &OneArgs) -> Result<String> {
     // Left by a killed process with this number, so no living one uses it.
     drop(std::fs::remove_dir_all(&dir));
     std::fs::create_dir(&dir).with_context(|| format!("no directory {}", dir.display()))?;
-    let mut world = World::new(args.seed, &dir, args.verbose, args.broken, args.modes)?;
+    let mut world = World::new(args.seed, &dir, args.verbose, args.broken, args.modes, args.shape())?;
+    world.note(format!("shape: {}", world.shape));
     let outcome = match args.scene {
         Some(scene) => world.play(scene),
         None => world.run(args.length * 1000),
@@ -171,13 +214,6 @@ fn simulate(args: &OneArgs) -> Result<String> {
         }
     }
     outcome.map(|()| world.summary())
-}
-
-struct Running {
-    seed: u64,
-    child: Child,
-    output: std::fs::File,
-    began: Instant,
 }
 
 /// CPU time of all ended processes in seconds, independent of other load.
@@ -208,6 +244,42 @@ pub fn many(args: &ManyArgs) -> ExitCode {
     }
 }
 
+/// Results of many seeds.
+#[derive(Default)]
+struct Found {
+    done: u64,
+    failed: Vec<u64>,
+    sum: Sum,
+}
+
+impl Found {
+    fn note(&mut self, run: &Ended<u64>, quiet: bool) {
+        self.done += 1;
+        if run.hung || !run.status.success() {
+            // Remains of a run that did not end by itself, if any.
+            drop(std::fs::remove_dir_all(directory(run.number)));
+        }
+        let text = &run.text;
+        if run.status.success() {
+            self.sum.add(text.rsplit(": ").next().unwrap_or_default());
+            if !quiet {
+                print!("{text}");
+            }
+        } else {
+            println!("{text}seed {}: {}{}", run.what, run.status, if run.hung { ", it hung" } else { "" });
+            self.failed.push(run.what);
+        }
+    }
+}
+
+/// The arguments of one seed's process.
+fn arguments(args: &ManyArgs, seed: u64) -> Vec<String> {
+    let mut words = vec!["one".to_string(), format!("--seed={seed}"), format!("--length={}", args.length)];
+    words.extend(args.broken.map(|broken| format!("--broken={}", broken.word())));
+    words.extend(args.modes.words().split_whitespace().map(str::to_string));
+    words
+}
+
 fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
     let began = Instant::now();
     let bound = args.hours.map(|hours| Duration::from_secs_f64(hours * 3600.0));
@@ -217,67 +289,63 @@ fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
         (None, Some(_)) => u64::MAX,
         (None, None) => args.seed.saturating_add(20),
     };
-    let exe = std::env::current_exe().context("no path to this program")?;
-    let (mut next, mut running, mut failed, mut done) = (args.seed, Vec::new(), Vec::new(), 0u64);
-    let mut sum = Sum::default();
+    let (mut next, mut found) = (args.seed, Found::default());
+    let mut processes = Processes::new(args.jobs, SEED_LIMIT);
     loop {
-        let late = bound.is_some_and(|bound| began.elapsed() >= bound) || (!failed.is_empty() && !args.keep_going);
-        while next < last && !late && running.len() < args.jobs.max(1) {
-            let mut command = Command::new(&exe);
-            command.args(["one", "--seed", &next.to_string(), "--length", &args.length.to_string()]);
-            command.args(args.broken.map(|broken| format!("--broken={}", broken.word())));
-            command.args(args.modes.words().split_whitespace());
-            // A file, not a pipe: nobody reads before the end.
-            let output = tempfile::tempfile()?;
-            let child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(Stdio::null()).spawn()?;
-            running.push(Running { seed: next, child, output, began: Instant::now() });
+        let late =
+            bound.is_some_and(|bound| began.elapsed() >= bound) || (!found.failed.is_empty() && !args.keep_going);
+        while next < last && !late && processes.has_room() {
+            processes.start(next, &arguments(args, next))?;
             next += 1;
         }
-        if running.is_empty() {
+        if processes.is_empty() {
             break;
         }
-        let mut at = 0;
-        while at < running.len() {
-            let hangs = running[at].began.elapsed() > SEED_LIMIT;
-            if hangs {
-                running[at].child.kill()?;
-            }
-            let Some(status) = running[at].child.try_wait()? else {
-                at += 1;
-                continue;
-            };
-            let mut run = running.remove(at);
-            let mut text = String::new();
-            run.output.rewind()?;
-            run.output.read_to_string(&mut text)?;
-            done += 1;
-            if hangs || !status.success() {
-                // Remains of a run that did not end by itself, if any.
-                drop(std::fs::remove_dir_all(directory(run.child.id())));
-            }
-            if status.success() {
-                sum.add(text.rsplit(": ").next().unwrap_or_default());
-                if !args.quiet {
-                    print!("{text}");
-                }
-            } else {
-                println!("{text}seed {}: {status}{}", run.seed, if hangs { ", it hung" } else { "" });
-                failed.push(run.seed);
-            }
-        }
+        processes.ended()?.iter().for_each(|run| found.note(run, args.quiet));
         std::thread::sleep(Duration::from_millis(20));
     }
-    println!("in all: {}", sum.line());
+    println!("in all: {}", found.sum.line());
     // Of seeds that did not fail: each was healed, continued, and read everything back.
-    println!("survived: {}", sum.survived());
+    println!("survived: {}", found.sum.survived());
     println!(
-        "{done} seeds ({} to {}) of {} s of faults, {} failed, {:.0} s, {:.0} s of processors",
+        "{} seeds ({} to {}) of {} s of faults, {} failed, {:.0} s, {:.0} s of processors",
+        found.done,
         args.seed,
         next.saturating_sub(1),
         args.length,
-        failed.len(),
+        found.failed.len(),
         began.elapsed().as_secs_f64(),
         processors()
     );
-    Ok(failed)
+    Ok(found.failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fatal_of_the_last_steps_fails_the_run() {
+        let fine = || Ok(Ok(Ok("all read back".to_string())));
+        assert_eq!(verdict(fine(), &[]), Ok("all read back".to_string()));
+        let found = verdict(fine(), &["gateway 2: panic".to_string()]);
+        assert_eq!(found, Err("R11: in the last steps: gateway 2: panic".to_string()));
+    }
+
+    #[test]
+    fn a_shape_is_not_drawn_for_a_scene_a_known_bug_or_by_wish() {
+        use clap::Parser as _;
+        #[derive(clap::Parser)]
+        struct Words {
+            #[command(flatten)]
+            one: OneArgs,
+        }
+        let differs = (1..100).find(|seed| Shape::of(*seed) != Shape::USUAL).expect("a third is usual");
+        let seed = format!("--seed={differs}");
+        let shape = |more: &[&str]| Words::parse_from([&["one", &seed], more].concat()).one.shape();
+        assert_eq!(shape(&[]), Shape::of(differs));
+        for more in [&["--usual"][..], &["--scene=two-leave"], &["--broken=syncs-ignored"]] {
+            assert_eq!(shape(more), Shape::USUAL, "{more:?}");
+        }
+    }
 }

@@ -4,7 +4,6 @@
 use crate::client::{Client, SET, VOLUME_NAMES};
 use crate::host::name;
 use crate::members::Wish;
-use crate::net::Link;
 use crate::rng::Rng;
 use crate::world::{MS, World};
 use anyhow::{Context, Result};
@@ -80,7 +79,7 @@ impl World {
         let (now, rtt) = (self.now, self.rtt_ms);
         self.hosts[host].kill(now);
         self.hosts[host].quarantine_group_0()?;
-        self.cut_off(host, true);
+        self.cut(host, true);
         self.hosts[host].start(now, rtt)?;
         self.note(format!("{} starts with a damaged group 0, and hears nobody", name(host)));
         let damaged =
@@ -93,7 +92,7 @@ impl World {
         })?;
         anyhow::ensure!(damaged(self), "it is to be damaged still");
         anyhow::ensure!(self.group(host, GroupId::CLUSTER).is_none(), "group 0 is not to run there");
-        self.cut_off(host, false);
+        self.cut(host, false);
         self.note(format!("m{member} is removed, and hears the others again"));
         self.until(60_000, "the removed gateway ends", |w| w.places[host].is_none())
     }
@@ -240,13 +239,5 @@ impl World {
             state.zip(leader).is_some_and(|(state, node)| state.sets.values().all(|set| node.set(&set.name).is_some()))
         };
         self.until(60_000, "every set that was created runs", all_run)
-    }
-
-    fn cut_off(&mut self, host: usize, cut: bool) {
-        for other in (0..self.hosts.len()).filter(|other| *other != host) {
-            for (from, to) in [(host, other), (other, host)] {
-                self.net.set(from, to, Link { cut, ..Link::CALM });
-            }
-        }
     }
 }

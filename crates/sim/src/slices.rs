@@ -1,7 +1,7 @@
 //! A process of the simulation: its own tokio runtime, run in slices. Everything ready runs, at one moment of the
 //! machine's clock; nothing moves between two slices.
 
-use crate::host::lock;
+use crate::sync::lock;
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};

@@ -33,10 +33,12 @@ pub struct Stats {
     pub filled: u64,
     pub away: u64,
     pub counted: u64,
-    /// Faults of attaching hosts, devices made there, devices fenced by another owner, and reconnects, as far as seen.
+    /// Faults of attaching hosts, devices made there, errors of devices fenced by another owner, and requests that a
+    /// device sent again on another connection.
     pub attach_faults: u64,
     pub attached: u64,
     pub fenced: u64,
+    pub resent: u64,
     /// Faults of hosts with agents, acknowledged commits, recoveries, databases ended by a watchdog, reboots of hosts
     /// that could not release, and imports of pools with another host's label.
     pub agent_faults: u64,

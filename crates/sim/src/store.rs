@@ -13,11 +13,12 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::broken::Broken;
 use crate::rng::Rng;
+use crate::sync::lock;
 
 type Work = Box<dyn FnOnce(&Server) + Send>;
 
@@ -72,7 +73,7 @@ impl Server {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
     /// Sets the shortest and longest time of a request, in nanoseconds.

@@ -7,7 +7,6 @@
 //! SIMMOVE-W2  Each object that a retained root names is in w stores of the list in force.
 
 use crate::client::SET;
-use crate::host::name;
 use crate::rng::Rng;
 use crate::store::{Late, place_of};
 use crate::stores::{Slot, slot_of};
@@ -181,7 +180,6 @@ impl World {
     fn disturb_mover(&mut self, rng: &mut Rng) -> Result<()> {
         let members: Vec<usize> = (0..self.hosts.len()).filter(|host| self.places[*host].is_some()).collect();
         let host = rng.pick(&members);
-        let (now, rtt) = (self.now, self.rtt_ms);
         if rng.chance(250) {
             self.calm_stores();
             if rng.chance(600) {
@@ -192,33 +190,7 @@ impl World {
                 self.note("all stores are there");
             }
         }
-        match rng.below(7) {
-            _ if self.hosts[host].process.is_none() => {
-                self.note(format!("{} starts", name(host)));
-                self.hosts[host].start(now, rtt)?;
-            }
-            0 => {
-                self.note(format!("{} is killed", name(host)));
-                self.hosts[host].kill(now);
-            }
-            1 => {
-                self.note(format!("{} loses power", name(host)));
-                self.hosts[host].cut_power(now);
-            }
-            2 if self.hosts[host].runs(now) => {
-                self.note(format!("{} stands still", name(host)));
-                self.hosts[host].suspend(now, now + rng.range(50, 6_000) * MS);
-            }
-            3 => {
-                self.note(format!("{} hears nobody", name(host)));
-                self.cut(host, true);
-            }
-            _ => {
-                self.note(format!("{} hears the others", name(host)));
-                self.cut(host, false);
-            }
-        }
-        Ok(())
+        self.disturb_gateway(rng, host, 7)
     }
 
     /// Result of `w` stores of a list, by the rules of its head.

@@ -36,6 +36,7 @@ impl World {
             (s.attach_faults, "faults of attached hosts"),
             (s.attached, "devices attached"),
             (s.fenced, "errors of fenced devices"),
+            (s.resent, "requests sent again by devices"),
             (self.model.answered, "writes"),
             (self.model.reads, "blocks read"),
             (s.compared, "states compared"),

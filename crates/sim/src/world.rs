@@ -6,20 +6,23 @@ use crate::attached::Attached;
 use crate::broken::Broken;
 use crate::client::{Answers, Client, Done, SET, VOLUME_NAMES};
 use crate::full::Full;
-use crate::host::{self, Clock, Host, lock};
+use crate::host::{self, Clock, Host};
 use crate::libc;
 use crate::members::Administrator;
 use crate::model::{BLOCK_BYTES, BLOCKS, Model};
 use crate::modes::Modes;
-use crate::nemesis::Nemesis;
 use crate::net::Net;
 use crate::replicas::Replicas;
 use crate::rng::Rng;
+use crate::shape::Shape;
 use crate::snapshots::Keeper;
 use crate::stats::Stats;
 use crate::stores::Depot;
+use crate::sync::lock;
+pub use crate::units::{CLUSTER, MS, TICK};
 use anyhow::{Result, anyhow, bail};
-use holdfast_api::v1::{self, admin_server::Admin};
+use holdfast_api::v1;
+use holdfast_api::v1::admin_server::Admin;
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_gateway::node::Node;
 use holdfast_set::server::SetServer;
@@ -29,12 +32,12 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-pub use crate::units::{CLUSTER, MS, TICK};
-
-/// A run with less than this many milliseconds of faults has more of them at a time, and requires less progress.
-const SHORT: u64 = 10_000;
 /// Clients; one at a time is wanted.
 const CLIENTS: usize = 2;
+
+/// How far a clock drifts, in millionths: somewhat below the product's limit of a tenth (DRIFT_PERCENT_MAX).
+const DRIFT_PPM_MAX: u64 = 80_000;
+
 /// Interval at which the log records the numbers of draws and network events.
 const FINGERPRINT_EVERY: u64 = 500 * MS;
 
@@ -42,6 +45,7 @@ const FINGERPRINT_EVERY: u64 = 500 * MS;
 pub struct World {
     pub seed: u64,
     pub now: u64,
+    pub shape: Shape,
     pub hosts: Vec<Host>,
     pub net: Net,
     pub stores: Depot,
@@ -70,7 +74,7 @@ pub struct World {
     pub busy: bool,
     pub broken: Option<Broken>,
     /// Writes and read blocks after which everything counts as working.
-    enough: u64,
+    pub enough: u64,
     /// Few seconds of faults, and content sooner.
     pub short: bool,
     /// This gateway's disk was put back: it is to be refused.
@@ -82,30 +86,34 @@ pub struct World {
     pub stats: Stats,
 }
 
+/// The clock of a gateway's machine.
+fn clock(rng: &mut Rng, gateway: usize, broken: Option<Broken>, shape: Shape) -> Clock {
+    let drift_ppm = if rng.chance(600) { rng.range(0, 2 * DRIFT_PPM_MAX) as i64 - DRIFT_PPM_MAX as i64 } else { 0 };
+    let drift_ppm = shape.drift_ppm(drift_ppm, DRIFT_PPM_MAX as i64, gateway);
+    let drift_ppm = if broken == Some(Broken::DriftBeyond) { drift_ppm * 4 } else { drift_ppm };
+    Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 }
+}
+
 impl World {
     /// Machines that have never run, and nothing else.
     ///
     /// # Errors
     /// Directories.
-    pub fn new(seed: u64, dir: &Path, loud: bool, broken: Option<Broken>, modes: Modes) -> Result<Self> {
-        let Modes { several, attach, full, agents } = modes;
+    pub fn new(seed: u64, dir: &Path, loud: bool, broken: Option<Broken>, modes: Modes, shape: Shape) -> Result<Self> {
+        let Modes { several, attach, full, agents, .. } = modes;
         let mut rng = Rng::new(seed, 1);
         // First members, and machines that may become members later.
         let first = if rng.chance(750) { 3 } else { 5 };
         let count = first + if first == 3 { rng.pick(&[0, 1, 1, 2]) } else { rng.pick(&[0, 0, 1]) };
         let (net, stores) = (Net::new(seed, count + CLIENTS.max(agents::PLACES)), Depot::new(seed, several));
-        let attached = attach.then(|| Attached::new(seed, CLIENTS, count, &net, dir, broken));
-        let agents = agents.then(|| Agents::new(seed, count, &net, dir, broken)).transpose()?;
+        let attached = attach.then(|| Attached::new(seed, CLIENTS, count, &net, dir, broken, shape));
+        let agents = agents.then(|| Agents::new(seed, count, &net, dir, broken, shape)).transpose()?;
         let with_nbd = attach || agents.is_some();
         let mut hosts = Vec::new();
         for index in 0..count {
-            // Within or slightly below the product's limit of a tenth (DRIFT_PERCENT_MAX).
-            let drift_ppm = if rng.chance(600) { rng.range(0, 160_000) as i64 - 80_000 } else { 0 };
-            let drift_ppm = if broken == Some(Broken::DriftBeyond) { drift_ppm * 4 } else { drift_ppm };
-            let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 };
-            let dir = dir.join(host::name(index));
-            let mut host = Host::new(index, seed, dir, net.clone(), &stores.servers, clock)?;
-            (host.broken, host.nbd) = (broken, with_nbd);
+            let clock = clock(&mut rng, index, broken, shape);
+            let mut host = Host::new(index, seed, dir.join(host::name(index)), net.clone(), &stores.servers, clock)?;
+            (host.broken, host.nbd, host.shape) = (broken, with_nbd, shape);
             host.syncs_ignored = broken == Some(Broken::SyncsIgnored);
             hosts.push(host);
         }
@@ -114,10 +122,11 @@ impl World {
         }
         let rtt_ms = rng.pick(&[1, 2, 10]);
         let early = broken == Some(Broken::AnsweredEarly);
-        let clients = (0..CLIENTS).map(|index| Client::new(index, seed, early)).collect();
+        let clients = (0..CLIENTS).map(|index| Client::new(index, seed, early, shape.load)).collect();
         Ok(Self {
             seed,
             now: 0,
+            shape,
             replicas: Replicas::default(),
             set_name: Name::new(SET)?,
             groups: OnceCell::new(),
@@ -142,7 +151,7 @@ impl World {
             model: Model::new(with_nbd),
             attached,
             agents,
-            full: full.then(|| Full::new(seed)),
+            full: full.then(|| Full::new(seed, shape)),
             dir: dir.to_path_buf(),
             answers: Answers::default(),
             busy: false,
@@ -299,7 +308,7 @@ impl World {
     }
 
     /// State of each gateway, for the text of a failure.
-    fn picture(&self) -> String {
+    pub fn picture(&self) -> String {
         let of = |index: usize| {
             let Some(node) = self.node(index) else { return format!("[{}: not open]", index + 1) };
             let groups = node.adopted().map(|adopted| adopted.raft.groups()).unwrap_or_default();
@@ -397,13 +406,15 @@ impl World {
             request_id: holdfast_api::hex128(1000),
         };
         self.anywhere("the cluster", init, |door, request| async move { Admin::init_cluster(&door, request).await })?;
-        let create = v1::CreateSetRequest {
-            name: SET.into(),
-            // Checked and created, but not used: the gateways' way to the store is simulated.
-            store: self.stores.text(&self.dir),
-            request_id: holdfast_api::hex128(2000),
-        };
-        self.anywhere("the set", create, |door, request| async move { door.create_set(request).await })?;
+        for (at, name) in (0u128..).zip(self.sets()).collect::<Vec<_>>() {
+            let create = v1::CreateSetRequest {
+                name,
+                // Checked and created, but not used: the gateways' way to the store is simulated.
+                store: self.stores.text(&self.dir),
+                request_id: holdfast_api::hex128(2000 + at),
+            };
+            self.anywhere("the set", create, |door, request| async move { door.create_set(request).await })?;
+        }
         for (at, name) in VOLUME_NAMES.iter().enumerate() {
             let create = v1::CreateVolumeRequest {
                 set: SET.into(),
@@ -420,6 +431,12 @@ impl World {
             all - members_count
         ));
         Ok(())
+    }
+
+    /// The names of all sets. That of the clients is the first one; nobody uses the others.
+    fn sets(&self) -> impl Iterator<Item = String> + use<> {
+        let more = (1..=self.shape.sets).map(|number| format!("more{number}"));
+        std::iter::once(SET.to_string()).chain(more)
     }
 
     /// Asks one gateway after the other until one succeeds.
@@ -462,47 +479,6 @@ impl World {
     pub fn works(&mut self, what: &str) -> Result<()> {
         let (answered, reads) = (self.model.answered + self.enough, self.model.reads + self.enough);
         self.until(120_000, what, |w| w.owner_is_open() && w.model.answered >= answered && w.model.reads >= reads)
-    }
-
-    /// All faults end; then everything must work, and all data must be there, before and after a power cut of all
-    /// machines.
-    fn heal_and_read_back(&mut self, nemesis: &mut Nemesis) -> Result<()> {
-        self.empty_disks();
-        nemesis.heal(self)?;
-        self.calm_attached();
-        self.calm_agents();
-        self.note("healed");
-        // Membership first, so that the rest is tested with the final groups.
-        let begun = self.now;
-        while let Some(missing) = self.members_missing() {
-            if self.now >= begun + 180_000 * MS {
-                bail!(
-                    "no progress: the members are not settled 180 s after every fault: {missing}. {}",
-                    self.picture()
-                );
-            }
-            nemesis.want_all_active(self);
-            for _ in 0..5 {
-                self.tick()?;
-            }
-        }
-        self.note("every group has the members that group 0 names");
-        self.works("writes and reads")?;
-        self.settle_snapshots()?;
-        self.all_in_the_store()?;
-        self.until(60_000, "the same state everywhere", |w| {
-            let members = (0..w.hosts.len()).filter(|h| w.places[*h].is_some());
-            let at: Vec<_> = members.map(|h| w.set(h).map(|s| s.host.with(|m| m.applied()))).collect();
-            at[0].is_some() && at.iter().all(|applied| *applied == at[0])
-        })?;
-        let objects = self.stores.servers[0].objects();
-        self.note(format!("all at the same entry, everything in {objects} objects"));
-        self.settle_stores()?;
-        self.power_and_read_back()?;
-        self.works("writes and reads after a power cut")?;
-        self.settle_snapshots()?;
-        self.without_each_store()?;
-        self.other_attaches()
     }
 
     /// Cuts the power of all machines at once; everything is read back.
@@ -553,30 +529,5 @@ impl World {
             let leader = w.leader().and_then(|at| w.set(at));
             leader.is_some_and(|set| set.host.with(|m| m.data_bytes() == 0 && m.sealed().is_none()))
         })
-    }
-
-    /// The whole run: a cluster, faults for `chaos` milliseconds, healing.
-    ///
-    /// # Errors
-    /// A broken rule.
-    pub fn run(&mut self, chaos: u64) -> Result<()> {
-        self.bootstrap()?;
-        self.busy = true;
-        self.short = chaos < SHORT;
-        if self.short {
-            self.enough = 30;
-        }
-        self.works("the first writes")?;
-        let mut nemesis = Nemesis::new(self, chaos < SHORT);
-        self.trouble_stores(chaos < SHORT);
-        let until = self.now + chaos * MS;
-        while self.now < until {
-            nemesis.tick(self)?;
-            self.trouble_attached();
-            self.trouble_agents();
-            self.fill_disks()?;
-            self.tick()?;
-        }
-        self.heal_and_read_back(&mut nemesis)
     }
 }

@@ -53,6 +53,15 @@ fn one_history_twice_is_the_same_to_the_byte() {
     }
 }
 
+/// The histories that have failed once.
+#[test]
+fn kept_histories_hold() {
+    for kept in run::corpus(true) {
+        let run = histories(&[&["--seed", kept.seed], &kept.options[1..]].concat());
+        assert!(run.status.success(), "{}\n{} failed again", text(&run), kept.known());
+    }
+}
+
 #[test]
 fn volumes_read_as_written_and_the_store_holds_what_is_named() {
     let (count, jobs) = (number("HOLDFAST_HISTORIES", usual().0), number("HOLDFAST_HISTORIES_JOBS", JOBS));

@@ -2,7 +2,7 @@
 //! report, so it is valid only while it may take effect (R12): from before it is sent until it is known to be carried
 //! out once, or never.
 
-use crate::host::lock;
+use crate::sync::lock;
 use crate::world::MS;
 use holdfast_agent::client::{Answer, ClientError};
 use holdfast_api::v1::MoveReply;

@@ -1,14 +1,15 @@
 //! The attach process of a host, and the users of its devices.
 
+use crate::attached::kernel::{Habits, User, VolumeDoor};
 use crate::attached::wires::{Said, USERS, use_devices, way};
-use crate::host::lock;
 use crate::libc;
 use crate::model::{self, BLOCK_BYTES, BLOCKS, Id, Model, Place};
 use crate::net::Net;
 use crate::slices::Slices;
+use crate::sync::lock;
 use bytes::Bytes;
-use holdfast_attach::requests::{Errno, ReadPart, RequestError, Requests};
-use holdfast_attach::{AttachError, Ended, Halves, Options, Seams};
+use holdfast_attach::requests::{Errno, RequestError};
+use holdfast_attach::{AttachError, Ended, Options, Seams};
 use holdfast_types::Name;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -55,7 +56,7 @@ pub struct Attaching {
     /// It was told to end, or has ended: its devices' connections may end.
     told: bool,
     done: Arc<Mutex<Vec<Done>>>,
-    devices: Vec<Vec<Arc<Requests>>>,
+    devices: Vec<Vec<User>>,
     /// Of its grant when its devices were there; 0 before.
     pub epoch: u64,
     /// The model's stamp of the first error.
@@ -70,7 +71,7 @@ impl Attaching {
     pub fn start(now: u64, at: usize, net: &Net, options: Options) -> std::io::Result<Self> {
         let slices = Slices::new(now)?;
         let (said, stop): (Arc<Mutex<Said>>, _) = (Arc::default(), CancellationToken::new());
-        let doors: Arc<Mutex<BTreeMap<Name, mpsc::UnboundedSender<Halves>>>> = Arc::default();
+        let doors: Arc<Mutex<BTreeMap<Name, VolumeDoor>>> = Arc::default();
         let listened = doors.clone();
         let clients = move |volume: &Name| {
             let (tx, rx) = mpsc::unbounded_channel();
@@ -83,7 +84,7 @@ impl Attaching {
             let outcome = holdfast_attach::run_over(options, seams, stopped, move |status| {
                 lock(&ready).ready = Some(status.epoch);
                 let doors = std::mem::take(&mut *lock(&doors));
-                tokio::spawn(use_devices(doors, ready));
+                tokio::spawn(use_devices(doors, ready, Habits::default()));
             });
             let outcome = outcome.await;
             lock(&ended).ended = Some(outcome);
@@ -131,7 +132,7 @@ impl Attaching {
         !self.devices.is_empty()
     }
 
-    fn user(&self, (volume, block): Place) -> Option<Arc<Requests>> {
+    fn user(&self, (volume, block): Place) -> Option<User> {
         // Overlapping places use one connection.
         self.devices.get(volume)?.get(block * USERS / BLOCKS).cloned()
     }
@@ -157,16 +158,7 @@ impl Attaching {
         let (done, asked) = (self.done.clone(), model.stamp());
         self.slices.spawn(async move {
             let read = device.read((place.1 * BLOCK_BYTES) as u64, (blocks * BLOCK_BYTES) as u32).await;
-            let outcome = read.map(|parts| {
-                let mut bytes = Vec::with_capacity(blocks * BLOCK_BYTES);
-                for part in parts {
-                    match part {
-                        ReadPart::Data(data) => bytes.extend_from_slice(&data),
-                        ReadPart::Zeroes(len) => bytes.resize(bytes.len() + len as usize, 0),
-                    }
-                }
-                bytes
-            });
+            let outcome = read.map(model::bytes_of);
             lock(&done).push(Done { by, asked, what: What::Read { place, outcome } });
         });
     }

@@ -4,7 +4,7 @@
 use super::bug::Bug;
 use super::database::Database;
 use super::pool::Pool;
-use crate::host::lock;
+use crate::sync::lock;
 use holdfast_agent::machine::{AttachEnd, AttachPhase, AttachView, DatabaseView, Found, LeaseView, Role, Stop};
 use holdfast_agent::watchdog::{LEFT_ALONE, Sign};
 use holdfast_agent::{AttachLook, AttachStatus, Gateways, Host, NotDone};

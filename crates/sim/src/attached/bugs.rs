@@ -2,7 +2,7 @@
 //!
 //! All are in the stream of one lane: outgoing requests and incoming answers, parsed after the handshake.
 
-use crate::host::lock;
+use crate::sync::lock;
 use holdfast_attach::Halves;
 use holdfast_attach::machine::Lane as Of;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

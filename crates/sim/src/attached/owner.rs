@@ -5,17 +5,20 @@
 //! since a file system never has overlapping requests under way on several.
 
 use super::bugs::{self, Bug};
+use super::kernel::{Habits, User, VolumeDoor};
 use super::wires::{Said, USERS, options, use_devices, way};
-use crate::host::{Clock, lock};
+use crate::host::Clock;
 use crate::libc;
 use crate::model::{self, BLOCK_BYTES, BLOCKS, Id, Model, Place, VOLUMES};
 use crate::net::Net;
 use crate::rng::Rng;
+use crate::shape::{Load, Shape};
 use crate::slices::Slices;
+use crate::sync::lock;
 use crate::world::MS;
 use bytes::Bytes;
-use holdfast_attach::requests::{Errno, ReadPart, RequestError, Requests};
-use holdfast_attach::{AttachError, Ended, Halves, Seams};
+use holdfast_attach::requests::{Errno, RequestError};
+use holdfast_attach::{AttachError, Ended, Seams};
 use holdfast_types::Name;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,6 +29,9 @@ use tokio_util::sync::CancellationToken;
 /// A fenced device has answered everything after this many milliseconds of its process, which ends within as many when
 /// told to.
 const FENCED_LIMIT: u64 = 2_000;
+
+/// How long requests may wait before the device gives their connection up.
+const PATIENCE: [Option<u64>; 5] = [None, None, Some(60 * MS), Some(250 * MS), Some(1_000 * MS)];
 
 /// An answer of the device.
 pub struct Done {
@@ -91,10 +97,13 @@ pub struct Owner {
     pub sweep: bool,
     /// Requests that its fenced device answered with an error.
     pub errors: u64,
+    /// Requests that its device sent again on another connection.
+    pub resent: u64,
     dir: PathBuf,
     net: Net,
     rng: Rng,
     bug: Option<Bug>,
+    ends_unseen: bool,
     slices: Option<Slices>,
     life: u64,
     /// Milliseconds of running processes.
@@ -103,7 +112,7 @@ pub struct Owner {
     said: Arc<Mutex<Said>>,
     done: Arc<Mutex<Vec<Done>>>,
     state: State,
-    devices: Vec<Vec<Arc<Requests>>>,
+    devices: Vec<Vec<User>>,
     epoch: u64,
     found: BTreeMap<Place, Id>,
     missing: usize,
@@ -115,10 +124,19 @@ pub struct Owner {
     failed_at: Option<u64>,
     next_at: u64,
     leave_at: Option<u64>,
+    pub load: Load,
 }
 
 impl Owner {
-    pub fn new(index: usize, seed: u64, at: usize, net: &Net, dir: PathBuf, bug: Option<Bug>) -> Self {
+    pub fn new(
+        index: usize,
+        seed: u64,
+        at: usize,
+        net: &Net,
+        dir: PathBuf,
+        bug: Option<Bug>,
+        ends_unseen: bool,
+    ) -> Self {
         let mut rng = Rng::new(seed, 300 + index as u64);
         let drift_ppm = if rng.chance(600) { rng.range(0, 160_000) as i64 - 80_000 } else { 0 };
         let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 };
@@ -133,10 +151,12 @@ impl Owner {
             swept: 0,
             sweep: false,
             errors: 0,
+            resent: 0,
             dir,
             net: net.clone(),
             rng,
             bug,
+            ends_unseen,
             slices: None,
             life: 0,
             ran: 0,
@@ -154,6 +174,7 @@ impl Owner {
             failed_at: None,
             next_at: 0,
             leave_at: None,
+            load: Shape::USUAL.load,
         }
     }
 
@@ -227,14 +248,20 @@ impl Owner {
         let place = (self.name.as_str(), self.at);
         let options = options(&mut self.rng, place, &self.net, self.dir.clone(), self.force, gateways);
         let options = options.map_err(|e| e.to_string())?;
+        let patience = self.rng.pick(&PATIENCE);
+        let habits = Habits { patience, ends_unseen: self.ends_unseen, seed: self.rng.below(u64::MAX) };
         log.push(format!(
-            "{} attaches: {} connections, {:?}, force {}",
-            self.name, options.connections, options.bounds, self.force
+            "{} attaches: {} connections, {:?}, force {}, its device gives a connection up after {:?} ms",
+            self.name,
+            options.connections,
+            options.bounds,
+            self.force,
+            patience.map(|patience| patience / MS)
         ));
         let slices = Slices::new(now).map_err(|e| format!("no runtime: {e}"))?;
         (self.said, self.done, self.stop) = (Arc::default(), Arc::default(), CancellationToken::new());
         self.life += 1;
-        let doors: Arc<Mutex<BTreeMap<Name, mpsc::UnboundedSender<Halves>>>> = Arc::default();
+        let doors: Arc<Mutex<BTreeMap<Name, VolumeDoor>>> = Arc::default();
         let (listened, said, stop) = (doors.clone(), self.said.clone(), self.stop.clone());
         let clients = move |volume: &Name| {
             let (tx, rx) = mpsc::unbounded_channel();
@@ -249,7 +276,7 @@ impl Owner {
             let ended = holdfast_attach::run_over(options, seams, stop, move |status| {
                 lock(&ready).ready = Some(status.epoch);
                 let doors = std::mem::take(&mut *lock(&doors));
-                tokio::spawn(use_devices(doors, ready));
+                tokio::spawn(use_devices(doors, ready, habits));
             });
             let ended = ended.await;
             lock(&said).ended = Some(ended);
@@ -283,6 +310,8 @@ impl Owner {
             }
             return Ok(());
         }
+        // The kernel goes on while the process is stopped.
+        self.resent += self.devices.iter().filter_map(|users| users.first()).map(|user| user.tick(now)).sum::<u64>();
         if !self.runs(now) {
             return Ok(());
         }
@@ -386,7 +415,7 @@ impl Owner {
         if !lent.busy || now < self.next_at {
             return;
         }
-        if decided && self.writes.len() < 12 && self.rng.chance(500) {
+        if decided && self.writes.len() < self.load.writes(12) && self.rng.chance(500) {
             self.write(model);
         }
         if self.reads < 4 && self.rng.chance(400) {
@@ -401,8 +430,8 @@ impl Owner {
     fn write(&mut self, model: &mut Model) {
         let volume = self.rng.below(VOLUMES as u64) as usize;
         let user = self.rng.below(USERS as u64) as usize;
-        let blocks = self.rng.range(1, 4) as usize;
         let part = BLOCKS / USERS;
+        let blocks = self.rng.range(1, self.load.blocks().min(part as u64)) as usize;
         let first = user * part + self.rng.below((part - blocks + 1) as u64) as usize;
         let id = model.hand_in(self.epoch, volume, first, blocks);
         let mut data = Vec::with_capacity(blocks * BLOCK_BYTES);
@@ -429,16 +458,7 @@ impl Owner {
         self.reads += 1;
         self.spawn(async move {
             let read = device.read((first * BLOCK_BYTES) as u64, (blocks * BLOCK_BYTES) as u32).await;
-            let outcome = read.map(|parts| {
-                let mut bytes = Vec::with_capacity(blocks * BLOCK_BYTES);
-                for part in parts {
-                    match part {
-                        ReadPart::Data(data) => bytes.extend_from_slice(&data),
-                        ReadPart::Zeroes(len) => bytes.resize(bytes.len() + len as usize, 0),
-                    }
-                }
-                bytes
-            });
+            let outcome = read.map(model::bytes_of);
             lock(&done).push(Done { life, asked, what: What::Read { volume, first, outcome, sweeps } });
         });
     }

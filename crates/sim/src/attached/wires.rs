@@ -1,12 +1,14 @@
 //! Connections of an attached set: lanes over the simulated network, and pipes to the users of its devices.
 
 use super::bugs;
+use super::kernel::{Habits, KernelDevice, User, VolumeDoor};
 use crate::client::{SET, VOLUME_NAMES};
 use crate::host::Connector;
-use crate::host::{self, lock, machine_of};
+use crate::host::{self, machine_of};
 use crate::net::{Door, Net};
 use crate::rng::Rng;
-use holdfast_attach::requests::{ExportName, Requests};
+use crate::sync::lock;
+use holdfast_attach::requests::ExportName;
 use holdfast_attach::{AttachError, Bounds, Connect, DeviceKind, Ended, Halves, KernelOptions, Options};
 use holdfast_tls::Dialer;
 use holdfast_types::{Name, Owner};
@@ -14,7 +16,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::mpsc;
 
 /// Connections of the device's user to each volume.
 pub const USERS: usize = 2;
@@ -22,15 +23,13 @@ pub const USERS: usize = 2;
 pub const TTL: Duration = Duration::from_secs(2);
 /// Time for the device to appear; then attach gives up, and is started again.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes of a pipe between the device and its user.
-const PIPE_BYTES: usize = 64 << 10;
 
 /// Output of a process.
 #[derive(Default)]
 pub struct Said {
     /// With this epoch.
     pub ready: Option<u64>,
-    pub devices: Vec<Vec<Arc<Requests>>>,
+    pub devices: Vec<Vec<User>>,
     pub ended: Option<Result<Ended, AttachError>>,
 }
 
@@ -103,27 +102,15 @@ pub fn way(from: usize, net: &Net, bug: Option<bugs::Memory>) -> Connect {
 }
 
 /// Connects the users of the devices.
-pub async fn use_devices(doors: BTreeMap<Name, mpsc::UnboundedSender<Halves>>, said: Arc<Mutex<Said>>) {
+pub async fn use_devices(doors: BTreeMap<Name, VolumeDoor>, said: Arc<Mutex<Said>>, habits: Habits) {
     let mut devices = Vec::new();
     for volume in VOLUME_NAMES {
-        let mut users = Vec::new();
-        for _ in 0..USERS {
-            let (Ok(set), Ok(volume)) = (Name::new(SET), Name::new(volume)) else { return };
-            let Some(door) = doors.get(&volume) else { return host::fatal("attach serves not every volume") };
-            let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-            let [ours, theirs] = [ours, theirs].map(|end| -> Halves {
-                let (read, write) = tokio::io::split(end);
-                (Box::new(read), Box::new(write))
-            });
-            if door.send(theirs).is_err() {
-                return;
-            }
-            match Requests::over(ours, &ExportName::plain(set, volume)).await {
-                Ok(requests) => users.push(Arc::new(requests)),
-                // It was told to end meanwhile.
-                Err(_) => return,
-            }
-        }
+        let (Ok(set), Ok(volume)) = (Name::new(SET), Name::new(volume)) else { return };
+        let Some(door) = doors.get(&volume) else { return host::fatal("attach serves not every volume") };
+        // It was told to end meanwhile.
+        let Some(users) = KernelDevice::make(ExportName::plain(set, volume), door.clone(), USERS, habits).await else {
+            return;
+        };
         devices.push(users);
     }
     lock(&said).devices = devices;

@@ -11,11 +11,14 @@ use super::gateway::{Common, Others, name};
 use super::keys::{set_key, wrapped};
 use super::model::Volumes;
 use super::store::Weather;
+use super::sums::Sums;
+use super::units::{GATEWAYS, STEP, STEPS};
 use super::world::{PATIENCE, World};
-use super::{STEP, STEPS, Sums};
 use crate::rng::Rng;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, MemberRole, Standing};
-use holdfast_control::set::{CloneOf, PinStanding, Restored, RootRef, SetAnswer, SetCommand, Snapshot, SnapshotId};
+use holdfast_control::set::{
+    CloneOf, Pin, PinStanding, Restored, RootRef, SetAnswer, SetCommand, Snapshot, SnapshotId,
+};
 use holdfast_seal::ring_ids;
 use holdfast_set::clones::first_root;
 use holdfast_set::head;
@@ -77,7 +80,7 @@ pub async fn history(seed: u64, world: World, steps: Option<u64>, loud: bool) ->
 
 fn first_state() -> ClusterState {
     let mut state = ClusterState::new();
-    for id in (1..=super::GATEWAYS).map(MemberId) {
+    for id in (1..=GATEWAYS).map(MemberId) {
         let member = Member {
             id,
             name: name(format!("g{}", id.0)),
@@ -137,6 +140,48 @@ fn listed(world: &World, head: &Head) -> Result<Vec<(Name, RequestId, Volumes)>,
         (name.clone(), found.request, order.model.shown(found.request, found.upto.index.0))
     };
     Ok(list.iter().map(shown).collect())
+}
+
+/// The beginning of a set's next life.
+struct Begin {
+    set: SetId,
+    then: Volumes,
+    snapshots: Vec<(Name, RequestId, Volumes)>,
+    term: Term,
+    tag: u32,
+}
+
+/// Brings a set back from its head in the store, in a new group 0.
+async fn restore(world: &mut World, others: &Others, rng: &mut Rng) -> Result<Begin, String> {
+    world.forget_ghost();
+    world.set_weather(Weather::default());
+    let (head, raised, keyring, key) = raise(world, rng).await?;
+    let covered = head.covered.ok_or("no checkpoint")?;
+    let then = if covered.generation == world.common.life.generation {
+        world.common.journal.order().model.at.get(&covered.upto.index.0).cloned().unwrap_or_default()
+    } else {
+        world.first.clone()
+    };
+    let set = world.common.set;
+    let snapshots = listed(world, &head)?;
+    let key_id = key.ring().seals;
+    others.note_key(key);
+    let command = ClusterCommand::RestoreSet {
+        set,
+        name: raised.name.clone(),
+        store: "history".to_string(),
+        wrapped_key: keyring.wrapped_key,
+        key_id,
+        created_by: MemberId(1),
+        generation: raised.life.generation,
+        restored: raised.content,
+        links: raised.links,
+    };
+    let answer = others.apply(&command);
+    if answer != (ClusterAnswer::SetCreated { set }) {
+        return Err(format!("R4: set {set} does not come back: {answer:?}"));
+    }
+    Ok(Begin { set, then, snapshots, term: Term(world.term().0 + 1), tag: world.tag })
 }
 
 fn create(text: &str, request: u128) -> ClusterCommand {
@@ -239,38 +284,10 @@ impl Pair {
             return Ok(());
         }
         let Some((snapshot, request, clone)) = self.pin().await? else { return Ok(()) };
-        let server = &self.origin.gateway.server;
-        let Some(pin) = server.host.with(|m| m.state().pins.get(&request).cloned()) else { return Ok(()) };
-        let mut named = false;
-        for _ in 0..NAMED_TRIES {
-            named = matches!(server.head.names_pin(request, &pin).await, Ok(true));
-            if named {
-                break;
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
-        let state = self.origin.state();
-        let found = state.finished(&snapshot).ok().filter(|found| named && found.root == pin.root).cloned();
-        let Some(found) = found else {
-            self.origin.say(|| {
-                "the store does not name the pin, or the snapshot is gone: nothing more comes of it".to_string()
-            });
-            return Ok(());
-        };
+        let Some((pin, found)) = self.named_pin(&snapshot, request).await else { return Ok(()) };
         let key = set_key(clone, &[1].into(), 1);
-        let object = ObjectId { term: Term(0), member: MemberId(1), boot: 1, random: u128::from(self.rng.draw()) };
-        let body = seal_root(&first_root(self.origin.common.set, &pin, &found), key.sealer(object));
-        let root = RootRef { object, bytes: body.len() as u64 };
-        let at = keys::root(clone, object);
-        let mut tries = 0;
-        let store = self.origin.common.open_store(&Arc::new(Health::new("admin door")));
-        while store.put_new(&at, body.clone()).await.is_err() {
-            tries += 1;
-            if tries > NAMED_TRIES {
-                return Ok(());
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
+        let next_volume = self.origin.state().next_volume;
+        let Some(root) = self.put_first_root(clone, &key, &pin, &found).await else { return Ok(()) };
         let volumes = found.volumes.iter().map(|(id, volume)| (*id, volume.clone())).collect();
         let clone_of = CloneOf { origin: self.origin.common.set, snapshot: snapshot.name, root: pin.root, request };
         let command = ClusterCommand::CloneSet {
@@ -280,7 +297,7 @@ impl Pair {
             wrapped_key: wrapped([1]),
             key_id: 1,
             created_by: MemberId(1),
-            restored: Restored { volumes, next_volume: state.next_volume, root: Some(root) },
+            restored: Restored { volumes, next_volume, root: Some(root) },
         };
         let answer = self.others.apply(&command);
         self.origin.say(|| format!("clone {clone}: {answer:?}"));
@@ -295,6 +312,46 @@ impl Pair {
         world.set_weather(self.origin.weather);
         self.clone = Some(world);
         Ok(())
+    }
+
+    /// The pin of a request and its snapshot, once the store's head names the pin and while the snapshot is there.
+    async fn named_pin(&self, snapshot: &SnapshotId, request: RequestId) -> Option<(Pin, Snapshot)> {
+        let server = &self.origin.gateway.server;
+        let pin = server.host.with(|m| m.state().pins.get(&request).cloned())?;
+        let mut named = false;
+        for _ in 0..NAMED_TRIES {
+            named = matches!(server.head.names_pin(request, &pin).await, Ok(true));
+            if named {
+                break;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        let state = self.origin.state();
+        let found = state.finished(snapshot).ok().filter(|found| named && found.root == pin.root).cloned();
+        let Some(found) = found else {
+            self.origin.say(|| {
+                "the store does not name the pin, or the snapshot is gone: nothing more comes of it".to_string()
+            });
+            return None;
+        };
+        Some((pin, found))
+    }
+
+    /// Puts the clone's first root into the store. `None`: the store does not take it.
+    async fn put_first_root(&mut self, clone: SetId, key: &SetKey, pin: &Pin, found: &Snapshot) -> Option<RootRef> {
+        let object = ObjectId { term: Term(0), member: MemberId(1), boot: 1, random: u128::from(self.rng.draw()) };
+        let body = seal_root(&first_root(self.origin.common.set, pin, found), key.sealer(object));
+        let at = keys::root(clone, object);
+        let store = self.origin.common.open_store(&Arc::new(Health::new("admin door")));
+        let mut tries = 0;
+        while store.put_new(&at, body.clone()).await.is_err() {
+            tries += 1;
+            if tries > NAMED_TRIES {
+                return None;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        Some(RootRef { object, bytes: body.len() as u64 })
     }
 
     async fn begin(&mut self, common: Common, term: Term, tag: u32) -> World {
@@ -323,48 +380,20 @@ impl Pair {
         self.recoveries += 1;
         let mut sets = vec![&mut self.origin];
         sets.extend(self.clone.as_mut().filter(|_| clone_head.is_some()));
-        let state = first_state();
-        let others = Others::new(state);
+        let others = Others::new(first_state());
         let mut begins = Vec::new();
         for world in sets {
-            world.forget_ghost();
-            world.set_weather(Weather::default());
-            let (head, raised, keyring, key) = raise(world, &mut self.rng).await?;
-            let covered = head.covered.ok_or("no checkpoint")?;
-            let then = if covered.generation == world.common.life.generation {
-                world.common.journal.order().model.at.get(&covered.upto.index.0).cloned().unwrap_or_default()
-            } else {
-                world.first.clone()
-            };
-            let set = world.common.set;
-            let snapshots = listed(world, &head)?;
-            let key_id = key.ring().seals;
-            others.note_key(key);
-            let command = ClusterCommand::RestoreSet {
-                set,
-                name: raised.name.clone(),
-                store: "history".to_string(),
-                wrapped_key: keyring.wrapped_key,
-                key_id,
-                created_by: MemberId(1),
-                generation: raised.life.generation,
-                restored: raised.content,
-                links: raised.links,
-            };
-            let answer = others.apply(&command);
-            if answer != (ClusterAnswer::SetCreated { set }) {
-                return Err(format!("R4: set {set} does not come back: {answer:?}"));
-            }
-            self.came_back += snapshots.len() as u64;
-            begins.push((set, then, snapshots, world.term().0 + 1, world.tag));
+            let begin = restore(world, &others, &mut self.rng).await?;
+            self.came_back += begin.snapshots.len() as u64;
+            begins.push(begin);
         }
         // The rest of the former life ends here.
         self.others = others;
         let (seed, mut worlds) = (self.seed + 2 + self.recoveries, Vec::new());
-        for (set, then, snapshots, term, tag) in begins {
+        for Begin { set, then, snapshots, term, tag } in begins {
             let common = self.origin.common.next(seed, &self.others, set, then);
             common.journal.order().model.inherit(snapshots);
-            worlds.push(self.begin(common, Term(term), tag).await);
+            worlds.push(self.begin(common, term, tag).await);
         }
         let mut worlds = worlds.into_iter();
         let origin = worlds.next().ok_or("no origin")?;

@@ -1,11 +1,14 @@
 //! One life of a gateway for one set: everything that a real `start_set` starts, on a seat at the history's order of
 //! entries.
 
-use super::journal::{Journal, Seat, lock};
+use super::journal::{Journal, Seat};
 use super::keys::{self, Ledger};
 use super::model::Volumes;
+use super::shape::Shape;
 use super::stores::Stores;
+use super::units::{GATEWAYS, SET};
 use crate::rng::Rng;
+use crate::sync::lock;
 use bytes::Bytes;
 use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, SetEntry};
@@ -27,8 +30,8 @@ use holdfast_set::server::{SetParts, SetServer};
 use holdfast_set::space::{SpaceKeeper, SpaceSettings};
 use holdfast_set::uploader::{UploadSettings, Uploader};
 use holdfast_store::{Health, ObjectStore, RetryPolicy, Switch};
-use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Sectors, SetId};
-use holdfast_volume::head::SetLife;
+use holdfast_types::{Epoch, LogId, MemberId, Name, Sectors, SetId};
+use holdfast_volume::head::{Keyring, SetLife};
 use holdfast_volume::map::LeafShape;
 use holdfast_volume::segment::Codec;
 use holdfast_volume::space::MoveLimits;
@@ -39,7 +42,6 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub const SET: SetId = GroupId(3);
 pub const LIFE: SetLife = SetLife { cluster: 7, generation: FIRST_GENERATION };
 
 /// Gateways a millisecond apart without delays: elections of 150 ms, so that takeovers take little time.
@@ -59,6 +61,8 @@ pub struct Common {
     /// Group 0's keys.
     pub ledger: Arc<Mutex<Ledger>>,
     pub entry: SetEntry,
+    /// Its steps, sizes of writes, and rates of faults.
+    pub shape: Shape,
     upload: UploadSettings,
     /// Form of roots: whole, in the smallest possible leaves, or alternating.
     leaves: Leaves,
@@ -122,7 +126,7 @@ pub fn name(text: impl Into<String>) -> Name {
 
 impl Common {
     /// Settings from `rng`.
-    pub fn new(seed: u64, rng: &mut Rng, log: NodeLog, several: bool) -> Self {
+    pub fn new(seed: u64, rng: &mut Rng, log: NodeLog, several: bool, shape: Shape) -> Self {
         let key = keys::set_key(SET, &[1].into(), 1);
         let entry = SetEntry {
             name: name("set"),
@@ -130,7 +134,7 @@ impl Common {
             wrapped_key: keys::wrapped([1]),
             key_id: 1,
             created_by: MemberId(1),
-            initial_members: (1..=super::GATEWAYS).map(MemberId).collect(),
+            initial_members: (1..=GATEWAYS).map(MemberId).collect(),
             base_epoch: Epoch(0),
             generation: FIRST_GENERATION,
             restored: None,
@@ -158,7 +162,23 @@ impl Common {
         let (set, life, links, others) = (SET, LIFE, Links::default(), None);
         let ledger = Ledger::new(set, seed, &entry.wrapped_key, entry.key_id);
         let (leaves, leaf_room) = (Leaves::of(seed), seed / 5 % 3);
-        Self { set, life, links, others, journal, store, key, ledger, entry, upload, leaves, leaf_room, space, log }
+        Self {
+            set,
+            life,
+            links,
+            others,
+            journal,
+            store,
+            key,
+            ledger,
+            entry,
+            shape,
+            upload,
+            leaves,
+            leaf_room,
+            space,
+            log,
+        }
     }
 
     /// The store, as one process sees it.
@@ -186,6 +206,7 @@ impl Common {
             key: key.unwrap_or_else(|| panic!("no key of set {set}")),
             ledger: Ledger::new(set, seed, &entry.wrapped_key, entry.key_id),
             entry,
+            shape: self.shape,
             upload: self.upload,
             leaves: self.leaves,
             leaf_room: self.leaf_room,
@@ -250,6 +271,48 @@ pub struct Gateway {
     tasks: Vec<JoinHandle<()>>,
 }
 
+fn head_keeper(
+    common: &Common,
+    (member, boot): (MemberId, u64),
+    keyring: Keyring,
+    key: SetKey,
+    store: Arc<Switch>,
+) -> Arc<HeadKeeper> {
+    let parts = HeadParts {
+        name: common.entry.name.clone(),
+        life: common.life,
+        keyring: keyring.into(),
+        key,
+        store,
+        member,
+        boot,
+        // No gateway is ever fenced here, so no note is written.
+        note: PathBuf::from("/nonexistent/fenced"),
+        clone_of: common.links.clone_of.clone(),
+        by_own_keyring: None,
+        pair: None,
+        // All gateways of a history have one build.
+    };
+    HeadKeeper::new(parts).unwrap_or_else(|e| panic!("{e}"))
+}
+
+async fn mapping(
+    common: &Common,
+    boot: u64,
+    key: SetKey,
+    store: Arc<Switch>,
+    health: Arc<Health>,
+    stop: CancellationToken,
+) -> Arc<Mapping> {
+    let cache = Cache::open(MEMORY_BYTES_MIN, None).await.unwrap_or_else(|e| panic!("{e}"));
+    let mapping = Mapping::new(key, store, health, cache, MEMORY_BYTES_MIN, Sectors(2048), stop);
+    let mut mapping = mapping.unwrap_or_else(|e| panic!("{e}"));
+    if let Some(others) = common.others.clone() {
+        mapping = mapping.with_origins(Arc::new(move |set| others.key(set).ok_or_else(|| format!("no set {set}"))));
+    }
+    Arc::new(mapping.with_leaf_bytes(leaf_bytes(common.leaf_room, boot)))
+}
+
 impl Gateway {
     /// Start number `boot` of member `me`, from a saved state or from the first entry on.
     ///
@@ -263,31 +326,8 @@ impl Gateway {
         let switch = Arc::new(Switch::new("memory", common.open_store(&health)));
         let store = switch.clone();
         let (key, keyring) = lock(&common.ledger).start();
-        let head = HeadKeeper::new(HeadParts {
-            name: common.entry.name.clone(),
-            life: common.life,
-            keyring: keyring.into(),
-            key: key.clone(),
-            store: store.clone(),
-            member: me,
-            boot,
-            // No gateway is ever fenced here, so no note is written.
-            note: PathBuf::from("/nonexistent/fenced"),
-            clone_of: common.links.clone_of.clone(),
-            by_own_keyring: None,
-            pair: None,
-            // All gateways of a history have one build.
-        })
-        .unwrap_or_else(|e| panic!("{e}"));
-        let cache = Cache::open(MEMORY_BYTES_MIN, None).await;
-        let cache = cache.unwrap_or_else(|e| panic!("{e}"));
-        let mapping =
-            Mapping::new(key.clone(), store, health.clone(), cache, MEMORY_BYTES_MIN, Sectors(2048), stop.clone());
-        let mut mapping = mapping.unwrap_or_else(|e| panic!("{e}"));
-        if let Some(others) = common.others.clone() {
-            mapping = mapping.with_origins(Arc::new(move |set| others.key(set).ok_or_else(|| format!("no set {set}"))));
-        }
-        let mapping = Arc::new(mapping.with_leaf_bytes(leaf_bytes(common.leaf_room, boot)));
+        let head = head_keeper(common, (me, boot), keyring, key.clone(), store.clone());
+        let mapping = mapping(common, boot, key.clone(), store, health.clone(), stop.clone()).await;
         let host = seat.host.clone();
         let server = SetServer::new(SetParts {
             id: common.set,
@@ -380,7 +420,7 @@ mod tests {
     fn a_look_from_before_the_election_does_not_end_the_term() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let gateway = runtime.block_on(async {
-            let common = Common::new(1, &mut Rng::new(1, 1), empty_log().unwrap(), false);
+            let common = Common::new(1, &mut Rng::new(1, 1), empty_log().unwrap(), false, Shape::USUAL);
             Gateway::start(&common, MemberId(1), 1, None).await
         });
         let (server, seat) = (&gateway.server, &gateway.seat);

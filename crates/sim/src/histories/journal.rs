@@ -5,7 +5,9 @@
 //! none, and applies the entries behind it.
 
 use super::model::{Model, Volumes};
+use super::units::GATEWAYS;
 use crate::rng::Rng;
+use crate::sync::lock;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use holdfast_control::cluster::SetEntry;
@@ -16,13 +18,9 @@ use holdfast_raft::{
 };
 use holdfast_set::host::{SetHost, decode_answer};
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, SetId, Term};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
-
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The order of entries, and its model.
 pub struct Order {
@@ -297,12 +295,13 @@ impl Consensus for Seat {
         GroupStatus {
             group: self.journal.set,
             leadership: *self.leadership.borrow(),
+            voted: at.applied.term,
             last: Some(at.applied.index),
             applied: Some(at.applied),
             snapshot: at.saved,
             purged: at.saved,
             live_bytes: 0,
-            members: (1..=super::GATEWAYS).map(member).collect(),
+            members: (1..=GATEWAYS).map(member).collect(),
             settled: true,
             membership: None,
             next: None,

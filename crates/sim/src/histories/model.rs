@@ -1,7 +1,7 @@
 //! The volumes as flat lists of sectors, advanced by each committed entry; and the allowed answers.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use holdfast_control::set::{RetireOf, SetAnswer, SetCommand, VolumeChange};
+use holdfast_control::set::{RetireOf, SetAnswer, SetCommand, SnapshotId, VolumeChange};
 use holdfast_front::device::ReadPart;
 use holdfast_types::{Epoch, LogId, Name, RequestId, SECTOR_BYTES, VolumeId};
 use holdfast_volume::entry::{self, EntryPayload, OpKind, WritesView};
@@ -286,24 +286,10 @@ impl Model {
                 self.change(id, volume, change);
             }
             (SetCommand::SnapshotCreate { name, request, .. }, SetAnswer::SnapshotAsked) => {
-                let known = self.waiting.get(&name).or_else(|| self.snapshots.get(&name));
-                match known {
-                    Some(known) => assert_eq!(known.request, request, "SET-S11: {id}: {name} is another's"),
-                    None => {
-                        self.once(id, request);
-                        self.waiting.insert(name, Asked { request, upto: None });
-                    }
-                }
+                self.snapshot_asked(id, name, request);
             }
             (SetCommand::SnapshotDelete { name, made_by }, SetAnswer::SnapshotDeleted { existed }) => {
-                let mut found = false;
-                for list in [&mut self.waiting, &mut self.snapshots] {
-                    if list.get(&name).is_some_and(|asked| asked.request == made_by) {
-                        list.remove(&name);
-                        found = true;
-                    }
-                }
-                assert_eq!(existed, found, "SET-S11: {id}: snapshot {name}");
+                self.snapshot_deleted(id, &name, made_by, existed);
             }
             (SetCommand::CheckpointBegin { .. }, SetAnswer::CheckpointBegun { at }) => {
                 assert_eq!(at, id);
@@ -311,28 +297,10 @@ impl Model {
                 self.waiting.values_mut().for_each(|asked| asked.upto = Some(id.index.0));
             }
             (SetCommand::CheckpointEnd { begin, .. }, SetAnswer::CheckpointEnded) => {
-                self.counts.checkpoints += 1;
-                for (name, asked) in std::mem::take(&mut self.waiting) {
-                    if asked.upto == Some(begin.index.0) {
-                        self.counts.snapshots += 1;
-                        self.snapshots.insert(name, asked);
-                    } else {
-                        self.waiting.insert(name, asked);
-                    }
-                }
+                self.checkpoint_ended(begin.index.0)
             }
             (SetCommand::Rollback { to, safety, request }, SetAnswer::RolledBack { now: true }) => {
-                self.once(id, request);
-                assert_eq!(self.lease, None, "SET-S12: {id}: rolled back under a lease");
-                let of = |name: &Name| {
-                    let asked = self.snapshots.get(name)?;
-                    asked.upto.map(|upto| self.shown(asked.request, upto))
-                };
-                let safe = of(&safety.name);
-                assert_eq!(safe.as_ref(), Some(&self.now), "SET-S12: {id}: what no snapshot shows is rolled back over");
-                let Some(then) = of(&to.name) else { panic!("SET-S12: {id}: no snapshot {}", to.name) };
-                self.now = then;
-                self.counts.rollbacks += 1;
+                self.rolled_back(id, &to, &safety, request);
             }
             (SetCommand::Retire { of, objects, .. }, SetAnswer::Retired) => {
                 self.counts.retired += objects.len() as u64;
@@ -346,6 +314,53 @@ impl Model {
             // Refused, or a repeat: nothing may have changed.
             _ => {}
         }
+    }
+
+    fn snapshot_asked(&mut self, id: LogId, name: Name, request: RequestId) {
+        match self.waiting.get(&name).or_else(|| self.snapshots.get(&name)) {
+            Some(known) => assert_eq!(known.request, request, "SET-S11: {id}: {name} is another's"),
+            None => {
+                self.once(id, request);
+                self.waiting.insert(name, Asked { request, upto: None });
+            }
+        }
+    }
+
+    fn snapshot_deleted(&mut self, id: LogId, name: &Name, made_by: RequestId, existed: bool) {
+        let mut found = false;
+        for list in [&mut self.waiting, &mut self.snapshots] {
+            if list.get(name).is_some_and(|asked| asked.request == made_by) {
+                list.remove(name);
+                found = true;
+            }
+        }
+        assert_eq!(existed, found, "SET-S11: {id}: snapshot {name}");
+    }
+
+    fn checkpoint_ended(&mut self, begin: u64) {
+        self.counts.checkpoints += 1;
+        for (name, asked) in std::mem::take(&mut self.waiting) {
+            if asked.upto == Some(begin) {
+                self.counts.snapshots += 1;
+                self.snapshots.insert(name, asked);
+            } else {
+                self.waiting.insert(name, asked);
+            }
+        }
+    }
+
+    fn rolled_back(&mut self, id: LogId, to: &SnapshotId, safety: &SnapshotId, request: RequestId) {
+        self.once(id, request);
+        assert_eq!(self.lease, None, "SET-S12: {id}: rolled back under a lease");
+        let of = |name: &Name| {
+            let asked = self.snapshots.get(name)?;
+            asked.upto.map(|upto| self.shown(asked.request, upto))
+        };
+        let safe = of(&safety.name);
+        assert_eq!(safe.as_ref(), Some(&self.now), "SET-S12: {id}: what no snapshot shows is rolled back over");
+        let Some(then) = of(&to.name) else { panic!("SET-S12: {id}: no snapshot {}", to.name) };
+        self.now = then;
+        self.counts.rollbacks += 1;
     }
 
     fn change(&mut self, id: LogId, volume: VolumeId, change: VolumeChange) {

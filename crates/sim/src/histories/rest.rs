@@ -1,33 +1,24 @@
 //! Checks the store's content: at every step it has everything that is named, and at rest nothing else.
 
 use super::model::{WINDOW, WINDOWS};
+use super::roots::roots_of;
 use super::store::Weather;
 use super::world::{PATIENCE, World};
-use bytes::Bytes;
 use holdfast_cache::Demand;
 use holdfast_control::set::{RootRef, StoredKind, StoredObject};
 use holdfast_front::device::ReadPart;
 use holdfast_set::head;
 use holdfast_set::reader::Part;
 use holdfast_store::keys;
-use holdfast_types::{Lba, Name, ObjectId, SECTOR_BYTES, Sectors, SetId, Term, VolumeId};
+use holdfast_types::{Lba, Name, ObjectId, SECTOR_BYTES, Sectors, SetId, VolumeId};
 use holdfast_volume::head::{Head, Standing};
 use holdfast_volume::map::{LeafRef, open_leaf, open_top};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::sleep;
 
 /// Interval between two checks whether the set has come to rest.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// Objects opened once: roots, and the present head.
-#[derive(Default)]
-pub struct Roots {
-    named: BTreeMap<ObjectId, Vec<String>>,
-    heads: Vec<(Bytes, Head)>,
-    /// The last term in which a dropped root was damaged.
-    rotten_in: Option<Term>,
-}
 
 fn key_of(set: SetId, stored: StoredObject) -> String {
     let kind = match stored.kind {
@@ -36,14 +27,6 @@ fn key_of(set: SetId, stored: StoredObject) -> String {
         StoredKind::Segment => keys::Kind::Segment,
     };
     keys::object(set, kind, stored.object)
-}
-
-/// Roots that a recovery from this head would retain: its checkpoint, its pins, and its snapshots.
-pub fn roots_of(head: &Head) -> Vec<RootRef> {
-    let links = &head.links;
-    let pinned = links.pins.values().map(|pin| pin.root);
-    let listed = links.snapshots.snapshots.values().map(|snapshot| snapshot.root);
-    head.content.root.into_iter().chain(pinned).chain(listed).collect()
 }
 
 impl World {

@@ -1,8 +1,8 @@
 //! The store of a history: objects in memory. Requests and answers are lost, late, refused or damaged on the way. A
 //! request that was sent is carried out, whether or not the sender lives to see the answer.
 
-use super::journal::lock;
 use crate::rng::Rng;
+use crate::sync::lock;
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use holdfast_store::{
@@ -45,6 +45,20 @@ pub struct Weather {
     pub denied: bool,
     /// Of several stores, the one that is down or refuses.
     pub at: u64,
+}
+
+impl Weather {
+    /// Faults at random, with this percentage of their usual rates.
+    pub fn drawn(rng: &mut Rng, percent: u64) -> Self {
+        let mut weather = Self::default();
+        let mut some = |most: u64| if rng.chance(500) { (rng.below(most) * percent / 100).min(999) } else { 0 };
+        (weather.refused, weather.unanswered, weather.conflict) = (some(200), some(200), some(150));
+        (weather.missing, weather.spoilt, weather.stale) = (some(100), some(100), some(800));
+        (weather.lacking, weather.slow, weather.slow_ms) = (some(500), some(1000), 1 + some(400));
+        weather.down = rng.chance(120);
+        weather.denied = rng.chance(60);
+        weather
+    }
 }
 
 struct State {

@@ -2,8 +2,11 @@
 
 use super::gateway::{Common, Gateway, TIMING, name};
 use super::model::{Counts, SIZE_MAX, Stats, Volumes, WINDOW, WINDOWS, content};
+use super::roots::Roots;
+use super::shape::{Shape, Step};
 use super::store::Weather;
 use super::stores::STORES;
+use super::units::GATEWAYS;
 use crate::rng::Rng;
 use futures_util::future::join_all;
 use holdfast_control::set::{SetAnswer, SetCommand, SetState, SnapshotId, VolumeChange};
@@ -43,7 +46,7 @@ pub struct World {
     /// Whether to log each step.
     loud: bool,
     pub stats: Stats,
-    pub roots: super::rest::Roots,
+    pub roots: Roots,
     /// Initial volumes of its log.
     pub first: Volumes,
 }
@@ -52,9 +55,9 @@ type Done = Result<(), String>;
 
 impl World {
     /// A new set, led by the first gateway.
-    pub async fn new(seed: u64, log: NodeLog, several: bool, loud: bool) -> Self {
+    pub async fn new(seed: u64, log: NodeLog, several: bool, shape: Shape, loud: bool) -> Self {
         let mut rng = Rng::new(seed, 1);
-        let common = Common::new(seed, &mut rng, log, several);
+        let common = Common::new(seed, &mut rng, log, several, shape);
         Self::begin(common, [rng, Rng::new(seed, 7)], Term(1), loud).await
     }
 
@@ -63,7 +66,7 @@ impl World {
         let gateway = Gateway::start(&common, MemberId(1), 1, None).await;
         let first = common.journal.order().model.now.clone();
         gateway.seat.lead(term);
-        let mut boots = vec![0; super::GATEWAYS as usize];
+        let mut boots = vec![0; GATEWAYS as usize];
         boots[0] = 1;
         Self {
             common,
@@ -79,7 +82,7 @@ impl World {
             weather: Weather::default(),
             loud,
             stats: Stats::default(),
-            roots: super::rest::Roots::default(),
+            roots: Roots::default(),
             first,
         }
     }
@@ -134,21 +137,21 @@ impl World {
     /// The broken rule.
     pub async fn step(&mut self) -> Done {
         self.stats.steps += 1;
-        match self.rng.below(100) {
-            0..=27 => self.write().await?,
-            28..=33 => self.clear().await?,
-            34..=44 => self.read().await?,
-            45..=49 => self.read_snapshot().await?,
-            50..=57 => self.change_volume().await?,
-            58..=64 => self.snapshot().await?,
-            65..=69 => self.delete_snapshot().await?,
-            70..=72 => self.roll_back().await?,
-            73..=76 => self.gateway.server.head.want_checkpoint(),
-            77..=82 => self.turn_weather(),
-            83..=86 => self.take_over().await?,
-            87..=88 => self.late_copy().await?,
-            89 => self.release().await?,
-            _ => {
+        match self.common.shape.step(self.rng.below(100)) {
+            Step::Write => self.write().await?,
+            Step::Clear => self.clear().await?,
+            Step::Read => self.read().await?,
+            Step::ReadSnapshot => self.read_snapshot().await?,
+            Step::ChangeVolume => self.change_volume().await?,
+            Step::Snapshot => self.snapshot().await?,
+            Step::DeleteSnapshot => self.delete_snapshot().await?,
+            Step::RollBack => self.roll_back().await?,
+            Step::Checkpoint => self.gateway.server.head.want_checkpoint(),
+            Step::Weather => self.turn_weather(),
+            Step::TakeOver => self.take_over().await?,
+            Step::LateCopy => self.late_copy().await?,
+            Step::Release => self.release().await?,
+            Step::Pause => {
                 let pause = self.rng.range(50, 1500);
                 self.say(|| format!("{pause} ms pass"));
                 sleep(Duration::from_millis(pause)).await;
@@ -164,15 +167,9 @@ impl World {
     }
 
     fn turn_weather(&mut self) {
-        let rng = &mut self.rng;
         let mut weather = Weather::default();
-        if rng.chance(800) {
-            let mut some = |most: u64| if rng.chance(500) { rng.below(most) } else { 0 };
-            (weather.refused, weather.unanswered, weather.conflict) = (some(200), some(200), some(150));
-            (weather.missing, weather.spoilt, weather.stale) = (some(100), some(100), some(800));
-            (weather.lacking, weather.slow, weather.slow_ms) = (some(500), some(1000), 1 + some(400));
-            weather.down = rng.chance(120);
-            weather.denied = rng.chance(60);
+        if self.rng.chance(800) {
+            weather = Weather::drawn(&mut self.rng, self.common.shape.weather);
             if self.common.store.several() {
                 weather.at = self.rot.below(STORES);
             }
@@ -193,6 +190,7 @@ impl World {
     fn range(&mut self, size: u64) -> (u64, u64) {
         let start = self.rng.pick(&WINDOWS);
         let (from, most) = (self.rng.below(WINDOW), self.rng.pick(&[1, 8, 8, 64, 300]));
+        let most = self.common.shape.sectors(most);
         let sectors = self.rng.range(1, most).min(WINDOW - from);
         let lba = start + from;
         if lba + sectors <= size || self.rng.chance(30) {
@@ -543,8 +541,8 @@ impl World {
         let truth = self.state();
         let lives = self.rng.chance(400);
         let me = self.gateway.server.me();
-        let to = match (lives, self.rng.below(super::GATEWAYS) + 1) {
-            (true, same) if same == me.0 => MemberId(same % super::GATEWAYS + 1),
+        let to = match (lives, self.rng.below(GATEWAYS) + 1) {
+            (true, same) if same == me.0 => MemberId(same % GATEWAYS + 1),
             (_, any) => MemberId(any),
         };
         // Its local state: the newest one ever saved, an older one, or none.
