@@ -8,6 +8,7 @@
 //! | c | ext4 over one gateway through the same attach path |
 //! | d | ext4 over three gateways through the same attach path |
 //! | s | the same as d, with a real S3 server (versitygw) instead of a folder |
+//! | f | ext4 over the floor: three processes that do the least there is to do for a durable write on three disks |
 //! | z | ext4 over the peer, ZeroFS, through the same attach path, with its own S3 server |
 //!
 //! Only ratios within one run mean anything. Each round measures all targets one after the other; ratios are computed
@@ -15,6 +16,7 @@
 //! others are stopped, so that the backlog of one does not slow the next. Load and pressure are printed with each
 //! round.
 
+mod floor;
 mod map;
 mod peer;
 mod report;
@@ -28,9 +30,10 @@ use clap::Parser;
 use holdfast_chore::{binary, cmd, process, room, say, setup, stats, undo};
 use holdfast_scenarios::{attach, cluster, nbd, pg, relay, s3, seed, web};
 use report::Results;
-use rows::Scale;
+use rows::{Row, Scale};
 use say::{line, note, step};
 use setup::For;
+use std::path::Path;
 use std::process::ExitCode;
 use target::{KINDS, Kind, Target};
 
@@ -64,7 +67,7 @@ pub struct Args {
     /// Run one short round on little data: shows that the benchmark runs; its figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// Targets to measure: any of a b e c d s z. With z, the peer ZeroFS is downloaded from crates.io and built first,
+    /// Targets to measure: any of a b e c d s z f. With z, the peer ZeroFS is downloaded from crates.io and built first,
     /// once
     #[arg(long, value_name = "LETTERS", default_value = "abecd")]
     targets: String,
@@ -116,7 +119,7 @@ pub fn bench(args: &Args) -> Result<()> {
         setup::setup(For::Tests)?;
     }
     let kinds: Vec<_> = KINDS.into_iter().filter(|k| args.targets.contains(k.letter())).collect();
-    anyhow::ensure!(!kinds.is_empty(), "no target in {:?}; the targets are a, b, e, c, d, s and z", args.targets);
+    anyhow::ensure!(!kinds.is_empty(), "no target in {:?}; the targets are a, b, e, c, d, s, z and f", args.targets);
     let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
     let rows = rows::rows(&args.rows);
     anyhow::ensure!(!rows.is_empty(), "no row has {:?} in its key", args.rows);
@@ -129,6 +132,32 @@ pub fn bench(args: &Args) -> Result<()> {
     let dir = fresh_dir("bench")?;
     let (public, _guard) = public_dir("bench")?;
 
+    let settings = settings(args, &kinds, &scale, rounds);
+    step("Preparing: file systems, data and databases");
+    let mut targets = Vec::new();
+    for kind in &kinds {
+        note(format!("{}: {}", kind.letter(), kind.title()));
+        targets.push(Target::prepare(*kind, &bin, &dir, &public, &scale)?);
+    }
+    let mut results = Results::new(settings, &rows, &kinds);
+    measure(&mut targets, &mut results, (&kinds, &rows, &scale, rounds), &dir)?;
+    // Frees the space of volumes, journals and stores (60 GiB with all targets and three rounds): the next benchmark
+    // needs it.
+    drop(targets);
+    room::thin_out(&dir)?;
+    line(results.table());
+    if let Some(table) = results.cost_table() {
+        line(table);
+    }
+    for text in results.judge() {
+        line(text);
+    }
+    line("Load and pressure beside each figure: target/bench/results.json");
+    Ok(())
+}
+
+/// The settings of a run, which are printed.
+fn settings(args: &Args, kinds: &[Kind], scale: &Scale, rounds: u32) -> Vec<(String, String)> {
     step("Settings");
     let mut settings = scale.settings(rounds, &args.build.describe(PROFILE));
     if kinds.contains(&Kind::ThreeGatewaysS3) {
@@ -140,13 +169,16 @@ pub fn bench(args: &Args) -> Result<()> {
     for (name, value) in &settings {
         note(format!("{name}: {value}"));
     }
-    step("Preparing: file systems, data and databases");
-    let mut targets = Vec::new();
-    for kind in &kinds {
-        note(format!("{}: {}", kind.letter(), kind.title()));
-        targets.push(Target::prepare(*kind, &bin, &dir, &public, &scale)?);
-    }
-    let mut results = Results::new(settings, &rows, &kinds);
+    settings
+}
+
+/// Measures all targets in each round.
+fn measure(
+    targets: &mut [Target],
+    results: &mut Results,
+    (kinds, rows, scale, rounds): (&[Kind], &[Row], &Scale, u32),
+    dir: &Path,
+) -> Result<()> {
     for round in 0..rounds {
         step(format!("Round {} of {rounds} ({})", round + 1, stats::machine()));
         results.begin_round();
@@ -154,21 +186,12 @@ pub fn bench(args: &Args) -> Result<()> {
         for turn in 0..targets.len() {
             let index = (turn + round as usize) % targets.len();
             let kind = kinds[index];
-            let measured = targets[index].measure(&rows, &scale)?;
+            let measured = targets[index].measure(rows, scale)?;
             let machine = stats::machine();
-            note(format!("{}: {} ({machine})", kind.letter(), report::short(&rows, &measured)));
+            note(format!("{}: {} ({machine})", kind.letter(), report::short(rows, &measured)));
             results.add(kind, measured, machine);
         }
-        results.write(&dir)?;
+        results.write(dir)?;
     }
-    // Frees the space of volumes, journals and stores (60 GiB with all targets and three rounds): the next benchmark
-    // needs it.
-    drop(targets);
-    room::thin_out(&dir)?;
-    line(results.table());
-    for text in results.judge() {
-        line(text);
-    }
-    line("Load and pressure beside each figure: target/bench/results.json");
     Ok(())
 }

@@ -10,20 +10,23 @@
 
 mod made;
 mod measure;
+mod plan;
 
 use crate::binary::{Build, fresh_dir, root};
 use crate::cmd::cmd;
-use crate::room;
 use crate::say::{line, note, step};
-use crate::stats;
+use crate::{room, stats};
 use anyhow::{Context, Result};
 use measure::Measured;
+use plan::{Plan, Volume};
 use serde_json::json;
 use std::path::PathBuf;
 
 const PROFILE: &str = "release";
+
 /// Approximate bytes on disk per extent: its share of a map page, with room for the gateways' writes.
 const DISK_BYTES_PER_EXTENT: u64 = 48;
+
 /// Further bytes on disk: three journals, logs, and the readable extents.
 const DISK_BYTES_BESIDE: u64 = 3 << 30;
 
@@ -71,30 +74,10 @@ pub struct Args {
     build: Build,
 }
 
-/// A volume to make.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Volume {
-    /// Size as `holdfast dev` takes it.
-    size: String,
-    extents: u64,
-}
-
 fn volume(text: &str) -> std::result::Result<Volume, String> {
     let (size, extents) = text.split_once('=').ok_or("expected SIZE=EXTENTS, such as 1TiB=10000000")?;
     let extents = extents.parse().ok().filter(|extents| *extents > 0);
     Ok(Volume { size: size.into(), extents: extents.ok_or("expected a number of extents above 0 behind =")? })
-}
-
-/// Settings for measuring each volume.
-struct Plan {
-    bin: PathBuf,
-    maker: PathBuf,
-    settings: Vec<String>,
-    reads: u64,
-    takeovers: u32,
-    checkpoints: u32,
-    large: u32,
-    seed: u64,
 }
 
 fn plan(args: &Args) -> Result<Plan> {

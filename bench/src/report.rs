@@ -1,23 +1,12 @@
 //! Results: stored per round, printed as medians and ratios.
 
-use super::rows::Row;
+use super::rows::{Row, Value};
 use super::target::Kind;
 use crate::stats;
 use anyhow::Result;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// One figure.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Value {
-    /// In the row's unit; higher is better in every row.
-    pub value: f64,
-    /// 99th percentile of the requests' latency, in milliseconds.
-    pub p99_ms: Option<f64>,
-    /// 99th percentile of the syncs' latency, in milliseconds.
-    pub sync_p99_ms: Option<f64>,
-}
 
 type Measured = BTreeMap<&'static str, Value>;
 
@@ -47,7 +36,22 @@ struct Aim {
     at_least: f64,
 }
 
-const AIMS: [Aim; 8] = [
+const AIMS: [Aim; 11] = [
+    Aim {
+        text: "three gateways, write QD 1 >= 0.85 of the floor",
+        rows: "raw-write-qd1",
+        of: 'd',
+        to: 'f',
+        at_least: 0.85,
+    },
+    Aim {
+        text: "three gateways, write QD 32 >= 0.6 of the floor",
+        rows: "raw-write-qd32",
+        of: 'd',
+        to: 'f',
+        at_least: 0.6,
+    },
+    Aim { text: "three gateways, 128 KiB >= 0.7 of the floor", rows: "raw-seq-write", of: 'd', to: 'f', at_least: 0.7 },
     Aim { text: "one gateway >= 0.9 of nbdkit file, each row", rows: "", of: 'c', to: 'b', at_least: 0.9 },
     Aim {
         text: "one gateway >= 0.9 of nbdkit with the same durability, each row",
@@ -89,8 +93,18 @@ const AIMS: [Aim; 8] = [
 ];
 
 /// Ratios in the table.
-const RATIOS: [(char, char); 8] =
-    [('c', 'b'), ('d', 'b'), ('c', 'e'), ('d', 'e'), ('d', 'c'), ('d', 'a'), ('s', 'd'), ('s', 'z')];
+const RATIOS: [(char, char); 10] = [
+    ('c', 'b'),
+    ('d', 'b'),
+    ('c', 'e'),
+    ('d', 'e'),
+    ('d', 'c'),
+    ('d', 'a'),
+    ('s', 'd'),
+    ('s', 'z'),
+    ('c', 'f'),
+    ('d', 'f'),
+];
 
 impl Results {
     pub fn new(settings: Vec<(String, String)>, rows: &[Row], kinds: &[Kind]) -> Self {
@@ -109,14 +123,21 @@ impl Results {
     }
 
     fn value(&self, row: &str, letter: char) -> Option<f64> {
-        let values: Vec<f64> =
-            self.rounds.iter().filter_map(|r| Some(r.values.get(&letter)?.get(row)?.value)).collect();
-        stats::median(&values)
+        self.median(row, letter, |v| Some(v.value))
+    }
+
+    fn median(&self, row: &str, letter: char, figure: impl Fn(&Value) -> Option<f64>) -> Option<f64> {
+        let one = |r: &Round| figure(r.values.get(&letter)?.get(row)?);
+        stats::median(&self.rounds.iter().filter_map(one).collect::<Vec<f64>>())
     }
 
     /// Median of the rounds' ratios, not the ratio of medians: a slow machine affects both sides of a round.
     fn ratio(&self, row: &str, of: char, to: char) -> Option<f64> {
-        let one = |r: &Round| Some(r.values.get(&of)?.get(row)?.value / r.values.get(&to)?.get(row)?.value);
+        self.ratio_of(row, of, to, |v| Some(v.value))
+    }
+
+    fn ratio_of(&self, row: &str, of: char, to: char, figure: impl Fn(&Value) -> Option<f64>) -> Option<f64> {
+        let one = |r: &Round| Some(figure(r.values.get(&of)?.get(row)?)? / figure(r.values.get(&to)?.get(row)?)?);
         stats::median(&self.rounds.iter().filter_map(one).collect::<Vec<f64>>())
     }
 
@@ -138,6 +159,33 @@ impl Results {
             table.add_row(cells);
         }
         table.to_string()
+    }
+
+    /// Latency and processor time of fio's rows: medians, and the processor time's ratios.
+    pub fn cost_table(&self) -> Option<String> {
+        let has = |letter: char| self.kinds.iter().any(|k| k.letter() == letter);
+        let ratios: Vec<(char, char)> = RATIOS.into_iter().filter(|(a, b)| has(*a) && has(*b)).collect();
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
+        let mut header = vec!["p50 in us; processor time of all servers for one request in us".to_owned()];
+        header.extend(self.kinds.iter().map(|k| format!("{} {}", k.letter(), k.title())));
+        header.extend(ratios.iter().map(|(a, b)| format!("CPU {a}/{b}")));
+        table.set_header(header);
+        for row in &self.rows {
+            let figure = |v: Option<f64>, digits: usize| v.map_or_else(|| "-".into(), |v| format!("{v:.digits$}"));
+            let both = |k: &Kind| {
+                let p50 = self.median(row.key, k.letter(), |v| v.p50_ms.map(|ms| ms * 1e3))?;
+                Some(format!("{p50:.0}; {}", figure(self.median(row.key, k.letter(), |v| v.cpu_us), 0)))
+            };
+            if self.kinds.iter().all(|k| both(k).is_none()) {
+                continue;
+            }
+            let mut cells = vec![row.title.to_owned()];
+            cells.extend(self.kinds.iter().map(|k| both(k).unwrap_or_else(|| "-".into())));
+            cells.extend(ratios.iter().map(|(a, b)| figure(self.ratio_of(row.key, *a, *b, |v| v.cpu_us), 2)));
+            table.add_row(cells);
+        }
+        (table.row_count() > 0).then(|| table.to_string())
     }
 
     /// The project's goals, each `reached` or not, with the worst row.
@@ -164,7 +212,10 @@ impl Results {
             let values: BTreeMap<char, f64> = self.kinds.iter().filter_map(of).collect();
             let of = |(a, b): &(char, char)| Some((format!("{a}/{b}"), self.ratio(row.key, *a, *b)?));
             let ratios: BTreeMap<String, f64> = RATIOS.iter().filter_map(of).collect();
-            medians.insert(row.key, serde_json::json!({ "unit": row.unit, "medians": values, "ratios": ratios }));
+            let of = |(a, b): &(char, char)| Some((format!("{a}/{b}"), self.ratio_of(row.key, *a, *b, |v| v.cpu_us)?));
+            let cpu: BTreeMap<String, f64> = RATIOS.iter().filter_map(of).collect();
+            let figures = serde_json::json!({ "unit": row.unit, "medians": values, "ratios": ratios, "cpu": cpu });
+            medians.insert(row.key, figures);
         }
         let targets: BTreeMap<char, &str> = self.kinds.iter().map(|k| (k.letter(), k.title())).collect();
         let all = serde_json::json!({
@@ -197,7 +248,7 @@ mod tests {
         // Rounds on a slow, a fast and a medium machine: the ratio is 2, 2 and 1.
         for (b, d) in [(10.0, 20.0), (1000.0, 2000.0), (100.0, 100.0)] {
             results.begin_round();
-            let value = |value| BTreeMap::from([("pgbench-sync-on", Value { value, p99_ms: None, sync_p99_ms: None })]);
+            let value = |value| BTreeMap::from([("pgbench-sync-on", Value::of(value))]);
             results.add(Kind::Nbdkit, value(b), String::new());
             results.add(Kind::ThreeGateways, value(d), String::new());
         }

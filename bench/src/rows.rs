@@ -1,10 +1,37 @@
 //! The rows of the table: the measurements.
 
-use super::report::Value;
 use crate::cmd::{Cmd, cmd};
 use anyhow::{Context, Result};
+use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
+
+/// NBD connections of the attach path.
+pub const CONNECTIONS: u32 = 4;
+
+/// One figure.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Value {
+    /// In the row's unit; higher is better in every row.
+    pub value: f64,
+    /// Requests that fio has made; 0 for pgbench.
+    pub requests: f64,
+    /// Median of the requests' latency, in milliseconds.
+    pub p50_ms: Option<f64>,
+    /// 99th percentile of the requests' latency, in milliseconds.
+    pub p99_ms: Option<f64>,
+    /// 99th percentile of the syncs' latency, in milliseconds.
+    pub sync_p99_ms: Option<f64>,
+    /// Processor time of all the target's servers for one request, in microseconds; without the client's.
+    pub cpu_us: Option<f64>,
+}
+
+impl Value {
+    /// A figure without more.
+    pub fn of(value: f64) -> Self {
+        Self { value, ..Self::default() }
+    }
+}
 
 /// Sizes and durations.
 #[derive(Clone, Debug)]
@@ -65,7 +92,7 @@ impl Scale {
             ),
             ("pgbench", format!("{} s a row, scale {}, 16 clients, 4 threads", self.pgbench_s, self.pgbench_scale)),
             ("postgresql", self.postgres().trim().replace('\n', ", ")),
-            ("attach", format!("nbdfuse -C {}, losetup --direct-io=on", super::target::CONNECTIONS)),
+            ("attach", format!("nbdfuse -C {}, losetup --direct-io=on", CONNECTIONS)),
             ("gateways", format!("as `holdfast dev` sets them, but cache.memory={}MiB", self.cache_mib())),
             ("store of c and d", "the embedded one, on the same disk".into()),
         ];
@@ -130,6 +157,7 @@ const ROWS: &[Row] = &[
         "MiB/s",
         Work::File(&["--rw=read", "--bs=128k", "--iodepth=8"]),
     ),
+    row("raw-write-qd1", "NBD: 4 KiB random write, QD 1", "IOPS", Work::Raw(&["--rw=randwrite", "--bs=4k"])),
     row(
         "raw-write-flush-qd1",
         "NBD: 4 KiB random write + flush, QD 1",
@@ -141,6 +169,12 @@ const ROWS: &[Row] = &[
         "NBD: 4 KiB random write, QD 32",
         "IOPS",
         Work::Raw(&["--rw=randwrite", "--bs=4k", "--iodepth=32"]),
+    ),
+    row(
+        "raw-seq-write",
+        "NBD: 128 KiB sequential write, QD 8",
+        "MiB/s",
+        Work::Raw(&["--rw=write", "--bs=128k", "--iodepth=8"]),
     ),
     row(
         "raw-read-hot-qd32",
@@ -231,9 +265,15 @@ fn read(said: &str, args: &[&str]) -> Result<Value> {
     } else {
         part["iops"].as_f64()
     };
-    let p99 = |of: &serde_json::Value| of["percentile"]["99.000000"].as_f64().map(|ns| ns / 1e6);
-    let sync = p99(&report["jobs"][0]["sync"]["lat_ns"]);
-    Ok(Value { value: value.context("fio's JSON has no figure")?, p99_ms: p99(&part["clat_ns"]), sync_p99_ms: sync })
+    let percentile = |of: &serde_json::Value, name: &str| of["percentile"][name].as_f64().map(|ns| ns / 1e6);
+    Ok(Value {
+        value: value.context("fio's JSON has no figure")?,
+        requests: part["total_ios"].as_f64().unwrap_or_default(),
+        p50_ms: percentile(&part["clat_ns"], "50.000000"),
+        p99_ms: percentile(&part["clat_ns"], "99.000000"),
+        sync_p99_ms: percentile(&report["jobs"][0]["sync"]["lat_ns"], "99.000000"),
+        cpu_us: None,
+    })
 }
 
 /// Time of one pgbench row.

@@ -11,6 +11,7 @@
 mod door;
 mod figures;
 mod lab;
+mod plan;
 mod requests;
 mod upload;
 mod writes;
@@ -21,14 +22,12 @@ use crate::say::{line, note, step};
 use crate::setup::{self, For};
 use crate::stats;
 use anyhow::Result;
-use lab::shown;
-use serde::Serialize;
+use figures::shown;
+use plan::{FULL, Figure, Goal, Plan, QUICK, Row};
 use serde_json::json;
 use std::path::PathBuf;
 
 const PROFILE: &str = "release";
-/// NBD connections of the database's device.
-const CONNECTIONS: u32 = 4;
 
 /// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -83,139 +82,6 @@ pub struct Args {
     build: Build,
 }
 
-/// Sizes and durations.
-#[derive(Clone, Debug, Serialize)]
-struct Scale {
-    size_mib: u64,
-    write_s: u64,
-    latency_s: u64,
-    pg_s: u64,
-    pg_scale: u32,
-    pg_volume_mib: u64,
-    pg_warm_up_s: u64,
-    upload_rounds: u32,
-    upload_mib: u64,
-    idle_s: u64,
-    idle_mib: u64,
-    cold_mib: u64,
-    cold_reads: u64,
-}
-
-const FULL: Scale = Scale {
-    size_mib: 1024,
-    write_s: 180,
-    latency_s: 120,
-    pg_s: 600,
-    pg_scale: 50,
-    pg_volume_mib: 4096,
-    pg_warm_up_s: 300,
-    upload_rounds: 5,
-    upload_mib: 768,
-    idle_s: 600,
-    idle_mib: 256,
-    cold_mib: 512,
-    cold_reads: 64,
-};
-
-const QUICK: Scale = Scale {
-    size_mib: 128,
-    write_s: 6,
-    latency_s: 6,
-    pg_s: 8,
-    pg_scale: 2,
-    pg_volume_mib: 1024,
-    pg_warm_up_s: 30,
-    upload_rounds: 2,
-    upload_mib: 128,
-    idle_s: 20,
-    idle_mib: 16,
-    cold_mib: 128,
-    cold_reads: 16,
-};
-
-/// Inputs of a row.
-struct Plan {
-    bin: PathBuf,
-    bare: Option<PathBuf>,
-    dir: PathBuf,
-    /// A folder that the database's user can reach.
-    public: PathBuf,
-    scale: Scale,
-    seconds: Option<u64>,
-    size_mib: u64,
-    rate_mib: u64,
-    /// Settings of every gateway, besides those of the row.
-    settings: Vec<String>,
-    quick: bool,
-}
-
-/// The goal for a figure.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-enum Goal {
-    AtLeast(f64),
-    AtMost(f64),
-    Below(f64),
-}
-
-impl Goal {
-    fn reached(self, value: f64) -> bool {
-        match self {
-            Self::AtLeast(bound) => value >= bound,
-            Self::AtMost(bound) => value <= bound,
-            Self::Below(bound) => value < bound,
-        }
-    }
-
-    fn words(self) -> String {
-        match self {
-            Self::AtLeast(bound) => format!(">= {bound}"),
-            Self::AtMost(bound) => format!("<= {bound}"),
-            Self::Below(bound) => format!("< {bound}"),
-        }
-    }
-}
-
-/// One line of the table.
-#[derive(Clone, Debug, Serialize)]
-struct Figure {
-    of: &'static str,
-    what: &'static str,
-    value: Option<f64>,
-    #[serde(skip)]
-    digits: usize,
-    goal: Option<Goal>,
-    reached: Option<bool>,
-}
-
-impl Figure {
-    fn new(of: &'static str, what: &'static str, value: Option<f64>, digits: usize) -> Self {
-        Self { of, what, value, digits, goal: None, reached: None }
-    }
-
-    fn with(self, goal: Goal) -> Self {
-        Self { goal: Some(goal), reached: self.value.map(|value| goal.reached(value)), ..self }
-    }
-
-    /// `reached` or `not reached`, where there is a goal.
-    fn judged(&self) -> Option<String> {
-        let goal = self.goal?.words();
-        let word = match self.reached {
-            Some(true) => "reached    ",
-            Some(false) => "not reached",
-            None => "not measured",
-        };
-        Some(format!("{word} {}: {} {goal}: {}", self.of, self.what, shown(self.value, self.digits)))
-    }
-}
-
-/// The result of a row.
-struct Row {
-    key: &'static str,
-    figures: Vec<Figure>,
-    /// All counts, for programs.
-    details: serde_json::Value,
-}
-
 type Run = fn(&Plan) -> Result<Row>;
 
 const ROWS: [(&str, Run); 8] = [
@@ -228,6 +94,7 @@ const ROWS: [(&str, Run); 8] = [
     ("idle", requests::idle),
     ("cold-read", requests::cold_read),
 ];
+
 const KEYS: [&str; 8] = ["sequential", "random", "pgbench", "latency", "upload", "upload-link", "idle", "cold-read"];
 
 /// The named rows in the order of the table; all of them if none is named.

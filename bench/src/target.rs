@@ -1,14 +1,14 @@
 //! The kinds of storage: set up once, started before each turn, stopped after it.
 
+use super::floor::Floor;
 use super::peer::{self, Peer};
-use super::report::Value;
-use super::rows::{self, Place, Row, Scale, Work};
+use super::rows::{self, CONNECTIONS, Place, Row, Scale, Value, Work};
 use crate::attach::Device;
 use crate::cluster::{Cluster, Options, Stopped, free_ports};
 use crate::cmd::cmd;
 use crate::nbd::Uri;
 use crate::pg::Postgres;
-use crate::process::{Proc, Signal};
+use crate::process::{Proc, Signal, processor_seconds};
 use crate::s3::S3;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
@@ -16,9 +16,6 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// NBD connections of the attach path.
-pub const CONNECTIONS: u32 = 4;
 
 /// The kind of storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,10 +30,12 @@ pub enum Kind {
     /// The same with a real S3 server, as for the peer.
     ThreeGatewaysS3,
     Peer,
+    /// Three processes that do the least there is to do for a write on three disks (`bench/floor`).
+    Floor,
 }
 
 /// All kinds, in the order of the table.
-pub const KINDS: [Kind; 7] = [
+pub const KINDS: [Kind; 8] = [
     Kind::LocalDisk,
     Kind::Nbdkit,
     Kind::NbdkitDurable,
@@ -44,6 +43,7 @@ pub const KINDS: [Kind; 7] = [
     Kind::ThreeGateways,
     Kind::ThreeGatewaysS3,
     Kind::Peer,
+    Kind::Floor,
 ];
 
 impl Kind {
@@ -56,6 +56,7 @@ impl Kind {
             Self::ThreeGateways => 'd',
             Self::ThreeGatewaysS3 => 's',
             Self::Peer => 'z',
+            Self::Floor => 'f',
         }
     }
 
@@ -68,6 +69,7 @@ impl Kind {
             Self::ThreeGateways => "three gateways",
             Self::ThreeGatewaysS3 => "three gateways, S3",
             Self::Peer => "ZeroFS, S3",
+            Self::Floor => "floor",
         }
     }
 
@@ -98,6 +100,7 @@ enum Up {
     Nbdkit(Proc, Uri),
     Cluster(Box<Cluster>, Uri),
     Peer(Proc, Uri),
+    Floor(Floor),
 }
 
 impl Up {
@@ -105,6 +108,17 @@ impl Up {
         match self {
             Self::Nothing => None,
             Self::Nbdkit(_, uri) | Self::Cluster(_, uri) | Self::Peer(_, uri) => Some(uri),
+            Self::Floor(floor) => Some(&floor.uri),
+        }
+    }
+
+    /// The server's processes.
+    fn pids(&self) -> Vec<u32> {
+        match self {
+            Self::Nothing => Vec::new(),
+            Self::Nbdkit(server, _) | Self::Peer(server, _) => vec![server.pid()],
+            Self::Cluster(cluster, _) => cluster.gateways.iter().map(|gateway| gateway.pid).collect(),
+            Self::Floor(floor) => floor.pids(),
         }
     }
 }
@@ -136,6 +150,7 @@ impl Target {
                 target.peer = Some(Peer::prepare(&dir, s3, scale.volume_mib(), scale.cache_mib())?);
                 target.up()?
             }
+            Kind::Floor => target.up()?,
             Kind::OneGateway | Kind::ThreeGateways | Kind::ThreeGatewaysS3 => {
                 let gateways = if kind == Kind::OneGateway { 1 } else { 3 };
                 let size = format!("{}MiB", scale.volume_mib());
@@ -189,6 +204,7 @@ impl Target {
                 let (server, uri) = self.peer.as_ref().context("no peer")?.start()?;
                 Ok(Up::Peer(server, uri))
             }
+            Kind::Floor => Ok(Up::Floor(Floor::start(&self.dir)?)),
             Kind::OneGateway | Kind::ThreeGateways | Kind::ThreeGatewaysS3 => {
                 up_with(self.cluster.take().context("no cluster")?.start()?)
             }
@@ -198,18 +214,28 @@ impl Target {
     fn attach(&self, up: &Up) -> Result<Device> {
         match up.uri() {
             None => Device::file(&self.backing),
-            Some(uri) => Device::nbd(uri, CONNECTIONS, &self.dir),
+            Some(uri) => {
+                // The floor serves one connection at a time.
+                let connections = if self.kind == Kind::Floor { 1 } else { CONNECTIONS };
+                Device::nbd(uri, connections, &self.dir)
+            }
         }
     }
 
     fn down(&mut self, device: Device, up: Up) -> Result<()> {
         self.pg.stop(Signal::INT)?;
         device.detach()?;
+        self.put_down(up)
+    }
+
+    /// Stops the servers.
+    fn put_down(&mut self, up: Up) -> Result<()> {
         match up {
             Up::Nothing => {}
             Up::Nbdkit(mut server, _) => server.stop(Signal::TERM, Duration::from_secs(10))?,
             Up::Cluster(cluster, _) => self.cluster = Some(cluster.stop()?),
             Up::Peer(mut server, _) => server.stop(Signal::TERM, peer::STOP_LIMIT)?,
+            Up::Floor(floor) => floor.stop()?,
         }
         self.s3.as_mut().map_or(Ok(()), S3::stop)
     }
@@ -225,15 +251,19 @@ impl Target {
             let place = Place::Raw { uri: uri.to_string(), offset_mib: self.fs_mib };
             for row in rows {
                 let Work::Raw(args) = row.work else { continue };
-                measured.insert(row.key, fio_row(&place, args, scale)?);
+                measured.insert(row.key, fio_row(&place, args, scale, &up.pids())?);
             }
+        }
+        if rows.iter().all(|r| matches!(r.work, Work::Raw(..))) {
+            self.put_down(up)?;
+            return Ok(measured);
         }
         let mut device = self.attach(&up)?;
         device.mount(&self.mount)?;
         let file = self.fio_file();
         for row in rows {
             let Work::File(args) = row.work else { continue };
-            measured.insert(row.key, fio_row(&Place::File(&file), args, scale)?);
+            measured.insert(row.key, fio_row(&Place::File(&file), args, scale, &up.pids())?);
         }
         if rows.iter().any(|r| matches!(r.work, Work::Pgbench(..))) {
             self.pg.start()?;
@@ -243,7 +273,7 @@ impl Target {
                 self.pg.client()?.query("checkpoint")?;
                 let args: Vec<&str> = ["-c", "16", "-j", "4"].into_iter().chain(args.iter().copied()).collect();
                 let tps = self.pg.pgbench_with(&args, options, rows::pgbench_time(scale))?;
-                measured.insert(row.key, Value { value: tps, p99_ms: None, sync_p99_ms: None });
+                measured.insert(row.key, Value::of(tps));
             }
         }
         self.down(device, up)?;
@@ -251,11 +281,18 @@ impl Target {
     }
 }
 
-fn fio_row(place: &Place<'_>, args: &[&str], scale: &Scale) -> Result<Value> {
+/// `servers`: the processes whose processor time is counted.
+fn fio_row(place: &Place<'_>, args: &[&str], scale: &Scale, servers: &[u32]) -> Result<Value> {
     if args.contains(&"--rw=randread") {
         rows::warm(place, scale.fio_mib)?;
     }
-    rows::fio(place, args, scale.fio_mib, scale.fio_s)
+    let used = || servers.iter().map(|pid| processor_seconds(*pid)).sum::<Option<f64>>();
+    let before = used();
+    let mut value = rows::fio(place, args, scale.fio_mib, scale.fio_s)?;
+    if let (Some(before), Some(after), false) = (before, used(), servers.is_empty()) {
+        value.cpu_us = Some((after - before) * 1e6 / value.requests.max(1.0));
+    }
+    Ok(value)
 }
 
 fn up_with(mut cluster: Cluster) -> Result<Up> {

@@ -9,6 +9,7 @@ pub mod cmd;
 pub mod ends;
 pub mod process;
 pub mod proof;
+pub mod reached;
 pub mod report;
 pub mod room;
 pub mod say;

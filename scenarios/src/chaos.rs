@@ -24,6 +24,7 @@ use crate::s3::S3;
 use crate::say::{Count, line, note, step};
 use crate::setup::find_go;
 use crate::{gateways, net, room};
+use access::SET;
 use anyhow::{Context, Result};
 use history::History;
 use serde::{Deserialize, Serialize};
@@ -31,10 +32,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use verdict::{Check, Figures};
-
-/// The set, and its volume as an export.
-const SET: &str = "chaos";
-const EXPORT: &str = "chaos/vol1";
 
 /// Small limits and frequent checkpoints, so that a short run also exercises the store, purging and snapshots.
 const SMALL: &str = r#"[journal]

@@ -253,6 +253,22 @@ impl Cluster {
         }
     }
 
+    /// Connects to an export by way of whichever gateway answers; the client waits for each answer for `limit`, too.
+    ///
+    /// # Errors
+    /// When none does within `limit`.
+    pub fn open(&self, export: &str, limit: Duration) -> Result<Client> {
+        let (mut found, mut last) = (None, String::new());
+        wait_until(limit, || {
+            let doors = self.exports();
+            found = doors.iter().find_map(|door| {
+                Client::connect(&door.with_export(export), limit).map_err(|error| last = error.to_string()).ok()
+            });
+            found.is_some()
+        });
+        found.with_context(|| format!("{export}: {last}"))
+    }
+
     /// Connects to the volume at whichever gateway serves it.
     ///
     /// # Errors

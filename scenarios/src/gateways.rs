@@ -2,14 +2,12 @@
 //! `holdfast` command line for them.
 
 use crate::cmd::{cmd, tail_of};
+pub use crate::gateway_names::{GATEWAYS, name};
 use crate::net::{Net, address};
 use crate::process::{self, Proc, Signal, wait_until};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// Number of gateways.
-pub const GATEWAYS: usize = 3;
 
 /// The only volume of the set.
 pub const VOLUME: &str = "vol1";
@@ -57,11 +55,6 @@ pub fn api(gateway: usize) -> String {
 
 /// Suffix that a twin's data folder adds to the name of its gateway.
 pub const TWIN: &str = "twin";
-
-/// The name of a gateway.
-pub fn name(gateway: usize) -> String {
-    format!("g{}", gateway + 1)
-}
 
 /// The cluster.
 #[derive(Debug)]

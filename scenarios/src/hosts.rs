@@ -5,10 +5,12 @@
 //! Owns: a host's settings, its processes, requests to its agent. Does not own: gateways, networks.
 
 mod first;
+mod opener;
 mod pool;
 mod proxy;
 
 pub use first::{First, attach, fill, prepare, status};
+pub use opener::{OPENER, Opener};
 pub use pool::{Pool, Session, User, Writer};
 pub use proxy::{Proxy, waiting};
 
@@ -84,6 +86,35 @@ pub struct Plan<'a> {
     pub database: &'a str,
     /// Further sections of the agent's settings.
     pub settings: &'a str,
+}
+
+impl<'a> Plan<'a> {
+    /// A host with ext4 in this process's network, without peers and without settings of its own. All its files are in
+    /// `dir`.
+    pub fn plain(
+        (name, address): (&'static str, &str),
+        set: &'a str,
+        gateways: Vec<String>,
+        dir: PathBuf,
+        bin: &Path,
+    ) -> Self {
+        Self {
+            name,
+            address: address.into(),
+            peers: Vec::new(),
+            set,
+            gateways,
+            open: dir.clone(),
+            dir,
+            bin: bin.to_path_buf(),
+            space: None,
+            token: None,
+            way: Way::Ext4,
+            agent: "",
+            database: "",
+            settings: "",
+        }
+    }
 }
 
 /// A token for all hosts with folders beside `dir`.
@@ -392,6 +423,14 @@ impl Host {
         let agent = format!("{}:{HTTP}", self.address);
         let command = cmd(&self.bin).args(args).args(["--output", "json", "--agent", &agent]);
         command.arg("--token-file").arg(&self.token)
+    }
+
+    /// Starts a process on it that keeps a file open.
+    ///
+    /// # Errors
+    /// When it is off, or the file cannot be opened there.
+    pub fn keep_open(&self, file: &Path) -> Result<Opener> {
+        Opener::start(self.process.as_ref().context("it is off")?.pid(), file)
     }
 
     /// Process id of its agent, in our pid namespace.

@@ -11,6 +11,7 @@ pub mod cluster;
 mod demo;
 mod e2e;
 mod faults;
+mod gateway_names;
 mod gateways;
 mod hosts;
 mod jepsen;

@@ -3,7 +3,7 @@
 //!
 //! Owns: the shapes. Does not own: packet rules (`net`), the schedule.
 
-use crate::gateways::{GATEWAYS, name};
+use crate::gateway_names::{GATEWAYS, name};
 use std::fmt;
 
 /// A partition.

@@ -10,6 +10,7 @@
 //! are not checked.
 
 mod agents;
+mod args;
 mod base64;
 mod cut_off;
 mod devices;
@@ -27,7 +28,7 @@ mod second_device;
 mod standby;
 mod watchdog;
 
-use crate::binary::{Build, fresh_dir_after, root};
+use crate::binary::{fresh_dir_after, root};
 use crate::cmd::cmd;
 use crate::cmd::missing;
 use crate::net;
@@ -35,76 +36,14 @@ use crate::proof::{self, Run as Proof, Verdict};
 use crate::say::{Failed, line, note, step};
 use crate::setup::{self, For};
 use anyhow::{Context, Result};
+pub use args::Args;
+use args::Part;
 use guest::Parts;
 use lab::Lab;
 use report::Report;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
-
-/// Options on the command line.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Args {
-    /// Which parts to run
-    #[arg(long, value_enum, default_value_t)]
-    part: Part,
-    /// Seconds of load before each fault
-    #[arg(long, default_value_t = 10, value_name = "SECONDS")]
-    load: u64,
-    /// Scale of pgbench's tables (about 15 MB for each)
-    #[arg(long, default_value_t = 2, value_name = "N")]
-    scale: u32,
-    /// Sockets per kernel device
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    sockets: u8,
-    /// Folder of the guest's image; the image is built there if it is missing or out of date
-    #[arg(long, value_name = "DIR")]
-    image: Option<PathBuf>,
-    /// Do not install missing programs
-    #[arg(long)]
-    no_setup: bool,
-    #[command(flatten)]
-    build: Build,
-    /// Set by the chore itself when it runs in its own network namespace: the folder for all files
-    #[arg(long, hide = true)]
-    inside: Option<PathBuf>,
-}
-
-/// Parts of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Part {
-    /// All parts
-    #[default]
-    All,
-    /// One guest: the pool is created, volumes grow, a gateway and attach are killed, another owner takes the set,
-    /// attach is killed and not restarted
-    Devices,
-    /// Two guests: a standby on a copy of the pool, first beside the primary, then on the host with the pool itself;
-    /// the copy is killed
-    Standby,
-    /// Two guests with agents: one killed, one paused and resumed
-    Agents,
-    /// Two guests with agents: the primary is cut off the network, and connected again
-    CutOff,
-    /// Two guests under systemd, with the machine's watchdog: agent, helper and attach hang, a machine is shut down,
-    /// PostgreSQL as a unit moves
-    Watchdog,
-    /// Two guests with agents and a pool with multihost=on: switchovers, missing and duplicate host ids, the primary
-    /// killed
-    Multihost,
-    /// One pool over two sets in two stores: each side is lost and comes back, one side alone is stale, the host is
-    /// killed
-    Mirror,
-    /// L2ARC and SLOG on disks of the hosts: the benefit of each, the disk is lost under load, the host is killed,
-    /// `zpool import -m` and what it loses
-    SecondDevice,
-}
-
-impl Part {
-    fn runs(self, part: Self) -> bool {
-        self == Self::All || self == part
-    }
-}
 
 /// Required programs. Root is required too; the image's builder installs its own programs.
 const NEEDS: &[&str] = &["ip", "iptables", "unshare", "nsenter"];

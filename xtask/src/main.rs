@@ -1,4 +1,4 @@
-//! `cargo xtask`: runs `verify | test | fix | dev | setup | tidy | proof | sim` itself, and builds and starts the
+//! `cargo xtask`: runs `verify | test | fix | dev | setup | tidy | proof | sim | reached` itself, and builds and starts the
 //! programs that run the other chores.
 //!
 //! Owns: checks of the source tree, cargo's tests, the order of a whole run. Does not own: scenarios, benchmarks, known
@@ -7,6 +7,7 @@
 
 mod parts;
 mod proof;
+mod reached;
 mod sim;
 mod suite;
 mod tidy;
@@ -16,6 +17,7 @@ mod whole;
 use anyhow::{Context, Result};
 use clap::Parser;
 use holdfast_chore::{binary, cmd, room, say, setup, times};
+use parts::{MUTATIONS, SCENARIOS};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
@@ -42,11 +44,16 @@ enum Chore {
     Jepsen(Other),
     /// Put known bugs into a copy of the tree, one at a time, and report which test finds each
     Mutations(Other),
+    /// Let cargo-mutants change safety code, one operator or function at a time, and report which changes no test
+    /// notices
+    Mutants(Other),
     /// Count the recorded runs of the chores above, and write the table on docs/proof/README.md
     Proof(proof::Args),
     /// Run virtual machines with the kernel's nbd, ZFS and PostgreSQL, kill gateway, attach and host, pause a host: no
     /// acknowledged write is lost
     Zfs(Other),
+    /// Count how often the recorded runs have reached each probe; exit code 1 if one was never reached
+    Reached(reached::Args),
     /// Check format, clippy, tidy and docs; changes no file
     Verify,
     /// Run the part of verify that needs no build: crate arrows, file length, leftovers, links
@@ -71,7 +78,7 @@ struct Other {
 }
 
 /// Chores that other programs run, and the package of each program.
-const OTHERS: [(&str, &str); 8] = [
+const OTHERS: [(&str, &str); 9] = [
     ("demo", SCENARIOS),
     ("e2e", SCENARIOS),
     ("chaos", SCENARIOS),
@@ -80,13 +87,8 @@ const OTHERS: [(&str, &str); 8] = [
     ("zfs", SCENARIOS),
     ("bench", "holdfast-bench"),
     ("mutations", MUTATIONS),
+    ("mutants", MUTATIONS),
 ];
-
-/// The package of the scenarios and the name of its program.
-const SCENARIOS: &str = "holdfast-scenarios";
-
-/// The package of the known bugs and the name of its program.
-const MUTATIONS: &str = "holdfast-mutations";
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -117,6 +119,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Test(args) => whole::test(&args),
         Chore::Sim(args) => sim::chore(&args),
         Chore::Proof(args) => proof::chore(&args),
+        Chore::Reached(args) => reached::chore(&args),
         Chore::Verify => verify::verify()?.close(),
         Chore::Tidy => {
             let mut count = say::Count::default();
@@ -132,6 +135,7 @@ fn run(chore: Chore) -> Result<()> {
         | Chore::Power(_)
         | Chore::Jepsen(_)
         | Chore::Mutations(_)
+        | Chore::Mutants(_)
         | Chore::Zfs(_)
         | Chore::Bench(_) => anyhow::bail!("put a chore that another program runs first on the command line"),
     }

@@ -1,7 +1,12 @@
 //! The parts of `cargo xtask test`: one table that says which part runs in which tier, in which order, and why.
 
-use crate::{MUTATIONS, SCENARIOS};
 use clap::ValueEnum;
+
+/// The package of the scenarios and the name of its program.
+pub const SCENARIOS: &str = "holdfast-scenarios";
+
+/// The package of the known bugs and the name of its program.
+pub const MUTATIONS: &str = "holdfast-mutations";
 
 /// How much to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -29,6 +34,8 @@ pub enum Work {
     Tests,
     /// Simulation seeds for some minutes in each mode.
     Simulation,
+    /// Judges which probes were reached by the parts before it.
+    Reached,
     /// A program that reports how many checks passed and failed: its package and arguments.
     Counted(&'static str, &'static [&'static str]),
     /// A program of which only the exit status counts: its package and arguments.
@@ -105,6 +112,7 @@ pub const PARTS: &[Part] = &[
         Work::Plain("holdfast-bench", &["bench", "--quick"]),
         "shows that the benchmark runs; its figures mean nothing",
     ),
+    part("reached", FROM_GATE, Work::Reached, "how many probes were reached: an error in the long run if one was not"),
     // Last, because cargo must build our own crates again after it.
     part(
         "bugs",
@@ -162,8 +170,8 @@ mod tests {
             let names: Vec<String> = names.iter().map(ToString::to_string).collect();
             chosen(Tier::Gate, &names, from).map(|parts| parts.iter().map(|part| part.name).collect::<Vec<_>>())
         };
-        assert_eq!(names(&[], None).expect("all"), ["verify", "tests", "scenarios", "chaos", "bugs"]);
-        assert_eq!(names(&[], Some("chaos")).expect("some"), ["chaos", "bugs"]);
+        assert_eq!(names(&[], None).expect("all"), ["verify", "tests", "scenarios", "chaos", "reached", "bugs"]);
+        assert_eq!(names(&[], Some("reached")).expect("some"), ["reached", "bugs"]);
         assert_eq!(names(&["verify", "bugs"], None).expect("two"), ["verify", "bugs"]);
         let error = names(&["zfs"], None).expect_err("in the long run only").to_string();
         assert!(error.starts_with("no part \"zfs\" in this tier"), "{error}");

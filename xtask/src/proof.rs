@@ -17,6 +17,7 @@ use holdfast_chore::proof::{ENDED_AT, own};
 pub use holdfast_chore::proof::{Run, Verdict};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
+pub(crate) use table::{Place, grouped};
 
 /// A page, the place on it, and the function that generates the text for that place.
 type Table = (&'static str, table::Place, fn(&[Run]) -> String);

@@ -4,6 +4,7 @@ use crate::binary::{cargo, root};
 use crate::say::line;
 use anyhow::{Context, Result};
 use holdfast_chore::proof::{self, Verdict};
+use holdfast_chore::reached;
 use std::io::BufRead;
 use std::process::Stdio;
 
@@ -52,13 +53,21 @@ pub struct Args {
     /// Use hosts with the real code of agent and attach, and with a database, as owners
     #[arg(long, conflicts_with = "attach")]
     agents: bool,
+    /// Use the usual rates, sizes and clocks, and not those that each seed draws
+    #[arg(long)]
+    usual: bool,
 }
 
 impl Args {
     /// The modes that are switched on.
     fn modes(&self) -> impl Iterator<Item = String> {
-        let modes =
-            [(self.several, "--several"), (self.attach, "--attach"), (self.full, "--full"), (self.agents, "--agents")];
+        let modes = [
+            (self.several, "--several"),
+            (self.attach, "--attach"),
+            (self.full, "--full"),
+            (self.agents, "--agents"),
+            (self.usual, "--usual"),
+        ];
         modes.into_iter().filter(|(on, _)| *on).map(|(_, word)| word.to_string())
     }
 }
@@ -70,7 +79,8 @@ impl Args {
 pub fn chore(args: &Args) -> Result<()> {
     let mut words = vec!["run".to_string(), "--quiet".into(), "-p".into(), "holdfast-sim".into(), "--".into()];
     words.extend(arguments(args));
-    let mut child = cargo().args(words).current_dir(root()).stdout(Stdio::piped()).spawn()?;
+    let (name, file) = reached::variable("seeds");
+    let mut child = cargo().args(words).env(name, file).current_dir(root()).stdout(Stdio::piped()).spawn()?;
     let (mut said, mut failed) = (String::new(), String::new());
     for text in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
         let text = text?;
@@ -120,6 +130,7 @@ pub fn each_mode(seed: u64) -> Vec<(String, Result<()>)> {
             attach,
             full,
             agents,
+            usual: false,
         };
         (format!("simulation: {}", under(&args)), chore(&args))
     };
@@ -138,6 +149,7 @@ fn under(args: &Args) -> String {
         (args.attach, "attached sets"),
         (args.agents, "hosts with agents"),
         (args.full, "full disks"),
+        (args.usual, "the usual shape"),
     ];
     let modes: Vec<&str> = modes.into_iter().filter(|(on, _)| *on).map(|(_, words)| words).collect();
     let modes = if modes.is_empty() { "one store".to_owned() } else { modes.join(" and ") };
@@ -185,6 +197,7 @@ mod tests {
             attach: false,
             full: false,
             agents: false,
+            usual: false,
         };
         assert_eq!(arguments(&Args { seed: Some(7), ..none.clone() }), ["one", "--length=20", "--seed=7", "--verbose"]);
         let some = Args { seed: Some(7), seeds: Some(3), ..none.clone() };

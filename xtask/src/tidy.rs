@@ -4,6 +4,7 @@ mod arrows;
 mod circles;
 mod docs;
 mod labels;
+mod probes;
 mod source;
 mod text;
 mod versions;
@@ -12,6 +13,7 @@ use crate::binary::root;
 use crate::cmd::cmd;
 use crate::say::Count;
 use anyhow::{Result, bail};
+pub use probes::Probe;
 use source::Source;
 
 /// Runs every check.
@@ -30,10 +32,19 @@ pub fn check(count: &mut Count) -> Result<()> {
     count.check("tidy: pure crates stay pure", report(text::purity(&sources)));
     count.check("tidy: no doc tests, because nobody runs them", report(text::doc_tests(&sources)));
     count.check("tidy: labels of rules are unique", report(labels::unique(&sources)));
+    count.check("tidy: probes have unique names", report(probes::named(&sources)));
     count.check("tidy: links in documents", report(docs::links(&sources)));
     count.check("tidy: the Jepsen test's dependencies agree", report(versions::agree(&sources)));
     count.check("tidy: every crate and every outside dependency is explained", report(docs::explained(&sources)?));
     Ok(())
+}
+
+/// All probes of the product, sorted by name.
+///
+/// # Errors
+/// When the tree cannot be read.
+pub fn all_probes() -> Result<Vec<Probe>> {
+    Ok(probes::all(&sources()?).0)
 }
 
 /// Tracked and new files, without those that git ignores.

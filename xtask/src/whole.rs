@@ -5,7 +5,7 @@ use crate::parts::{self, Part, Tier, Work};
 use crate::say::{Count, held, line, note, step};
 use crate::setup::{self, For};
 use crate::times::Times;
-use crate::{room, sim, suite, verify};
+use crate::{reached, room, sim, suite, verify};
 use anyhow::Result;
 use holdfast_chore::cmd::Cmd;
 use holdfast_chore::proof::{Run, Verdict, ended_at};
@@ -103,6 +103,10 @@ pub fn test(args: &Args) -> Result<()> {
             room::WANTED >> 30
         ));
     }
+    // A part of a run adds to the counts of the parts before it.
+    if tier != Tier::Quick && args.part.is_empty() && args.from.is_none() {
+        holdfast_chore::reached::begin_anew()?;
+    }
     let mut whole = Whole { args, tier, seed, count: Count::default(), times: Times::begin() };
     for part in chosen {
         whole.part(part)?;
@@ -142,8 +146,12 @@ impl Whole<'_> {
             Work::Verify => return self.verify(),
             Work::Docs => verify::docs(&mut count),
             Work::Deny => verify::deny(&mut count),
-            Work::UnitTests => return suite::run(&["--lib", "--bins"], &self.told(), times),
-            Work::Tests => return suite::run(&["--tests"], &self.told(), times),
+            Work::UnitTests => return suite::run(&["--lib", "--bins"], &self.told_of_tests(), times),
+            Work::Tests => return suite::run(&["--tests"], &self.told_of_tests(), times),
+            Work::Reached if self.tier == Tier::All => {
+                count.check("probes: each is reached", reached::chore(&reached::Args::default()))
+            }
+            Work::Reached => reached::number()?,
             Work::Simulation => {
                 for (name, outcome) in sim::each_mode(self.seed) {
                     count.check(&name, outcome);
@@ -180,17 +188,30 @@ impl Whole<'_> {
         [("HOLDFAST_SEED", self.seed.to_string()), ("HOLDFAST_TIER", tier.to_owned())]
     }
 
+    /// The same for cargo's tests, and where they write which probes they reach.
+    fn told_of_tests(&self) -> Vec<(&'static str, String)> {
+        let (name, file) = holdfast_chore::reached::variable("tests");
+        self.told().into_iter().chain([(name, file.display().to_string())]).collect()
+    }
+
     /// The command of another program of chores, built in the tests' profile and for the whole workspace: nearly all of
     /// that is built by now.
     fn command(&self, package: &str, args: &[&str]) -> Result<Command> {
         let program = Build { bin: None, profile: None }.program(package, package, "dev")?;
         let mut command = Command::new(program);
         command.args(args).envs(self.told()).current_dir(root());
+        // Known bugs are not asked: a tree with a bug in it shows nothing about this one.
+        let kind = match args.first() {
+            Some(&"e2e") => Some("scenarios"),
+            Some(&"chaos") => Some("chaos"),
+            _ => None,
+        };
+        command.envs(kind.map(holdfast_chore::reached::variable));
         if args.first() == Some(&"e2e") {
             command.args(self.args.older_bin.iter().flat_map(|bin| ["--older-bin".as_ref(), bin.as_os_str()]));
         }
         // Benchmarks and known bugs build `holdfast` themselves.
-        if package == crate::SCENARIOS && !matches!(args, ["demo", ..] | ["jepsen", ..]) {
+        if package == parts::SCENARIOS && !matches!(args, ["demo", ..] | ["jepsen", ..]) {
             command.args(self.args.of_the_product());
         }
         Ok(command)

@@ -1,7 +1,7 @@
 //! A cluster whose one volume has the wanted map: a small set is made, its map replaced in the store, and the cluster
 //! recovered from there.
 
-use super::{Plan, Volume};
+use super::plan::{Plan, Volume};
 use crate::cluster::{Cluster, Options, SET};
 use crate::cmd::cmd;
 use crate::process::{Proc, Signal};

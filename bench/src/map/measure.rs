@@ -1,7 +1,7 @@
 //! Measurements on such a cluster, and their table.
 
-use super::Plan;
 use super::made::{LIMIT, MIB, Made, Map};
+use super::plan::Plan;
 use crate::cluster::{Cluster, SET};
 use crate::nbd::{Client, NbdError};
 use crate::process::{peak_resident_bytes, resident_bytes};

@@ -5,6 +5,11 @@ use std::time::Duration;
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 
+/// A figure, or a dash.
+pub fn shown(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
+}
+
 /// `part` per `whole`; nothing if the whole is 0.
 pub fn ratio(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0 && part.is_finite()).then(|| part / whole)

@@ -1,8 +1,8 @@
 //! Setup of every row: three gateways over a real S3 server with an access log, and access to their counters.
 
-use super::Plan;
 use super::door::{Counts, Door, Mark};
-use super::figures::{self, Fio, MIB, metric, ratio};
+use super::figures::{self, Fio, MIB, metric, ratio, shown};
+use super::plan::Plan;
 use crate::cluster::{Cluster, Options, SET};
 use crate::cmd::{Cmd, cmd};
 use crate::process::wait_until;
@@ -261,11 +261,6 @@ fn fio(uri: &str) -> Cmd {
     let command = cmd("fio").args(["--name=row", "--thread", "--output-format=json", "--randrepeat=0"]);
     // Random data in each buffer: nothing to compress. Any block at any time: uniform, not a permutation.
     command.args(["--refill_buffers=1", "--norandommap", "--ioengine=nbd"]).arg(format!("--uri={uri}"))
-}
-
-/// A figure, or a dash.
-pub fn shown(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
 }
 
 impl Window {

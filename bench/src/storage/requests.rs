@@ -1,8 +1,8 @@
 //! Rows that count single requests: an idle set, and uncached reads.
 
-use super::figures::{MIB, per_hour};
-use super::lab::{Lab, shown};
-use super::{Figure, Goal, Plan, Row};
+use super::figures::{MIB, per_hour, shown};
+use super::lab::Lab;
+use super::plan::{Figure, Goal, Plan, Row};
 use crate::cluster::SET;
 use crate::nbd::Client;
 use crate::process::wait_until;
@@ -70,6 +70,18 @@ pub fn idle(plan: &Plan) -> Result<Row> {
     Ok(Row { key: "idle", figures, details: details.into() })
 }
 
+/// Writes the first half of a volume in order, and the other one in pieces: neighbours are written at different times.
+fn write_halves(lab: &mut Lab, bytes: u64, half: u64) -> Result<()> {
+    let size = format!("--size={half}");
+    lab.fio(&["--rw=write", "--bs=128k", "--iodepth=4", &size])?()?;
+    let (offset, rest) = (format!("--offset={half}"), format!("--size={}", bytes - half));
+    lab.fio(&["--rw=write", "--bs=1m", "--iodepth=4", &offset, &rest])?()?;
+    lab.checkpoint()?;
+    let many = format!("--io_size={bytes}");
+    lab.fio(&["--rw=randwrite", "--bs=8k", "--iodepth=16", &offset, &rest, &many])?()?;
+    lab.checkpoint()
+}
+
 /// GETs for uncached reads of 128 KiB.
 pub fn cold_read(plan: &Plan) -> Result<Row> {
     let (mib, reads) = (plan.scale.cold_mib, plan.scale.cold_reads);
@@ -79,15 +91,7 @@ pub fn cold_read(plan: &Plan) -> Result<Row> {
     let settings = settings.map(String::from).into();
     let mut lab = Lab::start(plan, "cold-read", mib, settings)?;
     let half = (mib * MIB / 2 / PAGE).max(1) * PAGE;
-    let size = format!("--size={half}");
-    lab.fio(&["--rw=write", "--bs=128k", "--iodepth=4", &size])?()?;
-    // The other half in pieces: neighbours were written at different times.
-    let (offset, rest) = (format!("--offset={half}"), format!("--size={}", mib * MIB - half));
-    lab.fio(&["--rw=write", "--bs=1m", "--iodepth=4", &offset, &rest])?()?;
-    lab.checkpoint()?;
-    let many = format!("--io_size={}", mib * MIB);
-    lab.fio(&["--rw=randwrite", "--bs=8k", "--iodepth=16", &offset, &rest, &many])?()?;
-    lab.checkpoint()?;
+    write_halves(&mut lab, mib * MIB, half)?;
     // Only memory caches here, and it is empty after a start.
     let mut lab = lab.begin_again()?;
     let (_, mut client) = lab.cluster.connect(PATIENCE)?;

@@ -2,7 +2,7 @@
 
 use super::figures::{GIB, MIB, mib_per_second, ratio};
 use super::lab::Lab;
-use super::{Figure, Goal, Plan, Row};
+use super::plan::{Figure, Goal, Plan, Row};
 use crate::cmd::cmd;
 use crate::process::processor_seconds;
 use crate::s3::BUCKET;

@@ -2,7 +2,7 @@
 
 use super::figures::{MIB, ratio};
 use super::lab::Lab;
-use super::{Figure, Plan, Row};
+use super::plan::{Figure, Plan, Row};
 use crate::attach::Device;
 use crate::pg::Postgres;
 use crate::process::Signal;
@@ -109,7 +109,7 @@ pub fn pgbench(plan: &Plan) -> Result<Row> {
     let mut lab = Lab::start(plan, "pgbench", scale.pg_volume_mib, Vec::new())?;
     let serving = lab.cluster.serving(Duration::from_secs(60))?;
     let mount = plan.public.join("mount");
-    let mut device = Device::nbd(&lab.cluster.gateways[serving].nbd, super::CONNECTIONS, &lab.dir)?;
+    let mut device = Device::nbd(&lab.cluster.gateways[serving].nbd, super::plan::CONNECTIONS, &lab.dir)?;
     device.mkfs()?;
     device.mount(&mount)?;
     let mut pg = Postgres::new(&mount.join("pgdata"), &plan.public.join("socket"), &lab.dir.join("postgres.log"))?;

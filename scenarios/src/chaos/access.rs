@@ -3,12 +3,14 @@
 //!
 //! Owns: the current grant and its changes (all through the command line, one at a time). Does not own: the clients.
 
-use super::SET;
 use super::history::History;
 use crate::gateways::{Door, name};
 use anyhow::{Context, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// The set.
+pub const SET: &str = "chaos";
 
 /// What a client presents to a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@
 //! blocks of 4 KiB, and a range of 64 KiB. Every five seconds all clients move to new registers, so that each has a
 //! short history. Sometimes they read old ones.
 
-use super::EXPORT;
 use super::access::{Access, Grant};
 use super::history::{History, Kind, Op, Outcome};
 use super::seed::Seeded;
@@ -14,6 +13,9 @@ use anyhow::Result;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// The set's volume as an export.
+const EXPORT: &str = "chaos/vol1";
 
 /// Number of clients.
 pub const CLIENTS: u64 = 5;

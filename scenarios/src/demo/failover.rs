@@ -121,7 +121,7 @@ fn inside(args: &Args, dir: &Path) -> Result<()> {
     let begun = Instant::now();
     let bin = args.build.bin.clone().context("no program")?;
     let mut summary = Summary::begin(args.rounds, args.scale, args.load);
-    let mut lab = Lab::start(&bin, dir, args)?;
+    let mut lab = Lab::start(&bin, dir, args.scale, args.load)?;
     for round in 1..=args.rounds {
         for kind in timeline::KINDS {
             let act = lab.act(round, kind)?;

@@ -61,27 +61,17 @@ const AGENT_SOON: &str = "[watchdog]\ntimeout_ms = 3000\n[takeover]\nswitchover_
 fn host(
     lab: &Lab,
     gateways: &[String],
-    (name, address): (&'static str, &str),
+    host: (&'static str, &str),
     peer: (&'static str, &str),
     way: Way,
     settings: &str,
 ) -> Result<Host> {
-    let dir = lab.dir.join(name);
+    let peers = vec![(peer.0, peer.1.into())];
     Host::new(Plan {
-        name,
-        address: address.into(),
-        peers: vec![(peer.0, peer.1.into())],
-        set: SET,
-        gateways: gateways.to_vec(),
-        open: dir.clone(),
-        dir,
-        bin: lab.bin.clone(),
-        space: None,
-        token: None,
+        peers,
         way,
-        agent: "",
-        database: "",
         settings,
+        ..Plan::plain(host, SET, gateways.to_vec(), lab.dir.join(host.0), &lab.bin)
     })
 }
 

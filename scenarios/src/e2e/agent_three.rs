@@ -70,22 +70,12 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 fn host(lab: &Lab, cluster: &Cluster, at: usize, agent: &str) -> Result<Host> {
     let (name, address, _) = HOSTS[at];
     let others = HOSTS.into_iter().filter(|(other, _, _)| *other != name);
-    let dir = lab.dir.join(name);
     Host::new(Plan {
-        name,
-        address: address.into(),
         peers: others.map(|(other, address, _)| (other, address.into())).collect(),
-        set: SET,
-        gateways: cluster.apis(),
-        open: dir.clone(),
-        dir,
-        bin: lab.bin.clone(),
-        space: None,
-        token: None,
-        way: Way::Ext4,
         agent,
         database: DATABASE,
         settings: AGENT,
+        ..Plan::plain((name, address), SET, cluster.apis(), lab.dir.join(name), &lab.bin)
     })
 }
 

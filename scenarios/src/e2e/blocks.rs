@@ -218,6 +218,19 @@ impl Load {
         self.writers.iter().try_for_each(|w| w.check(client))
     }
 
+    /// Checks that no connection of the writers was closed, and every writer's blocks through a new one.
+    ///
+    /// # Errors
+    /// As [`Load::check`], and when a connection was closed.
+    pub(super) fn unbroken(&self, uri: &Uri, patience: Duration) -> Result<()> {
+        let closed = self.progress.reconnected();
+        anyhow::ensure!(closed == 0, "{closed} connections of users were closed");
+        let mut client = Client::connect(uri, patience)?;
+        self.check(&mut client)?;
+        client.disconnect();
+        Ok(())
+    }
+
     /// What the writers have seen so far.
     pub(super) fn progress(&self) -> &Progress {
         &self.progress

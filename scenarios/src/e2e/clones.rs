@@ -7,7 +7,7 @@
 //! ```
 
 use super::Lab;
-use super::recover::{GONE, Hand, Known, must};
+use super::recover::{Hand, Known, must};
 use crate::cluster::{Cluster, Options, SET};
 use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
 use crate::process::{POLL, wait_until};
@@ -163,16 +163,8 @@ fn shown(cluster: &Cluster) -> Result<()> {
 /// that the clones use.
 fn recovered(lab: &Lab, cluster: Cluster, known: &Known, folder: &Path, verify: &[&str]) -> Result<()> {
     cluster.kill_all()?;
-    for name in &known.names {
-        std::fs::rename(known.dir.join(name), lab.dir.join(format!("lost-{name}")))?;
-    }
-    let new = Hand::start(lab, known, "new", &known.args(&known.dir))?;
-    let plan = known.plan(&lab.dir.join("new.toml"))?;
-    let up = wait_until(LIMIT, || known.doors.iter().all(|door| std::net::TcpStream::connect(door).is_ok()));
-    anyhow::ensure!(up, "the new gateways do not listen");
-    let key = known.key();
-    let from = ["cluster", "recover", "--from-store", &known.store, "--config", &plan, "--key-file", &key];
-    must(new.holdfast(&[&from[..], &["--timeout", "2m", GONE]].concat())?, "recover")?;
+    let new = Hand::anew(lab, known, "new")?;
+    must(new.recover(known, &known.store, &known.key())?, "recover")?;
     all_three(&known.exports, OVER).context("recovered")?;
     let before = objects(folder, 1)?;
     let origin = Side::new(&known.exports, ORIGIN);

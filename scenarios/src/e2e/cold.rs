@@ -80,29 +80,48 @@ fn whole<T>(lab: &Lab, name: &str, look: impl Fn(&Path) -> Result<Option<T>>) ->
     )
 }
 
-/// Number of requests for reading everything at the gateway that takes over. `None`: a slow disk left something out, or
-/// the leader changed by itself.
-fn taken_over(lab: &Lab, dir: &Path, rate: &str) -> Result<Option<u64>> {
+/// No checkpoint by itself, and room for everything in memory.
+const PLAIN: [&str; 3] = ["upload.interval_ms=3600000", "cache.memory=128MiB", "rtt_ms=20"];
+
+/// Gateways over an S3 server whose requests are counted on their way.
+fn counted_cluster(
+    lab: &Lab,
+    dir: &Path,
+    (gateways, mib): (usize, u64),
+    settings: &[&str],
+) -> Result<(S3, Proxy, Cluster)> {
     let s3 = S3::start(dir)?;
     let proxy = Proxy::start(&s3.address(), 0)?;
-    let settings = ["upload.interval_ms=3600000", "cache.memory=128MiB", "cache.read_ahead=0B", "rtt_ms=20"];
-    let rate_of = format!("cache.warm_bytes_per_second={rate}");
-    let options = Options {
+    let cluster = Cluster::start(Options {
         bin: lab.bin.clone(),
         dir: dir.join("cluster"),
-        gateways: 3,
+        gateways,
         store: Some(s3.url_by(proxy.address())),
-        size: format!("{SIZE_MIB}MiB"),
-        settings: settings.map(String::from).into_iter().chain([rate_of]).collect(),
+        size: format!("{mib}MiB"),
+        settings: settings.iter().map(ToString::to_string).collect(),
         env: s3.env(),
-    };
-    let mut cluster = Cluster::start(options)?;
-    let (leader, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
-    for number in 0..EXTENTS {
+    })?;
+    Ok((s3, proxy, cluster))
+}
+
+/// Writes this many extents, and uploads them. Returns the serving gateway, and the client.
+fn fill(cluster: &mut Cluster, extents: u64) -> Result<(usize, Client)> {
+    let (serving, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    for number in 0..extents {
         client.write(number * READ, &pattern(1, number * READ, READ as usize))?;
     }
     client.flush()?;
     cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
+    Ok((serving, client))
+}
+
+/// Number of requests for reading everything at the gateway that takes over. `None`: a slow disk left something out, or
+/// the leader changed by itself.
+fn taken_over(lab: &Lab, dir: &Path, rate: &str) -> Result<Option<u64>> {
+    let rate_of = format!("cache.warm_bytes_per_second={rate}");
+    let settings = [&PLAIN[..], &["cache.read_ahead=0B", rate_of.as_str()]].concat();
+    let (_s3, proxy, mut cluster) = counted_cluster(lab, dir, (3, SIZE_MIB), &settings)?;
+    let (leader, client) = fill(&mut cluster, EXTENTS)?;
     let uploaded = format!("holdfast_uploaded_bytes_total{{set=\"{SET}\"}}");
     let uploaded = counted(&cluster.metrics_address(leader)?, &uploaded)?;
     client.disconnect();
@@ -170,25 +189,9 @@ fn answers(cluster: &Cluster, taker: usize, rate: &str) -> Result<()> {
 /// A checkpoint's upload is in the disk cache: it is read without a request, also after a restart. `false`: a slow disk
 /// left something out.
 fn kept(lab: &Lab, dir: &Path) -> Result<bool> {
-    let s3 = S3::start(dir)?;
-    let proxy = Proxy::start(&s3.address(), 0)?;
-    let settings = ["upload.interval_ms=3600000", "cache.memory=128MiB", "cache.read_ahead=0B", "rtt_ms=20"];
-    let options = Options {
-        bin: lab.bin.clone(),
-        dir: dir.join("cluster"),
-        gateways: 1,
-        store: Some(s3.url_by(proxy.address())),
-        size: format!("{SIZE_MIB}MiB"),
-        settings: settings.map(String::from).into(),
-        env: s3.env(),
-    };
-    let mut cluster = Cluster::start(options)?;
-    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
-    for number in 0..EXTENTS {
-        client.write(number * READ, &pattern(1, number * READ, READ as usize))?;
-    }
-    client.flush()?;
-    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
+    let settings = [&PLAIN[..], &["cache.read_ahead=0B"]].concat();
+    let (_s3, proxy, mut cluster) = counted_cluster(lab, dir, (1, SIZE_MIB), &settings)?;
+    let (_, mut client) = fill(&mut cluster, EXTENTS)?;
     let metrics = cluster.metrics_address(0)?;
     let kept = counted(&metrics, "holdfast_cache_kept_bytes_total{kind=\"extents\"}")?;
     let uploaded = counted(&metrics, &format!("holdfast_uploaded_bytes_total{{set=\"{SET}\"}}"))?;
@@ -225,8 +228,6 @@ fn kept(lab: &Lab, dir: &Path) -> Result<bool> {
 /// A backup reads everything once, three times the disk cache's size; hot data stays hot. `false`: a slow disk left
 /// something out.
 fn scanned(lab: &Lab, dir: &Path) -> Result<bool> {
-    let s3 = S3::start(dir)?;
-    let proxy = Proxy::start(&s3.address(), 0)?;
     let settings = [
         "upload.interval_ms=3600000",
         "upload.bytes=64MiB",
@@ -237,23 +238,9 @@ fn scanned(lab: &Lab, dir: &Path) -> Result<bool> {
         "scrub.bytes_per_second=0B",
         "rtt_ms=20",
     ];
-    let options = Options {
-        bin: lab.bin.clone(),
-        dir: dir.join("cluster"),
-        gateways: 1,
-        store: Some(s3.url_by(proxy.address())),
-        size: format!("{BACKED_UP_MIB}MiB"),
-        settings: settings.map(String::from).into(),
-        env: s3.env(),
-    };
-    let mut cluster = Cluster::start(options)?;
-    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    let (_s3, proxy, mut cluster) = counted_cluster(lab, dir, (1, BACKED_UP_MIB), &settings)?;
     let extents = BACKED_UP_MIB * MIB / READ;
-    for number in 0..extents {
-        client.write(number * READ, &pattern(1, number * READ, READ as usize))?;
-    }
-    client.flush()?;
-    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
+    let (_, client) = fill(&mut cluster, extents)?;
     client.disconnect();
 
     let mut cluster = cluster.stop()?.start()?;
@@ -293,36 +280,42 @@ fn scanned(lab: &Lab, dir: &Path) -> Result<bool> {
     Ok(true)
 }
 
-fn look(lab: &Lab, dir: &Path) -> Result<()> {
-    let s3 = S3::start(dir)?;
-    let proxy = Proxy::start(&s3.address(), 0)?;
-    // The disk cache does not survive a restart, and there are no automatic checkpoints.
-    let settings =
-        ["upload.interval_ms=3600000", "cache.disk=0B", "cache.memory=128MiB", "rtt_ms=20"].map(String::from).into();
-    let (bin, dir) = (lab.bin.clone(), dir.join("cluster"));
-    let store = Some(s3.url_by(proxy.address()));
-    let options = Options { bin, dir, gateways: 3, store, size: format!("{SIZE_MIB}MiB"), settings, env: s3.env() };
-    let mut cluster = Cluster::start(options)?;
-    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
-    for number in 0..EXTENTS {
-        client.write(number * READ, &pattern(1, number * READ, READ as usize))?;
-    }
-    client.flush()?;
-    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
-    client.disconnect();
+/// Reads of a gateway without a cache.
+struct Cold {
+    took: Duration,
+    /// Requests to the store.
+    asked: u64,
+    /// Extents that were read ahead.
+    ahead: u64,
+}
 
+/// Starts the gateways again, and reads these extents from the store, which is slow or not.
+fn cold(cluster: Cluster, proxy: &Proxy, slow: bool, numbers: impl Iterator<Item = u64>) -> Result<(Cluster, Cold)> {
     let mut cluster = cluster.stop()?.start()?;
     let (index, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     let metrics = cluster.metrics_address(index)?;
     let before = proxy.asked();
-    proxy.set(only(Fault::Slow));
+    if slow {
+        proxy.set(only(Fault::Slow));
+    }
     let begun = Instant::now();
-    for number in 0..EXTENTS {
+    for number in numbers {
         read(&mut client, number)?;
     }
     let took = begun.elapsed();
     proxy.set(Vec::new());
     let (asked, ahead) = (proxy.asked() - before, ahead(&metrics)?);
+    client.disconnect();
+    Ok((cluster, Cold { took, asked, ahead }))
+}
+
+fn look(lab: &Lab, dir: &Path) -> Result<()> {
+    // The disk cache does not survive a restart, and there are no automatic checkpoints.
+    let settings = [&PLAIN[..], &["cache.disk=0B"]].concat();
+    let (_s3, proxy, mut cluster) = counted_cluster(lab, dir, (3, SIZE_MIB), &settings)?;
+    fill(&mut cluster, EXTENTS)?.1.disconnect();
+
+    let (cluster, Cold { took, asked, ahead }) = cold(cluster, &proxy, true, 0..EXTENTS)?;
     note(format!(
         "in order: {EXTENTS} reads of 128 KiB in {:.1} s from a slow store, {asked} requests, {ahead} read ahead",
         took.as_secs_f64()
@@ -332,21 +325,10 @@ fn look(lab: &Lab, dir: &Path) -> Result<()> {
         "{ahead} of {EXTENTS} extents were read ahead, expected three quarters and more"
     );
     anyhow::ensure!(asked <= EXTENTS + BESIDE, "{asked} requests for {EXTENTS} extents: something was fetched twice");
-    client.disconnect();
 
-    let mut cluster = cluster.stop()?.start()?;
-    let (index, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
-    let metrics = cluster.metrics_address(index)?;
-    let before = proxy.asked();
-    proxy.set(only(Fault::Slow));
-    let begun = Instant::now();
     let steps = EXTENTS.div_ceil(STRIDE);
-    for number in (0..EXTENTS).step_by(STRIDE as usize) {
-        read(&mut client, number)?;
-    }
-    let took = begun.elapsed();
-    proxy.set(Vec::new());
-    let (asked, ahead) = (proxy.asked() - before, self::ahead(&metrics)?);
+    let numbers = (0..EXTENTS).step_by(STRIDE as usize);
+    let (cluster, Cold { took, asked, ahead }) = cold(cluster, &proxy, true, numbers)?;
     note(format!(
         "in equal steps: {steps} reads in {:.1} s from a slow store, {asked} requests, {ahead} read ahead",
         took.as_secs_f64()
@@ -354,20 +336,12 @@ fn look(lab: &Lab, dir: &Path) -> Result<()> {
     // Three show the way; beyond the end there is nothing.
     anyhow::ensure!(ahead * 4 >= steps * 3, "{ahead} of {steps} extents were read ahead, expected three quarters");
     anyhow::ensure!(asked <= steps + BESIDE, "{asked} requests for {steps} extents: something was fetched twice");
-    client.disconnect();
 
-    let mut cluster = cluster.stop()?.start()?;
-    let (index, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
-    let metrics = cluster.metrics_address(index)?;
-    let before = proxy.asked();
-    for n in 0..SCATTERED {
-        // Visits each place once, neither in order nor in equal steps.
-        read(&mut client, (n * n + n) / 2 % EXTENTS)?;
-    }
-    let asked = proxy.asked() - before;
-    note(format!("scattered: {SCATTERED} reads, {asked} requests, {} read ahead", self::ahead(&metrics)?));
+    // Visits each place once, neither in order nor in equal steps.
+    let numbers = (0..SCATTERED).map(|n| (n * n + n) / 2 % EXTENTS);
+    let (cluster, Cold { asked, ahead, .. }) = cold(cluster, &proxy, false, numbers)?;
+    note(format!("scattered: {SCATTERED} reads, {asked} requests, {ahead} read ahead"));
     anyhow::ensure!(asked <= SCATTERED * 3 / 2 + BESIDE, "{asked} requests for {SCATTERED} scattered reads");
-    client.disconnect();
 
     let mut cluster = cluster.stop()?.start()?;
     let (index, client) = cluster.connect(TAKEOVER_LIMIT)?;

@@ -38,13 +38,25 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         load.progress().slowest()
     ));
 
-    // Now the majority needs the repaired gateway; it must serve everything.
+    carries(&mut cluster, &mut load, [serving, other, hurt], "healed")?;
+    cluster.stop()?;
+    Ok(())
+}
+
+/// The majority needs the gateway that is back: `other` is killed, and then `serving`. Everything is there.
+pub(super) fn carries(
+    cluster: &mut Cluster,
+    load: &mut Load,
+    [serving, other, back]: [usize; 3],
+    what: &str,
+) -> Result<()> {
+    let meanwhile = || format!("with the {what} member in the quorum");
     cluster.kill(other)?;
-    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT).context("with the healed member in the quorum")?;
-    load.write(&mut client, 50).context("with the healed member in the quorum")?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT).with_context(meanwhile)?;
+    load.write(&mut client, 50).with_context(meanwhile)?;
     load.check(&mut client)?;
     client.disconnect();
-    note(format!("{} killed: the healed {} carries the quorum", cluster.name(other), cluster.name(hurt)));
+    note(format!("{} killed: the {what} {} carries the quorum", cluster.name(other), cluster.name(back)));
     cluster.restart(other)?;
     cluster.caught_up(HEAL_LIMIT)?;
     cluster.kill(serving)?;
@@ -52,7 +64,6 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     load.check(&mut client)?;
     client.disconnect();
     note(format!("{} killed: {} serves all of it", cluster.name(serving), cluster.name(next)));
-    cluster.stop()?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 
 use super::Lab;
 use super::blocks::Load;
-use super::recover::{GONE, Hand, Known, must};
+use super::recover::{Hand, Known, must};
 use crate::cluster::{Cluster, Options, SET};
 use crate::process::{POLL, wait_until};
 use crate::say::note;
@@ -147,16 +147,8 @@ fn under(folder: &Path) -> Result<BTreeMap<u32, u64>> {
 /// All disks are lost: the head has everything that recovery needs.
 fn recovered(lab: &Lab, cluster: Cluster, known: &Known, load: &mut Load) -> Result<()> {
     cluster.kill_all()?;
-    for name in &known.names {
-        std::fs::rename(known.dir.join(name), lab.dir.join(format!("lost-{name}")))?;
-    }
-    let new = Hand::start(lab, known, "new", &known.args(&known.dir))?;
-    let plan = known.plan(&lab.dir.join("new.toml"))?;
-    let up = wait_until(LIMIT, || known.doors.iter().all(|door| std::net::TcpStream::connect(door).is_ok()));
-    anyhow::ensure!(up, "the new gateways do not listen");
-    let key = known.key();
-    let from = ["cluster", "recover", "--from-store", &known.store, "--config", &plan, "--key-file", &key];
-    must(new.holdfast(&[&from[..], &["--timeout", "2m", GONE]].concat())?, "recover")?;
+    let new = Hand::anew(lab, known, "new")?;
+    must(new.recover(known, &known.store, &known.key())?, "recover")?;
     let mut client = new.connect()?;
     load.check(&mut client).context("recovered")?;
     client.disconnect();

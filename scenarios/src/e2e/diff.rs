@@ -8,11 +8,11 @@
 //! ```
 
 use super::Lab;
-use super::images::Dice;
 use crate::cluster::{Cluster, Options, SET};
-use crate::nbd::{Client, pattern};
+use crate::nbd::pattern;
 use crate::process::wait_until;
 use crate::say::note;
+use crate::seed::Seeded;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -62,7 +62,7 @@ const BACK: [(&str, &str); 10] = [
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let seed = crate::seed::of_run()?;
     note(format!("HOLDFAST_SEED={seed} writes the same"));
-    let mut dice = Dice(seed);
+    let mut dice = Seeded::new(seed, 1);
     let settings = ["upload.interval_ms=500", "space.grace_ms=1000", "space.sweep_interval_ms=2000"];
     let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
     let settings = settings.map(String::from).into();
@@ -113,9 +113,9 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 }
 
 /// All possible changes of volumes.
-fn change(cluster: &Cluster, dice: &mut Dice) -> Result<()> {
+fn change(cluster: &Cluster, dice: &mut Seeded) -> Result<()> {
     scatter(cluster, dice, "vol1", 0..80 * MIB, 60)?;
-    let mut client = open(cluster, &of("vol1"))?;
+    let mut client = cluster.open(&of("vol1"), PATIENCE)?;
     for _ in 0..20 {
         let sectors = 1 + dice.below(2048);
         client.trim(dice.below(80 * MIB / SECTOR - sectors) * SECTOR, (sectors * SECTOR) as u32)?;
@@ -222,7 +222,7 @@ impl Diff {
     /// Writes the ranges of a volume into an image.
     fn patch(&self, cluster: &Cluster, name: &str, image: &Path) -> Result<()> {
         let file = File::options().write(true).open(image)?;
-        let mut client = open(cluster, &format!("{}@{}", of(name), self.of[1]))?;
+        let mut client = cluster.open(&format!("{}@{}", of(name), self.of[1]), PATIENCE)?;
         for range in self.ranges.iter().filter(|range| range["volume"] == name) {
             let number = |key: &str| range[key].as_u64().with_context(|| format!("no {key} in {range}"));
             let (from, length) = (number("offset")?, number("length")?);
@@ -294,8 +294,8 @@ fn first_difference(found: &Path, expected: &Path) -> Result<Option<String>> {
 }
 
 /// Writes of random lengths at random places in the range.
-fn scatter(cluster: &Cluster, dice: &mut Dice, name: &str, range: Range<u64>, count: u64) -> Result<()> {
-    let mut client = open(cluster, &of(name))?;
+fn scatter(cluster: &Cluster, dice: &mut Seeded, name: &str, range: Range<u64>, count: u64) -> Result<()> {
+    let mut client = cluster.open(&of(name), PATIENCE)?;
     for _ in 0..count {
         let sectors = 1 + dice.below(WRITE_SECTORS);
         let at = range.start + dice.below((range.end - range.start) / SECTOR - sectors) * SECTOR;
@@ -304,24 +304,6 @@ fn scatter(cluster: &Cluster, dice: &mut Dice, name: &str, range: Range<u64>, co
     client.flush()?;
     client.disconnect();
     Ok(())
-}
-
-/// By way of whichever gateway answers.
-fn open(cluster: &Cluster, export: &str) -> Result<Client> {
-    let (mut found, mut last) = (None, String::new());
-    wait_until(PATIENCE, || {
-        for uri in cluster.exports() {
-            match Client::connect(&uri.with_export(export), PATIENCE) {
-                Ok(client) => {
-                    found = Some(client);
-                    return true;
-                }
-                Err(error) => last = error.to_string(),
-            }
-        }
-        false
-    });
-    found.with_context(|| format!("{export}: {last}"))
 }
 
 fn shrink(cluster: &Cluster, name: &str, size: &str) -> Result<()> {

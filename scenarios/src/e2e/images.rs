@@ -15,6 +15,7 @@ use crate::cmd::cmd;
 use crate::nbd::pattern;
 use crate::process::{Proc, Signal, wait_until};
 use crate::say::note;
+use crate::seed::Seeded;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::fs::File;
@@ -30,23 +31,6 @@ const VOLUME: u64 = 512 * MIB;
 /// Size of the image that becomes a qcow2, which has whole sectors.
 const SMALL: u64 = 96 * MIB;
 const LIMIT: Duration = Duration::from_secs(180);
-
-/// A small generator: the same seed, the same image.
-pub(super) struct Dice(pub u64);
-
-impl Dice {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let seed = crate::seed::of_run()?;
@@ -237,7 +221,7 @@ fn documented(cluster: &Cluster, folder: &Path, begin: &str) -> Result<String> {
 
 /// Data of random lengths at random places; the rest are holes.
 fn make(path: &Path, seed: u64, image: u64) -> Result<()> {
-    let mut dice = Dice(seed);
+    let mut dice = Seeded::new(seed, 1);
     let file = File::create(path)?;
     file.set_len(image)?;
     let mut at = dice.below(3 * MIB);

@@ -3,11 +3,10 @@
 //! the set after the loss of all disks; the old key decrypts nothing.
 
 use super::blocks::Load;
-use super::recover::{GONE, Hand, Known, REFUSED, holdfast, must};
+use super::recover::{Hand, Known, REFUSED, holdfast, must};
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, SET};
 use crate::cmd::cmd;
-use crate::process::wait_until;
 use crate::say::note;
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -135,17 +134,8 @@ fn cut_short(lab: &Lab, cluster: &mut Cluster, known: &Known) -> Result<()> {
 /// All disks are lost: the new key recovers the set, the old one does not.
 fn recovered(lab: &Lab, cluster: Cluster, known: &Known, keys: [&str; 2], load: &mut Load) -> Result<()> {
     cluster.kill_all()?;
-    for name in &known.names {
-        std::fs::rename(known.dir.join(name), lab.dir.join(format!("lost-{name}")))?;
-    }
-    let new = Hand::start(lab, known, "new", &known.args(&known.dir))?;
-    let plan = known.plan(&lab.dir.join("new.toml"))?;
-    let up = wait_until(LIMIT, || known.doors.iter().all(|door| std::net::TcpStream::connect(door).is_ok()));
-    anyhow::ensure!(up, "the new gateways do not listen");
-    let recover = |key: &str| {
-        let from = ["cluster", "recover", "--from-store", &known.store, "--config", &plan, "--key-file", key];
-        new.holdfast(&[&from[..], &["--timeout", "2m", GONE]].concat())
-    };
+    let new = Hand::anew(lab, known, "new")?;
+    let recover = |key: &str| new.recover(known, &known.store, key);
     let (code, said) = recover(keys[0])?;
     anyhow::ensure!(code != 0, "recovered with the old key: {said}");
     must(recover(keys[1])?, "recover with the new key")?;

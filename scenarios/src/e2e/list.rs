@@ -292,11 +292,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "agent-orders",
-        shows: "PostgreSQL is killed, then hangs, and is restarted on the same host; maintenance pause, scheduled switchover, forced failover; answers of each health check; `holdfast watch` shows every change",
+        shows: "PostgreSQL is killed, then hangs, and is restarted on the same host; maintenance pause, a switchover that is refused while a process has the pool open, scheduled switchover, forced failover; answers of each health check; `holdfast watch` shows every change",
         tier: Tier::Long(
             "commands to an agent; the simulation has hosts with agents, agent-takeover covers the kill and the switchover",
         ),
-        needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
+        needs: &["nbdfuse", "unshare", "nsenter", "/usr/lib/postgresql/15/bin/postgres"],
         run: agent_orders::run,
     },
     Scenario {

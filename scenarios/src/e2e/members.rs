@@ -8,7 +8,6 @@ use super::{Lab, TAKEOVER_LIMIT};
 use crate::binary::public_dir;
 use crate::bridge::Bridge;
 use crate::cluster::Cluster;
-use crate::nbd::Client;
 use crate::process::wait_until;
 use crate::say::note;
 use anyhow::{Context, Result};
@@ -38,11 +37,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         remove(&mut cluster, progress)?;
         drained_is_passed_over(&mut cluster, &attached, progress)
     })?;
+    load.unbroken(&bridge.uri, PATIENCE)?;
     let progress = load.progress();
-    anyhow::ensure!(progress.reconnected() == 0, "{} connections of users were closed", progress.reconnected());
-    let mut client = Client::connect(&bridge.uri, PATIENCE)?;
-    load.check(&mut client)?;
-    client.disconnect();
     note(format!(
         "{} pairs acknowledged and all there; no error, no connection closed, slowest pair {:.0} ms",
         progress.answered(),

@@ -60,6 +60,9 @@ impl Ledger {
     }
 }
 
+/// Limit until new gateways listen, on a busy machine.
+const LISTENS: Duration = Duration::from_secs(120);
+
 /// Gateways that this scenario starts itself, each with its own settings, data and ports.
 pub(super) struct Hand<'a> {
     lab: &'a Lab,
@@ -83,6 +86,24 @@ impl<'a> Hand<'a> {
             hand.procs.push(Proc::spawn("holdfast gateway", command.into_command(), &log)?);
         }
         Ok(hand)
+    }
+
+    /// New gateways with the addresses of the lost ones, and empty disks. Their logs have this name.
+    pub(super) fn anew(lab: &'a Lab, known: &Known, name: &str) -> Result<Self> {
+        for lost in &known.names {
+            std::fs::rename(known.dir.join(lost), lab.dir.join(format!("lost-before-{name}-{lost}")))?;
+        }
+        let new = Self::start(lab, known, name, &known.args(&known.dir))?;
+        let up = wait_until(LISTENS, || known.doors.iter().all(|door| std::net::TcpStream::connect(door).is_ok()));
+        anyhow::ensure!(up, "the new gateways do not listen");
+        Ok(new)
+    }
+
+    /// Recovers all sets that are in a store, whose old gateways are gone.
+    pub(super) fn recover(&self, known: &Known, store: &str, key_file: &str) -> Result<(i32, Value)> {
+        let plan = known.plan(&self.lab.dir.join("new.toml"))?;
+        let asked = ["cluster", "recover", "--from-store", store, "--config", &plan, "--key-file", key_file];
+        self.holdfast(&[&asked[..], &["--timeout", "2m", GONE]].concat())
     }
 
     /// Runs `holdfast ARGS --output json`; returns exit code and output, or standard error if standard output is empty.

@@ -29,6 +29,8 @@ const BLOCKS: u64 = 96;
 const PATIENCE: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(90);
 const SECOND: &str = "second";
+/// Its volume.
+const VOLUME: &str = "second/v";
 /// Length of the searched end of a wrapped key: random in each wrapping.
 const NEEDLE_BYTES: usize = 32;
 
@@ -77,7 +79,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 /// A set with a volume, data in the store, and a snapshot.
 fn make(cluster: &mut Cluster, store: &str) -> Result<()> {
     cluster.holdfast(&["set", "create", SECOND, "--store", store, "--volume", "v=16MiB", "--timeout", "60s"])?;
-    let mut client = open(cluster)?;
+    let mut client = cluster.open(VOLUME, TAKEOVER_LIMIT)?;
     let read = client.read(0, BLOCK as u32)?;
     anyhow::ensure!(read.iter().all(|byte| *byte == 0), "a new set shows something");
     for block in 0..BLOCKS {
@@ -122,7 +124,7 @@ fn refusals(lab: &Lab, cluster: &mut Cluster, known: &Known) -> Result<()> {
         anyhow::ensure!(code != 0 && said.to_string().contains(says), "{args:?}: exit code {code}, {said}");
         Ok(())
     };
-    let client = open(cluster)?;
+    let client = cluster.open(VOLUME, TAKEOVER_LIMIT)?;
     refused(&["--with-snapshots"], "--force")?;
     drop(client);
     let free = || cluster.holdfast(&["lease", "show", SECOND]).is_ok_and(|said| said["lease"].is_null());
@@ -177,7 +179,7 @@ fn with_one_away(lab: &Lab, cluster: &mut Cluster, known: &Known, folder: &Path,
     anyhow::ensure!(!late.exists(), "DELETE-D4: the late object is still there");
     anyhow::ensure!(over, "{} is back, and the deletion is still under way", known.names[away]);
     cluster.caught_up(LIMIT)?;
-    let mut client = open(cluster)?;
+    let mut client = cluster.open(VOLUME, TAKEOVER_LIMIT)?;
     for block in 0..BLOCKS {
         let read = client.read(block * BLOCK as u64, BLOCK as u32)?;
         anyhow::ensure!(read == contents(), "block {block} of the new set of that name");
@@ -195,7 +197,7 @@ fn while_its_gateway_dies(lab: &Lab, cluster: &mut Cluster, known: &Known, folde
     let led = cluster.holdfast(&["set", "show", SECOND])?;
     let leader = led["leader"]["name"].as_str().context("the set has no leader")?.to_owned();
     let dies = known.names.iter().position(|name| *name == leader).context("an unknown leader")?;
-    let client = open(cluster)?;
+    let client = cluster.open(VOLUME, TAKEOVER_LIMIT)?;
     let doors = known.doors.join(",");
     let args = ["set", "delete", SECOND, "--yes", "--force", "--with-snapshots", "--timeout", "60s", "--api", &doors];
     let mut running = cmd(&lab.bin)
@@ -257,24 +259,6 @@ fn gone_from_disks(cluster: &Cluster, known: &Known, id: u64) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn open(cluster: &mut Cluster) -> Result<Client> {
-    let mut last = String::new();
-    let mut found = None;
-    let there = wait_until(TAKEOVER_LIMIT, || {
-        for uri in cluster.exports() {
-            match Client::connect(&uri.with_export("second/v"), PATIENCE) {
-                Ok(client) => {
-                    found = Some(client);
-                    return true;
-                }
-                Err(error) => last = error.to_string(),
-            }
-        }
-        false
-    });
-    found.with_context(|| format!("second/v: {last} (waited: {})", !there))
 }
 
 fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {

@@ -5,7 +5,7 @@
 //! recovered from its only store and moved once more.
 
 use super::blocks::Load;
-use super::recover::{GONE, Hand, Known, REFUSED, holdfast, must};
+use super::recover::{Hand, Known, REFUSED, holdfast, must};
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, SET};
 use crate::process::wait_until;
@@ -287,14 +287,14 @@ impl Stage<'_> {
         for at in [0, 3, 4] {
             self.servers[at].resume()?;
         }
-        let new = anew(lab, &known, "new")?;
+        let new = Hand::anew(lab, &known, "new")?;
         let text = format!("c=4 {}", urls[1]);
         // As noted before the drain: those stores exist, and name the set's new stores.
         let old = format!("c=3 w=2 {} {} {}", urls[1], urls[4], urls[3]);
-        let (code, said) = recover(lab, &known, &new, &old)?;
+        let (code, said) = new.recover(&known, &old, &known.key())?;
         let named = said.to_string().contains(&text);
         anyhow::ensure!(code == REFUSED && named, "recover from {old}: exit code {code}, {said}");
-        let said = must(recover(lab, &known, &new, &text)?, "recover")?;
+        let said = must(new.recover(&known, &text, &known.key())?, "recover")?;
         anyhow::ensure!(said["sets"][0]["generation"] == 2, "{said}");
         let mut client = new.connect()?;
         self.load.check(&mut client).context("R4: recovered from the store")?;
@@ -318,8 +318,8 @@ impl Stage<'_> {
         anyhow::ensure!(ending && last["from_store"] == both, "expected {both}, found {last}");
         new.kill()?;
         self.servers[0].resume()?;
-        let third = anew(lab, &known, "third")?;
-        let said = must(recover(lab, &known, &third, &both)?, "recover in the middle of a change")?;
+        let third = Hand::anew(lab, &known, "third")?;
+        let said = must(third.recover(&known, &both, &known.key())?, "recover in the middle of a change")?;
         anyhow::ensure!(said["sets"][0]["generation"] == 3, "{said}");
         let end = format!("c=5 {}", urls[0]);
         let settled = wait_until(LIMIT, || {
@@ -337,23 +337,6 @@ impl Stage<'_> {
         note("recovered in the middle of a change, which went on from there");
         third.kill()
     }
-}
-
-/// New gateways with the addresses of the lost ones, and empty disks.
-fn anew<'a>(lab: &'a Lab, known: &Known, name: &str) -> Result<Hand<'a>> {
-    for lost in &known.names {
-        std::fs::rename(known.dir.join(lost), lab.dir.join(format!("lost-before-{name}-{lost}")))?;
-    }
-    let new = Hand::start(lab, known, name, &known.args(&known.dir))?;
-    let up = wait_until(LIMIT, || known.doors.iter().all(|door| std::net::TcpStream::connect(door).is_ok()));
-    anyhow::ensure!(up, "the new gateways do not listen");
-    Ok(new)
-}
-
-fn recover(lab: &Lab, known: &Known, new: &Hand<'_>, from: &str) -> Result<(i32, Value)> {
-    let (plan, key) = (known.plan(&lab.dir.join("new.toml"))?, known.key());
-    let asked = ["cluster", "recover", "--from-store", from, "--config", &plan, "--key-file", &key];
-    new.holdfast(&[&asked[..], &["--timeout", "2m", GONE]].concat())
 }
 
 /// The file of that name below a folder.

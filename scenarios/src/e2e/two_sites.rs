@@ -49,26 +49,14 @@ impl Site {
             settings: Vec::new(),
             env: Vec::new(),
         })?;
-        let dir = lab.dir.join(name);
         let script = root().join(EXAMPLE).join("not-two-primaries");
         let hook = format!("[hooks]\nbefore_start = \"OTHERS='{other}:8008' {}\"\n", script.display());
         // After it gave the lease away because of a fault it soon tries again: it is refused repeatedly.
         let settings = format!("{hook}[takeover]\nflap_delay_s = 1\nper_hour_max = 1000\n");
         let host = Host::new(Plan {
-            name,
-            address: address.into(),
-            peers: Vec::new(),
-            set: SET,
-            gateways: cluster.apis(),
-            open: dir.clone(),
-            dir,
-            bin: lab.bin.clone(),
-            space: None,
-            token: None,
-            way: Way::Ext4,
-            agent: "",
             database: FOLLOWS,
             settings: &settings,
+            ..Plan::plain((name, address), SET, cluster.apis(), lab.dir.join(name), &lab.bin)
         })?;
         Ok(Self { cluster, host })
     }

@@ -2,12 +2,12 @@
 //! depends on it.
 
 use super::blocks::Load;
-use super::damaged::await_whole;
+use super::damaged::{await_whole, carries};
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::Cluster;
 use crate::process::wait_until;
 use crate::say::note;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -30,21 +30,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let (pairs, again) = (load.progress().answered(), load.progress().reconnected());
     note(format!("{pairs} pairs acknowledged meanwhile, {again} connections closed and reopened"));
 
-    // Now the majority of three needs the rebuilt gateway.
-    cluster.kill(other)?;
-    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT).context("with the rebuilt member in the quorum")?;
-    load.write(&mut client, 50).context("with the rebuilt member in the quorum")?;
-    load.check(&mut client)?;
-    client.disconnect();
-    note(format!("{} killed: the rebuilt {} carries the quorum", cluster.name(other), cluster.name(wiped)));
-    cluster.restart(other)?;
-    cluster.caught_up(REBUILD_LIMIT)?;
-
-    cluster.kill(serving)?;
-    let (next, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
-    load.check(&mut client)?;
-    client.disconnect();
-    note(format!("{} killed: {} serves all of it", cluster.name(serving), cluster.name(next)));
+    carries(&mut cluster, &mut load, [serving, other, wiped], "rebuilt")?;
     cluster.stop()?;
     Ok(())
 }

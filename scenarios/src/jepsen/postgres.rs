@@ -13,6 +13,7 @@
 //! ```
 //! Owns: the door and its requests. Does not own: faults (`scene`), their schedule, what clients see.
 
+mod changed;
 mod clocks;
 mod disks;
 mod fault;

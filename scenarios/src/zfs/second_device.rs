@@ -10,38 +10,26 @@
 //! An SLOG on a disk of the host loses acknowledged commits with that host. This part demonstrates that: it counts
 //! them, and does not fail because of them.
 
+mod disks;
 mod lost;
 
 use super::Args;
 use super::devices::{start, status};
-use super::guest::{Disk, Guest};
+use super::guest::Guest;
 use super::lab::{LIMIT, Lab};
 use super::pool::{self, timed};
 use super::report::Report;
 use crate::process::wait_until;
 use crate::say::step;
 use anyhow::{Context, Result, bail};
+use disks::{ADD_CACHE, CACHE, DISKS, FILE, PART, SET, SLOG, detach, partition, sum};
 use serde_json::Value;
 use std::time::Duration;
-
-const PART: &str = "second-device";
-
-/// A separate set, so that its pool affects no other part.
-const SET: &str = "pg-second";
 
 /// Volume of the set for a log device.
 const LOG: &str = "log";
 
-/// Disks of each host, by their serial numbers.
-const CACHE: &str = "cache";
-const SLOG: &str = "slog";
-
-/// ZFS restores a cache device's content after an import only if it has at least 1 GiB.
-const DISKS: [Disk; 2] =
-    [Disk { serial: CACHE, bytes: 2 << 30, kept: false }, Disk { serial: SLOG, bytes: 512 << 20, kept: false }];
-
-/// The file to read: incompressible, in records of 16 KiB.
-const FILE: &str = "/tank/pg/read";
+/// The records of the file.
 const RECORDS: u64 = 6144;
 const RECORD_BYTES: u64 = 16 << 10;
 
@@ -50,10 +38,6 @@ const READS: u64 = 2000;
 
 /// Limit for ZFS to fill a cache device, or to restore its content.
 const FILLED_WITHIN: Duration = Duration::from_secs(60);
-
-/// Adds a cache device with the disk's own sector size. ZFS 2.1 writes the header of a cache device by the pool's
-/// `ashift` and reads it by the disk's: if these differ, its content is not restored after an import.
-pub(super) const ADD_CACHE: &str = "zpool add -f -o ashift=9 tank cache";
 
 /// Makes ZFS fill a cache device within seconds; reads from it are the same.
 const EAGER: &str = "set -e
@@ -68,29 +52,6 @@ fn device(status: &Value, volume: &str) -> Result<String> {
     let volumes = status["volumes"].as_array().map_or(&[][..], Vec::as_slice);
     let found = volumes.iter().find(|found| found["name"] == volume).and_then(|found| found["device"].as_str());
     found.map(str::to_string).with_context(|| format!("found {status}, expected a device of {volume}"))
-}
-
-/// The partition on an additional disk. Waits for it: the kernel may still be detecting it.
-fn partition(guest: &Guest, serial: &str) -> Result<String> {
-    let script = format!(
-        "for _ in $(seq 100); do
-  disk=$(grep -lx {serial} /sys/block/vd*/serial | cut -d/ -f4)
-  [ -n \"$disk\" ] && [ -b /dev/${{disk}}1 ] && echo /dev/${{disk}}1 && exit 0
-  sleep 0.1
-done
-exit 1"
-    );
-    let said = guest.run(&script, LIMIT).with_context(|| format!("a disk {serial}"))?;
-    Ok(said.trim().to_string())
-}
-
-/// The pool's device of a class (`cache`, `logs`): its name in `zpool`, and its state.
-fn vdev(guest: &Guest, class: &str) -> Result<(String, String)> {
-    let script =
-        format!("zpool status -P tank | awk '$1 == \"{class}\" {{found = 1; next}} found {{print $1, $2; exit}}'");
-    let said = guest.run(&script, LIMIT)?;
-    let (name, state) = said.trim().split_once(' ').with_context(|| format!("found no {class} in the pool"))?;
-    Ok((name.to_string(), state.to_string()))
 }
 
 /// A figure of ZFS's cache.
@@ -134,11 +95,6 @@ echo $(({READS} * 1000000000 / ($(date +%s%N) - begun)))"
     );
     let said = guest.run(&script, LIMIT * 2)?;
     said.trim().parse().with_context(|| format!("found {said:?}, expected a number of reads a second"))
-}
-
-/// Checksum of the file.
-fn sum(guest: &Guest) -> Result<String> {
-    Ok(guest.run(&format!("sha256sum < {FILE}"), LIMIT * 2)?.trim().to_string())
 }
 
 /// Guest a with a pool over the set's volumes only, PostgreSQL running.
@@ -210,9 +166,4 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<()> {
     a.run("zpool export tank", LIMIT)?;
     detach(&a)?;
     lost::acts(lab, report, args, a, &what)
-}
-
-/// Ends an attach that was started by hand.
-fn detach(guest: &Guest) -> Result<()> {
-    guest.run(&format!("holdfast attach {SET} --detach --timeout 60s"), LIMIT).map(drop)
 }

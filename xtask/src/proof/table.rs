@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The marker lines of a page between which a table is written.
-pub(super) struct Place {
+pub(crate) struct Place {
     pub begin: &'static str,
     pub end: &'static str,
 }
@@ -75,7 +75,7 @@ impl Place {
     ///
     /// # Errors
     /// When the page has no such place.
-    pub(super) fn fill(&self, page: &str, table: &str) -> Result<String> {
+    pub(crate) fn fill(&self, page: &str, table: &str) -> Result<String> {
         let Self { begin, end } = self;
         let (before, rest) = page.split_once(begin).with_context(|| format!("no line {:?}", begin.trim()))?;
         let (_, after) = rest.split_once(end).with_context(|| format!("no line {:?}", end.trim()))?;
@@ -93,7 +93,7 @@ fn lasted(seconds: u64) -> String {
 }
 
 /// With thousands separators.
-pub(super) fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {

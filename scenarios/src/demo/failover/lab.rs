@@ -1,6 +1,5 @@
 //! Components of a run: gateways, hosts and HAProxy, pgbench, the ledger.
 
-use super::Args;
 use super::pgbench::{self, Said};
 use crate::ledger::Ledger;
 use crate::pg;
@@ -34,15 +33,15 @@ impl Lab {
     ///
     /// # Errors
     /// When something does not come up.
-    pub fn start(bin: &Path, dir: &Path, args: &Args) -> Result<Self> {
+    pub fn start(bin: &Path, dir: &Path, scale: u32, load: u64) -> Result<Self> {
         let stage = Stage::start(bin, dir)?;
         step("pgbench, the ledger");
         let pg = &stage.hosts[0].pg;
-        pg.pgbench_init(args.scale)?;
+        pg.pgbench_init(scale)?;
         let ledger = Ledger::create(pg, &dir.join("ledger"), LEDGER_WRITERS)?;
         let pgbench_log = dir.join("pgbench.log");
         let pgbench = pg.pgbench_again(&pgbench::ARGS, stage.proxy.at(), &pgbench_log)?;
-        let load = Duration::from_secs(args.load);
+        let load = Duration::from_secs(load);
         Ok(Self { pgbench, pgbench_log, stage, ledger, load })
     }
 

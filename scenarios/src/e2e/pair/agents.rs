@@ -7,9 +7,10 @@
 //! 2. PostgreSQL takes commits there. The killed gateway comes back and waits; the other host is standby.
 //! 3. In the long form, the serving gateway is told to stop: the same again, without waiting for a lease to expire.
 
-use super::{Gateway, Lab, Pair, TAKEOVER_LIMIT};
+use super::lab::{Gateway, Pair};
 use crate::cluster::SET;
 use crate::e2e::agent::{AGENT, SETTINGS, TAKEOVER, WRITERS, after_commits, hosts, whole};
+use crate::e2e::{Lab, TAKEOVER_LIMIT};
 use crate::hosts::{Host, Way};
 use crate::ledger::Ledger;
 use crate::process::{Signal, wait_until};

@@ -1,10 +1,11 @@
 //! The steps of the scenario, one after the other.
 
-use super::{
-    BLOCK, BLOCKS, Lab, Ledger, PATIENCE, Pair, SERVES, TAKEOVER_LIMIT, TTL, answers_nothing, snapshots, words,
-};
+use super::lab::{BLOCKS, Ledger, PATIENCE, Pair, SERVES, TTL, answers_nothing, words};
+use super::snapshots;
 use crate::cluster::{SET, VOLUME};
 use crate::cmd::cmd;
+use crate::e2e::blocks::BLOCK;
+use crate::e2e::{Lab, TAKEOVER_LIMIT};
 use crate::nbd::{Client, pattern, tag_of};
 use crate::process::{Proc, Signal, is_stopped, wait_until};
 use crate::say::note;
@@ -214,11 +215,7 @@ pub(super) fn cut_off(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     let (next, _) = won?;
     anyhow::ensure!(next != holder, "the gateway that is cut off has the seat");
     anyhow::ensure!(last < seen, "PAIR-P1: the old holder answered when the other one served");
-    let served = last.duration_since(cut);
-    anyhow::ensure!(
-        served <= SERVES + Duration::from_millis(100),
-        "PAIR-P1: it answered for {served:?}, expected {SERVES:?} at most"
-    );
+    let served = in_time(last.duration_since(cut))?;
     let (mut client, token) = pair.open(next, "reader")?;
     ledger.check(&mut client)?;
     // Once it reaches the etcd again it waits, and does not take the seat from the other one.
@@ -230,6 +227,13 @@ pub(super) fn cut_off(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     release(pair, next, client, &token)
 }
 
+/// Checks for how long a gateway without a seat answered.
+fn in_time(served: Duration) -> Result<Duration> {
+    let most = SERVES + Duration::from_millis(100);
+    anyhow::ensure!(served <= most, "PAIR-P1: it answered for {served:?}, expected {SERVES:?} at most");
+    Ok(served)
+}
+
 /// The etcd is killed: the holder stops at its limit, no gateway serves, and one does soon after the etcd is back.
 pub(super) fn etcd_killed(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     let (holder, revision) = pair.holder(TAKEOVER_LIMIT)?;
@@ -239,11 +243,7 @@ pub(super) fn etcd_killed(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     pair.etcd.kill()?;
     let dead = Instant::now();
     let last = read_until_gone(&mut old)?;
-    let served = last.duration_since(dead);
-    anyhow::ensure!(
-        served <= SERVES + Duration::from_millis(100),
-        "PAIR-P1: it answered for {served:?}, expected {SERVES:?} at most"
-    );
+    let served = in_time(last.duration_since(dead))?;
     pair.etcd.restart()?;
     let back = Instant::now();
     let (next, _) = pair.holder_other_than(Some(revision), TAKEOVER_LIMIT)?;

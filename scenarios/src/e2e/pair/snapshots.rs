@@ -1,9 +1,11 @@
 //! Snapshots and the schedule survive the gateway that took them (ADR 0035): the other one has them, with the same
 //! content, and deletes none. And a gateway with an older build than the pair needs does not get the seat (PAIR-P6).
 
-use super::{BLOCK, BLOCKS, PATIENCE, Pair, TAKEOVER_LIMIT, words};
+use super::lab::{BLOCKS, PATIENCE, Pair, words};
 use crate::cluster::{SET, VOLUME};
 use crate::cmd::tail_of;
+use crate::e2e::TAKEOVER_LIMIT;
+use crate::e2e::blocks::BLOCK;
 use crate::nbd::{Client, Uri, pattern, tag_of};
 use crate::process::wait_until;
 use crate::say::note;

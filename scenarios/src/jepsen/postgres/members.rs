@@ -4,12 +4,13 @@
 //!
 //! Owns: the operations and their reversal. Does not own: their times (`scene`).
 
+use super::changed::Changed;
 use super::fault::draw;
 use super::scene::{Lasting, Scene};
 use crate::cluster::member_called;
 use crate::cmd::{cmd, tail_of};
 use crate::gateways::{self, GATEWAYS};
-use crate::process::{Proc, wait_until};
+use crate::process::wait_until;
 use crate::stage::LIMIT;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -23,27 +24,6 @@ const REFUSED: Duration = Duration::from_secs(20);
 
 /// Log lines that a fault reports.
 const LINES: usize = 2;
-
-/// A change that has to be reversed.
-#[derive(Debug)]
-pub(super) enum Changed {
-    /// It is drained.
-    Drained(usize),
-    /// Its disk is empty; it was this member.
-    Emptied { gateway: usize, member: u64 },
-    /// Its disk is in use, and the copy is an old state of it.
-    Copied { gateway: usize, copy: PathBuf },
-    /// A second process runs on a copy of its disk.
-    Twin { gateway: usize, member: u64, twin: Proc, copy: PathBuf, log: PathBuf },
-}
-
-impl Changed {
-    /// Whether it is reversed after all gateways run. A twin is judged before: a refused process must not be restarted
-    /// first.
-    pub fn wants_all(&self) -> bool {
-        !matches!(self, Self::Twin { .. })
-    }
-}
 
 impl Scene {
     /// Ends each gateway by SIGTERM and starts it again, the next one once it has caught up.

@@ -3,11 +3,11 @@
 //!
 //! Owns: making faults and undoing them. Does not own: their times (Jepsen), the requests at the door (`postgres`).
 
+use super::changed::Changed;
 use super::clocks;
 use super::disks::Disk;
 use super::fault::{Fault, Needs, Outage, Parting, Wrong, draw};
 use super::ground::Ground;
-use super::members::Changed;
 use super::spoil;
 use super::store;
 use super::trouble::Trouble;

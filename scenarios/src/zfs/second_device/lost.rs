@@ -1,7 +1,7 @@
 //! Loss of a disk of the host: alone; with its host while it holds copies only; with its host while it holds
 //! acknowledged commits.
 
-use super::{ADD_CACHE, CACHE, DISKS, PART, SET, SLOG, detach, partition, sum, vdev};
+use super::disks::{ADD_CACHE, CACHE, DISKS, PART, SET, SLOG, detach, partition, sum, vdev};
 use crate::ledger::{Verdict, unix_ms};
 use crate::process::wait_until;
 use crate::say::step;
@@ -20,6 +20,9 @@ const COMMITS: u64 = 10;
 
 /// Parts of the agent's refusal: the missing device, and the manual remedy.
 const REFUSED: &[&str] = &["(SLOG) is not found on this host", "import -f -m"];
+
+/// Part of the agent's text about a log on a disk of the host.
+const OFF_SET: &str = "found its log device";
 
 /// The tests; `what` is the checksum of the file to read.
 pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest, what: &str) -> Result<()> {
@@ -126,7 +129,8 @@ fn host_with_log(lab: &mut Lab, report: &mut Report, b: Guest, a: &Guest) -> Res
     Ok(())
 }
 
-/// The host comes back with that disk, and everything is there. The other one is paused, and stays so.
+/// The host comes back with that disk. Its agent imports the pool and does not start PostgreSQL over that log: an administrator
+/// removes it, and everything is there. Added again while PostgreSQL runs, the log is reported. The other host is paused, and stays so.
 fn host_is_back(lab: &mut Lab, report: &mut Report, a: &Guest) -> Result<Guest> {
     step("The host is back, with its log");
     a.run("holdfast agent pause", LIMIT)?;
@@ -134,10 +138,32 @@ fn host_is_back(lab: &mut Lab, report: &mut Report, a: &Guest) -> Result<Guest> 
     anyhow::ensure!(calm, "found {:?} after {LIMIT:?}, expected a paused standby", view(a));
     let (b, _) = lab.boot_with(1, &DISKS.map(|disk| Disk { kept: true, ..disk }))?;
     begin_for(&b, 1, SET, "")?;
+    let mut reason = String::new();
+    let refused = wait_until(LIMIT, || {
+        reason = failed(&b).unwrap_or_else(|e| format!("{e:#}"));
+        reason.contains(OFF_SET)
+    });
+    anyhow::ensure!(refused, "found {reason:?} after {LIMIT:?}, expected a refusal with {OFF_SET:?}");
+    b.run("holdfast agent pause", LIMIT)?;
+    // In a pause the pool is imported by command only, and PostgreSQL stays down.
+    let imported = wait_until(LIMIT, || {
+        let found = view(&b).unwrap_or_default();
+        if found["state"] == "standby" {
+            let _ = b.run("holdfast agent failover --yes > /tmp/failover.log 2>&1 < /dev/null &", LIMIT);
+        }
+        found["state"] == "starting" && found["why"].as_str().is_some_and(|why| why.contains(OFF_SET))
+    });
+    anyhow::ensure!(imported, "found {:?} after {LIMIT:?}, expected the pool without PostgreSQL", view(&b));
+    let (log, state) = vdev(&b, "logs")?;
+    b.run(&format!("zpool remove tank {log} && holdfast agent resume"), LIMIT)?;
     becomes_primary(&b)?;
-    let (_, state) = vdev(&b, "logs")?;
     report.add(PART, "its host is back with it: primary", None, format!("log {state}; {}", phases(&b)?));
     report.add(PART, "ledger", None, lab.check_ledger(&b)?);
+    b.run(&format!("zpool add -f tank log {log}"), LIMIT)?;
+    let told = wait_until(LIMIT, || {
+        view(&b).is_ok_and(|view| view["off_set"].as_str().is_some_and(|off_set| off_set.contains(OFF_SET)))
+    });
+    anyhow::ensure!(told, "found {:?} after {LIMIT:?}, expected off_set with {OFF_SET:?}", view(&b));
     Ok(b)
 }
 
