@@ -13,7 +13,7 @@ mod space;
 mod stores;
 mod volumes;
 
-use anyhow::{Result, ensure};
+use crate::bug::Mutation;
 
 /// All bugs, by crate.
 pub(super) const MUTATIONS: &[&[Mutation]] = &[
@@ -43,141 +43,11 @@ Two more had no scenario that could see them (`paused-gateway` reads after the p
 `lease-checked-before-the-read` and `goes-on-after-an-unknown` are decisions of their own now, with a unit test each.
 ";
 
-/// A known bug.
-pub(super) struct Mutation {
-    pub(super) name: &'static str,
-    /// Its effect, in one sentence.
-    pub(super) bug: &'static str,
-    /// The rule that it breaks.
-    pub(super) rule: &'static str,
-    pub(super) edits: &'static [Edit],
-    /// Run in this order until one fails.
-    pub(super) tests: &'static [Test],
-    /// Part of `--smoke`.
-    pub(super) smoke: bool,
-}
-
-/// A text replacement.
-pub(super) struct Edit {
-    pub(super) file: &'static str,
-    /// Occurs exactly once in the file.
-    pub(super) old: &'static str,
-    pub(super) new: &'static str,
-}
-
-/// The kind of a test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) enum Layer {
-    Model,
-    Property,
-    Crash,
-    Story,
-    Unit,
-    Cluster,
-    Simulation,
-    Scenario,
-}
-
-impl Layer {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Layer::Model => "model",
-            Layer::Property => "property",
-            Layer::Crash => "crash",
-            Layer::Story => "story",
-            Layer::Unit => "unit",
-            Layer::Cluster => "cluster",
-            Layer::Simulation => "simulation",
-            Layer::Scenario => "scenario",
-        }
-    }
-}
-
-/// A test to run.
-pub(super) enum Test {
-    /// `cargo test -p PACKAGE TARGET -- FILTER`.
-    Cargo { layer: Layer, package: &'static str, target: &'static [&'static str], filter: &'static [&'static str] },
-    /// `cargo xtask e2e NAME`.
-    Scenario(&'static str),
-}
-
-/// Simulation seeds: the same as in CI, as many as begin within `SIM_COURSE_SECONDS` in each mode.
-const SIMULATION: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["no_seed_breaks_a_rule"]);
-
-/// A unit test of a library.
-const fn lib(layer: Layer, package: &'static str, filter: &'static [&'static str]) -> Test {
-    Test::Cargo { layer, package, target: &["--lib"], filter }
-}
-
-/// A test in a file of `tests/`.
-const fn file(
-    layer: Layer,
-    package: &'static str,
-    target: &'static [&'static str],
-    filter: &'static [&'static str],
-) -> Test {
-    Test::Cargo { layer, package, target, filter }
-}
-
-impl Test {
-    pub(super) fn layer(&self) -> Layer {
-        match self {
-            Test::Cargo { layer, .. } => *layer,
-            Test::Scenario(_) => Layer::Scenario,
-        }
-    }
-
-    /// The command line that runs it.
-    pub(super) fn command(&self) -> String {
-        match self {
-            Test::Cargo { package, target, filter, .. } => {
-                let mut words = vec!["cargo", "test", "-p", *package];
-                words.extend(*target);
-                if !filter.is_empty() {
-                    words.push("--");
-                    words.extend(*filter);
-                }
-                words.join(" ")
-            }
-            Test::Scenario(name) => format!("cargo xtask e2e {name}"),
-        }
-    }
-}
-
-impl Edit {
-    /// The text with the bug in it.
-    ///
-    /// # Errors
-    /// When the text to replace does not occur exactly once.
-    pub(super) fn apply(&self, text: &str) -> Result<String> {
-        let found = text.matches(self.old).count();
-        ensure!(found == 1, "found {found} times, expected once: {:?}", self.old);
-        Ok(text.replacen(self.old, self.new, 1))
-    }
-}
-
-impl Mutation {
-    /// Fingerprint of everything on which a result depends: when it changes, earlier results are invalid.
-    pub(super) fn fingerprint(&self) -> String {
-        // FNV-1a: not secret, needs no dependency, and is the same on every machine.
-        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-        let mut eat = |text: &str| {
-            for byte in text.bytes().chain([0]) {
-                hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-            }
-        };
-        for edit in self.edits {
-            [edit.file, edit.old, edit.new].into_iter().for_each(&mut eat);
-        }
-        self.tests.iter().for_each(|test| eat(&test.command()));
-        format!("{hash:016x}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::binary::root;
+    use crate::bug::{Layer, Test};
     use std::collections::BTreeSet;
 
     /// Keeps the list up to date: every text to replace is in the tree exactly once, and edits of one bug do not undo

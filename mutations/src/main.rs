@@ -5,21 +5,26 @@
 //! pass on the unchanged copy and fail with the bug; a test that does not end in time counts as neither. Results are
 //! kept below `target/`. `--page` adds them to the committed results of earlier runs (mutations/seen.json), and writes
 //! docs/proof/mutations.md from both.
+//!
+//! `mutants` is the other chore of this program: changes that a tool makes, not a list of our own ([`mutants`]).
 
+mod bug;
 mod list;
+mod mutants;
 mod page;
 mod scratch;
 mod seen;
 
 use anyhow::{Result, bail};
+use bug::{Mutation, Test};
 use clap::Parser;
 use holdfast_chore::binary::{Build, cargo, root};
 use holdfast_chore::cmd::{Cmd, cmd};
 use holdfast_chore::process::Proc;
 use holdfast_chore::proof::NOT_NOTED;
 use holdfast_chore::say::{Count, counted, line, note, step};
-use holdfast_chore::{binary, cmd, say, undo};
-use list::{MUTATIONS, Mutation, Test};
+use holdfast_chore::{binary, cmd, process, say, undo};
+use list::MUTATIONS;
 use scratch::Scratch;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -65,12 +70,15 @@ struct Args {
     page: bool,
 }
 
-/// The commands of this program: `mutations`, and the process that undoes its changes.
+/// The commands of this program: `mutations`, `mutants`, and the process that undoes its changes.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Chore {
     /// Put known bugs into a copy of the tree, one at a time, and report which test finds each
     Mutations(Args),
+    /// Let cargo-mutants change safety code, one operator or function at a time, and report which changes no test
+    /// notices
+    Mutants(mutants::Args),
     /// Undo the changes of an interrupted run; the program starts this itself
     #[command(name = undo::REAPER_ARG, hide = true)]
     Reaper,
@@ -79,6 +87,7 @@ enum Chore {
 fn main() -> ExitCode {
     holdfast_chore::status(match Chore::parse() {
         Chore::Mutations(args) => chore(&args),
+        Chore::Mutants(args) => mutants::chore(&args),
         Chore::Reaper => {
             undo::reap();
             Ok(())

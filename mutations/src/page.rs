@@ -1,6 +1,7 @@
 //! docs/proof/mutations.md: the list as a table, with the latest result of each bug.
 
-use super::list::{Layer, MUTATIONS, Mutation};
+use super::bug::{Layer, Mutation};
+use super::list::MUTATIONS;
 use super::seen::{Results, Seen};
 use crate::binary::root;
 use crate::say::note;

@@ -1,6 +1,6 @@
 //! The copy of the tree into which a bug is put.
 
-use super::list::Mutation;
+use super::bug::Mutation;
 use crate::binary::root;
 use crate::cmd::cmd;
 use anyhow::{Context, Result};
@@ -8,11 +8,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A copy of every file of the tree, below `target/`. One process at a time locks it.
-pub(super) struct Scratch {
+pub(super) struct Copied {
     tree: PathBuf,
     files: BTreeSet<PathBuf>,
     _lock: std::fs::File,
 }
+
+/// The copy into which known bugs are put. It is built in the tree's own build folder.
+pub(super) struct Scratch(Copied);
 
 /// Deletes cargo's fingerprints of our own crates. Copy and tree share one build folder and the same crate names, so
 /// cargo could take a build with a bug, or an old one, for fresh.
@@ -36,13 +39,12 @@ impl Drop for Scratch {
     }
 }
 
-impl Scratch {
-    /// Makes the copy equal to the tree, uncommitted changes included.
+impl Copied {
+    /// Makes the copy in `tree` equal to the tree, uncommitted changes included.
     ///
     /// # Errors
     /// When another run holds it, or a file cannot be copied.
-    pub(super) fn open() -> Result<Self> {
-        let tree = root().join("target/mutations");
+    pub(super) fn open(tree: PathBuf) -> Result<Self> {
         std::fs::create_dir_all(&tree).with_context(|| tree.display().to_string())?;
         let lock = std::fs::File::create(tree.with_extension("lock"))?;
         lock.try_lock().with_context(|| format!("{}: another run uses it; wait until it ends", tree.display()))?;
@@ -50,22 +52,13 @@ impl Scratch {
             cmd("git").args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).dir(root()).out()?;
         let files = listed.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
         let files = files.filter(|name| root().join(name).is_file()).collect();
-        // Left by a run that was killed.
-        forget_own_builds();
-        let scratch = Self { tree, files, _lock: lock };
-        scratch.restore()?;
-        Ok(scratch)
+        let copied = Self { tree, files, _lock: lock };
+        copied.restore()?;
+        Ok(copied)
     }
 
     pub(super) fn tree(&self) -> &Path {
         &self.tree
-    }
-
-    /// An empty file for a program's output.
-    pub(super) fn log(&self, name: &str) -> Result<PathBuf> {
-        let path = root().join(format!("target/mutations-{name}.log"));
-        std::fs::write(&path, "").with_context(|| path.display().to_string())?;
-        Ok(path)
     }
 
     /// Writes only files that differ from the tree, because builds depend on the times of the files.
@@ -99,6 +92,34 @@ impl Scratch {
         }
         Ok(())
     }
+}
+
+impl Scratch {
+    /// As [`Copied::open`].
+    ///
+    /// # Errors
+    /// As [`Copied::open`].
+    pub(super) fn open() -> Result<Self> {
+        let copied = Copied::open(root().join("target/mutations"))?;
+        // Left by a run that was killed.
+        forget_own_builds();
+        Ok(Self(copied))
+    }
+
+    pub(super) fn tree(&self) -> &Path {
+        self.0.tree()
+    }
+
+    pub(super) fn restore(&self) -> Result<()> {
+        self.0.restore()
+    }
+
+    /// An empty file for a program's output.
+    pub(super) fn log(&self, name: &str) -> Result<PathBuf> {
+        let path = root().join(format!("target/mutations-{name}.log"));
+        std::fs::write(&path, "").with_context(|| path.display().to_string())?;
+        Ok(path)
+    }
 
     /// Puts the bug in.
     ///
@@ -106,7 +127,7 @@ impl Scratch {
     /// When a text to replace does not occur exactly once.
     pub(super) fn apply(&self, mutation: &Mutation) -> Result<()> {
         for edit in mutation.edits {
-            let path = self.tree.join(edit.file);
+            let path = self.tree().join(edit.file);
             let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             let text = edit.apply(&text).with_context(|| format!("{}: {}", mutation.name, edit.file))?;
             std::fs::write(&path, text).with_context(|| path.display().to_string())?;

@@ -1,7 +1,8 @@
 //! Results of runs: those of this machine below `target/`, and those of all runs in the repository, so that a page
 //! written here keeps results from elsewhere.
 
-use super::list::{Layer, MUTATIONS, Mutation, Test};
+use super::bug::{Layer, Mutation, Test};
+use super::list::MUTATIONS;
 use crate::binary::root;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! When a PostgreSQL host takes the lease, and for how long PostgreSQL may run under it.
 
-use super::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, lib};
 
 const MACHINE: &str = "crates/agent/src/machine.rs";
 const TAKEOVER: &str = "crates/agent/src/machine/takeover.rs";
@@ -68,8 +68,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "the agent waits for a start command that ends only when PostgreSQL is ready: after a long recovery the start counts as failed, and PostgreSQL is killed",
         rule: "AGENT-A1",
         edits: &[Edit {
-            file: "crates/agent/src/drivers/database.rs",
-            old: "                    Err(_) if self.runs()? => return Ok(()),\n",
+            file: "crates/agent/src/drivers/database/commands.rs",
+            old: "                Err(_) if self.runs()? => return Ok(()),\n",
             new: "",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["drivers::database::tests::a_start_that_waits"])],
@@ -129,8 +129,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "ONSET-L1",
         edits: &[Edit {
             file: "crates/agent/src/drivers/placement.rs",
-            old: "            if is_link && !MAY_BE_LOST",
-            new: "            if false && is_link && !MAY_BE_LOST",
+            old: "            if is_link && !scratch::NAMES",
+            new: "            if false && is_link && !scratch::NAMES",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["drivers::placement::"])],
         smoke: false,

@@ -1,6 +1,6 @@
 //! Membership and votes, valid disks, and changes of the cluster key.
 
-use super::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, lib};
 
 const MEMBERS: &str = "crates/control/src/members.rs";
 const REQUESTS: &str = "crates/control/src/members/requests.rs";
@@ -110,6 +110,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R1",
         edits: &[Edit { file: KEYS, old: "set.head != Some(target)", new: "set.head.is_some_and(|by| by != target)" }],
         tests: &[KEY_CHANGES],
+        smoke: false,
+    },
+    Mutation {
+        name: "late-snapshot-changed-nothing",
+        bug: "a snapshot that is ordered and not finished yet is told as one that changed nothing",
+        rule: "R12",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/snapshot.rs",
+            old: "    Refusal::new(RefusalCode::Unknown, text)\n}\n\n/// Whether the head",
+            new: "    Refusal::new(RefusalCode::Busy, text)\n}\n\n/// Whether the head",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_snapshot_that_comes_later_is_not_said"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "stopped-rollback-changed-nothing",
+        bug: "a rollback that has ended the lease and then stops is told as one that changed nothing",
+        rule: "R12",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/rollback.rs",
+            old: "Disposition::FollowLeader | Disposition::Retry | Disposition::Unknown => RefusalCode::Unknown,",
+            new: "Disposition::FollowLeader | Disposition::Retry | Disposition::Unknown => refusal.code,",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_refusal_after_a_change_is_not_taken"])],
         smoke: false,
     },
 ];

@@ -1,6 +1,6 @@
 //! Lease, epochs and the right to serve.
 
-use super::{Edit, Layer, Mutation, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const CHECKPOINT: &str = "crates/control/src/set/checkpoint.rs";
 const LEASE: &str = "crates/control/src/set/lease.rs";
@@ -210,6 +210,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "Some(self.seen?.at.min(self.watching_since?))",
         }],
         tests: &[CLOCKS, lib(Layer::Property, "holdfast-control", &["a_judgement_waits_the_whole_time"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "late-continuation-locks-out",
+        bug: "a late request with an earlier token makes the newest token invalid, which its owner never used",
+        rule: "SET-S3",
+        edits: &[Edit {
+            file: "crates/control/src/set/state.rs",
+            old: "        tokens.push(self.token);\n        tokens\n",
+            new: "        tokens.clear();\n        tokens.push(token);\n        tokens\n",
+        }],
+        tests: &[GRANTS, LEASES],
+        smoke: false,
+    },
+    Mutation {
+        name: "overtaken-continuation-refused",
+        bug: "a continuation that another one overtook is refused although its token is valid: the devices fail for good",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/control/src/set/lease.rs",
+            old: "        if self.granted_requests.contains(&request) || earlier_tokens.len() > EARLIER_TOKENS_MAX {\n",
+            new: "        self.check_not_granted_before(request)?;\n        if earlier_tokens.len() > EARLIER_TOKENS_MAX {\n",
+        }],
+        tests: &[LEASES, STORIES],
         smoke: false,
     },
 ];

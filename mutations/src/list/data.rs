@@ -1,6 +1,6 @@
 //! Storage of data: the journal's format, the index and the map, seals, the store.
 
-use super::{Edit, Layer, Mutation, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const WRITE: &str = "crates/journal/src/write.rs";
 const HEAD: &str = "crates/volume/src/head.rs";

@@ -1,6 +1,6 @@
 //! Deletion of sets: nothing is removed, forgotten or reported free too early, and nothing comes back.
 
-use super::{Edit, Layer, Mutation, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const DELETION: &str = "crates/control/src/cluster/deletion.rs";
 
@@ -123,6 +123,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             },
         ],
         tests: &[lib(Layer::Unit, "holdfast-set", &["recovery::tests::neither_a_stale"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "unread-snapshot-is-none",
+        bug: "the voters of an ended group come from its log alone if its snapshot cannot be read: they may be older ones",
+        rule: "END-E3",
+        edits: &[Edit {
+            file: "crates/raft/src/end_group.rs",
+            old: "                // The log alone may show older voters than the snapshot.\n                tracing::warn!(group = %id, %error, \"the voters of an ended group cannot be read here\");\n                return Ended::default();\n",
+            new: "                let _ = error;\n                None\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["what_cannot_be_read_is_not_taken_for_missing"])],
         smoke: false,
     },
 ];

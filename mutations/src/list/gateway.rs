@@ -1,6 +1,6 @@
 //! Connections, requests and answers: the gateway's NBD front, its serving of a set, and the device on a host.
 
-use super::{Edit, Layer, Mutation, SIMULATION, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, SIMULATION, Test, lib};
 
 const DEVICE: &str = "crates/set/src/device.rs";
 const SLOTS: &str = "crates/front/src/slots.rs";
@@ -372,9 +372,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "PostgreSQL is shown as primary before a write was durable under its own start",
         rule: "AGENT-A5",
         edits: &[Edit {
-            file: "crates/agent/src/machine.rs",
+            file: "crates/agent/src/machine/shown.rs",
             old: "            State::Primary => true,\n            State::Demoting",
-            new: "            State::Primary | State::Starting(Rising::Writing(_)) => true,\n            State::Demoting",
+            new: "            State::Primary | State::Starting(super::Rising::Writing(_)) => true,\n            State::Demoting",
         }],
         tests: &[AGENT],
         smoke: false,
@@ -384,9 +384,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "without a renewal PostgreSQL is stopped when the lease has ended, and not before",
         rule: "AGENT-A3",
         edits: &[Edit {
-            file: "crates/agent/src/machine.rs",
-            old: "self.renewed().saturating_add(self.ttl.saturating_sub(self.stop_margin()))",
-            new: "self.renewed().saturating_add(self.ttl)",
+            file: "crates/agent/src/machine/shown.rs",
+            old: "self.renewed().saturating_add(self.lease.ttl.saturating_sub(self.stop_margin()))",
+            new: "self.renewed().saturating_add(self.lease.ttl)",
         }],
         tests: &[AGENT],
         smoke: false,
@@ -413,6 +413,98 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "self.unpaid(sent, queued) < u64::MAX",
         }],
         tests: &[OF_SLOTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "handshake-ends-before-the-exports",
+        bug: "a client that shows all exports of a gateway with many is cut off after 256 options",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/nbd/src/server/handshake.rs",
+            old: "pub const OPTIONS_MAX: u32 = OPTIONS_BESIDE + EXPORTS_LISTED_MAX as u32 * OPTIONS_PER_EXPORT;",
+            new: "pub const OPTIONS_MAX: u32 = if EXPORTS_LISTED_MAX as u32 > OPTIONS_BESIDE * OPTIONS_PER_EXPORT { 256 } else { 64 };",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-nbd", &["a_client_may_ask_about_every_listed_export"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "snapshot-under-its-volumes-name",
+        bug: "a client that opens a snapshot again by the name that it was told gets the volume, which can be written",
+        rule: "R4",
+        edits: &[Edit {
+            file: "crates/nbd/src/server/handshake.rs",
+            old: "plain_name: name.path(),",
+            new: "plain_name: format!(\"{}/{}\", name.set, name.volume),",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-nbd", &["a_snapshot_is_told_its_own_name"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "info-and-go-differ",
+        bug: "an export is described in one way before it is opened, and in another when it is",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/set/src/device.rs",
+            old: "                epoch,\n                description: described(&set, false),",
+            new: "                epoch,\n                description: String::new(),",
+        }],
+        tests: &[DEVICES],
+        smoke: false,
+    },
+    Mutation {
+        name: "unread-fence-is-none",
+        bug: "a note that another life has taken the set, and that cannot be read, counts as none: the gateway serves it",
+        rule: "R6",
+        edits: &[Edit {
+            file: "crates/set/src/head.rs",
+            old: "            Err(error) => return Err(error),\n        };\n        holdfast_reached",
+            new: "            Err(_) => Seen::NotYet,\n        };\n        holdfast_reached",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["a_note_that_cannot_be_read_is_not_taken_for_none"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "slow-set-delays-the-others",
+        bug: "a set whose store hangs keeps every later set from starting",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/reconcile.rs",
+            old: "starts.begin(*id, &stop, |stop| start(order, stop)).await;",
+            new: "start(order, stop.child_token()).await;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_set_whose_store_hangs_keeps_no_other_set_from_starting"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "default-check-unanswered",
+        bug: "the check that HAProxy makes if it is told nothing is refused by a gateway that can serve",
+        rule: "R8",
+        edits: &[Edit { file: "crates/gateway/src/http.rs", old: "        .route(\"/\", options(health))\n", new: "" }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["checks_of_load_balancers_get_their_status"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "alive-only-while-it-serves",
+        bug: "the check of the process alone fails while the gateway waits for others: it is started again for nothing",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/gateway/src/http.rs",
+            old: "\"/livez\", get(alive).options(alive)",
+            new: "\"/livez\", get(health).options(alive)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["checks_of_load_balancers_get_their_status"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "handshake-time-for-all-options",
+        bug: "all options of a handshake together have the time of one: a client that shows many exports is cut off",
+        rule: "R8",
+        edits: &[Edit {
+            file: HANDSHAKE,
+            old: "            *progress.last.locked() = Instant::now();\n        }\n        socket",
+            new: "        }\n        socket",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-front", &["options_that_go_on_keep_a_handshake_open"])],
         smoke: false,
     },
 ];

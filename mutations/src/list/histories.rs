@@ -1,6 +1,6 @@
 //! Bugs that only whole histories show: between uploader, head, sweeps and deletion of a real gateway.
 
-use super::{Edit, Layer, Mutation, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const SPACE: &str = "crates/set/src/space.rs";
 const CHOOSE: &str = "crates/volume/src/space/choose.rs";
@@ -62,7 +62,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a root under a new data key does not record that it refers to data under an older key",
         rule: "R10",
         edits: &[Edit {
-            file: "crates/volume/src/map/under.rs",
+            file: "crates/volume/src/map/keys.rs",
             old: "self.under.older.entry(object).or_insert(before);",
             new: "let _ = object;",
         }],

@@ -1,7 +1,7 @@
 //! A gateway pair with an etcd: flushed data survives its gateway, an ended tenure answers nothing, snapshots come
 //! back, and nothing is written that the other gateway cannot read.
 
-use super::{Edit, Layer, Mutation, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const RULE: &str = "crates/control/src/pair.rs";
 const ROSTER: &str = "crates/control/src/pair/roster.rs";

@@ -1,6 +1,6 @@
 //! The log on a real disk, and the members that share it.
 
-use super::{Edit, Layer, Mutation, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, SIMULATION, Test, file, lib};
 
 const GROUPS: Test = lib(Layer::Cluster, "holdfast-raft", &["group_tests::"]);
 const STARTS: Test = lib(Layer::Cluster, "holdfast-raft", &["start_tests::"]);
@@ -30,7 +30,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
 ",
             new: "",
         }],
-        tests: &[GROUPS],
+        tests: &[GROUPS, SIMULATION],
         smoke: false,
     },
     Mutation {
@@ -303,6 +303,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "tracing::debug!(%covered);",
         }],
         tests: &[GROUPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "begun-over-an-unseen-file",
+        bug: "a journal file is begun over a name that cannot be looked at",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/log/src/disk.rs",
+            old: "if path.try_exists()? {",
+            new: "if path.exists() {",
+        }],
+        tests: &[DISK],
         smoke: false,
     },
 ];

@@ -1,6 +1,6 @@
 //! Moves and deletions of objects: only a deletion loses data for good.
 
-use super::{Edit, Layer, Mutation, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const REAP: &str = "crates/volume/src/space/reap.rs";
 const ROOT: &str = "crates/volume/src/map/root.rs";

@@ -1,6 +1,6 @@
 //! The stores of a living set are changed, and read from.
 
-use super::{Edit, Layer, Mutation, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const MOVES: &str = "crates/store/src/quorum/moves.rs";
 const QUORUM: &str = "crates/store/src/quorum/state.rs";
@@ -120,6 +120,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                   Err(error) => Err(error),\n                },\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-store", &["quorum::repair::tests::a_spoilt_copy"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "disorder-believed",
+        bug: "a listing in another order is taken for what a store holds: a walk over it never ends, or passes objects over",
+        rule: "PAGE-O1",
+        edits: &[Edit {
+            file: "crates/store/src/retry.rs",
+            old: "page::admit(&self.place, prefix, after, self.within.list(prefix, after).await?)",
+            new: "self.within.list(prefix, after).await",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["a_listing_in_another_order_ends_the_survey"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "survey-stands-still",
+        bug: "a recovery's walk over the sets of a store asks for ever at a key of others",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/set/src/recovery.rs",
+            old: "Some(format!(\"sets/{}0\", set.0))",
+            new: "Some(format!(\"sets/{}/zzzz\", set.0))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["a_survey_walks_past_any_key_of_others"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "verify-ends-at-a-refusal",
+        bug: "verify ends at the first object that the store refuses to give",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/set/src/verify.rs",
+            old: "damage || (self.reports_refusals && e.is_of_object())",
+            new: "damage || (self.reports_refusals && e.is_of_object() && damage)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["an_object_that_cannot_be_read_is_named_and_the_rest_is_read"])],
         smoke: false,
     },
 ];

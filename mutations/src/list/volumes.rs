@@ -1,6 +1,6 @@
 //! Volumes that shrink or are deleted: discarded data stays discarded, and no other data is lost.
 
-use super::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, lib};
 
 const MACHINE: &str = "crates/volume/src/machine.rs";
 const VOLUMES: &str = "crates/control/src/set/volumes.rs";
