@@ -1,7 +1,8 @@
 //! Several data keys of one set (ADR 0023), and which cluster key wrapped a key.
 
 use holdfast_seal::{
-    ClusterKey, DataKey, ExtentAad, NodeKey, ObjectOpener, ObjectSealer, Part, SealError, node_wrapped_by, wrapped_by,
+    Argon2id, ClusterKey, DataKey, ExtentAad, NodeKey, ObjectOpener, ObjectSealer, PASSPHRASE_BYTES_MIN, Part,
+    SealError, node_wrapped_by, wrapped_by,
 };
 use holdfast_types::{GroupId, Lba, MemberId, ObjectId, SetId, Term, VolumeId};
 
@@ -83,4 +84,24 @@ fn a_wrapped_key_names_its_cluster_key_and_other_bytes_name_none() {
     assert_eq!(wrapped_by(&other_magic(&data)), None);
     assert_eq!(node_wrapped_by(&other_magic(&node)), None);
     assert_eq!((wrapped_by(&data[1..]), node_wrapped_by(&node[1..])), (None, None));
+}
+
+/// A nibble that is lost would be another key, and no data could be read with the raw one.
+#[test]
+fn a_key_file_in_hex_is_the_same_key_as_its_bytes() {
+    let bytes: [u8; 32] = std::array::from_fn(|at| (at as u8).wrapping_mul(37).wrapping_add(0x5b));
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let raw = ClusterKey::from_key_file(&bytes).expect("32 bytes").fingerprint();
+    for text in [hex.clone(), hex.to_uppercase()] {
+        assert_eq!(ClusterKey::from_key_file(text.as_bytes()).expect("64 digits").fingerprint(), raw, "{text}");
+    }
+}
+
+#[test]
+fn the_shortest_passphrase_is_accepted() {
+    let by = Argon2id { memory_kib: 8, passes: 1, lanes: 1, salt: [1; 16] };
+    let found = |passphrase: &str| ClusterKey::from_passphrase_by(passphrase, &by).map(drop);
+    let short = SealError::PassphraseShort { found: PASSPHRASE_BYTES_MIN - 1, expected: PASSPHRASE_BYTES_MIN };
+    assert_eq!(found(&"p".repeat(PASSPHRASE_BYTES_MIN)), Ok(()));
+    assert_eq!(found(&"p".repeat(PASSPHRASE_BYTES_MIN - 1)), Err(short));
 }
