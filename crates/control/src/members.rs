@@ -14,7 +14,7 @@
 
 mod requests;
 
-pub use requests::{GroupHealth, Objection, may_drain, may_leave};
+pub use requests::{GroupHealth, Objection, may_drain, may_leave, may_replace};
 
 use crate::cluster::{ClusterState, Member, Standing};
 use holdfast_types::{GroupId, MemberId};

@@ -33,6 +33,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "last-gateway-replaced-by-a-witness",
+        bug: "a witness may replace the last gateway that can serve: the old one never leaves and the sets have no leader",
+        rule: "R8",
+        edits: &[Edit {
+            file: REQUESTS,
+            old: "by == MemberRole::Gateway || leads_nothing || others_serve(state, member.id)",
+            new: "by == MemberRole::Gateway || leads_nothing || member.serves()",
+        }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
         name: "change-of-voters-left-open",
         bug: "a new leader begins other changes before it has completed a half-done change of voters",
         rule: "R8",

@@ -1,4 +1,4 @@
-//! Checks of an administrator's requests (drain, remove), before anything is changed. Input: what each gateway reported
+//! Checks of an administrator's requests (drain, remove, replace), before anything is changed. Input: what each gateway reported
 //! a moment ago.
 
 use crate::cluster::{ClusterState, Member, MemberRole, Standing};
@@ -178,6 +178,21 @@ pub fn may_leave(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
         Some(objection) if !force => Err(objection),
         _ => Ok(()),
     }
+}
+
+/// Whether `member` may be replaced by a new member with this role. Nothing else is asked: the new one is added before
+/// the old one goes, so no group loses a voter.
+///
+/// # Errors
+/// [`Objection::NobodyServes`]: a witness cannot replace the last gateway that may serve. The old one would lead until
+/// somebody else can, so it would never leave, and no set would be served.
+pub fn may_replace(state: &ClusterState, member: &Member, by: MemberRole) -> Result<(), Objection> {
+    let leads_nothing = member.role == MemberRole::Witness || member.standing == Standing::Leaving;
+    if by == MemberRole::Gateway || leads_nothing || others_serve(state, member.id) {
+        return Ok(());
+    }
+    holdfast_reached::reached!("members: a witness is to replace the last gateway that serves");
+    Err(Objection::NobodyServes { name: member.name.to_string() })
 }
 
 /// Whether `member` may be drained and then stopped for a while: the others must be able to continue. With `force` it

@@ -267,6 +267,23 @@ fn somebody_must_be_left_to_serve() {
 }
 
 #[test]
+fn a_witness_does_not_replace_the_last_gateway_that_serves() {
+    let replace = |state: &ClusterState, id: u64, by| may_replace(state, &state.members[&MemberId(id)], by);
+    let state = cluster(&[G, WITNESS, DRAINED, LEAVING]);
+    let nobody = Err(Objection::NobodyServes { name: "g1".to_owned() });
+    assert_eq!(replace(&state, 1, MemberRole::Witness), nobody);
+    assert_eq!(replace(&state, 1, MemberRole::Gateway), Ok(()));
+    assert_eq!(replace(&state, 2, MemberRole::Witness), Ok(()), "a witness by a witness");
+    assert_eq!(replace(&state, 3, MemberRole::Witness), Ok(()), "g1 serves");
+    assert_eq!(replace(&state, 4, MemberRole::Witness), Ok(()), "again: g4 leaves already");
+    let two = cluster(&[G, G]);
+    assert_eq!(replace(&two, 1, MemberRole::Witness), Ok(()), "g2 serves");
+    let alone = cluster(&[WITNESS, DRAINED]);
+    let nobody = Err(Objection::NobodyServes { name: "g2".to_owned() });
+    assert_eq!(replace(&alone, 2, MemberRole::Witness), nobody, "it could be undrained");
+}
+
+#[test]
 fn a_gateway_without_which_the_others_cannot_go_on_is_not_drained() {
     let three = cluster(&[G, G, G]);
     let drain = |answering: &[u64], force| {

@@ -10,6 +10,7 @@ use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, MEMBERS_MAX, Member, MemberRole, Standing, was_changed,
 };
+use holdfast_control::members::may_replace;
 use holdfast_raft::Leadership;
 use holdfast_seal::DataKey;
 use holdfast_set::head::open;
@@ -264,6 +265,8 @@ impl AdminDoor {
             let Some(replaced) = state.members.get(&old) else {
                 return Err(Refusal::new(RefusalCode::NotFound, format!("{old} is not a member of this cluster")));
             };
+            may_replace(&state, replaced, member.role)
+                .map_err(|e| Refusal::new(RefusalCode::Precondition, e.to_string()))?;
             tracing::info!(member = %old, name = %replaced.name, "to be replaced by a new member");
         }
         member.id = MemberId(0);

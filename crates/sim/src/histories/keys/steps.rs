@@ -92,9 +92,10 @@ impl World {
         self.leader_hears(&mut ledger);
     }
 
-    /// Whether this history changes data keys.
+    /// Whether this history changes data keys, or has old ones of a former life that did.
     pub fn changes_keys(&self) -> bool {
-        lock(&self.common.ledger).changes
+        let ledger = lock(&self.common.ledger);
+        ledger.changes || ledger.ring().is_changing()
     }
 
     /// HISTKEY-K3: whether keys still wait for something.
