@@ -107,6 +107,9 @@ pub struct StoreOptions {
     /// File of certificates (PEM) to trust in place of the system's. Environment: `AWS_CA_BUNDLE`.
     #[serde(skip)]
     pub ca_bundle: Option<PathBuf>,
+    /// File of certificates (PEM), among those that stand for the system's. Environment: `SSL_CERT_FILE`.
+    #[serde(skip)]
+    pub cert_file: Option<PathBuf>,
     /// Proxies. From the environment only.
     #[serde(skip)]
     pub proxies: Proxies,
@@ -133,6 +136,7 @@ impl Default for StoreOptions {
             retry: RetryPolicy::default(),
             existing: false,
             ca_bundle: None,
+            cert_file: None,
             proxies: Proxies::default(),
             credentials_look: CREDENTIALS_LOOK,
         }
@@ -157,6 +161,7 @@ impl StoreOptions {
         self.credentials_file = self.credentials_file.or_else(|| set("AWS_SHARED_CREDENTIALS_FILE").map(PathBuf::from));
         self.profile = self.profile.or_else(|| set("AWS_PROFILE"));
         self.ca_bundle = self.ca_bundle.or_else(|| set("AWS_CA_BUNDLE").map(PathBuf::from));
+        self.cert_file = self.cert_file.or_else(|| set("SSL_CERT_FILE").map(PathBuf::from));
         // Both spellings are in use.
         let either = |name: &str| set(name).or_else(|| set(&name.to_ascii_lowercase()));
         let proxies = &mut self.proxies;

@@ -115,6 +115,7 @@ fn relations_between_timeouts_are_checked() {
 fn certificates_and_proxies_come_from_the_environment() {
     let environment = [
         ("AWS_CA_BUNDLE", "/etc/ca.pem"),
+        ("SSL_CERT_FILE", "/etc/own.pem"),
         ("https_proxy", "http://user:hunter2@lower:1"),
         ("HTTP_PROXY", "http://upper:1"),
         ("http_proxy", "http://lower:2"),
@@ -124,6 +125,7 @@ fn certificates_and_proxies_come_from_the_environment() {
     let variable = |name: &str| environment.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned());
     let options = StoreOptions::default().filled_from(variable);
     assert_eq!(options.ca_bundle, Some("/etc/ca.pem".into()));
+    assert_eq!(options.cert_file, Some("/etc/own.pem".into()));
     let Proxies { https, http, all, except } = &options.proxies;
     assert_eq!(https.as_ref().map(Secret::reveal), Some("http://user:hunter2@lower:1"));
     assert_eq!(http.as_ref().map(Secret::reveal), Some("http://upper:1"));

@@ -6,8 +6,10 @@
 //! done then (STORE-S3).
 
 mod classify;
+mod connect;
 mod http;
 mod signing;
+mod trust;
 
 use crate::error::{At, Cause, Op, StoreError};
 use crate::health::{Health, Kind};

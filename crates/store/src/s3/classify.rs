@@ -109,7 +109,7 @@ const CERTIFICATE_HINTS: [(&str, &str); 7] = [
     ),
     (
         "CaUsedAsEndEntity",
-        "it is an authority's own (CA:TRUE), as `openssl req -x509` makes it: give the server one that is not, with -addext basicConstraints=critical,CA:FALSE, or one that the authority has signed",
+        "it is an authority's own (CA:TRUE), as `openssl req -x509` makes it, and taken only if the file that AWS_CA_BUNDLE or SSL_CERT_FILE names has this very certificate: put it there and start again, or give the server one that the authority has signed",
     ),
     (
         "not valid for name",

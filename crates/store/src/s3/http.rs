@@ -1,36 +1,22 @@
-//! The HTTP client of an S3 store: which certificates it trusts, and which proxy it goes through.
+//! The HTTP client of an S3 store, and which proxy it goes through.
 //!
 //! ```text
-//!   AWS_CA_BUNDLE ─ set ──▶ these certificates only      (as AWS's own tools)
-//!                 └ else ─▶ SSL_CERT_FILE, SSL_CERT_DIR, else those of the system
+//!   https:// ─▶ a connector of ours, for its certificates ([`super::trust`])
+//!   http://  ─▶ the SDK's
 //!   HTTPS_PROXY, for http:// HTTP_PROXY, else ALL_PROXY ──▶ through it, but for this host itself and for NO_PROXY
 //! ```
-//!
-//! A certificate with CA:TRUE is refused as a server's own, even if it is trusted (`CaUsedAsEndEntity`). This is a rule
-//! of rustls' default verifier, and `ConnectorBuilder` accepts no other verifier, no `rustls::ClientConfig` and no
-//! connector. To accept such a certificate, this client would need a connector of its own, over `hyper-rustls`, with
-//! proxies and timeouts.
 
+use super::connect::{Https, IDLE_CONNECTION_AGE_MAX, IDLE_CONNECTIONS_MAX};
+use super::trust::Trust;
 use crate::options::{Proxies, Secret, StoreOptions};
-use crate::url_error::{CA_BUNDLE_BYTES_MAX, StoreUrlError};
+use crate::url_error::StoreUrlError;
 use aws_sdk_s3::config::SharedHttpClient;
 use aws_smithy_http_client::proxy::ProxyConfig;
 use aws_smithy_http_client::tls::{self, TlsContext, TrustStore};
 use aws_smithy_http_client::{Connector, ConnectorBuilder};
 use aws_smithy_runtime_api::client::http::{HttpConnectorSettings, SharedHttpConnector, http_client_fn};
-use aws_smithy_types::base64;
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
-use std::time::Duration;
+use hyper_util::client::proxy::matcher::Matcher;
 use url::{Host, Url};
-
-/// Idle connections kept per endpoint: a store answers tens of requests at a time, not thousands.
-const IDLE_CONNECTIONS_MAX: usize = 64;
-/// Shorter than what servers and load balancers usually grant, so that a request seldom meets a closing connection.
-const IDLE_CONNECTION_AGE_MAX: Duration = Duration::from_secs(20);
 
 /// TLS by rustls with ring. `endpoint`: none for AWS itself. Reads certificates: may block.
 ///
@@ -39,30 +25,34 @@ const IDLE_CONNECTION_AGE_MAX: Duration = Duration::from_secs(20);
 pub(super) fn client(endpoint: Option<&str>, options: &StoreOptions) -> Result<SharedHttpClient, StoreUrlError> {
     let endpoint = endpoint.and_then(|endpoint| Url::parse(endpoint).ok());
     let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.scheme() == "http");
-    let roots = match &options.ca_bundle {
-        // For a plain endpoint no root is loaded: a machine without any must still reach it, and TLS would trust
-        // nothing.
-        _ if plain => TrustStore::empty(),
-        Some(bundle) => trusting(bundle)?,
-        None => TrustStore::default(),
+    let proxy = proxy(endpoint.as_ref(), plain, &options.proxies)?;
+    // One for all requests: the connections are its own.
+    let connector = if plain {
+        SharedHttpConnector::new(without_tls(proxy, options))
+    } else {
+        let config = Trust::of(options)?.config();
+        let proxies = proxy.map(|proxy| proxy.matcher);
+        SharedHttpConnector::new(Https::new(config, proxies, options.connect_timeout()))
     };
-    let context = TlsContext::builder().with_trust_store(roots).build().unwrap_or_default();
+    Ok(http_client_fn(move |_, _| connector.clone()))
+}
+
+/// For a plain endpoint. No certificate is read: a machine without any must still reach it.
+fn without_tls(proxy: Option<Proxy>, options: &StoreOptions) -> Connector {
+    let context = TlsContext::builder().with_trust_store(TrustStore::empty()).build().unwrap_or_default();
     let settings = HttpConnectorSettings::builder()
         .connect_timeout(options.connect_timeout())
         .read_timeout(options.retry.longest_attempt())
         .build();
     let builder: ConnectorBuilder = Connector::builder();
-    let connector = builder
+    builder
         .connector_settings(settings)
-        .proxy_config(proxy(endpoint.as_ref(), plain, &options.proxies)?)
+        .proxy_config(proxy.map_or_else(ProxyConfig::disabled, |proxy| proxy.config))
         .pool_idle_timeout(IDLE_CONNECTION_AGE_MAX)
         .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
         .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
         .tls_context(context)
-        .build();
-    // One for all requests: the connections are its own.
-    let connector = SharedHttpConnector::new(connector);
-    Ok(http_client_fn(move |_, _| connector.clone()))
+        .build()
 }
 
 /// Whether this is the host itself: no proxy leads there.
@@ -75,21 +65,29 @@ fn is_loopback(endpoint: &Url) -> bool {
     }
 }
 
-fn proxy(endpoint: Option<&Url>, plain: bool, proxies: &Proxies) -> Result<ProxyConfig, StoreUrlError> {
+/// A proxy, and whom it is not for: as either connector wants to have it.
+struct Proxy {
+    config: ProxyConfig,
+    matcher: Matcher,
+}
+
+fn proxy(endpoint: Option<&Url>, plain: bool, proxies: &Proxies) -> Result<Option<Proxy>, StoreUrlError> {
     if endpoint.is_some_and(is_loopback) {
-        return Ok(ProxyConfig::disabled());
+        return Ok(None);
     }
     let own = if plain { ("HTTP_PROXY", &proxies.http) } else { ("HTTPS_PROXY", &proxies.https) };
     let all = ("ALL_PROXY", &proxies.all);
     let Some((name, url)) = [own, all].into_iter().find_map(|(name, url)| Some((name, url.as_ref()?))) else {
-        return Ok(ProxyConfig::disabled());
+        return Ok(None);
     };
+    let except = proxies.except.as_deref().unwrap_or_default();
     let config = ProxyConfig::all(with_scheme(url)).map_err(|_| StoreUrlError::Option {
         name,
         found: shown(url),
         expected: "http://[USER:PASSWORD@]HOST:PORT or https://[USER:PASSWORD@]HOST:PORT",
     })?;
-    Ok(config.no_proxy(proxies.except.as_deref().unwrap_or_default()))
+    let matcher = Matcher::builder().all(with_scheme(url)).no(except).build();
+    Ok(Some(Proxy { config: config.no_proxy(except), matcher }))
 }
 
 fn with_scheme(url: &Secret) -> String {
@@ -102,47 +100,6 @@ fn shown(url: &Secret) -> String {
     if url.reveal().contains('@') { "***".to_owned() } else { url.reveal().chars().take(200).collect() }
 }
 
-/// The certificates of a PEM file. One that cannot be parsed is passed over, as in the system's own list.
-fn trusting(bundle: &Path) -> Result<TrustStore, StoreUrlError> {
-    let bad = |found: String| StoreUrlError::CaBundle { path: bundle.to_owned(), found };
-    let unreadable = |error: std::io::Error| bad(error.to_string());
-    let file = File::open(bundle).map_err(unreadable)?;
-    // A pipe would be waited for.
-    if !file.metadata().map_err(unreadable)?.is_file() {
-        return Err(bad("no regular file".to_owned()));
-    }
-    let mut pem = Vec::new();
-    file.take(CA_BUNDLE_BYTES_MAX + 1).read_to_end(&mut pem).map_err(unreadable)?;
-    if pem.len() as u64 > CA_BUNDLE_BYTES_MAX {
-        return Err(bad(format!("more than {CA_BUNDLE_BYTES_MAX} bytes")));
-    }
-    let mut roots = TrustStore::empty();
-    let (mut trusted, mut passed_over) = (0_u32, 0_u32);
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        match certificate {
-            // The client would panic for one that does not parse.
-            Ok(der) if webpki::anchor_from_trusted_cert(&der).is_ok() => {
-                roots.add_pem_certificate(pem_of(&der));
-                trusted += 1;
-            }
-            _ => passed_over += 1,
-        }
-    }
-    match (trusted, passed_over) {
-        (0, 0) => Err(bad("no certificate".to_owned())),
-        (0, bad_ones) => Err(bad(format!("{bad_ones} certificates, none of which can be parsed"))),
-        (_, 0) => Ok(roots),
-        (trusted, passed_over) => {
-            tracing::warn!(bundle = %bundle.display(), trusted, passed_over, "some certificates of AWS_CA_BUNDLE cannot be parsed; the others are trusted");
-            Ok(roots)
-        }
-    }
-}
-
-fn pem_of(der: &CertificateDer<'_>) -> String {
-    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", base64::encode(der.as_ref()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +107,7 @@ mod tests {
     fn through(endpoint: Option<&str>, proxies: &Proxies) -> Result<bool, StoreUrlError> {
         let endpoint = endpoint.map(|endpoint| Url::parse(endpoint).expect("URL"));
         let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.scheme() == "http");
-        proxy(endpoint.as_ref(), plain, proxies).map(|config| !config.is_disabled())
+        proxy(endpoint.as_ref(), plain, proxies).map(|proxy| proxy.is_some())
     }
 
     #[test]
@@ -174,21 +131,5 @@ mod tests {
         let error = through(None, &socks).expect_err("no such proxy").to_string();
         assert!(error.contains("HTTPS_PROXY") && error.contains("expected http://"), "{error}");
         assert!(!error.contains("hunter2"), "{error}");
-    }
-
-    #[test]
-    fn a_bundle_without_certificates_is_refused() {
-        let dir = tempfile::tempdir().expect("directory");
-        let path = dir.path().join("ca.pem");
-        let junk = "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n";
-        for (text, says) in [("", "no certificate"), ("hello", "no certificate"), (junk, "none of which")] {
-            std::fs::write(&path, text).expect("write");
-            let error = trusting(&path).expect_err(says).to_string();
-            assert!(error.contains(says) && error.contains("AWS_CA_BUNDLE"), "{error}");
-        }
-        let error = trusting(&dir.path().join("nothing")).expect_err("no file").to_string();
-        assert!(error.contains("No such file"), "{error}");
-        let error = trusting(dir.path()).expect_err("a directory").to_string();
-        assert!(error.contains("no regular file"), "{error}");
     }
 }

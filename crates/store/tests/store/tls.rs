@@ -6,6 +6,7 @@ use bytes::Bytes;
 use holdfast_store::{
     CHECK_LIMIT, Disposition, Health, Kind, Proxies, Secret, StoreError, StoreOptions, open, open_observed,
 };
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -50,6 +51,25 @@ impl TlsServer {
         let make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out cert.pem -days 2 -subj";
         let make: Vec<&str> = make.split(' ').chain([subject]).chain(more.iter().copied()).collect();
         openssl(dir.path(), &make)?;
+        Self::serve(dir)
+    }
+
+    /// With a certificate that ended long ago: an authority's own, for this host.
+    fn ended() -> Result<Self, String> {
+        let dir = tempfile::tempdir().expect("directory");
+        let key = KeyPair::generate().expect("key");
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("address");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2021, 1, 1);
+        let certificate = params.self_signed(&key).expect("certificate");
+        std::fs::write(dir.path().join("cert.pem"), certificate.pem()).expect("write");
+        std::fs::write(dir.path().join("key.pem"), key.serialize_pem()).expect("write");
+        Self::serve(dir)
+    }
+
+    /// With the `cert.pem` and `key.pem` of this folder.
+    fn serve(dir: tempfile::TempDir) -> Result<Self, String> {
         // Another process may take the port meanwhile; then it ends, and another one is asked for.
         for _ in 0..5 {
             let address = StdListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("port");
@@ -104,28 +124,74 @@ async fn refused(options: &StoreOptions) -> StoreError {
 const ADDRESS: &str = "subjectAltName=IP:127.0.0.1";
 const NOT_CA: [&str; 4] = ["-addext", ADDRESS, "-addext", "basicConstraints=critical,CA:FALSE"];
 
+/// What `openssl req -x509` makes is an authority's own (CA:TRUE).
+const CA: [&str; 2] = ["-addext", ADDRESS];
+
+/// Whose certificate the bundle has.
+enum Named {
+    Itself,
+    /// Another server's, of the same subject.
+    Namesake,
+    /// None: only the system's are trusted.
+    Nothing,
+}
+
 #[tokio::test]
 async fn a_certificate_is_trusted_where_it_is_named() {
-    let server = match TlsServer::start(&NOT_CA) {
-        Ok(server) => server,
-        Err(reason) => return holdfast_testkit::missing(&reason),
-    };
-    let mut options = server.options();
-    options.ca_bundle = Some(server.certificate());
-    let store = open("s3://bucket", &options).expect("open");
-    let error = store.get("k").await.expect_err("no store");
-    assert!(error.to_string().contains("without an ETag"), "trusted, and answered: {error}");
+    for more in [&NOT_CA[..], &CA] {
+        let server = match TlsServer::start(more) {
+            Ok(server) => server,
+            Err(reason) => return holdfast_testkit::missing(&reason),
+        };
+        let itself = Some(server.certificate());
+        for options in [
+            StoreOptions { ca_bundle: itself.clone(), ..server.options() },
+            StoreOptions { cert_file: itself, ..server.options() },
+        ] {
+            let store = open("s3://bucket", &options).expect("open");
+            let error = store.get("k").await.expect_err("no store");
+            assert!(error.to_string().contains("without an ETag"), "{more:?}: trusted, and answered: {error}");
+        }
+    }
+}
+
+/// curl refuses these, too.
+#[tokio::test]
+async fn an_authoritys_own_certificate_has_to_be_the_named_one_valid_and_this_hosts() {
+    let elsewhere = ["-addext", "subjectAltName=DNS:elsewhere.example"];
+    let clients = ["-addext", ADDRESS, "-addext", "extendedKeyUsage=clientAuth"];
+    for (server, named, says) in [
+        (TlsServer::start(&CA), Named::Nothing, "has this very certificate"),
+        (TlsServer::start(&CA), Named::Namesake, "has this very certificate"),
+        (TlsServer::ended(), Named::Itself, "renew the server's certificate"),
+        (TlsServer::start(&elsewhere), Named::Itself, "another host's"),
+        (TlsServer::start(&clients), Named::Itself, "InvalidPurpose"),
+    ] {
+        let server = match server {
+            Ok(server) => server,
+            Err(reason) => return holdfast_testkit::missing(&reason),
+        };
+        let namesake = TlsServer::start(&CA).expect("another");
+        let mut options = server.options();
+        options.ca_bundle = match named {
+            Named::Nothing => None,
+            Named::Namesake => Some(namesake.certificate()),
+            Named::Itself => Some(server.certificate()),
+        };
+        let error = refused(&options).await;
+        assert!(error.to_string().contains(says), "{says:?} in {error}");
+        assert_eq!((error.disposition(), error.kind()), (Disposition::Denied, Some(Kind::Certificate)), "{error}");
+    }
 }
 
 /// It needs a person: said so, with the way out, at once and not as a connection that broke.
 #[tokio::test]
 async fn a_certificate_that_is_refused_is_told_with_its_way_out() {
-    let ca = ["-addext", ADDRESS];
     let other = ["-addext", "subjectAltName=DNS:elsewhere.example", "-addext", "basicConstraints=critical,CA:FALSE"];
     for (more, trusted, says) in [
         (&NOT_CA[..], Some("/CN=other"), "AWS_CA_BUNDLE or SSL_CERT_FILE"),
         (&NOT_CA, Some("/CN=store"), "of the same name is trusted here"),
-        (&ca, None, "CA:TRUE"),
+        (&CA, Some("/CN=other"), "CA:TRUE"),
         (&other, None, "another host's"),
     ] {
         let server = match TlsServer::start(more) {
@@ -146,7 +212,7 @@ async fn a_certificate_that_is_refused_is_told_with_its_way_out() {
 /// No set comes into such a store, and a gateway's metric pages.
 #[tokio::test]
 async fn a_refused_certificate_decides_the_check_and_needs_an_operator() {
-    let server = match TlsServer::start(&["-addext", ADDRESS]) {
+    let server = match TlsServer::start(&["-addext", "subjectAltName=DNS:elsewhere.example"]) {
         Ok(server) => server,
         Err(reason) => return holdfast_testkit::missing(&reason),
     };
@@ -158,6 +224,17 @@ async fn a_refused_certificate_decides_the_check_and_needs_an_operator() {
     assert!(!error.is_undecided() && error.to_string().contains("invalid peer certificate"), "{error}");
     let now = health.standing(u64::MAX / 2).now.expect("trouble");
     assert_eq!((now.kind.name(), now.kind.needs_operator()), ("certificate", true), "{}", now.error);
+}
+
+/// TCP alone is no connection.
+#[tokio::test]
+async fn a_host_that_does_not_answer_to_tls_is_given_up_in_time() {
+    let silent = StdListener::bind("127.0.0.1:0").expect("bind");
+    let mut options = options(&format!("https://{}", silent.local_addr().expect("address")));
+    options.connect_timeout_ms = 50;
+    let error = open("s3://bucket", &options).expect("open").get("k").await.expect_err("no TLS");
+    assert_eq!((error.disposition(), error.kind()), (Disposition::Retry, Some(Kind::NoAnswer)), "{error}");
+    assert!(error.to_string().contains("no connection within 50ms"), "{error}");
 }
 
 /// A proxy that connects every CONNECT to `to`, and says whom it was asked for.
