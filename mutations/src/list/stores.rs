@@ -158,4 +158,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-set", &["an_object_that_cannot_be_read_is_named_and_the_rest_is_read"])],
         smoke: false,
     },
+    Mutation {
+        name: "any-authoritys-own-is-taken",
+        bug: "a store's server is believed with any certificate that has CA:TRUE and the right name, not only with the one that a person named",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/store/src/s3/trust.rs",
+            old: "self.named.iter().any(|named| named[..] == certificate[..])",
+            new: "!self.named.is_empty() && !certificate.is_empty()",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["an_authoritys_own_is_taken_if_it_is_named"])],
+        smoke: false,
+    },
 ];
