@@ -1,7 +1,7 @@
 //! The HTTP client of an S3 store, and which proxy it goes through.
 //!
 //! ```text
-//!   https:// ─▶ a connector of ours, for its certificates ([`super::trust`])
+//!   https:// ─▶ a connector of ours, for its certificates (`trust`)
 //!   http://  ─▶ the SDK's
 //!   HTTPS_PROXY, for http:// HTTP_PROXY, else ALL_PROXY ──▶ through it, but for this host itself and for NO_PROXY
 //! ```
