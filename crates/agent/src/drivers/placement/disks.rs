@@ -29,14 +29,28 @@ pub struct Disks<'a> {
 impl Disks<'_> {
     /// Whether all the disks below a mounted file system are devices of this agent's attach.
     pub fn have(&self, mount: &Mount) -> bool {
+        let Some(name) = self.named(mount) else { return false };
+        let devices = if mount.kind == "btrfs" { self.of_btrfs(&name) } else { vec![name] };
+        let mut leaves = Vec::new();
+        !devices.is_empty()
+            && devices.iter().all(|name| self.leaves(name, LEVELS_MAX, &mut leaves))
+            && leaves.iter().all(|leaf| self.stands(leaf) == Stands::OnSet)
+    }
+
+    /// The device that the table of mounts names.
+    fn named(&self, mount: &Mount) -> Option<String> {
         let by_number = std::fs::canonicalize(self.sys.join("dev/block").join(&mount.device));
         // A file system over several devices (btrfs) has a number that is no device's.
         let device = by_number.or_else(|_| Path::new(&mount.source).canonicalize());
-        let Some(name) = device.ok().and_then(|path| Some(path.file_name()?.to_str()?.to_string())) else {
-            return false;
-        };
-        let mut leaves = Vec::new();
-        self.leaves(&name, LEVELS_MAX, &mut leaves) && leaves.iter().all(|leaf| self.stands(leaf) == Stands::OnSet)
+        Some(device.ok()?.file_name()?.to_str()?.to_string())
+    }
+
+    /// All devices of the Btrfs file system that has this one; none if the kernel does not show it. Its data may lie on
+    /// any of them, and the table of mounts names only one.
+    fn of_btrfs(&self, one: &str) -> Vec<String> {
+        let mounted = names_in(&self.sys.join("fs/btrfs"));
+        let devices = mounted.iter().map(|system| names_in(&self.sys.join("fs/btrfs").join(system).join("devices")));
+        devices.filter(|names| names.iter().any(|name| name == one)).flatten().collect()
     }
 
     /// Where a device of a pool stands, by its path.
@@ -71,10 +85,7 @@ impl Disks<'_> {
         let whole = of.join("partition").exists().then(|| of.canonicalize().ok()).flatten();
         let lower: Vec<String> = match whole.as_deref().and_then(Path::parent).and_then(Path::file_name) {
             Some(whole) => vec![whole.to_string_lossy().into_owned()],
-            None => {
-                let slaves = std::fs::read_dir(of.join("slaves")).into_iter().flatten();
-                slaves.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
-            }
+            None => names_in(&of.join("slaves")),
         };
         if lower.is_empty() {
             found.push(name.to_string());
@@ -82,4 +93,10 @@ impl Disks<'_> {
         }
         levels > 0 && lower.iter().all(|name| self.leaves(name, levels - 1, found))
     }
+}
+
+/// Names in a directory, none if it is not there.
+fn names_in(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
