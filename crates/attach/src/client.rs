@@ -230,10 +230,10 @@ impl Unread {
     /// While a request waits: an error if its client has closed its side of the connection, and did not disconnect
     /// before (CLIENT-F4).
     pub(crate) fn look_for_end(&mut self, socket: &impl Client) -> Result<(), String> {
-        match socket.left() {
-            Some(left) if !self.leaves => self.end(&left),
-            _ => Ok(()),
+        if self.leaves {
+            return Ok(());
         }
+        socket.left().map_or(Ok(()), |left| self.end(&left))
     }
 
     /// `left`: the last bytes of a client that sends nothing more.
