@@ -44,8 +44,8 @@ const READ_BYTES: usize = 256 << 10;
 const READ_ROOM_MIN: usize = 16 << 10;
 /// Shorter payloads are copied, so that they do not keep a whole piece alive.
 const COPY_BYTES_MAX: usize = 32 << 10;
-/// Maximum number of clients of one volume. Beyond the volume's bounds each holds the one request that it waits with, so
-/// at most REQUEST_BYTES_MAX and what was read behind it.
+/// Maximum number of clients of one volume. Beyond the volume's bounds each holds the one request that it waits with:
+/// at most REQUEST_BYTES_MAX, and what was read behind it.
 pub(crate) const CLIENTS_MAX: usize = 64;
 
 /// The reading side of a client's connection.

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 /// Levels of devices over devices (LVM over RAID over nbd), at most.
 const LEVELS_MAX: usize = 8;
 
+/// Options with which the table of mounts names further devices of an XFS: for its log, and for its realtime files.
+const FURTHER: [&str; 2] = ["logdev=", "rtdev="];
+
 /// Where a device stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
@@ -35,6 +38,13 @@ impl Disks<'_> {
         !devices.is_empty()
             && devices.iter().all(|name| self.leaves(name, LEVELS_MAX, &mut leaves))
             && leaves.iter().all(|leaf| self.stands(leaf) == Stands::OnSet)
+    }
+
+    /// The same for devices that a file system has beside the one that is mounted ([`further`]).
+    pub fn have_further(&self, mount: &Mount) -> bool {
+        further(mount).all(|option| {
+            option.split_once('=').is_some_and(|(_, device)| self.below(Path::new(device)) == Stands::OnSet)
+        })
     }
 
     /// The device that the table of mounts names.
@@ -93,6 +103,11 @@ impl Disks<'_> {
         }
         levels > 0 && lower.iter().all(|name| self.leaves(name, levels - 1, found))
     }
+}
+
+/// Options of a mounted file system that name further devices of it.
+pub fn further(mount: &Mount) -> impl Iterator<Item = &str> {
+    mount.options.split(',').filter(|option| FURTHER.iter().any(|name| option.starts_with(name)))
 }
 
 /// Names in a directory, none if it is not there.

@@ -193,6 +193,33 @@ fn each_device_of_a_btrfs_file_system_is_the_sets() {
     assert!(stage.told().contains("(btrfs, "), "{}", stage.told());
 }
 
+/// Without its log an XFS is lost, also one that this agent mounted itself (`pool.options`).
+#[test]
+fn each_device_of_an_xfs_is_the_sets() {
+    let mut stage = Stage::new(PoolKind::Xfs);
+    for noted in [None, Some("43:0".to_string())] {
+        stage.noted = noted;
+        for (further, on) in [
+            (&[("logdev", "loop0")][..], true),
+            (&[("logdev", "sda")], false),
+            (&[("logdev", "nbd0"), ("rtdev", "loop7")], false),
+            (&[], true),
+        ] {
+            let mut options = "rw,noatime".to_string();
+            for (option, device) in further {
+                let path = stage.at.join(device);
+                std::fs::write(&path, "").unwrap();
+                options.push_str(&format!(",{option}={}", path.display()));
+            }
+            let set = stage.at.join("set");
+            stage.mounts = vec![format!("2 1 43:0 / {} rw - xfs /dev/nbd0 {options},noquota", set.display())];
+            let told = stage.told();
+            assert_eq!(told.is_empty(), on, "{options}: {told}");
+            assert!(on || told.contains("(xfs, /dev/nbd0, logdev=") && told.contains("make it anew"), "{told}");
+        }
+    }
+}
+
 /// `zpool import` succeeds, and Debian's own cluster lies at the place of a dataset that is not mounted.
 #[test]
 fn a_dataset_that_is_not_mounted_leaves_the_hosts_own_disk() {
