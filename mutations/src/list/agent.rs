@@ -208,6 +208,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "xfs-log-off-the-set",
+        bug: "PostgreSQL is started on an XFS whose log is on a disk of the host: the file system is lost with the host",
+        rule: "ONSET-L1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/placement.rs",
+            old: "is_mounted(mount) && self.disks.have_further(mount);",
+            new: "is_mounted(mount);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["each_device_of_an_xfs_is_the_sets"])],
+        smoke: false,
+    },
+    Mutation {
         name: "taken-port-ends-the-agent",
         bug: "an agent that is restarted beside PostgreSQL ends because another program has its port",
         rule: "LISTEN-L3",
