@@ -5,6 +5,7 @@ mod cluster;
 mod control;
 mod data;
 mod deletion;
+mod doors;
 mod gateway;
 mod histories;
 mod pair;
@@ -21,6 +22,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     data::MUTATIONS,
     raft::MUTATIONS,
     gateway::MUTATIONS,
+    doors::MUTATIONS,
     agent::MUTATIONS,
     space::MUTATIONS,
     stores::MUTATIONS,

@@ -1,8 +1,8 @@
 //! Asks all gateways at once for the owner of the lease; the first answer that knows it counts.
 
 use crate::machine::LeaseView;
-use holdfast_api::v1::GetLeaseRequest;
 use holdfast_api::v1::admin_client::AdminClient;
+use holdfast_api::v1::{GetLeaseReply, GetLeaseRequest};
 use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Refusal, RefusalCode};
 use holdfast_tls::Dialer;
 use std::time::Duration;
@@ -60,26 +60,58 @@ impl Gateways {
                 }
             });
         }
-        while let Some(answer) = asked.join_next().await {
-            let reply = match answer {
-                Ok(Some(reply)) => reply,
-                Ok(None) => continue,
-                // A panic is a broken invariant and must not be lost.
-                Err(ended) => match ended.try_into_panic() {
-                    Ok(panic) => std::panic::resume_unwind(panic),
-                    Err(_) => continue,
-                },
-            };
-            return match reply.lease {
-                None => LeaseView::Free,
-                Some(lease) => LeaseView::Held {
-                    owner: lease.owner,
-                    epoch: lease.epoch,
-                    remaining: Duration::from_millis(u64::from(lease.remaining_ms)),
-                    ttl: Duration::from_millis(u64::from(lease.ttl_ms)),
-                },
-            };
-        }
-        LeaseView::Unreachable
+        first_answer(asked).await
+    }
+}
+
+/// `None`: a gateway that does not know.
+async fn first_answer(mut asked: JoinSet<Option<GetLeaseReply>>) -> LeaseView {
+    while let Some(answer) = asked.join_next().await {
+        let reply = match answer {
+            Ok(Some(reply)) => reply,
+            Ok(None) => continue,
+            // A panic is a broken invariant and must not be lost.
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => continue,
+            },
+        };
+        return match reply.lease {
+            None => LeaseView::Free,
+            Some(lease) => LeaseView::Held {
+                owner: lease.owner,
+                epoch: lease.epoch,
+                remaining: Duration::from_millis(u64::from(lease.remaining_ms)),
+                ttl: Duration::from_millis(u64::from(lease.ttl_ms)),
+            },
+        };
+    }
+    LeaseView::Unreachable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_was_ended_or_does_not_know_is_no_answer() {
+        let mut asked = JoinSet::new();
+        asked.spawn(std::future::ready(None));
+        asked.spawn(std::future::pending()).abort();
+        assert_eq!(first_answer(asked).await, LeaseView::Unreachable);
+        let mut asked = JoinSet::new();
+        asked.spawn(std::future::pending()).abort();
+        asked.spawn(std::future::ready(Some(GetLeaseReply { lease: None })));
+        assert_eq!(first_answer(asked).await, LeaseView::Free);
+    }
+
+    /// Else the agent would go on, and take the gateways for unreachable for ever.
+    #[tokio::test]
+    async fn a_panic_in_a_question_goes_on_to_the_agent() {
+        let mut asked: JoinSet<Option<GetLeaseReply>> = JoinSet::new();
+        asked.spawn(async { panic!("a broken invariant") });
+        let ended = tokio::spawn(first_answer(asked)).await.unwrap_err();
+        let panic = ended.into_panic();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"a broken invariant"));
     }
 }

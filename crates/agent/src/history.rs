@@ -1,5 +1,5 @@
 //! The history of this host: what it did and why, as lines of JSON in `DIR/history.jsonl`. A line is on disk before
-//! anything of it is reported.
+//! anything of it is reported, unless the disk does not take it: then it is written with the next one.
 
 use crate::clock;
 use crate::machine::{Event, Record};
@@ -7,7 +7,7 @@ use holdfast_types::MonoTime;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -38,8 +38,33 @@ pub struct Line {
 #[derive(Debug)]
 pub struct History {
     path: PathBuf,
-    file: File,
+    /// `None`: it could not be opened, or not be written to.
+    file: Option<File>,
     lines: VecDeque<Line>,
+    /// The last so many lines are not in the file.
+    unwritten: usize,
+}
+
+fn appending(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+/// The lines of this file, and whether it has other ones, which cannot be read.
+fn read(path: &Path) -> io::Result<(VecDeque<Line>, bool)> {
+    let text = match std::fs::read(path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error),
+    };
+    let (mut lines, mut unread) = (VecDeque::new(), false);
+    // An empty one stands behind a line that was not written whole.
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        match serde_json::from_str(line) {
+            Ok(line) => lines.push_back(line),
+            Err(_) => unread = true,
+        }
+    }
+    Ok((lines, unread))
 }
 
 impl History {
@@ -47,21 +72,9 @@ impl History {
     ///
     /// # Errors
     /// The file cannot be used.
-    pub fn open(dir: &Path) -> std::io::Result<Self> {
+    pub fn open(dir: &Path) -> io::Result<Self> {
         let path = dir.join("history.jsonl");
-        let text = match std::fs::read(&path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error),
-        };
-        let mut lines: VecDeque<Line> = VecDeque::new();
-        let mut unread = false;
-        for line in text.lines() {
-            match serde_json::from_str(line) {
-                Ok(line) => lines.push_back(line),
-                Err(_) => unread = true,
-            }
-        }
+        let (mut lines, unread) = read(&path)?;
         let long = lines.len() > LINES_MAX;
         lines.drain(..lines.len().saturating_sub(LINES_MAX));
         if long || unread {
@@ -75,8 +88,16 @@ impl History {
             file.sync_all()?;
             std::fs::rename(&new, &path)?;
         }
-        let file = OpenOptions::new().create(true).append(true).open(&path)?;
-        Ok(Self { path, file, lines })
+        let file = Some(appending(&path)?);
+        Ok(Self { path, file, lines, unwritten: 0 })
+    }
+
+    /// Without the file: what can be read of it, and new lines in memory. Each new line tries the file again.
+    pub fn unwritable(dir: &Path) -> Self {
+        let path = dir.join("history.jsonl");
+        let mut lines = read(&path).map(|(lines, _)| lines).unwrap_or_default();
+        lines.drain(..lines.len().saturating_sub(LINES_MAX));
+        Self { path, file: None, lines, unwritten: 0 }
     }
 
     /// Adds a line and returns it as JSON.
@@ -84,13 +105,36 @@ impl History {
         let total_ms = record.phases.as_ref().map(crate::machine::Phases::total_ms);
         let line = Line { at_unix_ms: clock::unix_ms(), host: host.into(), set: set.into(), total_ms, record };
         let text = serde_json::to_string(&line).unwrap_or_default();
-        let written = self.file.write_all(format!("{text}\n").as_bytes()).and_then(|()| self.file.sync_data());
-        if let Err(error) = written {
-            tracing::error!(path = %self.path.display(), %error, "a line of the history cannot be written: make room in this directory");
-        }
         self.lines.push_back(line);
         self.lines.drain(..self.lines.len().saturating_sub(LINES_MAX));
+        self.unwritten += 1;
+        if let Err(error) = self.write() {
+            tracing::error!(
+                path = %self.path.display(),
+                %error,
+                "a line of the history cannot be written and is kept in memory: make room in this directory, or make it writable"
+            );
+        }
         text
+    }
+
+    /// Writes what is not in the file.
+    fn write(&mut self) -> io::Result<()> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => appending(&self.path)?,
+        };
+        // A try before this one may have written a part of a line.
+        let mut text = if self.unwritten > 1 { b"\n".to_vec() } else { Vec::new() };
+        for line in self.lines.iter().skip(self.lines.len().saturating_sub(self.unwritten)) {
+            serde_json::to_writer(&mut text, line)?;
+            text.push(b'\n');
+        }
+        file.write_all(&text)?;
+        self.unwritten = 0;
+        let synced = file.sync_data();
+        self.file = Some(file);
+        synced
     }
 
     /// All lines, oldest first.
@@ -133,5 +177,33 @@ mod tests {
         assert_eq!(history.lines().count(), 2);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), whole);
         assert_eq!(history.takeovers(clock::now()).len(), 1, "a restart is no takeover");
+    }
+
+    /// What was read counts against flapping, and what is added is not lost.
+    #[test]
+    fn lines_that_the_disk_did_not_take_are_written_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history.jsonl");
+        History::open(dir.path()).unwrap().add("db1", "demo", record(Event::Failover));
+        let whole = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{whole}torn")).unwrap();
+        // As on a file system that is read-only; root may write to any other.
+        std::fs::create_dir(path.with_extension("new")).unwrap();
+        assert!(History::open(dir.path()).is_err());
+        let mut history = History::unwritable(dir.path());
+        assert_eq!((history.lines().count(), history.takeovers(clock::now()).len()), (1, 1));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        for event in [Event::Restart, Event::Failover] {
+            history.add("db1", "demo", record(event));
+        }
+        assert_eq!(history.lines().count(), 3);
+        for in_the_way in [&path, &path.with_extension("new")] {
+            std::fs::remove_dir(in_the_way).unwrap();
+        }
+        history.add("db1", "demo", record(Event::Restart));
+        let read = History::open(dir.path()).unwrap();
+        let events: Vec<Event> = read.lines().map(|line| line.record.event).collect();
+        assert_eq!(events, [Event::Restart, Event::Failover, Event::Restart], "each once");
     }
 }

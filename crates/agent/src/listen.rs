@@ -5,7 +5,8 @@
 //!     oldest connections are those over which nothing is asked.
 //! LISTEN-L2  A connection over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a header.
 //! LISTEN-L3  An agent that finds something of an earlier one goes on with it, also if it cannot listen. It tries to
-//!     listen again and again, and says so. Only an agent that finds nothing ends. The same holds for its token.
+//!     listen again and again, and says so. Only an agent that finds nothing ends. The same holds for its token, and for
+//!     the file of its history.
 
 use crate::host::Host;
 use crate::local;

@@ -76,6 +76,21 @@ async fn token_of<H: Host>(config: &AgentConfig, host: &H) -> Result<Option<Arc<
     }
 }
 
+/// The history in `dir`. An agent that finds something of an earlier one goes on without its file (LISTEN-L3).
+async fn history_in<H: Host>(dir: &Path, host: &H) -> Result<History, RunError> {
+    match std::fs::create_dir_all(dir).and_then(|()| History::open(dir)) {
+        Err(error) if !listen::is_first(host).await => {
+            tracing::error!(
+                dir = %dir.display(),
+                %error,
+                "dir: the history, a pause and scheduled switchovers do not outlive this agent until it is writable"
+            );
+            Ok(History::unwritable(dir))
+        }
+        opened => opened.map_err(dir_error(dir)),
+    }
+}
+
 /// Runs an agent until `stop` ends. Then it first releases everything in good order, unless it is paused. `helper`
 /// starts the watchdog's process; it may be called again whenever none runs.
 ///
@@ -100,7 +115,6 @@ fn boxed<'a>(config: AgentConfig, stop: BoxFuture<'a, ()>, helper: Helper<'a>) -
 }
 
 async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: Helper<'_>) -> Result<(), RunError> {
-    std::fs::create_dir_all(&config.dir).map_err(dir_error(&config.dir))?;
     run_dir::make(&config.run_dir, watchdog::AGENT_LOCK).map_err(dir_error(&config.run_dir))?;
     let _lock = lock(&config.run_dir, watchdog::AGENT_LOCK).map_err(RunError::Locked)?;
     let address = config.http.listen;
@@ -109,7 +123,7 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
     let tcp = listen::tcp(address, &*host).await.map_err(|source| RunError::Listen { address, source })?;
     let socket = config.run_dir.join(local::SOCKET);
     let local = listen::local(&config.run_dir, &*host).await.map_err(dir_error(&socket))?;
-    let history = History::open(&config.dir).map_err(dir_error(&config.dir))?;
+    let history = history_in(&config.dir, &*host).await?;
     let watched = config.watchdog.kind != WatchdogKind::Off;
     log_settings(&config);
     let doors = Doors { tcp, local: Some((socket, local)), compares: true };
@@ -157,8 +171,7 @@ pub async fn run_over<H: Host>(
     stop: impl Future<Output = ()> + Send,
     helper: impl Fn() -> std::io::Result<()> + Send,
 ) -> Result<(), RunError> {
-    std::fs::create_dir_all(&config.dir).map_err(dir_error(&config.dir))?;
-    let history = History::open(&config.dir).map_err(dir_error(&config.dir))?;
+    let history = history_in(&config.dir, &*host).await?;
     let doors = Doors { tcp: seams.incoming.into(), local: None, compares: false };
     let agent = Agent::over(config, host, history, doors, seams.token, seams.dial);
     agent.run(stop, helper).await

@@ -7,19 +7,21 @@
 //! CLIENT-F4  Once a client has closed its connection, a request that waits for room is not taken in, nor any request
 //!     behind it. The kernel's driver sends them again on another socket, and the retry may be answered by now. A
 //!     client that closes only its sending side counts as one that has closed: drivers do not do that.
+//! CLIENT-F5  After NBD_CMD_DISC everything before it is answered, also if the client then closes its sending side, as
+//!     libnbd does (CONN-C8 of the gateway's side).
 
 use crate::client_replies::ClientReplies;
 use crate::machine::{Action, Intake, Ticket};
 use crate::outbox::Outbox;
 use crate::shared::Shared;
 use bytes::{Bytes, BytesMut};
+use holdfast_host::sockets::left_by_client;
 use holdfast_nbd::client::CommandOut;
 use holdfast_nbd::server::{
     Command, Decoded, ExportFacts, Handshake, Negotiated, Question, RefusalReason, ReplyTo, Request, RequestDecoder,
     Step,
 };
 use holdfast_nbd::{ExportName, HeaderStyle};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -42,25 +44,23 @@ const READ_BYTES: usize = 256 << 10;
 const READ_ROOM_MIN: usize = 16 << 10;
 /// Shorter payloads are copied, so that they do not keep a whole piece alive.
 const COPY_BYTES_MAX: usize = 32 << 10;
-/// Maximum number of clients of one volume.
+/// Maximum number of clients of one volume. Beyond the volume's bounds each holds the one request that it waits with:
+/// at most REQUEST_BYTES_MAX, and what was read behind it.
 pub(crate) const CLIENTS_MAX: usize = 64;
 
 /// The reading side of a client's connection.
 pub(crate) trait Client: AsyncRead + Unpin {
-    /// Whether the client has closed the connection, even if bytes are left to read.
-    fn has_ended(&self) -> bool;
+    /// [`left_by_client`].
+    fn left(&self) -> Option<Vec<u8>>;
 
-    /// Returns once the client has closed the connection.
+    /// Returns once the client sends nothing more, even if bytes are left to read.
     fn ended(&mut self) -> impl Future<Output = ()> + Send;
 }
 
 impl Client for OwnedReadHalf {
-    fn has_ended(&self) -> bool {
+    fn left(&self) -> Option<Vec<u8>> {
         let socket: &UnixStream = self.as_ref();
-        let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // It can only fail for lack of the kernel's memory; the next read shows the end then.
-        poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().is_empty()
+        left_by_client(socket)
     }
 
     async fn ended(&mut self) {
@@ -82,8 +82,9 @@ impl AsyncRead for Given {
 }
 
 impl Client for Given {
-    fn has_ended(&self) -> bool {
-        self.ended.is_cancelled()
+    /// What is left in a connection of this kind cannot be looked at.
+    fn left(&self) -> Option<Vec<u8>> {
+        self.ended.is_cancelled().then(Vec::new)
     }
 
     async fn ended(&mut self) {
@@ -212,6 +213,39 @@ pub(crate) fn grow(input: &mut BytesMut, more: usize) {
     }
 }
 
+/// Requests of a client that were read and not taken yet.
+pub(crate) struct Unread {
+    pub(crate) decoder: RequestDecoder,
+    pub(crate) input: BytesMut,
+    /// NBD_CMD_DISC lies behind the requests that wait (CLIENT-F5).
+    leaves: bool,
+}
+
+impl Unread {
+    /// `input` was read behind the handshake.
+    pub(crate) fn new(negotiated: Negotiated, input: BytesMut) -> Self {
+        Self { decoder: RequestDecoder::new(negotiated.style, negotiated.allocation), input, leaves: false }
+    }
+
+    /// While a request waits: an error if its client has closed its side of the connection, and did not disconnect
+    /// before (CLIENT-F4).
+    pub(crate) fn look_for_end(&mut self, socket: &impl Client) -> Result<(), String> {
+        if self.leaves {
+            return Ok(());
+        }
+        socket.left().map_or(Ok(()), |left| self.end(&left))
+    }
+
+    /// `left`: the last bytes of a client that sends nothing more.
+    fn end(&mut self, left: &[u8]) -> Result<(), String> {
+        self.leaves = self.decoder.ends_with_disconnect(&self.input, left);
+        if self.leaves {
+            return Ok(());
+        }
+        Err("it closed the connection, and what waited for room is dropped".to_string())
+    }
+}
+
 struct Reader<'a> {
     id: u64,
     volume: usize,
@@ -223,18 +257,18 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Reads requests until the client sends NBD_CMD_DISC.
-    async fn run(&self, socket: &mut impl Client, negotiated: Negotiated, mut input: BytesMut) -> Result<(), String> {
-        let mut decoder = RequestDecoder::new(negotiated.style, negotiated.allocation);
+    async fn run(&self, socket: &mut impl Client, negotiated: Negotiated, input: BytesMut) -> Result<(), String> {
+        let mut unread = Unread::new(negotiated, input);
         loop {
-            match decoder.next(&mut input).map_err(|error| error.to_string())? {
+            match unread.decoder.next(&mut unread.input).map_err(|error| error.to_string())? {
                 Decoded::Request(request) if request.command == Command::Disconnect => return Ok(()),
                 Decoded::Request(request) => {
-                    self.wait_for_room(socket).await?;
+                    self.wait_for_room(socket, &mut unread).await?;
                     self.take(request);
                 }
                 Decoded::Need(more) => {
-                    grow(&mut input, more);
-                    if socket.read_buf(&mut input).await.map_err(|error| error.to_string())? == 0 {
+                    grow(&mut unread.input, more);
+                    if socket.read_buf(&mut unread.input).await.map_err(|error| error.to_string())? == 0 {
                         return Err("it closed the connection".to_string());
                     }
                 }
@@ -242,9 +276,8 @@ impl Reader<'_> {
         }
     }
 
-    /// CLIENT-F1, CLIENT-F4.
-    async fn wait_for_room(&self, socket: &mut impl Client) -> Result<(), String> {
-        let gone = || "it closed the connection, and what waited for room is dropped".to_string();
+    /// CLIENT-F1, CLIENT-F4, CLIENT-F5.
+    async fn wait_for_room(&self, socket: &mut impl Client, unread: &mut Unread) -> Result<(), String> {
         let mut waited = false;
         loop {
             let notified = self.room.notified();
@@ -257,12 +290,12 @@ impl Reader<'_> {
             });
             if !clogged && self.shared.has_room(self.volume) {
                 // The end may have come together with the room.
-                return if waited && socket.has_ended() { Err(gone()) } else { Ok(()) };
+                return if waited { unread.look_for_end(socket) } else { Ok(()) };
             }
             waited = true;
             tokio::select! {
                 biased;
-                () = socket.ended() => return Err(gone()),
+                () = socket.ended(), if !unread.leaves => unread.end(&socket.left().unwrap_or_default())?,
                 () = notified => {}
             }
         }

@@ -48,6 +48,12 @@ fn write(cookie: u64, offset: u64) -> Vec<u8> {
     bytes
 }
 
+fn disconnect() -> Vec<u8> {
+    let mut bytes = read(0, 0);
+    bytes[7] = 2;
+    bytes
+}
+
 /// Cookie and error of a simple reply.
 async fn reply(socket: &mut UnixStream) -> (u64, u32) {
     let mut bytes = [0; 16];
@@ -233,6 +239,33 @@ async fn a_client_that_is_gone_is_not_waited_for_until_there_is_room() {
     drop(socket);
     tokio::time::timeout(LIMIT, serving).await.expect("the end is seen").unwrap();
     assert_eq!(shared.look(Machine::unanswered), REQUESTS, "CLIENT-F2: what was taken is carried out");
+}
+
+/// CLIENT-F5: libnbd does this.
+#[tokio::test]
+async fn a_client_that_disconnects_and_closes_its_sending_side_is_answered() {
+    let shared = shared();
+    let (mut socket, theirs) = UnixStream::pair().unwrap();
+    let negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
+    let serving = tokio::spawn(transmit(theirs, 0, shared.clone(), negotiated, BytesMut::new()));
+    let generation = shared.look(Machine::generation);
+    shared.act(|machine, now, out| machine.connected(now, Lane { generation, volume: 0, slot: 0 }, out));
+    let all = REQUESTS as u64 + 2;
+    for cookie in 1..=all {
+        socket.write_all(&write(cookie, cookie * SECTOR as u64)).await.unwrap();
+    }
+    socket.write_all(&disconnect()).await.unwrap();
+    until("the queue is full", || shared.look(Machine::unanswered) == REQUESTS).await;
+    socket.shutdown().await.unwrap();
+    // The machine numbers requests from 1 on, in the order in which it takes them.
+    for number in 1..=all {
+        shared.act(|machine, now, out| machine.answered(now, generation, number, Ok(Reply::Done), out));
+        assert_eq!(reply(&mut socket).await, (number, 0), "CLIENT-F5");
+        until("the next one is taken", || shared.look(Machine::unanswered) == REQUESTS.min((all - number) as usize))
+            .await;
+    }
+    tokio::time::timeout(LIMIT, serving).await.expect("it ends").unwrap();
+    assert_eq!(socket.read(&mut [0; 16]).await.unwrap(), 0);
 }
 
 /// CLIENT-F4: on a Unix socket this could be told from a closed one, but no driver does it.

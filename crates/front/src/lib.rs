@@ -7,7 +7,7 @@
 //!
 //! Owns: sockets, the resources of one connection, and the order in which the connections of a slot follow one another.
 //! Does not own: the protocol (crate `nbd`), permission to open an export, and the effect of a request ([`device`]).
-//! May depend on: nbd, types.
+//! May depend on: host, nbd, types.
 //!
 //! R8 in this crate: the front answers with an error only if the request itself is wrong or the device says that it is
 //! fenced. In all other cases the connection ends: its socket is closed and its unanswered requests stay unanswered.
@@ -35,9 +35,10 @@ use budget::{Ledger, Pool};
 use conn::{Connection, End};
 use device::{ConnInfo, Exports, Peer, Refusal, RefusalKind};
 use handshake::{Progress, Ready, shake_hands};
+pub use holdfast_host::sockets::left_by_client;
 use holdfast_nbd::ExportName;
 use holdfast_types::sync::LockExt;
-pub use listen::{left_by_client, set_up};
+pub use listen::set_up;
 use measure::Measures;
 use std::collections::BTreeMap;
 use std::future::Future;

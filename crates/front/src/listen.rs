@@ -2,13 +2,10 @@
 
 use super::Shared;
 use super::device::Peer;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::ioctl_fionread;
-use rustix::net::{RecvFlags, recv};
+use holdfast_host::sockets::left_by_client;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,24 +35,6 @@ pub(super) trait Listener: Send + 'static {
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Socket, Peer)>> + Send;
     /// See [`left_by_client`].
     fn left_by_client(socket: &Self::Socket) -> Option<Vec<u8>>;
-}
-
-/// The unread bytes of a client that sends nothing more. `None`: it may send more. Never waits, and leaves the bytes in
-/// the socket.
-pub fn left_by_client(socket: &impl AsFd) -> Option<Vec<u8>> {
-    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // It can only fail for lack of the kernel's memory; the next read shows the end then.
-    let ended = poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().is_empty();
-    if !ended {
-        return None;
-    }
-    // At most the socket's receive buffer. A connection that was reset has none left.
-    let count = ioctl_fionread(socket).unwrap_or(0);
-    let mut bytes = vec![0; usize::try_from(count).unwrap_or(0)];
-    let found = recv(socket, &mut bytes[..], RecvFlags::PEEK | RecvFlags::DONTWAIT).map_or(0, |(_, found)| found);
-    bytes.truncate(found);
-    Some(bytes)
 }
 
 pub(super) struct Tcp(TcpListener);

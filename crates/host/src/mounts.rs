@@ -28,6 +28,8 @@ pub struct Mount {
     pub kind: String,
     /// What is mounted: a device, or a ZFS dataset.
     pub source: String,
+    /// Options of the file system itself, with commas between them.
+    pub options: String,
 }
 
 /// A line of the table.
@@ -39,11 +41,13 @@ struct Line {
     at: PathBuf,
     kind: String,
     source: String,
+    options: String,
 }
 
 impl From<Line> for Mount {
     fn from(line: Line) -> Self {
-        Self { at: line.at, device: line.device, kind: line.kind, source: line.source }
+        let Line { device, at, kind, source, options, .. } = line;
+        Self { at, device, kind, source, options }
     }
 }
 
@@ -80,6 +84,7 @@ fn line(line: &[u8]) -> Option<Line> {
         at: PathBuf::from(OsString::from_vec(unescaped(fields.get(4)?))),
         kind: text(fields.get(dash + 1)?),
         source: text(fields.get(dash + 2)?),
+        options: fields.get(dash + 3).map(|field| text(field)).unwrap_or_default(),
     })
 }
 
@@ -224,8 +229,13 @@ mod tests {
                 .concat();
         assert_eq!(over(&twice, "/srv/pg/data").as_deref(), Some("/dev/loop2"));
         let wal = mount_over(&twice, Path::new("/srv/pg/wal/data"));
-        let expected =
-            Mount { at: "/srv/pg/wal".into(), device: "0:60".into(), kind: "zfs".into(), source: "tank/wal".into() };
+        let expected = Mount {
+            at: "/srv/pg/wal".into(),
+            device: "0:60".into(),
+            kind: "zfs".into(),
+            source: "tank/wal".into(),
+            options: "rw".into(),
+        };
         assert_eq!(wal, Some(expected));
         assert_eq!(mount_over(b"", Path::new("/srv/pg")), None);
     }

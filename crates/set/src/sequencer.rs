@@ -238,6 +238,7 @@ fn next_entry(shared: &Shared, epoch: Epoch, seq: WriteSeq) -> Option<(Bytes, Ve
         assert!(queue.ops.is_empty(), "R5: an operation of more than an entry's size reached the sequencer");
         return None;
     }
+    // Copies the data and calculates its checksums: without the lock, so that new operations come in meanwhile.
     drop(queue);
     Some((builder.finish(), answers))
 }

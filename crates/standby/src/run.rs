@@ -8,6 +8,7 @@ use holdfast_agent::clock;
 use holdfast_agent::listen::Bounded;
 use holdfast_host::lock::lock;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -42,6 +43,16 @@ fn ago(seen: Option<Duration>, unix_ms: Option<u64>, now_unix_ms: u64) -> Option
     seen.or_else(|| Some(Duration::from_millis(now_unix_ms.checked_sub(unix_ms?)?)))
 }
 
+/// Listens for health checks. A standby whose PostgreSQL already serves refreshes it also while it cannot listen, and
+/// tries again.
+async fn listener(listen: SocketAddr, serving: bool) -> Result<Bounded, String> {
+    match TcpListener::bind(listen).await {
+        Ok(listener) => Ok(Bounded::new(listener)),
+        Err(_) if serving => Ok(Bounded::later(listen)),
+        Err(error) => Err(format!("http.listen {listen}: {error}")),
+    }
+}
+
 /// Runs until `stop`, then takes everything down.
 ///
 /// # Errors
@@ -51,12 +62,7 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     let _lock = lock(&config.run_dir, RUN_LOCK)?;
     let listen = config.http.listen;
     let view = standby.view().await?;
-    let listener = match TcpListener::bind(listen).await {
-        Ok(listener) => Bounded::new(listener),
-        // Its PostgreSQL is refreshed all the same.
-        Err(_) if view.serving => Bounded::later(listen),
-        Err(error) => return Err(format!("http.listen {listen}: {error}")),
-    };
+    let listener = listener(listen, view.serving).await?;
     let (looks, seen) = watch::channel(Arc::new(Look { view, at: clock::now() }));
     let serving = tokio::spawn(http::serve(listener, seen));
     // In a task of its own: checks continue while a refresh is under way.
@@ -128,6 +134,27 @@ mod tests {
         assert_eq!(next(true, Some(900), Some(0)), Next::Wait);
         assert_eq!(next(true, Some(900), Some(30)), Next::Refresh);
         assert_eq!(next(true, Some(5), Some(30)), Next::Wait, "a refresh by hand that failed");
+    }
+
+    /// A PostgreSQL that serves is not left to age because another program has the port. A first start is refused.
+    #[tokio::test]
+    async fn a_port_that_is_taken_ends_only_a_standby_that_serves_nothing() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = taken.local_addr().unwrap();
+        let refused = listener(address, false).await.unwrap_err();
+        assert!(refused.starts_with(&format!("http.listen {address}: ")), "{refused}");
+        let mut late = listener(address, true).await.unwrap();
+        drop(taken);
+        let asks = async {
+            loop {
+                match tokio::net::TcpStream::connect(address).await {
+                    Ok(socket) => return socket,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        };
+        let both = async { tokio::join!(axum::serve::Listener::accept(&mut late), asks) };
+        tokio::time::timeout(Duration::from_secs(30), both).await.expect("it listens once it can");
     }
 
     #[test]

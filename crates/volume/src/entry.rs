@@ -318,11 +318,13 @@ impl CheckedOp {
     }
 }
 
-/// Gathers ops into one entry. Data is copied once, by [`EntryBuilder::finish`].
+/// Gathers ops into one entry. Data is looked at once, by [`EntryBuilder::finish`], which copies it and calculates its
+/// checksums: ops are added under the lock of the sequencer's queue, where all writers of a set wait.
 #[derive(Debug)]
 pub struct EntryBuilder {
     epoch: Epoch,
     seq: WriteSeq,
+    /// Without the checksums of their data.
     ops: Vec<(OpHeader, Bytes)>,
     bytes: usize,
 }
@@ -348,8 +350,7 @@ impl EntryBuilder {
             return false;
         }
         self.bytes += OP_HEADER_BYTES + data.len();
-        let data_crc = crc32c::crc32c(&data);
-        self.ops.push((OpHeader { data_crc, ..header }, data));
+        self.ops.push((header, data));
         true
     }
 
@@ -383,7 +384,8 @@ impl EntryBuilder {
         header[28..].copy_from_slice(&crc.to_le_bytes());
         out.put_slice(&header);
         for (op, data) in &self.ops {
-            op.encode(&mut out);
+            let header = OpHeader { data_crc: crc32c::crc32c(data), ..*op };
+            header.encode(&mut out);
             out.put_slice(data);
         }
         out.freeze()

@@ -270,6 +270,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "purged-entry-takes-a-place",
+        bug: "a gateway that stopped on a full disk, where a purge went ahead of what two leaders wrote, finds a sound group damaged",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/journal/src/index.rs",
+            old: "                if self.is_purged(id.index.0) {\n                    return Ok(());\n                }\n",
+            new: "",
+        }],
+        tests: &[file(
+            Layer::Crash,
+            "holdfast-journal",
+            &["--test", "journal"],
+            &["a_purge_that_goes_ahead_of_two_leaders_damages_nothing"],
+        )],
+        smoke: false,
+    },
+    Mutation {
         name: "empty-journal-passes",
         bug: "the journal's files are missing and its lock file is there: the member votes as if it had never voted",
         rule: "R1",

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! ONSET-L1  PostgreSQL is started only if its data directory, its WAL, every tablespace and every link of the data
-//!     directory lie on a file system over the set's devices, by the kernel's table of mounts. `database.allow_off_set`
-//!     names places for tablespaces that may be lost, and for files that PostgreSQL only reads.
+//!     directory lie on a file system over the set's devices, by the kernel's table of mounts. Each device of a Btrfs
+//!     or XFS file system has to be the set's. `database.allow_off_set` names places for tablespaces that may be lost, and for
+//!     files that PostgreSQL only reads.
 //! ONSET-L2  While PostgreSQL runs this is checked again: a tablespace may come later. What is found then is reported
 //!     in log, status, history and metrics. It ends nothing.
 //! ONSET-L3  ONSET-L1 and ONSET-L2 hold also for each device of a ZFS pool that these files lie on (data, log, special,
@@ -139,8 +140,10 @@ impl OffSet {
     fn told(&self, config: &AgentConfig, advice: &str) -> String {
         let link = self.link.as_ref().map_or_else(String::new, |to| format!(" (a link to {})", to.display()));
         let found = match &self.real {
-            Some((real, Some(Mount { at, kind, source, .. }))) => {
-                format!("{} on {} ({kind}, {source})", real.display(), at.display())
+            Some((real, Some(mount))) => {
+                let Mount { at, kind, source, .. } = mount;
+                let further: String = disks::further(mount).map(|option| format!(", {option}")).collect();
+                format!("{} on {} ({kind}, {source}{further})", real.display(), at.display())
             }
             Some((real, None)) => format!("{} on an unknown file system", real.display()),
             None => "nothing there".to_string(),
@@ -156,6 +159,11 @@ impl OffSet {
     fn next(&self, config: &AgentConfig, advice: &str) -> String {
         if !advice.is_empty() {
             return advice.to_string();
+        }
+        if let Some((_, Some(mount))) = &self.real
+            && disks::further(mount).next().is_some()
+        {
+            return "each device of this file system has to be the set's, those for its log and realtime files too: make it anew without devices of the host".into();
         }
         let place = self.place().display();
         match (self.what, config.pool.kind) {
@@ -225,9 +233,10 @@ impl Places<'_> {
     /// Notes a place that is not on the set for certain; says whether it is on the set.
     fn sort(&self, off: OffSet, seen: &mut Seen) -> bool {
         let mount = off.real.as_ref().and_then(|(_, mount)| mount.as_ref());
-        let is_set = |mount: &Mount| {
+        let is_mounted = |mount: &Mount| {
             self.noted.as_ref() == Some(&mount.device) || of_pool(self.config, mount) || self.disks.have(mount)
         };
+        let is_set = |mount: &Mount| is_mounted(mount) && self.disks.have_further(mount);
         match mount {
             Some(mount) if is_set(mount) => return true,
             Some(mount) => match pool_of(mount) {

@@ -559,6 +559,23 @@ async fn an_agent_with_something_to_do_goes_on_without_its_token() {
     assert_eq!(token_of(&config, &Fake::default()).await.unwrap(), None);
 }
 
+/// LISTEN-L3: neither is a disk that takes no history.
+#[tokio::test]
+async fn an_agent_with_something_to_do_goes_on_without_its_history() {
+    let (dir, fake) = (tempfile::tempdir().unwrap(), Fake::default());
+    // A file in the place of a directory: it cannot be made, as on a file system that is read-only.
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    for place in [file.join("dir"), dir.path().join("dir")] {
+        std::fs::create_dir_all(dir.path().join("dir/history.jsonl")).unwrap();
+        fake.world(|world| world.found = Found::default());
+        let refused = history_in(&place, &fake).await.unwrap_err().to_string();
+        assert!(refused.starts_with(&place.display().to_string()), "{refused}");
+        fake.world(|world| world.found.database = true);
+        assert_eq!(history_in(&place, &fake).await.unwrap().lines().count(), 0);
+    }
+}
+
 /// A setting that names a log or a device by mistake is reported, and the file is not read to its end.
 #[test]
 fn a_token_is_read_with_a_bound() {

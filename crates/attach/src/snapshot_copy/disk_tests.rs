@@ -6,8 +6,9 @@ use super::super::serve::serve;
 use super::*;
 use crate::requests::Requests;
 use bytes::BytesMut;
-use holdfast_nbd::SnapshotExport;
+use holdfast_nbd::client::{CommandOut, RequestOut, encode_request};
 use holdfast_nbd::server::{Decoded, Handshake, Negotiated, Question, ReplyQueue, ReplyTo, RequestDecoder, Step};
+use holdfast_nbd::{HeaderStyle, SnapshotExport};
 use std::io::IoSlice;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::sync::atomic::AtomicUsize;
@@ -221,6 +222,45 @@ async fn its_socket_speaks_nbd() {
     expected[1024..3072].fill(9);
     expected[4096..4608].fill(0);
     assert!(bytes == expected);
+}
+
+/// CLIENT-F5.
+#[tokio::test]
+async fn a_client_that_disconnects_and_closes_its_sending_side_is_answered() {
+    let (disk, _, _dir) = disk(&[], 1 << 20);
+    let (mut client, served) = UnixStream::pair().unwrap();
+    let serving = tokio::spawn({
+        let disk = disk.clone();
+        async move { serve(served, &disk).await }
+    });
+    // The shortest handshake: no zeroes as padding, NBD_OPT_EXPORT_NAME.
+    let export = disk.export.to_wire();
+    let (flags, option, len) = (3_u32.to_be_bytes(), 1_u32.to_be_bytes(), (export.len() as u32).to_be_bytes());
+    let asked: [&[u8]; 5] = [&flags, b"IHAVEOPT", &option, &len, export.as_bytes()];
+    client.write_all(&asked.concat()).await.unwrap();
+    client.read_exact(&mut [0; 28]).await.unwrap();
+
+    let all_room = disk.room(u64::MAX).await;
+    let mut sent = BytesMut::new();
+    for cookie in 0..2 {
+        let request = RequestOut { cookie, offset: cookie * 512, len: 512, command: CommandOut::Write { fua: false } };
+        encode_request(&mut sent, HeaderStyle::Simple, &request).unwrap();
+        sent.extend_from_slice(&[8; 512]);
+    }
+    let leave = RequestOut { cookie: 0, offset: 0, len: 0, command: CommandOut::Disconnect };
+    encode_request(&mut sent, HeaderStyle::Simple, &leave).unwrap();
+    client.write_all_buf(&mut sent).await.unwrap();
+    client.shutdown().await.unwrap();
+    // The first request waits for room meanwhile.
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    drop(all_room);
+    let mut answers = Vec::new();
+    tokio::time::timeout(LIMIT, client.read_to_end(&mut answers)).await.expect("in time").unwrap();
+    assert_eq!(answers.len(), 2 * 16, "CLIENT-F5");
+    tokio::time::timeout(LIMIT, serving).await.expect("it ends").unwrap();
+    assert_eq!(read(&disk, 0, 1024).await, vec![8; 1024]);
 }
 
 #[tokio::test]

@@ -1,13 +1,13 @@
 //! NBD server of a snapshot copy's volume, on its Unix socket.
 
 use super::disk::Disk;
-use crate::client::{self, BACKLOG_BYTES_MAX, CLIENTS_MAX, Client, HANDSHAKE_TIMEOUT, grow};
+use crate::client::{self, BACKLOG_BYTES_MAX, CLIENTS_MAX, Client, HANDSHAKE_TIMEOUT, Unread, grow};
 use crate::client_replies::ClientReplies;
 use crate::machine::{Reply, Ticket};
 use crate::outbox::Outbox;
 use bytes::BytesMut;
 use futures_util::FutureExt;
-use holdfast_nbd::server::{Command, Decoded, Negotiated, ReplyTo, Request, RequestDecoder};
+use holdfast_nbd::server::{Command, Decoded, Negotiated, ReplyTo, Request};
 use holdfast_nbd::{Errno, HeaderStyle};
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -105,16 +105,16 @@ async fn requests(
     replies: &Arc<Outbox<ClientReplies>>,
     flows: &Notify,
     negotiated: Negotiated,
-    mut input: BytesMut,
+    input: BytesMut,
 ) -> Result<(), String> {
-    let mut decoder = RequestDecoder::new(negotiated.style, negotiated.allocation);
+    let mut unread = Unread::new(negotiated, input);
     loop {
-        let request = match decoder.next(&mut input).map_err(|error| error.to_string())? {
+        let request = match unread.decoder.next(&mut unread.input).map_err(|error| error.to_string())? {
             Decoded::Request(request) if request.command == Command::Disconnect => return Ok(()),
             Decoded::Request(request) => request,
             Decoded::Need(more) => {
-                grow(&mut input, more);
-                if socket.read_buf(&mut input).await.map_err(|error| error.to_string())? == 0 {
+                grow(&mut unread.input, more);
+                if socket.read_buf(&mut unread.input).await.map_err(|error| error.to_string())? == 0 {
                     return Err("it closed the connection".to_string());
                 }
                 continue;
@@ -144,9 +144,9 @@ async fn requests(
                 disk.room(bytes).await
             }
         };
-        if waited && socket.has_ended() {
-            // CLIENT-F4.
-            return Err("it closed the connection, and what waited for room is dropped".to_string());
+        if waited {
+            // CLIENT-F4, CLIENT-F5.
+            unread.look_for_end(socket)?;
         }
         let (disk, replies) = (disk.clone(), replies.clone());
         tokio::spawn(async move {

@@ -166,19 +166,52 @@ impl RequestDecoder {
         }
     }
 
-    /// Whether a client whose last bytes are these, the read ones first, has sent NBD_CMD_DISC. Takes no request.
+    /// Whether a client whose last bytes are these, the read ones first, has sent NBD_CMD_DISC. Takes no request, and
+    /// needs no memory: payloads are passed over.
     pub fn ends_with_disconnect(&self, read: &[u8], left: &[u8]) -> bool {
-        let mut decoder = self.clone();
-        let mut input = BytesMut::with_capacity(read.len() + left.len());
-        input.extend_from_slice(read);
-        input.extend_from_slice(left);
+        let mut rest = read.chain(left);
+        let (mut kind, mut payload) = match &self.state {
+            State::Header => (None, 0),
+            State::Payload(header) => (Some(header.kind), header.len),
+            State::Skip(header, missing) => (Some(header.kind), *missing),
+        };
         loop {
-            match decoder.next(&mut input) {
-                Ok(Decoded::Request(request)) if request.command == Command::Disconnect => return true,
-                Ok(Decoded::Request(_)) => {}
-                Ok(Decoded::Need(_)) | Err(_) => return false,
+            if (rest.remaining() as u64) < payload {
+                return false;
             }
+            rest.advance(payload as usize);
+            if kind == Some(CMD_DISC) {
+                return true;
+            }
+            let mut raw = [0; REQUEST_EXTENDED_BYTES];
+            let raw = &mut raw[..self.header_bytes()];
+            if rest.remaining() < raw.len() {
+                return false;
+            }
+            rest.copy_to_slice(raw);
+            let Ok(header) = self.parse(raw) else { return false };
+            let Ok(announced) = self.payload_of(header) else { return false };
+            (kind, payload) = (Some(header.kind), announced.unwrap_or(0));
         }
+    }
+
+    fn header_bytes(&self) -> usize {
+        match self.style {
+            HeaderStyle::Extended => REQUEST_EXTENDED_BYTES,
+            HeaderStyle::Simple | HeaderStyle::Structured => REQUEST_BYTES,
+        }
+    }
+
+    /// Length of the payload that a header announces. `None`: it announces none.
+    fn payload_of(&self, header: Header) -> Result<Option<u64>, ProtocolError> {
+        let announced = match self.style {
+            HeaderStyle::Extended => header.flags & CMD_FLAG_PAYLOAD_LEN != 0,
+            HeaderStyle::Simple | HeaderStyle::Structured => header.kind == CMD_WRITE,
+        };
+        if announced && header.len > u64::from(REQUEST_BYTES_MAX) {
+            return Err(ProtocolError::PayloadTooLong { found: header.len });
+        }
+        Ok(announced.then_some(header.len))
     }
 
     /// Takes the next request off `input`.
@@ -189,22 +222,12 @@ impl RequestDecoder {
         loop {
             match &mut self.state {
                 State::Header => {
-                    let bytes = match self.style {
-                        HeaderStyle::Extended => REQUEST_EXTENDED_BYTES,
-                        HeaderStyle::Simple | HeaderStyle::Structured => REQUEST_BYTES,
-                    };
+                    let bytes = self.header_bytes();
                     let Some(raw) = input.get(..bytes) else { return Ok(Decoded::Need(bytes - input.len())) };
                     let header = self.parse(raw)?;
                     input.advance(bytes);
-                    let payload = match self.style {
-                        HeaderStyle::Extended => header.flags & CMD_FLAG_PAYLOAD_LEN != 0,
-                        HeaderStyle::Simple | HeaderStyle::Structured => header.kind == CMD_WRITE,
-                    };
-                    if !payload {
+                    if self.payload_of(header)?.is_none() {
                         return Ok(Decoded::Request(self.request(header, None)));
-                    }
-                    if header.len > u64::from(REQUEST_BYTES_MAX) {
-                        return Err(ProtocolError::PayloadTooLong { found: header.len });
                     }
                     self.state = if header.kind == CMD_WRITE && self.flags_fit(header) {
                         State::Payload(header)

@@ -118,6 +118,11 @@ fn only_a_request_to_disconnect_is_one() {
         assert!(!RequestDecoder::new(style, true).ends_with_disconnect(&write, &[]), "{style:?}: a payload");
         assert!(!RequestDecoder::new(style, true).ends_with_disconnect(b"", b"no request, but as long as one is"));
     }
+    // A payload belongs to its request.
+    let disconnect = [header(HeaderStyle::Extended, CMD_FLAG_PAYLOAD_LEN, CMD_DISC, 8), vec![0; 8]].concat();
+    let decoder = RequestDecoder::new(HeaderStyle::Extended, true);
+    assert!(decoder.ends_with_disconnect(&disconnect, &[]));
+    assert!(!decoder.ends_with_disconnect(&disconnect[..disconnect.len() - 1], &[]));
 }
 
 #[test]

@@ -60,6 +60,15 @@ fn ops_are_found_by_their_header_alone_and_share_the_entry_s_memory() {
     assert!(payload.as_ptr_range().contains(&ops[0].data.as_ptr()), "no copy");
 }
 
+/// Ops are added under the lock of the sequencer's queue, and the entry is finished without it.
+#[test]
+fn checksums_of_data_are_calculated_when_the_entry_is_finished() {
+    let mut entry = EntryBuilder::new(Epoch(1), WriteSeq(1));
+    assert!(entry.try_push(OpKind::Write, VolumeId(1), Lba(0), Sectors(1), data(1, 5)));
+    assert_eq!(entry.ops[0].0.data_crc, 0);
+    assert!(check_op(&entry.finish()[ENTRY_HEADER_BYTES..]).is_ok());
+}
+
 #[test]
 fn an_empty_entry_is_an_entry() {
     let payload = EntryBuilder::new(Epoch(1), WriteSeq(1)).finish();

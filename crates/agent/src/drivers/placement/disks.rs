@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 /// Levels of devices over devices (LVM over RAID over nbd), at most.
 const LEVELS_MAX: usize = 8;
 
+/// Options with which the table of mounts names further devices of an XFS: for its log, and for its realtime files.
+const FURTHER: [&str; 2] = ["logdev=", "rtdev="];
+
 /// Where a device stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
@@ -29,14 +32,35 @@ pub struct Disks<'a> {
 impl Disks<'_> {
     /// Whether all the disks below a mounted file system are devices of this agent's attach.
     pub fn have(&self, mount: &Mount) -> bool {
+        let Some(name) = self.named(mount) else { return false };
+        let devices = if mount.kind == "btrfs" { self.of_btrfs(&name) } else { vec![name] };
+        let mut leaves = Vec::new();
+        !devices.is_empty()
+            && devices.iter().all(|name| self.leaves(name, LEVELS_MAX, &mut leaves))
+            && leaves.iter().all(|leaf| self.stands(leaf) == Stands::OnSet)
+    }
+
+    /// The same for devices that a file system has beside the one that is mounted ([`further`]).
+    pub fn have_further(&self, mount: &Mount) -> bool {
+        further(mount).all(|option| {
+            option.split_once('=').is_some_and(|(_, device)| self.below(Path::new(device)) == Stands::OnSet)
+        })
+    }
+
+    /// The device that the table of mounts names.
+    fn named(&self, mount: &Mount) -> Option<String> {
         let by_number = std::fs::canonicalize(self.sys.join("dev/block").join(&mount.device));
         // A file system over several devices (btrfs) has a number that is no device's.
         let device = by_number.or_else(|_| Path::new(&mount.source).canonicalize());
-        let Some(name) = device.ok().and_then(|path| Some(path.file_name()?.to_str()?.to_string())) else {
-            return false;
-        };
-        let mut leaves = Vec::new();
-        self.leaves(&name, LEVELS_MAX, &mut leaves) && leaves.iter().all(|leaf| self.stands(leaf) == Stands::OnSet)
+        Some(device.ok()?.file_name()?.to_str()?.to_string())
+    }
+
+    /// All devices of the Btrfs file system that has this one; none if the kernel does not show it. Its data may lie on
+    /// any of them, and the table of mounts names only one.
+    fn of_btrfs(&self, one: &str) -> Vec<String> {
+        let mounted = names_in(&self.sys.join("fs/btrfs"));
+        let devices = mounted.iter().map(|system| names_in(&self.sys.join("fs/btrfs").join(system).join("devices")));
+        devices.filter(|names| names.iter().any(|name| name == one)).flatten().collect()
     }
 
     /// Where a device of a pool stands, by its path.
@@ -71,10 +95,7 @@ impl Disks<'_> {
         let whole = of.join("partition").exists().then(|| of.canonicalize().ok()).flatten();
         let lower: Vec<String> = match whole.as_deref().and_then(Path::parent).and_then(Path::file_name) {
             Some(whole) => vec![whole.to_string_lossy().into_owned()],
-            None => {
-                let slaves = std::fs::read_dir(of.join("slaves")).into_iter().flatten();
-                slaves.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
-            }
+            None => names_in(&of.join("slaves")),
         };
         if lower.is_empty() {
             found.push(name.to_string());
@@ -82,4 +103,15 @@ impl Disks<'_> {
         }
         levels > 0 && lower.iter().all(|name| self.leaves(name, levels - 1, found))
     }
+}
+
+/// Options of a mounted file system that name further devices of it.
+pub fn further(mount: &Mount) -> impl Iterator<Item = &str> {
+    mount.options.split(',').filter(|option| FURTHER.iter().any(|name| option.starts_with(name)))
+}
+
+/// Names in a directory, none if it is not there.
+fn names_in(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }

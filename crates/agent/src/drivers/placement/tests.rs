@@ -58,6 +58,19 @@ impl Stage {
         over.iter().for_each(|over| std::fs::create_dir_all(slaves.join(over)).unwrap());
     }
 
+    /// A Btrfs file system over these devices is mounted, beside one of the host's.
+    fn btrfs(&self, devices: &[&str]) {
+        let systems = self.at.join("sys/fs/btrfs");
+        let _ = std::fs::remove_dir_all(&systems);
+        std::fs::create_dir_all(systems.join("features")).unwrap();
+        for (system, devices) in [("6f0a", devices), ("77c1", &["sda"])] {
+            std::fs::create_dir_all(systems.join(system).join("devices")).unwrap();
+            devices
+                .iter()
+                .for_each(|name| std::fs::create_dir(systems.join(system).join("devices").join(name)).unwrap());
+        }
+    }
+
     /// Mounts at a place below the stage; on the root, which is mount 1.
     fn mount(&mut self, device: &str, at: &str, kind: &str, source: &str) {
         let number = self.mounts.len() + 2;
@@ -152,6 +165,59 @@ fn devices_over_devices_are_looked_through_and_all_have_to_be_the_sets() {
     // A device below itself does not make the check endless.
     stage.stands("dm-0", &["dm-0"]);
     assert!(!stage.told().is_empty());
+}
+
+/// Btrfs puts data on all of its devices, and the table of mounts names one.
+#[test]
+fn each_device_of_a_btrfs_file_system_is_the_sets() {
+    let mut stage = Stage::new(PoolKind::None);
+    let named = stage.at.join("nbd0");
+    std::fs::write(&named, "").unwrap();
+    stage.mount("0:40", "set", "btrfs", &named.display().to_string());
+    for (devices, on) in [
+        (&["nbd0"][..], true),
+        (&["nbd0", "loop0"], true),
+        (&["nbd0", "sda"], false),
+        (&["loop7", "nbd0"], false),
+        // The kernel shows no file system with it.
+        (&["loop0"], false),
+        (&[], false),
+    ] {
+        stage.btrfs(devices);
+        assert_eq!(stage.told().is_empty(), on, "{devices:?}: {}", stage.told());
+    }
+    stage.btrfs(&["nbd0", "dm-0"]);
+    stage.stands("dm-0", &["loop0"]);
+    assert_eq!(stage.told(), "");
+    stage.stands("dm-0", &["loop0", "sda"]);
+    assert!(stage.told().contains("(btrfs, "), "{}", stage.told());
+}
+
+/// Without its log an XFS is lost, also one that this agent mounted itself (`pool.options`).
+#[test]
+fn each_device_of_an_xfs_is_the_sets() {
+    let mut stage = Stage::new(PoolKind::Xfs);
+    for noted in [None, Some("43:0".to_string())] {
+        stage.noted = noted;
+        for (further, on) in [
+            (&[("logdev", "loop0")][..], true),
+            (&[("logdev", "sda")], false),
+            (&[("logdev", "nbd0"), ("rtdev", "loop7")], false),
+            (&[], true),
+        ] {
+            let mut options = "rw,noatime".to_string();
+            for (option, device) in further {
+                let path = stage.at.join(device);
+                std::fs::write(&path, "").unwrap();
+                options.push_str(&format!(",{option}={}", path.display()));
+            }
+            let set = stage.at.join("set");
+            stage.mounts = vec![format!("2 1 43:0 / {} rw - xfs /dev/nbd0 {options},noquota", set.display())];
+            let told = stage.told();
+            assert_eq!(told.is_empty(), on, "{options}: {told}");
+            assert!(on || told.contains("(xfs, /dev/nbd0, logdev=") && told.contains("make it anew"), "{told}");
+        }
+    }
 }
 
 /// `zpool import` succeeds, and Debian's own cluster lies at the place of a dataset that is not mounted.

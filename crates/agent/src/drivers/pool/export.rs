@@ -12,7 +12,7 @@ use super::{ASK_LIMIT, is_there, may_be_mounted};
 use crate::config::{AgentConfig, PoolKind};
 use crate::drivers::openers::{named, openers, roots};
 use crate::drivers::placement::{of_pool, scratch};
-use crate::host::NotDone;
+use crate::host::{NotDone, PoolUsers};
 use crate::process::{Ran, ran, run, system};
 use holdfast_host::mounts::{self, Mount, mount_at, mounts_of};
 use holdfast_types::sync::LockExt;
@@ -39,15 +39,18 @@ const BUSY: &str = "busy";
 /// The system's programs and its table of mounts, or those of a test.
 #[derive(Clone, Debug)]
 struct System {
-    /// Directory with the programs, and with the table as the file `mounts`.
+    /// Directory with the programs, and with the table as the file `mounts`. The file `leaving` has names of processes
+    /// that have the pool open and end by themselves, `staying` of others.
     of_test: Option<PathBuf>,
     /// A pool that somebody has open is tried again for this long, while PostgreSQL is stopped.
     busy: Duration,
+    /// See [`LEAVING_LIMIT`].
+    leaving: Duration,
 }
 
 impl System {
     fn of_host() -> Self {
-        Self { of_test: None, busy: BUSY_LIMIT }
+        Self { of_test: None, busy: BUSY_LIMIT, leaving: LEAVING_LIMIT }
     }
 
     fn program(&self, name: &str) -> Command {
@@ -59,6 +62,15 @@ impl System {
             Some(dir) => std::fs::read(dir.join("mounts")).map_err(|error| error.to_string()),
             None => mounts::table(),
         }
+    }
+
+    async fn openers(&self, config: &AgentConfig) -> PoolUsers {
+        let Some(dir) = &self.of_test else { return openers(config).await };
+        let names = |file: &str| -> Vec<String> {
+            let text = std::fs::read_to_string(dir.join(file)).unwrap_or_default();
+            text.lines().map(str::to_string).collect()
+        };
+        PoolUsers { staying: names("staying"), leaving: names("leaving") }
     }
 }
 
@@ -205,8 +217,8 @@ async fn export_by(system: &System, config: &AgentConfig, before: &Before) -> Re
         Ok(()) => let_go(&release, limit, system.busy).await,
         not => not,
     };
-    if matches!(done, Err(NotDone::Refused(_))) && openers(config).await.all_leave() {
-        done = let_go(&release, limit, LEAVING_LIMIT).await;
+    if matches!(done, Err(NotDone::Refused(_))) && system.openers(config).await.all_leave() {
+        done = let_go(&release, limit, system.leaving).await;
     }
     match done {
         Ok(()) => {
@@ -215,7 +227,7 @@ async fn export_by(system: &System, config: &AgentConfig, before: &Before) -> Re
         }
         Err(NotDone::Refused(why)) => {
             mount_again_by(system, before).await;
-            let users = named(&openers(config).await.all());
+            let users = named(&system.openers(config).await.all());
             Err(NotDone::Refused(format!("{what} is in use: {users}: end these, then ask again ({why})")))
         }
         // What did not answer may go on not answering. The datasets stay noted.

@@ -31,7 +31,7 @@ struct Stage {
 impl Stage {
     fn new(mounted: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let system = System { of_test: Some(dir.path().into()), busy: Duration::ZERO };
+        let system = System { of_test: Some(dir.path().into()), busy: Duration::ZERO, leaving: Duration::ZERO };
         let stage = Self { system, config: of_tank(), before: Before::default(), dir };
         std::fs::write(stage.file("mounts"), format!("{ROOT}\n{}\n", mounted.join("\n"))).unwrap();
         stage.program("umount", "grep -v \" $1 \" mounts > new; mv new mounts; echo \"umount $1\" >> did");
@@ -130,6 +130,26 @@ async fn a_start_after_a_failed_export_mounts_what_is_missing() {
     stage.export().await.unwrap_err();
     mount_again_by(&stage.system, &stage.before).await;
     assert_eq!(stage.mounted(), ["/dev/sda1", "tank/pg", "tank/pg/wal"]);
+}
+
+/// An archiver that is at its last segments is waited for. One process that stays is enough not to.
+#[tokio::test]
+async fn a_pool_whose_users_all_end_by_themselves_is_waited_for() {
+    assert_eq!(System::of_host().leaving, LEAVING_LIMIT);
+    let mut stage = Stage::new(&[PG]);
+    let third = "echo >> tries; [ $(wc -l < tries) -ge 3 ] || { echo 'pool is busy' >&2; exit 1; }";
+    stage.program("zpool", &format!("{third}; grep -v tank/pg mounts > new; mv new mounts"));
+    let tries = |stage: &Stage| std::fs::read_to_string(stage.file("tries")).unwrap().lines().count();
+    std::fs::write(stage.file("leaving"), "pgbackrest (pid 12) has /tank/pg/data/pg_wal/1 open\n").unwrap();
+    std::fs::write(stage.file("staying"), "bash (pid 20) works in /tank/pg\n").unwrap();
+    stage.system.leaving = Duration::from_secs(60);
+    let refused = stage.export().await;
+    let named = |why: &str| why.contains("bash (pid 20)") && why.contains("pgbackrest (pid 12)");
+    assert!(matches!(&refused, Err(NotDone::Refused(why)) if named(why)), "{refused:?}");
+    assert_eq!((tries(&stage), stage.mounted().len()), (1, 2));
+    std::fs::remove_file(stage.file("staying")).unwrap();
+    assert_eq!(stage.export().await, Ok(()));
+    assert_eq!((tries(&stage), stage.mounted().len()), (3, 1));
 }
 
 /// With a tmpfs in it the pool could not be unmounted: a switchover would be refused each time.

@@ -1,0 +1,173 @@
+//! Who comes in at a gateway, at attach and at an agent's command line, and what is left of an earlier process: clients
+//! that leave, tokens, directories and files that cannot be read.
+
+use crate::bug::{Edit, Layer, Mutation, file, lib};
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "waiting-request-of-a-closed-client",
+        bug: "a request that waits for a limit is carried out after its client has closed the connection and sent it again on another one: it undoes a later write",
+        rule: "CONN-C7",
+        edits: &[Edit { file: "crates/front/src/conn.rs", old: "        self.look_for_end()?;\n", new: "" }],
+        tests: &[lib(Layer::Unit, "holdfast-front", &["what_waits_in_a_connection_that_was_closed_is_not_begun"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "disconnect-not-looked-for",
+        bug: "a client that sends NBD_CMD_DISC and closes its sending side counts as gone: requests that wait stay unanswered",
+        rule: "CONN-C8",
+        edits: &[Edit {
+            file: "crates/front/src/conn.rs",
+            old: "self.leaves = self.decoder.ends_with_disconnect(&self.input.bytes, &left);",
+            new: "self.leaves = self.input.bytes.len() + left.len() == usize::MAX;",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-front",
+            &["a_client_that_disconnects_and_closes_its_sending_side_is_answered"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "waiting-request-of-a-closed-socket",
+        bug: "a request that waits for room is taken in although the kernel's driver has closed the socket and sent it again on another one",
+        rule: "CLIENT-F4",
+        edits: &[Edit {
+            file: "crates/attach/src/client.rs",
+            old: "return if waited { unread.look_for_end(socket) } else { Ok(()) };",
+            new: "return Ok(());",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["what_waited_for_room_is_not_taken_once_its_client_is_gone"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "device-disconnect-not-looked-for",
+        bug: "a device's client that sends NBD_CMD_DISC and closes its sending side counts as gone: requests that wait for room stay unanswered",
+        rule: "CLIENT-F5",
+        edits: &[Edit {
+            file: "crates/attach/src/client.rs",
+            old: "self.leaves = self.decoder.ends_with_disconnect(&self.input, left);",
+            new: "self.leaves = self.input.len() + left.len() == usize::MAX;",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-attach",
+            &["a_client_that_disconnects_and_closes_its_sending_side_is_answered"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "look-without-a-bound",
+        bug: "the look at what a client left behind takes as much memory as the client likes",
+        rule: "CONN-C8",
+        edits: &[Edit {
+            file: "crates/host/src/sockets.rs",
+            old: "vec![0; count.min(most)]",
+            new: "vec![0; count.max(most.min(count))]",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-host", &["a_look_at_what_a_client_left_is_bounded"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "unread-lease-is-none",
+        bug: "the lease of an earlier process that cannot be read counts as none: the kernel's devices that wait for it are disconnected",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/attach/src/lease_file.rs",
+            old: "            Err(error) if error.kind() == io::ErrorKind::NotFound => None,\n",
+            new: "            Err(_) => None,\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["a_lease_that_cannot_be_read_ends_the_start"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "device-of-unknown-size-is-none",
+        bug: "a kernel device whose size cannot be read counts as none: what an earlier process left is not found",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/attach/src/device/driver.rs",
+            old: "let Some(text) = shown(path.clone(), |path| std::fs::read_to_string(path))? else { return Ok(None) };",
+            new: "let Ok(Some(text)) = shown(path.clone(), |path| std::fs::read_to_string(path)) else { return Ok(None) };",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["a_device_of_unknown_size_is_not_none"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "unread-tenure-is-none",
+        bug: "the folder of a pair's tenure that cannot be looked at counts as missing: the tenure is begun a second time",
+        rule: "PAIR-P2",
+        edits: &[Edit {
+            file: "crates/pair/src/lib.rs",
+            old: "        Err(error) => Some(format!(\"or {} cannot be looked at: {error}\", tenure.display())),",
+            new: "        Err(_) => None,",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-pair", &["a_tenure_that_cannot_be_looked_at_may_have_been_before"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "any-token-opens-a-snapshot",
+        bug: "a snapshot can be read with any token",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/set/src/set_key.rs",
+            old: "held.keys.values().any(|key| key.snapshot_token(self.set, made_by) == token)",
+            new: "held.keys.values().any(|key| key.snapshot_token(self.set, made_by) == token || token.0 > 0)",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-set",
+            &["a_snapshot_token_outlives_a_change_of_the_data_key_and_not_the_key"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "panic-of-a-start-is-lost",
+        bug: "a panic in the start of a set ends the task and nothing else: the set never starts, and nobody learns of it",
+        rule: "R11",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/starts.rs",
+            old: "            pass_panic_on((&mut earlier.task).await);\n",
+            new: "",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-gateway",
+            &["a_panic_of_a_start_reaches_the_task_that_begins_the_next_one"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "two-gateways-in-a-directory",
+        bug: "a second gateway starts in the data directory of a first one that belongs to no cluster yet",
+        rule: "R2",
+        edits: &[Edit {
+            file: "crates/holdfast/src/serve.rs",
+            old: "lock(data_dir, LOCK).map_err(|why| {",
+            new: "lock(data_dir, &format!(\"{LOCK}{:?}\", std::time::Instant::now())).map_err(|why| {",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast",
+            &["--bin", "holdfast"],
+            &["a_data_directory_has_one_gateway_before_it_is_adopted_too"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "token-to-whoever-listens",
+        bug: "the agents' token is sent to whoever listens at the default address",
+        rule: "HEALTH-H2",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/agent/ask.rs",
+            old: "if token.is_some() && !agents.named && !is_peer(agents, address).await {",
+            new: "if token.is_some() && agents.agent.is_empty() && !is_peer(agents, address).await {",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast",
+            &["--bin", "holdfast"],
+            &["a_token_goes_only_to_an_address_that_was_named"],
+        )],
+        smoke: false,
+    },
+];
