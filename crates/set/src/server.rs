@@ -38,6 +38,7 @@ mod expiry;
 mod follow;
 mod grants;
 mod hold;
+mod uses;
 mod volumes;
 
 pub use connection::Connection;
@@ -46,6 +47,7 @@ use expiry::Expiry;
 use grants::Grants;
 
 pub use hold::HeldOff;
+use uses::Uses;
 pub use volumes::{InUse, VolumeHeld, VolumeUse};
 
 /// How long a control entry (grant, release, renewal) may take before its outcome counts as unknown.
@@ -180,7 +182,7 @@ pub struct SetServer {
     served: Mutex<Epoch>,
     serving: Mutex<Option<Arc<Serving>>>,
     grants: Grants,
-    uses: Mutex<volumes::Uses>,
+    uses: Mutex<Uses>,
     given_up: Mutex<GivenUp>,
     stop: CancellationToken,
 }
