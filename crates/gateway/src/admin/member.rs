@@ -231,7 +231,7 @@ impl AdminDoor {
         self.not_in_a_pair()?;
         self.led_cluster()?;
         let join = move |door: Self, adopted, term| async move { door.join_alone(request, &adopted, term).await };
-        self.alone(&self.node.changing_members, join).await
+        self.alone(&self.node.turns.members, join).await
     }
 
     async fn join_alone(
@@ -294,7 +294,7 @@ impl AdminDoor {
     pub(super) async fn create_set(&self, request: v1::CreateSetRequest) -> Result<v1::CreateSetReply, Refusal> {
         self.led_cluster()?;
         let create = move |door: Self, adopted, term| async move { door.create_alone(request, &adopted, term).await };
-        self.alone(&self.node.changing_sets, create).await
+        self.alone(&self.node.turns.sets, create).await
     }
 
     /// Skips numbers whose place in the store is taken, for example by the tombstone of a set that was deleted before a
