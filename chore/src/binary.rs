@@ -108,7 +108,7 @@ pub fn unsaid(command: &mut Command) {
         command.env_remove(name);
     }
     // Only this program reports to the one that started it.
-    command.env_remove(crate::report::FILE);
+    command.env_remove(say::REPORT);
 }
 
 /// Whether cargo sets this variable for the program that it runs, and users do not.

@@ -1,7 +1,5 @@
 //! The output of a chore: steps with a time stamp, notes below them, and one closing count.
 
-use crate::report::Report;
-use crate::times::Times;
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -9,6 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Environment variable with the start of the run in Unix milliseconds, for a program that is a part of the run.
 pub const BEGUN: &str = "HOLDFAST_CHORE_BEGUN";
+
+/// Environment variable with the path of a file, for a program that is a part of the run: it writes its result there
+/// (`report`) and does not print the closing lines.
+pub const REPORT: &str = "HOLDFAST_CHORE_REPORT";
 
 /// Start of the run in Unix milliseconds: the first step of this program, or of the program that started it.
 pub fn begun_unix_ms() -> u64 {
@@ -77,9 +79,6 @@ pub fn line(text: impl AsRef<str>) {
     let _ = out.flush();
 }
 
-/// How many failures are repeated at the end, and how many characters of each.
-const AGAIN: (usize, usize) = (20, 600);
-
 /// Failures so far, as they were printed.
 static FAILINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -91,26 +90,6 @@ pub fn failing(text: impl Into<String>) {
 /// Failures so far, in order.
 pub fn failings() -> Vec<String> {
     FAILINGS.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-/// The lines that repeat the failures.
-fn again(failings: &[String]) -> Vec<String> {
-    let (most, longest) = AGAIN;
-    let mut lines: Vec<String> = failings
-        .iter()
-        .take(most)
-        .map(|text| match text.char_indices().nth(longest) {
-            Some((end, _)) => format!("        {} ...", &text[..end]),
-            None => format!("        {text}"),
-        })
-        .collect();
-    if failings.len() > most {
-        lines.push(format!("        ... and {} more lines of failures above", failings.len() - most));
-    }
-    if !lines.is_empty() {
-        lines.insert(0, "What failed:".into());
-    }
-    lines
 }
 
 /// A check failed, and its message was printed already.
@@ -165,32 +144,6 @@ impl Count {
         self.failed += other.failed;
         self.skipped += other.skipped;
     }
-
-    /// Repeats the failures, prints the closing line, and turns a failure into an error.
-    ///
-    /// # Errors
-    /// [`Failed`] when anything failed.
-    pub fn close(self) -> anyhow::Result<()> {
-        self.close_after(None)
-    }
-
-    /// Like [`Count::close`], with the time table before it. A program that another one runs writes a report instead.
-    ///
-    /// # Errors
-    /// [`Failed`] when anything failed.
-    pub fn close_after(self, times: Option<&Times>) -> anyhow::Result<()> {
-        let failings = failings();
-        let singles = times.map(Times::singles).unwrap_or_default();
-        let report = Report { count: self, singles, failings };
-        if !report.hand_over()? {
-            times.iter().for_each(|times| times.say());
-            if self.failed > 0 {
-                again(&report.failings).iter().for_each(line);
-            }
-            line(self.to_string());
-        }
-        if self.failed == 0 { Ok(()) } else { Err(Failed.into()) }
-    }
 }
 
 impl std::fmt::Display for Count {
@@ -219,17 +172,6 @@ pub fn counted(text: &str) -> Count {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_failed_is_said_again_within_bounds() {
-        assert!(again(&[]).is_empty());
-        assert_eq!(again(&["FAILED stores: why".into()]), ["What failed:", "        FAILED stores: why"]);
-        let (most, longest) = AGAIN;
-        let lines = again(&vec!["ü".repeat(longest + 1); most + 2]);
-        assert_eq!(lines.len(), most + 2, "the heading, the repeated failures, the number of the others");
-        assert_eq!(lines[1], format!("        {} ...", "ü".repeat(longest)));
-        assert_eq!(lines[most + 1], "        ... and 2 more lines of failures above");
-    }
 
     #[test]
     fn what_a_thread_says_is_kept_for_it_alone() {

@@ -1,12 +1,13 @@
 //! Installs missing programs: Debian packages by apt, a real S3 server by the Go tool chain.
 
-use crate::cmd::{Cmd, cmd, on_path};
+use crate::cmd::{cmd, on_path};
 use crate::say;
 use anyhow::{Context, Result};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
+mod apt;
 mod go;
+pub use apt::is_root;
 pub use go::find as find_go;
 
 /// A Debian package, and the program or file that shows that it is installed, by whichever means.
@@ -83,46 +84,6 @@ fn is_there(package: &Package) -> bool {
     on_path(mark) || ["/usr/sbin", "/sbin"].iter().any(|dir| Path::new(dir).join(mark).is_file())
 }
 
-/// How long to wait for another apt: a machine that has just started often updates itself.
-const APT_LIMIT: Duration = Duration::from_secs(300);
-
-/// Pause between two attempts meanwhile.
-const APT_PAUSE: Duration = Duration::from_secs(2);
-
-fn apt() -> Cmd {
-    let wait = format!("DPkg::Lock::Timeout={}", APT_LIMIT.as_secs());
-    // The code below looks for apt's message about a lock.
-    let apt = cmd("apt-get").env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C.UTF-8");
-    apt.args(["-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", &wait])
-}
-
-fn apt_update() -> Result<()> {
-    once_unlocked(APT_LIMIT, APT_PAUSE, || apt().arg("update").run().context("apt-get update"))
-}
-
-/// Repeats the command while another process holds the lock of apt's lists: apt has an option that waits for dpkg's
-/// lock, and none for this one.
-fn once_unlocked(limit: Duration, pause: Duration, mut run: impl FnMut() -> Result<()>) -> Result<()> {
-    let begun = Instant::now();
-    let mut said = false;
-    loop {
-        match run() {
-            Err(error) if format!("{error:#}").contains("Could not get lock") && begun.elapsed() < limit => {
-                if !said {
-                    say::note(format!("another apt is running; waiting at most {} s for it", limit.as_secs()));
-                    said = true;
-                }
-                std::thread::sleep(pause);
-            }
-            result => return result,
-        }
-    }
-}
-
-fn apt_install(names: &[&str]) -> Result<()> {
-    apt().args(["install", "--no-install-recommends", "--no-upgrade"]).args(names).run()
-}
-
 fn packages(what: For) -> Result<()> {
     let failover = if what == For::Demo { &[] } else { FAILOVER };
     let wanted = DEMO.iter().chain(failover).chain(if what == For::Tests { TESTS } else { &[] });
@@ -139,8 +100,8 @@ fn packages(what: For) -> Result<()> {
     anyhow::ensure!(on_path("apt-get"), "this machine has no apt-get; {by_hand} (the names are Debian's)");
     anyhow::ensure!(is_root(), "only root can install packages; run this as root, or {by_hand}");
     say::step(format!("apt-get install {}", names.join(" ")));
-    apt_update()?;
-    apt_install(&names).with_context(|| by_hand.clone())?;
+    apt::update()?;
+    apt::install(&names).with_context(|| by_hand.clone())?;
     let still: Vec<&str> = missing.iter().filter(|p| !is_there(p)).map(|p| p.shown_by).collect();
     anyhow::ensure!(still.is_empty(), "apt-get succeeded, but these were not found: {}", still.join(", "));
     say::note("installed");
@@ -174,11 +135,6 @@ pub fn versitygw() {
     }
 }
 
-/// Whether we are root: only root can mount, make loop devices and become the user postgres.
-pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
 /// Fails early, with the reason, if a chore needs root and we are not.
 ///
 /// # Errors
@@ -195,27 +151,4 @@ pub fn must_be_able_to_mount() -> Result<()> {
         );
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_apt_is_waited_for_and_nothing_else_is() {
-        let run = |limit: u64, answers: &[&'static str]| {
-            let mut left = answers.iter();
-            let answer = || match left.next() {
-                Some(why) => Err(anyhow::anyhow!("E: {why}").context("apt-get update")),
-                None => Ok(()),
-            };
-            let limit = Duration::from_secs(limit);
-            let (result, said) = say::held(|| once_unlocked(limit, Duration::ZERO, answer));
-            (result.map_err(|error| format!("{error:#}")), said.len())
-        };
-        const LOCKED: &str = "Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)";
-        assert_eq!(run(60, &[LOCKED, LOCKED]), (Ok(()), 1), "said once");
-        assert_eq!(run(60, &["no space left"]), (Err("apt-get update: E: no space left".into()), 0));
-        assert_eq!(run(0, &[LOCKED]), (Err(format!("apt-get update: E: {LOCKED}")), 0));
-    }
 }

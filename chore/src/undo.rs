@@ -8,7 +8,8 @@
 //! ```
 //! A signal handler cannot catch SIGKILL and needs `unsafe` or a runtime. A closing pipe needs neither.
 
-use crate::{cmd, process};
+use crate::cmd;
+use crate::process::{Signal, is_zombie, kill_group, signal, start_of, wait_until};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -50,19 +51,19 @@ impl Undo {
     fn run(&self) {
         match self {
             Undo::Kill { pid, start } => {
-                let same = || process::start_of(*pid) == Some(*start) && !process::is_zombie(*pid);
+                let same = || start_of(*pid) == Some(*start) && !is_zombie(*pid);
                 if same() {
-                    process::signal(*pid, process::Signal::TERM);
-                    if !process::wait_until(Duration::from_secs(5), || !same()) && same() {
-                        process::signal(*pid, process::Signal::KILL);
+                    signal(*pid, Signal::TERM);
+                    if !wait_until(Duration::from_secs(5), || !same()) && same() {
+                        signal(*pid, Signal::KILL);
                     }
                 }
             }
             Undo::KillGroup { pid, start } => {
                 Undo::Kill { pid: *pid, start: *start }.run();
                 // When all processes of a group have ended, another process may lead a new group with the same number.
-                if process::start_of(*pid).is_none_or(|now| now == *start) {
-                    process::kill_group(*pid);
+                if start_of(*pid).is_none_or(|now| now == *start) {
+                    kill_group(*pid);
                 }
             }
             Undo::Umount(path) => {

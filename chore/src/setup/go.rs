@@ -1,7 +1,7 @@
 //! A Go tool chain: the S3 server of the tests and the judge of histories are built with it. The one on the PATH, else one that the distribution has
 //! beside its default, else the one that Go's own module proxy hands out, in a folder of its own and on nobody's PATH.
 
-use super::{apt_install, apt_update, is_root};
+use super::apt::{self, is_root};
 use crate::cmd::{cmd, on_path};
 use crate::say;
 use anyhow::{Context, Result};
@@ -49,12 +49,12 @@ pub fn find_or_install() -> Result<PathBuf> {
     let found = on_path_minor().err().unwrap_or_default();
     let lacks = format!("found {found}, expected Go {LEAST} or later");
     anyhow::ensure!(on_path("apt-get") && is_root(), "{lacks}");
-    apt_update().with_context(|| lacks.clone())?;
+    apt::update().with_context(|| lacks.clone())?;
     let names = cmd("apt-cache").args(["pkgnames", "golang-1."]).out().with_context(|| lacks.clone())?;
     if let Some(minor) = newest(&names, "golang-1.", "-go") {
         let package = format!("golang-1.{minor}-go");
         say::step(format!("apt-get install {package} ({lacks})"));
-        apt_install(&[package.as_str()])?;
+        apt::install(&[package.as_str()])?;
         return Ok(apt_path(minor));
     }
     say::step(format!("Go {VERSION} from Go's module proxy ({lacks}, and apt has none)"));
@@ -84,7 +84,7 @@ fn fetch() -> Result<PathBuf> {
         .with_context(|| format!("found a processor of kind {here}, expected x86_64 or aarch64"))?;
     let missing: Vec<&str> = ["curl", "unzip"].into_iter().filter(|program| !on_path(program)).collect();
     if !missing.is_empty() {
-        apt_install(&[&missing[..], &["ca-certificates"]].concat())?;
+        apt::install(&[&missing[..], &["ca-certificates"]].concat())?;
     }
     let module = format!("golang.org/toolchain@v0.0.1-go{VERSION}.linux-{arch}");
     let url = format!("{}/{}.zip", proxy(std::env::var("GOPROXY").ok()), module.replace('@', "/@v/"));

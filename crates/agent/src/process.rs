@@ -6,6 +6,7 @@ mod postgres;
 mod server;
 mod table;
 
+pub use output::SAID_BYTES_MAX;
 pub use postgres::{
     is_elsewhere, kill_postgres, look_for_postgres, of_postgres, postgres_gone, postgres_runs, postmaster, unlooked,
 };
@@ -13,7 +14,7 @@ pub use server::Server;
 pub use table::{Looked, of_mark, of_name, signal};
 
 use holdfast_types::sync::LockExt;
-use output::Said;
+use output::{AFTERWORDS, Said};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::io;
@@ -22,13 +23,6 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
-
-/// Maximum number of bytes kept of a program's output.
-pub const SAID_BYTES_MAX: usize = 16 << 10;
-
-/// After a program's end, its output is read for this long: a program left in the background may keep the pipe open for
-/// ever. Data that is in the pipe by then is read in any case.
-const AFTERWORDS: Duration = Duration::from_millis(100);
 
 /// Killed programs that still exist, by their whole command line, with the time of the kill: they hang in the kernel
 /// while a device does not answer.

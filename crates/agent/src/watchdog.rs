@@ -33,11 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Time between two looks. Below a second: the guard computes with its nanoseconds.
-const LOOK_PAUSE: Duration = Duration::from_millis(100);
-const _: () = assert!(LOOK_PAUSE.as_secs() == 0);
-
-/// The same while the machine's watchdog counts down and is not fed.
+/// Time between two looks while the machine's watchdog counts down and is not fed.
 const URGENT_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long the helper may take to open the machine's watchdog. The helper is started within a second if it is not

@@ -4,6 +4,7 @@ use super::*;
 use crate::machine::{Bounds, Grant, Lane, Machine, Moment, Phase, Reply, VolumeFacts};
 use holdfast_types::{Epoch, Name, RequestId, Token};
 use std::time::Instant;
+use tokio::task::JoinHandle;
 
 const SECTOR: usize = 512;
 const REQUESTS: usize = 3;
@@ -30,11 +31,25 @@ fn shared() -> Arc<Shared> {
     shared
 }
 
-fn begin(shared: &Arc<Shared>) -> UnixStream {
+/// A client's socket, and the task that serves it.
+fn served(shared: &Arc<Shared>) -> (UnixStream, JoinHandle<()>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
-    tokio::spawn(transmit(theirs, 0, shared.clone(), negotiated, BytesMut::new()));
-    ours
+    (ours, tokio::spawn(transmit(theirs, 0, shared.clone(), negotiated, BytesMut::new())))
+}
+
+fn begin(shared: &Arc<Shared>) -> UnixStream {
+    served(shared).0
+}
+
+/// A client that has sent one request more than there is room for, and one more behind it that is not even decoded.
+async fn served_full(shared: &Arc<Shared>) -> (UnixStream, JoinHandle<()>) {
+    let (mut socket, serving) = served(shared);
+    for cookie in 0..REQUESTS as u64 + 2 {
+        socket.write_all(&write(cookie, cookie * SECTOR as u64)).await.unwrap();
+    }
+    until("the queue is full", || shared.look(Machine::unanswered) == REQUESTS).await;
+    (socket, serving)
 }
 
 /// A write of one sector, as bytes on the wire.
@@ -195,16 +210,8 @@ async fn a_writer_that_waits_for_its_client_does_not_wake_itself() {
 /// another one.
 #[tokio::test]
 async fn what_waited_for_room_is_not_taken_once_its_client_is_gone() {
-    let (ours, theirs) = UnixStream::pair().unwrap();
     let shared = shared();
-    let negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
-    let serving = tokio::spawn(transmit(theirs, 0, shared.clone(), negotiated, BytesMut::new()));
-    let mut socket = ours;
-    // One more than there is room for, and one more behind it that is not even decoded.
-    for cookie in 0..REQUESTS as u64 + 2 {
-        socket.write_all(&write(cookie, cookie * SECTOR as u64)).await.unwrap();
-    }
-    until("the queue is full", || shared.look(Machine::unanswered) == REQUESTS).await;
+    let (socket, serving) = served_full(&shared).await;
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -229,13 +236,7 @@ async fn what_waited_for_room_is_not_taken_once_its_client_is_gone() {
 #[tokio::test]
 async fn a_client_that_is_gone_is_not_waited_for_until_there_is_room() {
     let shared = shared();
-    let (mut socket, theirs) = UnixStream::pair().unwrap();
-    let negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
-    let serving = tokio::spawn(transmit(theirs, 0, shared.clone(), negotiated, BytesMut::new()));
-    for cookie in 0..REQUESTS as u64 + 2 {
-        socket.write_all(&write(cookie, cookie * SECTOR as u64)).await.unwrap();
-    }
-    until("the queue is full", || shared.look(Machine::unanswered) == REQUESTS).await;
+    let (socket, serving) = served_full(&shared).await;
     drop(socket);
     tokio::time::timeout(LIMIT, serving).await.expect("the end is seen").unwrap();
     assert_eq!(shared.look(Machine::unanswered), REQUESTS, "CLIENT-F2: what was taken is carried out");
@@ -272,13 +273,7 @@ async fn a_client_that_disconnects_and_closes_its_sending_side_is_answered() {
 #[tokio::test]
 async fn a_client_that_closes_its_sending_side_is_gone() {
     let shared = shared();
-    let (mut socket, theirs) = UnixStream::pair().unwrap();
-    let negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
-    let serving = tokio::spawn(transmit(theirs, 0, shared.clone(), negotiated, BytesMut::new()));
-    for cookie in 0..REQUESTS as u64 + 2 {
-        socket.write_all(&write(cookie, cookie * SECTOR as u64)).await.unwrap();
-    }
-    until("the queue is full", || shared.look(Machine::unanswered) == REQUESTS).await;
+    let (mut socket, serving) = served_full(&shared).await;
     socket.shutdown().await.unwrap();
     tokio::time::timeout(LIMIT, serving).await.expect("the end is seen").unwrap();
     assert_eq!(shared.look(Machine::unanswered), REQUESTS, "CLIENT-F2");

@@ -27,29 +27,29 @@
 //!     leaves more behind than that, and NBD_CMD_DISC at the end of it, counts as gone.
 
 use super::budget::{Charge, Ledger, Place};
-use super::device::{Device, DeviceError, Extent, ReadPart};
+use super::device::{Device, DeviceError, ReadPart};
 use super::input::Input;
 use super::limits::FrontLimits;
 use super::measure::{Kind, Measures};
 use super::parked::{AGAIN_MAX, PARKED_MAX, Parked};
 use super::steps::in_steps;
+use export::{Export, extents_most};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use holdfast_nbd::server::{
-    Command, Decoded, EXTENTS_PER_REPLY_MAX, Negotiated, ProtocolError, ReplyQueue, ReplyTo, Request, RequestDecoder,
-};
-use holdfast_nbd::{Errno, HeaderStyle};
-use holdfast_types::SECTOR_BYTES;
+use holdfast_nbd::Errno;
+use holdfast_nbd::server::{Command, Negotiated, ProtocolError, ReplyQueue, ReplyTo, Request};
+use incoming::{Held, Incoming, Intake, Next};
 use running::{Asked, Finished, Outcome, Running, Work};
+use signals::Signals;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::time::{Instant as At, Interval, MissedTickBehavior, Sleep};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant as At, Sleep};
+use tokio_util::sync::CancellationToken;
 use traffic::Traffic;
 
 /// Maximum number of pieces of one vectored write.
@@ -58,8 +58,6 @@ const SLICES_MAX: usize = 64;
 const FLUSH_BYTES: usize = 256 << 10;
 /// Requests that are begun before other tasks get their turn: small ones that complete at once could go on for long.
 const TURN_REQUESTS: usize = 1024;
-/// Memory of an extent in the device's answer, and on the wire.
-const EXTENT_BYTES: usize = size_of::<Extent>();
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -101,24 +99,6 @@ pub(super) struct Served {
     pub(super) draining: CancellationToken,
 }
 
-/// A request that is decoded but not begun yet.
-struct Held {
-    request: Request,
-    cost: u64,
-    /// Charged: the request waits for its place. `None`: it waits for its charge.
-    charge: Option<Charge>,
-}
-
-/// What the reader of the buffer needs next.
-enum Intake {
-    /// More bytes are needed.
-    Hungry,
-    /// Something else must happen first: a request must end, or bytes must be returned.
-    Blocked,
-    /// The client sent NBD_CMD_DISC.
-    Over,
-}
-
 /// Reads that no gateway could answer, and their retries (CONN-C5).
 struct Retries {
     parked: Parked<At, Asked>,
@@ -130,35 +110,20 @@ struct Retries {
 
 pub(super) struct Connection<'a, S> {
     socket: &'a mut S,
-    input: Input,
-    decoder: RequestDecoder,
-    held: Option<Held>,
-    /// The charge of the payload that is being received.
-    awaited: Option<Charge>,
-    open: bool,
-    /// Whether a request waits, so that nothing is read (CONN-C7).
-    waits: bool,
     /// [`left_by_client`](crate::left_by_client).
     left: fn(&S) -> Option<Vec<u8>>,
-    /// NBD_CMD_DISC lies behind the requests that wait (CONN-C8).
-    leaves: bool,
+    incoming: Incoming,
     running: FuturesUnordered<Running>,
     retries: Retries,
     replies: ReplyQueue,
     ledger: Ledger,
-    served: Served,
-    closing: [Pin<Box<WaitForCancellationFutureOwned>>; 2],
-    /// `None` once the drain has begun.
-    leaving: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    style: HeaderStyle,
-    /// Size of the device when it was last asked for.
-    size: u64,
+    export: Export,
+    signals: Signals,
     requests_max: usize,
     /// Requests that were begun in this turn.
     turn: usize,
     measures: &'a Measures,
     traffic: Traffic,
-    ticks: Interval,
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
@@ -172,38 +137,25 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         measures: &'a Measures,
         left: fn(&S) -> Option<Vec<u8>>,
     ) -> Self {
-        let Negotiated { style, allocation } = served.negotiated;
-        let mut ticks =
-            tokio::time::interval_at(tokio::time::Instant::now() + limits.stall_timeout, limits.stall_timeout);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let Served { device, read_only, negotiated, closed, draining } = served;
         Self {
             socket,
-            input,
-            decoder: RequestDecoder::new(style, allocation),
-            held: None,
-            awaited: None,
-            open: true,
-            waits: false,
             left,
-            leaves: false,
+            incoming: Incoming::new(input, negotiated),
             running: FuturesUnordered::new(),
             retries: Retries {
                 parked: Parked::new(limits.unreadable_pause),
                 running: 0,
                 alarm: Box::pin(tokio::time::sleep_until(At::now())),
             },
-            replies: ReplyQueue::new(style),
+            replies: ReplyQueue::new(negotiated.style),
             ledger,
-            closing: served.closed.clone().map(|token| Box::pin(token.cancelled_owned())),
-            leaving: Some(Box::pin(served.draining.clone().cancelled_owned())),
-            size: served.device.size(),
-            served,
-            style,
+            export: Export::new(device, read_only, negotiated.style),
+            signals: Signals::new(closed, draining),
             requests_max: limits.connection_requests,
             turn: 0,
             measures,
-            traffic: Traffic::default(),
-            ticks,
+            traffic: Traffic::new(limits.stall_timeout),
         }
     }
 
@@ -216,28 +168,21 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         .await
     }
 
-    fn is_closed(&self) -> bool {
-        self.served.closed.iter().any(CancellationToken::is_cancelled)
-    }
-
     /// Does all that can be done now. `Ok`: `cx` is woken when there is more to do.
     fn poll(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
-        if self.closing.iter_mut().any(|closing| closing.as_mut().poll(cx).is_ready()) {
+        if self.signals.poll_closed(cx) {
             return Err(End::Closed);
         }
-        if self.leaving.as_mut().is_some_and(|leaving| leaving.as_mut().poll(cx).is_ready()) {
+        if self.signals.poll_drain(cx) {
             holdfast_reached::reached!("conn: the set moves while a client is connected");
-            self.leaving = None;
-            self.open = false;
+            self.incoming.close();
         }
         // Each end of an operation, and each tick, leads here.
         self.look_for_end()?;
-        while self.ticks.poll_tick(cx).is_ready() {
             let queued = self.queued();
-            if self.traffic.stalls(self.awaited.is_some(), queued) {
+        if self.traffic.poll_stalls(cx, self.incoming.awaits_payload(), queued) {
                 return Err(End::Stalled);
             }
-        }
         self.turn = 0;
         loop {
             self.work(cx)?;
@@ -249,13 +194,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     /// CONN-C7, CONN-C8. Costs a system call only while a request waits.
     fn look_for_end(&mut self) -> Result<(), End> {
-        if !self.waits || self.leaves {
+        if !self.incoming.may_end_unseen() {
             return Ok(());
         }
         let Some(left) = (self.left)(self.socket) else { return Ok(()) };
-        self.leaves = self.decoder.ends_with_disconnect(&self.input.bytes, &left);
-        holdfast_reached::reached!("conn: a client left while its request waits", !self.leaves);
-        if self.leaves { Ok(()) } else { Err(End::Gone) }
+        let leaves = self.incoming.ends_behind(&left);
+        holdfast_reached::reached!("conn: a client left while its request waits", !leaves);
+        if leaves { Ok(()) } else { Err(End::Gone) }
     }
 
     /// Begins a parked read whose pause is over, and returns whether it did. `cx` is woken for the next.
@@ -273,7 +218,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 return Ok(false);
             }
             let Some((asked, tries)) = self.retries.parked.due(next) else { return Ok(false) };
-            if self.is_closed() {
+            if self.signals.is_closed() {
                 return Err(End::Closed);
             }
             let Some(place) = self.ledger.try_place(self.running.len()) else {
@@ -285,7 +230,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 continue;
             };
             self.retries.running += 1;
-            let work = Work::Read(self.served.device.clone().read(asked.to.offset, asked.len as u32));
+            let work = Work::Read(self.export.device.clone().read(asked.to.offset, asked.len as u32));
             self.run(Running { asked, tries, charge, _place: place, work }, cx)?;
             return Ok(true);
         }
@@ -296,18 +241,18 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             while let Poll::Ready(Some(finished)) = self.running.poll_next_unpin(cx) {
                 self.finish(finished)?;
             }
-            let intake = if self.open { self.take_in(cx)? } else { Intake::Over };
-            self.waits = matches!(intake, Intake::Blocked);
+            let intake = if self.incoming.is_open() { self.take_in(cx)? } else { Intake::Over };
+            self.incoming.waits = matches!(intake, Intake::Blocked);
             let before = self.traffic.sent;
             self.flush(cx)?;
             match intake {
                 Intake::Over if self.running.is_empty() && self.replies.is_empty() => {
-                    return Err(if self.leaving.is_none() { End::Drained } else { End::Left });
+                    return Err(if self.signals.is_drained() { End::Drained } else { End::Left });
                 }
                 // Sending has returned bytes.
                 Intake::Blocked if self.traffic.sent > before => {}
                 Intake::Over | Intake::Blocked => return Ok(()),
-                Intake::Hungry => match self.receive(cx) {
+                Intake::Hungry => match self.incoming.receive(self.socket, cx) {
                     Poll::Ready(Ok(0)) => return Err(End::Gone),
                     Poll::Ready(Ok(more)) => self.traffic.received += more as u64,
                     Poll::Ready(Err(error)) => return Err(error.into()),
@@ -315,10 +260,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 },
             }
         }
-    }
-
-    fn receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        pin!(self.socket.read_buf(&mut self.input.bytes)).poll(cx)
     }
 
     /// Bytes of all replies encoded so far.
@@ -342,26 +283,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 cx.waker().wake_by_ref();
                 return Ok(Intake::Blocked);
             }
-            let Held { request, cost, charge } = match self.held.take() {
-                Some(held) => held,
-                None => match self.decoder.next(&mut self.input.bytes)? {
-                    Decoded::Request(request) => {
-                        let (request, cost) = self.price(request);
-                        Held { request, cost, charge: self.awaited.take() }
-                    }
-                    Decoded::Need(more) => {
-                        if self.awaited.is_none()
-                            && let Some(payload) = self.decoder.payload_awaited()
-                        {
-                            match self.ledger.poll_charge(cx, Input::cost_of(payload)) {
-                                Poll::Ready(charge) => self.awaited = Some(charge),
-                                Poll::Pending => return Ok(Intake::Blocked),
-                            }
-                        }
-                        self.input.make_room(more);
-                        return Ok(Intake::Hungry);
-                    }
-                },
+            let next = self.incoming.next(cx, &mut self.ledger, &mut self.export, &mut self.traffic)?;
+            let Held { request, cost, charge } = match next {
+                Next::Request(held) => held,
+                Next::Wait(intake) => return Ok(intake),
             };
             let charge = match charge {
                 Some(charge) => charge,
@@ -369,17 +294,17 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 None => match self.ledger.poll_charge(cx, cost) {
                     Poll::Ready(charge) => charge,
                     Poll::Pending => {
-                        self.held = Some(Held { request, cost, charge: None });
+                        self.incoming.hold(Held { request, cost, charge: None });
                         return Ok(Intake::Blocked);
                     }
                 },
             };
             if matches!(request.command, Command::Disconnect) {
-                self.open = false;
+                self.incoming.close();
                 return Ok(Intake::Over);
             }
             let Poll::Ready(place) = self.ledger.poll_place(cx, self.running.len()) else {
-                self.held = Some(Held { request, cost, charge: Some(charge) });
+                self.incoming.hold(Held { request, cost, charge: Some(charge) });
                 return Ok(Intake::Blocked);
             };
             self.begin(request, charge, place, cx)?;
@@ -389,51 +314,23 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 
-    /// The bytes that a request holds from its beginning to the end of its answer.
-    fn price(&mut self, mut request: Request) -> (Request, u64) {
-        let fits = self.may_fit(&request);
-        let cost = match &mut request.command {
-            Command::Read { .. } if fits => request.len,
-            Command::BlockStatus { one } if fits => (extents_most(request.len, *one) * EXTENT_BYTES) as u64,
-            Command::Write { data, .. } => {
-                self.traffic.payloads += 1;
-                let (kept, cost) = self.input.keep(std::mem::take(data));
-                *data = kept;
-                cost
-            }
-            _ => 0,
-        };
-        (request, cost)
-    }
-
-    /// Whether the request may pass its check when it begins. Asks the device, which takes a lock, only if the last
-    /// known size is too small.
-    fn may_fit(&mut self, request: &Request) -> bool {
-        if request.check(self.size, false, self.style).is_ok() {
-            return true;
-        }
-        self.size = self.served.device.size();
-        request.check(self.size, false, self.style).is_ok()
-    }
-
     fn begin(&mut self, request: Request, charge: Charge, place: Place, cx: &mut Context<'_>) -> Result<(), End> {
         self.turn += 1;
-        holdfast_reached::reached!("conn: a request comes when the set is no longer served", self.is_closed());
+        holdfast_reached::reached!("conn: a request comes when the set is no longer served", self.signals.is_closed());
         // CONN-C2: checked as late as possible.
-        if self.is_closed() {
+        if self.signals.is_closed() {
             return Err(End::Closed);
         }
         let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
         let from = self.queued();
-        self.size = self.served.device.size();
-        if let Err(errno) = request.check(self.size, self.served.read_only, self.style) {
+        if let Err(errno) = self.export.check(&request) {
             self.measures.refused();
             self.replies.error(to, errno);
             self.settle_at_end(from, charge);
             return Ok(());
         }
         let Request { offset, len, command, .. } = request;
-        let device = self.served.device.clone();
+        let device = self.export.device.clone();
         let (kind, narrow, work) = match command {
             Command::Flush => (Kind::Flush, false, Work::Plain(device.flush())),
             // Every device can do nothing.
@@ -562,12 +459,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 }
 
-/// Maximum number of extents in an answer about `len` bytes: none is shorter than a sector.
-fn extents_most(len: u64, one: bool) -> usize {
-    if one { 1 } else { (len / SECTOR_BYTES).min(EXTENTS_PER_REPLY_MAX as u64) as usize }
-}
-
+mod export;
+mod incoming;
 mod running;
+mod signals;
 #[cfg(test)]
 mod tests;
 mod traffic;

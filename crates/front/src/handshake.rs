@@ -3,8 +3,9 @@
 use super::conn::Served;
 use super::device::{ConnInfo, OpenedExport, Refusal, RefusalKind};
 use super::input::Input;
+use super::limits::FrontLimits;
+use super::shared::{ServedConnection, Shared};
 use super::slots::SlotPlace;
-use super::{FrontLimits, ServedConnection, Shared};
 use bytes::BytesMut;
 use holdfast_nbd::ExportName;
 use holdfast_nbd::server::{ExportFacts, Handshake, HandshakeError, Question, RefusalReason, Step};

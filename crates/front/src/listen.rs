@@ -1,7 +1,8 @@
 //! Listeners: accept connections, set the sockets up, pass them on.
 
-use super::Shared;
 use super::device::Peer;
+use super::served::serve;
+use super::shared::Shared;
 use holdfast_host::sockets::left_by_client;
 use std::future::Future;
 use std::io;
@@ -168,7 +169,7 @@ pub(super) async fn run<L: Listener>(listener: L, shared: Arc<Shared>) {
             accepted = listener.accept() => match accepted {
                 Ok((socket, peer)) => {
                     let shared = shared.clone();
-                    connections.spawn(async move { shared.connection(socket, peer, L::left_by_client).await });
+                    connections.spawn(async move { serve(&shared, socket, peer, L::left_by_client).await });
                 }
                 // An error of a single connection, which was closed before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}

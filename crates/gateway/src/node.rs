@@ -18,6 +18,7 @@ mod seams;
 mod start;
 mod start_set;
 mod starts;
+mod turns;
 
 use crate::config::{GatewayConfig, GatewayRole};
 use crate::identity::{Identity, IdentityError};
@@ -44,6 +45,7 @@ pub use deletion::Progress;
 pub use seams::Seams;
 
 use running::Running;
+use turns::Turns;
 
 /// The part of the cache's memory for opened map pages.
 const PAGE_MEMORY_SHARE: u64 = 4;
@@ -135,16 +137,8 @@ pub struct Node {
     /// Set once the journal is open. Group 0 may still be waiting to be healed then.
     raft: RwLock<Option<RaftNode>>,
     adopted: RwLock<Option<Adopted>>,
-    /// Serializes changes of the lives that the disk remembers.
-    changing_identity: tokio::sync::Mutex<()>,
-    /// Serializes adoptions.
-    adopting: tokio::sync::Mutex<()>,
-    /// Serializes changes of the sets and of their keys: each proposal depends on what was read before it.
-    pub(crate) changing_sets: Arc<tokio::sync::Mutex<()>>,
-    /// The same for members.
-    pub(crate) changing_members: Arc<tokio::sync::Mutex<()>>,
-    /// Serializes writes of the node key's file.
-    pub(crate) writing_node_key: tokio::sync::Mutex<()>,
+    /// Serializes changes.
+    pub(crate) turns: Turns,
     /// Why a set does not run here, and the set's name.
     troubles: Mutex<BTreeMap<SetId, (Name, String)>>,
     /// The tasks of each set, so that they can be stopped.
@@ -204,11 +198,7 @@ impl Node {
             lacks_room: OnceLock::new(),
             raft: RwLock::new(None),
             adopted: RwLock::new(None),
-            changing_identity: tokio::sync::Mutex::default(),
-            adopting: tokio::sync::Mutex::new(()),
-            changing_sets: Arc::default(),
-            changing_members: Arc::default(),
-            writing_node_key: tokio::sync::Mutex::new(()),
+            turns: Turns::default(),
             troubles: Mutex::new(BTreeMap::new()),
             running: Mutex::new(BTreeMap::new()),
             deletions: Mutex::new(BTreeMap::new()),
@@ -264,7 +254,7 @@ impl Node {
         Box::pin(async move {
             let node = self.clone();
             let whole = tokio::spawn(async move {
-                let _one = node.adopting.lock().await;
+                let _one = node.turns.adoption.lock().await;
                 node.identity.locked().adopt(&node.config.data_dir, cluster, member.0)?;
                 match node.raft() {
                     None => node.start().await,

@@ -1,11 +1,14 @@
 //! Waits for the seat, and keeps it.
 
-use super::{Authority, Pair, PairError};
+use super::error::PairError;
+use super::pair::Pair;
+use super::said::Said;
 use holdfast_control::pair::{Ended, renew_every};
 use holdfast_etcd::{Holder, Kept, Seat, Tenancy};
 use holdfast_raft::boot_now;
+use holdfast_set::authority::Authority;
 use holdfast_types::MonoTime;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Pause between two checks of a taken seat: each is one read of the etcd.
@@ -13,23 +16,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Pause after a failed keep-alive; each also has its own timeouts.
 const RETRY: Duration = Duration::from_millis(200);
-
-/// Minimum time before a lasting failure is logged again.
-const SAY_EVERY: Duration = Duration::from_secs(60);
-
-/// Lets a message through when it changes, and now and then while it lasts.
-#[derive(Default)]
-pub(super) struct Said(Option<(String, Instant)>);
-
-impl Said {
-    pub(super) fn is_news(&mut self, what: &str) -> bool {
-        let old = self.0.as_ref().is_some_and(|(said, at)| said == what && at.elapsed() < SAY_EVERY);
-        if !old {
-            self.0 = Some((what.to_string(), Instant::now()));
-        }
-        !old
-    }
-}
 
 /// The seat, won with a lease that was requested after this moment.
 type Won = (Tenancy, MonoTime);

@@ -11,24 +11,26 @@
 //! (`holdfast_gateway`). The node knows nothing of pairs except the tenure under which it may answer
 //! (`holdfast_set::authority`).
 
+mod error;
 mod keep;
+mod pair;
 mod roster;
+mod said;
 mod seated;
 mod takeover;
 
+use error::END_LIMIT;
+pub use error::PairError;
 use futures_util::future::BoxFuture;
-use holdfast_api::Refusal;
-use holdfast_control::pair::{Ended, NotEnrolled, TenureId};
-use holdfast_etcd::{EtcdError, Holder, Seat, Tenancy};
+use holdfast_control::pair::{Ended, TenureId};
+use holdfast_etcd::Tenancy;
 use holdfast_gateway::config::GatewayConfig;
 use holdfast_gateway::node::{NodeError, Seams};
 use holdfast_gateway::{RunError, run_life};
-use holdfast_host::unix_ms;
 use holdfast_set::authority::Authority;
-use holdfast_set::recovery::RecoveryError;
 use holdfast_types::MonoTime;
 use keep::{campaign, keep};
-use roster::Enrolment;
+use pair::Pair;
 pub use seated::{Seated, SeatedPair, seated};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,85 +41,8 @@ use tokio_util::sync::CancellationToken;
 /// Below the data directory: one folder for each tenure of this gateway.
 const TENURES: &str = "tenures";
 
-/// How long a node may take to end once its tenure is over. It answers nobody meanwhile. If it hangs, the process ends.
-const END_LIMIT: Duration = Duration::from_secs(20);
-
 /// Timeout for giving the seat up. If the etcd does not answer, the seat expires.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(2);
-
-/// A gateway of a pair cannot continue.
-#[derive(Debug, thiserror::Error)]
-pub enum PairError {
-    /// The settings for the etcd are not valid.
-    #[error("[etcd]: {0}")]
-    Etcd(#[from] EtcdError),
-    /// A file of `[etcd]` cannot be read.
-    #[error("{what}: {source}")]
-    Io {
-        /// The file.
-        what: String,
-        /// The error.
-        #[source]
-        source: io::Error,
-    },
-    /// The node.
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    /// The sets cannot be read or taken over.
-    #[error("taking the pair's sets over: {0}")]
-    Recovery(#[from] RecoveryError),
-    /// A step at the start of the fresh node was refused.
-    #[error("beginning a tenure: {0}")]
-    Refused(Refusal),
-    /// The tenure ended before its sets were served.
-    #[error("the tenure ended before its sets were served: {0}")]
-    Over(Ended),
-    /// A head belongs to a later tenure than this one.
-    #[error(
-        "set {set}: its head in the store is of revision {found} of this pair's seat, expected an earlier one than {ours}: \
-         the etcd was restored to an old state, or this gateway stood still since it won the seat"
-    )]
-    Later {
-        /// The set.
-        set: String,
-        /// The revision in the head.
-        found: u64,
-        /// The revision of this tenure.
-        ours: u64,
-    },
-    /// The etcd issued the same revision twice.
-    #[error(
-        "the etcd gave revision {revision} of the pair's seat a second time, {set}: the etcd was restored to an old state. The earlier data of this revision \
-         stays separate, since this gateway now asks for the next revision"
-    )]
-    Repeated {
-        /// The evidence.
-        set: String,
-        /// The revision.
-        revision: u64,
-    },
-    /// The takeover takes too long; the other gateway may do better.
-    #[error(
-        "the sets are not served within {limit:?} after winning the seat: {last}; the seat is given up for the other gateway"
-    )]
-    Slow {
-        /// The time limit.
-        limit: Duration,
-        /// What it was waiting for.
-        last: String,
-    },
-    /// The roster does not allow this gateway to have the seat (PAIR-P6).
-    #[error("{why} (key {key:?} of the etcd)")]
-    NotEnrolled {
-        /// The roster's key.
-        key: String,
-        /// The reason.
-        why: NotEnrolled,
-    },
-    /// The node of an ended tenure does not end.
-    #[error("the node of an ended tenure does not stop within {END_LIMIT:?}: this process ends")]
-    Hangs,
-}
 
 /// What follows a tenure.
 enum After {
@@ -127,26 +52,8 @@ enum After {
     Again(Duration),
 }
 
-struct Pair {
-    config: GatewayConfig,
-    seat: Seat,
-    roster: Enrolment,
-    holder: Holder,
-    ttl: Duration,
-    /// Our seat of an ended tenure, which may still be there.
-    left: Option<Tenancy>,
-    /// Failed tenures in a row. Each one raises the sets' heads, which have a limited number of generations.
-    failures: u32,
-}
-
 /// Maximum pause between two failed tenures. It starts with the seat's time to live and doubles each time.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
-
-impl From<PairError> for RunError {
-    fn from(error: PairError) -> Self {
-        RunError::Begin(Box::new(error))
-    }
-}
 
 /// Extracts an error of this crate from the result of a node.
 fn of_pair(error: RunError) -> Result<PairError, RunError> {
@@ -180,17 +87,6 @@ async fn tenures(config: GatewayConfig, stop: CancellationToken) -> Result<(), R
 }
 
 impl Pair {
-    fn new(config: GatewayConfig) -> Result<Self, PairError> {
-        let options = config.etcd.load().map_err(|(what, source)| PairError::Io { what, source })?.unwrap_or_default();
-        let name = config.pair.name.clone().map(|name| name.to_string()).unwrap_or_default();
-        let ttl = Duration::from_millis(u64::from(config.pair.ttl_ms));
-        let seat = Seat::new(&options, &config.etcd.prefix, &name, ttl)?;
-        let roster = Enrolment::new(&options, &name, &config)?;
-        let (api, nbd) = (config.api_address(), config.nbd_address().unwrap_or_default());
-        let holder = Holder::new(config.name.to_string(), api, nbd, 0);
-        Ok(Self { config, seat, roster, holder, ttl, left: None, failures: 0 })
-    }
-
     /// One tenure, from winning the seat to the end of everything that was served with it. When this returns, nothing
     /// of the tenure runs any more.
     async fn tenure(&mut self, tenancy: Tenancy, sent: MonoTime, stop: &CancellationToken) -> Result<After, RunError> {
@@ -289,12 +185,6 @@ impl Pair {
 
     fn tenure_dir(&self, id: TenureId) -> PathBuf {
         self.config.data_dir.join(TENURES).join(holdfast_api::hex128(id.cluster()))
-    }
-
-    fn holder(&self) -> Holder {
-        let mut holder = self.holder.clone();
-        holder.since_unix_ms = unix_ms();
-        holder
     }
 }
 

@@ -6,8 +6,8 @@
 //!   a gateway serves ─▶ reads every few seconds what both builds know ─▶ raises the level in the etcd
 //! ```
 
-use super::PairError;
-use super::keep::Said;
+use super::error::PairError;
+use super::said::Said;
 use holdfast_control::cluster::{FEATURE_LEVEL, FIRST_LEVEL};
 use holdfast_control::pair::{NotEnrolled, Roster};
 use holdfast_etcd::{EtcdError, EtcdOptions, RosterKey, RosterText};

@@ -1,6 +1,7 @@
 //! The holder of a pair's seat and the builds of its gateways, for people and tools.
 
-use super::{Pair, PairError};
+use super::error::PairError;
+use super::pair::Pair;
 use holdfast_control::pair::{Roster, TenureId};
 use holdfast_gateway::config::GatewayConfig;
 

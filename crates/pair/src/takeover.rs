@@ -12,7 +12,7 @@
 //! 3 is repeated for one tenure, it finds its own id in the head, raised for this same disk (R12). An etcd that was
 //! restored to an old state may issue the same revision twice: then the head names another disk, or none.
 
-use super::PairError;
+use super::error::PairError;
 use holdfast_api::{Disposition, Refusal, hex128, member_of, v1};
 use holdfast_control::pair::Whose;
 use holdfast_gateway::admin::AdminDoor;

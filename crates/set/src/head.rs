@@ -12,13 +12,14 @@
 
 use crate::authority::Authority;
 use crate::mapping::SetKey;
+use beside::Beside;
 pub use commit::content_at;
 pub use freshness::NOTICED_AFTER;
 use holdfast_host::unix_ms;
 
 use bytes::Bytes;
 use freshness::{LOOK_LIMIT, Looks, Word};
-use holdfast_control::set::{CloneOf, Links, Listing, Restored, RootRef};
+use holdfast_control::set::{CloneOf, Links, Restored, RootRef};
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys, moved_to};
 use holdfast_types::{Epoch, MemberId, Name, ObjectId, Term, sync::LockExt};
@@ -166,11 +167,7 @@ pub struct HeadKeeper {
     wanted: AtomicBool,
     asked: Notify,
     covered: watch::Sender<Option<Covered>>,
-    /// Keyring and links of the head in the store, as last read or written here.
-    stored: Mutex<Option<(Keyring, Links)>>,
-    /// The set's pins and snapshots as applied here; see [`HeadKeeper::note`].
-    known: Mutex<Option<Links>>,
-    listing: Mutex<Listing>,
+    beside: Beside,
     /// The last term whose checkpoint this gateway wrote into the head; and whether a commit is in progress.
     committed: Mutex<Option<Term>>,
     committing: AtomicBool,
@@ -196,6 +193,7 @@ impl HeadKeeper {
         };
         holdfast_reached::reached!("head: an earlier start was fenced", matches!(seen, Seen::Fenced(_)));
         let together = Health::new(parts.name.to_string());
+        let beside = Beside::new(parts.clone_of.clone());
         Ok(Arc::new(Self {
             parts,
             opened: Instant::now(),
@@ -205,9 +203,7 @@ impl HeadKeeper {
             wanted: AtomicBool::new(false),
             asked: Notify::new(),
             covered: watch::channel(None).0,
-            stored: Mutex::new(None),
-            known: Mutex::new(None),
-            listing: Mutex::default(),
+            beside,
             committed: Mutex::new(None),
             committing: AtomicBool::new(false),
             looks: Looks::default(),
@@ -351,15 +347,7 @@ impl HeadKeeper {
 
     /// The keyring of the head in the store, as last read or written here.
     pub fn stored_keyring(&self) -> Option<Keyring> {
-        self.stored().map(|(keyring, _)| keyring)
-    }
-
-    fn stored(&self) -> Option<(Keyring, Links)> {
-        self.stored.locked().clone()
-    }
-
-    fn note_stored(&self, keyring: Keyring, links: Links) {
-        *self.stored.locked() = Some((keyring, links));
+        self.beside.stored().map(|(keyring, _)| keyring)
     }
 
     async fn read(&self) -> Result<Option<(Head, Version)>, KeepError> {
@@ -383,7 +371,7 @@ impl HeadKeeper {
                 Ok((head, keyring)) => {
                     // An older life's head, from a stale read, has other pins.
                     if head.life == self.parts.life {
-                        self.note_stored(keyring, head.links.clone());
+                        self.beside.note_stored(keyring, head.links.clone());
                     }
                     return Ok(Some((head, object.version)));
                 }
@@ -526,6 +514,7 @@ fn open_all(key: &SetKey, bytes: &[u8]) -> Result<(Head, Keyring), HeadError> {
     Ok((head, keyring))
 }
 
+mod beside;
 mod commit;
 mod durable;
 mod foreign;

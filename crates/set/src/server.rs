@@ -16,7 +16,7 @@ use crate::scrub::ScrubBoard;
 use crate::sequencer::{Admission, Pace, Sequencer, Verdict, WriteFailure};
 use crate::store_migration::PlacingBoard;
 use bytes::Bytes;
-use holdfast_control::serve::{ExpiryJudge, Timing, WhyNot};
+use holdfast_control::serve::{Timing, WhyNot};
 use holdfast_control::set::{Judged, Lease, SetAnswer, SetCommand, SetRefusal};
 use holdfast_host::unix_ms;
 use holdfast_raft::{Group, ProposeError, boot_now};
@@ -34,14 +34,20 @@ use tokio_util::sync::CancellationToken;
 
 mod connection;
 mod error;
+mod expiry;
 mod follow;
+mod grants;
 mod hold;
+mod uses;
 mod volumes;
 
 pub use connection::Connection;
 pub use error::SetError;
+use expiry::Expiry;
+use grants::Grants;
 
 pub use hold::HeldOff;
+use uses::Uses;
 pub use volumes::{InUse, VolumeHeld, VolumeUse};
 
 /// How long a control entry (grant, release, renewal) may take before its outcome counts as unknown.
@@ -171,18 +177,12 @@ pub struct SetServer {
     gate: Arc<Gate>,
     /// One call of [`SetServer::look`] at a time, from the first fact read to the last event passed on.
     looking: Mutex<()>,
-    judge: Mutex<ExpiryJudge>,
-    watched_term: Mutex<Option<Term>>,
+    expiry: Mutex<Expiry>,
     /// The latest epoch ever served here. Its sequence numbers began at 1 and must never begin again (R2).
     served: Mutex<Epoch>,
     serving: Mutex<Option<Arc<Serving>>>,
-    /// One grant is requested here at a time.
-    granting: tokio::sync::Mutex<()>,
-    /// Reason why this gateway serves nothing although it may lead for a moment (`control::members`, MEMBER-M3).
-    aside: Mutex<Option<&'static str>>,
-    /// Number of callers that currently block grants.
-    held_off: AtomicUsize,
-    uses: Mutex<volumes::Uses>,
+    grants: Grants,
+    uses: Mutex<Uses>,
     given_up: Mutex<GivenUp>,
     stop: CancellationToken,
 }
@@ -207,13 +207,10 @@ impl SetServer {
             timing,
             gate,
             looking: Mutex::new(()),
-            judge: Mutex::new(ExpiryJudge::new()),
-            watched_term: Mutex::new(None),
+            expiry: Mutex::default(),
             served: Mutex::new(Epoch(0)),
             serving: Mutex::new(None),
-            granting: tokio::sync::Mutex::new(()),
-            aside: Mutex::new(None),
-            held_off: AtomicUsize::new(0),
+            grants: Grants::default(),
             uses: Mutex::default(),
             given_up: Mutex::default(),
             stop,
@@ -260,7 +257,7 @@ impl SetServer {
         if self.held_by_connections(lease) {
             return Duration::from_millis(u64::from(lease.ttl_ms));
         }
-        let until = self.judge.locked().expires_at();
+        let until = self.expiry.locked().judge.expires_at();
         until.map_or(Duration::from_millis(u64::from(lease.ttl_ms)), |until| until.saturating_since(boot_now()))
     }
 
@@ -275,7 +272,7 @@ impl SetServer {
         if self.held_by_connections(&lease) {
             return None;
         }
-        self.judge.locked().judge(boot_now())
+        self.expiry.locked().judge.judge(boot_now())
     }
 }
 
@@ -311,8 +308,8 @@ impl SetServer {
         force: bool,
         plain: bool,
     ) -> Result<Lease, SetError> {
-        let _one = self.granting.lock().await;
-        self.may_grant()?;
+        let _one = self.grants.one.lock().await;
+        self.grants.may_begin()?;
         self.wait_ready().await?;
         // Not fenced means that no read of the head finished in time. This is temporary.
         self.head.before_answer().await.map_err(|why| match self.head.fenced() {
@@ -344,8 +341,8 @@ impl SetServer {
         new_token: Token,
         request: RequestId,
     ) -> Result<Lease, SetError> {
-        let _one = self.granting.lock().await;
-        self.may_grant()?;
+        let _one = self.grants.one.lock().await;
+        self.grants.may_begin()?;
         self.wait_ready().await?;
         let command =
             SetCommand::Continue { owner, gateway: self.group.me(), token, new_token, request, at_unix_ms: unix_ms() };
@@ -354,13 +351,7 @@ impl SetServer {
 
     /// Sets the reason why this gateway grants nothing; `None` allows grants again.
     pub fn stand_aside(&self, why: Option<&'static str>) {
-        *self.aside.locked() = why;
-    }
-
-    /// Refuses to serve a set that another gateway should serve.
-    fn may_grant(&self) -> Result<(), SetError> {
-        let why = *self.aside.locked();
-        why.map_or(Ok(()), |why| Err(SetError::NotReady(format!("it {why}, and gives leadership to another gateway"))))
+        self.grants.stand_aside(why);
     }
 
     /// Whether a client that connects now gets the set here, as far as this gateway knows without asking others.
@@ -368,7 +359,7 @@ impl SetServer {
     /// # Errors
     /// The reason why not, as text for users.
     pub fn can_grant(&self) -> Result<(), String> {
-        self.may_grant().map_err(|why| why.to_string())?;
+        self.grants.may_begin().map_err(|why| why.to_string())?;
         let held_off = self.is_held_off().then(|| "the set is being rolled back".to_string());
         held_off.or_else(|| self.head.fenced()).map_or(Ok(()), Err)?;
         self.leads().map(|_| ()).ok_or_else(|| "it does not lead the set".to_string())
@@ -376,7 +367,7 @@ impl SetServer {
 
     /// Whether a rollback is in progress here.
     pub fn is_held_off(&self) -> bool {
-        self.held_off.load(Ordering::Acquire) > 0
+        self.grants.is_held_off()
     }
 
     async fn granted(&self, command: &SetCommand) -> Result<Lease, SetError> {

@@ -126,7 +126,7 @@ impl World {
             }
             2 if self.hosts[host].runs(now) => {
                 self.note(format!("{} stands still", name(host)));
-                self.hosts[host].suspend(now, now + rng.range(50, 6_000) * MS);
+                self.hosts[host].time.suspend(now, now + rng.range(50, 6_000) * MS);
             }
             3 => {
                 self.note(format!("{} hears nobody", name(host)));
@@ -157,7 +157,7 @@ impl World {
         for host in 0..self.hosts.len() {
             self.cut(host, false);
             let (now, rtt) = (self.now, self.rtt_ms);
-            self.hosts[host].wake(now);
+            self.hosts[host].time.wake(now);
             if self.hosts[host].process.is_none() {
                 self.hosts[host].start(now, rtt)?;
             }

@@ -6,13 +6,13 @@
 //! it any await point.
 
 use crate::broken::Broken;
-use crate::libc;
 use crate::net::{Door, Net, Stream};
 use crate::rng::Rng;
 use crate::shape::Shape;
 use crate::slices::Slices;
 use crate::store::{Server, Way, open};
 use crate::sync::lock;
+use crate::time::{Clock, MachineTime};
 use holdfast_gateway::config::{GatewayConfig, GatewayRole, KeyConfig};
 use holdfast_gateway::node::{Node, Seams};
 use holdfast_gateway::serve_nbd_over;
@@ -59,27 +59,6 @@ pub fn take_fatal() -> Vec<String> {
     std::mem::take(&mut *lock(&FATAL))
 }
 
-/// A machine's clock: runs evenly, but at another rate than others.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    /// At time 0, in nanoseconds.
-    pub offset: u64,
-    /// Rate in millionths; negative: slow.
-    pub drift_ppm: i64,
-    /// Offset of the wall clock in nanoseconds; negative: backward.
-    pub wall: i64,
-    /// Time that the machine was suspended, in nanoseconds of its own.
-    pub asleep: u64,
-}
-
-impl Clock {
-    /// Its reading at `now` of the world.
-    pub fn at(&self, now: u64) -> u64 {
-        let gained = i128::from(now) * i128::from(self.drift_ppm) / 1_000_000;
-        u64::try_from(i128::from(self.offset) + i128::from(now) + gained).unwrap_or(0)
-    }
-}
-
 /// A gateway's process.
 pub struct Process {
     /// First: tasks are dropped before the things that they hold.
@@ -107,12 +86,9 @@ impl Process {
 /// A gateway's machine.
 pub struct Host {
     pub index: usize,
-    pub clock: Clock,
+    pub time: MachineTime,
     pub disk: SimDisk,
     pub process: Option<Process>,
-    /// Not run before this time of the world: stopped, as by SIGSTOP or a hypervisor.
-    pub stopped_until: u64,
-    sleeps_until: u64,
     /// Shortest and longest time of a write with its sync, in nanoseconds.
     pub disk_delay: (u64, u64),
     /// To each store of the set, in its order.
@@ -233,11 +209,9 @@ impl Host {
         let (disk, disk_delay) = (SimDisk::new(), (MS / 5, 2 * MS));
         Ok(Self {
             index,
-            clock,
+            time: MachineTime::new(clock),
             disk,
             process: None,
-            stopped_until: 0,
-            sleeps_until: 0,
             disk_delay,
             ways,
             witness: false,
@@ -427,39 +401,17 @@ impl Host {
     /// Makes the machine's clock the current one, until another machine's is.
     pub fn enter(&self, now: u64) {
         RUNNING.store(self.index, Relaxed);
-        libc::set_now(self.clock.at(now));
-        libc::set_apart(self.clock.wall, self.clock.asleep);
-    }
-
-    /// Suspends the machine from `now` to `until`: only its wall clock and boot clock continue (a closed lid, a
-    /// suspended VM).
-    pub fn suspend(&mut self, now: u64, until: u64) {
-        self.stopped_until = until;
-        self.sleeps_until = until;
-        self.clock.asleep += self.clock.at(until) - self.clock.at(now);
-    }
-
-    /// Resumes it at once, if it was stopped or suspended.
-    pub fn wake(&mut self, now: u64) {
-        self.stopped_until = 0;
-        if self.sleeps_until > now {
-            self.clock.asleep -= self.clock.at(self.sleeps_until) - self.clock.at(now);
-        }
-        self.sleeps_until = 0;
+        self.time.enter(now);
     }
 
     /// Whether the process was stopped or suspended until now; true once.
     pub fn goes_on(&mut self, now: u64) -> bool {
-        let over = self.process.is_some() && self.stopped_until != 0 && self.stopped_until <= now;
-        if over {
-            self.stopped_until = 0;
-        }
-        over
+        self.process.is_some() && self.time.goes_on(now)
     }
 
     /// Whether the process is there and not stopped.
     pub fn runs(&self, now: u64) -> bool {
-        self.process.is_some() && self.stopped_until <= now
+        self.process.is_some() && !self.time.is_stopped(now)
     }
 
     /// Runs everything ready now: the disk first, then the tasks. False: there was nothing to run.

@@ -38,6 +38,7 @@ mod store_migration;
 mod stores;
 mod summary;
 mod sync;
+mod time;
 mod units;
 mod world;
 

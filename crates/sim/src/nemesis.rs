@@ -251,13 +251,13 @@ impl Nemesis {
         world.note(format!("{} sleeps for {ms} ms", victim + 1));
         world.stats.sleeps += 1;
         let now = world.now;
-        world.hosts[victim].suspend(now, now + ms * MS);
+        world.hosts[victim].time.suspend(now, now + ms * MS);
     }
 
     fn stop(&mut self, world: &mut World, victim: usize) {
         let ms = self.rng.pick(&[20, 150, 400, 900, 3_000]);
         world.note(format!("{} is stopped for {ms} ms", victim + 1));
-        world.hosts[victim].stopped_until = world.now + ms * MS;
+        world.hosts[victim].time.stop(world.now + ms * MS);
     }
 
     fn lose_packets(&mut self, world: &mut World) {
@@ -330,7 +330,7 @@ impl Nemesis {
         world.note(format!("the wall clock of {} is set by {seconds} s", if all { 0 } else { victim + 1 }));
         world.stats.walls += 1;
         for host in world.hosts.iter_mut().filter(|host| all || host.index == victim) {
-            host.clock.wall += seconds * 1_000_000_000;
+            host.time.clock.wall += seconds * 1_000_000_000;
         }
     }
 
@@ -422,7 +422,7 @@ impl Nemesis {
         all_links(world, Link::CALM);
         let now = world.now;
         for host in &mut world.hosts {
-            host.wake(now);
+            host.time.wake(now);
             host.disk_delay = (MS / 5, 2 * MS);
         }
         world.heal_stores();

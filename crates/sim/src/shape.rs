@@ -13,6 +13,24 @@ const USUAL: u64 = 333;
 /// Probability in thousandths that a setting differs, in a seed of another shape.
 const DIFFERS: u64 = 400;
 
+/// The draws that decide a seed's shape. `None`: it has the usual one.
+pub fn draws(seed: u64) -> Option<Rng> {
+    let mut rng = Rng::new(seed, 40);
+    (!rng.chance(USUAL)).then_some(rng)
+}
+
+/// One of `of` with this probability in thousandths; `None` where the setting is the usual one. It is drawn in any case,
+/// so that a further setting changes no other one.
+pub fn setting<T: Clone>(rng: &mut Rng, differs: u64, of: &[T]) -> Option<T> {
+    let (differs, drawn) = (rng.chance(differs), rng.pick(of));
+    differs.then_some(drawn)
+}
+
+/// The text of a shape with these differences from the usual one.
+pub fn told(differs: &[String]) -> String {
+    if differs.is_empty() { "usual".into() } else { differs.join(", ") }
+}
+
 /// How far the clocks of gateways drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drift {
@@ -89,15 +107,8 @@ impl Shape {
 
     /// The shape of a seed.
     pub fn of(seed: u64) -> Self {
-        let mut rng = Rng::new(seed, 40);
-        if rng.chance(USUAL) {
-            return Self::USUAL;
-        }
-        // Each is drawn in any case, so that a further setting changes no other one.
-        let mut one = |of: &[u64]| {
-            let (differs, drawn) = (rng.chance(DIFFERS), rng.pick(of));
-            differs.then_some(drawn)
-        };
+        let Some(mut rng) = draws(seed) else { return Self::USUAL };
+        let mut one = |of: &[u64]| setting(&mut rng, DIFFERS, of);
         let usual = Self::USUAL;
         Self {
             kinds: one(&[120, 250, 900]),
@@ -163,8 +174,7 @@ impl fmt::Display for Shape {
             (self.load.writes != usual.load.writes, format!("up to {} writes at once", self.load.writes.unwrap_or(0))),
         ];
         let differs: Vec<String> = differs.into_iter().filter(|(differs, _)| *differs).map(|(_, text)| text).collect();
-        let all = differs.join(", ");
-        f.write_str(if differs.is_empty() { "usual" } else { &all })
+        f.write_str(&told(&differs))
     }
 }
 

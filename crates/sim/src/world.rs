@@ -6,7 +6,7 @@ use crate::attached::Attached;
 use crate::broken::Broken;
 use crate::client::{Answers, Client, Done, SET, VOLUME_NAMES};
 use crate::full::Full;
-use crate::host::{self, Clock, Host};
+use crate::host::{self, Host};
 use crate::libc;
 use crate::members::Administrator;
 use crate::model::{BLOCK_BYTES, BLOCKS, Model};
@@ -19,6 +19,7 @@ use crate::snapshots::Keeper;
 use crate::stats::Stats;
 use crate::stores::Depot;
 use crate::sync::lock;
+use crate::time::Clock;
 pub use crate::units::{CLUSTER, MS, TICK};
 use anyhow::{Result, anyhow, bail};
 use holdfast_api::v1;
@@ -91,7 +92,7 @@ fn clock(rng: &mut Rng, gateway: usize, broken: Option<Broken>, shape: Shape) ->
     let drift_ppm = if rng.chance(600) { rng.range(0, 2 * DRIFT_PPM_MAX) as i64 - DRIFT_PPM_MAX as i64 } else { 0 };
     let drift_ppm = shape.drift_ppm(drift_ppm, DRIFT_PPM_MAX as i64, gateway);
     let drift_ppm = if broken == Some(Broken::DriftBeyond) { drift_ppm * 4 } else { drift_ppm };
-    Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 }
+    Clock::new(rng.range(0, 3_600) * 1000 * MS, drift_ppm)
 }
 
 impl World {

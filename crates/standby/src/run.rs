@@ -43,6 +43,52 @@ fn ago(seen: Option<Duration>, unix_ms: Option<u64>, now_unix_ms: u64) -> Option
     seen.or_else(|| Some(Duration::from_millis(now_unix_ms.checked_sub(unix_ms?)?)))
 }
 
+/// The refreshes of one `standby run`.
+#[derive(Debug)]
+struct Turns {
+    every: Duration,
+    retry: Duration,
+    /// End of this process's own last refresh, even if that could not be stored.
+    refreshed: Option<Instant>,
+    /// The same, of one that failed since.
+    failed: Option<Instant>,
+}
+
+impl Turns {
+    fn new(config: &StandbyConfig) -> Self {
+        Self {
+            every: Duration::from_secs(config.refresh_every_s),
+            retry: Duration::from_secs(config.retry_s),
+            refreshed: None,
+            failed: None,
+        }
+    }
+
+    /// # Errors
+    /// The state of the standby cannot be read.
+    fn next(&self, standby: &Standby) -> Result<Next, String> {
+        let state = standby.state()?;
+        let up = state.current.as_ref().is_some_and(|current| standby.slot(current.slot).is_up());
+        let now = clock::unix_ms();
+        let since = |at: Option<Instant>| at.map(|at| at.elapsed());
+        let served = ago(since(self.refreshed), state.current.as_ref().map(|current| current.since_unix_ms), now);
+        let failed = ago(since(self.failed), state.failure.as_ref().map(|failure| failure.unix_ms), now);
+        Ok(next(up, served, failed, self.every, self.retry))
+    }
+
+    /// Does `next`, then pauses.
+    async fn take(&mut self, standby: &Standby, next: Next) {
+        if next == Next::Refresh {
+            // Logged at the failure; the state has it.
+            match standby.refresh(&Which::New).await {
+                Ok(_) => (self.refreshed, self.failed) = (Some(Instant::now()), None),
+                Err(_) => self.failed = Some(Instant::now()),
+            }
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+}
+
 /// Listens for health checks. A standby whose PostgreSQL already serves refreshes it also while it cannot listen, and
 /// tries again.
 async fn listener(listen: SocketAddr, serving: bool) -> Result<Bounded, String> {
@@ -50,6 +96,17 @@ async fn listener(listen: SocketAddr, serving: bool) -> Result<Bounded, String> 
         Ok(listener) => Ok(Bounded::new(listener)),
         Err(_) if serving => Ok(Bounded::later(listen)),
         Err(error) => Err(format!("http.listen {listen}: {error}")),
+    }
+}
+
+/// Checks the standby at intervals, for ever.
+async fn look(standby: Arc<Standby>, looks: watch::Sender<Arc<Look>>) {
+    loop {
+        match standby.view().await {
+            Ok(view) => drop(looks.send(Arc::new(Look { view, at: clock::now() }))),
+            Err(why) => tracing::error!(why, "the state of the standby cannot be read"),
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 
@@ -66,44 +123,18 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     let (looks, seen) = watch::channel(Arc::new(Look { view, at: clock::now() }));
     let serving = tokio::spawn(http::serve(listener, seen));
     // In a task of its own: checks continue while a refresh is under way.
-    let watched = standby.clone();
-    let looking = tokio::spawn(async move {
-        loop {
-            match watched.view().await {
-                Ok(view) => drop(looks.send(Arc::new(Look { view, at: clock::now() }))),
-                Err(why) => tracing::error!(why, "the state of the standby cannot be read"),
-            }
-            tokio::time::sleep(LOOK_INTERVAL).await;
-        }
-    });
+    let looking = tokio::spawn(look(standby.clone(), looks));
     tokio::pin!(stop);
-    let (every, retry) = (Duration::from_secs(config.refresh_every_s), Duration::from_secs(config.retry_s));
-    // Ends of this process's own refreshes, also of those that could not be stored.
-    let (mut refreshed, mut failure) = (None::<Instant>, None::<Instant>);
+    let mut turns = Turns::new(&config);
     let ended = loop {
-        let state = match standby.state() {
-            Ok(state) => state,
+        let next = match turns.next(&standby) {
+            Ok(next) => next,
             // Running parts are taken down all the same.
             Err(why) => break Err(why),
         };
-        let up = state.current.as_ref().is_some_and(|current| standby.slot(current.slot).is_up());
-        let now = clock::unix_ms();
-        let since = |at: Option<Instant>| at.map(|at| at.elapsed());
-        let served = ago(since(refreshed), state.current.as_ref().map(|current| current.since_unix_ms), now);
-        let failed = ago(since(failure), state.failure.as_ref().map(|failure| failure.unix_ms), now);
-        let turn = async {
-            if next(up, served, failed, every, retry) == Next::Refresh {
-                // Logged at the failure; the state has it.
-                match standby.refresh(&Which::New).await {
-                    Ok(_) => (refreshed, failure) = (Some(Instant::now()), None),
-                    Err(_) => failure = Some(Instant::now()),
-                }
-            }
-            tokio::time::sleep(LOOK_INTERVAL).await;
-        };
         tokio::select! {
             () = &mut stop => break Ok(()),
-            () = turn => {}
+            () = turns.take(&standby, next) => {}
         }
         if serving.is_finished() {
             break Err(format!("{listen}: no longer answers"));

@@ -62,7 +62,6 @@ pub const PAGE_BYTES_MAX: usize = 8 << 20;
 
 const _: () = assert!(PAGE_SECTORS.is_multiple_of(crate::segment::EXTENT_SECTORS_MAX));
 const _: () = assert!(VOLUME_SECTORS_MAX.is_multiple_of(PAGE_SECTORS));
-const _: () = assert!(PAGE_SECTORS as usize * (page::EXTENT_WIRE_BYTES_MAX + OBJECT_WIRE_BYTES_MAX) < PAGE_BYTES_MAX);
 
 /// The page that a sector is in.
 pub fn page_number(lba: Lba) -> u32 {

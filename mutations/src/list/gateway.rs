@@ -285,8 +285,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R8",
         edits: &[Edit {
             file: "crates/front/src/conn.rs",
-            old: "            self.leaving = None;\n            self.open = false;\n",
-            new: "            return Err(End::Closed);\n",
+            old: "            self.incoming.close();\n        }\n",
+            new: "            return Err(End::Closed);\n        }\n",
         }],
         tests: &[OF_SLOTS],
         smoke: false,

@@ -1,6 +1,5 @@
 //! Output of a program on one pipe: read while it runs, and to the end once it has exited.
 
-use super::{AFTERWORDS, SAID_BYTES_MAX};
 use holdfast_types::sync::LockExt;
 use std::os::fd::AsFd;
 use std::pin::pin;
@@ -8,6 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::oneshot;
+
+/// Maximum number of bytes kept of a program's output.
+pub const SAID_BYTES_MAX: usize = 16 << 10;
+
+/// After a program's end, its output is read for this long: a program left in the background may keep the pipe open for
+/// ever. Data that is in the pipe by then is read in any case.
+pub(super) const AFTERWORDS: Duration = Duration::from_millis(100);
 
 /// How long to wait for the reader of a program that has ended. It needs nothing but CPU time: only an overloaded
 /// machine takes long.

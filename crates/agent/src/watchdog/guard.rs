@@ -11,9 +11,13 @@
 //! counts, and feeding stops `timeout` ahead of the lease's end. By then AGENT-A3 has begun to stop PostgreSQL, which
 //! has time to end; once it is gone the device is fed again.
 
-use super::LOOK_PAUSE;
 use super::device::{Dog, Kennel};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Time between two looks of the helper. Below a second: [`Guard::is_urgent`] computes with its nanoseconds.
+pub const LOOK_PAUSE: Duration = Duration::from_millis(100);
+const _: () = assert!(LOOK_PAUSE.as_secs() == 0);
 
 /// File below the run directory with the device's state, for the agent and for people.
 const SHOWN: &str = "watchdog.device";

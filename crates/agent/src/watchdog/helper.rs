@@ -1,10 +1,10 @@
 //! The helper process: looks at the agent's signs, ends PostgreSQL if it must, and feeds the machine's watchdog.
 
 use super::device::Device;
-use super::guard::{Guard, Wish};
+use super::guard::{Guard, LOOK_PAUSE, Wish};
 use super::{
-    AGENT_LOCK, HELPER_LOCK, Kill, LEFT_ALONE, LOOK_PAUSE, Limits, Sign, Signs, URGENT_PAUSE, Verdict, judge,
-    lease_until_ns, may_be_replaced, over,
+    AGENT_LOCK, HELPER_LOCK, Kill, LEFT_ALONE, Limits, Sign, Signs, URGENT_PAUSE, Verdict, judge, lease_until_ns,
+    may_be_replaced, over,
 };
 use crate::config::{AgentConfig, WatchdogMode};
 use crate::{attach_process, clock, process};

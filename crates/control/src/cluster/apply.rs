@@ -30,28 +30,27 @@ impl ClusterState {
             let (needed, found) = (cmd.level(), self.level);
             return ClusterAnswer::Refused(ClusterRefusal::LevelNeeded { needed, found });
         }
-        let result = match cmd {
-            ClusterCommand::Init { cluster_id } => self.init(*cluster_id),
-            ClusterCommand::AddMember { member, replaces, request } => self.add_member(member, *replaces, *request),
-            ClusterCommand::RemoveMember { id } => self.remove_member(*id),
-            ClusterCommand::UpdateMember { id, peer_addr, api_addr, nbd_addr } => {
+        self.carry_out(cmd).unwrap_or_else(ClusterAnswer::Refused)
+    }
+
+    /// The rule of each command, for an entry whose level is allowed.
+    fn carry_out(&mut self, cmd: &ClusterCommand) -> Result<ClusterAnswer, ClusterRefusal> {
+        use ClusterCommand as Cmd;
+        match cmd {
+            // The cluster and its members.
+            Cmd::Init { cluster_id } => self.init(*cluster_id),
+            Cmd::AddMember { member, replaces, request } => self.add_member(member, *replaces, *request),
+            Cmd::RemoveMember { id } => self.remove_member(*id),
+            Cmd::UpdateMember { id, peer_addr, api_addr, nbd_addr } => {
                 self.update_member(*id, peer_addr, api_addr, nbd_addr)
             }
-            ClusterCommand::SetStanding { id, standing } => self.set_standing(*id, *standing),
-            ClusterCommand::RegisterBoot { member, disk, boot, nonce, level } => {
+            Cmd::SetStanding { id, standing } => self.set_standing(*id, *standing),
+            Cmd::RegisterBoot { member, disk, boot, nonce, level } => {
                 self.register_boot(*member, *disk, Boot { boot: *boot, nonce: *nonce, level: *level })
             }
-            ClusterCommand::RaiseLevel { level } => self.raise_level(*level),
-            ClusterCommand::CreateSet {
-                name,
-                store,
-                wrapped_key,
-                key_id,
-                members,
-                created_by,
-                base_epoch,
-                request,
-            } => {
+            Cmd::RaiseLevel { level } => self.raise_level(*level),
+            // New sets.
+            Cmd::CreateSet { name, store, wrapped_key, key_id, members, created_by, base_epoch, request } => {
                 let entry = SetEntry {
                     store_url: store.clone(),
                     initial_members: members.clone(),
@@ -60,29 +59,7 @@ impl ClusterState {
                 };
                 self.create_set(entry, *request)
             }
-            ClusterCommand::SwapKeys { set, expected, wrapped_key, key_id } => {
-                self.swap_keys(*set, expected, wrapped_key, *key_id)
-            }
-            ClusterCommand::DeleteSet { set, name, request } => self.delete_set(*set, name, *request),
-            ClusterCommand::SetEnded { set, member, voters } => self.set_ended(*set, *member, voters.as_ref()),
-            ClusterCommand::ForgetSet { set, store_left } => self.forget_set(*set, *store_left),
-            ClusterCommand::SetEmptied { set, ended } => self.set_emptied(*set, ended),
-            ClusterCommand::PassSets { upto } => {
-                self.next_set = self.next_set.max(upto.0.saturating_add(1));
-                Ok(ClusterAnswer::DeletionNoted)
-            }
-            ClusterCommand::PlaceSet { set, expected, placement } => self.place_set(*set, expected, placement),
-            ClusterCommand::RestoreSet {
-                set,
-                name,
-                store,
-                wrapped_key,
-                key_id,
-                created_by,
-                generation,
-                restored,
-                links,
-            } => {
+            Cmd::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored, links } => {
                 let entry = SetEntry {
                     store_url: store.clone(),
                     initial_members: self.members.keys().copied().collect(),
@@ -93,7 +70,7 @@ impl ClusterState {
                 };
                 self.restore_set(*set, entry, links)
             }
-            ClusterCommand::CloneSet { set, name, clone_of, wrapped_key, key_id, created_by, restored } => {
+            Cmd::CloneSet { set, name, clone_of, wrapped_key, key_id, created_by, restored } => {
                 let entry = SetEntry {
                     initial_members: self.staying(),
                     restored: Some(restored.clone()),
@@ -101,10 +78,20 @@ impl ClusterState {
                 };
                 self.clone_set(*set, entry, clone_of)
             }
+            Cmd::PassSets { upto } => Ok(self.pass_sets(*upto)),
+            // A set's keys and stores.
+            Cmd::SwapKeys { set, expected, wrapped_key, key_id } => {
+                self.swap_keys(*set, expected, wrapped_key, *key_id)
+            }
+            Cmd::PlaceSet { set, expected, placement } => self.place_set(*set, expected, placement),
+            // A set's deletion.
+            Cmd::DeleteSet { set, name, request } => self.delete_set(*set, name, *request),
+            Cmd::SetEnded { set, member, voters } => self.set_ended(*set, *member, voters.as_ref()),
+            Cmd::ForgetSet { set, store_left } => self.forget_set(*set, *store_left),
+            Cmd::SetEmptied { set, ended } => self.set_emptied(*set, ended),
             #[cfg(test)]
-            ClusterCommand::OfLevel2 => Ok(ClusterAnswer::DeletionNoted),
-        };
-        result.unwrap_or_else(ClusterAnswer::Refused)
+            Cmd::OfLevel2 => Ok(ClusterAnswer::DeletionNoted),
+        }
     }
 
     fn init(&mut self, cluster_id: u128) -> Result<ClusterAnswer, ClusterRefusal> {

@@ -49,6 +49,12 @@ impl ClusterState {
         Ok(ClusterAnswer::SetCreated { set })
     }
 
+    /// The next set's number is above `upto`.
+    pub(super) fn pass_sets(&mut self, upto: SetId) -> ClusterAnswer {
+        self.next_set = self.next_set.max(upto.0.saturating_add(1));
+        ClusterAnswer::DeletionNoted
+    }
+
     /// A set comes back from its store.
     pub(super) fn restore_set(
         &mut self,

@@ -168,29 +168,9 @@ impl ServeGate {
     /// Takes in an event at `now`.
     pub fn event(&mut self, now: MonoTime, event: GateEvent) {
         match event {
-            // A repeated event of the same term must not undo a transfer or a loss.
-            GateEvent::TermStarted { term } => {
-                holdfast_reached::reached!("gate: the start of a term is told again", term <= self.term);
-                if term > self.term {
-                    self.term = term;
-                    self.leading = true;
-                    self.transfer_started = false;
-                    self.term_started = now;
-                    self.acked = None;
-                    // The new leader gets an election timeout to hear from its quorum.
-                    self.without_since = now;
-                }
-            }
+            GateEvent::TermStarted { term } => self.start_term(now, term),
             GateEvent::FirstEntryApplied { term } => self.first_applied = self.first_applied.max(Some(term)),
-            GateEvent::GrantApplied { id, epoch, gateway } => {
-                holdfast_reached::reached!(
-                    "gate: an older grant comes after a newer one",
-                    self.grant.is_some_and(|grant| id <= grant.id)
-                );
-                if self.grant.is_none_or(|grant| id > grant.id) {
-                    self.grant = Some(Grant { id, epoch, gateway, released: false });
-                }
-            }
+            GateEvent::GrantApplied { id, epoch, gateway } => self.take_grant(id, epoch, gateway),
             GateEvent::LeaseReleased { epoch } => {
                 if let Some(grant) = self.grant.as_mut().filter(|grant| grant.epoch == epoch) {
                     grant.released = true;
@@ -231,6 +211,31 @@ impl ServeGate {
                 }
                 self.sole_voter = sole;
             }
+        }
+    }
+
+    /// A repeated event of the same term must not undo a transfer or a loss.
+    fn start_term(&mut self, now: MonoTime, term: Term) {
+        holdfast_reached::reached!("gate: the start of a term is told again", term <= self.term);
+        if term > self.term {
+            self.term = term;
+            self.leading = true;
+            self.transfer_started = false;
+            self.term_started = now;
+            self.acked = None;
+            // The new leader gets an election timeout to hear from its quorum.
+            self.without_since = now;
+        }
+    }
+
+    /// The latest grant counts, by its place in the log.
+    fn take_grant(&mut self, id: LogId, epoch: Epoch, gateway: MemberId) {
+        holdfast_reached::reached!(
+            "gate: an older grant comes after a newer one",
+            self.grant.is_some_and(|grant| id <= grant.id)
+        );
+        if self.grant.is_none_or(|grant| id > grant.id) {
+            self.grant = Some(Grant { id, epoch, gateway, released: false });
         }
     }
 

@@ -6,9 +6,9 @@ use crate::budget::Pool;
 use crate::memory::MemoryDevice;
 use bytes::BytesMut;
 use futures_util::FutureExt;
-use holdfast_nbd::TransmissionFlags;
 use holdfast_nbd::client::{CommandOut, Connected, Event, ReplyDecoder, RequestOut, encode_request};
-use tokio::io::DuplexStream;
+use holdfast_nbd::{HeaderStyle, TransmissionFlags};
+use tokio::io::{AsyncReadExt, DuplexStream};
 
 const MIB: u64 = 1 << 20;
 /// Capacity of the pipe to the client.

@@ -82,7 +82,7 @@ impl AdminDoor {
         let name = holdfast_api::name("clone", &request.clone_name)?;
         let id = holdfast_api::request_id(&request.request_id)?;
         let clone: SetId = GroupId(request.clone);
-        let _one = self.node.changing_sets.lock().await;
+        let _one = self.node.turns.sets.lock().await;
         let state = self.node.cluster.state();
         if let Some(made) = there_already(&state, &set, &snapshot, &name, id)? {
             let created = state.links.get(&made).and_then(|l| l.clone_of.as_ref()).is_some_and(|of| of.request == id);

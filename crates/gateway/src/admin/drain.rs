@@ -39,7 +39,7 @@ impl AdminDoor {
     ) -> Result<v1::RemoveMemberReply, Refusal> {
         self.led_cluster()?;
         let remove = move |door: Self, adopted, term| async move { door.remove_alone(request, &adopted, term).await };
-        self.alone(&self.node.changing_members, remove).await
+        self.alone(&self.node.turns.members, remove).await
     }
 
     async fn remove_alone(
@@ -68,7 +68,7 @@ impl AdminDoor {
     pub(super) async fn drain_member(&self, request: v1::DrainMemberRequest) -> Result<v1::DrainMemberReply, Refusal> {
         self.led_cluster()?;
         let drain = move |door: Self, adopted, term| async move { door.drain_alone(request, &adopted, term).await };
-        self.alone(&self.node.changing_members, drain).await
+        self.alone(&self.node.turns.members, drain).await
     }
 
     async fn drain_alone(

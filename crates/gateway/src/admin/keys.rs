@@ -90,7 +90,7 @@ impl AdminDoor {
     ) -> Result<v1::ListKeysReply, Refusal> {
         let adopted = self.led_cluster()?;
         // No set may be created meanwhile: the old key would wrap it after its turn.
-        let _one = self.node.changing_sets.lock().await;
+        let _one = self.node.turns.sets.lock().await;
         let target = self.node.keys().current().fingerprint();
         let (state, gateways) = self.asked().await?;
         // Its head still has to be replaced, using its own key.
@@ -180,7 +180,7 @@ impl AdminDoor {
         }
         let config = &self.node.config;
         // One at a time: two calls would write the same file.
-        let _one = self.node.writing_node_key.lock().await;
+        let _one = self.node.turns.node_key.lock().await;
         node_key::rewrap(&config.data_dir, self.node.identity().disk(), keys)
             .map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
         Ok(v1::RewrapNodeKeyReply {})

@@ -66,6 +66,29 @@ pub(super) fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, 
     })
 }
 
+/// The members of a new cluster, from a request.
+fn first_members(messages: &[v1::Member]) -> Result<Vec<Member>, Refusal> {
+    let members: Vec<Member> = messages.iter().map(|m| member_from(m, MemberId(m.id))).collect::<Result<_, _>>()?;
+    if members.is_empty() || members.len() > MEMBERS_MAX {
+        return Err(invalid(format!("members: found {}, expected 1 to {MEMBERS_MAX}", members.len())));
+    }
+    Ok(members)
+}
+
+/// Each first member is registered or can still be: an id below a registered one is lost.
+fn none_lost(known: &ClusterState, members: &[Member]) -> Result<(), Refusal> {
+    let Some(lost) = members.iter().find(|m| m.id.0 < known.next_member && !known.members.contains_key(&m.id)) else {
+        return Ok(());
+    };
+    let message = format!(
+        "gateway {} was adopted as {}, and the cluster has given ids up to {} to others: give it an empty data directory and add it",
+        lost.name,
+        lost.id,
+        known.next_member.saturating_sub(1)
+    );
+    Err(Refusal::new(RefusalCode::Precondition, message))
+}
+
 impl AdminDoor {
     /// PAIR-P1 allows one gateway with the seat: a second voter would make it two.
     fn not_in_a_pair(&self) -> Result<(), Refusal> {
@@ -112,45 +135,18 @@ impl AdminDoor {
                 return Err(Refusal::new(RefusalCode::OtherCluster, message));
             }
             let request_id = holdfast_api::request_id(&request.request_id)?;
-            let members: Vec<Member> =
-                request.members.iter().map(|m| member_from(m, MemberId(m.id))).collect::<Result<_, _>>()?;
-            if members.is_empty() || members.len() > MEMBERS_MAX {
-                return Err(invalid(format!("members: found {}, expected 1 to {MEMBERS_MAX}", members.len())));
-            }
+            let mut members = first_members(&request.members)?;
             let known = self.node.cluster.state();
             let done = known.cluster_id == cluster && members.iter().all(|m| known.members.contains_key(&m.id));
             if done {
                 return Ok(v1::InitClusterReply { already: true });
             }
-            // The leader completes what an earlier call has begun, in the order of the ids. An id below a registered one is
-            // lost.
-            if let Some(lost) =
-                members.iter().find(|m| m.id.0 < known.next_member && !known.members.contains_key(&m.id))
-            {
-                let message = format!(
-                    "gateway {} was adopted as {}, and the cluster has given ids up to {} to others: give it an empty data directory and add it",
-                    lost.name,
-                    lost.id,
-                    known.next_member.saturating_sub(1)
-                );
-                return Err(Refusal::new(RefusalCode::Precondition, message));
-            }
-            let voters: BTreeMap<MemberId, String> = members.iter().map(|m| (m.id, m.peer_addr.clone())).collect();
-            for m in members.iter().filter(|m| m.id != adopted.member) {
-                adopted.raft.set_address(m.id, m.peer_addr.clone());
-            }
-            adopted.group.initialize(&voters).await.map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
-            self.wait_for_leader(&adopted).await?;
-            if adopted.group.leading_term().is_none() {
-                // Another first member was elected. The same request to that one completes it.
-                let leader = adopted.group.leadership().borrow().leader.filter(|leader| *leader != adopted.member);
-                let api = members.iter().find(|m| Some(m.id) == leader).map(|m| m.api_addr.clone());
-                return Err(Refusal::not_leader("another member leads the new cluster", api));
-            }
+            // The leader completes what an earlier call has begun, in the order of the ids.
+            none_lost(&known, &members)?;
+            self.found_group(&adopted, &members).await?;
             self.cluster_command(&adopted, &ClusterCommand::Init { cluster_id: cluster }).await?;
-            let mut sorted = members;
-            sorted.sort_by_key(|m| m.id);
-            for (place, member) in sorted.into_iter().enumerate() {
+            members.sort_by_key(|m| m.id);
+            for (place, member) in members.into_iter().enumerate() {
                 // The same request id for each member at every attempt (R12).
                 let request = RequestId(request_id.0.wrapping_add(place as u128 + 1));
                 if self.node.cluster.member(member.id).is_some_and(|known| known.disk == member.disk) {
@@ -160,6 +156,23 @@ impl AdminDoor {
             }
             Ok(v1::InitClusterReply { already: false })
         })
+    }
+
+    /// Starts group 0 with these voters, and waits until this member leads it.
+    async fn found_group(&self, adopted: &Adopted, members: &[Member]) -> Result<(), Refusal> {
+        let voters: BTreeMap<MemberId, String> = members.iter().map(|m| (m.id, m.peer_addr.clone())).collect();
+        for m in members.iter().filter(|m| m.id != adopted.member) {
+            adopted.raft.set_address(m.id, m.peer_addr.clone());
+        }
+        adopted.group.initialize(&voters).await.map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
+        self.wait_for_leader(adopted).await?;
+        if adopted.group.leading_term().is_some() {
+            return Ok(());
+        }
+        // Another first member was elected. The same request to that one completes it.
+        let leader = adopted.group.leadership().borrow().leader.filter(|leader| *leader != adopted.member);
+        let api = members.iter().find(|m| Some(m.id) == leader).map(|m| m.api_addr.clone());
+        Err(Refusal::not_leader("another member leads the new cluster", api))
     }
 
     pub(super) async fn cluster_command(
@@ -218,7 +231,7 @@ impl AdminDoor {
         self.not_in_a_pair()?;
         self.led_cluster()?;
         let join = move |door: Self, adopted, term| async move { door.join_alone(request, &adopted, term).await };
-        self.alone(&self.node.changing_members, join).await
+        self.alone(&self.node.turns.members, join).await
     }
 
     async fn join_alone(
@@ -281,7 +294,7 @@ impl AdminDoor {
     pub(super) async fn create_set(&self, request: v1::CreateSetRequest) -> Result<v1::CreateSetReply, Refusal> {
         self.led_cluster()?;
         let create = move |door: Self, adopted, term| async move { door.create_alone(request, &adopted, term).await };
-        self.alone(&self.node.changing_sets, create).await
+        self.alone(&self.node.turns.sets, create).await
     }
 
     /// Skips numbers whose place in the store is taken, for example by the tombstone of a set that was deleted before a

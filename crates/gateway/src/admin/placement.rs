@@ -57,7 +57,7 @@ impl AdminDoor {
         self.led_cluster()?;
         let change =
             move |door: Self, adopted, term| async move { door.change_stores_alone(request, &adopted, term).await };
-        self.alone(&self.node.changing_sets, change).await
+        self.alone(&self.node.turns.sets, change).await
     }
 
     async fn change_stores_alone(

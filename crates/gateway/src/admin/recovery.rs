@@ -48,7 +48,7 @@ impl AdminDoor {
             self.led_cluster()?;
             let restore =
                 move |door: Self, adopted, term| async move { door.restore_alone(request, &adopted, term).await };
-            self.alone(&self.node.changing_sets, restore).await
+            self.alone(&self.node.turns.sets, restore).await
         })
     }
 

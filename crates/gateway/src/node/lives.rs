@@ -22,7 +22,7 @@ impl Node {
         self: &Arc<Self>,
         change: impl FnOnce(&mut Identity, &Path) -> Result<Lineage, IdentityError> + Send + 'static,
     ) -> Result<Lineage, NodeError> {
-        let _one = self.changing_identity.lock().await;
+        let _one = self.turns.identity.lock().await;
         let (mut next, dir) = (self.identity(), self.config.data_dir.clone());
         // A disk may be slow: readers of the identity do not wait for it.
         let changed =

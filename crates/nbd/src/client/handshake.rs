@@ -133,8 +133,34 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn malformed(kind: u32, expected: &'static str) -> ClientError {
-    ClientError::Malformed { found: u64::from(kind), expected }
+/// A reply of the server to one of our options.
+struct OptionReply {
+    asked: u32,
+    kind: u32,
+    data: Bytes,
+}
+
+impl OptionReply {
+    fn failed(&self) -> bool {
+        self.kind & REP_ERROR != 0
+    }
+
+    fn malformed(&self, expected: &'static str) -> ClientError {
+        ClientError::Malformed { found: u64::from(self.kind), expected }
+    }
+
+    fn unfit(&self) -> ClientError {
+        self.malformed("a reply that fits the option")
+    }
+
+    /// Why the server refuses.
+    fn refusal(&self) -> ClientError {
+        let message = if self.data.is_empty() { format!("error {}", self.kind & !REP_ERROR) } else { text(&self.data) };
+        match self.kind {
+            REP_ERR_SHUTDOWN => ClientError::NotHere { message },
+            _ => ClientError::Refused { message },
+        }
+    }
 }
 
 impl Handshake {
@@ -175,27 +201,8 @@ impl Handshake {
                     }
                 }
                 Stage::Reply(asked) => {
-                    let Some(mut raw) = input.get(..20) else { return Ok(None) };
-                    let (magic, echoed, kind, len) = (raw.get_u64(), raw.get_u32(), raw.get_u32(), raw.get_u32());
-                    if magic != MAGIC_OPTION_REPLY {
-                        return Err(ClientError::Malformed { found: magic, expected: "an option reply's magic" });
-                    }
-                    if echoed != asked {
-                        return Err(ClientError::Malformed { found: u64::from(echoed), expected: "our own option" });
-                    }
-                    if len > REPLY_BYTES_MAX {
-                        return Err(ClientError::Malformed { found: u64::from(len), expected: "a shorter reply" });
-                    }
-                    if input.len() < 20 + len as usize {
-                        return Ok(None);
-                    }
-                    self.replies += 1;
-                    if self.replies > REPLIES_MAX {
-                        return Err(ClientError::Malformed { found: REPLIES_MAX.into(), expected: "fewer replies" });
-                    }
-                    input.advance(20);
-                    let data = input.split_to(len as usize).freeze();
-                    if let Some(outcome) = self.reply(asked, kind, data, out)? {
+                    let Some(reply) = self.whole_reply(asked, input)? else { return Ok(None) };
+                    if let Some(outcome) = self.reply(reply, out)? {
                         self.stage = Stage::Ended;
                         return Ok(Some(outcome));
                     }
@@ -234,6 +241,31 @@ impl Handshake {
         out.put_u32(u32::from(flags & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES)));
         self.begin(out);
         Ok(true)
+    }
+
+    /// Takes the reply to `asked` off `input`. `None`: more bytes are needed.
+    fn whole_reply(&mut self, asked: u32, input: &mut BytesMut) -> Result<Option<OptionReply>, ClientError> {
+        let Some(mut raw) = input.get(..20) else { return Ok(None) };
+        let (magic, echoed, kind, len) = (raw.get_u64(), raw.get_u32(), raw.get_u32(), raw.get_u32());
+        if magic != MAGIC_OPTION_REPLY {
+            return Err(ClientError::Malformed { found: magic, expected: "an option reply's magic" });
+        }
+        if echoed != asked {
+            return Err(ClientError::Malformed { found: u64::from(echoed), expected: "our own option" });
+        }
+        if len > REPLY_BYTES_MAX {
+            return Err(ClientError::Malformed { found: u64::from(len), expected: "a shorter reply" });
+        }
+        if input.len() < 20 + len as usize {
+            return Ok(None);
+        }
+        self.replies += 1;
+        if self.replies > REPLIES_MAX {
+            return Err(ClientError::Malformed { found: REPLIES_MAX.into(), expected: "fewer replies" });
+        }
+        input.advance(20);
+        let data = input.split_to(len as usize).freeze();
+        Ok(Some(OptionReply { asked, kind, data }))
     }
 
     fn ask(&mut self, number: u32, parts: &[&[u8]], out: &mut BytesMut) {
@@ -284,103 +316,86 @@ impl Handshake {
         self.ask(number, &[&len, name.as_bytes(), &wanted], out);
     }
 
-    fn reply(
-        &mut self,
-        asked: u32,
-        kind: u32,
-        data: Bytes,
-        out: &mut BytesMut,
-    ) -> Result<Option<Outcome>, ClientError> {
-        let failed = kind & REP_ERROR != 0;
-        match asked {
+    fn reply(&mut self, reply: OptionReply, out: &mut BytesMut) -> Result<Option<Outcome>, ClientError> {
+        let (kind, failed) = (reply.kind, reply.failed());
+        match reply.asked {
             OPT_EXTENDED_HEADERS if failed => self.ask(OPT_STRUCTURED_REPLY, &[], out),
             OPT_EXTENDED_HEADERS | OPT_STRUCTURED_REPLY if kind == REP_ACK || failed => {
                 if !failed {
-                    let extended = asked == OPT_EXTENDED_HEADERS;
+                    let extended = reply.asked == OPT_EXTENDED_HEADERS;
                     self.connected.style = if extended { HeaderStyle::Extended } else { HeaderStyle::Structured };
                 }
                 self.context_or_go(out);
             }
-            OPT_EXTENDED_HEADERS | OPT_STRUCTURED_REPLY => return Err(malformed(kind, "an acknowledgement")),
+            OPT_EXTENDED_HEADERS | OPT_STRUCTURED_REPLY => return Err(reply.malformed("an acknowledgement")),
             OPT_SET_META_CONTEXT if kind == REP_ACK || failed => {
                 if failed {
                     self.connected.allocation = None;
                 }
                 self.go(out);
             }
-            OPT_SET_META_CONTEXT if kind == REP_META_CONTEXT => self.context(data)?,
+            OPT_SET_META_CONTEXT if kind == REP_META_CONTEXT => self.context(reply)?,
             OPT_GO if kind == REP_ERR_UNSUP && self.connected.style != HeaderStyle::Extended => self.old_style(out),
-            _ if failed => {
-                let message = if data.is_empty() { format!("error {}", kind & !REP_ERROR) } else { text(&data) };
-                return Err(match kind {
-                    REP_ERR_SHUTDOWN => ClientError::NotHere { message },
-                    _ => ClientError::Refused { message },
-                });
-            }
-            OPT_LIST => return self.list(kind, data, out),
-            OPT_INFO | OPT_GO => return self.describe(asked, kind, data, out),
-            _ => return Err(malformed(kind, "a reply that fits the option")),
+            _ if failed => return Err(reply.refusal()),
+            OPT_LIST => return self.list(reply, out),
+            OPT_INFO | OPT_GO => return self.describe(reply, out),
+            _ => return Err(reply.unfit()),
         }
         Ok(None)
     }
 
     /// A successful reply to NBD_OPT_SET_META_CONTEXT.
-    fn context(&mut self, mut data: Bytes) -> Result<(), ClientError> {
-        if data.len() < 4 {
-            return Err(malformed(REP_META_CONTEXT, "a context's id and name"));
+    fn context(&mut self, mut reply: OptionReply) -> Result<(), ClientError> {
+        if reply.data.len() < 4 {
+            return Err(reply.malformed("a context's id and name"));
         }
-        let id = data.get_u32();
-        if data == CONTEXT_ALLOCATION.as_bytes() {
+        let id = reply.data.get_u32();
+        if reply.data == CONTEXT_ALLOCATION.as_bytes() {
             self.connected.allocation = Some(id);
         }
         Ok(())
     }
 
     /// A successful reply to NBD_OPT_LIST.
-    fn list(&mut self, kind: u32, mut data: Bytes, out: &mut BytesMut) -> Result<Option<Outcome>, ClientError> {
-        match kind {
+    fn list(&mut self, mut reply: OptionReply, out: &mut BytesMut) -> Result<Option<Outcome>, ClientError> {
+        match reply.kind {
             REP_SERVER => {
-                let len = if data.len() >= 4 { data.get_u32() as usize } else { usize::MAX };
-                if len > data.len() {
-                    return Err(malformed(kind, "a name within its reply"));
+                let len = if reply.data.len() >= 4 { reply.data.get_u32() as usize } else { usize::MAX };
+                if len > reply.data.len() {
+                    return Err(reply.malformed("a name within its reply"));
                 }
-                let name = text(&data.split_to(len));
-                self.listed.push(ListedExport { name, description: text(&data) });
+                let name = text(&reply.data.split_to(len));
+                self.listed.push(ListedExport { name, description: text(&reply.data) });
                 Ok(None)
             }
             REP_ACK => {
                 option(out, OPT_ABORT, &[]);
                 Ok(Some(Outcome::Listed(std::mem::take(&mut self.listed))))
             }
-            _ => Err(malformed(kind, "a reply that fits the option")),
+            _ => Err(reply.unfit()),
         }
     }
 
     /// A successful reply to NBD_OPT_INFO or NBD_OPT_GO.
-    fn describe(
-        &mut self,
-        asked: u32,
-        kind: u32,
-        data: Bytes,
-        out: &mut BytesMut,
-    ) -> Result<Option<Outcome>, ClientError> {
-        match kind {
+    fn describe(&mut self, reply: OptionReply, out: &mut BytesMut) -> Result<Option<Outcome>, ClientError> {
+        match reply.kind {
             REP_INFO => {
-                self.info(data).ok_or(malformed(kind, "a whole information item"))?;
+                let whole = self.info(reply.data.clone());
+                whole.ok_or_else(|| reply.malformed("a whole information item"))?;
                 Ok(None)
             }
             REP_ACK => {
-                let (size, flags) = self.export.ok_or(malformed(kind, "the export's size first"))?;
+                let (size, flags) = self.export.ok_or_else(|| reply.malformed("the export's size first"))?;
                 self.connected.size = size;
                 self.connected.flags = TransmissionFlags(flags);
                 let connected = self.connected.clone();
-                if asked == OPT_GO {
+                if reply.asked == OPT_GO {
                     return Ok(Some(Outcome::Connected(connected)));
                 }
                 option(out, OPT_ABORT, &[]);
                 Ok(Some(Outcome::Described(connected)))
             }
-            _ => Err(malformed(kind, "a reply that fits the option")),
+            _ => Err(reply.unfit()),
         }
     }
 

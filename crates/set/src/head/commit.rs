@@ -51,7 +51,7 @@ impl HeadKeeper {
         content: Restored,
     ) -> Result<(), KeepError> {
         let _committing = Committing::begin(&self.committing);
-        let mut head = self.head(epoch, Some(covered), content, self.links(&Links::default(), true));
+        let mut head = self.head(epoch, Some(covered), content, self.beside.links(&Links::default(), true));
         let mut keyring = self.keyring();
         let mut sealed_under = self.parts.key.sealing().key_id;
         let mut body = self.seal(&head, &keyring, term);
@@ -75,7 +75,7 @@ impl HeadKeeper {
                 }
             }
             // Pins and links do not belong to the checkpoint: what a newer leader pinned or released stays.
-            let links = self.links(found.as_ref().map_or(&Links::default(), |(found, _)| &found.links), true);
+            let links = self.beside.links(found.as_ref().map_or(&Links::default(), |(found, _)| &found.links), true);
             let version = found.map(|(_, version)| version);
             let sealing = self.parts.key.sealing().key_id;
             if keyring != self.keyring() || links != head.links || sealing != sealed_under {
@@ -89,7 +89,7 @@ impl HeadKeeper {
                 Ok(_) => {
                     // The head it replaced was this life's, or there was none.
                     self.looks.told(sent, Word::Ours);
-                    self.note_stored(keyring, head.links);
+                    self.beside.note_stored(keyring, head.links);
                     self.note_committed(term, covered);
                     return Ok(());
                 }

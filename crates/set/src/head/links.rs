@@ -4,13 +4,11 @@
 use super::freshness::{LOOK_LIMIT, Word};
 use super::{HeadKeeper, KeepError};
 use crate::server::SetServer;
-use holdfast_control::set::{Links, Listing, Pin, RootRef, SetState};
+use holdfast_control::set::{Pin, RootRef, SetState};
 use holdfast_raft::boot_now;
 use holdfast_store::Disposition;
-use holdfast_types::sync::LockExt;
 use holdfast_types::{LogId, LogIndex, RequestId, Term};
 use holdfast_volume::head::Head;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 impl HeadKeeper {
@@ -29,10 +27,8 @@ impl HeadKeeper {
     /// Records the set's pins and snapshots as of `state`, applied up to `applied`. `led` is the term if this gateway
     /// still led after reading the state. Heads are written with them from now on, whichever checkpoint they name.
     pub fn note(&self, state: &SetState, applied: Option<LogId>, led: Option<Term>) {
-        self.note_pins(state);
         let applied = applied.map_or(LogIndex(0), |applied| applied.index);
-        let more = self.listing().note(state, applied, led);
-        if let Some(more) = more {
+        if let Some(more) = self.beside.note(state, applied, led) {
             tracing::warn!(set = %self.parts.name, snapshots = more, "the oldest snapshots do not fit the set's head: a recovery would not find them");
         }
     }
@@ -40,31 +36,7 @@ impl HeadKeeper {
     /// The head is about to name this root, of the checkpoint that began at `begin`: snapshots that wait for this root
     /// are listed with it.
     pub fn note_root(&self, begin: LogId, root: RootRef) {
-        self.listing().note_root(begin, root);
-    }
-
-    fn listing(&self) -> MutexGuard<'_, Listing> {
-        self.listing.locked()
-    }
-
-    /// A recovery must find every pin that a clone may depend on (ADR 0028).
-    fn note_pins(&self, state: &SetState) {
-        let mut known = self.known.locked();
-        if known.as_ref().is_none_or(|known| known.pins_at.index < state.pins_at.index) {
-            let (pins, pins_at) = (state.pins.clone(), state.pins_at);
-            *known = Some(Links { pins, pins_at, clone_of: self.parts.clone_of.clone(), ..Links::default() });
-        }
-    }
-
-    /// The links to write into a head that now has `stored`; `commits` says whether a checkpoint is written. Returns
-    /// `stored` until anything is known here.
-    pub(super) fn links(&self, stored: &Links, commits: bool) -> Links {
-        let known = self.known.locked();
-        let links = match &*known {
-            Some(known) => Links::for_head(stored, known),
-            None => Links { clone_of: self.parts.clone_of.clone(), ..stored.clone() },
-        };
-        Links { snapshots: self.listing().for_head(&stored.snapshots, commits), ..links }
+        self.beside.note_root(begin, root);
     }
 
     /// Whether the head in the store no longer names any pin or snapshot that the set had released by `state`, and
@@ -72,9 +44,7 @@ impl HeadKeeper {
     /// objects that only such a pin or snapshot references stay: a recovery would keep that root and needs them. Called
     /// by the leader of `term`.
     pub fn links_settled(&self, state: &SetState, term: Term) -> bool {
-        self.stored().is_some_and(|(_, stored)| {
-            stored.pins_at.index >= state.pins_at.index && self.listing().settled(state, term, &stored.snapshots)
-        })
+        self.beside.settled(state, term)
     }
 
     /// Reads from the store whether the head names this pin, so that a recovery would find it.
@@ -94,7 +64,8 @@ impl HeadKeeper {
 
     /// Whether the head in the store is known to have an outdated keyring or outdated links.
     pub(super) fn behind(&self) -> bool {
-        self.stored().is_some_and(|(keyring, links)| keyring != self.keyring() || self.links(&links, false) != links)
+        let stored = self.beside.stored();
+        stored.is_some_and(|(keyring, links)| keyring != self.keyring() || self.beside.links(&links, false) != links)
     }
 
     /// Whether the head should be replaced only for that. Not while a checkpoint is being committed here: its head
@@ -118,13 +89,13 @@ impl HeadKeeper {
             if !self.to_replace() {
                 return Ok(false);
             }
-            let (keyring, links) = (self.keyring(), self.links(&head.links, false));
+            let (keyring, links) = (self.keyring(), self.beside.links(&head.links, false));
             let head = Head { links, ..head };
             let body = self.seal(&head, &keyring, term);
             let sent = boot_now();
             self.parts.store.swap(&self.key(), Some(&version), body).await?;
             self.looks.told(sent, Word::Ours);
-            self.note_stored(keyring, head.links);
+            self.beside.note_stored(keyring, head.links);
             Ok::<bool, KeepError>(true)
         };
         match tokio::time::timeout(LOOK_LIMIT, replace).await {

@@ -70,7 +70,7 @@ impl HeadKeeper {
             self.want_checkpoint();
             return;
         }
-        let head = self.head(Epoch(0), None, Restored::default(), self.links(&Links::default(), true));
+        let head = self.head(Epoch(0), None, Restored::default(), self.beside.links(&Links::default(), true));
         let body = self.seal(&head, &self.keyring(), term);
         let key = self.key();
         match tokio::time::timeout(LOOK_LIMIT, self.parts.store.swap(&key, None, body)).await {

@@ -27,7 +27,7 @@ impl Drop for Connection {
         let (server, serving) = (self.server.clone(), self.serving.clone());
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
-            let _one = server.granting.lock().await;
+            let _one = server.grants.one.lock().await;
             // A connection that arrived meanwhile keeps the lease.
             let held = server.lease().is_some_and(|l| l.epoch == serving.epoch) && server.leading_ready().is_some();
             if held

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use holdfast_control::set::Lease;
 use holdfast_raft::boot_now;
 use holdfast_types::sync::LockExt;
-use holdfast_types::{Epoch, MonoTime, Term};
+use holdfast_types::{Epoch, Term};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl SetServer {
         let applied = self.group.applied();
         let (lease, grant) = self.host.lease_and_grant();
         self.gate.tell(leading, applied.term, grant, lease.as_ref().map(|l| l.epoch));
-        self.watch_expiry(leading, lease.as_ref(), boot_now());
+        self.expiry.locked().watch(leading, lease.as_ref(), boot_now());
         // A set that was recovered elsewhere is never served here again, whichever gateway leads the rest of its group.
         let Some(term) = leading.filter(|t| applied.term == *t && self.head.fenced().is_none()) else {
             self.end_serving(WriteFailure::Gone);
@@ -75,23 +75,10 @@ impl SetServer {
         }
     }
 
-    fn watch_expiry(&self, leading: Option<Term>, lease: Option<&Lease>, now: MonoTime) {
-        let mut judge = self.judge.locked();
-        let mut watched = self.watched_term.locked();
-        if *watched != leading {
-            *watched = leading;
-            match leading {
-                Some(_) => judge.elected(now),
-                None => judge.leadership_lost(),
-            }
-        }
-        judge.observe(now, lease);
-    }
-
     /// The clock is not reliable: `lost` of the time was not observed.
     pub fn clock_suspected(&self, lost: Duration) {
         self.gate.clock_suspected();
-        self.judge.locked().clock_suspected(boot_now(), lost);
+        self.expiry.locked().judge.clock_suspected(boot_now(), lost);
     }
 
     /// Serves the lease if it is ours and was granted in this term; otherwise ends the current serving.
@@ -173,14 +160,14 @@ impl SetServer {
 
     /// A plain lease ends with its connections, and those ended with the serving.
     fn end_orphaned_plain_lease(self: &Arc<Self>) {
-        let Ok(_one) = self.granting.try_lock() else { return };
+        let Ok(_one) = self.grants.one.try_lock() else { return };
         if self.leading_ready().is_none() {
             return;
         }
         let Some(epoch) = self.orphan() else { return };
         let server = self.clone();
         tokio::spawn(async move {
-            let _one = server.granting.lock().await;
+            let _one = server.grants.one.lock().await;
             if server.orphan() == Some(epoch)
                 && let Err(e) = server.release(epoch, None).await
             {

@@ -8,16 +8,7 @@ use holdfast_control::set::SetRefusal;
 use holdfast_front::Slots;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{Name, VolumeId};
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-#[derive(Default)]
-pub(super) struct Uses {
-    open: BTreeMap<VolumeId, u32>,
-    changing: BTreeSet<VolumeId>,
-    /// By id: a volume or a set that is created again under its name has slots of its own.
-    slots: BTreeMap<VolumeId, Slots>,
-}
 
 /// A connection to a volume; ends when dropped.
 pub struct VolumeUse {
@@ -27,13 +18,7 @@ pub struct VolumeUse {
 
 impl Drop for VolumeUse {
     fn drop(&mut self) {
-        let mut uses = self.server.uses.locked();
-        if let Some(open) = uses.open.get_mut(&self.volume) {
-            *open -= 1;
-            if *open == 0 {
-                uses.open.remove(&self.volume);
-            }
-        }
+        self.server.uses.locked().end(self.volume);
     }
 }
 
@@ -78,7 +63,7 @@ impl SetServer {
         if found != Some(volume) {
             return Err(SetError::Refused(SetRefusal::NoSuchVolume { volume }));
         }
-        *uses.open.entry(volume).or_default() += 1;
+        uses.begin(volume);
         Ok(VolumeUse { server: self.clone(), volume })
     }
 
@@ -91,7 +76,7 @@ impl SetServer {
 
     /// Number of clients connected to the volume here.
     pub fn volume_users(&self, volume: VolumeId) -> u32 {
-        self.uses.locked().open.get(&volume).copied().unwrap_or(0)
+        self.uses.locked().of(volume)
     }
 
     /// RESIZE-U1. With `anyway`, existing connections stay.
@@ -100,7 +85,7 @@ impl SetServer {
     /// The user of the volume.
     pub fn hold_volume(self: &Arc<Self>, volume: VolumeId, anyway: bool) -> Result<VolumeHeld, InUse> {
         let mut uses = self.uses.locked();
-        let open = uses.open.get(&volume).copied().unwrap_or(0);
+        let open = uses.of(volume);
         if open > 0 && !anyway {
             return Err(InUse::Connected(open));
         }

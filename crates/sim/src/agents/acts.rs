@@ -110,12 +110,12 @@ impl Agents {
             Fault::Stop => {
                 let ms = rng.pick(&[20, 150, 900, 3_000, 6_000]);
                 world.note(format!("{name} is stopped for {ms} ms"));
-                station.stop(now + ms * MS);
+                station.time.stop(now + ms * MS);
             }
             _ => {
                 let ms = rng.pick(&[200, 1_500, 4_000]);
                 world.note(format!("{name} sleeps for {ms} ms"));
-                station.suspend(now, now + ms * MS);
+                station.time.suspend(now, now + ms * MS);
             }
         }
     }

@@ -10,12 +10,12 @@ use super::fake_drivers::{FakeDrivers, Signal};
 use super::lent::Lent;
 use super::pool::Pool;
 use crate::attached::wires::{self, TTL};
-use crate::host::Clock;
 use crate::libc;
 use crate::model::Broken;
 use crate::net::{Door, Net};
 use crate::rng::Rng;
 use crate::sync::lock;
+use crate::time::{Clock, MachineTime};
 use crate::world::MS;
 use holdfast_agent::AttachStatus;
 use holdfast_agent::machine::{AttachEnd, Role, Stop};
@@ -38,13 +38,11 @@ pub struct Station {
     index: usize,
     pub name: String,
     pub at: usize,
-    clock: Clock,
+    pub time: MachineTime,
     plan: Plan,
     powered: bool,
     /// When its power returns.
     boot_at: u64,
-    stopped_until: u64,
-    sleeps_until: u64,
     woke_at: u64,
     drivers: Arc<Mutex<FakeDrivers>>,
     agent: Option<Agent>,
@@ -69,7 +67,7 @@ impl Station {
         let (name, at) = plan.hosts[index].clone();
         let drift_ppm = rng.range(0, 2 * plan.drift_ppm) as i64 - plan.drift_ppm as i64;
         let drift_ppm = if plan.slow { -400_000 } else { drift_ppm };
-        let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 };
+        let clock = Clock::new(rng.range(0, 3_600) * 1000 * MS, drift_ppm);
         let of_database = Rng::new(seed, 450 + index as u64);
         let database = Database::new(&name, of_database, plan.bug);
         let drivers = FakeDrivers::new(Pool::new(index, plan.suspends), database);
@@ -77,12 +75,10 @@ impl Station {
             index,
             name,
             at,
-            clock,
+            time: MachineTime::new(clock),
             plan: plan.clone(),
             powered: true,
             boot_at: 0,
-            stopped_until: 0,
-            sleeps_until: 0,
             woke_at: 0,
             drivers: Arc::new(Mutex::new(drivers)),
             agent: None,
@@ -99,14 +95,9 @@ impl Station {
         }
     }
 
-    fn enter(&self, now: u64) {
-        libc::set_now(self.clock.at(now));
-        libc::set_apart(self.clock.wall, self.clock.asleep);
-    }
-
     /// Whether it has power and is neither stopped nor asleep.
     pub fn runs(&self, now: u64) -> bool {
-        self.powered && self.stopped_until <= now
+        self.powered && !self.time.is_stopped(now)
     }
 
     /// Whether load balancers send clients there, and the database takes commits.
@@ -148,26 +139,12 @@ impl Station {
 
     // ---- faults
 
-    /// Stopped, as by a hypervisor; its clocks continue.
-    pub fn stop(&mut self, until: u64) {
-        self.stopped_until = until;
-    }
-
-    /// Suspended: only its wall clock and boot clock continue.
-    pub fn suspend(&mut self, now: u64, until: u64) {
-        (self.stopped_until, self.sleeps_until) = (until, until);
-        self.clock.asleep += self.clock.at(until) - self.clock.at(now);
-    }
-
     /// Ends all its faults; it has power.
     pub fn wake(&mut self, now: u64) {
-        if self.sleeps_until > now {
-            self.clock.asleep -= self.clock.at(self.sleeps_until) - self.clock.at(now);
-        }
-        if self.stopped_until > now {
+        if self.time.is_stopped(now) {
             self.woke_at = now;
         }
-        (self.stopped_until, self.sleeps_until) = (0, 0);
+        self.time.wake(now);
         self.boot_at = self.boot_at.min(now);
         self.agent_at = self.agent_at.min(now);
         if let Some(agent) = self.agent.as_mut().filter(|agent| agent.hung_until > now) {
@@ -178,13 +155,13 @@ impl Station {
 
     /// The power is off for this long.
     pub fn cut_power(&mut self, now: u64, for_ms: u64) {
-        self.enter(now);
+        self.time.enter(now);
         self.net.power(self.at, false);
         self.net.close(self.at);
         (self.agent, self.attach) = (None, None);
         lock(&self.drivers).lose_power(Pool::new(self.index, self.plan.suspends));
         (self.powered, self.boot_at) = (false, now + for_ms * MS);
-        (self.stopped_until, self.sleeps_until) = (0, 0);
+        self.time.forget();
     }
 
     fn boot(&mut self, now: u64, log: &mut Vec<String>) {
@@ -192,10 +169,11 @@ impl Station {
         // Removed with the machine's power; may be missing already.
         drop(std::fs::remove_dir_all(self.dir.join("run")));
         // A new count since the boot; the wall's goes on.
-        let before = self.clock.at(now);
-        self.clock.offset = self.rng.range(0, 3_600) * 1000 * MS;
-        self.clock.wall += before as i64 - self.clock.at(now) as i64;
-        self.clock.asleep = 0;
+        let clock = &mut self.time.clock;
+        let before = clock.at(now);
+        clock.offset = self.rng.range(0, 3_600) * 1000 * MS;
+        clock.wall += before as i64 - clock.at(now) as i64;
+        clock.asleep = 0;
         self.net.power(self.at, true);
         (self.powered, self.agent_at, self.look_at, self.lease_at, self.renewed) = (true, now, 0, 0, None);
         self.woke_at = now;
@@ -203,7 +181,7 @@ impl Station {
 
     /// The agent is killed, and started again some time later.
     pub fn kill_agent(&mut self, now: u64, after_ms: u64) {
-        self.enter(now);
+        self.time.enter(now);
         self.net.shut(self.at, Door::Agent);
         self.agent = None;
         self.agent_at = now + after_ms * MS;
@@ -257,13 +235,13 @@ impl Station {
             }
             self.boot(now, lent.log);
         }
-        if self.stopped_until > now {
+        if self.time.is_stopped(now) {
             return Ok(());
         }
-        if self.stopped_until != 0 {
-            (self.stopped_until, self.sleeps_until, self.woke_at) = (0, 0, now);
+        if self.time.goes_on(now) {
+            self.woke_at = now;
         }
-        self.enter(now);
+        self.time.enter(now);
         self.run_agent(lent)?;
         self.carry_out(lent)?;
         if let Some(attach) = &mut self.attach {
@@ -338,7 +316,7 @@ impl Station {
     }
 
     fn attach_gone(&mut self, now: u64, end: AttachEnd, clean: bool) {
-        self.enter(now);
+        self.time.enter(now);
         self.attach = None;
         let mut drivers = lock(&self.drivers);
         (drivers.attach.runs, drivers.attach.end, drivers.attach.clean) = (false, Some(end), clean);

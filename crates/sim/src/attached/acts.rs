@@ -35,12 +35,12 @@ impl Attached {
             Fault::Stop => {
                 let ms = self.rng.pick(&[20, 150, 900, 3_000, 6_000]);
                 world.note(format!("{name} is stopped for {ms} ms"));
-                self.owners[owner].stopped_until = now + ms * MS;
+                self.owners[owner].time.stop(now + ms * MS);
             }
             Fault::Suspend => {
                 let ms = self.rng.pick(&[200, 1_500, 4_000]);
                 world.note(format!("{name} sleeps for {ms} ms"));
-                self.owners[owner].suspend(now, now + ms * MS);
+                self.owners[owner].time.suspend(now, now + ms * MS);
             }
             Fault::Cut | Fault::CutOneWay => {
                 let all = self.rng.chance(400);
@@ -114,7 +114,7 @@ impl World {
             attached.calm_at.clear();
             for owner in 0..attached.owners.len() {
                 attached.links(owner, |_, _| Link::CALM, &world.net);
-                attached.owners[owner].wake(world.now);
+                attached.owners[owner].time.wake(world.now);
             }
         });
     }

@@ -7,7 +7,6 @@
 use super::bugs::{self, Bug};
 use super::kernel::{Habits, User, VolumeDoor};
 use super::wires::{Said, USERS, options, use_devices, way};
-use crate::host::Clock;
 use crate::libc;
 use crate::model::{self, BLOCK_BYTES, BLOCKS, Id, Model, Place, VOLUMES};
 use crate::net::Net;
@@ -15,6 +14,7 @@ use crate::rng::Rng;
 use crate::shape::{Load, Shape};
 use crate::slices::Slices;
 use crate::sync::lock;
+use crate::time::{Clock, MachineTime};
 use crate::world::MS;
 use bytes::Bytes;
 use holdfast_attach::requests::{Errno, RequestError};
@@ -86,9 +86,7 @@ pub struct Owner {
     pub name: String,
     /// Its place in the network.
     pub at: usize,
-    pub clock: Clock,
-    pub stopped_until: u64,
-    sleeps_until: u64,
+    pub time: MachineTime,
     /// Takes the lease from any holder.
     pub force: bool,
     /// Number of first full readings, and of later ones.
@@ -139,13 +137,11 @@ impl Owner {
     ) -> Self {
         let mut rng = Rng::new(seed, 300 + index as u64);
         let drift_ppm = if rng.chance(600) { rng.range(0, 160_000) as i64 - 80_000 } else { 0 };
-        let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 };
+        let clock = Clock::new(rng.range(0, 3_600) * 1000 * MS, drift_ppm);
         Self {
             name: ["alpha", "beta", "gamma"][index % 3].to_string(),
             at,
-            clock,
-            stopped_until: 0,
-            sleeps_until: 0,
+            time: MachineTime::new(clock),
             force: false,
             opened: 0,
             swept: 0,
@@ -190,31 +186,12 @@ impl Owner {
 
     /// Whether the process is there and not stopped.
     pub fn runs(&self, now: u64) -> bool {
-        self.slices.is_some() && self.stopped_until <= now
+        self.slices.is_some() && !self.time.is_stopped(now)
     }
 
     /// Whether it has a process.
     pub fn is_up(&self) -> bool {
         self.slices.is_some()
-    }
-
-    fn enter(&self, now: u64) {
-        libc::set_now(self.clock.at(now));
-        libc::set_apart(self.clock.wall, self.clock.asleep);
-    }
-
-    /// The machine sleeps until then, as gateways' do.
-    pub fn suspend(&mut self, now: u64, until: u64) {
-        (self.stopped_until, self.sleeps_until) = (until, until);
-        self.clock.asleep += self.clock.at(until) - self.clock.at(now);
-    }
-
-    /// Goes on at once.
-    pub fn wake(&mut self, now: u64) {
-        if self.sleeps_until > now {
-            self.clock.asleep -= self.clock.at(self.sleeps_until) - self.clock.at(now);
-        }
-        (self.stopped_until, self.sleeps_until) = (0, 0);
     }
 
     /// The process is gone, with its devices. If the machine lost power, no peer is told.
@@ -231,7 +208,7 @@ impl Owner {
     }
 
     fn gone(&mut self, now: u64, after: u64) {
-        self.enter(now);
+        self.time.enter(now);
         self.slices = None;
         self.done = Arc::default();
         self.devices.clear();
@@ -239,11 +216,11 @@ impl Owner {
         self.sweep |= self.sweeping > 0;
         (self.reads, self.sweeping) = (0, 0);
         (self.state, self.next_at, self.leave_at, self.failed_at) = (State::Away, now + after, None, None);
-        self.wake(now);
+        self.time.wake(now);
     }
 
     fn start(&mut self, now: u64, gateways: usize, log: &mut Vec<String>) -> Result<(), String> {
-        self.enter(now);
+        self.time.enter(now);
         self.net.power(self.at, true);
         let place = (self.name.as_str(), self.at);
         let options = options(&mut self.rng, place, &self.net, self.dir.clone(), self.force, gateways);
@@ -287,11 +264,9 @@ impl Owner {
 
     /// Runs everything ready.
     pub fn slice(&mut self, now: u64) {
-        if self.stopped_until != 0 && self.stopped_until <= now {
-            (self.stopped_until, self.sleeps_until) = (0, 0);
-        }
+        self.time.goes_on(now);
         if self.runs(now) {
-            self.enter(now);
+            self.time.enter(now);
             if let Some(slices) = &mut self.slices {
                 slices.run(now, false);
             }

@@ -1,11 +1,9 @@
 //! Shapes of histories, as `crate::shape` has them for the simulation: steps that are left out, sizes of writes, rates
 //! of faults. The seed alone decides, by a stream of its own. A third of the histories has the usual shape.
 
-use crate::rng::Rng;
+use crate::shape::{draws, setting, told};
 use std::fmt;
 
-/// Histories in thousandths that are as usual.
-const USUAL: u64 = 333;
 /// Probability in thousandths that a setting differs, in a history of another shape.
 const DIFFERS: u64 = 500;
 
@@ -76,20 +74,15 @@ impl Shape {
 
     /// The shape of a seed.
     pub fn of(seed: u64) -> Self {
-        let mut rng = Rng::new(seed, 40);
-        if rng.chance(USUAL) {
-            return Self::USUAL;
-        }
+        let Some(mut rng) = draws(seed) else { return Self::USUAL };
         let (some_off, chance) = (rng.chance(DIFFERS), rng.pick(&[150, 400, 700]));
         let off = (0..STEPS.len()).filter(|_| rng.chance(chance)).fold(0, |off, at| off | 1 << at);
         let instead = rng.pick(&STEPS).0;
-        let (sectors_differ, sectors) = (rng.chance(DIFFERS), rng.pick(&[1, 300]));
-        let (weather_differs, weather) = (rng.chance(DIFFERS), rng.pick(&[0, 30, 250]));
         Self {
             off: if some_off { off } else { 0 },
             instead,
-            sectors: sectors_differ.then_some(sectors),
-            weather: if weather_differs { weather } else { 100 },
+            sectors: setting(&mut rng, DIFFERS, &[1, 300]),
+            weather: setting(&mut rng, DIFFERS, &[0, 30, 250]).unwrap_or(Self::USUAL.weather),
         }
     }
 
@@ -121,8 +114,7 @@ impl fmt::Display for Shape {
         if self.weather != 100 {
             differs.push(format!("{} % of the store's faults", self.weather));
         }
-        let all = differs.join(", ");
-        f.write_str(if differs.is_empty() { "usual" } else { &all })
+        f.write_str(&told(&differs))
     }
 }
 

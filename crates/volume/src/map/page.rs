@@ -25,67 +25,23 @@
 
 use super::ranges::Ranges;
 use super::{
-    MapError, MapExtent, MapPiece, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_NUMBER_MAX, PAGE_SECTORS, put_object,
-    read_object,
+    MapError, MapExtent, MapPiece, NO_OBJECT, OBJECT_WIRE_BYTES_MAX, OBJECT_WIRE_BYTES_MIN, PAGE_BYTES_MAX,
+    PAGE_NUMBER_MAX, PAGE_SECTORS, put_object, read_object,
 };
-use crate::segment::{Codec, EXTENT_SECTORS_MAX, ExtentPlace};
 use crate::wire::{self, Reader, WireError};
-use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
 use std::collections::BTreeMap;
 
 mod extent;
 
-use extent::{put_extent, read_extent};
+use extent::{EXTENT_WIRE_BYTES_MAX, EXTENT_WIRE_BYTES_MIN, Stored, put_extent, read_extent};
 
 const MAGIC: &[u8] = b"HFP\x01";
 /// For pages that hide ranges; pages of sets without a base never do.
 const MAGIC_HIDING: &[u8] = b"HFP\x02";
-/// Flags and sectors.
-const EXTENT_WIRE_BYTES_MIN: usize = 2;
-/// Flags 1, gap 3, sectors 2, object 3, number 5, offset 5, length 3, raw sectors 2, skip 2.
-pub(super) const EXTENT_WIRE_BYTES_MAX: usize = 26;
 
-/// An extent as the page keeps it: the key is its first sector in the page, the object a place in the page's list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stored {
-    object: u32,
-    number: u32,
-    offset: u32,
-    sealed_len: u32,
-    raw_sectors: u16,
-    sectors: u16,
-    skip: u16,
-    codec: Codec,
-}
-
-const _: () = assert!(size_of::<Stored>() <= 24);
-const _: () = assert!(EXTENT_SECTORS_MAX <= u16::MAX as u64);
 const _: () = assert!(PAGE_SECTORS <= u32::MAX as u64);
-
-impl Stored {
-    fn place(&self) -> ExtentPlace {
-        ExtentPlace {
-            number: self.number,
-            offset: self.offset,
-            sealed_len: self.sealed_len,
-            raw_len: u32::from(self.raw_sectors) * SECTOR_BYTES as u32,
-            codec: self.codec,
-        }
-    }
-
-    /// The part of `count` sectors from sector `from` on. Both lie within the extent.
-    fn part(&self, from: u32, count: u32) -> Self {
-        Self { skip: self.skip + from as u16, sectors: count as u16, ..*self }
-    }
-
-    fn is_whole(&self) -> bool {
-        self.skip == 0 && self.sectors == self.raw_sectors
-    }
-
-    fn same_sealed_extent(&self, other: &Stored) -> bool {
-        self.object == other.object && self.place() == other.place()
-    }
-}
+const _: () = assert!(PAGE_SECTORS as usize * (EXTENT_WIRE_BYTES_MAX + OBJECT_WIRE_BYTES_MAX) < PAGE_BYTES_MAX);
 
 /// Sectors of each segment that some map still refers to.
 pub type Live = BTreeMap<ObjectId, Sectors>;

@@ -124,7 +124,7 @@ impl AdminDoor {
         let after = request.after;
         let rotate =
             move |door: Self, adopted, term| async move { door.new_data_key(&name, after, &adopted, term).await };
-        self.alone(&self.node.changing_sets, rotate).await?;
+        self.alone(&self.node.turns.sets, rotate).await?;
         self.list_keys(v1::ListKeysRequest {}).await
     }
 
@@ -156,7 +156,7 @@ impl AdminDoor {
             let next = next(&ring_of(entry), &said, needs.as_ref().map(needs_of).as_ref());
             // SwapKeys compares the ring: if it has changed, the next round looks again.
             let Some(command) = command_for(*set, entry, &next) else { continue };
-            let _one = self.node.changing_sets.lock().await;
+            let _one = self.node.turns.sets.lock().await;
             self.cluster_command(adopted, &command).await?;
             match next {
                 Next::Seal(key) => {

@@ -1,8 +1,7 @@
-//! Encoding of one extent of a page; the layout is in `page`.
+//! One extent of a page, in memory and encoded; the layout is in `page`.
 
-use super::Stored;
 use crate::map::PAGE_SECTORS;
-use crate::segment::{Codec, EXTENT_SECTORS_MAX};
+use crate::segment::{Codec, EXTENT_SECTORS_MAX, ExtentPlace};
 use crate::wire::{self, Reader, WireError};
 use holdfast_seal::{EXTENT_NUMBER_MAX, TAG_BYTES};
 use holdfast_types::SECTOR_BYTES;
@@ -12,6 +11,52 @@ const NEXT: u8 = 1 << 3;
 const SAME_EXTENT: u8 = 1 << 4;
 const ADJACENT: u8 = 1 << 5;
 const WHOLE: u8 = 1 << 6;
+
+/// Flags and sectors.
+pub(super) const EXTENT_WIRE_BYTES_MIN: usize = 2;
+/// Flags 1, gap 3, sectors 2, object 3, number 5, offset 5, length 3, raw sectors 2, skip 2.
+pub(super) const EXTENT_WIRE_BYTES_MAX: usize = 26;
+
+/// An extent as the page keeps it: the key is its first sector in the page, the object a place in the page's list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) object: u32,
+    pub(super) number: u32,
+    pub(super) offset: u32,
+    pub(super) sealed_len: u32,
+    pub(super) raw_sectors: u16,
+    pub(super) sectors: u16,
+    pub(super) skip: u16,
+    pub(super) codec: Codec,
+}
+
+const _: () = assert!(size_of::<Stored>() <= 24);
+const _: () = assert!(EXTENT_SECTORS_MAX <= u16::MAX as u64);
+
+impl Stored {
+    pub(super) fn place(&self) -> ExtentPlace {
+        ExtentPlace {
+            number: self.number,
+            offset: self.offset,
+            sealed_len: self.sealed_len,
+            raw_len: u32::from(self.raw_sectors) * SECTOR_BYTES as u32,
+            codec: self.codec,
+        }
+    }
+
+    /// The part of `count` sectors from sector `from` on. Both lie within the extent.
+    pub(super) fn part(&self, from: u32, count: u32) -> Self {
+        Self { skip: self.skip + from as u16, sectors: count as u16, ..*self }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.skip == 0 && self.sectors == self.raw_sectors
+    }
+
+    fn same_sealed_extent(&self, other: &Stored) -> bool {
+        self.object == other.object && self.place() == other.place()
+    }
+}
 
 pub(super) fn put_extent(out: &mut Vec<u8>, stored: &Stored, gap: u32, last: Option<&Stored>) {
     let mut flags = stored.codec.number();

@@ -1,0 +1,138 @@
+//! What the connections of a front share: limits, exports, memory for requests, and the lists of the connections.
+
+use super::budget::Pool;
+use super::device::{ConnInfo, Exports, Refusal, RefusalKind};
+use super::limits::{FrontLimits, LimitsError};
+use holdfast_nbd::ExportName;
+use holdfast_types::sync::LockExt;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio_util::sync::CancellationToken;
+
+pub(super) struct Shared {
+    pub(super) limits: FrontLimits,
+    pub(super) exports: Arc<dyn Exports>,
+    pub(super) pool: Pool,
+    next_id: AtomicU64,
+    pub(super) stop: CancellationToken,
+    connections: Mutex<Connections>,
+}
+
+#[derive(Default)]
+struct Connections {
+    shaking: BTreeMap<u64, CancellationToken>,
+    serving: BTreeMap<u64, ServedConnection>,
+}
+
+/// A connection in transmission, for monitoring.
+#[derive(Clone, Debug)]
+pub struct ServedConnection {
+    /// Its id and peer.
+    pub info: ConnInfo,
+    /// The export that it has open.
+    pub name: ExportName,
+    pub(super) stop: CancellationToken,
+}
+
+impl ServedConnection {
+    /// Closes it, unanswered (R8).
+    pub fn close(&self) {
+        self.stop.cancel();
+    }
+}
+
+/// Removes a connection from the lists when its task ends, for whatever reason.
+pub(super) struct Listed<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let mut connections = self.shared.connections();
+        connections.shaking.remove(&self.id);
+        connections.serving.remove(&self.id);
+    }
+}
+
+impl Shared {
+    /// # Errors
+    /// Contradictory limits.
+    pub(super) fn new(limits: FrontLimits, exports: Arc<dyn Exports>) -> Result<Self, LimitsError> {
+        limits.validate()?;
+        Ok(Self {
+            pool: Pool::new(&limits),
+            limits,
+            exports,
+            next_id: AtomicU64::new(1),
+            stop: CancellationToken::new(),
+            connections: Mutex::default(),
+        })
+    }
+
+    /// An id for a new connection.
+    pub(super) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Connections that are in transmission now.
+    pub(super) fn serving(&self) -> Vec<ServedConnection> {
+        self.connections().serving.values().cloned().collect()
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.locked()
+    }
+
+    /// Registers a new connection, until the answer is dropped. If there are too many handshakes, closes the oldest of
+    /// them.
+    pub(super) fn admit(&self, id: u64, stop: &CancellationToken) -> Listed<'_> {
+        let mut connections = self.connections();
+        if connections.shaking.len() >= self.limits.handshakes
+            && let Some((oldest, evicted)) = connections.shaking.pop_first()
+        {
+            tracing::info!(connection = oldest, "too many handshakes at once: closing the oldest");
+            evicted.cancel();
+        }
+        connections.shaking.insert(id, stop.clone());
+        Listed { shared: self, id }
+    }
+
+    /// From handshake to transmission. At the connection limit, a connection with a session replaces one without. Those
+    /// without need no token, so a client that holds many of them must not keep an attached host out. The oldest
+    /// connection to a snapshot goes first, since any gateway can serve it.
+    ///
+    /// # Errors
+    /// The connection limit is reached.
+    pub(super) fn promote(&self, connection: ServedConnection) -> Result<(), Refusal> {
+        let mut connections = self.connections();
+        if connections.serving.len() >= self.limits.connections {
+            let rank = |c: &ServedConnection| (c.name.snapshot.is_none(), c.info.id);
+            let guests = connections.serving.values().filter(|c| c.name.session.is_none());
+            let guest = guests.map(rank).min().filter(|_| connection.name.session.is_some());
+            let Some((_, id)) = guest else {
+                let found = connections.serving.len();
+                let message = format!(
+                    "this gateway has reached its limit of {found} NBD connections: close some, or try again later"
+                );
+                return Err(Refusal { kind: RefusalKind::NotHere, message });
+            };
+            if let Some(guest) = connections.serving.remove(&id) {
+                tracing::info!(connection = id, export = %guest.name, "too many connections: closed in favour of one with a token");
+                guest.close();
+            }
+        }
+        connections.shaking.remove(&connection.info.id);
+        connections.serving.insert(connection.info.id, connection);
+        Ok(())
+    }
+
+    /// Back to the handshake: the connection was refused after all.
+    pub(super) fn demote(&self, id: u64) {
+        let mut connections = self.connections();
+        if let Some(connection) = connections.serving.remove(&id) {
+            connections.shaking.insert(id, connection.stop);
+        }
+    }
+}
