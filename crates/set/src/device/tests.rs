@@ -30,6 +30,8 @@ use std::task::Poll;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+mod taken;
+
 const ME: MemberId = MemberId(1);
 const OTHER: MemberId = MemberId(2);
 const TERM: Term = Term(1);
