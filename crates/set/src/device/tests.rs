@@ -30,6 +30,7 @@ use std::task::Poll;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+mod serving;
 mod taken;
 
 const ME: MemberId = MemberId(1);
@@ -76,6 +77,8 @@ struct Seat {
 
 struct At {
     leads: bool,
+    /// The term in which it leads, if it does.
+    term: Term,
     /// When a quorum was last heard; `None`: at the moment of each query.
     heard: Option<MonoTime>,
     applied: LogId,
@@ -93,7 +96,8 @@ impl Seat {
         let leadership = watch::Sender::new(Leadership { term: TERM, leader, mine: leads, stopped: false });
         let applied = LogId::new(TERM.0, 1);
         host.observe(applied);
-        let at = At { leads, heard: None, applied, entries: vec![Bytes::new()], between: None, reads: (0, 0) };
+        let (term, entries) = (TERM, vec![Bytes::new()]);
+        let at = At { leads, term, heard: None, applied, entries, between: None, reads: (0, 0) };
         Arc::new(Self { host, leadership, at: Mutex::new(at) })
     }
 
@@ -106,9 +110,9 @@ impl Seat {
     fn take(&self, term: Option<Term>, payload: Bytes) -> oneshot::Receiver<Outcome> {
         let (tx, rx) = oneshot::channel();
         let mut at = self.at();
-        let outcome = if at.leads && term.is_none_or(|term| term == TERM) {
+        let outcome = if at.leads && term.is_none_or(|term| term == at.term) {
             at.entries.push(payload.clone());
-            let id = LogId::new(TERM.0, at.entries.len() as u64);
+            let id = LogId::new(at.term.0, at.entries.len() as u64);
             let answer = self.host.apply(id, payload);
             at.applied = id;
             Ok(Proposed { id, answer })
@@ -149,12 +153,13 @@ impl Consensus for Seat {
     }
 
     fn leading_term(&self) -> Option<Term> {
-        self.at().leads.then_some(TERM)
+        let at = self.at();
+        at.leads.then_some(at.term)
     }
 
     fn quorum_acked(&self) -> Option<(Term, MonoTime)> {
         let at = self.at();
-        at.leads.then(|| (TERM, at.heard.unwrap_or_else(boot_now)))
+        at.leads.then(|| (at.term, at.heard.unwrap_or_else(boot_now)))
     }
 
     fn applied(&self) -> LogId {
