@@ -30,6 +30,7 @@ use std::task::Poll;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+mod journal;
 mod serving;
 mod taken;
 
@@ -82,7 +83,7 @@ struct At {
     /// When a quorum was last heard; `None`: at the moment of each query.
     heard: Option<MonoTime>,
     applied: LogId,
-    /// Payloads by index, from 1 on; the first entry of the term has none.
+    /// Payloads by index, from 1 on; the first entry of a term has none, nor has one that was purged.
     entries: Vec<Bytes>,
     /// Runs once when an entry is read: the client's data is there, and its answer has not left.
     between: Option<Box<dyn FnOnce() + Send>>,
@@ -128,7 +129,7 @@ impl Seat {
         let ReadPlace { index: LogIndex(index), offset, len } = place;
         let (payload, next, between) = {
             let mut at = self.at();
-            let payload = at.entries.get(index as usize - 1).cloned();
+            let payload = at.entries.get(index as usize - 1).filter(|payload| !payload.is_empty()).cloned();
             (payload, at.entries.len() as u64 + 1, at.between.take())
         };
         if let Some(between) = between {
