@@ -115,7 +115,10 @@ mod tests {
             assert_eq!(buf.as_ptr().align_offset(BLOCK_BYTES), 0);
         }
         assert_eq!(&buf[..], &model[..]);
+        assert_eq!(AsRef::<[u8]>::as_ref(&buf), &model[..]);
+        assert!(!buf.is_empty());
         buf.clear();
+        assert!(buf.is_empty());
         buf.extend_from_slice(b"x");
         buf.pad_to(BLOCK_BYTES);
         assert_eq!(buf.len(), BLOCK_BYTES);

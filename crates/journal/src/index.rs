@@ -358,12 +358,82 @@ impl GroupIndex {
 mod tests {
     use super::*;
 
+    fn at(offset: u32) -> Place {
+        Place { file: 1, offset }
+    }
+
+    /// As after the snapshot of a leader: nothing is there, and the next entry is the one behind the purge.
+    #[test]
+    fn an_empty_group_goes_on_behind_its_purge() {
+        let (group, mut index, mut ledger) = (GroupId(1), GroupIndex::default(), Ledger::default());
+        let purge = Change::Purge { upto: LogId::new(3, 41) };
+        index.apply(group, &purge, at(0), &mut ledger).expect("applies");
+        assert_eq!((index.first(), index.next(), index.last()), (42, 42, Some(LogId::new(3, 41))));
+        let next = Change::Entry { id: LogId::new(3, 42), len: 10 };
+        index.apply(group, &next, at(1), &mut ledger).expect("continues");
+        assert_eq!((index.first(), index.next()), (42, 43));
+    }
+
+    /// Only the live writer is asked: replay may leave holes for a while.
+    #[test]
+    fn an_entry_that_leaves_a_hole_is_not_taken() {
+        let (group, mut index, mut ledger) = (GroupId(1), GroupIndex::default(), Ledger::default());
+        let takes = |index: &GroupIndex| [3, 4, 5, 8, 9, 10].map(|at| index.takes(at));
+        assert_eq!(takes(&index), [true; 6], "a log begins anywhere");
+        for n in 5..9 {
+            let entry = Change::Entry { id: LogId::new(1, n), len: 10 };
+            index.apply(group, &entry, at(n as u32), &mut ledger).expect("continues");
+        }
+        assert_eq!(takes(&index), [false, false, true, true, true, false], "5 to 8 may be overwritten, 9 continues");
+        let purge = Change::Purge { upto: LogId::new(1, 5) };
+        index.apply(group, &purge, at(20), &mut ledger).expect("applies");
+        assert_eq!(takes(&index), [true, true, true, true, true, false], "what was purged ahead of it changes nothing");
+    }
+
+    #[test]
+    fn a_log_that_does_not_begin_behind_its_purge_is_reported() {
+        let group = GroupId(1);
+        let closed = |purged: Option<u64>, entries: &[u64]| {
+            let (mut index, mut ledger) = (GroupIndex::default(), Ledger::default());
+            let purge = purged.map(|upto| Change::Purge { upto: LogId::new(1, upto) });
+            // Carried forward: replay takes them in any order, and leaves holes.
+            let entries = entries.iter().map(|at| Change::Carried { id: LogId::new(2, *at), len: 10 });
+            for (offset, change) in (0..).zip(purge.into_iter().chain(entries)) {
+                index.apply(group, &change, at(offset), &mut ledger).expect("applies");
+            }
+            (index.close_holes(group, &mut ledger), index.first())
+        };
+        assert_eq!(closed(Some(5), &[6, 7]), (Ok(()), 6));
+        assert_eq!(closed(Some(5), &[]), (Ok(()), 6), "nothing is there, and nothing is missing");
+        assert_eq!(closed(None, &[8, 9]), (Ok(()), 8), "a log begins anywhere");
+        let (late, first) = closed(Some(5), &[8, 9]);
+        let late = late.expect_err("6 and 7 are missing");
+        assert!(late.starts_with("first entry at index 8 after the purge") && first == 8, "{late}, from {first} on");
+        // The hole is the reason, and what is behind it can be read.
+        assert_eq!(closed(Some(5), &[6, 9, 8]), (Err("no entry at index 7".to_string()), 8));
+    }
+
+    /// A bad index must not make replay reserve slots for all that would be between.
+    #[test]
+    fn an_entry_far_from_the_others_is_reported_and_stands_alone() {
+        let (group, mut index, mut ledger) = (GroupId(1), GroupIndex::default(), Ledger::default());
+        let far = 10 + HOLE_MAX + 2;
+        let carried = |at| Change::Carried { id: LogId::new(1, at), len: 10 };
+        index.apply(group, &carried(10), at(0), &mut ledger).expect("the first");
+        for (place, index_now) in [(1, far), (2, 10)] {
+            let applied = index.apply(group, &carried(index_now), at(place), &mut ledger);
+            let why = applied.expect_err("too far away");
+            assert!(why.contains(&format!("an entry at index {index_now}, far from")), "{why}");
+            assert_eq!((index.first(), index.next()), (index_now, index_now + 1));
+            assert_eq!(ledger.records(1, group), 1, "the other one needs no file any more");
+        }
+    }
+
     /// On a full disk a purge is written ahead of others; the overtaken ones follow in order, and a crash may come in
     /// between.
     #[test]
     fn an_overtaken_purge_takes_nothing_back() {
         let (group, mut index, mut ledger) = (GroupId(1), GroupIndex::default(), Ledger::default());
-        let at = |offset| Place { file: 1, offset };
         for n in 0..20 {
             let entry = Change::Entry { id: LogId::new(1, n), len: 10 };
             index.apply(group, &entry, at(n as u32), &mut ledger).expect("continues");

@@ -87,3 +87,21 @@ fn a_good_record_of_another_entry_is_corruption() {
         assert!(matches!(served, Err(ReadError::Corrupt(_))), "{kind:?} {group} {id} {len}: {served:?}");
     }
 }
+
+/// JOURNAL-J5 promises that it never happens: who asks must get an answer all the same.
+#[test]
+fn an_entry_whose_file_is_gone_is_corruption() {
+    let (catalog, group, mut ledger) = (Catalog::default(), GroupId(1), crate::index::Ledger::default());
+    let index = catalog.index(group);
+    let entry = crate::index::Change::Entry { id: LogId::new(3, 9), len: 5 };
+    let place = Place { file: 7, offset: 4096 };
+    index.locked().apply(group, &entry, place, &mut ledger).expect("applies");
+    let name = crate::catalog::file_name(7);
+    let gone = |read: Result<(), ReadError>| match read {
+        Err(ReadError::Corrupt(bad)) => (bad.file, bad.offset),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(gone(read_entry(&catalog, group, &index, 9).map(drop)), (name.clone(), 4096));
+    assert_eq!(gone(read_part(&catalog, group, &index, 9, 0, 1).map(drop)), (name.clone(), 4096));
+    assert_eq!(gone(read_entries(&catalog, group, &index, 9..10, 100).map(drop)), (name, 4096));
+}

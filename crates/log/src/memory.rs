@@ -207,3 +207,32 @@ impl Memory {
         known.map(|id| id.term).or_else(|| self.in_tail(index).map(|entry| entry.term))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 7 to 9 by append 3, 10 and 11 by append 5.
+    fn memory() -> Memory {
+        let mut memory = Memory::default();
+        for (index, append) in [(7, 3), (8, 3), (9, 3), (10, 5), (11, 5)] {
+            memory.push(LogId::new(2, index), Bytes::from_static(b"four"), append, 8);
+        }
+        memory
+    }
+
+    /// LOG-L3: only what is durable leaves; and what the writer remembers of an append is forgotten once it has left.
+    #[test]
+    fn payloads_leave_by_their_append() {
+        let mut memory = memory();
+        let holds = |memory: &Memory| [2, 3, 4, 5, 6].map(|append| memory.holds(append));
+        // It may hold some of append 4: it does not look.
+        assert_eq!(holds(&memory), [false, true, true, true, false]);
+        assert_eq!(memory.evict(2).bytes, 0);
+        assert_eq!(memory.evict(4).bytes, 12);
+        assert_eq!((memory.tail_first(), memory.first(), memory.next()), (10, 7, 12), "the journal has the others");
+        assert_eq!(holds(&memory), [false, false, false, true, false]);
+        assert_eq!(memory.evict(5).bytes, 8);
+        assert_eq!(holds(&memory), [false; 5]);
+    }
+}

@@ -231,3 +231,43 @@ pub(crate) fn stopped(failed: Option<&str>) -> io::Error {
         None => io::Error::new(io::ErrorKind::NotConnected, "the journal is closed"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(ops: Vec<Op>) -> Job {
+        Job { ops, bytes: 0, evictable: None, done: Box::new(|_| ()) }
+    }
+
+    /// A purge that goes ahead on a full disk must be of the group's present life: its next one has the same numbers.
+    #[test]
+    fn a_purge_ends_with_its_group() {
+        let (queue, group, other) = (Queue::default(), GroupId(1), GroupId(2));
+        let purge = |group, index| Op::Purge { group, upto: LogId::new(1, index) };
+        let push = |ops| assert!(queue.push(job(ops)).is_none(), "it is not closed");
+        push(vec![purge(group, 5), purge(other, 6)]);
+        push(vec![purge(group, 7), Op::Truncate { group: other, from: 9 }]);
+        let of_other = (other, LogId::new(1, 6));
+        assert_eq!(queue.purges(), BTreeMap::from([(group, LogId::new(1, 7)), of_other]), "the newest of each");
+        push(vec![Op::DropGroup { group }]);
+        assert_eq!(queue.purges(), BTreeMap::from([of_other]));
+        push(vec![purge(group, 2)]);
+        assert_eq!(queue.purges(), BTreeMap::from([(group, LogId::new(1, 2)), of_other]));
+    }
+
+    /// Else its caller would wait for ever.
+    #[test]
+    fn what_comes_after_the_end_goes_back() {
+        let queue = Queue::default();
+        assert!(queue.push(job(Vec::new())).is_none());
+        queue.close();
+        assert!(!queue.mark_closed(), "a job waits");
+        assert!(queue.push(job(Vec::new())).is_none(), "the writer looks once more");
+        let Work::Jobs { jobs, .. } = queue.take(None) else { panic!("no jobs") };
+        assert_eq!(jobs.len(), 2);
+        assert!(matches!(queue.take(None), Work::Close { .. }));
+        assert!(queue.mark_closed());
+        assert!(queue.push(job(Vec::new())).is_some());
+    }
+}

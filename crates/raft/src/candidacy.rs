@@ -42,3 +42,34 @@ impl Candidacy {
         self.embargo_over.load(Ordering::Acquire) && !self.aside.load(Ordering::Acquire)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R3, MEMBER-M4: each of the two keeps it from standing by itself.
+    #[test]
+    fn who_is_under_an_embargo_or_stands_aside_does_not_stand() {
+        let candidacy = Candidacy::new(MonoTime(0));
+        assert!(!candidacy.stands(), "what it promised before its start is not known");
+        assert!(candidacy.set_aside(true) && !candidacy.set_aside(true), "once it is a change");
+        assert!(!candidacy.stands());
+        candidacy.end_embargo();
+        assert!(!candidacy.stands(), "it stands aside still");
+        assert!(candidacy.set_aside(false) && candidacy.stands());
+        assert!(candidacy.set_aside(true) && !candidacy.stands());
+    }
+
+    #[test]
+    fn silence_is_counted_from_the_last_leader_that_was_heard() {
+        let candidacy = Candidacy::new(MonoTime(0));
+        let since_the_machine_started = candidacy.unheard();
+        assert!(since_the_machine_started > Duration::ZERO);
+        candidacy.heard();
+        let heard = candidacy.heard.load(Ordering::Acquire);
+        assert!(
+            Duration::from_nanos(heard) >= since_the_machine_started
+                && candidacy.unheard() < Duration::from_nanos(heard)
+        );
+    }
+}

@@ -174,3 +174,55 @@ impl RaftNode {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::membership_to_bytes;
+    use bytes::Bytes;
+    use holdfast_log::{Entry, Identity, LogConfig, NodeLog, RealDisk};
+    use openraft::impls::BasicNode;
+    use std::collections::BTreeMap;
+
+    /// An entry that makes `voter` the only voter.
+    fn membership(voter: u64) -> Bytes {
+        let nodes = BTreeMap::from([(voter, BasicNode::new("a"))]);
+        let membership = RaftMembership::new(vec![BTreeSet::from([voter])], nodes).expect("valid");
+        [&[MEMBERSHIP_MARK][..], &membership_to_bytes(&membership)[..]].concat().into()
+    }
+
+    /// END-E3: the log is looked through in parts, from its end.
+    #[tokio::test]
+    async fn the_newest_membership_is_found_however_far_back_it_lies() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (file_bytes, bound_bytes, reserve_bytes) = (16 << 20, 256 << 20, 64 << 20);
+        let config = LogConfig { file_bytes, bound_bytes, reserve_bytes, ..LogConfig::new(dir.path()) };
+        let disk = RealDisk::open(dir.path(), file_bytes, 4).expect("opens");
+        let (node, _, mut turns) = NodeLog::open_in_turns(disk, config, Identity::default(), None).expect("opens");
+        let (entries, last) = (200, 199);
+        let begins = entries - LOOK_BACK;
+        let cases = [
+            (vec![], None, None),
+            (vec![0], None, Some(0)),
+            (vec![5], None, Some(5)),
+            (vec![5, 130], None, Some(130)),
+            (vec![begins - 1, begins], None, Some(begins)),
+            (vec![0, begins - 1], None, Some(begins - 1)),
+            (vec![0, last], None, Some(last)),
+            (vec![5], Some(4), Some(5)),
+            (vec![5], Some(5), None),
+            (vec![], Some(last), None),
+        ];
+        for (group, (at, purged, expected)) in (1..).zip(cases) {
+            let log = node.group(GroupId(group));
+            let payload = |index| if at.contains(&index) { membership(index + 1) } else { Bytes::from_static(b"e") };
+            let entry = |index| Entry { id: LogId::new(1, index), payload: payload(index) };
+            log.append((0..entries).map(entry).collect(), |done| done.expect("durable"));
+            purged.into_iter().for_each(|upto| log.purge_later(LogId::new(1, upto)).expect("queued"));
+            turns.turn(false);
+            let found = newest_in(&log).await.expect("reads");
+            let expected = expected.map(|index| (LogId::new(1, index), vec![BTreeSet::from([MemberId(index + 1)])]));
+            assert_eq!(found, expected, "memberships at {at:?}, purged up to {purged:?}");
+        }
+    }
+}

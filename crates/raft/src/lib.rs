@@ -50,6 +50,8 @@ mod change_tests;
 #[cfg(test)]
 mod end_group_tests;
 #[cfg(test)]
+mod floor_tests;
+#[cfg(test)]
 mod group_tests;
 #[cfg(test)]
 mod heal_tests;

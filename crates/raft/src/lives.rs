@@ -318,6 +318,17 @@ mod tests {
         assert!(parse_before(&many.join(" ")).is_none() && parse_before(&many[1..].join(" ")).is_some());
     }
 
+    /// It counts starts and no lives, so its counter may be behind: it is told that its build is too old, and nothing else.
+    #[test]
+    fn a_member_of_a_build_below_the_clusters_level_is_not_judged_by_its_life() {
+        let (member, lives) = (MemberId(2), Lives::new(Life { disk: 1, boot: 1, nonce: 1 }.into(), PROTOCOL));
+        lives.set_known([(member, KnownLife { disk: 7, boot: Some((5, 50)) })].into(), MemberId(3), 4);
+        let stale = Lineage::from(Life { disk: 7, boot: 4, nonce: 40 });
+        let judged = [2, 3, 4, 5].map(|level| lives.judge(member, &stale, level).is_ok());
+        assert_eq!(judged, [true, true, false, false]);
+        assert_eq!(lives.judge(MemberId(9), &stale, 4), Ok(()), "nothing is known of it");
+    }
+
     #[test]
     fn a_process_that_renews_its_life_is_still_itself() {
         let life = |boot| Life { disk: 7, boot, nonce: boot * 10 };

@@ -399,6 +399,19 @@ mod tests {
     use futures_util::FutureExt;
     use holdfast_log::{Entry, Identity, LogConfig, RealDisk};
 
+    /// QUARANTINE-Q4: of the term of the removal there is one leader, and it has the entry.
+    #[test]
+    fn a_leader_of_a_term_before_the_removal_is_refused() {
+        let (floor, from) = (Some(LogId::new(3, 77)), MemberId(2));
+        let refused = |floor, term| {
+            let vote = proto::Vote { term, member: from.0, committed: true };
+            of_before(floor, Some(&vote), from).is_err()
+        };
+        assert_eq!([1, 2, 3, 4].map(|term| refused(floor, term)), [true, true, false, false]);
+        assert!(!refused(None, 1), "nothing is learnt anew here");
+        assert!(of_before(floor, None, from).is_err() && of_before(None, None, from).is_ok());
+    }
+
     /// While the disk stands still, a follower that catches up accepts a bounded amount of appends.
     #[tokio::test]
     async fn appends_are_taken_in_no_faster_than_the_disk_takes_them() {

@@ -1,13 +1,13 @@
 //! openraft's own suite for log stores and state machines, on the real journal.
 
 use crate::config::TypeConfig;
-use crate::log_store::LogStore;
+use crate::log_store::{LogStore, VotedTerm};
 use crate::machine::{Adapter, StateMachine, Unfit};
 use bytes::Bytes;
 use futures_util::FutureExt;
-use holdfast_log::{Entry, Identity, LogConfig, NodeLog, RealDisk};
+use holdfast_log::{Entry, Identity, LogConfig, NodeLog, RealDisk, Turns};
 use holdfast_types::sync::LockExt;
-use holdfast_types::{GroupId, LogId};
+use holdfast_types::{GroupId, LogId, Term};
 use openraft::StorageError;
 use openraft::storage::RaftLogStorage;
 use openraft::testing::log::{StoreBuilder, Suite};
@@ -79,15 +79,40 @@ async fn openraft_suite_passes_on_the_journal() {
     }
 }
 
+/// A journal whose disk stands still between two turns.
+fn in_turns(dir: &std::path::Path) -> (NodeLog, Turns) {
+    let (file_bytes, bound_bytes, reserve_bytes) = (16 << 20, 256 << 20, 64 << 20);
+    let config = LogConfig { file_bytes, bound_bytes, reserve_bytes, ..LogConfig::new(dir) };
+    let disk = RealDisk::open(dir, file_bytes, 4).expect("opens");
+    let (log, _, turns) = NodeLog::open_in_turns(disk, config, Identity::default(), None).expect("opens");
+    (log, turns)
+}
+
+/// R3: from the moment on in which its vote may be on the way to another leader, this member leads no earlier term.
+#[tokio::test]
+async fn r3_a_vote_counts_before_it_is_on_the_disk() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (log, mut turns) = in_turns(dir.path());
+    let votes = Arc::new(VotedTerm::default());
+    let mut store = LogStore::new(log.group(GroupId(7)), votes.clone());
+    let leads = || [3, 4, 5, 6].map(|term| votes.allows(Term(term)));
+    assert_eq!(leads(), [true; 4], "it has voted for nobody yet");
+    let (later, earlier) = (crate::wire::make_vote(5, 2, false), crate::wire::make_vote(4, 1, true));
+    for vote in [&later, &earlier] {
+        let mut saving = Box::pin(store.save_vote(vote));
+        assert!((&mut saving).now_or_never().is_none(), "the disk stands still");
+        assert_eq!(leads(), [false, false, true, true], "after the vote {vote:?}");
+        turns.turn(false);
+        saving.await.expect("durable");
+    }
+}
+
 /// openraft awaits a purge where it sends heartbeats: a leader whose own disk stands still must not lose its leadership
 /// for one.
 #[tokio::test]
 async fn a_purge_does_not_wait_for_the_disk() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (file_bytes, bound_bytes, reserve_bytes) = (16 << 20, 256 << 20, 64 << 20);
-    let config = LogConfig { file_bytes, bound_bytes, reserve_bytes, ..LogConfig::new(dir.path()) };
-    let disk = RealDisk::open(dir.path(), file_bytes, 4).expect("opens");
-    let (log, _, mut turns) = NodeLog::open_in_turns(disk, config, Identity::default(), None).expect("opens");
+    let (log, mut turns) = in_turns(dir.path());
     let group = log.group(GroupId(7));
     let mut store = LogStore::new(group.clone(), Arc::default());
     let entries = (0..5).map(|index| Entry { id: LogId::new(1, index), payload: Bytes::from_static(b"e") }).collect();

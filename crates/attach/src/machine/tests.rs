@@ -8,6 +8,8 @@ use holdfast_nbd::server::{ReadPart, ReplyTo};
 use holdfast_types::{Name, Token};
 use proptest::prelude::*;
 
+#[path = "change_tests.rs"]
+mod changes;
 #[path = "loss_tests.rs"]
 mod losses;
 
@@ -402,7 +404,8 @@ impl World {
         let (from, to) = (flying.out.offset / SECTOR, (flying.out.offset + flying.out.len) / SECTOR);
         let range = from as usize..to as usize;
         flying.reply = Some(match flying.out.command {
-            CommandOut::Write { .. } => {
+            // A trim and a zeroing leave a number here as well, so that their order can be seen.
+            CommandOut::Write { .. } | CommandOut::Zero { .. } | CommandOut::Trim { .. } => {
                 self.sectors[range].fill(flying.data[0]);
                 Reply::Done
             }
@@ -435,7 +438,12 @@ impl World {
                     }
                     self.asked_for[span.clone()].fill(value);
                     self.writes.insert(cookie, (span.start, span.end, value));
-                    intake(b, cookie, from * SECTOR, len * SECTOR, CommandOut::Write { fua: false }, vec![value])
+                    let command = match value % 3 {
+                        0 => CommandOut::Trim { fua: false },
+                        1 => CommandOut::Zero { punch: true, fast: false, fua: false },
+                        _ => CommandOut::Write { fua: false },
+                    };
+                    intake(b, cookie, from * SECTOR, len * SECTOR, command, vec![value])
                 } else {
                     self.reads.insert(cookie, (span.start, self.floor[span].to_vec()));
                     let read = CommandOut::Read { unfragmented: false };

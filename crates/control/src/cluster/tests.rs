@@ -4,7 +4,7 @@ use super::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, MEMBERS_MAX, Member, MemberRole,
     SETS_MAX, Standing,
 };
-use crate::set::{Links, Restored, RootRef, Volume, epoch_base};
+use crate::set::{FIRST_GENERATION, GENERATION_MAX, Links, Restored, RootRef, Volume, epoch_base};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, ObjectId, RequestId, Sectors, Term, VolumeId};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -378,4 +378,82 @@ fn a_set_is_restored_once_under_its_own_number() {
     let created = state.apply(id, &create("s5", vec![], 7));
     assert_eq!(created, ClusterAnswer::SetCreated { set: GroupId(5) }, "CLUSTER-C1");
     state.self_check();
+}
+
+/// R6: beyond the last generation there are no epochs that an earlier one did not have.
+#[test]
+fn a_generation_without_epochs_of_its_own_is_refused() {
+    let mut state = ClusterState::new();
+    let id = LogId::new(1, 1);
+    state.apply(id, &add(1, "g1", 5, 6));
+    // Each number is the next one, so that only the generation is in the way.
+    for (set, generation, fine) in [
+        (1, GENERATION_MAX + 1, false),
+        (1, u64::MAX, false),
+        (1, GENERATION_MAX, true),
+        (2, FIRST_GENERATION, false),
+        (2, 0, false),
+        (2, FIRST_GENERATION + 1, true),
+    ] {
+        let answer = state.apply(id, &restore(set, &format!("s{set}"), generation));
+        let refused = ClusterRefusal::BadGeneration { found: generation, max: GENERATION_MAX };
+        let made = ClusterAnswer::SetCreated { set: GroupId(set) };
+        assert_eq!(answer, if fine { made } else { ClusterAnswer::Refused(refused) }, "generation {generation}");
+        state.self_check();
+    }
+    let [first, last] = [2, 1].map(|set| state.sets[&GroupId(set)].base_epoch);
+    assert_eq!((first, last), (epoch_base(FIRST_GENERATION + 1), epoch_base(GENERATION_MAX)));
+    assert!(epoch_base(FIRST_GENERATION) < first && first < last);
+}
+
+/// A request cannot bring in a member that is on its way out: nobody would wait for it.
+#[test]
+fn a_new_member_is_active_whatever_its_request_says() {
+    for standing in [Standing::Drained, Standing::Leaving] {
+        let mut state = ClusterState::new();
+        let member = Member { standing, ..member(0, "g1", 1) };
+        let add = ClusterCommand::AddMember { member, replaces: None, request: RequestId(1) };
+        assert_eq!(state.apply(LogId::new(1, 1), &add), ClusterAnswer::MemberAdded { id: MemberId(1) });
+        let made = &state.members[&MemberId(1)];
+        assert_eq!((made.id, made.standing), (MemberId(1), Standing::Active), "asked for as {standing:?}");
+    }
+}
+
+/// R12: a copy gets the answer of the first one, also after a newcomer that has not said what its build knows.
+#[test]
+fn a_level_that_was_raised_is_raised_for_a_late_copy_too() {
+    let mut state = ClusterState::new();
+    let apply = |state: &mut ClusterState, command: ClusterCommand| state.apply(LogId::new(1, 1), &command);
+    apply(&mut state, add(1, "g1", 1, 1));
+    apply(&mut state, ClusterCommand::RegisterBoot { member: MemberId(1), disk: 1, boot: 1, nonce: 1, level: 2 });
+    assert_eq!(apply(&mut state, ClusterCommand::RaiseLevel { level: 2 }), ClusterAnswer::LevelRaised);
+    apply(&mut state, add(2, "g2", 2, 2));
+    for level in [2, 1] {
+        assert_eq!(apply(&mut state, ClusterCommand::RaiseLevel { level }), ClusterAnswer::LevelRaised, "{level}");
+    }
+    let unknown = ClusterRefusal::LevelNotKnown { asked: 3, member: MemberId(1), known: Some(2) };
+    assert_eq!(apply(&mut state, ClusterCommand::RaiseLevel { level: 3 }), ClusterAnswer::Refused(unknown));
+    assert_eq!(state.level, 2);
+}
+
+/// CLUSTER-C1: numbers under which a store has something are given to nobody, and a late copy gives none of them back.
+#[test]
+fn numbers_that_a_store_has_taken_are_passed() {
+    let mut state = ClusterState::new();
+    let apply = |state: &mut ClusterState, command: ClusterCommand| {
+        let answer = state.apply(LogId::new(1, 1), &command);
+        state.self_check();
+        answer
+    };
+    apply(&mut state, add(1, "g1", 1, 1));
+    let pass = |upto| ClusterCommand::PassSets { upto: GroupId(upto) };
+    assert_eq!(apply(&mut state, pass(7)), ClusterAnswer::DeletionNoted);
+    let taken = ClusterRefusal::SetIdTaken { set: GroupId(7), found: None };
+    assert_eq!(apply(&mut state, restore(7, "s7", 2)), ClusterAnswer::Refused(taken));
+    assert_eq!(apply(&mut state, create("a", vec![], 11)), ClusterAnswer::SetCreated { set: GroupId(8) });
+    assert_eq!(apply(&mut state, pass(3)), ClusterAnswer::DeletionNoted);
+    assert_eq!(apply(&mut state, create("b", vec![], 12)), ClusterAnswer::SetCreated { set: GroupId(9) });
+    assert_eq!(apply(&mut state, pass(u64::MAX)), ClusterAnswer::DeletionNoted);
+    let none_left = apply(&mut state, create("c", vec![], 13));
+    assert!(matches!(none_left, ClusterAnswer::Refused(ClusterRefusal::TooManySets { .. })), "{none_left:?}");
 }

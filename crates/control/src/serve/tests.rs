@@ -369,3 +369,27 @@ fn only_what_passes_by_itself_is_waited_for() {
         assert!(!why.may_pass(), "{why}");
     }
 }
+
+/// What a task tells again and again must not put off the moment from which clients are sent elsewhere.
+#[test]
+fn what_is_told_again_does_not_put_off_the_cut_off() {
+    let term = Term(1);
+    for again in [
+        GateEvent::SoleVoter(false),
+        GateEvent::ClockSuspicion,
+        GateEvent::TermStarted { term },
+        GateEvent::FirstEntryApplied { term },
+        GateEvent::LeaseReleased { epoch: Epoch(1) },
+    ] {
+        let mut gate = ServeGate::new(ME, lan(), at(0));
+        gate.event(at(0), GateEvent::TermStarted { term });
+        gate.event(at(0), GateEvent::FirstEntryApplied { term });
+        gate.event(at(0), GateEvent::GrantApplied { id: LogId::new(1, 2), epoch: Epoch(2), gateway: ME });
+        (10..600).step_by(10).for_each(|ms| gate.event(at(ms), again));
+        // Up to the election timeout it may still hear from a quorum.
+        assert_eq!((gate.may_read(at(600)), gate.cut_off(at(600))), (Err(WhyNot::NoReadLease), false), "{again:?}");
+        assert_eq!(gate.may_write(at(600)), Ok(Epoch(2)), "{again:?}");
+        let over = WhyNot::CutOff { without: Duration::from_millis(601), max: lan().cut_off_after() };
+        assert_eq!((gate.may_read(at(601)), gate.may_write(at(601))), (Err(over), Err(over)), "{again:?}");
+    }
+}

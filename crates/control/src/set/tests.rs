@@ -258,6 +258,43 @@ fn no_unused_token_is_dropped_for_want_of_room() {
     assert!(matches!(late, SetAnswer::Refused(SetRefusal::StaleToken { .. })), "{late:?}");
 }
 
+/// SET-S3: with a token that opens the present lease somebody could open the next one who has lost the set by then.
+#[test]
+fn a_grant_with_a_known_token_is_refused() {
+    let mut state = SetState::new(Epoch(0));
+    let take = |owner: &str, token: u128, request: u128| SetCommand::Acquire {
+        owner: Owner::new(owner).unwrap(),
+        gateway: MemberId(1),
+        token: Token(token),
+        ttl_ms: 3000,
+        request: RequestId(request),
+        judged_expired: None,
+        force: true,
+        plain: false,
+        at_unix_ms: 0,
+    };
+    let go_on = |shown: u128, new: u128, request: u128| SetCommand::Continue {
+        owner: Owner::new("a").unwrap(),
+        gateway: MemberId(1),
+        token: Token(shown),
+        new_token: Token(new),
+        request: RequestId(request),
+        at_unix_ms: 0,
+    };
+    state.apply(LogId::new(1, 1), &take("a", 1, 1));
+    let continued = state.apply(LogId::new(1, 2), &go_on(1, 2, 2));
+    assert!(matches!(&continued, SetAnswer::Granted(lease) if lease.earlier_tokens == [Token(1)]), "{continued:?}");
+    let before = state.clone();
+    for known in [1, 2] {
+        for command in [take("b", known, 10 + known), take("a", known, 20 + known), go_on(2, known, 30 + known)] {
+            let answer = state.apply(LogId::new(1, 3), &command);
+            assert_eq!(answer, SetAnswer::Refused(SetRefusal::TokenReused), "{command:?}");
+            assert_eq!(state, before, "a refusal leaves no trace");
+        }
+    }
+    assert!(matches!(state.apply(LogId::new(1, 3), &take("b", 3, 40)), SetAnswer::Granted(_)));
+}
+
 #[test]
 #[should_panic(expected = "R6: the epoch must grow")]
 fn entries_out_of_order_stop_the_gateway() {

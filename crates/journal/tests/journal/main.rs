@@ -5,4 +5,5 @@ mod corruption;
 mod crash;
 mod cuts;
 mod reads;
+mod starts;
 mod upkeep;

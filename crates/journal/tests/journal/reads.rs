@@ -185,3 +185,26 @@ fn live_bytes_are_those_of_the_entries_that_are_left() {
     write(&mut journal, vec![Op::Purge { group: G, upto: LogId::new(1, 1) }]);
     assert_eq!(journal.catalog().index(G).lock().expect("whole").live_bytes(), of(&sizes[2..]));
 }
+
+/// Record and batch fill the last block of the file: nothing is left behind it.
+#[test]
+fn a_record_up_to_the_last_byte_of_its_file_is_read() {
+    let disk = SimDisk::new();
+    // An odd seed is not sealed: the payload can be found on the disk.
+    let (mut journal, _) = open(&disk, 1).expect("opens");
+    // A block without the batch's header, the record's, and its entry for one chunk.
+    let len = 4096 - 64 - 48 - 20;
+    assert_eq!(record_bytes(len), 4096 - 64);
+    let payloads: Vec<Bytes> = (0..15).map(|n| bytes(&mut Rng(n), len)).collect();
+    for (at, payload) in (0..).zip(&payloads) {
+        write(&mut journal, vec![Op::Entry { group: G, id: LogId::new(1, at), payload: payload.clone() }]);
+    }
+    let contents = disk.contents(&disk.names()[0]).expect("there");
+    assert!(contents.ends_with(&payloads[14]), "the file is not full to its end");
+    let catalog = journal.catalog();
+    let index = catalog.index(G);
+    assert_eq!(read_entry(&catalog, G, &index, 14).expect("whole").1, payloads[14]);
+    assert_eq!(read_part(&catalog, G, &index, 14, 0, len).expect("whole"), payloads[14]);
+    let all = read_entries(&catalog, G, &index, 0..15, usize::MAX / 2).expect("whole");
+    assert!(all.iter().map(|(_, payload)| payload).eq(&payloads));
+}

@@ -2,7 +2,7 @@
 
 use crate::common::{PARAMS, Rng, open};
 use bytes::Bytes;
-use holdfast_journal::{Journal, Op, Params, ReadError, RecoverError};
+use holdfast_journal::{Journal, Op, Params, ReadError, RecoverError, read_entry};
 use holdfast_testkit::SimDisk;
 use holdfast_types::{GroupId, LogId};
 use std::collections::VecDeque;
@@ -167,4 +167,36 @@ fn a_start_counts_what_it_reads_and_writes_again() {
     // The first file is gone: nothing in it was live. The marker says that the rest was synced.
     assert_eq!((report.files, report.records, report.rewritten), (files, 4, 0));
     assert!(report.lost.is_none() && report.cuts.is_empty(), "{report:?}");
+}
+
+/// Appends wait for a part that is carried forward: as few syncs as there can be.
+#[test]
+fn the_live_records_of_a_file_are_carried_in_one_batch() {
+    let disk = SimDisk::new();
+    let (mut journal, _) = open(&disk, 1).expect("opens");
+    let first = disk.names()[0].clone();
+    journal.write(&mut (0..8).map(|index| entry(OTHER, index, 10)).collect()).expect("written");
+    // Of these only the last is live. They fill two files, and a part of the third.
+    for n in 0..40u8 {
+        write(&mut journal, Op::Vote { group: G, payload: vec![n; 3000].into() });
+    }
+    assert_eq!(disk.names().len(), 3);
+    let syncs = disk.syncs();
+    journal.tidy().expect("tidy");
+    assert!(!journal.wants_tidy() && !disk.names().contains(&first), "{:?}", disk.names());
+    assert_eq!(disk.syncs() - syncs, 2, "the batch, and the header of the next file");
+    let catalog = journal.catalog();
+    for index in 0..8 {
+        let Op::Entry { payload, .. } = entry(OTHER, index, 10) else { return };
+        assert_eq!(read_entry(&catalog, OTHER, &catalog.index(OTHER), index).expect("whole").1, payload);
+    }
+}
+
+/// JOURNAL-J5: an index that replay would refuse is not written in the first place.
+#[test]
+#[should_panic(expected = "leaves a hole after 1")]
+fn an_entry_that_leaves_a_hole_stops_the_gateway() {
+    let (mut journal, _) = open(&SimDisk::new(), 1).expect("opens");
+    write(&mut journal, entry(G, 0, 10));
+    write(&mut journal, entry(G, 2, 10));
 }

@@ -3,3 +3,4 @@
 mod model;
 mod real_disk;
 mod sim_disk;
+mod turns;

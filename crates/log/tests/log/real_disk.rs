@@ -129,14 +129,22 @@ async fn a_file_system_without_direct_writes_will_do() {
 #[test]
 fn settings_out_of_range_are_refused() {
     let dir = TempDir::new().expect("a folder");
-    for wrong in [
-        LogConfig { file_bytes: 1 << 20, ..config(&dir) },
-        LogConfig { file_bytes: (16 << 20) + 1, ..config(&dir) },
-        LogConfig { reserve_bytes: 1 << 20, ..config(&dir) },
-        LogConfig { bound_bytes: 33 << 20, ..config(&dir) },
+    let plenty = LogConfig { reserve_bytes: 8 << 30, bound_bytes: 32 << 30, ..config(&dir) };
+    for (what, wrong) in [
+        ("file_bytes", LogConfig { file_bytes: 1 << 20, ..config(&dir) }),
+        ("file_bytes", LogConfig { file_bytes: 15 << 20, ..config(&dir) }),
+        ("file_bytes", LogConfig { file_bytes: (16 << 20) + 1, ..config(&dir) }),
+        ("file_bytes", LogConfig { file_bytes: (1 << 30) + (1 << 20), ..plenty }),
+        ("reserve_bytes", LogConfig { reserve_bytes: 1 << 20, ..config(&dir) }),
+        ("reserve_bytes", LogConfig { reserve_bytes: (32 << 20) - 1, ..config(&dir) }),
+        ("bound_bytes", LogConfig { bound_bytes: 33 << 20, ..config(&dir) }),
+        ("bound_bytes", LogConfig { bound_bytes: (64 << 20) - 1, ..config(&dir) }),
     ] {
-        assert!(matches!(NodeLog::open(wrong), Err(OpenError::Setting { .. })));
+        let refused = NodeLog::open(wrong.clone());
+        assert!(matches!(refused, Err(OpenError::Setting { what: found, .. }) if found == what), "{wrong:?}");
     }
+    let least = LogConfig { bound_bytes: 64 << 20, ..config(&dir) };
+    NodeLog::open(least).expect("the reserve and two files").0.close();
 }
 
 /// The name of a new file is given by a rename, which would replace what is there.

@@ -1,8 +1,10 @@
 //! What a state snapshot promises: durable before anybody relies on it, and never an older one over a newer one.
 
 use super::*;
-use crate::wire::RaftSnapshotMeta;
+use crate::wire::{RaftMembership, RaftSnapshotMeta};
 use holdfast_types::sync::LockExt;
+use openraft::impls::BasicNode;
+use std::collections::{BTreeMap, BTreeSet};
 
 const GROUP: GroupId = GroupId(7);
 
@@ -79,6 +81,73 @@ async fn r4_an_older_snapshot_does_not_replace_a_newer_one() {
     }
     let (_, shared, _) = open(dir.path());
     assert_eq!(shared.applied(), LogId::new(2, 12), "nor on the disk");
+}
+
+/// END-E1: what was on its way when the group ended must not bring a file of it back.
+#[tokio::test]
+async fn nothing_is_written_after_the_end_of_a_group() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_, shared, _) = open(dir.path());
+    save(&shared, snapshot(5, b"x")).await.expect("durable");
+    shared.end().await;
+    snapshot_file::remove(dir.path(), GROUP).expect("removed");
+    save(&shared, snapshot(9, b"x")).await.map(drop).expect_err("the group is ended");
+    let mut builder = Builder { snapshot: snapshot(12, b"x"), shared: shared.clone() };
+    let built = tokio::time::timeout(Duration::from_secs(20), builder.build_snapshot()).await.expect("it ends");
+    built.map(drop).expect_err("the group is ended");
+    assert!(snapshot_file::load(dir.path(), GROUP, None).expect("reads").is_none());
+}
+
+/// Its state is as of the entry that it is told.
+struct At(Mutex<u64>);
+
+impl StateMachine for At {
+    fn apply(&self, _: LogId, payload: Bytes) -> Bytes {
+        payload
+    }
+
+    fn observe(&self, _: LogId) {}
+
+    fn snapshot(&self) -> Option<(LogId, Bytes)> {
+        Some((LogId::new(2, *self.0.locked()), Bytes::from_static(b"at")))
+    }
+
+    fn check(&self, _: LogId, _: &[u8]) -> Result<(), Unfit> {
+        Ok(())
+    }
+
+    fn install(&self, _: LogId, _: &[u8]) -> Result<(), Unfit> {
+        Ok(())
+    }
+}
+
+/// A state may be older than the newest membership: whoever begins with it must not know who votes later, nor forget who
+/// votes.
+#[tokio::test]
+async fn a_snapshot_names_the_members_of_its_moment() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let machine = Arc::new(At(Mutex::new(0)));
+    let (mut adapter, shared) = Adapter::open(GROUP, dir.path().to_path_buf(), None, machine.clone()).expect("opens");
+    let stored = |index: u64| {
+        let voters: BTreeSet<u64> = (1..=index / 10).collect();
+        let nodes: BTreeMap<u64, BasicNode> = voters.iter().map(|id| (*id, BasicNode::new("a"))).collect();
+        let membership = RaftMembership::new(vec![voters], nodes).expect("valid");
+        RaftStoredMembership::new(Some(id_to_raft(LogId::new(2, index))), membership)
+    };
+    *shared.memberships.locked() = [10, 20, 40].map(stored).to_vec();
+    for (at, members) in [(30, 20), (40, 40), (55, 40)] {
+        *machine.0.locked() = at;
+        let mut builder = adapter.try_create_snapshot_builder(false).await.expect("there is something newer");
+        builder.build_snapshot().await.map(drop).expect("durable");
+        // As the next start reads it.
+        let found = snapshot_file::load(dir.path(), GROUP, None).expect("reads").expect("there");
+        assert_eq!(found.last(), Some(LogId::new(2, at)));
+        assert_eq!(found.meta.last_membership, stored(members), "at {at}");
+        for older in [at, at - 1] {
+            *machine.0.locked() = older;
+            assert!(adapter.try_create_snapshot_builder(true).await.is_none(), "{older} after {at}");
+        }
+    }
 }
 
 #[tokio::test]

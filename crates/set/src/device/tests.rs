@@ -30,6 +30,10 @@ use std::task::Poll;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+mod journal;
+mod serving;
+mod taken;
+
 const ME: MemberId = MemberId(1);
 const OTHER: MemberId = MemberId(2);
 const TERM: Term = Term(1);
@@ -74,10 +78,12 @@ struct Seat {
 
 struct At {
     leads: bool,
+    /// The term in which it leads, if it does.
+    term: Term,
     /// When a quorum was last heard; `None`: at the moment of each query.
     heard: Option<MonoTime>,
     applied: LogId,
-    /// Payloads by index, from 1 on; the first entry of the term has none.
+    /// Payloads by index, from 1 on; the first entry of a term has none, nor has one that was purged.
     entries: Vec<Bytes>,
     /// Runs once when an entry is read: the client's data is there, and its answer has not left.
     between: Option<Box<dyn FnOnce() + Send>>,
@@ -91,7 +97,8 @@ impl Seat {
         let leadership = watch::Sender::new(Leadership { term: TERM, leader, mine: leads, stopped: false });
         let applied = LogId::new(TERM.0, 1);
         host.observe(applied);
-        let at = At { leads, heard: None, applied, entries: vec![Bytes::new()], between: None, reads: (0, 0) };
+        let (term, entries) = (TERM, vec![Bytes::new()]);
+        let at = At { leads, term, heard: None, applied, entries, between: None, reads: (0, 0) };
         Arc::new(Self { host, leadership, at: Mutex::new(at) })
     }
 
@@ -104,9 +111,9 @@ impl Seat {
     fn take(&self, term: Option<Term>, payload: Bytes) -> oneshot::Receiver<Outcome> {
         let (tx, rx) = oneshot::channel();
         let mut at = self.at();
-        let outcome = if at.leads && term.is_none_or(|term| term == TERM) {
+        let outcome = if at.leads && term.is_none_or(|term| term == at.term) {
             at.entries.push(payload.clone());
-            let id = LogId::new(TERM.0, at.entries.len() as u64);
+            let id = LogId::new(at.term.0, at.entries.len() as u64);
             let answer = self.host.apply(id, payload);
             at.applied = id;
             Ok(Proposed { id, answer })
@@ -122,7 +129,7 @@ impl Seat {
         let ReadPlace { index: LogIndex(index), offset, len } = place;
         let (payload, next, between) = {
             let mut at = self.at();
-            let payload = at.entries.get(index as usize - 1).cloned();
+            let payload = at.entries.get(index as usize - 1).filter(|payload| !payload.is_empty()).cloned();
             (payload, at.entries.len() as u64 + 1, at.between.take())
         };
         if let Some(between) = between {
@@ -147,12 +154,13 @@ impl Consensus for Seat {
     }
 
     fn leading_term(&self) -> Option<Term> {
-        self.at().leads.then_some(TERM)
+        let at = self.at();
+        at.leads.then_some(at.term)
     }
 
     fn quorum_acked(&self) -> Option<(Term, MonoTime)> {
         let at = self.at();
-        at.leads.then(|| (TERM, at.heard.unwrap_or_else(boot_now)))
+        at.leads.then(|| (at.term, at.heard.unwrap_or_else(boot_now)))
     }
 
     fn applied(&self) -> LogId {

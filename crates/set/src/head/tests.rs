@@ -70,6 +70,13 @@ async fn commit(keeper: &HeadKeeper, index: u64) -> Result<(), KeepError> {
     keeper.commit(keeper.store(), Term(2), covered(index), Epoch(4), content(index.into())).await
 }
 
+/// Another cluster takes the set over in its store, and the gateway with this head reads that there.
+pub async fn take_over(keeper: &HeadKeeper) {
+    commit(keeper, 10).await.unwrap();
+    recovery::raise(&found(&keeper.parts.store).await, 8, 99).await.unwrap();
+    assert!(matches!(keeper.look().await, Some(Err(KeepError::Taken(_)))));
+}
+
 async fn found(store: &Arc<dyn ObjectStore>) -> recovery::Found {
     let mut survey = recovery::survey("memory", store.clone(), &cluster_key()).await.unwrap();
     assert!(survey.bad.is_empty(), "{:?}", survey.bad);

@@ -146,6 +146,23 @@ fn a_member_that_is_removed_is_not_waited_for() {
     assert!(state.deletions.under_way.is_empty());
 }
 
+/// A set that another cluster has taken over keeps what it has in its store, whatever a late copy says.
+#[test]
+fn what_was_left_to_another_cluster_stays_left_to_it() {
+    for left in [true, false] {
+        let mut state = cluster();
+        apply(&mut state, &delete(1, "s1", 5));
+        for id in [1, 2] {
+            apply(&mut state, &ended(1, id, voters(4, &[&[1, 2, 3]])));
+        }
+        for store_left in [left, !left] {
+            let forget = ClusterCommand::ForgetSet { set: GroupId(1), store_left };
+            assert_eq!(apply(&mut state, &forget), ClusterAnswer::DeletionNoted);
+            assert_eq!(state.deletions.under_way[&GroupId(1)].store_left, left, "the first one counts");
+        }
+    }
+}
+
 #[test]
 fn the_fence_is_a_majority_of_the_newest_voters_told() {
     let fenced = |told: &[(u64, Option<GroupVoters>)]| {

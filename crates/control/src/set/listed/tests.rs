@@ -199,6 +199,25 @@ fn a_note_that_comes_late_takes_no_later_ones_place() {
     assert_eq!(listing.for_head(&expected, false), SnapshotList::of(&before, LogIndex(13), None));
 }
 
+/// SET-S15: the head that names a root lists the snapshots of that root, also where nothing was applied since the last
+/// note.
+#[test]
+fn a_state_is_noted_again_for_the_root_that_a_head_is_about_to_name() {
+    let mut state = SetState::new(Epoch(0));
+    let ask =
+        SetCommand::SnapshotCreate { name: name("monday"), request: RequestId(5), at_unix_ms: 7, scheduled: false };
+    state.apply(LogId::new(1, 1), &ask);
+    state.apply(LogId::new(1, 2), &SetCommand::CheckpointBegin { term: Term(1) });
+    let begin = state.begin.unwrap().at;
+    let (mut listing, blank) = (Listing::default(), SnapshotList::default());
+    listing.note(&state, LogIndex(2), Some(Term(1)));
+    assert!(listing.for_head(&blank, true).snapshots.is_empty(), "its checkpoint is not in the store");
+    listing.note_root(begin, root(1, 1));
+    listing.note(&state, LogIndex(2), Some(Term(1)));
+    let listed = listing.for_head(&blank, true);
+    assert_eq!(listed.snapshots.get(&name("monday")).map(|found| found.root), Some(root(1, 1)));
+}
+
 /// A new leader may be asked before it has noted its state.
 #[test]
 fn what_a_follower_has_settles_nothing() {

@@ -7,7 +7,7 @@ use crate::set::{StoredKind, StoredObject};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, ObjectId, RequestId, SetId, Term};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -128,6 +128,36 @@ fn so_many_pins_and_no_more() {
     assert_eq!(run.pin(900, "monday", 5, 900), SetAnswer::Refused(SetRefusal::TooManyPins { max: 64 }));
 }
 
+/// Of two heads the one with the later entry about pins counts, so a repeated request must not look like a later one;
+/// and a pin of an earlier life becomes one of this life.
+#[test]
+fn a_pin_that_is_asked_for_again_is_later_only_where_it_changes_something() {
+    let of = |run: &Run| {
+        let pin = &run.state.pins[&RequestId(77)];
+        (pin.clone, pin.at, run.state.pins_at)
+    };
+    let mut run = Run::new(SetState::new(Epoch(0)));
+    run.snapshot("monday", 5);
+    run.pin(9, "monday", 5, 77);
+    let made = LogId::new(1, run.index);
+    assert_eq!(of(&run), (GroupId(9), made, made));
+    let before = run.state.clone();
+    for number in [9, 8] {
+        assert_eq!(run.pin(number, "monday", 5, 77), SetAnswer::Pinned { root: root(1) });
+        assert_eq!(run.state, before, "R12: for number {number}");
+    }
+    run.pin(11, "monday", 5, 77);
+    let raised = LogId::new(1, run.index);
+    assert_eq!(of(&run), (GroupId(11), raised, raised), "the lower number was passed");
+
+    let links = Links { pins: run.state.pins.clone(), pins_at: run.state.pins_at, ..Links::default() };
+    let mut next = Run::new(SetState::restored(Epoch(1 << 48), &Restored::default()).with_links(&links));
+    assert_eq!(of(&next), (GroupId(11), LogId::default(), LogId::default()));
+    next.pin(11, "monday", 5, 77);
+    let confirmed = LogId::new(1, next.index);
+    assert_eq!(of(&next), (GroupId(11), confirmed, confirmed));
+}
+
 fn pin(clone: u64, at: LogId) -> Pin {
     Pin { clone: GroupId(clone), root: root(1), upto: LogId::new(1, 2), snapshot: name("monday"), at }
 }
@@ -242,10 +272,14 @@ fn clones_of_clones_have_an_end() {
 }
 
 fn restore(state: &mut ClusterState, set: u64, links: Links) -> ClusterAnswer {
+    restore_from(state, "file:///s", set, links)
+}
+
+fn restore_from(state: &mut ClusterState, store: &str, set: u64, links: Links) -> ClusterAnswer {
     let command = ClusterCommand::RestoreSet {
         set: GroupId(set),
         name: name(&format!("s{set}")),
-        store: "file:///s".to_owned(),
+        store: store.to_owned(),
         wrapped_key: vec![1, 2],
         key_id: 3,
         created_by: MemberId(1),
@@ -278,6 +312,7 @@ fn a_recovered_clone_needs_its_origin_and_its_pin() {
     }
     let mut state = cluster();
     assert_eq!(restore(&mut state, 3, pinned(77, 1)), MADE(3));
+    assert_eq!(restore_from(&mut state, "file:///other", 5, clone.clone()), missing, "its objects are not there");
     assert_eq!(restore(&mut state, 5, clone.clone()), MADE(5));
     assert_eq!(restore(&mut state, 5, clone), MADE(5), "R12");
     let begins = SetState::restored(Epoch(0), &Restored::default()).with_links(&state.links[&GroupId(3)]);
@@ -302,6 +337,90 @@ fn an_origin_knows_of_a_clone_that_did_not_come_back() {
     assert_eq!(lost(&state), (None, None));
     let by_itself = SetState::restored(Epoch(0), &Restored::default());
     assert_eq!((by_itself.lost_clone(&state, GroupId(4)), state.lost_clone_of(GroupId(4))), (None, None));
+}
+
+/// A clone votes as any new set does, and begins with the content that its proposer has read.
+#[test]
+fn a_clone_begins_with_the_members_that_stay_and_with_what_it_shows() {
+    let mut state = cluster();
+    for (text, disk) in [("g2", 6), ("g3", 7)] {
+        let member = Member { id: MemberId(0), name: name(text), disk, ..state.members[&MemberId(1)].clone() };
+        let add = ClusterCommand::AddMember { member, replaces: None, request: RequestId(disk) };
+        assert!(matches!(state.apply(LogId::new(1, 1), &add), ClusterAnswer::MemberAdded { .. }));
+    }
+    create(&mut state, "origin", 100);
+    let leaves = ClusterCommand::SetStanding { id: MemberId(2), standing: Standing::Leaving };
+    assert_eq!(state.apply(LogId::new(1, 2), &leaves), ClusterAnswer::StandingSet);
+    assert_eq!(clone_set(&mut state, 2, "copy", 1, 101), MADE(2));
+    let made = &state.sets[&GroupId(2)];
+    assert_eq!(made.initial_members, [MemberId(1), MemberId(3)], "m2 leaves");
+    assert_eq!(made.restored.as_ref().map(|content| (content.root, content.next_volume)), Some((Some(root(50)), 2)));
+    assert_eq!(state.sets[&GroupId(1)].initial_members.len(), 3, "it was made before");
+}
+
+/// Deletes set 2, a clone, until its store is empty; `look` sees every state on the way.
+fn delete_clone(state: &mut ClusterState, text: &str, set: u64, mut look: impl FnMut(&mut ClusterState)) {
+    let set = GroupId(set);
+    let ended = ClusterCommand::SetEnded { set, member: MemberId(1), voters: None };
+    let delete = ClusterCommand::DeleteSet { set, name: name(text), request: RequestId(200) };
+    for step in [delete, ended, ClusterCommand::ForgetSet { set, store_left: false }] {
+        look(state);
+        let answer = state.apply(LogId::new(1, 9), &step);
+        assert!(!matches!(answer, ClusterAnswer::Refused(_)), "{step:?}: {answer:?}");
+        state.self_check();
+    }
+    look(state);
+}
+
+fn emptied(set: u64, ended: &[u64]) -> ClusterCommand {
+    ClusterCommand::SetEmptied {
+        set: GroupId(set),
+        ended: ended.iter().copied().map(MemberId).collect::<BTreeSet<_>>(),
+    }
+}
+
+/// SET-S14: a recovery before its store is empty would bring it back, and it would find its objects gone.
+#[test]
+fn a_clone_that_is_being_deleted_needs_its_origin_until_its_store_is_empty() {
+    let (mut state, mut origin) = (cluster(), Run::new(SetState::new(Epoch(0))));
+    create(&mut state, "origin", 100);
+    origin.snapshot("monday", 5);
+    origin.pin(2, "monday", 5, 101);
+    let standing =
+        |state: &ClusterState| origin.state.pins[&RequestId(101)].standing(state, GroupId(1), RequestId(101));
+    let delete_origin = ClusterCommand::DeleteSet { set: GroupId(1), name: name("origin"), request: RequestId(201) };
+    assert_eq!(standing(&state), PinStanding::Needed, "its number is still to be given");
+    assert_eq!(clone_set(&mut state, 2, "copy", 1, 101), MADE(2));
+    delete_clone(&mut state, "copy", 2, |state| {
+        assert_eq!(standing(state), PinStanding::Needed);
+        assert_eq!(origin.state.lost_clone(state, GroupId(1)), None, "it is known here");
+        let refused = ClusterRefusal::HasClone { set: GroupId(1), clone: GroupId(2) };
+        assert_eq!(state.apply(LogId::new(1, 9), &delete_origin), ClusterAnswer::Refused(refused));
+        assert_eq!(state.is_going(GroupId(2)), !state.sets.contains_key(&GroupId(2)));
+    });
+    // Not every gateway has ended it, so that the record stays. Nothing can come back.
+    assert_eq!(state.apply(LogId::new(1, 9), &emptied(2, &[])), ClusterAnswer::DeletionNoted);
+    assert!(state.deletions.under_way.contains_key(&GroupId(2)) && !state.is_going(GroupId(2)));
+    assert_eq!(standing(&state), PinStanding::Over);
+    let deleting = ClusterAnswer::SetDeleting { set: GroupId(1) };
+    assert_eq!(state.apply(LogId::new(1, 9), &delete_origin), deleting);
+    state.self_check();
+}
+
+/// A recovered origin reports clones that did not come back with it, and none that was deleted here.
+#[test]
+fn a_clone_that_was_deleted_here_is_not_lost() {
+    let mut state = cluster();
+    assert_eq!(restore(&mut state, 3, pinned(77, 1)), MADE(3));
+    let clone = Links { clone_of: Some(clone_of(3, 77)), ..Links::default() };
+    assert_eq!(state.lost_clone_of(GroupId(3)), Some(GroupId(5)));
+    assert_eq!(restore(&mut state, 5, clone), MADE(5));
+    delete_clone(&mut state, "s5", 5, |state| assert_eq!(state.lost_clone_of(GroupId(3)), None));
+    for ended in [&[][..], &[1]] {
+        assert_eq!(state.apply(LogId::new(1, 9), &emptied(5, ended)), ClusterAnswer::DeletionNoted);
+        assert_eq!(state.lost_clone_of(GroupId(3)), None, "ended at {ended:?}");
+    }
+    assert_eq!(state.deletions.finished, [GroupId(5)]);
 }
 
 /// Possible steps of a clone's creation, at group 0 and the proposers.

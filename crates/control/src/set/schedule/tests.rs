@@ -37,6 +37,11 @@ fn texts() {
         ("90sX2", "90sx2"),
         ("7dx4", "1wx4"),
         ("36hx1", "36hx1"),
+        // The most that is allowed: rules, snapshots of one and of all, and both ends of an interval.
+        ("1mx1,2mx1,3mx1,4mx1,5mx1,6mx1,7mx1,8mx1", "1mx1,2mx1,3mx1,4mx1,5mx1,6mx1,7mx1,8mx1"),
+        ("15mx60,1hx40", "15mx60,1hx40"),
+        ("60sx100", "1mx100"),
+        ("366dx1", "366dx1"),
         ("off", "off"),
     ] {
         let schedule: Schedule = text.parse().unwrap();

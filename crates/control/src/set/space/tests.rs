@@ -2,8 +2,8 @@
 
 use crate::set::create_volume;
 use crate::set::{
-    RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, RootRef, SNAPSHOTS_MAX, SetAnswer, SetCommand, SetRefusal, SetState,
-    StoredKind, StoredObject,
+    DROPPED_MAX, RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, RootRef, SNAPSHOTS_MAX, SetAnswer, SetCommand, SetRefusal,
+    SetState, StoredKind, StoredObject, Taken, taken,
 };
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, RequestId, Term};
 
@@ -238,4 +238,41 @@ fn there_are_so_many_snapshots_and_retired_objects_and_no_more() {
     assert_eq!(run.retire(RetireOf::Orphans, many(from, RETIRE_OBJECTS_MAX)), refused(RETIRE_OBJECTS_MAX, last));
     assert_eq!(run.retire(RetireOf::Orphans, many(from, last)), SetAnswer::Retired);
     assert_eq!(run.retire(RetireOf::Orphans, vec![segment(1, 5)]), refused(1, 0));
+}
+
+/// A root beyond the bound is found by the sweep for orphans; the first ones are not forgotten for it.
+#[test]
+fn there_are_so_many_dropped_roots_and_no_more() {
+    let mut run = Run::new();
+    let last = DROPPED_MAX as u128 + 3;
+    (1..=last).for_each(|number| run.checkpoint(number));
+    assert_eq!(run.dropped(), (1..=DROPPED_MAX as u128).collect::<Vec<_>>());
+    assert_eq!(run.retire(RetireOf::Root { root: object(1, 1), last: true }, vec![]), SetAnswer::Retired);
+    run.checkpoint(last + 1);
+    assert_eq!((run.dropped().len(), run.dropped().last().copied()), (DROPPED_MAX, Some(last)), "there was room");
+}
+
+/// SCHED-C3: a schedule deletes what it took. What a user took is not shown to it.
+#[test]
+fn a_schedule_sees_what_it_took_and_nothing_else() {
+    let mut run = Run::new();
+    let mut ask = |text: &str, request: u128, scheduled| {
+        let (request, at_unix_ms) = (RequestId(request), 100 * request as u64);
+        let asked = SetCommand::SnapshotCreate { name: name(text), request, at_unix_ms, scheduled };
+        assert_eq!(run.apply(&asked), SetAnswer::SnapshotAsked);
+        if request == RequestId(2) {
+            run.checkpoint(1);
+        }
+    };
+    for (text, request, scheduled) in [("auto-1", 1, true), ("mine", 2, false), ("auto-2", 3, true), ("own", 4, false)]
+    {
+        ask(text, request, scheduled);
+    }
+    let one = |text: &str, request: u128, finished| Taken {
+        name: name(text),
+        made_by: RequestId(request),
+        at_unix_ms: 100 * request as u64,
+        finished,
+    };
+    assert_eq!(taken(&run.state), [one("auto-1", 1, true), one("auto-2", 3, false)], "SCHED-C2: one waits");
 }

@@ -1,0 +1,133 @@
+//! Which lease is served here: one that was granted at this gateway in its own term, and whose epoch nobody has served
+//! (R2, R6).
+
+use super::*;
+
+fn served(server: &SetServer) -> Option<Epoch> {
+    server.serving().map(|serving| serving.epoch)
+}
+
+/// Grants the lease at `gateway` to a holder of token 7. Nobody looks at that yet.
+async fn grant_at(world: &World, gateway: MemberId) -> Epoch {
+    let command = SetCommand::Acquire {
+        owner: Owner::new("host").unwrap(),
+        gateway,
+        token: Token(7),
+        ttl_ms: 30_000,
+        request: RequestId(1),
+        judged_expired: None,
+        force: false,
+        plain: false,
+        at_unix_ms: 0,
+    };
+    match world.server.command("a grant", &command).await {
+        Ok(SetAnswer::Granted(lease)) => lease.epoch,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// This gateway leads again, in the next term, and has applied its first entry.
+fn next_term(seat: &Seat) {
+    let applied = {
+        let mut at = seat.at();
+        at.term = Term(at.term.0 + 1);
+        at.entries.push(Bytes::new());
+        at.applied = LogId::new(at.term.0, at.entries.len() as u64);
+        at.applied
+    };
+    seat.host.observe(applied);
+}
+
+/// Its owner continues the lease, under a new epoch.
+async fn continued(server: &SetServer) -> Epoch {
+    let owner = Owner::new("host").unwrap();
+    server.continue_lease(owner, Token(7), Token(8), RequestId(2)).await.expect("it is the owner's").epoch
+}
+
+/// Another process of this gateway, with the same log and state.
+fn started_anew(world: &World) -> Arc<SetServer> {
+    let server = &world.server;
+    let (file_bytes, bound_bytes, reserve_bytes) = (1 << 20, 64 << 20, 2 << 20);
+    let config = LogConfig { file_bytes, bound_bytes, reserve_bytes, ..LogConfig::new("simulated") };
+    let (log, _) = NodeLog::open_on(SimDisk::new(), config, Identity::default()).unwrap();
+    SetServer::new(SetParts {
+        id: SET,
+        name: server.name.clone(),
+        group: world.seat.clone(),
+        host: server.host.clone(),
+        reader: server.reader.clone(),
+        pace: Arc::new(JournalPace::new(log, server.host.clone())),
+        head: server.head.clone(),
+        health: server.health.clone(),
+        switch: server.switch.clone(),
+        timing: Timing::from_rtt(Duration::from_secs(1)),
+        stop: world.stop.clone(),
+    })
+}
+
+/// R6: between the two terms another gateway may have led, and served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r6_a_lease_that_was_granted_here_in_an_earlier_term_waits_for_its_owner() {
+    let world = World::new(true).await;
+    let granted = grant_at(&world, ME).await;
+    next_term(&world.seat);
+    for _ in 0..2 {
+        world.server.look();
+        assert_eq!(served(&world.server), None, "it names this gateway, and is of the term before");
+    }
+    let epoch = continued(&world.server).await;
+    assert!(epoch > granted);
+    assert_eq!(served(&world.server), Some(epoch));
+
+    // In its own term it is served.
+    let world = World::new(true).await;
+    let granted = grant_at(&world, ME).await;
+    world.server.look();
+    assert_eq!(served(&world.server), Some(granted));
+    // A new term ends that as well.
+    next_term(&world.seat);
+    world.server.look();
+    assert_eq!(served(&world.server), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_was_granted_at_another_gateway_is_not_served() {
+    let world = World::new(true).await;
+    grant_at(&world, OTHER).await;
+    world.server.look();
+    assert_eq!(served(&world.server), None);
+    let epoch = continued(&world.server).await;
+    assert_eq!(served(&world.server), Some(epoch), "its owner has come here");
+}
+
+/// R2: a second sequencer would begin with number 1 again, and its writes would be taken for those that were applied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r2_an_epoch_is_served_once() {
+    let world = World::new(true).await;
+    let granted = grant_at(&world, ME).await;
+    world.server.look();
+    assert_eq!(served(&world.server), Some(granted));
+    world.seat.at().leads = false;
+    world.server.look();
+    assert_eq!(served(&world.server), None, "it does not lead");
+    world.seat.at().leads = true;
+    world.server.look();
+    assert_eq!(served(&world.server), None, "it leads in the same term, or it seems so, and the epoch is over");
+    let epoch = continued(&world.server).await;
+    assert!(epoch > granted && served(&world.server) == Some(epoch));
+}
+
+/// The same for a process that does not know what the one before it has served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r2_an_epoch_that_has_writes_is_not_begun() {
+    let world = World::new(true).await;
+    let device = world.open().await;
+    let epoch = served(&world.server);
+    let anew = started_anew(&world);
+    anew.look();
+    assert_eq!((served(&anew), epoch.is_some()), (epoch, true), "nothing was written under it");
+    assert_eq!(soon(device.clone().write(0, written().0, false)).await, Ok(()));
+    let anew = started_anew(&world);
+    anew.look();
+    assert_eq!(served(&anew), None);
+}
