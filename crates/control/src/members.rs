@@ -14,7 +14,7 @@
 
 mod requests;
 
-pub use requests::{GroupHealth, Objection, may_drain, may_leave, may_replace};
+pub use requests::{GroupHealth, Objection, may_drain, may_leave, may_replace_by_witness};
 
 use crate::cluster::{ClusterState, Member, Standing};
 use holdfast_types::{GroupId, MemberId};
@@ -229,7 +229,9 @@ fn no_quorum(group: &GroupView, voters: &BTreeSet<MemberId>) -> Waiting {
 }
 
 /// The successor, if leadership is to be handed over (MEMBER-M3): a serving voter that answers and has nearly
-/// everything; the most up-to-date one. A leaving leader without such a voter hands over to any that stays.
+/// everything; the most up-to-date one. A leaving leader without such a voter hands over to any that stays: also in
+/// group 0, which keeps it until it is out of all sets' groups. It may not see that itself, since a leader of a set that
+/// takes it out sends it nothing more, and only the leader of group 0 asks the sets' leaders.
 fn heir(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> Option<MemberId> {
     let serves = |id: MemberId| state.members.get(&id).is_some_and(Member::serves);
     if serves(group.me) && wanted.contains(&group.me) {
@@ -239,9 +241,18 @@ fn heir(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) ->
     let best = |fits: &dyn Fn(MemberId) -> bool| {
         group.peers.iter().filter(able).filter(|peer| fits(peer.id)).min_by_key(|peer| (peer.behind, peer.id))
     };
-    let goes = !wanted.contains(&group.me);
-    let found = best(&serves).or_else(|| if goes { best(&|_| true) } else { None });
+    let leaves = |id: MemberId| state.members.get(&id).is_none_or(|member| member.standing == Standing::Leaving);
+    let goes = leaves(group.me) || !wanted.contains(&group.me);
+    // Two leaving members would pass it back and forth.
+    let found = best(&serves).or_else(|| if goes { best(&|id| !leaves(id)) } else { None });
     found.map(|peer| peer.id)
+}
+
+/// Whether a drained or leaving leader has a voter that could serve in its place now (MEMBER-M3). Until then it goes on
+/// granting the set: nobody else could, and its clients would wait for a newcomer that may never come up.
+pub fn has_successor(group: &GroupView, state: &ClusterState) -> bool {
+    let serves = |id: MemberId| state.members.get(&id).is_some_and(Member::serves);
+    group.peers.iter().any(|peer| peer.id != group.me && peer.voter && peer.close() && serves(peer.id))
 }
 
 /// Whether a member stands for election (MEMBER-M4): a serving one always, another only after `patience` without a

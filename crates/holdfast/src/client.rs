@@ -108,7 +108,10 @@ impl ClusterClient {
             };
             tracing::debug!(address, ?outcome, what, "asked");
             if let Some(refusal) = route.heard(&address, outcome) {
-                return Err(CliError::from_refusal(&refusal));
+                let error = CliError::from_refusal(&refusal);
+                // It is final for the last attempt alone: an earlier one may be what it is refused for.
+                let unknown = effect == Effect::Changes && route.maybe_happened();
+                return Err(if unknown { error.after_an_unanswered_attempt() } else { error });
             }
         }
         let limit = format!("{what}: timed out after {:?}; {}", self.total, route.last());

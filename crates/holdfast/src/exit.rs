@@ -122,6 +122,14 @@ impl CliError {
         self
     }
 
+    /// A refusal of a repeated request: an earlier attempt had no answer and may have changed something.
+    #[must_use]
+    pub fn after_an_unanswered_attempt(mut self) -> Self {
+        self.exit = Exit::Unknown;
+        self.message.push_str("; an earlier attempt of this command had no answer, and may have changed something");
+        self
+    }
+
     /// Translates a gateway's final refusal.
     pub fn from_refusal(refusal: &Refusal) -> Self {
         let exit = match refusal.code {

@@ -184,7 +184,9 @@ impl Client {
         }
         let (client, attempt, owner, token, force) =
             (self.index, self.attempt, self.owner.clone(), self.token, self.force);
-        let (request, new) = (RequestId(self.request), Token(self.request ^ 0x5555));
+        // A gateway draws the token of a grant, so a copy of a request comes with another one.
+        let new = Token(u128::from(self.rng.draw()) << 64 | u128::from(self.rng.draw()) | 1);
+        let request = RequestId(self.request);
         log.push(format!("{owner} asks {} (force {force}, continues {})", host + 1, token.is_some()));
         let answers = answers.clone();
         process.spawn(async move {

@@ -38,8 +38,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R8",
         edits: &[Edit {
             file: REQUESTS,
-            old: "by == MemberRole::Gateway || leads_nothing || others_serve(state, member.id)",
-            new: "by == MemberRole::Gateway || leads_nothing || member.serves()",
+            old: "leads_nothing || others_could_serve(state, groups, member.id)",
+            new: "leads_nothing || member.serves()",
         }],
         tests: &[WALKS],
         smoke: false,

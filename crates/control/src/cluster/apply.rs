@@ -62,7 +62,7 @@ impl ClusterState {
             Cmd::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored, links } => {
                 let entry = SetEntry {
                     store_url: store.clone(),
-                    initial_members: self.members.keys().copied().collect(),
+                    initial_members: self.staying(),
                     base_epoch: epoch_base(*generation),
                     generation: *generation,
                     restored: Some(restored.clone()),

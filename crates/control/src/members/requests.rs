@@ -29,7 +29,7 @@ pub enum Objection {
     },
     /// At least one gateway must be able to serve.
     #[error(
-        "without {name} no gateway could serve: all others are witnesses, drained or leaving; first add one (holdfast gateway add) or undrain one"
+        "without {name} no gateway could serve: all others are witnesses, drained, leaving or do not answer; first add one (holdfast gateway add), undrain one or bring one back"
     )]
     NobodyServes {
         /// The gateway.
@@ -151,6 +151,13 @@ fn others_serve(state: &ClusterState, id: MemberId) -> bool {
     state.members.values().any(|member| member.id != id && member.serves())
 }
 
+/// Whether anybody but `id` could serve at once: it may, and each group that has a leader could make it the next one.
+fn others_could_serve(state: &ClusterState, groups: &[GroupHealth], id: MemberId) -> bool {
+    let led = || groups.iter().filter(|group| !group.voters.is_empty());
+    let could = |member: &Member| member.serves() && led().all(|group| group.answering.contains(&member.id));
+    state.members.values().any(|member| member.id != id && could(member))
+}
+
 /// Whether `member` may leave the cluster. With `force`, also if that reduces the failures that a group survives.
 ///
 /// # Errors
@@ -166,7 +173,7 @@ pub fn may_leave(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     if let Some(other) = state.members.values().find(leaving).filter(|_| votes) {
         return Err(Objection::OneAtATime { other: other.name.to_string() });
     }
-    if member.role == MemberRole::Gateway && !others_serve(state, id) {
+    if member.role == MemberRole::Gateway && !others_could_serve(state, groups, id) {
         return Err(Objection::NobodyServes { name });
     }
     let mut soft = None;
@@ -180,15 +187,14 @@ pub fn may_leave(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     }
 }
 
-/// Whether `member` may be replaced by a new member with this role. Nothing else is asked: the new one is added before
-/// the old one goes, so no group loses a voter.
+/// Whether a new witness may replace `member`. Nothing else is asked, and nothing for a new gateway: the new member is
+/// added before the old one goes, so no group loses a voter.
 ///
 /// # Errors
-/// [`Objection::NobodyServes`]: a witness cannot replace the last gateway that may serve. The old one would lead until
-/// somebody else can, so it would never leave, and no set would be served.
-pub fn may_replace(state: &ClusterState, member: &Member, by: MemberRole) -> Result<(), Objection> {
+/// [`Objection::NobodyServes`]: a witness cannot replace the last gateway that could serve.
+pub fn may_replace_by_witness(state: &ClusterState, groups: &[GroupHealth], member: &Member) -> Result<(), Objection> {
     let leads_nothing = member.role == MemberRole::Witness || member.standing == Standing::Leaving;
-    if by == MemberRole::Gateway || leads_nothing || others_serve(state, member.id) {
+    if leads_nothing || others_could_serve(state, groups, member.id) {
         return Ok(());
     }
     holdfast_reached::reached!("members: a witness is to replace the last gateway that serves");
@@ -205,8 +211,9 @@ pub fn may_drain(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     if member.standing == Standing::Leaving {
         return Err(Objection::Leaving { name });
     }
-    // A witness, or a drained member, leads nothing anyway.
-    if member.serves() && !others_serve(state, id) {
+    // A witness, or a drained member, leads nothing anyway. With `force` it serves on until another one answers.
+    let others = if force { others_serve(state, id) } else { others_could_serve(state, groups, id) };
+    if member.serves() && !others {
         return Err(Objection::NobodyServes { name });
     }
     for group in groups.iter().filter(|_| !force) {

@@ -267,20 +267,59 @@ fn somebody_must_be_left_to_serve() {
 }
 
 #[test]
-fn a_witness_does_not_replace_the_last_gateway_that_serves() {
-    let replace = |state: &ClusterState, id: u64, by| may_replace(state, &state.members[&MemberId(id)], by);
+fn a_witness_does_not_replace_the_last_gateway_that_could_serve() {
+    let replace = |state: &ClusterState, answering: &[u64], id: u64| {
+        may_replace_by_witness(state, &health(&[1, 2, 3, 4], answering), &state.members[&MemberId(id)])
+    };
+    let nobody = |name: &str| Err(Objection::NobodyServes { name: name.to_owned() });
     let state = cluster(&[G, WITNESS, DRAINED, LEAVING]);
-    let nobody = Err(Objection::NobodyServes { name: "g1".to_owned() });
-    assert_eq!(replace(&state, 1, MemberRole::Witness), nobody);
-    assert_eq!(replace(&state, 1, MemberRole::Gateway), Ok(()));
-    assert_eq!(replace(&state, 2, MemberRole::Witness), Ok(()), "a witness by a witness");
-    assert_eq!(replace(&state, 3, MemberRole::Witness), Ok(()), "g1 serves");
-    assert_eq!(replace(&state, 4, MemberRole::Witness), Ok(()), "again: g4 leaves already");
-    let two = cluster(&[G, G]);
-    assert_eq!(replace(&two, 1, MemberRole::Witness), Ok(()), "g2 serves");
+    let all = [1, 2, 3, 4];
+    assert_eq!(replace(&state, &all, 1), nobody("g1"));
+    assert_eq!(replace(&state, &all, 2), Ok(()), "a witness by a witness");
+    assert_eq!(replace(&state, &all, 3), Ok(()), "g1 serves");
+    assert_eq!(replace(&state, &all, 4), Ok(()), "again: g4 leaves already");
+    let two = cluster(&[G, G, WITNESS, WITNESS]);
+    assert_eq!(replace(&two, &all, 1), Ok(()), "g2 serves");
+    assert_eq!(replace(&two, &[1, 3, 4], 1), nobody("g1"), "g2 does not answer");
     let alone = cluster(&[WITNESS, DRAINED]);
-    let nobody = Err(Objection::NobodyServes { name: "g2".to_owned() });
-    assert_eq!(replace(&alone, 2, MemberRole::Witness), nobody, "it could be undrained");
+    assert_eq!(replace(&alone, &all, 2), nobody("g2"), "it could be undrained");
+}
+
+#[test]
+fn a_gateway_that_does_not_answer_serves_in_nobodys_place() {
+    let state = cluster(&[G, G, WITNESS, WITNESS, WITNESS]);
+    let (member, voters) = (&state.members[&MemberId(1)], [1, 2, 3, 4, 5]);
+    let nobody = Err(Objection::NobodyServes { name: "g1".to_owned() });
+    let without_g2 = health(&voters, &[1, 3, 4, 5]);
+    assert_eq!(may_drain(&state, &without_g2, member, false), nobody);
+    assert_eq!(may_leave(&state, &without_g2, member, true), nobody);
+    assert_eq!(may_drain(&state, &without_g2, member, true), Ok(()), "it serves on until g2 answers");
+    assert_eq!(may_drain(&state, &health(&voters, &voters), member, false), Ok(()));
+    assert_eq!(may_leave(&state, &health(&voters, &voters), member, false), Ok(()));
+}
+
+/// Group 0 keeps a leaving member until it is out of all sets' groups. If it led on, nobody would ask whether it is.
+#[test]
+fn m3_a_leaving_leader_of_group_0_hands_over_also_to_one_that_does_not_serve() {
+    let led_by = |me: u64| GroupView { me: MemberId(me), peers: vec![voter(1), voter(2), voter(3)], next: None };
+    let (all, state) = (ids([1, 2, 3]), cluster(&[LEAVING, WITNESS, LEAVING]));
+    assert_eq!(next_step(&led_by(1), &state, &all), Step::HandOver(MemberId(2)));
+    assert_ne!(next_step(&led_by(2), &state, &all), Step::HandOver(MemberId(1)));
+    let both = cluster(&[LEAVING, LEAVING, LEAVING, WITNESS]);
+    assert!(!matches!(next_step(&led_by(1), &both, &all), Step::HandOver(_)), "two would pass it back and forth");
+}
+
+#[test]
+fn m3_a_leader_that_is_to_serve_no_more_serves_until_another_one_can() {
+    let led = |second: Peer| GroupView { me: MemberId(1), peers: vec![voter(1), second], next: None };
+    let successor = |of: &[(MemberRole, Standing)], second| has_successor(&led(second), &cluster(of));
+    assert!(successor(&[LEAVING, G], voter(2)));
+    assert!(successor(&[DRAINED, G], voter(2)));
+    assert!(!successor(&[LEAVING, G], Peer { answers: false, ..voter(2) }), "it never came up");
+    assert!(!successor(&[LEAVING, G], learner(2, 0)), "it has no vote yet");
+    assert!(!successor(&[LEAVING, G], Peer { behind: u64::MAX, ..voter(2) }), "it copies the journal");
+    assert!(!successor(&[LEAVING, WITNESS], voter(2)));
+    assert!(!successor(&[G, LEAVING], voter(2)), "nobody but itself");
 }
 
 #[test]

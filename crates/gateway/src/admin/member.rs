@@ -10,7 +10,7 @@ use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, MEMBERS_MAX, Member, MemberRole, Standing, was_changed,
 };
-use holdfast_control::members::may_replace;
+use holdfast_control::members::may_replace_by_witness;
 use holdfast_raft::Leadership;
 use holdfast_seal::DataKey;
 use holdfast_set::head::open;
@@ -278,8 +278,10 @@ impl AdminDoor {
             let Some(replaced) = state.members.get(&old) else {
                 return Err(Refusal::new(RefusalCode::NotFound, format!("{old} is not a member of this cluster")));
             };
-            may_replace(&state, replaced, member.role)
-                .map_err(|e| Refusal::new(RefusalCode::Precondition, e.to_string()))?;
+            if member.role == MemberRole::Witness {
+                may_replace_by_witness(&state, &self.health(&state).await?, replaced)
+                    .map_err(|e| Refusal::new(RefusalCode::Precondition, e.to_string()))?;
+            }
             tracing::info!(member = %old, name = %replaced.name, "to be replaced by a new member");
         }
         member.id = MemberId(0);
@@ -374,6 +376,7 @@ impl AdminDoor {
             }
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
         }
+        self.each_member_votes(adopted, &state)?;
         // A new cluster begins at the first level; the level rises by itself.
         let stores = self.stores_of_new_set(&request.store).await?;
         self.check_for_new_set(stores.urls(), GroupId(state.next_set)).await?;
@@ -403,6 +406,30 @@ impl AdminDoor {
             }
             ClusterAnswer::SetCreated { set } => Ok(v1::CreateSetReply { set: Some(summary(set.0)), created: true }),
             other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    /// A new set begins with each member that stays as a voter. One that does not vote in group 0 yet may never have come
+    /// up: with it the set might have no leader for ever, and then no member could leave either.
+    pub(super) fn each_member_votes(&self, adopted: &Adopted, state: &ClusterState) -> Result<(), Refusal> {
+        // A pair has no votes.
+        if self.node.pair().is_some() {
+            return Ok(());
+        }
+        let status = adopted.group.status();
+        let votes = |id: MemberId| status.members.iter().any(|member| member.member == id && member.voter);
+        let joining = |member: &&Member| member.standing != Standing::Leaving && !votes(member.id);
+        match state.members.values().find(joining) {
+            None => Ok(()),
+            Some(member) => {
+                holdfast_reached::reached!("sets: one is to be made while a member still joins");
+                let message = format!(
+                    "{} has not joined the cluster completely: a new set would need its vote. Wait until it has, start \
+                     it if it is down, or remove it (holdfast gateway remove {})",
+                    member.name, member.name
+                );
+                Err(Refusal::new(RefusalCode::Busy, message))
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 use super::{Adopted, Node};
 use crate::config::GatewayRole;
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, MemberRole, Standing};
-use holdfast_control::members::{GroupView, Peer, Step, may_go, may_stand, next_step, wanted};
+use holdfast_control::members::{GroupView, Peer, Step, has_successor, may_go, may_stand, next_step, wanted};
 use holdfast_raft::{Group, GroupError, GroupStatus};
 use holdfast_set::server::SetServer;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
@@ -42,16 +42,25 @@ fn aside(member: Option<&Member>, role: GatewayRole) -> Option<&'static str> {
     }
 }
 
+/// Whether a drained or leaving gateway stops granting a set. If it leads and nobody could take over, it goes on.
+fn gives_way(node: &Node, me: MemberId, group: &Group, state: &ClusterState) -> bool {
+    let stops =
+        ready_term(group).is_none_or(|_| has_successor(&view(me, &group.status(), node.timing.election_max()), state));
+    holdfast_reached::reached!("members: the last gateway that can serve serves on, though it is to go", !stops);
+    stops
+}
+
 impl Follower {
     /// One round.
     pub(super) async fn follow(&mut self, node: &Arc<Node>, adopted: &Adopted, state: &ClusterState) {
         let me = state.members.get(&adopted.member);
         let why = aside(me, node.config.role);
+        let witness = me.map_or(node.config.role.into(), |me| me.role) == MemberRole::Witness;
         let patience = node.timing.election_max() * LEADERLESS_ELECTIONS;
         for group in adopted.raft.groups() {
             group.stand_aside(!may_stand(why.is_none(), group.unheard(), patience));
             if let Some(server) = server(node, state, group.id()) {
-                server.stand_aside(why);
+                server.stand_aside(why.filter(|_| witness || gives_way(node, adopted.member, &group, state)));
             }
         }
         if state.members.is_empty() || state.cluster_id == 0 {

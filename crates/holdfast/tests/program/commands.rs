@@ -218,6 +218,18 @@ async fn a_lost_answer_is_asked_for_again_under_the_same_request_id() {
     assert_eq!(world.calls.iter().filter(|call| *call == "g3 acquire_lease").count(), 2);
 }
 
+/// The first attempt may be the reason why the second is refused.
+#[tokio::test]
+async fn a_refusal_after_a_lost_answer_does_not_say_that_nothing_happened() {
+    let (world, api) = cluster().await;
+    let grant = json(&api, &["lease", "acquire", "demo", "--owner", "db1"]).await;
+    set_mood(&world, 2, Mood::Forgets(1));
+    let token = grant["token"].as_str().unwrap();
+    let again = error(5, &api, &["lease", "release", "demo", "--token", token]).await;
+    assert_eq!(again["code"], "stale-token");
+    assert!(again["message"].as_str().unwrap().contains("an earlier attempt of this command had no answer"), "{again}");
+}
+
 #[tokio::test]
 async fn an_answer_that_never_comes_is_unknown_for_a_change_and_unreachable_for_a_question() {
     let (world, api) = cluster().await;

@@ -113,11 +113,12 @@ impl World {
     /// # Errors
     /// HISTKEY-K1, HISTKEY-K2.
     pub fn check_keys(&mut self) -> Result<(), String> {
-        let (changes, ring) = {
+        let (changed, ring) = {
             let ledger = lock(&self.common.ledger);
-            (ledger.changes, ledger.ring())
+            // A later life changes none, and may still drop old ones.
+            (ledger.changes || ledger.ever.len() > 1, ledger.ring())
         };
-        if !changes {
+        if !changed {
             return Ok(());
         }
         let set = self.common.set;
