@@ -17,7 +17,7 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Minimum time before a lasting failure is logged again.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
-/// Lets a message through when it changes, and now and then while it lasts.
+/// Lets a message pass when it changes, and at intervals while it lasts.
 #[derive(Default)]
 pub(super) struct Said(Option<(String, Instant)>);
 
@@ -70,7 +70,7 @@ async fn enrolled(pair: &mut Pair, said: &mut Said) -> Result<bool, PairError> {
 }
 
 async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, PairError> {
-    // The seat of our own ended tenure need not expire: everything that was served with it has ended.
+    // The seat of our own ended tenure need not expire first: everything that was served with it has ended.
     if let Some(left) = pair.left {
         match pair.seat.give_up(&left).await {
             Ok(()) => pair.left = None,
@@ -82,7 +82,7 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, Pair
             }
         }
     }
-    // Also while the other gateway has the seat: it waits for this gateway's entry in the roster.
+    // Also while the other gateway has the seat: that gateway waits for this one's entry in the roster.
     if pair.roster.is_due() && !enrolled(pair, said).await? {
         return Ok(None);
     }
@@ -182,7 +182,7 @@ fn left(authority: &Authority) -> Duration {
 mod tests {
     use super::*;
 
-    /// The default name is the same everywhere.
+    /// The default name is the same on every gateway.
     #[test]
     fn two_gateways_of_one_name_are_told_from_one_that_was_started_again() {
         let holder = |name: &str, api: &str, since| Holder::new(name.into(), api.into(), String::new(), since);

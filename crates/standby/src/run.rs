@@ -53,7 +53,7 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     let view = standby.view().await?;
     let listener = match TcpListener::bind(listen).await {
         Ok(listener) => Bounded::new(listener),
-        // Its PostgreSQL is refreshed all the same.
+        // The port is in use, but the PostgreSQL that runs is refreshed all the same.
         Err(_) if view.serving => Bounded::later(listen),
         Err(error) => return Err(format!("http.listen {listen}: {error}")),
     };
@@ -77,7 +77,7 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     let ended = loop {
         let state = match standby.state() {
             Ok(state) => state,
-            // Running parts are taken down all the same.
+            // Parts that run are taken down all the same.
             Err(why) => break Err(why),
         };
         let up = state.current.as_ref().is_some_and(|current| standby.slot(current.slot).is_up());
@@ -105,7 +105,7 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     };
     looking.abort();
     serving.abort();
-    // An interrupted refresh is in one of the two slots.
+    // An interrupted refresh may have left parts in either of the two slots.
     let down = standby.stop().await;
     ended.and(down)
 }
