@@ -435,7 +435,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let device = self.served.device.clone();
         let (kind, narrow, work) = match command {
             Command::Flush => (Kind::Flush, false, Work::Plain(device.flush())),
-            // Every device can do nothing.
+            // Every device can do nothing, so this needs no device.
             _ if len == 0 => {
                 self.replies.ok(to);
                 self.settle_at_end(from, charge);
@@ -464,7 +464,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             Command::BlockStatus { one } => {
                 (Kind::BlockStatus, one, Work::Status(device.block_status(offset, len, extents_most(len, one))))
             }
-            // Neither gets here: one ends the intake, the other never passes its check.
+            // Neither reaches this point: one ends the intake, the other never passes its check.
             Command::Disconnect | Command::Bad(_) => return Ok(()),
         };
         let asked = Asked { to, len, kind, narrow, since: Instant::now() };
@@ -561,7 +561,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 }
 
-/// Maximum number of extents in an answer about `len` bytes: none is shorter than a sector.
+/// Maximum number of extents in an answer about `len` bytes: no extent is shorter than a sector.
 fn extents_most(len: u64, one: bool) -> usize {
     if one { 1 } else { (len / SECTOR_BYTES).min(EXTENTS_PER_REPLY_MAX as u64) as usize }
 }
