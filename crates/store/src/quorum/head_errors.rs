@@ -1,4 +1,4 @@
-//! What the head over several stores says when it cannot be read or replaced.
+//! Errors of the head over several stores, when it cannot be read or replaced.
 
 use super::answer::{Answer, has_slot};
 use super::register::{BadSlot, Seat, Seen};
@@ -14,7 +14,7 @@ impl Register {
         At::new(&self.place, op, key)
     }
 
-    /// What is in a slot's place is none. Somebody must act, but for a damaged one.
+    /// The object in the slot's place is not a slot of this store. Somebody must act, unless it is damaged.
     pub(super) fn bad_slot(&self, index: usize, key: &str, bad: &BadSlot) -> StoreError {
         let replica = &self.replicas[index];
         let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
@@ -42,14 +42,14 @@ impl Register {
                 ),
             },
         };
-        // The store has answered well, for all that its own health knows. A damaged one is mended, and shown by that.
+        // By its own health, the store has answered well. A damaged slot is mended, and shown by that.
         if let (Some(health), true) = (&replica.health, *bad != BadSlot::Damaged) {
             health.object(unix_ms(), key, Kind::Denied, &error);
         }
         error
     }
 
-    /// Its call is given up before it could tell anybody.
+    /// The call is dropped before it could report this itself.
     pub(super) fn took_too_long(&self, replica: &Replica, key: &str, limit: Duration) {
         replica.speed.failed();
         let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
@@ -64,7 +64,7 @@ impl Register {
     pub(super) fn no_quorum(&self, op: Op, key: &str, answers: &[Answer], sent: bool) -> StoreError {
         let errors: Vec<StoreError> = answers.iter().filter_map(|answer| answer.error.clone()).collect();
         if let Some(denied) = errors.iter().find(|e| e.disposition() == Disposition::Denied && e.kind().is_some()) {
-            // A seat that is taken, rights: somebody must act, and is told of it first.
+            // A wrong seat, missing rights: somebody must act, and is told of that first.
             if !sent && !errors.iter().any(|e| matches!(e.disposition(), Disposition::Retry | Disposition::Unknown)) {
                 return denied.clone();
             }
@@ -92,7 +92,7 @@ impl Register {
         }
     }
 
-    /// A round was begun anew for as long as one call goes on; `last`: what went wrong in the last ones.
+    /// Rounds were repeated until the call's limit; `last`: the errors of the last ones.
     pub(super) fn again_and_again(
         &self,
         op: Op,
@@ -110,7 +110,7 @@ impl Register {
         }
     }
 
-    /// Enough have promised, and some of it counts for nothing.
+    /// Enough stores have promised, but some of the promises do not count.
     pub(super) fn of_an_earlier_life(&self, key: &str) -> StoreError {
         let text = "a store has the head of an earlier life: it was lost there, written anew, and set back; it is mended once every other store answers";
         StoreError::Unavailable { at: self.at(Op::Swap, key), attempts: 1, cause: Cause::text(text) }

@@ -1,4 +1,4 @@
-//! The HTTP client of an S3 store: which certificates it trusts, and which proxy it goes through.
+//! The HTTP client of an S3 store: the certificates that it trusts, and the proxy that it uses.
 //!
 //! ```text
 //!   AWS_CA_BUNDLE ─ set ──▶ these certificates only      (as AWS's own tools)
@@ -60,12 +60,12 @@ pub(super) fn client(endpoint: Option<&str>, options: &StoreOptions) -> Result<S
         .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
         .tls_context(context)
         .build();
-    // One for all requests: the connections are its own.
+    // One connector for all requests: it owns the connections.
     let connector = SharedHttpConnector::new(connector);
     Ok(http_client_fn(move |_, _| connector.clone()))
 }
 
-/// Whether this is the host itself: no proxy leads there.
+/// Whether this is the host itself, which is never reached through a proxy.
 fn is_loopback(endpoint: &Url) -> bool {
     match endpoint.host() {
         Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
@@ -97,17 +97,17 @@ fn with_scheme(url: &Secret) -> String {
     if url.contains("://") { url.to_owned() } else { format!("http://{url}") }
 }
 
-/// What stands before an @ may be a password.
+/// The part before an @ may be a password.
 fn shown(url: &Secret) -> String {
     if url.reveal().contains('@') { "***".to_owned() } else { url.reveal().chars().take(200).collect() }
 }
 
-/// The certificates of a PEM file. One that cannot be parsed is passed over, as in the system's own list.
+/// The certificates of a PEM file. One that cannot be parsed is skipped, as in the system's own list.
 fn trusting(bundle: &Path) -> Result<TrustStore, StoreUrlError> {
     let bad = |found: String| StoreUrlError::CaBundle { path: bundle.to_owned(), found };
     let unreadable = |error: std::io::Error| bad(error.to_string());
     let file = File::open(bundle).map_err(unreadable)?;
-    // A pipe would be waited for.
+    // Reading a pipe could block for ever.
     if !file.metadata().map_err(unreadable)?.is_file() {
         return Err(bad("no regular file".to_owned()));
     }
@@ -120,7 +120,7 @@ fn trusting(bundle: &Path) -> Result<TrustStore, StoreUrlError> {
     let (mut trusted, mut passed_over) = (0_u32, 0_u32);
     for certificate in CertificateDer::pem_slice_iter(&pem) {
         match certificate {
-            // The client would panic for one that does not parse.
+            // The client would panic for a certificate that cannot be parsed.
             Ok(der) if webpki::anchor_from_trusted_cert(&der).is_ok() => {
                 roots.add_pem_certificate(pem_of(&der));
                 trusted += 1;
