@@ -240,7 +240,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (Kind::Counter, "holdfast_warm_requests_total", "Store requests that a follower made for its cache."),
 ];
 
-/// Tells the recorder.
+/// Registers the descriptions with the recorder.
 pub(crate) fn describe() {
     for (kind, name, help) in METRICS {
         match kind {
