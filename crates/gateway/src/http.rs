@@ -2,7 +2,7 @@
 //!
 //! | path | 200 means |
 //! | --- | --- |
-//! | `/livez` | the process answers. It checks nothing else, so that nobody restarts a gateway that only waits for others |
+//! | `/livez` | the process answers; nothing else is checked, since a gateway that waits for others needs no restart |
 //! | `/readyz`, `/healthz`, and `OPTIONS /` | the gateway can serve |
 //! | `/serves/SET` | this gateway leads the set and can grant its lease: a TCP proxy in front of NBD sends clients here |
 //!
