@@ -73,7 +73,7 @@ pub(super) enum End {
     #[error("declared closed")]
     Closed,
     /// CONN-C6.
-    #[error("drained: what it had asked is answered")]
+    #[error("drained: all its requests are answered")]
     Drained,
     /// [`DeviceError::Disconnect`].
     #[error("the device asked for it")]

@@ -280,11 +280,12 @@ impl<S: ObjectStore> Retrying<S> {
                     });
                 }
                 Ok(None) => {
-                    let cause = Cause::text("the store says that the key is taken, and that it is not there");
+                    let cause =
+                        Cause::text("the store says that the key is taken, and then that there is no such object");
                     call.again(call.failed(cause, false)).await?;
                 }
                 Err(error) => {
-                    let cause = Cause::text(format!("the key is taken, by what could not be read: {error}"));
+                    let cause = Cause::text(format!("the key is taken, by an object that could not be read: {error}"));
                     return Err(call.failed(cause, true));
                 }
             }

@@ -29,7 +29,7 @@ impl Register {
             BadSlot::Foreign => StoreError::Denied {
                 at,
                 cause: Cause::text(format!(
-                    "found no head of {expected}, perhaps one of a set that has this store alone"
+                    "found something else than the head of {expected}, perhaps the head of a set that has only this store"
                 )),
                 hint: "give each set that has several stores prefixes of its own",
             },
@@ -38,7 +38,7 @@ impl Register {
                 attempts: 1,
                 cause: Cause::of_kind(
                     Kind::Damaged,
-                    "the head's frame is damaged; it is written anew once all other stores answer",
+                    "the head's frame is damaged; it is written again once all other stores answer",
                 ),
             },
         };
@@ -74,10 +74,10 @@ impl Register {
         let mut text = format!("found {have} stores with a head, expected at least {}", self.w);
         let silent = answers.iter().filter(|answer| answer.seen == Seen::Silent).count();
         if empty > 0 && have + silent >= self.w {
-            text.push_str(&format!("; {empty} have none, and get one once every other store answers"));
+            text.push_str(&format!("; {empty} have none, and get one when every other store answers"));
         } else if empty > 0 {
             text.push_str(&format!(
-                "; {empty} have none: unless the set is new, more have lost theirs than can be mended, and no checkpoint is made any more"
+                "; {empty} have none: unless the set is new, too many have lost theirs to be repaired, and no checkpoint is made any more"
             ));
         }
         for error in &errors {
@@ -101,7 +101,7 @@ impl Register {
         sent: bool,
         last: Option<StoreError>,
     ) -> StoreError {
-        let text = last.as_ref().map_or("other writers were quicker again and again".to_owned(), ToString::to_string);
+        let text = last.as_ref().map_or("other writers were faster again and again".to_owned(), ToString::to_string);
         let cause = Box::new(Cause { kind: last.and_then(|error| error.kind()), ..*Cause::text(text) });
         let at = self.at(op, key);
         match sent {
@@ -112,7 +112,7 @@ impl Register {
 
     /// Enough stores have promised, but some of the promises do not count.
     pub(super) fn of_an_earlier_life(&self, key: &str) -> StoreError {
-        let text = "a store has the head of an earlier life: it was lost there, written anew, and set back; it is mended once every other store answers";
+        let text = "a store has the head of an earlier life: its head was lost and written again, and then an old copy was restored; it is repaired when every other store answers";
         StoreError::Unavailable { at: self.at(Op::Swap, key), attempts: 1, cause: Cause::text(text) }
     }
 }

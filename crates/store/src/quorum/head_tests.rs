@@ -63,7 +63,7 @@ async fn who_cannot_write_is_told_so_and_not_of_other_writers() {
     stores[0].delete(HEAD).await.expect("delete");
     stores[1].delete(HEAD).await.expect("delete");
     let error = all.swap(HEAD, Some(&one), text("3")).await.expect_err("two of three are empty");
-    assert!(error.to_string().contains("more have lost theirs than can be mended"), "{error}");
+    assert!(error.to_string().contains("too many have lost theirs to be repaired"), "{error}");
 }
 
 #[tokio::test]

@@ -164,8 +164,8 @@ impl Quorum {
                     return Err(error);
                 }
                 let cause =
-                    Cause::text("the stores that were left say that the new ones have the head, and these have none");
-                let hint = "look whether the new stores were emptied, or are other places than before";
+                    Cause::text("the old stores say that the new ones have the head, but the new ones have none");
+                let hint = "check whether the new stores were emptied, or are other places than before";
                 return Err(StoreError::Denied { at: next.at(Op::Get, &key), cause, hint });
             };
             match next.begin_register(&key, head.clone()).await {
@@ -174,7 +174,7 @@ impl Quorum {
                 outcome => drop(outcome?),
             }
         }
-        let cause = Cause::text("others were quicker again and again");
+        let cause = Cause::text("other writers were faster again and again");
         Err(StoreError::Unavailable { at: next.at(Op::Get, &key), attempts: LOOKS_MAX, cause })
     }
 

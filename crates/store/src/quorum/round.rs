@@ -190,8 +190,8 @@ impl Register {
             _ => None,
         });
         Ballot::above(slots.chain([seen_higher]), rand::random()).ok_or_else(|| {
-            let cause = Cause::text("a store shows the last ballot that there is");
-            let hint = "that is no head that a gateway wrote: look at what replaced it";
+            let cause = Cause::text("a store shows the highest ballot that is possible");
+            let hint = "no gateway wrote this head: find out what replaced it";
             StoreError::Denied { at: self.at(Op::Swap, key), cause, hint }
         })
     }

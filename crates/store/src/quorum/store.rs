@@ -132,11 +132,9 @@ impl Quorum {
             return error.clone();
         }
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        let of = |register: &Register| {
-            format!("done at {} of the {} stores that it takes", register.count(done), register.w)
-        };
+        let of = |register: &Register| format!("done at {} of {} needed stores", register.count(done), register.w);
         let lists: Vec<String> = self.counting().iter().map(of).collect();
-        let text = format!("{}: {}", lists.join(", and of those that are to be "), texts.join("; "));
+        let text = format!("{}: {}", lists.join(", and in the new list "), texts.join("; "));
         let cause = Box::new(Cause { kind: errors.iter().find_map(StoreError::kind), ..*Cause::text(text) });
         StoreError::Unknown { at: self.at(op, key), attempts: 1, cause }
     }
