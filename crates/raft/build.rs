@@ -1,4 +1,4 @@
-//! Compiles the protocol between gateways with protox: no protoc to install.
+//! Compiles the protocol between gateways with protox, so that nobody has to install protoc.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=../../proto/peer.proto");

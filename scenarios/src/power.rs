@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_group_that_most_keep_closed_is_closed_for_good() {
-        let line = |group: &str| format!("R9: what was synced does not read back; {KEPT_OUT}{group} file=x\n");
+        let line = |group: &str| format!("R9: synced data does not read back; {KEPT_OUT}{group} file=x\n");
         let said = |groups: [&[&str]; 3]| groups.map(|of| of.iter().map(|group| line(group)).collect::<String>());
         assert_eq!(closed_for_good(&said([&[], &[], &[]])), None);
         assert_eq!(closed_for_good(&said([&["g1"], &[], &[]])), None, "the other two let it in");

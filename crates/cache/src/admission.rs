@@ -127,7 +127,7 @@ mod tests {
         BlockKey { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }, number }
     }
 
-    /// Number of these keys that are written.
+    /// The number of these keys that are written.
     fn go_in(admission: &mut Admission, keys: std::ops::Range<u32>, demand: Demand) -> usize {
         keys.filter(|number| admission.fetched(&key(*number), EXTENT, demand)).count()
     }
@@ -177,14 +177,15 @@ mod tests {
         admission.came_in(EXTENT);
         admission.behind();
         assert!(!admission.found(EXTENT, true, Demand::Point), "no rewrites on a disk that is too slow");
-        // After an import of any size.
+        // Holds after an import of any size.
         admission.came_in(u64::MAX);
         let again = (0..2000).filter(|_| admission.found(EXTENT, true, Demand::Point)).count() as u64;
         assert_eq!(again, DISK / AGAIN_SHARE / EXTENT);
     }
 
     proptest! {
-        /// For any reads: what is remembered is bounded and consistent, and rewrites never exceed new data.
+        /// Holds for any reads: the memory for left-out keys is bounded and consistent, and rewrites never exceed new
+        /// data.
         #[test]
         fn bounded_whatever_is_read(reads in prop::collection::vec((0_u32..300, 1_u64..4 * EXTENT, 0_u8..5), 1..400)) {
             let mut admission = Admission::new(100 * EXTENT);

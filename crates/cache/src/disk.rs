@@ -27,8 +27,8 @@ pub const DISK_BUFFER_BYTES: usize = 2 * POOL_BYTES + QUEUE_BYTES;
 const POOL_BYTES: usize = 8 << 20;
 const QUEUE_BYTES: usize = 8 << 20;
 
-/// Data that was made here goes to disk in pieces of this size, one after the other. Beside what reads store, the queue
-/// has room for that.
+/// Data that was made here goes to disk in pieces of this size, one after the other. The queue has room for one piece
+/// in addition to the data of reads.
 const KEEP_BYTES: usize = 2 << 20;
 
 /// How long the disk may take for data that was made here. Meanwhile the data stays in memory, and a checkpoint waits.

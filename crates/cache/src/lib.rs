@@ -361,8 +361,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         Answers { journal, memory: memory_hits, disk: disk_hits, store: fetches, shared }
     }
 
-    /// Records a sample of the answers for [`ReadCache::recent`]; to be called now and then. `at`: time since the
-    /// process started.
+    /// Records a sample of the answers for [`ReadCache::recent`]; called at intervals. `at`: time since the process
+    /// started.
     pub fn look(&self, at: Duration) {
         let answers = self.answers();
         self.inner.window.locked().note(at, answers);

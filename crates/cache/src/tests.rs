@@ -231,7 +231,7 @@ async fn what_left_memory_comes_from_disk() {
     assert_eq!((stats.rejected, stats.disk_errors), (0, 0));
 }
 
-/// More than the queue takes at once: 20 MB of slices of one buffer, as in a checkpoint.
+/// More than fits in the queue at once: 20 MB of slices of one buffer, as in a checkpoint.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_made_here_is_on_disk_unasked() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -315,7 +315,8 @@ async fn a_restart_finds_what_many_stored_at_once() {
         let storing = |part: u32| {
             let disk = cache.inner.disk.clone().expect("disk tier");
             tokio::task::spawn_blocking(move || {
-                // Nothing but this, because the time between an entry's number and its place in the queue is short.
+                // This test checks only this case, because the time between an entry's number and its place in the
+                // queue is short.
                 for number in 0..100 {
                     let number = (round * 4 + part) * 100 + number;
                     disk.fetched(key(number), Bytes::from_static(b"sealed"), Demand::Point);
@@ -335,7 +336,7 @@ async fn a_restart_finds_what_many_stored_at_once() {
     assert_eq!(lost, 0, "of {}", stored.len());
 }
 
-/// CACHE-C7: a small entry is not cheap.
+/// CACHE-C7: a small entry counts with its whole space on disk.
 #[test]
 fn c7_an_entry_counts_as_what_it_takes_on_disk() {
     use foyer::Code;

@@ -31,10 +31,10 @@ pub struct EtcdOptions {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A call to the etcd failed. It may have been done all the same.
+/// A call to the etcd failed. It may have taken effect all the same.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
-    /// An address.
+    /// An invalid address.
     #[error("{endpoint:?} is no address of an etcd member: {reason}; expected http://HOST:PORT or https://HOST:PORT")]
     Endpoint {
         /// As given.
@@ -42,13 +42,13 @@ pub enum EtcdError {
         /// What is wrong with it.
         reason: String,
     },
-    /// No member did it; the last error.
+    /// No member answered; the last error.
     #[error("no etcd member answered: {last}")]
     Unreachable {
         /// The last error, with the member's address.
         last: String,
     },
-    /// Something else lies under the key.
+    /// The key holds something else than a grant.
     #[error(
         "key {key:?} of the etcd holds {found}, expected a grant that Holdfast wrote there; delete it, or set another etcd.prefix"
     )]
@@ -58,7 +58,7 @@ pub enum EtcdError {
         /// What was found.
         found: String,
     },
-    /// Something else lies where a pair's roster should.
+    /// The key holds something else than a pair's roster.
     #[error(
         "key {key:?} of the etcd holds {found}, expected the roster of a gateway pair, form 1. A newer build may have written it: then upgrade this gateway. If another program did, delete the key"
     )]
@@ -68,7 +68,7 @@ pub enum EtcdError {
         /// What was found.
         found: String,
     },
-    /// Somebody else wrote the key each time.
+    /// Another writer changed the key each time.
     #[error("key {key:?} of the etcd was changed by others {times} times in a row")]
     Contended {
         /// The key.
@@ -82,7 +82,7 @@ pub enum EtcdError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) value: Option<Vec<u8>>,
-    /// 0: it is not there.
+    /// 0: the key does not exist.
     pub(crate) revision: i64,
 }
 
@@ -152,7 +152,7 @@ impl Client {
         }))
     }
 
-    /// The same, with everything that is known of the key, and the id of the etcd.
+    /// The same, with all data of the key, and the id of the etcd.
     pub(crate) async fn get_whole(&mut self, key: &str) -> Result<(u64, Option<KeyValue>), EtcdError> {
         let key = key.as_bytes().to_vec();
         let reply = self.ask(|mut client| {
@@ -189,7 +189,7 @@ impl Client {
         Ok((reply.id, reply.ttl))
     }
 
-    /// Renews a lease; its time to live in seconds, 0 where there is none of that id.
+    /// Renews a lease; returns its time to live in seconds, 0 if there is no lease of that id.
     pub(crate) async fn keep_alive(&mut self, lease: i64) -> Result<i64, EtcdError> {
         let reply = self.ask_over(|channel| async move {
             let mut client = LeaseClient::new(channel);

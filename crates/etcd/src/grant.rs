@@ -6,19 +6,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The form of [`Grant`] that this build writes.
+/// The format version of [`Grant`] that this build writes.
 const FORM: u32 = 1;
 
 /// A set's lease as others see it. No secret is in it: a token opens the set, and stays with its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Of this text; a reader that knows another one leaves it alone.
+    /// Format version of this record; a reader ignores versions that it does not know.
     form: u32,
     /// The set's name.
     pub set: String,
     /// The cluster's id.
     pub cluster: String,
-    /// Who holds it; absent where it is free.
+    /// The holder; absent if the set is free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
     /// The set's life: a recovered set's log begins anew in a later one.
@@ -48,16 +48,16 @@ pub struct Held {
     pub since_unix_ms: u64,
 }
 
-/// What to do about the record that is there.
+/// What to do about the existing record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Write ours.
     Put,
-    /// It says the same.
+    /// Nothing: it says the same.
     Same,
-    /// It is newer (GRANT-G1).
+    /// Nothing: it is newer (GRANT-G1).
     Newer,
-    /// It is not of this form (GRANT-G2): what was found.
+    /// Nothing: it has another format (GRANT-G2). With what was found.
     Foreign(String),
 }
 
@@ -67,13 +67,13 @@ impl Grant {
         Self { form: FORM, set, cluster, held, generation, index, number }
     }
 
-    /// Whether both say the same, whatever their index.
+    /// Whether both say the same; the index is ignored.
     pub fn says_the_same(&self, other: &Self) -> bool {
         Self { index: 0, ..self.clone() } == Self { index: 0, ..other.clone() }
     }
 
-    /// Whether the record there is of this very set and cluster, in this life or an earlier one (GRANT-G2), so that it goes
-    /// with the set. A record of a newer set of the same name stays, however late this call arrives.
+    /// Whether the record there belongs to this very set and cluster, in this life or an earlier one (GRANT-G2), so
+    /// that it is deleted with the set. A record of a newer set of the same name stays, however late this call arrives.
     pub(crate) fn was_told_of(there: &[u8], set: &str, number: u64, cluster: &str, generation: u64) -> bool {
         let found = serde_json::from_slice::<Grant>(there);
         found.is_ok_and(|found| {
@@ -86,7 +86,7 @@ impl Grant {
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // A struct of numbers and texts with string keys always has a form in JSON.
+        // A struct of numbers and texts with string keys can always be written as JSON.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
@@ -99,12 +99,12 @@ impl Grant {
         if found.form != FORM || found.set != self.set {
             return Next::Foreign(format!("form {} of set {:?}", found.form, found.set));
         }
-        // A recovery makes a new cluster of the old one's sets, each in a later life. Two clusters with the same key
-        // are somebody's mistake.
+        // A recovery makes a new cluster of the old one's sets, each in a later life. If two clusters in the same life
+        // use the same key, somebody has made a mistake.
         if found.cluster != self.cluster && found.generation == self.generation {
             return Next::Foreign(format!("a grant of cluster {}", found.cluster));
         }
-        // Numbers only grow within a cluster. One that is not known orders by the rest alone.
+        // Numbers only grow within a cluster. If one of the two is unknown, only the rest decides the order.
         let numbers = if found.number == 0 { (0, 0) } else { (found.number, self.number) };
         if (found.generation, numbers.0, found.index) > (self.generation, numbers.1, self.index) {
             return Next::Newer;

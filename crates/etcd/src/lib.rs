@@ -5,11 +5,11 @@
 //!   gateway that leads the set ─▶ Mirror::show ─▶ grant: is what lies there older? ─▶ client: written if unchanged since it was read ─▶ etcd
 //! ```
 //! The mirror decides nothing for Holdfast: no grant waits for an etcd, and none is read from it. The seat of a gateway
-//! pair does (ADR 0031): who has it serves, and until when follows from the answers here by `holdfast_control::pair`.
-//! So does what its roster is to say.
+//! pair does decide (ADR 0031): its holder serves. `holdfast_control::pair` derives from the answers here until when,
+//! and what the roster must say.
 //!
-//! Owns: the form of what is written, when it replaces what is there, and the calls by which a seat is taken, kept and
-//! given up. Does not own: when there is something to tell, any clock (the gateway's).
+//! Owns: the format of what is written, when it replaces what is there, and the calls by which a seat is taken, kept
+//! and given up. Does not own: the decision when to write, and any clock (both are the gateway's).
 
 mod client;
 mod grant;

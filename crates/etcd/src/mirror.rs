@@ -3,10 +3,10 @@
 use crate::client::{Client, EtcdError, EtcdOptions};
 use crate::grant::{Grant, Next};
 
-/// After so many others in a row who wrote between our read and our write, later.
+/// Gives up for now after so many attempts in a row in which another writer came between our read and our write.
 const TRIES: u32 = 5;
 
-/// What became of a grant that was to be shown.
+/// Result of [`Mirror::show`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// It is there now.
@@ -17,7 +17,7 @@ pub enum Shown {
     Newer,
 }
 
-/// One etcd, and where in it grants are shown: `PREFIX/sets/SET/grant`. Clones share their connections.
+/// One etcd, and the place of grants in it: `PREFIX/sets/SET/grant`. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Mirror {
     client: Client,
@@ -27,7 +27,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Connects when it is first used.
+    /// Connects on first use.
     ///
     /// # Errors
     /// [`EtcdError::Endpoint`].
@@ -39,10 +39,10 @@ impl Mirror {
         format!("{}/sets/{set}/grant", self.prefix)
     }
 
-    /// Shows `grant`, unless what is there is newer. Can be repeated: an error may hide that it was written.
+    /// Shows `grant`, unless the record there is newer. Can be repeated: after an error it may have been written.
     ///
     /// # Errors
-    /// [`EtcdError`]; ends after a bounded number of calls, each of at most two seconds and member.
+    /// [`EtcdError`]; it ends after a bounded number of calls, each of at most two seconds for each member.
     pub async fn show(&mut self, grant: &Grant) -> Result<Shown, EtcdError> {
         let key = self.key(&grant.set);
         for _ in 0..TRIES {
@@ -64,7 +64,7 @@ impl Mirror {
         Err(EtcdError::Contended { key, times: TRIES })
     }
 
-    /// Removes the record of a deleted set: by `cluster`, of its life `generation` or an earlier one. Records that are
+    /// Removes the record of a deleted set: one of `cluster`, of life `generation` or an earlier one. Records that are
     /// not ours stay (GRANT-G2). Returns whether there was one. Can be repeated.
     ///
     /// # Errors

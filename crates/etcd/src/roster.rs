@@ -1,36 +1,36 @@
-//! The roster of a gateway pair: one key that both gateways read, and replace where nobody else has meanwhile (ADR
+//! The roster of a gateway pair: one key that both gateways read, and replace if it has not changed meanwhile (ADR
 //! 0031).
 //!
-//! Owns: its text, and the calls. Does not own: what it is to say, which `holdfast_control::pair` decides.
+//! Owns: its text, and the calls. Does not own: its content, which `holdfast_control::pair` decides.
 
 use crate::client::{Client, EtcdError, EtcdOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The form of [`RosterText`] that this build reads and writes.
+/// The format version of [`RosterText`] that this build reads and writes.
 const FORM: u32 = 1;
 
-/// After so many others in a row who wrote between our read and our write, later.
+/// Gives up for now after so many attempts in a row in which another writer came between our read and our write.
 const TRIES: u32 = 5;
 
-/// As it lies in the etcd.
+/// The roster as it is stored in the etcd.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RosterText {
     form: u32,
     /// The pair's feature level.
     pub level: u32,
-    /// By name, the feature level that each gateway's build knows.
+    /// The feature level that each gateway's build knows, by the gateway's name.
     pub gateways: BTreeMap<String, u32>,
 }
 
 impl RosterText {
-    /// In the form of this build.
+    /// In this build's format.
     pub fn new(level: u32, gateways: BTreeMap<String, u32>) -> Self {
         Self { form: FORM, level, gateways }
     }
 
     fn to_bytes(&self) -> Vec<u8> {
-        // A struct of numbers and texts with string keys always has a form in JSON.
+        // A struct of numbers and texts with string keys can always be written as JSON.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
@@ -44,7 +44,7 @@ impl RosterText {
     }
 }
 
-/// Where one pair's roster lies: `PREFIX/pairs/NAME/roster`, under no lease. Clones share their connections.
+/// The place of one pair's roster: `PREFIX/pairs/NAME/roster`, without a lease. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct RosterKey {
     client: Client,
@@ -52,7 +52,7 @@ pub struct RosterKey {
 }
 
 impl RosterKey {
-    /// Of the pair `name` below `prefix`. Connects when it is first used.
+    /// The roster of the pair `name` below `prefix`. Connects on first use.
     ///
     /// # Errors
     /// [`EtcdError::Endpoint`].
@@ -66,7 +66,7 @@ impl RosterKey {
         &self.key
     }
 
-    /// What it says (linearizable); `None`: nobody has written it.
+    /// Reads it (linearizable); `None`: nobody has written it.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -80,12 +80,12 @@ impl RosterKey {
         Ok((text, found.revision))
     }
 
-    /// Replaces the roster by what `next` makes of it; if that is no change, it is only read. If another gateway wrote
-    /// meanwhile, `next` is asked again. Can be repeated: an error may hide that it was written, and a late write only
-    /// replaces what it was made from (R12).
+    /// Replaces the roster by the result of `next`; if that is no change, nothing is written. If another gateway wrote
+    /// meanwhile, `next` is asked again. Can be repeated: after an error it may have been written, and a late write
+    /// only replaces what it was made from (R12).
     ///
     /// # Errors
-    /// [`EtcdError`], after a bounded number of calls. Inside: `next`'s refusal; nothing was written then.
+    /// [`EtcdError`], after a bounded number of calls. The inner error: `next` refused, and nothing was written.
     pub async fn change<E>(
         &mut self,
         next: impl Fn(Option<&RosterText>) -> Result<RosterText, E>,
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(RosterText::of_bytes("k", expected.as_bytes()).unwrap(), text);
     }
 
-    /// A newer build's text may say what this one does not know of: then this one must not go by the rest.
+    /// A newer build's text may say something that this build does not know: then it must not rely on the rest.
     #[test]
     fn another_form_is_no_roster() {
         let said = |text: &str| RosterText::of_bytes("/p/roster", text.as_bytes()).unwrap_err().to_string();

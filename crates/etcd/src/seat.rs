@@ -1,21 +1,21 @@
-//! The one seat of a gateway pair: a key that is there as long as its holder's lease is (ADR 0031).
+//! The one seat of a gateway pair: a key that exists as long as its holder's lease (ADR 0031).
 //!
 //! ```text
 //!   look ─▶ nobody's ─▶ a lease, then the key under it where there is none (one transaction) ─▶ held, of this create revision
 //!                       keep: keep-alive, then a look whether the key is still that one ─▶ kept, or lost
 //! ```
-//! A lease is requested only after the seat was seen free, so its time to live counts from just before. Keep-alives use
-//! connections of their own, so that other calls to a slow etcd do not delay them.
+//! A lease is requested only after the seat was seen to be free, and its time to live counts from just before the
+//! request. Keep-alives use connections of their own, so that other calls to a slow etcd do not delay them.
 //!
-//! Owns: the calls. Does not own: when they are made, what follows from their answers, any clock. The caller notes the
-//! time before each call.
+//! Owns: the calls. Does not own: their times, the conclusions from their answers, any clock. The caller notes the time
+//! before each call.
 
 use crate::client::{Client, EtcdError, EtcdOptions};
 use crate::proto::KeyValue;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The form of [`Holder`] that this build writes.
+/// The format version of [`Holder`] that this build writes.
 const FORM: u32 = 1;
 
 /// The holder of a seat, for people and tools; nothing depends on it.
@@ -26,14 +26,14 @@ pub struct Holder {
     pub gateway: String,
     /// Its admin door, `HOST:PORT`.
     pub api: String,
-    /// Where it serves NBD, `HOST:PORT`; empty where it listens on a Unix socket only.
+    /// Its NBD address, `HOST:PORT`; empty if it listens on a Unix socket only.
     pub nbd: String,
     /// When it asked for the seat, by its wall clock, in Unix milliseconds.
     pub since_unix_ms: u64,
 }
 
 impl Holder {
-    /// Of a gateway, as of now.
+    /// The record of a gateway, as of now.
     pub fn new(gateway: String, api: String, nbd: String, since_unix_ms: u64) -> Self {
         Self { form: FORM, gateway, api, nbd, since_unix_ms }
     }
@@ -47,14 +47,14 @@ pub struct Tenancy {
     /// The etcd's revision at which the key was made: grows with each holder.
     pub revision: u64,
     lease: i64,
-    /// Time to live that the etcd gave; counts from before the asking.
+    /// Time to live that the etcd gave; it counts from before the request.
     pub ttl: Duration,
 }
 
 /// The present occupant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occupant {
-    /// As it says itself; `None` where the text is not of this form.
+    /// Its own record; `None` if the text has another format.
     pub holder: Option<Holder>,
     /// See [`Tenancy::revision`].
     pub revision: u64,
@@ -66,7 +66,7 @@ pub struct Occupant {
 /// Result of a keep-alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// Still ours, for this long from before the call.
+    /// Still ours, for this long, counted from before the call.
     For(Duration),
     /// No longer ours, and why.
     Lost(String),
@@ -75,9 +75,9 @@ pub enum Kept {
 /// One pair's seat in an etcd.
 #[derive(Debug)]
 pub struct Seat {
-    /// For everything but keep-alives.
+    /// For all calls but keep-alives.
     asks: Client,
-    /// For keep-alives, and the looks that go with them.
+    /// For keep-alives, and the reads that go with them.
     keeps: Client,
     key: String,
     ttl_s: i64,
@@ -92,8 +92,7 @@ fn revision(kv: &KeyValue) -> u64 {
 }
 
 impl Seat {
-    /// The seat of the pair `name` below `prefix`, taken for `ttl` (whole seconds count). Connects when it is first
-    /// used.
+    /// The seat of the pair `name` below `prefix`, with a lease of `ttl` (whole seconds count). Connects on first use.
     ///
     /// # Errors
     /// [`EtcdError::Endpoint`].
@@ -108,7 +107,7 @@ impl Seat {
         &self.key
     }
 
-    /// The present occupant (linearizable); `None` if there is none.
+    /// Reads the present occupant (linearizable); `None` if there is none.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -125,14 +124,14 @@ impl Seat {
     /// Takes the seat if it is free. The time to live counts from before the call. `None`: another gateway was faster.
     ///
     /// # Errors
-    /// [`EtcdError`]: not known to be ours. Should it become ours later by this call, its lease ends by itself, or was
-    /// ended here.
+    /// [`EtcdError`]: it is unknown whether the seat is ours. If this call still makes it ours later, its lease expires
+    /// by itself, or was ended here.
     pub async fn take(&mut self, holder: &Holder) -> Result<Option<Tenancy>, EtcdError> {
         let (lease, ttl) = self.asks.grant(self.ttl_s).await?;
-        // A struct of numbers and texts with string keys always has a form in JSON.
+        // A struct of numbers and texts with string keys can always be written as JSON.
         let value = serde_json::to_vec(holder).unwrap_or_default();
         let put = self.asks.put_new(&self.key, &value, lease).await;
-        // R12: what lies there decides, whatever the transaction answered. The lease is only ours.
+        // R12: the key itself decides, whatever the transaction answered. Only this call uses this lease.
         let found = match put {
             Ok(false) => Ok(None),
             Ok(true) | Err(_) => self.asks.get_whole(&self.key).await.map(Some),
@@ -152,7 +151,7 @@ impl Seat {
     /// Renews the lease, and checks that we still hold the seat. The time to live counts from before the call.
     ///
     /// # Errors
-    /// [`EtcdError`]: nothing is known; the last answer counts.
+    /// [`EtcdError`]: nothing new is known; the last answer counts.
     pub async fn keep(&mut self, held: &Tenancy) -> Result<Kept, EtcdError> {
         let ttl = self.keeps.keep_alive(held.lease).await?;
         if ttl <= 0 {
@@ -175,10 +174,10 @@ impl Seat {
         })
     }
 
-    /// Gives it up: the next one need not wait for the lease to expire. Can be repeated.
+    /// Gives the seat up, so that the next gateway need not wait until the lease expires. Can be repeated.
     ///
     /// # Errors
-    /// [`EtcdError`]; the lease expires by itself then.
+    /// [`EtcdError`]; the lease then expires by itself.
     pub async fn give_up(&mut self, held: &Tenancy) -> Result<(), EtcdError> {
         self.asks.revoke(held.lease).await
     }

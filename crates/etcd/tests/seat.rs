@@ -1,6 +1,6 @@
-//! What a pair relies on, against a real etcd on loopback: the seat is one gateway's at a time, its revision grows, and
-//! who lost it hears so; of two who replace the roster at once none is lost. Where there is no `etcd` (Debian's
-//! etcd-server), it says that it was skipped.
+//! What a pair relies on, against a real etcd on loopback: the seat belongs to one gateway at a time, its revision
+//! grows, and a gateway that lost it is told so; if two gateways replace the roster at once, no entry is lost. Without
+//! an `etcd` (Debian's etcd-server), the tests report that they were skipped.
 
 use holdfast_etcd::{EtcdError, EtcdOptions, Holder, Kept, RosterKey, RosterText, Seat, Tenancy};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ impl Drop for Etcd {
     }
 }
 
-/// Two in a row that nobody listens on, and no other test of this process takes.
+/// Two ports in a row on which nobody listens, and which no other test of this process takes.
 fn free_ports() -> u16 {
     static TAKEN: Mutex<Option<u16>> = Mutex::new(None);
     let mut taken = TAKEN.lock().unwrap();
@@ -53,7 +53,7 @@ fn launch(dir: &Path, port: u16) -> std::io::Result<Child> {
 }
 
 impl Etcd {
-    /// `None`: it is not installed, which was said.
+    /// `None`: etcd is not installed; that was reported.
     async fn start() -> Option<Self> {
         let (dir, port) = (tempfile::tempdir().unwrap(), free_ports());
         let child = match launch(dir.path(), port) {
@@ -132,7 +132,7 @@ async fn the_seat_is_one_gateways_at_a_time() {
     let there = b.look().await.unwrap().unwrap();
     assert_eq!((there.holder, there.revision, there.etcd), (Some(holder("a")), held.revision, held.etcd));
     assert_eq!(b.take(&holder("b")).await.unwrap(), None, "it is a's");
-    // The lease of the one who came too late does not stay behind.
+    // The gateway that came too late leaves no lease behind.
     assert_eq!(etcd.ctl(&["lease", "list"]).lines().count(), 2, "one lease: {}", etcd.ctl(&["lease", "list"]));
     assert_eq!(a.keep(&held).await.unwrap(), Kept::For(TTL));
     a.give_up(&held).await.unwrap();
@@ -147,7 +147,7 @@ async fn the_seat_is_one_gateways_at_a_time() {
     assert!(other.take(&holder("c")).await.unwrap().is_some());
 }
 
-/// All at once, over and over: never two.
+/// All ask at once, repeatedly: there are never two holders.
 #[tokio::test]
 async fn of_many_who_ask_at_once_one_gets_it() {
     let Some(etcd) = Etcd::start().await else { return };
@@ -186,7 +186,7 @@ async fn who_falls_silent_loses_it_and_hears_so() {
     assert_eq!(b.keep(&next).await.unwrap(), Kept::For(TTL));
 }
 
-/// The lease lives, and its key does not: a person took the seat away.
+/// The lease lives, but its key does not: a person took the seat away.
 #[tokio::test]
 async fn a_key_that_was_deleted_by_hand_is_noticed() {
     let Some(etcd) = Etcd::start().await else { return };
@@ -197,7 +197,7 @@ async fn a_key_that_was_deleted_by_hand_is_noticed() {
     let next = take(&mut b, "b").await;
     let Kept::Lost(why) = a.keep(&held).await.unwrap() else { panic!("kept what is b's") };
     assert!(why.contains(&format!("revision {}", next.revision)), "{why}");
-    // Somebody's own text there is nobody's seat, and is not taken over.
+    // A foreign text under the key is not a seat of ours, and is not taken over.
     b.give_up(&next).await.unwrap();
     etcd.ctl(&["put", "/test/pairs/db/seat", "mine"]);
     assert_eq!(a.look().await.unwrap().unwrap().holder, None);
@@ -220,7 +220,7 @@ async fn an_etcd_that_was_killed_keeps_the_seat_for_its_lease() {
     assert_eq!(b.look().await.unwrap().unwrap().revision, held.revision);
 }
 
-/// The roster with one gateway more.
+/// The roster with one more gateway.
 fn and(gateway: String) -> impl Fn(Option<&RosterText>) -> Result<RosterText, Infallible> {
     move |found| {
         let mut gateways = found.map(|text| text.gateways.clone()).unwrap_or_default();
@@ -238,7 +238,7 @@ async fn of_many_who_replace_the_roster_at_once_none_is_lost() {
     let mut asking = tokio::task::JoinSet::new();
     for n in 0..4 {
         let mut roster = etcd.roster();
-        // Each is beaten by the three others at most, which is within its tries.
+        // The three others can come first three times at most, which is fewer than its tries.
         asking.spawn(async move { roster.change(and(format!("g{n}"))).await });
     }
     while let Some(asked) = asking.join_next().await {
@@ -246,7 +246,7 @@ async fn of_many_who_replace_the_roster_at_once_none_is_lost() {
     }
     let all: BTreeMap<String, u32> = (0..4).map(|n| (format!("g{n}"), 8)).collect();
     assert_eq!(roster.read().await.unwrap(), Some(RosterText::new(1, all.clone())));
-    // No change is no write.
+    // If nothing changes, nothing is written.
     let revision = || etcd.ctl(&["get", "/test/pairs/db/roster", "--write-out", "fields"]);
     let before = revision();
     assert!(before.contains("\"ModRevision\""), "{before}");

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 /// Creates `dir` and its missing parents, and makes all these names durable, up to the file system's root.
 ///
 /// # Errors
-/// As the disk says; what was made and could not be synced is taken away again. That a folder above one that was there
-/// cannot be opened (rights), or that a file system knows no sync of folders or cannot be written, is no error: then
-/// the name is the business of who made it.
+/// The disk's error; what was made and could not be synced is removed again. Three cases are no error: a folder above
+/// an existing one cannot be opened (rights), a file system does not know a sync of folders, or it is read-only. Then
+/// whoever made the name is responsible for it.
 pub fn make(dir: &Path) -> io::Result<()> {
     make_from_above(dir)?;
     let real = dir.canonicalize()?;
@@ -37,7 +37,7 @@ pub fn make(dir: &Path) -> io::Result<()> {
 /// Writes the file at `path`, and makes its content and its name durable. Its folder must exist ([`make`]).
 ///
 /// # Errors
-/// As the disk says, but for a file system that knows no sync of folders; what was written so far stays.
+/// The disk's error, except that a file system may not know a sync of folders; what was written so far stays.
 pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(content)?;
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(found[..2], [dir.join("links"), dir.clone()], "where the link is");
         let found = above_on_disk(&deep).expect("there");
         assert_eq!(found[..2], [dir.join("a"), dir.clone()], "where the folder is");
-        // Another file system's names are not this one's business.
+        // The names on another file system are not this crate's concern.
         assert_eq!(above_on_disk(Path::new("/proc/self")).expect("there"), [Path::new("/proc")]);
     }
 

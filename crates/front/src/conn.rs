@@ -72,7 +72,7 @@ pub(super) enum End {
     #[error("declared closed")]
     Closed,
     /// CONN-C6.
-    #[error("drained: what it had asked is answered")]
+    #[error("drained: all its requests are answered")]
     Drained,
     /// [`DeviceError::Disconnect`].
     #[error("the device asked for it")]
@@ -333,7 +333,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let device = self.export.device.clone();
         let (kind, narrow, work) = match command {
             Command::Flush => (Kind::Flush, false, Work::Plain(device.flush())),
-            // Every device can do nothing.
+            // Every device can do nothing, so this needs no device.
             _ if len == 0 => {
                 self.replies.ok(to);
                 self.settle_at_end(from, charge);
@@ -362,7 +362,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             Command::BlockStatus { one } => {
                 (Kind::BlockStatus, one, Work::Status(device.block_status(offset, len, extents_most(len, one))))
             }
-            // Neither gets here: one ends the intake, the other never passes its check.
+            // Neither reaches this point: one ends the intake, the other never passes its check.
             Command::Disconnect | Command::Bad(_) => return Ok(()),
         };
         let asked = Asked { to, len, kind, narrow, since: Instant::now() };

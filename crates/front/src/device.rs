@@ -112,7 +112,7 @@ impl DeviceError {
             DeviceError::OutOfRange => Errno::Invalid,
             DeviceError::NotPermitted => Errno::NotPermitted,
             DeviceError::NotSupported => Errno::NotSupported,
-            // The last two are never answered. If one were, an I/O error would be the correct answer.
+            // The last two are never answered. If they were, an I/O error would be the correct answer.
             DeviceError::Fenced | DeviceError::Disconnect | DeviceError::Unreadable => Errno::Io,
         }
     }

@@ -197,14 +197,14 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A client that shows all exports asks about each of them, and may take long for all.
+    /// A client that shows all exports asks about each of them, and may need long for all of them.
     #[tokio::test]
     async fn each_option_has_its_own_time_and_the_whole_is_limited() {
         let (short, long) = (Duration::from_millis(20), Duration::from_secs(3600));
         let limits = FrontLimits { handshake_timeout: short, handshake_total: long, ..FrontLimits::default() };
         let progress = Progress::new();
         let slow = async {
-            // As if options went on to arrive.
+            // As if options continued to arrive.
             *progress.last.locked() = Instant::now() + long / 2;
             tokio::time::sleep(short * 3).await;
         };

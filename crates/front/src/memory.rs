@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
-/// Of each export.
+/// The description of each export.
 const DESCRIPTION: &str = "in memory";
 
 /// Allocation unit in bytes.

@@ -1,12 +1,12 @@
-//! The HTTP door: `/metrics` for Prometheus, and what supervisors and load balancers ask.
+//! The HTTP listener: `/metrics` for Prometheus, and health checks for supervisors and load balancers.
 //!
 //! | path | 200 means |
 //! | --- | --- |
-//! | `/livez` | the process answers; nothing else is looked at, so it is no reason to start a gateway again that only waits for others |
+//! | `/livez` | the process answers; nothing else is checked, since a gateway that waits for others needs no restart |
 //! | `/readyz`, `/healthz`, and `OPTIONS /` | the gateway can serve |
 //! | `/serves/SET` | this gateway leads the set and can grant its lease: a TCP proxy in front of NBD sends clients here |
 //!
-//! Each answers GET, HEAD and OPTIONS, also over HTTP/1.0: HAProxy asks `OPTIONS / HTTP/1.0` if it is told nothing.
+//! Each path answers GET, HEAD and OPTIONS, also over HTTP/1.0: without settings, HAProxy sends `OPTIONS / HTTP/1.0`.
 
 use crate::doors::{self, Door};
 use crate::node::Node;
@@ -153,7 +153,7 @@ mod tests {
     async fn what_was_measured_is_gathered_though_nobody_asks() {
         let (count, mut gathered) = tokio::sync::watch::channel(0_u32);
         let gathering = tokio::spawn(gathering(move || count.send_modify(|count| *count += 1)));
-        // More than once: it repeats by itself.
+        // Several checks: the status repeats by itself.
         tokio::time::timeout(PATIENCE, gathered.wait_for(|count| *count >= 2)).await.unwrap().unwrap();
         gathering.abort();
     }
@@ -163,7 +163,7 @@ mod tests {
         assert!(BUCKETS.windows(2).all(|two| two[0] < two[1]));
     }
 
-    /// Of a gateway without a cluster.
+    /// For a gateway without a cluster.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn checks_of_load_balancers_get_their_status_by_every_method_and_version() {
         let dir = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = tokio::spawn(serve(listener, node.clone()));
-        // HAProxy's check, if it is told nothing, is the last one.
+        // The last one is HAProxy's check without settings.
         for (asked, status, end) in [
             ("GET /healthz HTTP/1.1", "503", "not adopted by a cluster yet\n"),
             ("GET /readyz HTTP/1.0", "503", "not adopted by a cluster yet\n"),

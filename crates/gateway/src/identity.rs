@@ -229,7 +229,7 @@ mod tests {
         third.check_journal(&journal)?;
         third.journal_begun(dir.path())?;
         assert!(matches!(third.check_journal(&journal), Err(IdentityError::JournalGone { member: 3, .. })));
-        // One that cannot be listed is not gone.
+        // A folder that cannot be listed is not missing.
         std::fs::write(&journal, b"")?;
         assert!(matches!(third.check_journal(&journal), Err(IdentityError::Io { .. })));
         std::fs::remove_file(&journal)?;

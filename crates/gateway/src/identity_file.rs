@@ -1,4 +1,4 @@
-//! Files of the data directory that say who this disk is, and why they cannot be used.
+//! Files of the data directory that hold the identity of the disk, and the errors if they cannot be used.
 
 use serde::Serialize;
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ pub enum IdentityError {
     Bad {
         /// The file.
         path: PathBuf,
-        /// The finding and the expectation.
+        /// What was found and what was expected.
         reason: String,
     },
     /// The journal is gone, and with it everything that this member acknowledged.

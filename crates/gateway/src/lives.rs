@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(Lives::read(dir.path())?, lives);
         lives.begin(2, 20);
         assert_eq!(told(&lives), [(1, 10), (2, 20)]);
-        // A start that sent its life to no peer.
+        // A start that has sent its life to no peer.
         lives.begin(3, 30);
         assert_eq!(told(&lives), [(1, 10), (3, 30)], "LIFE-V1: above every used life");
         lives.used();
@@ -189,7 +189,7 @@ mod tests {
         assert!(!lives.registered(3) && !lives.registered(2) && !lives.registered(9));
         assert!(lives.registered(4));
         assert_eq!(told(&lives), [(4, 40)]);
-        // Renewed while it runs: its counter gets ahead of the counter of starts, and stays ahead.
+        // It is renewed while it runs: its counter is then ahead of the counter of starts, and stays ahead.
         assert!(lives.renew(50));
         assert_eq!(told(&lives), [(4, 40), (5, 50)]);
         lives.begin(5, 60);
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(told(&lives), [(11, 110)], "LIFE-V3");
         let mut lives = Lives::default();
         lives.begin(9, 90);
-        // Ten starts that sent their life to no peer are noticed, although none of their lives stays.
+        // Ten starts that have sent their life to no peer are noticed, although none of their lives remains.
         lives.used();
         (10..20).for_each(|boot| lives.begin(boot, boot * 10));
         assert_eq!(told(&lives), [(9, 90), (19, 190)]);

@@ -240,7 +240,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (Kind::Counter, "holdfast_warm_requests_total", "Store requests that a follower made for its cache."),
 ];
 
-/// Tells the recorder.
+/// Registers the descriptions with the recorder.
 pub(crate) fn describe() {
     for (kind, name, help) in METRICS {
         match kind {
@@ -294,11 +294,14 @@ mod tests {
 
     #[test]
     fn golden_page() {
-        let mut page = "# Metrics of a gateway\n\nAt `http_listen`, `/metrics`, for Prometheus. Counters restart at 0 with the process. Labels: `set`, `group`, `op`, `kind`, \
-            `tier`, `store`, `outcome`, `door`, if they apply. An agent and a standby have their own metrics, described at their `/metrics`. Histograms are in seconds, in buckets from 0.1 ms to 30 s \
-            that are the same at every gateway, so the histograms of several gateways can be added up. A measurement appears in them within a second.\n\n\
-            Alert on: `holdfast_store_needs_operator` 1, `holdfast_journal_stalled` 1, `holdfast_scrub_damaged` above 0, `/healthz` other than 200 for a minute, \
-            no gateway with `holdfast_raft_leader` 1 for a group.\n\n| metric | kind | what |\n| --- | --- | --- |\n"
+        let mut page = "# Metrics of a gateway\n\n\
+            At `http_listen`, `/metrics`, for Prometheus. Counters restart at 0 with the process. Labels, if they apply: `set`,\n\
+            `group`, `op`, `kind`, `tier`, `store`, `outcome`, `door`. An agent and a standby have their own metrics, described at\n\
+            their `/metrics`. Histograms are in seconds, in buckets from 0.1 ms to 30 s that are the same at every gateway, so the\n\
+            histograms of several gateways can be added up. A measurement appears in them within a second.\n\n\
+            Alert on: `holdfast_store_needs_operator` 1, `holdfast_journal_stalled` 1, `holdfast_scrub_damaged` above 0, `/healthz`\n\
+            other than 200 for a minute, no gateway with `holdfast_raft_leader` 1 for a group.\n\n\
+            | metric | kind | what |\n| --- | --- | --- |\n"
             .to_string();
         for (kind, name, help) in METRICS {
             page.push_str(&format!("| `{name}` | {} | {help} |\n", format!("{kind:?}").to_lowercase()));

@@ -327,7 +327,7 @@ mod tests {
         std::future::ready(Some(Ok(end)))
     }
 
-    /// On a busy machine the stop, and the end of a listener because of it, fall between the two checks.
+    /// On a busy machine, both the stop and the end of a listener because of it may happen between the two checks.
     #[tokio::test]
     async fn a_door_that_ends_by_the_stop_is_no_failure() {
         let stop = CancellationToken::new();
@@ -337,7 +337,7 @@ mod tests {
         };
         let failed = first_failure(&stop, between).await;
         assert!(failed.is_none(), "{failed:?}");
-        // The stop first.
+        // The stop comes first.
         assert!(first_failure(&stop, ends(("admin door", Ok(())))).await.is_none());
         assert!(first_failure(&stop, std::future::pending()).await.is_none());
     }

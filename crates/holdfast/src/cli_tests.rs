@@ -6,10 +6,11 @@ use holdfast_types::MemberId;
 use std::path::Path;
 use std::time::Duration;
 
-/// Every page of help; `UPDATE_GOLDEN=1 cargo test -p holdfast golden` rewrites it, and the difference is read like code.
+/// All help pages; `UPDATE_GOLDEN=1 cargo test -p holdfast golden` rewrites the file. Read its diff like a diff of
+/// code.
 const GOLDEN: &str = "tests/golden/help.txt";
 
-/// As a shell would hand it on, as far as examples need one: words, some of them in single quotes.
+/// Splits a line as a shell does, as far as the examples need it: words, some of them in single quotes.
 fn parse(line: &str) -> Result<Cli, clap::Error> {
     let words = line.split_whitespace().map(|word| word.trim_matches('\''));
     Cli::try_parse_from(std::iter::once("holdfast").chain(words))
@@ -57,7 +58,7 @@ fn the_definition_is_sound() {
 fn every_example_in_the_help_parses() {
     let mut tried = 0;
     for line in all_pages().lines().filter_map(|line| line.strip_prefix("  holdfast ")) {
-        // Up to the words beside it, a pipe or a redirection.
+        // Up to the explanation beside it, a pipe or a redirection.
         let words =
             line.split("   ").next().unwrap_or("").split(" | ").next().unwrap_or("").split(" > ").next().unwrap_or("");
         if let Err(error) = parse(words) {
@@ -68,7 +69,7 @@ fn every_example_in_the_help_parses() {
     assert!(tried > 20, "{tried}");
 }
 
-/// What the help of `lease` says of an export's name is what gateways take.
+/// Gateways accept the export names that the help of `lease` shows.
 #[test]
 fn the_words_on_leased_exports_are_true() {
     let export = |conn: &str, generation: &str| {
@@ -86,7 +87,7 @@ fn the_words_on_leased_exports_are_true() {
     }
 }
 
-/// Whoever has found it once looks for it under the same word elsewhere.
+/// All pages use the same heading for the same thing, so that a reader finds it again.
 #[test]
 fn settings_are_explained_by_config_wherever_there_are_any() {
     for line in ["gateway config", "gateway sample-config", "agent config", "standby config"] {
@@ -118,7 +119,7 @@ fn times_have_a_default_by_command() {
     assert_eq!((common.timeout(), common.dev_timeout()), (Duration::from_secs(5), Duration::from_secs(5)));
 }
 
-/// As docs/operating/attach.md says of the kernel devices of a process that was killed.
+/// What docs/operating/attach.md says about the kernel devices of a process that was killed.
 #[test]
 fn kernel_devices_wait_for_five_minutes_unless_told_otherwise() {
     let dead_timeout = |line: &str| match good(line).command {

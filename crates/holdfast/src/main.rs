@@ -1,6 +1,7 @@
 //! The `holdfast` program: command line, configuration files, and a development cluster.
 //!
-//! Owns: arguments, output forms, exit codes, a client that follows leader hints with bounded retries ([`client`]), the processes of `holdfast dev`.
+//! Owns: arguments, output formats, exit codes, a client that follows leader hints with bounded retries ([`client`]),
+//! the processes of `holdfast dev`.
 //! Does not own: decisions of a cluster, protocols, the gateway itself. Depends on: gateway, attach, api, types.
 
 mod cli;
@@ -22,8 +23,8 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Threads for file reads and sealing. Each keeps memory of its own in the allocator; the default of 512 was reached under scattered reads
-/// and gained nothing, as the disk has no such depth.
+/// Threads for file reads and sealing. Each one keeps memory of its own in the allocator. With the default of 512,
+/// scattered reads used all of them and gained nothing: the disk cannot serve so many requests at once.
 const BLOCKING_THREADS_MAX: usize = 32;
 
 fn main() -> ExitCode {
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     let args = match cli::Cli::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Help and version come this way too, with success; a usage error is 2 in clap as with us.
+            // Help and version arrive here too, as success; for a usage error clap uses exit code 2, as we do.
             if !error.use_stderr() {
                 let _ = error.print();
                 return ExitCode::from(Exit::Done as u8);
@@ -65,7 +66,7 @@ fn main() -> ExitCode {
         Err(error) => return fail(output, &CliError::failed("the runtime could not start").because(&error)),
     };
     let ended = runtime.block_on(command::run(args));
-    // Nothing that still runs may hold the process up: everything that had to be durable is.
+    // Tasks that still run must not delay the end: everything that had to be durable is durable.
     runtime.shutdown_background();
     match ended.and_then(|()| output::unprinted().map_or(Ok(()), Err)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -73,8 +74,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// R11: a panic is a broken invariant and ends the process in every build, whichever thread or task it happens in. The release profile does the same by
-/// `panic = "abort"`; without this, a development build would lose one task and go on, and a test would see nothing.
+/// R11: a panic is a broken invariant and ends the process in every build, whichever thread or task it happens in. The
+/// release profile does the same with `panic = "abort"`. Without this, a development build would lose one task and
+/// continue, and a test would not notice.
 fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -83,15 +85,16 @@ fn abort_on_panic() {
     }));
 }
 
-/// Whether the arguments ask for JSON, as far as can be told of some that are wrong.
+/// Whether the arguments ask for JSON; a guess if they are invalid.
 fn wants_json(args: impl Iterator<Item = String>) -> bool {
     let args: Vec<String> = args.collect();
     let pair = |pair: &[String]| pair[0] == "--output" && pair[1] == "json";
     args.iter().any(|arg| arg == "--output=json") || args.windows(2).any(pair)
 }
 
-/// Marks the calling thread as part of a block device's way: the kernel, short of memory, does not make it wait for pages to be written to that very
-/// device. Needs CAP_SYS_RESOURCE; without it the device works, and can lock up where memory runs out.
+/// Marks the calling thread as part of the I/O path of a block device: when memory is short, the kernel does not make
+/// it wait for pages to be written to that same device. Needs CAP_SYS_RESOURCE; without it the device works, but can
+/// deadlock when memory is short.
 fn io_flusher() {
     let _ = rustix::process::configure_io_flusher_behavior(true);
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::io::Write;
 use std::sync::OnceLock;
 
-/// Form of what a command prints to standard output.
+/// Format of what a command prints to standard output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Tables and sentences.
@@ -45,7 +45,7 @@ pub fn remark(text: &str) {
     let _ = writeln!(out, "{}", text.trim_end());
 }
 
-/// Prints a result in the form that was asked for.
+/// Prints a result in the requested format.
 pub fn show(format: Format, json: &impl Serialize, table: impl FnOnce() -> String) -> Result<(), CliError> {
     match format {
         Format::Table => say(&table()),
@@ -159,7 +159,7 @@ pub fn fact(name: &str, value: &str) -> String {
     text
 }
 
-/// A number of bytes for people, in binary units: exact if that is short, else with one decimal.
+/// A number of bytes for people, in binary units: exact if the exact number is short, otherwise with one decimal.
 pub fn bytes(count: u64) -> String {
     let exact = holdfast_types::ByteSize(count).to_string();
     if exact.len() <= 7 {
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(messages(&rows), plain);
     }
 
-    /// Seen with three gateways: `65.0MiB of 4G…` in the table, and the whole value below it.
+    /// Seen with three gateways: the table has `65.0MiB of 4G…`, and the whole value is below it.
     #[test]
     fn ordinary_values_are_never_shortened() {
         let name = "a-gateway-with-a-long-name-that-makes-its-table-wider-than-a-terminal-of-a-hundred-columns";

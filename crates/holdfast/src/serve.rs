@@ -54,9 +54,9 @@ fn listen(kind: SignalKind) -> Result<Signal, CliError> {
     signal(kind).map_err(|error| CliError::failed("cannot register signal handlers").because(&error))
 }
 
-/// Waits for a signal that ends a service (SIGINT or SIGTERM) and names it. SIGHUP is logged and ignored: it must not
-/// end an agent that has a primary, nor the device below it, and a program without a handler would end by it. Settings
-/// are read when a service starts.
+/// Waits for a signal that ends a service (SIGINT or SIGTERM) and returns its name. SIGHUP is logged and ignored: it
+/// must not end an agent that has a primary, nor the device below it. Without a handler, SIGHUP would end the process.
+/// Settings are read only when a service starts.
 pub async fn stop_signal() -> Result<&'static str, CliError> {
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     let mut hangup = listen(SignalKind::hangup())?;
@@ -69,10 +69,11 @@ pub async fn stop_signal() -> Result<&'static str, CliError> {
     }
 }
 
-/// Waits for a signal that ends a command of a terminal and names it: the end of the terminal (SIGHUP) too.
+/// Waits for a signal that ends a command on a terminal and returns its name; the end of the terminal (SIGHUP) counts
+/// too.
 pub async fn terminal_signal() -> Result<&'static str, CliError> {
     let mut hangup = listen(SignalKind::hangup())?;
-    // First: the other one would log that it is ignored.
+    // Registered first: the other handler would log that SIGHUP is ignored.
     tokio::select! {
         biased;
         _ = hangup.recv() => Ok("SIGHUP"),
@@ -80,9 +81,9 @@ pub async fn terminal_signal() -> Result<&'static str, CliError> {
     }
 }
 
-/// Keeps SIGHUP from ending a process that listens to no signal, or to none yet.
+/// Keeps SIGHUP from ending a process that does not handle it, or does not handle it yet.
 pub fn ignore_hangup() -> Result<(), CliError> {
-    // Registered once, the handler stays; nobody has to listen.
+    // Once registered, the handler stays, even if nobody waits for the signal.
     listen(SignalKind::hangup()).map(drop)
 }
 
@@ -93,12 +94,12 @@ mod tests {
     use std::future::poll_fn;
     use std::task::Poll;
 
-    /// Signals of this process: one test only.
+    /// Signals reach the whole process, so only one test uses them.
     #[tokio::test]
     async fn a_hangup_ends_no_service() {
         let mut heard = listen(SignalKind::hangup()).unwrap();
         let (mut service, mut command) = (Box::pin(stop_signal()), Box::pin(terminal_signal()));
-        // Both listen from here on.
+        // Both handlers are registered from here on.
         assert!(poll_fn(|cx| Poll::Ready(service.as_mut().poll(cx).is_pending())).await);
         assert!(poll_fn(|cx| Poll::Ready(command.as_mut().poll(cx).is_pending())).await);
         kill_process(getpid(), Kind::HUP).unwrap();

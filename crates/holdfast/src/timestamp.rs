@@ -1,15 +1,16 @@
-//! Moments as people write them: a time of day with its zone, or so long from now. Shown in UTC.
+//! Times as people write them: a date and time with its zone, or a duration from now. Shown in UTC.
 
 use crate::duration;
 use std::fmt;
 
-/// A time of day, Unix milliseconds.
+/// A point in time, in Unix milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamp(pub u64);
 
 const DAY_S: i64 = 86_400;
 
-/// Days since 1970 of a date of the Gregorian calendar; its years are counted from March on, so that the leap day is their last.
+/// Days since 1970 of a date of the Gregorian calendar. Years are counted from March, so that the leap day is the last
+/// day of the year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, month) = (year.div_euclid(400), (month + 9) % 12);
@@ -43,7 +44,8 @@ pub fn now() -> Timestamp {
     Timestamp(holdfast_host::unix_ms())
 }
 
-/// Reads `2026-11-22T04:00:00Z`, `2026-11-22T05:00+01:00`, or a duration from now, such as `10m`. Seconds may be left out, the zone may not.
+/// Reads `2026-11-22T04:00:00Z`, `2026-11-22T05:00+01:00`, or a duration from now, such as `10m`. The seconds are
+/// optional, the zone is not.
 pub fn parse(text: &str) -> Result<Timestamp, String> {
     if let Ok(time) = duration::parse(text) {
         return Ok(Timestamp(now().0.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))));
@@ -68,7 +70,7 @@ fn read(text: &str) -> Option<Timestamp> {
         return None;
     }
     let day = days(year, month, of_month);
-    // The 31st of a shorter month would be another date.
+    // The 31st of a shorter month would become another date.
     if date(day) != (year, month, of_month) {
         return None;
     }
@@ -135,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_read_again() {
-        // Every day of 800 years, at some second of it.
+        // Every day of 800 years, with a different time of day.
         for day in 0..292_194_i64 {
             let seconds = u64::try_from(day * DAY_S + day * 7919 % DAY_S).unwrap();
             let moment = Timestamp(seconds * 1000);

@@ -1,20 +1,21 @@
-//! The units of deploy/: their commands as this program's command line takes them, all of each as systemd reads it.
+//! The units in deploy/: this program's command line must accept their commands, and systemd must accept the whole
+//! units.
 
 use super::*;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Stdio;
 
-/// Where units are, from the top of the tree.
+/// Directory of the units, from the top of the tree.
 const DIRS: &[&str] = &["deploy/systemd", "deploy/examples/standby"];
 
-/// This program, as units name it.
+/// The path of this program in the units.
 const PROGRAM: &str = "/usr/bin/holdfast";
 
-/// In place of programs that are not on this machine: systemd looks whether they are there.
+/// Replaces programs that are not on this machine, because systemd checks that they exist.
 const STAND_IN: &str = "/bin/true";
 
-/// What a person writes into the file that the unit of attach reads its options from.
+/// What a person writes into the options file of the attach unit.
 const OPTIONS: &str = "HOLDFAST_ATTACH_OPTIONS";
 
 struct Unit {
@@ -26,7 +27,7 @@ fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// All of them, by name.
+/// All units, by name.
 fn units() -> Vec<Unit> {
     let mut units = Vec::new();
     for dir in DIRS {
@@ -43,7 +44,7 @@ fn units() -> Vec<Unit> {
 }
 
 impl Unit {
-    /// Words of each line that names a program to run, with the setting's name.
+    /// The words of each line that names a program to run, with the name of the setting.
     fn commands(&self) -> Vec<(&str, Vec<&str>)> {
         let lines = self.text.lines().filter(|line| !line.starts_with('#'));
         assert!(lines.clone().all(|line| !line.ends_with('\\')), "{}: a line that goes on is not read here", self.name);
@@ -51,7 +52,8 @@ impl Unit {
         settings.map(|(key, command)| (key, command.split_whitespace().collect())).collect()
     }
 
-    /// The arguments that this program is started with, where it is: of an instance `demo`, with these options of its file.
+    /// The arguments that this program is started with, and its path, for an instance `demo` with these options in its
+    /// file.
     fn arguments(&self, options: &str) -> Option<Vec<String>> {
         let commands = self.commands();
         let starts: Vec<_> = commands.iter().filter(|(key, _)| *key == "ExecStart").collect();
@@ -60,7 +62,7 @@ impl Unit {
         let of_options = format!("${OPTIONS}");
         let expanded = arguments.iter().flat_map(|word| match *word {
             "%i" => vec!["demo".to_string()],
-            // As systemd does it: without quotes or braces, a word for each word of the value.
+            // systemd splits it in the same way: without quotes or braces, the value becomes one argument per word.
             word if word == of_options => options.split_whitespace().map(str::to_string).collect(),
             word => {
                 assert!(!word.contains(['%', '$']), "{}: {word} is not read here", self.name);
@@ -96,8 +98,8 @@ fn what_units_start_is_a_command_line_of_this_program() {
     assert_eq!(started, expected);
 }
 
-/// By its defaults systemd gives up after five starts within ten seconds. What refuses a start may pass: another program at
-/// the port, a ZFS that does not answer yet.
+/// By default systemd gives up after five starts within ten seconds. But what prevents a start may pass: another
+/// program that uses the port, or a ZFS that does not answer yet.
 #[test]
 fn a_service_that_is_always_restarted_is_not_given_up() {
     let restarted: Vec<Unit> = units().into_iter().filter(|unit| unit.text.contains("\nRestart=always")).collect();
@@ -109,12 +111,12 @@ fn a_service_that_is_always_restarted_is_not_given_up() {
     }
 }
 
-/// What `systemd-analyze verify` has against a unit of that name; `None` without that program.
+/// The complaints of `systemd-analyze verify` about a unit of that name; `None` without that program.
 fn verified(dir: &Path, name: &str, text: &str) -> Option<Result<(), String>> {
     let path = dir.join(name);
     std::fs::write(&path, text).unwrap();
     let mut command = std::process::Command::new("systemd-analyze");
-    // Of the unit alone: what is wrong with those of this machine is no matter here, nor which manual pages it has.
+    // Only complaints about this unit count, not about units of this machine or missing manual pages.
     command.args(["--man=no", "--recursive-errors=no", "verify"]).arg(&path).stdin(Stdio::null());
     let output = match command.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
@@ -138,7 +140,7 @@ fn systemd_has_nothing_against_them() {
             None => return holdfast_testkit::skipped("systemd-analyze is not on PATH"),
             Some(found) => assert_eq!(found, Ok(()), "{}", unit.name),
         }
-        // That it would find something.
+        // Checks that the program finds a mistake at all.
         let wrong = format!("{text}\n[Service]\nNoSuchSetting=yes\n");
         let found = verified(dir.path(), &unit.name, &wrong).unwrap().unwrap_err();
         assert!(found.contains("NoSuchSetting"), "{}: {found}", unit.name);

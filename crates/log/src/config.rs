@@ -1,28 +1,28 @@
-//! What a node's journal is opened with.
+//! Settings with which a node's journal is opened.
 
 use holdfast_journal::RecoverError;
 use holdfast_types::limits::APPEND_BYTES_MAX;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Values to turn.
+/// Settings of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
-    /// Folder of the journal's files; made when missing. Nothing else may live in it.
+    /// Directory of the journal's files; created if missing. It must contain nothing else.
     pub dir: PathBuf,
-    /// Size of one file in bytes, 16 MiB to 1 GiB. Larger ones are begun less often and freed later.
+    /// Size of one file in bytes, 16 MiB to 1 GiB. Larger files are begun less often and freed later.
     pub file_bytes: u64,
-    /// Room that the journal may take on disk, in bytes.
+    /// Maximum space of the journal on disk, in bytes.
     pub bound_bytes: u64,
-    /// Part of the bound that client data must leave to control entries, in bytes.
+    /// Part of the bound that client data must leave free for control entries, in bytes.
     pub reserve_bytes: u64,
     /// Durable entries kept in memory, over all groups, in bytes of payload.
     pub tail_bytes: u64,
 }
 
-/// Smallest file: an append of the largest size is one batch, and some of them fit.
+/// Minimum size of a file: an append of the largest size is one batch, and several of them must fit.
 const FILE_BYTES_MIN: u64 = 4 * APPEND_BYTES_MAX as u64;
-/// Largest file: offsets are 32 bits in memory.
+/// Maximum size of a file: offsets have 32 bits in memory.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 impl LogConfig {
@@ -37,7 +37,7 @@ impl LogConfig {
         }
     }
 
-    /// Dropped files kept for use again: a quarter of what the journal may take.
+    /// Number of dropped files that are kept for reuse: a quarter of the journal's bound.
     pub(crate) fn ready_files_max(&self) -> usize {
         (self.bound_bytes / self.file_bytes / 4).clamp(2, 64) as usize
     }
@@ -69,7 +69,7 @@ impl LogConfig {
     }
 }
 
-/// Whose journal it is; written into each file.
+/// The owner of a journal; written into each file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The node's disk uuid. Files of another disk are refused, unless either uuid is 0.
@@ -88,7 +88,7 @@ pub enum OpenError {
         what: &'static str,
         /// Its value.
         found: u64,
-        /// What it should be.
+        /// The expected values.
         expected: String,
     },
     /// Another process has the folder open.
@@ -97,16 +97,16 @@ pub enum OpenError {
         /// The folder.
         dir: PathBuf,
     },
-    /// The disk refused.
+    /// The disk returned an error.
     #[error("journal folder {dir}: {source}")]
     Io {
         /// The folder.
         dir: PathBuf,
-        /// Why.
+        /// The error.
         #[source]
         source: io::Error,
     },
-    /// The files do not make a journal that this node may use.
+    /// The files are not a journal that this node may use.
     #[error("journal: {0}")]
     Recover(#[from] RecoverError),
 }

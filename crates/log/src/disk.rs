@@ -1,10 +1,11 @@
-//! The real disk: O_DIRECT files in one folder, zero-filled ahead by a thread of its own, recycled when dropped.
+//! The real disk: O_DIRECT files in one directory. A thread fills new files with zeroes ahead of need; dropped files
+//! are recycled.
 //!
 //! ```text
 //!   fill-N  being zero-filled        ready-N  whole and synced, for the next create        journal-N, begin-N  in use
 //! ```
-//! A file is taken into use by a rename; a dropped one that nobody reads becomes `ready` again. So the files' blocks
-//! are written once before they are used, and fdatasync has no metadata to commit.
+//! A rename takes a file into use; a dropped file that nobody reads becomes `ready` again. So all blocks of a file are
+//! written before it is used, and fdatasync has no metadata to commit.
 
 use crate::config::OpenError;
 use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile};
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-/// Files kept ready ahead of need: one for the journal's next, one while that is being made.
+/// Files kept ready ahead of need: one for the journal's next file, and one for the time while another is being made.
 const READY_WANTED: usize = 2;
 /// Zeroes written at a time, in bytes.
 const FILL_BYTES: usize = 1 << 20;
@@ -37,7 +38,7 @@ struct Ready {
 
 struct Folder {
     dir: PathBuf,
-    /// Open for as long as the folder is: making names durable must not depend on a free file descriptor.
+    /// Open as long as the folder is open: making names durable must not depend on a free file descriptor.
     handle: File,
     direct: bool,
     file_bytes: u64,
@@ -45,7 +46,7 @@ struct Folder {
     changed: Condvar,
 }
 
-/// A folder of journal files. Holds the folder's lock for as long as it lives.
+/// A directory of journal files. Holds the directory's lock while it lives.
 pub struct RealDisk {
     folder: Arc<Folder>,
     /// Names in use and whether a handle is open.
@@ -64,13 +65,13 @@ pub struct RealFile {
 }
 
 impl RealDisk {
-    /// Opens or makes the folder for files of `file_bytes`; dropped files are recycled up to `ready_max` of them.
+    /// Opens or creates the directory for files of `file_bytes`; up to `ready_max` dropped files are recycled.
     ///
     /// # Errors
-    /// [`OpenError::Locked`] when another process has it; the disk's own.
+    /// [`OpenError::Locked`] if another process has it; the disk's error.
     pub fn open(dir: &Path, file_bytes: u64, ready_max: usize) -> Result<RealDisk, OpenError> {
         let failed = |source| OpenError::Io { dir: dir.to_path_buf(), source };
-        // R1: nobody else syncs its name, and without it the journal is gone.
+        // R1: nobody else syncs the directory's name, and without the name the journal is lost.
         holdfast_folder::make(dir).map_err(failed)?;
         let lock_path = dir.join(LOCK_NAME);
         let lock_file = OpenOptions::new().create(true).truncate(false).write(true).open(lock_path).map_err(failed)?;
@@ -106,7 +107,7 @@ impl RealDisk {
         Ok(RealDisk { folder, open: Mutex::default(), ready_max, filler, _lock: lock_file })
     }
 
-    /// The handle of `file`, whose name is `name` by now.
+    /// A handle of `file`, which has the name `name` now.
     fn handle(&self, name: &str, file: File, bytes: u64) -> RealFile {
         let mut open = self.open.locked();
         let token = open.get(name).and_then(Weak::upgrade).unwrap_or_default();
@@ -146,7 +147,7 @@ fn open_file(path: &Path, direct: bool) -> io::Result<File> {
     options.open(path)
 }
 
-/// Whether O_DIRECT works here. Tries it, because some file systems refuse only the write.
+/// Whether O_DIRECT works here. Tries a write, because some file systems refuse only the write.
 fn takes_direct(dir: &Path) -> io::Result<bool> {
     let path = dir.join("fill-probe");
     drop(File::create(&path)?);
@@ -156,9 +157,9 @@ fn takes_direct(dir: &Path) -> io::Result<bool> {
     direct_works(tried)
 }
 
-/// Whether direct writes work, by the result of one. Only a refusal means no. A full disk accepted the request and has
-/// no room at present; that must not send all writes through the page cache for the life of the process. Any other
-/// error fails the start.
+/// Whether direct writes work, by the result of one write. Only a refusal means no. A full disk has accepted the
+/// request and only lacks space now; that must not send all writes through the page cache for the life of the process.
+/// Any other error fails the start.
 fn direct_works(tried: io::Result<()>) -> io::Result<bool> {
     let Err(error) = tried else { return Ok(true) };
     let refused = [rustix::io::Errno::INVAL, rustix::io::Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error()));
@@ -175,7 +176,7 @@ impl Folder {
         loop {
             let number = {
                 let mut ready = self.ready.locked();
-                // After an error only on demand: a full disk is not hammered.
+                // After an error only on demand, so that a full disk does not get repeated requests.
                 while !ready.closing && !ready.wanted && (ready.names.len() >= READY_WANTED || ready.error.is_some()) {
                     ready = self.changed.wait(ready).unwrap_or_else(PoisonError::into_inner);
                 }
@@ -203,7 +204,7 @@ impl Folder {
         let path = self.dir.join(&filling);
         let result = self.fill_file(&path).and_then(|()| std::fs::rename(&path, self.dir.join(&name)));
         if result.is_err() {
-            // What is left of it would only take room; a failure to remove it changes nothing.
+            // The incomplete file would only take space; it does no harm if it cannot be removed.
             let _ = std::fs::remove_file(&path);
         }
         result.map(|()| name)
@@ -216,7 +217,8 @@ impl Folder {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error.into()),
         }
-        // Allocated is not enough: the first write to such a block would convert it, and fdatasync commit that.
+        // Allocated blocks are not enough: the first write to such a block would convert it, and fdatasync would have
+        // to commit that.
         let zeroes = AlignedBuf::zeroed(FILL_BYTES);
         let mut at = 0;
         while at < self.file_bytes {
@@ -230,7 +232,7 @@ impl Folder {
         file.sync_all()
     }
 
-    /// A ready file's name; waits for the filling thread where there is none.
+    /// The name of a ready file; waits for the filling thread if there is none.
     fn take_ready(&self) -> io::Result<String> {
         let mut ready = self.ready.locked();
         ready.error = None;
@@ -248,8 +250,8 @@ impl Folder {
         }
     }
 
-    /// Opens a ready file, then renames it. In this order a failure (usually no file descriptor) leaves the file ready
-    /// and the name free.
+    /// Opens a ready file, then renames it. In this order, after a failure (usually no file descriptor) the file is
+    /// still ready and the name is still free.
     fn begin(&self, ready: &str, path: &Path) -> io::Result<(File, u64)> {
         let from = self.dir.join(ready);
         let file = open_file(&from, self.direct)?;
@@ -371,7 +373,7 @@ mod tests {
         }
     }
 
-    /// The contract of [`Disk::create`]: what fails leaves nothing behind and may be tried again.
+    /// The contract of [`Disk::create`]: a failed call leaves nothing behind and may be repeated.
     #[test]
     fn a_file_that_was_not_begun_is_ready_still() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -384,7 +386,7 @@ mod tests {
             there.retain(|name| name.starts_with("ready-"));
             known.sort_unstable();
             there.sort_unstable();
-            // The filling thread makes a file before it makes it known.
+            // The filling thread creates a file before it announces it.
             if known == there && known.len() >= READY_WANTED {
                 return;
             }

@@ -19,16 +19,16 @@ use std::sync::atomic::Ordering;
 pub struct Entry {
     /// Term and index.
     pub id: LogId,
-    /// What it says.
+    /// Its content.
     pub payload: Bytes,
 }
 
-/// What a group's log holds, appended or durable.
+/// The content of a group's log, appended or durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupLogState {
     /// Last vote saved.
     pub vote: Option<Bytes>,
-    /// Last log id that was noted as committed; written lazily, so it may come back older than it was noted.
+    /// Last log id that was noted as committed. It is written lazily, so after a start it may be an older one.
     pub committed: Option<LogId>,
     /// Last log id purged.
     pub purged: Option<LogId>,
@@ -36,8 +36,8 @@ pub struct GroupLogState {
     pub last: Option<LogId>,
     /// Index of the first entry, while there is one.
     pub first: Option<LogIndex>,
-    /// R9: recovery met a bad record that was, or may have been, of this group. The group MUST NOT vote, lead or serve
-    /// before it was rebuilt from peers ([`GroupLog::drop_group`] and start again).
+    /// R9: recovery found a bad record that belongs, or may belong, to this group. The group MUST NOT vote, lead or
+    /// serve before it is rebuilt from peers ([`GroupLog::drop_group`] and start again).
     pub damaged: Option<CorruptRecord>,
 }
 
@@ -58,7 +58,7 @@ fn misplaced(error: Misplaced) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
-/// A read error as an I/O error that still holds it as its source.
+/// A read error as an I/O error, with the read error as its source.
 fn as_io(error: ReadError) -> io::Error {
     match error {
         ReadError::Io(error) => error,
@@ -95,7 +95,7 @@ pub struct ReadPlace {
 fn read_from_disk(catalog: &Catalog, group: &Group, place: ReadPlace) -> Result<Bytes, ReadError> {
     let ReadPlace { index, offset, len } = place;
     match read_part(catalog, group.id, &group.index, index.0, offset, len) {
-        // Purged since the look at the memory.
+        // The entry was purged since memory was checked.
         Err(ReadError::Missing { index, next }) => match group.memory.locked().purged {
             Some(purged) if index <= purged.index.0 => Err(ReadError::Purged { index, purged: purged.index.0 }),
             _ => Err(ReadError::Missing { index, next }),
@@ -105,7 +105,7 @@ fn read_from_disk(catalog: &Catalog, group: &Group, place: ReadPlace) -> Result<
 }
 
 impl GroupLog {
-    /// Whose log it is.
+    /// The group's id.
     pub fn id(&self) -> GroupId {
         self.group.id
     }
@@ -128,10 +128,10 @@ impl GroupLog {
         self.group.memory.locked().live_bytes()
     }
 
-    /// Appends entries, which must continue the log (any index where nothing was ever there). They can be read at once.
-    /// `done` is called from the writer thread, in the order of the calls over all groups, once they are durable (LOG-L1),
-    /// or with an error: entries that do not continue the log, a payload too large, a journal that failed or was
-    /// closed.
+    /// Appends entries, which must continue the log (at any index if the log never had an entry). They can be read at
+    /// once. The writer thread calls `done` once they are durable, in the order of the calls over all groups (LOG-L1).
+    /// It gets an error for entries that do not continue the log, for a payload that is too large, and if the journal
+    /// has failed or is closed.
     pub fn append(&self, entries: Vec<Entry>, done: impl FnOnce(io::Result<()>) + Send + 'static) {
         let done: Done = Box::new(done);
         let Some(first) = entries.first() else {
@@ -167,7 +167,7 @@ impl GroupLog {
         }
         self.shared.tail_bytes.fetch_add(payload_bytes, Ordering::Relaxed);
         let evictable = Some(Evictable { group: self.group.clone(), append });
-        // Under the group's lock, so that the queue has the group's changes in the order in which memory took them.
+        // Under the group's lock, so that the queue gets the group's changes in the order in which memory got them.
         let back = self.shared.queue.push(Job { ops, bytes, evictable, done });
         drop(memory);
         self.fail_back(back);
@@ -176,7 +176,7 @@ impl GroupLog {
     /// Saves the vote; durable on return.
     ///
     /// # Errors
-    /// When the journal failed or was closed: the vote must not be used then.
+    /// The journal has failed or is closed: the vote must not be used then.
     pub async fn save_vote(&self, vote: Bytes) -> io::Result<()> {
         if vote.len() > PAYLOAD_BYTES_MAX {
             return Err(misplaced(Misplaced::TooLarge { found: vote.len(), max: PAYLOAD_BYTES_MAX }));
@@ -188,17 +188,17 @@ impl GroupLog {
         .await
     }
 
-    /// Notes what is known committed. Written with the next batch; causes none.
+    /// Notes the last entry known as committed. It is written with the next batch, and causes none.
     pub fn save_committed(&self, id: LogId) {
         let mut memory = self.group.memory.locked();
         memory.committed = Some(id);
         self.shared.queue.note_committed(self.group.id, id);
     }
 
-    /// Drops the entries with an index above that of `last`, all of them for `None`; durable on return.
+    /// Drops the entries with an index above that of `last`, or all of them if it is `None`; durable on return.
     ///
     /// # Errors
-    /// When `last` lies below what is purged; when the journal failed or was closed.
+    /// `last` is below the last purged entry; or the journal has failed or is closed.
     pub async fn truncate_after(&self, last: Option<LogId>) -> io::Result<()> {
         let from = last.map_or(0, |id| id.index.0 + 1);
         self.change(|memory| {
@@ -217,20 +217,20 @@ impl GroupLog {
         .await
     }
 
-    /// Drops the entries with an index up to that of `upto`, which may lie beyond the last; durable on return. Frees
-    /// files.
+    /// Drops the entries with an index up to that of `upto`, which may be beyond the last entry; durable on return.
+    /// Frees files.
     ///
     /// # Errors
-    /// When the journal failed or was closed.
+    /// The journal has failed or is closed.
     pub async fn purge(&self, upto: LogId) -> io::Result<()> {
         self.change(|memory| Ok(self.purge_in(memory, upto))).await
     }
 
-    /// Like [`GroupLog::purge`], but does not wait for the disk. A purge that a crash took away can be repeated, and nothing
-    /// appended later becomes durable before it (LOG-L1).
+    /// Like [`GroupLog::purge`], but does not wait for the disk. If a crash undoes the purge, it can be repeated, and
+    /// nothing that is appended later becomes durable before it (LOG-L1).
     ///
     /// # Errors
-    /// When the journal failed or was closed before. If it fails later, the next write returns the error.
+    /// The journal has failed or is closed. If it fails later, the next write returns the error.
     pub fn purge_later(&self, upto: LogId) -> io::Result<()> {
         if let Some(why) = self.shared.queue.failed() {
             return Err(stopped(Some(why)));
@@ -259,10 +259,10 @@ impl GroupLog {
         (Some(Op::Purge { group: self.group.id, upto }), removed)
     }
 
-    /// Forgets the group: entries, vote, everything; durable on return. The handle may be used on, for an empty log.
+    /// Forgets the group: entries, vote, everything; durable on return. The handle can still be used, for an empty log.
     ///
     /// # Errors
-    /// When the journal failed or was closed.
+    /// The journal has failed or is closed.
     pub async fn drop_group(&self) -> io::Result<()> {
         self.change(|memory| {
             holdfast_reached::reached!("log: a group is dropped");
@@ -272,12 +272,13 @@ impl GroupLog {
         .await
     }
 
-    /// Entries from the start of `range` on, in order and without gaps, until `range`, the log or `max_bytes` of
-    /// payload end; the first is returned whatever its size. Empty where there is no entry at the start of `range`.
-    /// From memory without I/O where possible, else read and checked (R9) off the runtime's threads.
+    /// The entries from the start of `range`, in order and without gaps, until the end of `range`, the end of the log,
+    /// or `max_bytes` of payload. The first one is returned whatever its size. Empty if there is no entry at the start
+    /// of `range`. From memory without I/O if possible, otherwise read from disk and checked (R9), off the runtime's
+    /// threads.
     ///
     /// # Errors
-    /// `InvalidData` with a [`ReadError::Corrupt`] inside for a bad record; the disk's own.
+    /// `InvalidData` with a [`ReadError::Corrupt`] inside for a bad record; the disk's error.
     pub async fn entries(&self, range: Range<u64>, max_bytes: usize) -> io::Result<Vec<Entry>> {
         let (mut found, mut bytes, mut at) = (Vec::new(), 0, range.start);
         loop {
@@ -305,7 +306,7 @@ impl GroupLog {
             };
             let (catalog, group) = (self.shared.catalog.clone(), self.group.clone());
             let room = max_bytes.saturating_sub(bytes);
-            // The first of all is returned whatever its size; none behind it may go over.
+            // Only the first entry may exceed the limit.
             let first = found.is_empty();
             let read =
                 blocking(move || read_entries(&catalog, group.id, &group.index, on_disk, room)).await.map_err(as_io)?;
@@ -326,7 +327,7 @@ impl GroupLog {
         }
     }
 
-    /// All entries of `range`, if every one of them is in memory. No I/O, no waiting.
+    /// All entries of `range`, if all of them are in memory. No I/O, no waiting.
     pub fn entries_in_tail(&self, range: Range<u64>) -> Option<Vec<Entry>> {
         let memory = self.group.memory.locked();
         range
@@ -350,11 +351,11 @@ impl GroupLog {
         blocking(move || read_from_disk(&catalog, &group, place)).await
     }
 
-    /// As [`GroupLog::read`] for each of `places`, in their order, with one hop to a blocking thread for all that are
-    /// not in memory.
+    /// As [`GroupLog::read`] for each of `places`, in their order. All entries that are not in memory are read in one
+    /// call on a blocking thread.
     ///
     /// # Errors
-    /// The first one met.
+    /// The first error.
     pub async fn read_many(&self, places: Vec<ReadPlace>) -> Result<Vec<Bytes>, ReadError> {
         let found = places.iter().map(|place| self.read_from_tail(*place)).collect::<Result<Vec<_>, _>>()?;
         if found.iter().all(Option::is_some) {
@@ -368,7 +369,7 @@ impl GroupLog {
         .await
     }
 
-    /// `None` where the entry is in the journal, but no longer in memory.
+    /// `None` if the entry is in the journal, but no longer in memory.
     fn read_from_tail(&self, place: ReadPlace) -> Result<Option<Bytes>, ReadError> {
         let ReadPlace { index, offset, len } = place;
         let memory = self.group.memory.locked();
@@ -388,7 +389,7 @@ impl GroupLog {
         Ok(Some(entry.payload.slice(range)))
     }
 
-    /// Term of the entry at `index`, or of the last one purged.
+    /// Term of the entry at `index`, or of the last purged entry.
     pub fn term_at(&self, index: LogIndex) -> Option<Term> {
         let memory = self.group.memory.locked();
         if let Some(term) = memory.term_at(index.0) {
@@ -400,7 +401,7 @@ impl GroupLog {
         self.group.index.locked().slot(index.0).map(|slot| slot.term)
     }
 
-    /// Bytes that the records of `range` take. Lock order: memory before index.
+    /// Bytes on disk of the records of `range`. Lock order: memory before index.
     fn bytes_of(&self, memory: &Memory, range: Range<u64>) -> u64 {
         let index = self.group.index.locked();
         let len = |at: u64| match memory.in_tail(at) {
@@ -410,7 +411,7 @@ impl GroupLog {
         range.filter_map(len).map(|len| record_bytes(len) as u64).sum()
     }
 
-    /// Changes memory and queues the record for it, both under the group's lock; waits until it is durable.
+    /// Changes memory and queues the record for the change, both under the group's lock; waits until it is durable.
     async fn change(&self, change: impl FnOnce(&mut Memory) -> io::Result<(Option<Op>, Removed)>) -> io::Result<()> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let done: Done = Box::new(move |result| {
@@ -422,8 +423,8 @@ impl GroupLog {
         receiver.await.unwrap_or_else(|_| Err(stopped(self.shared.queue.failed())))
     }
 
-    /// Changes memory and queues the record for it, both under the group's lock. Returns the job if it was not queued
-    /// because the journal is closed.
+    /// Changes memory and queues the record for the change, both under the group's lock. Returns the job if it was not
+    /// queued because the journal is closed.
     fn queue_change(
         &self,
         change: impl FnOnce(&mut Memory) -> io::Result<(Option<Op>, Removed)>,
@@ -433,7 +434,7 @@ impl GroupLog {
             let mut memory = self.group.memory.locked();
             let (op, removed) = change(&mut memory)?;
             let bytes = op.as_ref().map_or(0, |op| record_bytes(op.payload_len()) as u64);
-            // Without an operation as well: it returns after everything that was queued before it (LOG-L1).
+            // This is queued even without an operation: it returns after everything that was queued before it (LOG-L1).
             let ops = op.into_iter().collect();
             (removed, self.shared.queue.push(Job { ops, bytes, evictable: None, done }))
         };
@@ -446,7 +447,7 @@ impl GroupLog {
         self.fail_back(back);
     }
 
-    /// An error for this caller alone, in its turn.
+    /// An error for this caller only, delivered in the order of the calls.
     fn refuse(&self, error: io::Error, done: Done) {
         self.submit(Vec::new(), 0, None, Box::new(move |_| done(Err(error))));
     }

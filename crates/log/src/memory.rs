@@ -4,8 +4,8 @@
 //!   | purged |  in the index only (on disk)  |  tail: payloads in memory  |   index grows ->
 //!            ^ first                         ^ tail_first                 ^ next
 //! ```
-//! The journal's index of the group lags behind: it knows durable records only. Below `tail_first` the two agree,
-//! because a payload leaves the tail only once its record is in the index (LOG-L3).
+//! The journal's index of the group lags behind: it knows only durable records. Below `tail_first` both have the same
+//! entries, because a payload leaves the tail only when its record is in the index (LOG-L3).
 
 use bytes::Bytes;
 use holdfast_journal::{CorruptRecord, GroupIndex, SharedIndex};
@@ -25,7 +25,8 @@ pub(crate) struct Group {
 pub(crate) struct TailEntry {
     pub term: Term,
     pub payload: Bytes,
-    /// Number of the append that brought it, growing within the group: tells it from a later one at the same index.
+    /// Number of the append that added it. It grows within the group, and distinguishes this entry from a later one at
+    /// the same index.
     pub append: u64,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Memory {
     live_bytes: u64,
 }
 
-/// Payloads taken out of the tail, to be dropped outside the lock; and their bytes.
+/// Payloads removed from the tail, with their bytes. They are dropped outside the lock.
 #[derive(Default)]
 pub(crate) struct Removed {
     entries: Vec<TailEntry>,
@@ -58,7 +59,7 @@ impl Removed {
     }
 }
 
-/// An append does not continue the log, or a truncation or purge contradicts it. Our caller's mistake.
+/// An append does not continue the log, or a truncation or purge contradicts it: a mistake of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Misplaced {
     #[error("append: found index {found}, expected {expected}")]
@@ -70,12 +71,12 @@ pub(crate) enum Misplaced {
 }
 
 impl Memory {
-    /// As recovery found it: nothing in the tail.
+    /// The state after recovery: the tail is empty.
     pub fn from_index(index: &GroupIndex) -> Self {
         let has_entries = index.first() < index.next();
         Self {
             vote: index.vote(),
-            // A hint, written lazily: it must not point at what a later truncation, or a crash, took away.
+            // Only a hint, written lazily: it must not name an entry that was truncated later or lost in a crash.
             committed: index
                 .committed()
                 .filter(|committed| index.last().is_some_and(|last| committed.index <= last.index)),
@@ -97,7 +98,7 @@ impl Memory {
         self.first
     }
 
-    /// Where the next entry goes; `first` while there is none.
+    /// The index of the next entry; `first` while there is none.
     pub fn next(&self) -> u64 {
         self.last_entry.map_or(self.first, |last| last.index.0 + 1)
     }
@@ -115,7 +116,8 @@ impl Memory {
         self.tail.get(usize::try_from(index.checked_sub(self.tail_first)?).ok()?)
     }
 
-    /// Whether entries that begin at `index` continue the log. An empty log that nothing was purged of begins anywhere.
+    /// Whether entries that begin at `index` continue the log. A log that is empty and was never purged may begin at
+    /// any index.
     pub fn check_append(&self, index: u64) -> Result<(), Misplaced> {
         let anywhere = self.last_entry.is_none() && self.purged.is_none();
         if anywhere || index == self.next() {
@@ -140,8 +142,8 @@ impl Memory {
         self.live_bytes += record_bytes;
     }
 
-    /// Drops entries from `from` on. `before` is the entry in front of it, where there is one.
-    /// `gone` is what they took on disk.
+    /// Drops entries from `from` on. `before` is the entry in front of it, if there is one. `gone` is their size on
+    /// disk.
     pub fn truncate(&mut self, from: u64, before: Option<LogId>, gone: u64) -> Removed {
         let mut removed = Removed::default();
         self.live_bytes = self.live_bytes.saturating_sub(gone);
@@ -157,7 +159,7 @@ impl Memory {
         removed
     }
 
-    /// Drops entries up to and including `upto`, which may lie beyond the last. `gone` is what they took on disk.
+    /// Drops entries up to and including `upto`, which may be beyond the last. `gone` is their size on disk.
     pub fn purge(&mut self, upto: LogId, gone: u64) -> Removed {
         let mut removed = Removed::default();
         let to = upto.index.0 + 1;
@@ -176,7 +178,7 @@ impl Memory {
         removed
     }
 
-    /// Lets go of payloads up to append number `append`. They are durable (LOG-L3).
+    /// Drops payloads up to append number `append` from memory. They are durable (LOG-L3).
     pub fn evict(&mut self, append: u64) -> Removed {
         let mut removed = Removed::default();
         while self.tail.front().is_some_and(|entry| entry.append <= append) {
@@ -201,7 +203,7 @@ impl Memory {
         removed
     }
 
-    /// Term of `index` as far as memory knows it: the tail, the last entry, what was purged last.
+    /// Term of `index`, if memory knows it: of an entry in the tail, the last entry, or the last purged one.
     pub fn term_at(&self, index: u64) -> Option<Term> {
         let known = [self.last_entry, self.purged].into_iter().flatten().find(|id| id.index == LogIndex(index));
         known.map(|id| id.term).or_else(|| self.in_tail(index).map(|entry| entry.term))

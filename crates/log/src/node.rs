@@ -16,19 +16,19 @@ use std::sync::{Arc, Mutex};
 /// How full the journal is, and whether it still works.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogUsage {
-    /// Bytes taken by files in use, and by what waits to be written.
+    /// Bytes of the files in use, and of the records that wait to be written.
     pub used_bytes: u64,
-    /// Room that it may take.
+    /// Maximum space.
     pub bound_bytes: u64,
     /// Part of it that client data must leave free.
     pub reserve_bytes: u64,
     /// Payload bytes in memory, over all groups.
     pub tail_bytes: u64,
-    /// Set once and for good by the first failed write or sync (LOG-L2).
+    /// Set permanently by the first failed write or sync (LOG-L2).
     pub failed: Option<String>,
-    /// Why no further file can be begun at the moment (disk full); tried again until it works.
+    /// The reason why no further file can be begun now (disk full); retried until it works.
     pub stalled: Option<String>,
-    /// R9: why old files are not freed, where a bad record met while running is the reason. The next start names its
+    /// R9: the reason why old files are not freed, if a bad record was found while running. The next start names its
     /// group.
     pub blocked: Option<String>,
 }
@@ -46,7 +46,7 @@ impl std::fmt::Debug for NodeLog {
 }
 
 impl NodeLog {
-    /// Opens or makes the journal in `config.dir`, for a node whose disk uuid is not checked.
+    /// Opens or creates the journal in `config.dir`, for a node whose disk uuid is not checked.
     ///
     /// # Errors
     /// See [`OpenError`]. Bad records are no error here: see the report and [`crate::GroupLogState::damaged`].
@@ -54,7 +54,7 @@ impl NodeLog {
         Self::open_as(config, Identity::default())
     }
 
-    /// Opens or makes the journal in `config.dir` for the node `identity`.
+    /// Opens or creates the journal in `config.dir` for the node `identity`.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -62,10 +62,10 @@ impl NodeLog {
         Self::open_sealed(config, identity, None)
     }
 
-    /// The same with a node key, that payloads are sealed under on disk (R10).
+    /// The same with a node key, under which payloads are sealed on disk (R10).
     ///
     /// # Errors
-    /// See [`OpenError`]; a file that was sealed under another key is one.
+    /// See [`OpenError`]; also if a file was sealed under another key.
     pub fn open_sealed(
         config: LogConfig,
         identity: Identity,
@@ -76,7 +76,7 @@ impl NodeLog {
         Self::open_sealed_on(disk, config, identity, sealing)
     }
 
-    /// The same on any disk; `config.dir` is not looked at, nor are sizes checked. For tests on a simulated disk.
+    /// The same on any disk; `config.dir` is not used, and sizes are not checked. For tests on a simulated disk.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -107,7 +107,7 @@ impl NodeLog {
         Ok((log, report))
     }
 
-    /// The same without a thread: nothing is written but by [`Turns::turn`]. For a simulation.
+    /// The same without a thread: only [`Turns::turn`] writes. For a simulation.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -152,8 +152,8 @@ impl NodeLog {
         Ok((NodeLog { shared: Arc::new(shared) }, writer, report))
     }
 
-    /// The log of one group; empty where the journal knows nothing of it, and then damaged (R9) where recovery lost
-    /// records without knowing whose they were.
+    /// The log of one group; empty if the journal does not know the group. It is then marked as damaged (R9) if
+    /// recovery lost records whose group is unknown.
     pub fn group(&self, id: GroupId) -> GroupLog {
         let group = self
             .shared
@@ -177,7 +177,7 @@ impl NodeLog {
         GroupLog { shared: self.shared.clone(), group }
     }
 
-    /// Groups that the journal knows of, also emptied ones.
+    /// Groups that the journal knows, also empty ones.
     pub fn groups(&self) -> Vec<GroupId> {
         self.shared.catalog.groups()
     }
@@ -195,13 +195,13 @@ impl NodeLog {
         }
     }
 
-    /// Waits until at most `bytes` of appends, of all groups, wait for the disk; returns at once if the journal failed
-    /// or is closed. A caller that receives appends from elsewhere bounds its memory with this.
+    /// Waits until at most `bytes` of appends, over all groups, wait for the disk; returns at once if the journal has
+    /// failed or is closed. A caller that receives appends from elsewhere limits its memory with this.
     pub async fn queue_at_most(&self, bytes: u64) {
         self.shared.queue.at_most(bytes).await;
     }
 
-    /// Writes what waits, calls back, ends the writer thread and frees the folder. Handles that are left get errors.
+    /// Writes what waits, calls back, ends the writer thread and unlocks the directory. Remaining handles get errors.
     /// MUST NOT be called from a callback.
     pub fn close(self) {
         self.shared.queue.close();

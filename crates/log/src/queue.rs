@@ -1,4 +1,4 @@
-//! What waits for the writer thread.
+//! Jobs that wait for the writer thread.
 
 use crate::memory::Group;
 use holdfast_journal::Op;
@@ -42,11 +42,11 @@ struct State {
 pub(crate) struct Queue {
     state: Mutex<State>,
     wake: Condvar,
-    /// Why nothing is acknowledged any more (LOG-L2).
+    /// The reason why nothing is acknowledged any more (LOG-L2).
     failed: OnceLock<String>,
-    /// Why the writer waits for room, if it does.
+    /// The reason why the writer waits for space, if it does.
     stalled: Mutex<Option<String>>,
-    /// Why old files cannot be freed, if a bad record in the oldest is the reason.
+    /// The reason why old files cannot be freed, if it is a bad record in the oldest file.
     blocked: Mutex<Option<String>>,
     /// Bytes of records not written yet.
     pending_bytes: AtomicU64,
@@ -56,9 +56,9 @@ pub(crate) struct Queue {
     written_bytes: AtomicU64,
 }
 
-/// What the writer found in the queue.
+/// The content of the queue when the writer looks.
 pub(crate) enum Work {
-    /// `committed` is empty where none of the jobs writes anything.
+    /// `committed` is empty if none of the jobs writes anything.
     Jobs {
         jobs: VecDeque<Job>,
         committed: BTreeMap<GroupId, LogId>,

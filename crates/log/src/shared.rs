@@ -1,4 +1,4 @@
-//! What all handles of one node's journal share.
+//! State that all handles of one node's journal share.
 
 use crate::config::LogConfig;
 use crate::memory::Group;
@@ -22,7 +22,7 @@ pub(crate) struct Shared {
 }
 
 impl Drop for Shared {
-    /// Lets the writer drain and end. Only [`NodeLog::close`] waits for that.
+    /// Lets the writer finish its queue and end. Only [`NodeLog::close`] waits for that.
     fn drop(&mut self) {
         self.queue.close();
     }

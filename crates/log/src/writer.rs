@@ -1,4 +1,4 @@
-//! The writer thread: drains the queue, makes it durable, calls back, lets old payloads out of memory.
+//! The writer thread: takes jobs from the queue, makes them durable, calls back, and removes old payloads from memory.
 
 use crate::queue::{Done, Evictable, Job, Queue, Work, stopped};
 use holdfast_journal::{Disk, Journal, Op, WriteError};
@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Without work for so long, the writer says on disk that the last batch was synced.
+/// After so long without work, the writer notes on disk that the last batch was synced.
 const IDLE_MARK_AFTER: Duration = Duration::from_millis(100);
-/// How often a full disk is tried again.
+/// Interval between attempts on a full disk.
 const STALL_RETRY: Duration = Duration::from_millis(200);
 
 const PRUNE_AT_LEAST: usize = 4096;
@@ -22,7 +22,7 @@ struct Chunk {
     jobs: Vec<(u64, Option<Evictable>, Done)>,
 }
 
-/// What one turn could not write because the disk is full.
+/// The part of one turn that could not be written because the disk is full.
 struct Held {
     chunk: Chunk,
     jobs: VecDeque<Job>,
@@ -36,9 +36,9 @@ pub(crate) struct Writer<D: Disk> {
     tail_bytes_max: u64,
     /// Durable payloads still in memory, oldest first.
     evictable: VecDeque<Evictable>,
-    /// Length at which `evictable` is looked through for what is gone: doubles, so the cost per append is constant.
+    /// Length at which removed entries are deleted from `evictable`: it doubles, so the cost per append is constant.
     prune_at: usize,
-    /// Without a thread it never waits: what the disk has no room for is held until the next turn.
+    /// Without a thread it never waits: if the disk has no space, the rest is held until the next turn.
     turns: bool,
     held: Option<Held>,
 }
@@ -77,7 +77,7 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// Chunks of jobs that make one batch each, so that the first need not wait for the last.
+    /// Writes the jobs in chunks, each of which is one batch, so that the first job need not wait for the last.
     fn write(&mut self, mut jobs: VecDeque<Job>, committed: BTreeMap<GroupId, LogId>) {
         let mut lazy = committed;
         while !jobs.is_empty() {
@@ -132,8 +132,8 @@ impl<D: Disk> Writer<D> {
             let begun = Instant::now();
             match self.journal.write(ops) {
                 Ok(()) => {
-                    // Only `tidy` says whether the journal is stalled: that this batch fits into the last file does not
-                    // mean that there is room for another file.
+                    // Only `tidy` decides whether the journal is stalled: even if this batch fits into the last file,
+                    // there may be no space for another file.
                     metrics::histogram!("holdfast_journal_write_seconds").record(begun.elapsed().as_secs_f64());
                 }
                 Err(WriteError::NoRoom(error)) => {
@@ -159,8 +159,8 @@ impl<D: Disk> Writer<D> {
         true
     }
 
-    /// On a full disk, writes the purges that wait behind jobs without room: they free files. True if that changed
-    /// something.
+    /// On a full disk, writes purges that wait behind jobs for which there is no space: purges free files. True if that
+    /// changed something.
     fn purge_ahead(&mut self) -> bool {
         match self.journal.purge_ahead(self.queue.purges()) {
             Ok(false) => return false,
@@ -219,7 +219,7 @@ impl<D: Disk> Writer<D> {
 
     fn evict(&mut self) {
         if self.evictable.len() >= self.prune_at {
-            // Purged or truncated ones have left memory already.
+            // Purged and truncated payloads have left memory already.
             self.evictable.retain(|Evictable { group, append }| group.memory.locked().holds(*append));
             self.prune_at = (2 * self.evictable.len()).max(PRUNE_AT_LEAST);
         }
@@ -245,7 +245,7 @@ impl<D: Disk> Writer<D> {
     }
 }
 
-/// The writer without its thread, for a simulation: it works when it is told to, on the thread that tells it.
+/// The writer without its thread, for a simulation: each call does one turn, on the caller's thread.
 pub struct Turns(Box<dyn Turn + Send>);
 
 trait Turn {
@@ -258,14 +258,14 @@ impl Turns {
         Self(Box::new(Writer { turns: true, ..writer }))
     }
 
-    /// Whether something waits to be written, or the journal to be tidied.
+    /// Whether something waits to be written, or the journal needs tidying.
     pub fn waits(&self) -> bool {
         self.0.waits()
     }
 
-    /// Writes what waits, syncs and calls back; with nothing to write, tidies. `idle`: nothing has waited for a while,
-    /// which is when the thread would mark the last batch as synced. What a disk has no room for is held, and tried
-    /// again by the next turn.
+    /// Writes what waits, syncs and calls back; if there is nothing to write, tidies. `idle`: nothing has waited for a
+    /// while; then the thread would mark the last batch as synced. If the disk has no space, the rest is held, and the
+    /// next turn tries again.
     pub fn turn(&mut self, idle: bool) {
         self.0.turn(idle);
     }

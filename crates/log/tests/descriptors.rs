@@ -1,5 +1,5 @@
-//! A moment without file descriptors: the journal waits, and goes on. In a process of its own, for the limit counts for
-//! all of it.
+//! A moment without file descriptors: the journal waits, and continues. In a process of its own, because the limit
+//! applies to the whole process.
 
 use bytes::Bytes;
 use holdfast_log::{Entry, GroupLog, LogConfig, NodeLog};
@@ -52,11 +52,11 @@ fn a_moment_without_file_descriptors_is_waited_for() {
     until("two files are ready", || files(dir.path(), "ready-").len() >= 2 && files(dir.path(), "fill-").is_empty());
     let oldest = files(dir.path(), "journal-").remove(0);
 
-    // What is open stays open; nothing can be opened.
+    // Open files stay open; no other file can be opened.
     let before = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before }).expect("lowered");
     std::fs::File::open("/dev/null").expect_err("no file descriptor is left");
-    // Into the file that was begun ahead; the one behind that cannot be begun.
+    // This fits into the file that was begun ahead; the next file cannot be begun.
     for index in 1..20 {
         append(&log, index).recv().expect("called back").expect("durable: a file was begun ahead");
     }
@@ -65,7 +65,7 @@ fn a_moment_without_file_descriptors_is_waited_for() {
     until("the oldest file is dropped", || !oldest.exists() || node.usage().failed.is_some());
     assert_eq!(node.usage().failed, None, "nothing was lost: no sync failed");
     until("it says why", || node.usage().stalled.is_some_and(|why| why.contains("open files")));
-    // More than there is room for.
+    // This needs more space than there is.
     let waiting: Vec<_> = (20..60).map(|index| append(&log, index)).collect();
     until("appends wait", || node.usage().stalled.is_some());
 

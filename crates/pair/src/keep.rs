@@ -56,7 +56,7 @@ async fn enrolled(pair: &mut Pair, said: &mut Said) -> Result<bool, PairError> {
 }
 
 async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, PairError> {
-    // The seat of our own ended tenure need not expire: everything that was served with it has ended.
+    // The seat of our own ended tenure need not expire first: everything that was served with it has ended.
     if let Some(left) = pair.left {
         match pair.seat.give_up(&left).await {
             Ok(()) => pair.left = None,
@@ -68,7 +68,7 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, Pair
             }
         }
     }
-    // Also while the other gateway has the seat: it waits for this gateway's entry in the roster.
+    // Also while the other gateway has the seat: that gateway waits for this one's entry in the roster.
     if pair.roster.is_due() && !enrolled(pair, said).await? {
         return Ok(None);
     }
@@ -168,7 +168,7 @@ fn left(authority: &Authority) -> Duration {
 mod tests {
     use super::*;
 
-    /// The default name is the same everywhere.
+    /// The default name is the same on every gateway.
     #[test]
     fn two_gateways_of_one_name_are_told_from_one_that_was_started_again() {
         let holder = |name: &str, api: &str, since| Holder::new(name.into(), api.into(), String::new(), since);

@@ -1,16 +1,16 @@
-//! Whether this member stands for election.
+//! Decides whether this member stands for election.
 
 use crate::clock::boot_now;
 use holdfast_types::MonoTime;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// This member stands for election once the embargo after its start is over, and while it is not told to stand aside.
+/// This member stands for election once the embargo after its start is over, unless it was told to stand aside.
 #[derive(Debug)]
 pub(crate) struct Candidacy {
     embargo_over: AtomicBool,
     aside: AtomicBool,
-    /// When a leader was last heard, or this member was seen to lead.
+    /// The time when a leader was last heard, or this member was last seen to lead.
     heard: AtomicU64,
 }
 
@@ -24,7 +24,7 @@ impl Candidacy {
         self.heard.fetch_max(boot_now().0, Ordering::AcqRel);
     }
 
-    /// How long no leader has been heard.
+    /// Time since a leader was last heard.
     pub(crate) fn unheard(&self) -> Duration {
         boot_now().saturating_since(MonoTime(self.heard.load(Ordering::Acquire)))
     }

@@ -1,7 +1,7 @@
 //! Changes of a group's members.
 //!
-//! openraft proposes the two entries of a change of voters one after the other, from the future that asks for it. If a
-//! limit or a lost connection ended that future between the two, the group would stay in its joint membership.
+//! openraft proposes the two entries of a change of voters one after the other, in the future that requests it. If a
+//! time limit or a lost connection ended that future between the two, the group would stay in its joint membership.
 //!
 //! CHANGE-B1  A process makes one change of a group at a time, in a task of its own. Only the end of the process or of the
 //!     leadership leaves it unfinished; then the next leader ends it (`control::members`, MEMBER-M5).
@@ -20,16 +20,16 @@ use std::time::Duration;
 /// A member that is at most so many entries behind can still carry the group without this one.
 const NEAR_ENTRIES: u64 = 1024;
 
-/// A change did not happen, or is not done yet.
+/// A change did not happen, or has not finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ChangeError {
-    /// Why.
+    /// The reason.
     Refused(String),
-    /// It goes on.
+    /// It continues.
     Late,
 }
 
-/// Only the leader could answer, or it cannot at present.
+/// Only the leader could answer; or this member leads, but cannot answer now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotLeading {
     #[error("not the leader")]
@@ -96,7 +96,7 @@ impl RaftGroup {
         let read = self.raft().ensure_linearizable(openraft::ReadPolicy::ReadIndex);
         let read = tokio::time::timeout(limit, read).await;
         read.map_err(|_| not_now(format!("not known within {limit:?}")))?.map_err(|e| not_now(e.to_string()))?;
-        // This member still led after the call: what its metrics say now is no older than that.
+        // This member still led after the call, so its present metrics are no older than the call.
         let newest = self.raft().metrics().borrow_watched().membership_config.clone();
         let at = newest.log_id().as_ref().map(id_from_raft).filter(|at| at.index <= self.applied().index);
         let at = at.ok_or_else(|| not_now("a change of members is under way"))?;
@@ -202,7 +202,7 @@ mod tests {
         assert!(!may(&[&[1, 2]], &[1, 2], 1), "its own word does not count");
         assert!(may(&[&[1, 2, 3]], &[2, 3], 1));
         assert!(!may(&[&[1, 2, 3, 4]], &[1, 2, 4], 4), "two of four others answer, three are needed");
-        // Between two sets the newer one is what the change begins from.
+        // The change begins from the newer of the two sets.
         assert!(may(&[&[1, 2, 3], &[1, 2]], &[1, 2], 3), "it was being taken out");
         assert!(may(&[&[1, 2], &[1, 2, 3]], &[1, 2], 3), "it was being let in");
         assert!(may(&[&[1, 2, 3], &[2, 3, 4]], &[2, 4], 3), "1 is lost, and was being replaced by 4");

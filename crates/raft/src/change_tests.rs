@@ -1,4 +1,4 @@
-//! Changes of members that nobody ended, and what two of them do to each other, over real sockets.
+//! Changes of members that were left unfinished, and two changes at once, over real sockets.
 
 use crate::GroupStatus;
 use crate::consensus::{Consensus, GroupError};
@@ -41,20 +41,20 @@ async fn until(what: &str, group: &RaftGroup, holds: impl Fn(&GroupStatus) -> bo
     tokio::time::timeout(LIMIT, all).await.map_err(late)
 }
 
-/// Only the first entry of the change that takes `gone` out: what a leader leaves that is killed then. Leadership goes
-/// to another one that stays.
+/// Only the first entry of the change that removes `gone`, as a leader leaves it that is killed at that moment.
+/// Leadership goes to a member that stays.
 async fn half_out(hosts: &[Host]) -> anyhow::Result<(usize, MemberId)> {
     let at = leader(hosts).await?;
     let others: Vec<MemberId> =
         hosts.iter().map(|h| h.node.member()).filter(|m| *m != hosts[at].node.member()).collect();
     let (gone, heir) = (others[0], others[1]);
     let change = ChangeMembers::RemoveVoters(BTreeSet::from([gone.0]));
-    // Asked once, the future proposes the first entry; it is not asked again.
+    // Polled once, the future proposes the first entry; it is not polled again.
     let mut first = Box::pin(hosts[at].group.raft().change_membership(change, false));
     anyhow::ensure!((&mut first).now_or_never().is_none(), "the change was done at once");
     until("between two sets", &hosts[at].group, |s| s.next.is_some() && s.settled).await?;
     let old = hosts[at].group.leading_term();
-    // Another one that stays, or the same in a later term, where the machine is busy.
+    // Another member that stays leads; on a busy machine it may be the same one in a later term.
     let later = async {
         loop {
             for (next, host) in hosts.iter().enumerate() {
@@ -74,7 +74,7 @@ async fn half_out(hosts: &[Host]) -> anyhow::Result<(usize, MemberId)> {
     Ok((next, gone))
 }
 
-/// On one thread: with another, the change may be done before its caller is looked at for the first time.
+/// On one thread: with another one, the change might be done before its caller is polled for the first time.
 #[tokio::test]
 async fn a_change_whose_caller_gives_up_comes_to_its_end() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -83,7 +83,7 @@ async fn a_change_whose_caller_gives_up_comes_to_its_end() -> anyhow::Result<()>
     let (me, group) = (hosts[at].node.member(), &hosts[at].group);
     let rest: BTreeSet<MemberId> = hosts.iter().map(|h| h.node.member()).filter(|m| *m == me || m.0 % 2 == 1).collect();
     let rest = if rest.len() == 2 { rest } else { ids(&[1, 2]) };
-    // Asked once, and then given up: a limit, however short, may be over after the change is done.
+    // Polled once and then dropped: even a very short time limit might end only after the change is done.
     let given_up = group.change_voters(&rest, group.status().membership, LIMIT).now_or_never();
     assert!(given_up.is_none(), "the change was done at once: {given_up:?}");
     until("CHANGE-B1", group, |s| voters(s) == rest && s.next.is_none() && s.settled).await?;
@@ -110,10 +110,10 @@ async fn the_next_leader_ends_what_the_one_before_began() -> anyhow::Result<()> 
     let status = group.status();
     assert_eq!((voters(&status), status.next), (rest.clone(), None));
     assert!(status.members.iter().all(|m| m.member != gone), "out, not a learner");
-    // Who decided on what was before is refused: it would take the end back.
+    // A change that was decided on the earlier membership is refused: it would undo the end of the change.
     let stale = group.change_voters(&ids(&[1, 2, 3]), before, LIMIT).await;
     assert!(matches!(stale, Err(GroupError::Refused { .. })), "CHANGE-B2: {stale:?}");
-    // Its leader says who is in, to any other member; and says nothing where it lags behind in group 0.
+    // The leader tells any other member who the members are; it refuses while it lags behind in group 0.
     let other = hosts.iter().find(|h| rest.contains(&h.node.member()) && h.node.member() != hosts[at].node.member());
     let other = other.ok_or_else(|| anyhow::anyhow!("nobody else"))?;
     let roll = other.node.committed_members(GROUP, LogIndex(0)).await?;
@@ -127,7 +127,7 @@ async fn the_next_leader_ends_what_the_one_before_began() -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The one that asks to be taken out, asks again at the next leader.
+/// The member that asks for its removal asks again at the next leader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_member_is_taken_out_also_by_the_leader_after() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;

@@ -16,7 +16,7 @@ use tonic::Request;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
 
-/// HTTP/2 windows: 1 MiB entries must not wait for a window update (measured: doubles their rate).
+/// HTTP/2 windows: entries of 1 MiB must not wait for a window update (measured: this doubles their rate).
 const WINDOW_BYTES: u32 = 4 << 20;
 
 /// Channels to all peers, shared by all groups. Two each, so that heartbeats and votes do not queue behind bulk
@@ -29,7 +29,7 @@ pub(crate) struct Channels {
     open: Mutex<BTreeMap<(MemberId, bool), (String, Channel)>>,
     /// Addresses that are newer than those in membership entries: a gateway may move.
     addresses: Mutex<BTreeMap<MemberId, String>>,
-    /// Which lives of members are believed (CLUSTER-C3).
+    /// The accepted lives of members (CLUSTER-C3).
     pub(crate) lives: Lives,
     /// Read leases that members promise (R3).
     pub(crate) promises: Promises,
@@ -49,7 +49,7 @@ impl Channels {
         Self { cluster: format!("{cluster:032x}"), me, timing, dialer, open, addresses, lives, promises }
     }
 
-    /// The cluster's id as it is in the metadata of calls.
+    /// The cluster's id as in the metadata of calls.
     pub(crate) fn cluster(&self) -> &str {
         &self.cluster
     }
@@ -96,7 +96,7 @@ impl Channels {
             .map_err(|e| Unreachable::from_string(format!("member {member}: {e}")))?
             .connect_timeout(self.timing.election_min)
             .tcp_nodelay(true)
-            // A silent peer is noticed: HTTP/2 pings, and the kernel's own.
+            // HTTP/2 pings and the kernel's probes detect a silent peer.
             .http2_keep_alive_interval(self.timing.election_max)
             .keep_alive_timeout(self.timing.election_max.saturating_mul(4))
             .keep_alive_while_idle(true)

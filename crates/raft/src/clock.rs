@@ -1,4 +1,4 @@
-//! CLOCK_BOOTTIME as openraft's clock: it goes on while the machine sleeps, so a lease cannot outlive a suspend.
+//! CLOCK_BOOTTIME as openraft's clock: it runs while the machine sleeps, so a lease cannot outlive a suspend.
 
 use holdfast_types::MonoTime;
 use openraft::OptionalSend;
@@ -44,7 +44,7 @@ pub fn boot_now() -> MonoTime {
     }
 }
 
-/// Now on CLOCK_MONOTONIC: stands still in a suspend; a difference to [`boot_now`] that grows is a suspicion.
+/// Now on CLOCK_MONOTONIC, which stops in a suspend: a growing difference to [`boot_now`] raises clock suspicion.
 pub fn monotonic_now() -> MonoTime {
     match REPLACED.get() {
         None => read(rustix::time::ClockId::Monotonic),
@@ -52,7 +52,7 @@ pub fn monotonic_now() -> MonoTime {
     }
 }
 
-/// A moment on CLOCK_BOOTTIME, as openraft wants it.
+/// A moment on CLOCK_BOOTTIME, in openraft's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootInstant(pub(crate) MonoTime);
 
@@ -96,7 +96,7 @@ impl Sub<BootInstant> for BootInstant {
     }
 }
 
-/// Tokio with [`BootInstant`]: sleeping is tokio's, only the moments are ours.
+/// Tokio with [`BootInstant`]: tokio does the sleeping, only the clock is ours.
 #[derive(Debug)]
 pub struct BootRuntime(TokioRuntime);
 

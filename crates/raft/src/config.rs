@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a state machine is given: opaque bytes. Never empty, never beginning with the membership mark (see `wire`).
+/// Input of a state machine: opaque bytes. Never empty, never beginning with the membership mark (see `wire`).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Payload(pub(crate) Bytes);
 
@@ -24,13 +24,13 @@ impl fmt::Display for Payload {
     }
 }
 
-/// What a state machine answers: opaque bytes.
+/// Answer of a state machine: opaque bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Answer(pub(crate) Bytes);
 
 openraft::declare_raft_types!(
-    /// The types that our groups use. `leader_id_std`: one leader per term at most, so that a term names its leader
-    /// and entries need no node id.
+    /// The types that our groups use. `leader_id_std`: at most one leader per term, so a term names its leader and
+    /// entries need no node id.
     pub TypeConfig:
         D = Payload,
         R = Answer,
@@ -38,7 +38,7 @@ openraft::declare_raft_types!(
         AsyncRuntime = BootRuntime,
 );
 
-/// Raft's times, derived from one round-trip class by `control::serve::Timing`.
+/// Raft's times. `control::serve::Timing` derives them from one round-trip time.
 #[derive(Clone, Copy, Debug)]
 pub struct RaftTiming {
     /// Between two heartbeats of a leader.
@@ -47,10 +47,10 @@ pub struct RaftTiming {
     pub election_min: Duration,
     /// Longest election timeout; also the leader lease that followers grant.
     pub election_max: Duration,
-    /// How long after sending a heartbeat that a quorum acknowledged a leader reads (R3): `election_max` less what
-    /// clocks may drift.
+    /// How long after sending a heartbeat that a quorum acknowledged a leader may read (R3): `election_max` minus the
+    /// allowed clock drift.
     pub read_lease: Duration,
-    /// After a process start: no vote, no pre-vote, no candidacy for this long, since what was promised is forgotten.
+    /// After a process start: no vote, no pre-vote, no candidacy for this long, because earlier promises are forgotten.
     pub embargo: Duration,
 }
 
@@ -58,13 +58,13 @@ fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Entries in one append to a peer at most; bytes are bounded in the log reader.
+/// Maximum number of entries in one append to a peer; the log reader limits the bytes.
 const APPEND_ENTRIES_MAX: u64 = 256;
 
 /// openraft's settings for one group.
 ///
 /// # Errors
-/// When the times contradict each other; the text is openraft's.
+/// The times contradict each other; the text is openraft's.
 pub(crate) fn openraft_config(
     name: String,
     timing: RaftTiming,
@@ -79,17 +79,17 @@ pub(crate) fn openraft_config(
         install_snapshot_timeout: millis(timing.election_max).saturating_mul(10).max(5_000),
         max_payload_entries: APPEND_ENTRIES_MAX,
         max_append_entries: Some(1024),
-        // Data groups: a checkpoint decides what a snapshot covers, never a count of entries.
+        // Data groups: a checkpoint decides what a snapshot covers, not a number of entries.
         snapshot_policy: snapshot_every.map_or(SnapshotPolicy::Never, SnapshotPolicy::LogsSinceLast),
         max_in_snapshot_log_to_keep: 0,
-        // Lag alone never asks for a snapshot: only what was purged does.
+        // Lag alone never causes a snapshot: only a purge of needed entries does.
         replication_lag_threshold: u64::MAX,
         // The embargo (node.rs) turns it on.
         enable_elect: false,
         enable_pre_vote: Some(true),
-        // A leader that restarts has forgotten what it served: it is elected anew, in a new term, or not at all.
+        // A leader that restarts has forgotten what it served: it must be elected again, in a new term.
         enable_leader_restore: Some(false),
-        // Drain moves leadership first.
+        // A drain moves leadership first.
         removed_leader_step_down: openraft::StepDownPolicy::Never,
         quorum_loss_probe_interval: Some(millis(timing.election_max).saturating_mul(3)),
         backoff: "20ms 50ms 100ms ...500ms".to_string(),

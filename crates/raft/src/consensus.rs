@@ -1,5 +1,5 @@
-//! [`Consensus`]: what everything above Raft needs of a group. `RaftGroup` implements it with openraft; a simulation
-//! implements it in memory and runs thousands of short histories in seconds (ADR 0017).
+//! [`Consensus`]: the interface of a group for everything above Raft. `RaftGroup` implements it with openraft; a
+//! simulation implements it in memory and runs thousands of short histories in seconds (ADR 0017).
 //!
 //! Every implementation promises what Raft promises: one order of entries; each entry is applied once and in that
 //! order; only the one leader of a term appends in that term; no later leader contradicts an acknowledgement time.
@@ -24,14 +24,14 @@ pub type Group = Arc<dyn Consensus>;
 pub struct Proposed {
     /// Its place in the log.
     pub id: LogId,
-    /// What the state machine answered.
+    /// The state machine's answer.
     pub answer: Bytes,
 }
 
-/// A proposal did not come back as applied.
+/// A proposal was not confirmed as applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
-    /// Never appended anywhere: this member does not lead, or not in the term asked for.
+    /// Never appended anywhere: this member does not lead, or not in the requested term.
     #[error("not the leader; the leader is {}", .leader.map_or("unknown".to_string(), |m| m.to_string()))]
     NotLeader {
         /// The leader, if known.
@@ -40,16 +40,16 @@ pub enum ProposeError {
     /// It may have happened or may still happen (R12).
     #[error("outcome unknown: {reason}")]
     Unknown {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The group has stopped on this member.
     #[error("group stopped: {reason}")]
     Stopped {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A state machine never gets such a payload.
+    /// State machines never get such a payload.
     #[error("payload: found first byte {found:?}, expected at least one byte, the first not {MEMBERSHIP_MARK:#04x}")]
     BadPayload {
         /// The first byte.
@@ -65,7 +65,7 @@ pub enum GroupError {
     Refused {
         /// The group.
         group: GroupId,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// It was not done within the limit; it may still happen.
@@ -73,7 +73,7 @@ pub enum GroupError {
     Late {
         /// The group.
         group: GroupId,
-        /// What was asked for.
+        /// The requested change.
         what: &'static str,
         /// The limit.
         limit: Duration,
@@ -137,7 +137,8 @@ pub trait Consensus: Send + Sync + 'static {
     /// The last entry that the newest snapshot here covers.
     fn snapshot_last(&self) -> Option<LogId>;
 
-    /// Why the newest snapshot here could not be written to disk yet. It is tried again; nothing is purged meanwhile.
+    /// The reason why the newest snapshot here could not be written to disk yet. It is retried; nothing is purged
+    /// meanwhile.
     fn unsaved_snapshot(&self) -> Option<String> {
         None
     }
@@ -145,8 +146,8 @@ pub trait Consensus: Send + Sync + 'static {
     /// Bytes of the log that are live here.
     fn live_bytes(&self) -> u64;
 
-    /// Hands an entry to the group; with `term`, only if this member leads in just that term. [`Pending`] gives the
-    /// entry's outcome. Dropping it does not take the entry back.
+    /// Passes an entry to the group; with `term`, only if this member leads in exactly that term. [`Pending`] returns
+    /// the entry's outcome. Dropping it does not withdraw the entry.
     ///
     /// # Errors
     /// `Stopped`, or `BadPayload` before anything happened.
@@ -168,13 +169,13 @@ pub trait Consensus: Send + Sync + 'static {
     /// Part of one entry's payload, from memory or from the journal, checked (R9).
     ///
     /// # Errors
-    /// Purged in the meantime (look the place up again), corrupt, or I/O.
+    /// The entry was purged meanwhile (look up its place again), is corrupt, or an I/O error.
     fn read_log(&self, index: LogIndex, offset: u32, len: usize) -> BoxFuture<'_, Result<Bytes, ReadError>>;
 
     /// Like [`Consensus::read_log`] for each of `places`, in their order; cheaper than one by one.
     ///
     /// # Errors
-    /// The first one met.
+    /// The first error.
     fn read_log_many(&self, places: Vec<ReadPlace>) -> BoxFuture<'_, Result<Vec<Bytes>, ReadError>> {
         Box::pin(async move {
             let mut found = Vec::with_capacity(places.len());
@@ -188,7 +189,7 @@ pub trait Consensus: Send + Sync + 'static {
     /// Builds a snapshot if the state machine has a newer one, and purges what it covers. Returns at once.
     ///
     /// # Errors
-    /// When the group has stopped.
+    /// The group has stopped.
     fn trigger_snapshot(&self) -> BoxFuture<'_, Result<(), GroupError>>;
 
     /// The group as this member sees it.
@@ -197,7 +198,7 @@ pub trait Consensus: Send + Sync + 'static {
     /// Asks `to` to take over. The caller MUST have stopped serving in this term before (design, "Who serves").
     /// Returns at once.
     ///
-    /// # Errors
+    /// The group has stopped.
     /// When the group has stopped.
     fn transfer_leader(&self, _to: MemberId) -> BoxFuture<'_, Result<(), GroupError>> {
         fixed(self.id())
@@ -206,15 +207,15 @@ pub trait Consensus: Send + Sync + 'static {
     /// Stands for election now, with a pre-vote.
     ///
     /// # Errors
-    /// When the group has stopped.
+    /// The group has stopped.
     fn stand_for_election(&self) -> BoxFuture<'_, Result<(), GroupError>> {
         fixed(self.id())
     }
 
-    /// Gives a group its first members. Safe to call at several of them with the same list; a no-op once done.
+    /// Gives a group its first members. Safe to call at several of them with the same list; without effect once done.
     ///
     /// # Errors
-    /// When the list is refused.
+    /// The list is refused.
     fn initialize<'a>(&'a self, _members: &'a BTreeMap<MemberId, String>) -> BoxFuture<'a, Result<(), GroupError>> {
         fixed(self.id())
     }
@@ -222,25 +223,27 @@ pub trait Consensus: Send + Sync + 'static {
     /// Whether the group has ever had members here.
     ///
     /// # Errors
-    /// When the group has stopped.
+    /// The group has stopped.
     fn is_initialized(&self) -> BoxFuture<'_, Result<bool, GroupError>> {
         Box::pin(ready(Ok(true)))
     }
 
-    /// If `aside`, this member stands for no election from now on. It still votes, and keeps a leadership that it has.
+    /// With `aside`, this member stands for no election from now on. It still votes, and keeps a leadership that it
+    /// has.
     fn stand_aside(&self, _aside: bool) {}
 
-    /// How long no leader has been heard here; zero while this member leads.
+    /// Time since a leader was last heard here; zero while this member leads.
     fn unheard(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Whether a change of members that this process began is under way. Do not judge it by what it has done so far.
+    /// Whether a change of members that this process began is under way. Its intermediate states must not be judged.
     fn is_changing(&self) -> bool {
         false
     }
 
-    /// Whether the others that answer could remove this member from the group and go on. Only the leader knows.
+    /// Whether the other members that answer could remove this member from the group and continue. Only the leader
+    /// knows.
     fn may_do_without_me(&self) -> bool {
         false
     }
@@ -249,7 +252,7 @@ pub trait Consensus: Send + Sync + 'static {
     ///
     /// # Errors
     /// `Refused` if this member does not lead, the membership is newer than `seen`, or another change is under way;
-    /// `Late` after `limit`: then the change goes on.
+    /// `Late` after `limit`: then the change continues.
     fn add_learners<'a>(
         &'a self,
         _members: &'a BTreeMap<MemberId, String>,
@@ -272,9 +275,9 @@ pub trait Consensus: Send + Sync + 'static {
         fixed(self.id())
     }
 
-    /// Makes `voters` the voters, through a joint membership. A voter that is not among them leaves the group. Only at
-    /// the leader, which MUST know that a majority of the old and of the new voters answers: the change cannot be taken
-    /// back.
+    /// Makes `voters` the voters, through a joint membership. A voter that is not in the list leaves the group. Only at
+    /// the leader. It MUST know that a majority of the old and of the new voters answers, because the change cannot be
+    /// undone.
     ///
     /// # Errors
     /// As [`Consensus::add_learners`].
@@ -287,8 +290,8 @@ pub trait Consensus: Send + Sync + 'static {
         fixed(self.id())
     }
 
-    /// Ends the joint membership that entry `seen` began and no leader ended: the newer set alone decides from here on.
-    /// It is the entry that the leader who began the change would have proposed next. Only at the leader.
+    /// Ends the joint membership that entry `seen` began and that no leader has ended: from then on only the newer set
+    /// decides. This is the entry that the leader of the change would have proposed next. Only at the leader.
     ///
     /// # Errors
     /// As [`Consensus::add_learners`].

@@ -64,8 +64,8 @@ async fn newest_in(log: &GroupLog) -> io::Result<Option<(LogId, Vec<BTreeSet<Mem
 }
 
 impl RaftNode {
-    /// The voters of a group that no longer runs here, from its log and its snapshot. What cannot be read counts as
-    /// unknown.
+    /// The voters of a group that no longer runs here, from its log and its snapshot. A part that cannot be read counts
+    /// as unknown.
     async fn voters_of(&self, id: GroupId) -> Ended {
         let in_log = match newest_in(&self.log().group(id)).await {
             Ok(found) => found,
@@ -94,7 +94,7 @@ impl RaftNode {
     /// Ends group `id` here, for ever: it stops, only a note of it is left on this disk, and it is never started again.
     /// May be called again, and must be after an error. The caller MUST have stopped everything that uses the group.
     ///
-    /// # Errors
+    /// [`NodeError::Io`]: an error of the disk or the journal.
     /// [`NodeError::Io`] when the disk or the journal refuses.
     ///
     /// # Panics
@@ -109,10 +109,10 @@ impl RaftNode {
                 Some((Stage::Ending, ended)) => ended,
                 None => Ended::default(),
             };
-            // END-E1, and first of all: a crash after the stop must not be followed by a start.
+            // END-E1: this comes first, because no start may follow a crash after the stop.
             end_marker::save(&dir, id, Stage::Ending, &known).map_err(io)?;
             self.stop_group(id).await;
-            // END-E3: nothing is appended any more. After a crash from here on, the voters are in the note.
+            // END-E3: nothing is appended any more. After a crash from here on, the note has the voters.
             holdfast_reached::reached!("end of a group: done again after a crash", known.voters.is_some());
             let ended = if known.voters.is_some() { known } else { self.voters_of(id).await };
             end_marker::save(&dir, id, Stage::Ending, &ended).map_err(io)?;
@@ -136,16 +136,16 @@ impl RaftNode {
         end_marker::is_over(self.snapshots_dir(), id).unwrap_or(false)
     }
 
-    /// What this member knows of group `id`, if it has ended it (END-E2).
+    /// What this member knows about group `id`, if it has ended it (END-E2).
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// An error of the disk.
     pub fn ended(&self, id: GroupId) -> io::Result<Option<Ended>> {
         let note = end_marker::load(self.snapshots_dir(), id)?;
         Ok(note.and_then(|(stage, ended)| (stage == Stage::Ended).then_some(ended)))
     }
 
-    /// Asks `peer`, at `addr` (`HOST:PORT`), whether it has ended group `id`; `None` where it has not.
+    /// Asks `peer`, at `addr` (`HOST:PORT`), whether it has ended group `id`; `None` if it has not.
     ///
     /// # Errors
     /// Why it could not be asked, for people.

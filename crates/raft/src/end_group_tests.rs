@@ -29,8 +29,8 @@ fn files_of(dir: &std::path::Path, member: u64) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// END-E1, END-E2: two of three end the group; the third, which has not heard of it, agrees to nothing any more, and neither
-/// does an ended one that starts again on its old disk and is told to begin the group anew.
+/// END-E1, END-E2: two of three end the group. The third has not heard of the deletion, and can commit nothing any
+/// more. Neither can an ended one that starts again on its old disk and is told to begin the group again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ended_group_is_gone_and_never_starts_again() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -59,7 +59,7 @@ async fn an_ended_group_is_gone_and_never_starts_again() -> anyhow::Result<()> {
     let unheard = last.group.propose(None, "after".into(), std::time::Duration::from_millis(1500)).await;
     assert!(unheard.is_err(), "DELETE-D2: {unheard:?}");
     assert_eq!(last.node.ask_ended(GROUP, me, &addresses[&me]).await, Ok(None));
-    // On its old disk, told of the set by a group 0 that is behind.
+    // It starts on its old disk, and a group 0 that is behind tells it of the set.
     let gone = hosts.remove(0);
     let id = gone.node.member();
     gone.end().await;
@@ -75,8 +75,8 @@ async fn an_ended_group_is_gone_and_never_starts_again() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A gateway that comes back hears of the deletion before it has started the group: it ends what lies on its disk, and
-/// says who votes by what it finds there. A crash in the middle is gone on with.
+/// A gateway that comes back learns of the deletion before it has started the group: it ends the group on its disk, and
+/// reports the voters that it finds there. After a crash in the middle it continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_does_not_run_is_ended_from_its_disk() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -98,7 +98,8 @@ async fn a_group_that_does_not_run_is_ended_from_its_disk() -> anyhow::Result<()
         assert!(node.log().group(GROUP).state().last.is_none());
         node.stop().await;
     }
-    // As a crash between the note and the rest leaves it: the note says that it began, and the voters that it had read.
+    // The state that a crash between the note and the rest leaves: the note says that the end has begun, and has the
+    // voters that were read.
     let note = dir.path().join("raft-1").join(format!("group-{}.ended", GROUP.0));
     std::fs::write(&note, b"cut short")?;
     let node = Host::node(dir.path(), 1)?;
@@ -111,7 +112,7 @@ async fn a_group_that_does_not_run_is_ended_from_its_disk() -> anyhow::Result<()
     Ok(())
 }
 
-/// A directory in the place of a file: the read fails, and not because nothing is there.
+/// A directory in place of a file: the read fails, but not because the file is missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_read_is_not_taken_for_missing() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: &Magic = b"HFENDED1";
 
-/// What a member that has ended a group knows of it.
+/// What a member that has ended a group knows about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     /// The newest membership entry in its log, and its voters: one set, or two in a joint membership. `None`: there was
-    /// none, or it could not be read.
+    /// no such entry, or it could not be read.
     pub voters: Option<(LogId, Vec<BTreeSet<MemberId>>)>,
 }
 

@@ -1,4 +1,4 @@
-//! One group on this node, run by openraft. `change` changes its members; `raft_consensus` is its public face.
+//! One group on this node, run by openraft. `change` changes its members; `raft_consensus` is its public interface.
 
 use crate::candidacy::Candidacy;
 use crate::config::{Answer, TypeConfig};
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 type Raft = openraft::Raft<TypeConfig, Adapter>;
 
-/// What a group is put together from.
+/// The parts of a group.
 pub(crate) struct GroupParts {
     pub id: GroupId,
     pub me: MemberId,
@@ -60,11 +60,11 @@ impl RaftGroup {
 
     /// See [`crate::Consensus::leading_term`].
     ///
-    /// Never the term that this process started in (R6): until openraft has read the vote on disk as that of a leader
-    /// that is not restored, it says for a moment that this member leads. Nothing once the group has stopped here (a
-    /// failed disk, a bad record): openraft keeps its last word then. A caller that believed it would not ask the
-    /// present leader. And nothing from the moment on in which this member votes in a later term (R3): its answer may make
-    /// another leader before openraft says that this one leads no more.
+    /// Never the term that this process started in (R6): before openraft has processed the vote on disk, which is a
+    /// leader's that must not be restored, it reports for a moment that this member leads. Nothing once the group has
+    /// stopped here (a failed disk, a bad record): openraft then keeps its last report, and a caller that believed it
+    /// would not ask the present leader. And nothing once this member votes in a later term (R3): its answer may make
+    /// another leader before openraft reports that this one no longer leads.
     pub(crate) fn leading_term(&self) -> Option<Term> {
         use openraft::async_runtime::watch::WatchReceiver;
         if self.raft().metrics().borrow_watched().running_state.is_err() {
@@ -129,7 +129,8 @@ impl RaftGroup {
         self.raft().runtime_config().elect(self.candidacy.stands());
     }
 
-    /// What this member's log has in place of `acked`, which a leader says it acknowledged; `None` if it has `acked`.
+    /// The difference between this member's log and `acked`, which a leader says that this member acknowledged; `None`
+    /// if the log has `acked`.
     pub(crate) fn lacks(&self, acked: LogId) -> Option<String> {
         let log = &self.parts.log;
         let state = log.state();
@@ -189,7 +190,7 @@ impl RaftGroup {
         }
     }
 
-    /// Whether `member` has answered lately; this member always has.
+    /// Whether `member` has answered recently; this member always has.
     pub(crate) fn answers(&self, member: &MemberStatus) -> bool {
         member.member == self.parts.me || member.silent.is_some_and(|silent| silent <= self.parts.patience)
     }
@@ -201,7 +202,7 @@ impl RaftGroup {
         }
     }
 
-    /// [`RaftGroup::stop`], for ever: nothing more of it is written to disk.
+    /// [`RaftGroup::stop`], permanently: the group writes nothing more to disk.
     pub(crate) async fn end(&self) {
         self.stop().await;
         self.parts.shared.end().await;

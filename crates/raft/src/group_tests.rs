@@ -21,10 +21,10 @@ use tonic::transport::server::TcpIncoming;
 pub(crate) const GROUP: GroupId = GroupId(3);
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// Why processes would have ended.
+/// The reasons for which processes would have ended.
 pub(crate) static ABORTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What a [`List`] of another build would begin with.
+/// The first bytes of a [`List`] of another build.
 const OTHER_BUILD: &[u8] = b"HFSETST4";
 
 /// Keeps every payload in order; answers with its number.
@@ -114,7 +114,7 @@ impl Host {
         Self::node_with(dir, member, timing, life)
     }
 
-    /// The same with times of its own.
+    /// The same with other times.
     pub(crate) fn node_with(dir: &Path, member: u64, timing: RaftTiming, life: Life) -> anyhow::Result<RaftNode> {
         let config = LogConfig {
             file_bytes: 16 << 20,
@@ -147,7 +147,7 @@ impl Host {
         let (service, ended) = (node.service(), stop.clone());
         tokio::spawn(async move {
             let server = tonic::transport::Server::builder().add_service(service);
-            // Told to go away, open connections end too: peers must not go on talking to a node that has stopped.
+            // Open connections end too when it is stopped: peers must not continue to talk to a node that has stopped.
             let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
             let _ = server.serve_with_incoming_shutdown(incoming, ended.cancelled_owned()).await;
         });
@@ -171,7 +171,7 @@ pub(crate) async fn listeners(n: usize) -> anyhow::Result<(Vec<TcpListener>, BTr
     Ok((all, addresses))
 }
 
-/// The host that leads, once it is one of `hosts`: a follower believes in a dead leader for a while.
+/// The host that leads, once it is one of `hosts`: a follower may still name a dead leader for a while.
 pub(crate) async fn leader(hosts: &[Host]) -> anyhow::Result<usize> {
     let place = |leader: Option<MemberId>| hosts.iter().position(|h| Some(h.node.member()) == leader);
     let mut leadership = hosts[0].group.leadership();
@@ -205,7 +205,7 @@ pub(crate) async fn wait_len(list: &List, len: usize) -> anyhow::Result<()> {
     Ok(tokio::time::timeout(LIMIT, all).await?)
 }
 
-/// Until `members` are the voters: newcomers learn first.
+/// Waits until `members` are the voters: newcomers learn first.
 pub(crate) async fn members_become(group: &RaftGroup, members: &BTreeMap<MemberId, String>) -> anyhow::Result<()> {
     let seen = |id: &MemberId| group.status().members.into_iter().find(|m| m.member == *id);
     let newcomers: BTreeMap<MemberId, String> =
@@ -277,7 +277,7 @@ async fn a_newcomer_gets_a_snapshot_of_what_was_purged() -> anyhow::Result<()> {
     let alone: BTreeMap<_, _> = addresses.iter().take(1).map(|(k, v)| (*k, v.clone())).collect();
     first.group.initialize(&alone).await?;
     let hosts = [first];
-    // More than an append between gateways carries: a state comes in one message.
+    // More than one append between gateways can carry: a state comes in one message.
     let filler = "x".repeat(512 << 10);
     for n in 1..=20 {
         assert_eq!(propose(&hosts, &format!("entry {n} {filler}")).await?, n);
@@ -314,7 +314,7 @@ async fn what_a_snapshot_covers_is_purged_at_the_next_start_where_a_crash_preven
         assert_eq!(propose(&hosts, &format!("entry {n}")).await?, n);
     }
     let [first] = hosts;
-    // The snapshot is durable, and that is all that happened.
+    // The snapshot is durable, and nothing else has happened.
     let membership = first.group.raft().metrics().borrow_watched().membership_config.as_ref().clone();
     let (last, data) = first.list.snapshot().ok_or_else(|| anyhow::anyhow!("no snapshot"))?;
     let snapshot = crate::snapshot_file::StoredSnapshot::new(last, membership, data);
@@ -337,7 +337,7 @@ async fn what_a_snapshot_covers_is_purged_at_the_next_start_where_a_crash_preven
     Ok(())
 }
 
-/// The same at a follower whose log ended below the leader's snapshot, with entries of a later term that nobody
+/// The same at a follower whose log ended below the leader's snapshot, with entries of a later term that were never
 /// committed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_above_a_tail_of_a_later_term_is_started_from() -> anyhow::Result<()> {
@@ -353,7 +353,7 @@ async fn a_snapshot_above_a_tail_of_a_later_term_is_started_from() -> anyhow::Re
     let (last, data) = first.list.snapshot().ok_or_else(|| anyhow::anyhow!("no snapshot"))?;
     first.end().await;
 
-    // What a leader of a later term had brought here, and nobody committed.
+    // Entries that a leader of a later term had sent here, and that were never committed.
     let node = Host::node(dir.path(), 1)?;
     let tail = LogId::new(last.term.0 + 1, last.index.0 + 1);
     let entry = holdfast_log::Entry { id: tail, payload: Bytes::from_static(b"tail") };
@@ -377,8 +377,9 @@ async fn a_snapshot_above_a_tail_of_a_later_term_is_started_from() -> anyhow::Re
     Ok(())
 }
 
-/// A build that was rolled back finds the snapshot of the newer one: the group is not started, and nobody is told that
-/// it is damaged. Two of three that were would be set down for ever, with everything there.
+/// After a rollback to an older build, this build finds the newer build's snapshot: it does not start the group, but it
+/// does not report damage either. If two of three members reported damage, they would be down for ever, although
+/// nothing is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_of_another_build_is_no_damage() -> anyhow::Result<()> {
     use crate::node::NodeError;
@@ -425,7 +426,8 @@ async fn a_leader_that_restarts_leads_only_in_a_new_term() -> anyhow::Result<()>
     Ok(())
 }
 
-/// The candidate may be the leader as soon as it has the answer. openraft itself says a little later that this member leads no more.
+/// The candidate may be the leader as soon as it has the answer. openraft reports only a little later that this member
+/// no longer leads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vote_in_a_later_term_ends_leading_before_it_is_on_disk() -> anyhow::Result<()> {
     use openraft::storage::RaftLogStorage;
@@ -452,7 +454,8 @@ async fn a_vote_in_a_later_term_ends_leading_before_it_is_on_disk() -> anyhow::R
     Ok(())
 }
 
-/// openraft leaves its last word standing, in which it led: nobody must be sent to who cannot do anything any more.
+/// openraft keeps its last report, in which this member led: nobody must be sent to a member that cannot do anything
+/// any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_has_stopped_leads_in_no_term() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;

@@ -1,5 +1,5 @@
-//! R9 over real journals: a member that lost part of what was synced is kept out, taken out by its leader, and learns
-//! anew.
+//! R9 over real journals: a member that lost part of its synced log is kept out, its leader removes it, and it learns
+//! the group again.
 
 use crate::consensus::Consensus;
 use crate::group_tests::{GROUP, Host, LIMIT, leader, listeners, members_become, propose, wait_len};
@@ -58,7 +58,8 @@ async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_lear
     let member = hurt.node.member();
     hurt.end().await;
 
-    // Found and named, and still so when the record reads back: by then it is quarantined (QUARANTINE-Q1, QUARANTINE-Q2).
+    // The damage is found and reported, and still so when the record can be read again: by then the group is
+    // quarantined (QUARANTINE-Q1, QUARANTINE-Q2).
     let (file, place) = find(dir.path(), member.0, "entry 0020")?;
     flip(&file, place)?;
     for round in ["damaged", "mended by hand"] {
@@ -79,7 +80,7 @@ async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_lear
         }
     }
 
-    // Nobody but the leader can let it in, and the leader only with a quorum of the others.
+    // Only the leader can let it in, and only with a quorum of the others.
     let at = leader(&hosts).await?;
     let other = hosts.remove(1 - at);
     let (other_member, other_addr) = (other.node.member(), addresses[&other.node.member()].clone());
@@ -117,10 +118,10 @@ async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_lear
     assert!(hosts[at].group.status().members.iter().all(|m| m.member != member), "taken out at {since}");
     assert_eq!(node.readmit(GROUP, &addresses).await?, since, "asked again, nothing more happens");
 
-    // From nothing to a voter; and a quorum can stand on it.
+    // It grows from nothing to a voter, and a quorum can depend on it.
     let back = Host::with(node, TcpListener::bind(&addresses[&member]).await?).await?;
     assert!(back.node.is_healing(GROUP));
-    // QUARANTINE-Q4: it is empty, and listens to nobody who may have been left behind before it was taken out.
+    // QUARANTINE-Q4: it is empty, and accepts nothing from a member that may have been left behind before the removal.
     let asked = hosts[at].node.channels().get(member, &addresses[&member], false)?;
     let mut peer = crate::proto::peer_client::PeerClient::new(asked);
     let vote = crate::proto::Vote { term: since.term.0 - 1, member: 9, committed: true };
@@ -152,7 +153,7 @@ async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_lear
     for host in hosts {
         host.end().await;
     }
-    // Nothing is left of it at the next start.
+    // The next start finds nothing of it.
     let node = Host::node(dir.path(), member.0)?;
     let list = std::sync::Arc::new(crate::group_tests::List::default());
     node.start_group(GROUP, list, None).await?;
@@ -219,7 +220,7 @@ async fn a_leader_that_lost_its_quorum_goes_on_when_one_comes_back() -> anyhow::
     Ok(())
 }
 
-/// Copies the journal and snapshots of a stopped member, or puts the copy back: a disk restored from a backup.
+/// Copies the journal and snapshots of a stopped member, or restores the copy, as a disk is restored from a backup.
 fn copy(from: &Path, to: &Path, member: u64) -> anyhow::Result<()> {
     for folder in [format!("journal-{member}"), format!("raft-{member}")] {
         let (from, to) = (from.join(&folder), to.join(&folder));
@@ -270,7 +271,7 @@ async fn a_follower_whose_log_went_backwards_is_told_ends_and_is_healed() -> any
     assert_eq!(restored.list.len(), 10, "it got nothing on top of a log that denies what it acknowledged");
     restored.end().await;
 
-    // Its next start takes no part until it was taken out.
+    // Its next start takes no part until the member was removed.
     let node = Host::node(dir.path(), member.0)?;
     let damaged = node.start_group(GROUP, std::sync::Arc::<crate::group_tests::List>::default(), None).await;
     assert!(matches!(damaged, Err(NodeError::Damaged { .. })), "{:?}", damaged.err());
@@ -325,7 +326,8 @@ async fn r9_a_leader_whose_record_rots_is_out_only_where_the_others_are_a_quorum
     assert!(said.iter().any(|why| why.contains("does not read back") && why.contains("journal-rot")), "{said:?}");
     lead.end().await;
 
-    // What the disk says at the next start does not matter: it is quarantined by now, and let in anew by the others.
+    // The content of the disk at the next start does not matter: the group is quarantined by now, and the others let
+    // the member in again as a newcomer.
     let node = Host::node(dir.path(), member.0)?;
     let damaged = node.start_group(GROUP, std::sync::Arc::<crate::group_tests::List>::default(), None).await;
     assert!(matches!(&damaged, Err(NodeError::Damaged { record: noted, .. }) if *noted == record));
@@ -345,7 +347,7 @@ async fn r9_a_leader_whose_record_rots_is_out_only_where_the_others_are_a_quorum
     Ok(())
 }
 
-/// QUARANTINE-Q4: whoever reaches a group that is learnt anew meets its floor as well, from the first moment on.
+/// QUARANTINE-Q4: a peer that reaches a group that learns again also meets its floor, from the first moment on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q4_a_group_that_is_learnt_anew_is_not_reached_before_its_floor() -> anyhow::Result<()> {
     use crate::quarantine::{Quarantine, Stage, save};

@@ -1,4 +1,4 @@
-//! Callbacks that the gateway gives to a [`crate::RaftNode`]: what they decide is not known here.
+//! Callbacks that the gateway gives to a [`crate::RaftNode`]. This crate does not know how they decide.
 
 use crate::lives::Lineage;
 use futures_util::future::BoxFuture;
@@ -9,7 +9,7 @@ use holdfast_types::{GroupId, MemberId};
 pub enum Registered {
     /// It is committed: every older life of the member is refused from now on.
     Done,
-    /// No one could decide it now; ask again. The reason, for people.
+    /// It could not be decided now; ask again. The reason, for people.
     NotNow(String),
     /// This life cannot be the member's. The reason, for people.
     Refused(String),
@@ -21,7 +21,7 @@ pub type Registrar = Box<dyn Fn(MemberId, Lineage, u32) -> BoxFuture<'static, Re
 /// Progress of a change of a set's stores, as the set's leader reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placing {
-    /// The step that it is ready for: from which stores, to which.
+    /// The step that it is ready for: from these stores, to those.
     pub step: Option<(String, String)>,
     /// What it waits for, for people.
     pub waits: String,

@@ -1,9 +1,9 @@
-//! Checks which life of a member speaks. Every call and answer between gateways carries disk, boot counter and nonce.
-//! One that cannot be the member is refused (CLUSTER-C3): a restored disk is older than what was seen, a cloned one has a
-//! counter that is taken, and one that has counted on since does not remember the registered life.
+//! Checks which life of a member sent a call or an answer. Each one carries disk, boot counter and nonce. A life that
+//! cannot be the member's is refused (CLUSTER-C3): a restored disk has an older counter than was seen, a cloned disk
+//! has a counter that is taken, and a clone that has counted further does not remember the registered life.
 //!
-//! The known lives come from group 0, as applied here. A member or a start that is not known yet is let through: after
-//! a start of all gateways at once no one can register before group 0 has a leader, and it gets none before they talk.
+//! The known lives come from group 0, as applied here. A member or a start that is not known yet is accepted: when all
+//! gateways start at once, nobody can register before group 0 has a leader, and it gets no leader before they talk.
 
 use crate::protocol::Protocol;
 use holdfast_types::MemberId;
@@ -16,16 +16,16 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 /// Metadata key: disk in hex, boot counter, nonce.
 const META_LIFE: &str = "holdfast-life";
 
-/// Metadata key: the lives before it, `COUNTER:NONCE` each, oldest first. Not there where there are none.
+/// Metadata key: the earlier lives, `COUNTER:NONCE` each, oldest first. Missing if there are none.
 const META_BEFORE: &str = "holdfast-lives-before";
 
-/// Lives that one disk remembers at most.
+/// Maximum number of lives that one disk remembers.
 pub const LIVES_MAX: usize = 64;
 
 /// One process on one disk, until it renews its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// The disk's boot counter: of its starts, and of the renewals of its life.
+    /// The disk's boot counter: counts its starts, and the renewals of its life.
     pub boot: u64,
     /// Drawn for this life.
     pub nonce: u64,
@@ -33,10 +33,10 @@ pub struct Life {
     pub disk: u128,
 }
 
-/// A life, and the earlier ones of its disk that group 0 may still have as the last.
+/// A life, and the earlier lives of its disk that may still be the last one known to group 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lineage {
-    /// The present one.
+    /// The present life.
     pub life: Life,
     /// Counter and nonce of the earlier lives, oldest first, from the last one known to be registered. Older ones were
     /// registered before that one and cannot be the newest. Empty if nothing is known of them.
@@ -49,7 +49,7 @@ impl From<Life> for Lineage {
     }
 }
 
-/// What group 0 knows of a member.
+/// The data of a member in group 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownLife {
     /// The disk that joined.
@@ -62,7 +62,7 @@ impl KnownLife {
     /// Whether this lineage may speak for the member.
     ///
     /// # Errors
-    /// What was found and expected.
+    /// What was found and what was expected.
     pub fn judge(&self, Lineage { life, before }: &Lineage) -> Result<(), String> {
         if life.disk != self.disk {
             holdfast_reached::reached!("lives: another disk speaks for a member");
@@ -85,8 +85,8 @@ impl KnownLife {
             Some((seen, nonce)) if life.boot == seen && life.nonce != nonce => {
                 Err(format!("boot counter {seen} is that of another process: a cloned disk"))
             }
-            // Its counter is past the registered one, and it remembers another life than that, or none. A receiver that
-            // is far behind knows an older life than any in `before`: it cannot judge.
+            // Its counter is above the registered one, and it remembers another life under that number, or none. A
+            // receiver that is far behind knows an older life than any in `before`: it cannot judge.
             Some((seen, nonce))
                 if before.first().is_some_and(|(oldest, _)| *oldest <= seen)
                     && life.boot > seen
@@ -94,7 +94,7 @@ impl KnownLife {
             {
                 holdfast_reached::reached!("lives: a restored disk has started again since");
                 Err(format!(
-                    "boot counter {seen} was registered by a process that this disk knows nothing of: it was restored from an older copy, or cloned, and started since"
+                    "boot counter {seen} was registered by a process that is not in the history of this disk: the disk was restored from an older copy, or cloned, and started since"
                 ))
             }
             _ => Ok(()),
@@ -106,25 +106,25 @@ impl KnownLife {
 #[derive(Debug)]
 struct Own {
     lineage: Lineage,
-    /// The life before the last renewal: a call that was sent earlier may still carry it.
+    /// The life before the last renewal: a call that was sent before may still carry it.
     renewed: Option<Life>,
 }
 
-/// Message for a member that is refused: it ends.
+/// Message for a member that is refused; the member then ends.
 pub fn not_who_it_says(member: MemberId, why: &str) -> String {
     format!(
-        "{member} is not who it says: {why}. If another process runs as {member}, end this one; else stop this gateway, move its data_dir away, start it empty, and join it \
+        "{member} is not who it says: {why}. If another process runs as {member}, end this one; otherwise stop this gateway, move its data_dir away, start it empty, and join it \
          in place of {member} (holdfast gateway replace)"
     )
 }
 
-/// This process's life, and what is known of the others'.
+/// This process's life, and the known lives of the others.
 #[derive(Debug)]
 pub(crate) struct Lives {
     own: RwLock<Own>,
     protocol: Protocol,
     known: RwLock<BTreeMap<MemberId, KnownLife>>,
-    /// Ids below it were given away: one of them that is not known was removed.
+    /// All ids below this were assigned: one of them that is not known was removed.
     next: AtomicU64,
     /// The cluster's feature level.
     level: AtomicU32,
@@ -136,7 +136,7 @@ impl Lives {
         Self { own, protocol, known: RwLock::default(), next: AtomicU64::new(0), level: AtomicU32::new(0) }
     }
 
-    /// The same process goes on under this life.
+    /// The same process continues under this life.
     pub(crate) fn set_own(&self, lineage: Lineage) {
         let mut own = self.own.writing();
         if own.lineage.life != lineage.life {
@@ -157,13 +157,13 @@ impl Lives {
         self.level.store(level, Ordering::Release);
     }
 
-    /// Whether `member` was removed: ids are never used again.
+    /// Whether `member` was removed: ids are never reused.
     pub(crate) fn removed(&self, member: MemberId) -> bool {
         let known = || self.known.reading().contains_key(&member);
         member.0 < self.next.load(Ordering::Acquire) && !known()
     }
 
-    /// Whether the other side speaks a version of the peer protocol that this one does.
+    /// Whether the other side supports a version of the peer protocol that this one supports.
     pub(crate) fn check_protocol(&self, meta: &MetadataMap) -> Result<(), String> {
         self.protocol.common(meta).map(drop)
     }
@@ -200,8 +200,8 @@ impl Lives {
     }
 
     /// Whether `lineage` may speak for `member`, as far as is known here. A member whose build knows less than feature
-    /// level `level` is not judged: it counts starts but not lives, so its counter may be behind. It is refused for its
-    /// build.
+    /// level `level` is not judged: it counts starts but not lives, so its counter may be behind. It is refused because
+    /// of its build.
     pub(crate) fn judge(&self, member: MemberId, lineage: &Lineage, level: u32) -> Result<(), String> {
         if level < self.level.load(Ordering::Acquire) {
             return Ok(());
@@ -210,7 +210,7 @@ impl Lives {
         known.map_or(Ok(()), |known| known.judge(lineage))
     }
 
-    /// Whether `from` can be the member that it says, and speaks a protocol version of ours.
+    /// Whether `from` can be the member that it claims to be, and supports one of our protocol versions.
     pub(crate) fn check(&self, from: MemberId, meta: &MetadataMap) -> Result<(), String> {
         self.check_protocol(meta).map_err(|why| format!("{from}: {why}"))?;
         let known = self.known.reading().get(&from).copied();
@@ -276,7 +276,8 @@ mod tests {
         assert!(parse("7 4").is_none() && parse("7 4 40 1").is_none() && parse("x 4 40").is_none());
     }
 
-    /// CLUSTER-C3: a disk that has counted past what was registered speaks for the member only if it remembers that life.
+    /// CLUSTER-C3: a disk whose counter is above the registered one speaks for the member only if it remembers that
+    /// life.
     #[test]
     fn a_disk_that_does_not_remember_what_was_registered_is_refused_however_often_it_starts() {
         let (member, lives) = (MemberId(2), Lives::new(Life { disk: 1, boot: 1, nonce: 1 }.into(), PROTOCOL));
@@ -288,26 +289,26 @@ mod tests {
             Lives::new(Lineage { life, before: before.to_vec() }, PROTOCOL).stamp(&mut meta);
             lives.check(member, &meta)
         };
-        // Registered twice; the disk remembers the second, or both.
+        // Two lives were registered; the disk remembers the second, or both.
         known(5, 50);
         assert_eq!(check(6, &[(5, 50)]), Ok(()));
         assert_eq!(check(7, &[(4, 40), (5, 50), (6, 60)]), Ok(()), "starts that were not registered, or not answered");
-        // A copy from before life 5: its own life 5 was another one, and so is every later start.
+        // A copy from before life 5: it has another life 5, and so does every later start of it.
         for boot in [6, 7, 60] {
             let why = check(boot, &[(4, 40), (5, 51), (6, 61)]).unwrap_err();
             assert!(
-                why.contains("boot counter 5 was registered by a process that this disk knows nothing of"),
+                why.contains("boot counter 5 was registered by a process that is not in the history of this disk"),
                 "{why}"
             );
         }
         assert!(check(6, &[(4, 40)]).is_err(), "nor does one that it has left out count");
-        // Nothing is known of those before: as it was before they were told. Nor can a receiver judge that is behind
-        // all of them.
+        // Nothing is known of the earlier lives, as in builds that did not send them. A receiver that is behind all of
+        // them cannot judge either.
         assert_eq!(check(6, &[]), Ok(()));
         assert_eq!(check(9, &[(7, 70), (8, 80)]), Ok(()));
         known(8, 80);
         assert_eq!(check(9, &[(7, 70), (8, 80)]), Ok(()));
-        // What cannot be read is not believed.
+        // A list that cannot be read is not accepted.
         let mut meta = MetadataMap::new();
         Lives::new(Life { disk: 7, boot: 9, nonce: 90 }.into(), PROTOCOL).stamp(&mut meta);
         for text in ["8", "8:80 7:70", "8:80 8:80", "8:x", ""] {

@@ -23,8 +23,8 @@ pub(crate) struct LogStore {
     votes: Arc<VotedTerm>,
 }
 
-/// The highest term that this process has voted in. Set before the vote is written, so before any answer to the
-/// candidate: openraft says for a moment longer that this member leads the term before.
+/// The highest term that this process has voted in. Set before the vote is written, and so before any answer to the
+/// candidate. For a moment longer, openraft reports that this member leads the term before.
 #[derive(Debug, Default)]
 pub(crate) struct VotedTerm(AtomicU64);
 
@@ -33,7 +33,7 @@ impl VotedTerm {
         self.0.fetch_max(term.0, Ordering::AcqRel);
     }
 
-    /// The member has taken part in no election after this term.
+    /// Whether the member has taken part in no election after this term.
     pub(crate) fn allows(&self, term: Term) -> bool {
         self.0.load(Ordering::Acquire) <= term.0
     }
@@ -53,7 +53,7 @@ impl LogStore {
 }
 
 impl RaftLogReader<TypeConfig> for LogStore {
-    /// Never returns short: openraft takes a missing entry for a broken store.
+    /// Never returns fewer entries than requested: openraft treats a missing entry as a broken store.
     async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
         range: RB,
@@ -83,7 +83,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
             let part = self.log.entries(next..end, APPEND_BYTES_MAX).await?;
             match part.last() {
                 Some(tail) => next = tail.id.index.0.saturating_add(1),
-                // Before the first entry that there ever was.
+                // Before the first entry that ever existed.
                 None if out.is_empty() => next += 1,
                 None => break,
             }
@@ -92,7 +92,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
         Ok(out)
     }
 
-    /// Bounded in bytes too: openraft itself counts entries only.
+    /// Limited in bytes too: openraft itself only counts entries.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<RaftEntryOf>, io::Error> {
         let part = self.log.entries(start..end, APPEND_BYTES_MAX).await?;
         Self::decode(part)
@@ -156,9 +156,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.log.truncate_after(last.as_ref().map(id_from_raft)).await
     }
 
-    /// Does not wait for the disk: openraft awaits this in the loop that sends heartbeats, and a slow or full disk
-    /// would cost the leadership. The purge need not be durable: the snapshot that covers it is, and
-    /// `RaftNode::start_group` repeats a purge that a crash took away.
+    /// Does not wait for the disk: openraft awaits this in the loop that sends heartbeats, so a slow or full disk would
+    /// cost the leadership. The purge need not be durable: the snapshot that covers it is, and `RaftNode::start_group`
+    /// repeats a purge that was lost in a crash.
     async fn purge(&mut self, id: RaftLogId) -> Result<(), io::Error> {
         self.log.purge_later(id_from_raft(&id))
     }

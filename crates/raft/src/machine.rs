@@ -1,4 +1,4 @@
-//! The adapter between openraft and a [`StateMachine`]: answers, memberships as of each entry, snapshots.
+//! The adapter between openraft and a [`StateMachine`]: answers, the membership as of each entry, snapshots.
 
 use crate::config::{Answer, TypeConfig};
 use crate::snapshot_file::{self, StoredSnapshot};
@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// First pause between two tries to make a snapshot durable.
+/// First pause between two attempts to make a snapshot durable.
 const SAVE_AGAIN_MIN: Duration = Duration::from_millis(100);
 /// Longest pause.
 const SAVE_AGAIN_MAX: Duration = Duration::from_secs(2);
 
-/// What entries mean. The same entries give the same state and the same answers at every member.
+/// Interprets entries. The same entries give the same state and the same answers at every member.
 pub trait StateMachine: Send + Sync + 'static {
     /// Applies one committed entry and answers it. MUST NOT do I/O, wait, or read a clock; called in log order.
     fn apply(&self, id: LogId, payload: Bytes) -> Bytes;
@@ -33,7 +33,7 @@ pub trait StateMachine: Send + Sync + 'static {
     /// backwards.
     fn snapshot(&self) -> Option<(LogId, Bytes)>;
 
-    /// Whether [`StateMachine::install`] would take these bytes; changes nothing.
+    /// Whether [`StateMachine::install`] would accept these bytes; changes nothing.
     ///
     /// # Errors
     /// [`Unfit`].
@@ -42,26 +42,26 @@ pub trait StateMachine: Send + Sync + 'static {
     /// Replaces the state by a snapshot. MUST NOT do I/O: apply and install never touch the store.
     ///
     /// # Errors
-    /// [`Unfit`]; the state is then as before.
+    /// [`Unfit`]; the state is then unchanged.
     fn install(&self, last: LogId, data: &[u8]) -> Result<(), Unfit>;
 }
 
 /// Why a state machine refuses a snapshot. The kind decides what happens to the group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// Whole, but written by a build with another format. Nothing is damaged: the group is not started, nothing is
-    /// dropped, and the build that wrote it can go on.
+    /// Intact, but written by a build with another format. Nothing is damaged: the group is not started, nothing is
+    /// dropped, and the build that wrote it can continue.
     #[error(
         "{0}; it is not damaged: another build wrote it, and this build cannot read it. Start that build again, or a newer one"
     )]
     OtherBuild(String),
-    /// Not what was written (R9).
+    /// Not the bytes that were written (R9).
     #[error("{0}")]
     Damaged(String),
 }
 
 impl Unfit {
-    /// As an I/O error: `Unsupported` for another build's, `InvalidData` for damage.
+    /// As an I/O error: `Unsupported` for another build's snapshot, `InvalidData` for damage.
     fn into_io(self, what: impl std::fmt::Display) -> io::Error {
         let kind = match &self {
             Unfit::OtherBuild(_) => io::ErrorKind::Unsupported,
@@ -71,18 +71,18 @@ impl Unfit {
     }
 }
 
-/// What the adapter shares with the group's handle.
+/// State that the adapter shares with the group's handle.
 pub(crate) struct Shared {
     pub(crate) group: GroupId,
     dir: PathBuf,
     sealing: Option<Sealing>,
     current: Mutex<Option<StoredSnapshot>>,
     saving: tokio::sync::Mutex<()>,
-    /// Why the newest snapshot is not durable yet.
+    /// The reason why the newest snapshot is not durable yet.
     unsaved: Mutex<Option<String>>,
-    /// The group is being stopped: nothing is tried again.
+    /// The group is being stopped: nothing is retried.
     closing: AtomicBool,
-    /// The group is ended for ever: nothing is written any more.
+    /// The group was ended permanently: nothing is written any more.
     over: AtomicBool,
     memberships: Mutex<Vec<RaftStoredMembership>>,
     applied_term: AtomicU64,
@@ -92,7 +92,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Term and index of the last entry applied here.
     pub(crate) fn applied(&self) -> LogId {
-        // Index first: a reader that sees a term sees an index at least as new as one of that term.
+        // Index first: a reader that sees a term then sees an index that is at least as new as that term.
         let term = self.applied_term.load(Ordering::Acquire);
         LogId::new(term, self.applied_index.load(Ordering::Acquire))
     }
@@ -102,7 +102,7 @@ impl Shared {
         self.applied_term.store(id.term.0, Ordering::Release);
     }
 
-    /// Why a snapshot is not on the disk yet, though it is tried.
+    /// The reason why a snapshot is not on disk yet, while it is retried.
     pub(crate) fn unsaved(&self) -> Option<String> {
         self.unsaved.locked().clone()
     }
@@ -111,7 +111,7 @@ impl Shared {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// From the return on no snapshot is written any more: what is on the disk can be removed.
+    /// After the return no snapshot is written any more, so the files can be removed.
     pub(crate) async fn end(&self) {
         self.close();
         self.over.store(true, Ordering::Release);
@@ -188,7 +188,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
             let answer = match entry.payload {
                 EntryPayload::Normal(payload) => self.machine.apply(id, payload.0),
                 EntryPayload::Blank => {
-                    // Before the machine notifies: a woken task sees the entry as applied.
+                    // Before the machine notifies: a task that is woken then sees the entry as applied.
                     self.shared.set_applied(id);
                     self.machine.observe(id);
                     Bytes::new()
@@ -208,7 +208,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
         Ok(())
     }
 
-    /// A builder only where there is something newer.
+    /// Returns a builder only if there is something newer.
     async fn try_create_snapshot_builder(&mut self, _force: bool) -> Option<Builder> {
         let (last, data) = self.machine.snapshot()?;
         if self.shared.snapshot_last() >= Some(last) {
@@ -239,11 +239,12 @@ impl RaftStateMachine<TypeConfig> for Adapter {
         let last = snapshot
             .last()
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "snapshot without a last log id"))?;
-        // Before it replaces the present one: if this build does not understand it, the group stops and stays whole.
+        // Before it replaces the present snapshot: if this build does not understand the new one, the group stops and
+        // stays intact.
         self.machine.check(last, &data).map_err(|e| {
             e.into_io(format_args!("the leader's snapshot at {last} (the one on this disk stays as it is)"))
         })?;
-        // Durable before adopted: openraft purges the log up to it as soon as this returns.
+        // Durable before it is installed: openraft purges the log up to it as soon as this returns.
         save_patiently(&self.shared, snapshot, lacks_room).await?;
         self.machine.install(last, &data).map_err(|e| e.into_io(format_args!("snapshot at {last}")))?;
         *self.shared.memberships.locked() = vec![meta.last_membership.clone()];
@@ -261,8 +262,8 @@ impl RaftStateMachine<TypeConfig> for Adapter {
     }
 }
 
-/// Makes `snapshot` durable and current, unless a newer one is already: never backwards, a follower that got the
-/// newer one would loop on the older. Answers what is current then.
+/// Makes `snapshot` durable and current, unless there is a newer one: it must never go back, because a follower that
+/// got the newer one would loop on the older. Returns the snapshot that is current then.
 async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<StoredSnapshot> {
     let _one_at_a_time = shared.saving.lock().await;
     if shared.over.load(Ordering::Acquire) {
@@ -291,8 +292,8 @@ fn lacks_room(e: &io::Error) -> bool {
         || passes.contains(&e.raw_os_error())
 }
 
-/// [`save`], tried again while `passes` says that it may work later: openraft ends the group at the first error, and it
-/// would stay ended until the next start. The journal waits for disk space in the same way.
+/// [`save`], repeated while `passes` says that it may work later. openraft ends the group at the first error, and the
+/// group would stay ended until the next start. The journal waits for disk space in the same way.
 async fn save_patiently(
     shared: &Arc<Shared>,
     snapshot: StoredSnapshot,
@@ -316,7 +317,7 @@ async fn save_patiently(
     }
 }
 
-/// Makes one snapshot of the machine durable. Only the purge waits for it, so it goes on trying, whatever the error.
+/// Makes one snapshot of the machine durable. Only the purge waits for it, so it continues to try, whatever the error.
 pub(crate) struct Builder {
     snapshot: StoredSnapshot,
     shared: Arc<Shared>,

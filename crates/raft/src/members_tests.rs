@@ -1,4 +1,4 @@
-//! Who stands aside, and who was removed, over real sockets.
+//! Members that stand aside, and members that were removed, over real sockets.
 
 use crate::consensus::Consensus;
 use crate::group_tests::{Host, LIMIT, leader, listeners, members_become, propose, wait_len};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// As `Host::start` makes it.
+/// A host as `Host::start` makes it.
 fn life(member: u64) -> (MemberId, KnownLife) {
     (MemberId(member), KnownLife { disk: u128::from(member), boot: Some((1, 1)) })
 }
@@ -25,15 +25,15 @@ async fn three(dir: &std::path::Path) -> anyhow::Result<(Vec<Host>, BTreeMap<Mem
     Ok((hosts, addresses))
 }
 
-/// MEMBER-M4: each time the leader dies, the one of the other two that stands aside does not lead, although it may be first to
-/// notice.
+/// MEMBER-M4: each time the leader dies, the one of the other two that stands aside does not become leader, although it
+/// may be the first to notice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_stands_aside_is_not_elected_while_another_can_be() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let (mut hosts, addresses) = three(dir.path()).await?;
     for round in 0..4 {
         let entries = propose(&hosts, &format!("round {round}")).await?;
-        // With all of them, either could be elected.
+        // While all of them run, either could be elected.
         for host in &hosts {
             wait_len(&host.list, entries).await?;
         }
@@ -56,7 +56,8 @@ async fn who_stands_aside_is_not_elected_while_another_can_be() -> anyhow::Resul
     Ok(())
 }
 
-/// A member that was removed and does not know it is refused by name, by each of the others, and they go on.
+/// A removed member that does not know of its removal is refused with its name by each of the others, and they
+/// continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -74,7 +75,7 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
         let known = [1, 2, 3].map(life).into_iter().filter(|(id, _)| left.contains(id)).collect();
         host.node.set_lives(known, MemberId(4), 1);
     }
-    // It hears of no leader any more and asks for votes.
+    // It hears from no leader any more and asks for votes.
     let silent = async {
         while gone.group.unheard() < Duration::from_millis(2500) {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -89,7 +90,7 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
         let why = status.expect_err("a vote for a removed member").message().to_string();
         assert_eq!(why, format!("{removed} was removed from this cluster for ever"));
     }
-    // It asks those that it knows, none of which need lead group 0.
+    // It asks the members that it knows; none of them has to lead group 0.
     let told = gone.node.register(&rest, 1).await;
     assert_eq!(told, crate::Registered::Refused(format!("{removed} was removed from this cluster for ever")));
     assert!(gone.group.leading_term().is_none(), "nobody elects it");
@@ -100,8 +101,8 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// CLUSTER-C3: a second process from a copy of a member's disk finds the first one at the member's address, whether that leads
-/// or not, and is refused before anybody counts it.
+/// CLUSTER-C3: a second process on a copy of a member's disk finds the first process at the member's address, whether
+/// that leads or not, and is refused before anybody counts it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_process_on_a_copied_disk_is_refused_by_the_first() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -119,7 +120,7 @@ async fn a_second_process_on_a_copied_disk_is_refused_by_the_first() -> anyhow::
             "another process of {member} answers at this member's address (boot counter: found 1, this one has 2)"
         );
         assert!(why.starts_with(&expected), "{why}");
-        // Itself it does find there.
+        // There it finds itself.
         let told = hosts[first].node.register(&addresses, 1).await;
         assert!(!matches!(told, crate::Registered::Refused(_)), "{told:?}");
         second.stop().await;
@@ -141,8 +142,8 @@ async fn a_second_process_on_a_copied_disk_is_refused_by_the_first() -> anyhow::
     Ok(())
 }
 
-/// A gateway of a build that speaks nothing that we do is told so, in both directions, before its words are taken for
-/// what they mean here.
+/// A gateway whose build supports none of our protocol versions is told so, in both directions, before its messages are
+/// interpreted by our rules.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_of_another_protocol_is_refused_by_name() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;

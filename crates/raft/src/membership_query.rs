@@ -1,4 +1,4 @@
-//! Asks the leader of a group for its members. What this member has applied itself may be arbitrarily old.
+//! Asks the leader of a group for its members. The state that this member has applied may be arbitrarily old.
 
 use crate::change::{CommittedMembers, NotLeading};
 use crate::group::RaftGroup;
@@ -9,10 +9,10 @@ use futures_util::future::BoxFuture;
 use holdfast_types::{GroupId, LogIndex, MemberId};
 use std::time::Duration;
 
-/// How long the leader of a group may take to answer.
+/// Time limit for the answer of the leader of a group.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 
-/// How much of it the leader may take to hear from its quorum.
+/// The part of it that the leader may need to hear from its quorum.
 const READ_LIMIT: Duration = Duration::from_millis(1500);
 
 /// The leader could not be asked, or could not answer. Ask again later.

@@ -41,10 +41,11 @@ pub(crate) struct Acks {
     /// When the newest acknowledged heartbeat to each peer was *sent*, and in which term: the base of a read lease.
     /// Earlier if the peer promises less than we count on ([`Promises::counted_from`]).
     ///
-    /// openraft exports such a time too, but counts an append's answer for requests that were queued behind it: after a
-    /// one-way loss a lease would last longer than the promises it rests on (R3). Heartbeats are answered one by one.
+    /// openraft exports such a time too, but it counts an append's answer for requests that were queued after it: after
+    /// a loss in one direction, a lease would last longer than the promises that it depends on (R3). Heartbeats are
+    /// answered one by one.
     sent: Mutex<BTreeMap<u64, (u64, MonoTime)>>,
-    /// The newest entry that each has acknowledged.
+    /// The newest entry that each follower has acknowledged.
     pub(crate) acked: Acked,
 }
 
@@ -55,7 +56,8 @@ impl Acks {
         *known = (*known).max((term, sent));
     }
 
-    /// The latest time at which a majority of `voters` had been sent what it acknowledged in `term`. `me` always has.
+    /// The latest time T such that a majority of `voters` has acknowledged, in `term`, a message that was sent at T or
+    /// later. `me` always counts.
     pub(crate) fn quorum(&self, term: u64, me: MemberId, voters: &BTreeSet<u64>, now: MonoTime) -> Option<MonoTime> {
         let acks = self.sent.locked();
         let of = |v: &u64| match acks.get(v) {
@@ -92,11 +94,11 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     }
 }
 
-/// How far one append stream has carried the log. Drops requests that only carry a newer commit.
+/// The position up to which one append stream has carried the log. Drops requests that only carry a newer commit.
 ///
-/// openraft sends such a request to every peer after each commit that no entry follows at once: at depth 1 as many as
-/// there are appends. No one waits for them: a follower learns the commit with the next append or heartbeat, and
-/// openraft needs no answer to each request (an answer acknowledges everything up to its position).
+/// openraft sends such a request to every peer after each commit that is not followed by an entry at once: at depth 1
+/// as many as there are appends. Nobody waits for them: a follower learns the commit with the next append or heartbeat,
+/// and openraft needs no answer to each request (an answer acknowledges everything up to its position).
 #[derive(Default)]
 struct Carried {
     /// The last position of the requests so far; `None` before the first.
@@ -105,7 +107,7 @@ struct Carried {
 
 impl Carried {
     /// Whether to send the request. False if it has no entries and an earlier one of this stream has carried its
-    /// position: that one's answer says the same. The first of a stream is always sent: it may be a probe.
+    /// position: the answer to that one says the same. The first request of a stream is always sent: it may be a probe.
     fn note(&mut self, req: &AppendEntriesRequest<TypeConfig>) -> bool {
         if req.entries.is_empty() && self.last.as_ref().is_some_and(|last| *last >= req.prev_log_id) {
             return false;
@@ -115,12 +117,12 @@ impl Carried {
     }
 }
 
-/// One group's way to one peer.
+/// The client of one group for one peer.
 pub(crate) struct Client {
     net: Network,
     target: MemberId,
     addr: String,
-    /// False for heartbeats: unary, on the channel that carries no bulk.
+    /// False for heartbeats: these are unary calls, on the channel without bulk.
     bulk: bool,
 }
 
@@ -133,7 +135,7 @@ struct Replies {
     /// Requests sent so far.
     sent: Arc<AtomicU64>,
     received: u64,
-    /// How long one answer may take while something is unanswered. A slow disk is not a dead peer.
+    /// How long an answer may take while something is unanswered. A slow disk does not mean a dead peer.
     stall: Duration,
     incoming: Streaming<proto::AppendReply>,
 }
@@ -167,7 +169,7 @@ impl Replies {
         })
     }
 
-    /// Notes what the follower has acknowledged. Refuses a follower that lags too far, or denies what it had
+    /// Notes what the follower has acknowledged. Refuses a follower that lags too far, or that denies what it had
     /// acknowledged.
     fn judge(&self, result: StreamAppendResult<TypeConfig>) -> Result<StreamAppendResult<TypeConfig>, Rpc> {
         let Self { net, target, term, .. } = self;
@@ -209,7 +211,8 @@ impl Network {
         lets_go(filling, settled, matched, self.shared.snapshot_last(), purged)
     }
 
-    /// `target` denies what it had acknowledged (LIFE-V1). Tells it so; none of its answers counts until it is healed.
+    /// `target` denies what it had acknowledged (REVERSION-V1). Tells it so; none of its answers counts until it is
+    /// healed.
     fn accuse(&self, target: MemberId, addr: String, acked: LogId) -> Rpc {
         let why =
             format!("{target} says that it does not have {acked}, which it had acknowledged: its log went backwards");
@@ -235,16 +238,17 @@ impl Network {
 }
 
 /// Whether to give up a follower: it lags so far that the entries it needs could be freed, and the journal is filling.
-/// To keep it would slow every writer down to its pace.
+/// Waiting for it would slow every writer down to its pace.
 ///
 /// `settled`: this leader has applied an entry of its own term, so a quorum has followed it there. Before that it does
-/// not know what followers have: `matched` is where it happened to ask first. If it gave up each follower at its first
-/// answer, it would never learn more, commit nothing, free nothing, and lead for ever (found by simulation, seed 59).
+/// not know what followers have: `matched` is only the position of its first question. If it gave up each follower at
+/// the first answer, it would learn nothing more, commit nothing, free nothing, and lead for ever (found by simulation,
+/// seed 59).
 ///
-/// `purged`: what is gone from this leader's log already. If that is all that the snapshot covers, nothing waits for
-/// this follower and giving it up frees nothing. If it is less, openraft waits with the purge until this stream ends,
-/// and sends the snapshot after it. openraft must know of that purge: a purge that a crash cut short is made up for
-/// before a group takes part (`RaftNode::start_group`).
+/// `purged`: the part that is already gone from this leader's log. If that is all that the snapshot covers, nothing
+/// waits for this follower, and giving it up frees nothing. If it is less, openraft waits with the purge until this
+/// stream ends, and then sends the snapshot. openraft must know of that purge: a purge that was lost in a crash is
+/// repeated before a group takes part (`RaftNode::start_group`).
 fn lets_go(
     filling: bool,
     settled: bool,
@@ -375,8 +379,8 @@ impl RaftNetworkV2<TypeConfig> for Client {
             return stream_append_sequential(self, input, option);
         }
         Box::pin(async move {
-            // The first request before the call: openraft waits out its backoff inside this stream. A call that failed
-            // before anything was asked of the stream would be tried again at once, for ever.
+            // The first request is awaited before the call: openraft waits for its backoff inside this stream. A call
+            // that failed before anything was requested from the stream would be repeated at once, for ever.
             let Some(first) = input.next().await else { return Ok(futures_util::stream::empty().boxed()) };
             let term = first.vote.leader_id.term;
             let sent = Arc::new(AtomicU64::new(0));

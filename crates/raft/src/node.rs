@@ -1,4 +1,4 @@
-//! All groups of one node: which run, what they share, and what peers need to know of the node. `start_group`,
+//! All groups of one node: which ones run, what they share, and what peers need to know about the node. `start_group`,
 //! `end_group` and `readmit` begin and end them; `server` answers peers.
 
 use crate::channels::Channels;
@@ -50,10 +50,10 @@ pub enum NodeError {
     /// The group runs already.
     #[error("group {0} runs already")]
     Running(GroupId),
-    /// It was ended here for ever: its set is deleted.
+    /// It was ended here permanently: its set is deleted.
     #[error("group {0} was ended here: its set is deleted")]
     Ended(GroupId),
-    /// Snapshot or journal.
+    /// Error of the snapshot or the journal.
     #[error("group {group}: {source}")]
     Io {
         /// The group.
@@ -61,11 +61,12 @@ pub enum NodeError {
         /// The reason.
         source: std::io::Error,
     },
-    /// Synced data of the group does not read back (R9). It was acknowledged, so this member must not take part as if
-    /// it had never existed. The group is quarantined until [`RaftNode::readmit`] has removed this member from it.
+    /// Synced data of the group cannot be read back correctly (R9). It was acknowledged, so this member must not take
+    /// part as if it had never existed. The group is quarantined until [`RaftNode::readmit`] has removed this member
+    /// from it.
     #[error(
-        "group {group}: what was synced does not read back ({record}); {member} takes no part in it until its peers have let it \
-         in again, which needs a quorum of the others. Where there will be none: stop this gateway, move its data_dir away, \
+        "group {group}: synced data does not read back ({record}); {member} takes no part in it until the other members have let it \
+         in again, which needs a quorum of them. If there will be none: stop this gateway, move its data_dir away, \
          start it empty, and join it in place of {member} (holdfast gateway replace)"
     )]
     Damaged {
@@ -73,7 +74,7 @@ pub enum NodeError {
         group: GroupId,
         /// This member.
         member: MemberId,
-        /// The record that does not read back.
+        /// The damaged record.
         record: holdfast_log::CorruptRecord,
     },
     /// openraft refused its settings or its storage.
@@ -117,9 +118,9 @@ impl RaftNode {
     /// A node without groups. The embargo runs from now.
     ///
     /// # Errors
-    /// When the directory of the snapshots cannot be made.
+    /// The directory of the snapshots cannot be created.
     pub fn new(config: NodeConfig, log: NodeLog) -> Result<Self, NodeError> {
-        // R1: what a snapshot covers is in no journal any more.
+        // R1: data that a snapshot covers is in no journal any more.
         holdfast_folder::make(&config.snapshots).map_err(|source| NodeError::Io { group: GroupId::CLUSTER, source })?;
         let (cluster, me) = (config.cluster, config.member);
         let dialer = config.dialer.clone();
@@ -152,27 +153,28 @@ impl RaftNode {
         self.inner.channels.set_address(member, addr.into());
     }
 
-    /// For each member known to have other times than this one: what to do about it. R3 holds all the same.
+    /// For each member whose times differ from this one's: what to do about it. R3 holds all the same.
     pub fn unequal_times(&self) -> Vec<String> {
         self.inner.channels.promises.unequal()
     }
 
-    /// The lives of all members, from group 0: calls and answers of any other life are refused from now on (CLUSTER-C3). A
-    /// member below `next` that is not in `known` was removed: it is heard only in groups that still have it. `level`:
-    /// the cluster's feature level. A member whose build knows less is told that before anything else.
+    /// The lives of all members, from group 0: calls and answers of any other life are refused from now on
+    /// (CLUSTER-C3). A member below `next` that is not in `known` was removed: its calls are accepted only in groups
+    /// that still have it. `level`: the cluster's feature level. A member whose build knows less is told that first.
     pub fn set_lives(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId, level: u32) {
         self.inner.channels.lives.set_known(known, next, level);
     }
 
-    /// Sets the callback that commits registrations while this member leads group 0. Once; a second one is dropped.
+    /// Sets the callback that commits registrations while this member leads group 0. Only once; a second callback is
+    /// dropped.
     pub fn set_registrar(&self, registrar: Registrar) {
         if self.inner.registrar.set(registrar).is_err() {
             tracing::debug!("registrar already set");
         }
     }
 
-    /// Sets the callback that reports changes of a set's stores while this member leads the set. Once; a second one is
-    /// dropped.
+    /// Sets the callback that reports changes of a set's stores while this member leads the set. Only once; a second
+    /// callback is dropped.
     pub fn set_placer(&self, placer: Placer) {
         if self.inner.placer.set(placer).is_err() {
             tracing::debug!("placer already set");
@@ -187,13 +189,13 @@ impl RaftNode {
         self.inner.registrar.get()
     }
 
-    /// This process's life, and those of its disk before it.
+    /// This process's life, and the earlier lives of its disk.
     pub fn lineage(&self) -> Lineage {
         self.inner.channels.lives.own()
     }
 
-    /// This process goes on under another life of its disk, or knows that the present one is registered. The caller has
-    /// written that to disk before.
+    /// This process continues under another life of its disk, or knows that the present one is registered. The caller
+    /// has written that to disk before.
     pub fn set_lineage(&self, lineage: Lineage) {
         self.inner.channels.lives.set_own(lineage);
     }
@@ -249,7 +251,7 @@ impl RaftNode {
         self.inner.healing.reading()
     }
 
-    /// While this member learns a damaged group anew: the entry that a leader of it must have (QUARANTINE-Q4).
+    /// While this member learns a damaged group again: the entry that a leader of the group must have (QUARANTINE-Q4).
     pub(crate) fn floor(&self, group: GroupId) -> Option<LogId> {
         self.healing_map().get(&group)?.since
     }
@@ -267,7 +269,7 @@ impl RaftNode {
         self.inner.healed.load(Ordering::Relaxed)
     }
 
-    /// Stops the healing of a group that is gone.
+    /// Stops the healing of a group that no longer exists.
     pub(crate) fn forget_healing(&self, id: GroupId) {
         self.inner.healing.writing().remove(&id);
     }
@@ -280,7 +282,7 @@ impl RaftNode {
         }
     }
 
-    /// Stops every group, then closes the journal for every handle to it.
+    /// Stops every group, then closes the journal, also for all other handles to it.
     pub fn stop(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let groups = std::mem::take(&mut *self.inner.groups.writing());

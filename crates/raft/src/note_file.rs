@@ -1,5 +1,5 @@
-//! Small files beside the snapshots: magic, crc32c of the body (u32 LE), body. Replaced whole, so a crash leaves the
-//! old or the new one.
+//! Small files beside the snapshots: magic, crc32c of the body (u32 LE), body. They are replaced as a whole, so a crash
+//! leaves the old or the new one.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -41,7 +41,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// The magic of a file, and its checked body.
 ///
 /// # Errors
-/// What was found and expected.
+/// What was found and what was expected.
 pub(crate) fn split(bytes: &[u8]) -> Result<(&Magic, Result<&[u8], String>), String> {
     let short = || format!("found {} bytes, expected at least 12", bytes.len());
     let (magic, rest) = bytes.split_first_chunk::<8>().ok_or_else(short)?;
@@ -58,7 +58,7 @@ pub(crate) fn split(bytes: &[u8]) -> Result<(&Magic, Result<&[u8], String>), Str
 /// The checked body of a file that begins with `magic`.
 ///
 /// # Errors
-/// What was found and expected.
+/// What was found and what was expected.
 pub(crate) fn body<'a>(bytes: &'a [u8], magic: &Magic) -> Result<&'a [u8], String> {
     match split(bytes)? {
         (found, body) if found == magic => body,
@@ -66,7 +66,7 @@ pub(crate) fn body<'a>(bytes: &'a [u8], magic: &Magic) -> Result<&'a [u8], Strin
     }
 }
 
-/// Removes the file at `path`, and what a crash left of [`replace`]; durable on return.
+/// Removes the file at `path`, and the temporary file that a crash during [`replace`] left; durable on return.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     for path in [beside(path), path.to_path_buf()] {
         match fs::remove_file(path) {

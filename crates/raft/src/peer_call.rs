@@ -1,4 +1,4 @@
-//! One call to a peer on behalf of the node, not of openraft.
+//! One call to a peer that the node makes, not openraft.
 
 use crate::node::RaftNode;
 use crate::proto::peer_client::PeerClient;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-/// Where a call goes.
+/// The target of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct To<'a> {
     pub group: GroupId,

@@ -1,4 +1,4 @@
-//! A member that was cut off and comes back, over sockets that a test can cut.
+//! A member that was cut off comes back, over sockets that a test can cut.
 
 use crate::config::RaftTiming;
 use crate::consensus::Consensus;
@@ -13,11 +13,11 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// So often the member that is cut off calls another one in vain: each time one more election timeout of its own is
-/// over.
+/// After so many calls in vain of the member that is cut off: each one shows that one more of its election timeouts has
+/// ended.
 const CALLS: u32 = 4;
 
-/// A way to a member that a test can cut: what is open ends, and whoever comes is turned away and counted.
+/// A connection to a member that a test can cut: open connections end, and new ones are refused and counted.
 struct Way {
     addr: String,
     cut: watch::Sender<bool>,
@@ -41,7 +41,7 @@ impl Way {
                     let Ok(mut far) = TcpStream::connect(&member).await else { return };
                     tokio::select! {
                         _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-                        // Also when the test is over.
+                        // The same when the test is over.
                         _ = state.changed() => {}
                     }
                 });
@@ -57,13 +57,13 @@ impl Way {
     }
 }
 
-/// Term and leader that a member stands by.
+/// The term of a member, and the leader that it follows.
 fn vote(group: &RaftGroup) -> proto::Vote {
     proto::Vote::from(&group.raft().metrics().borrow_watched().vote)
 }
 
-/// Members 1 and 2 hold on to a leader for minutes, and stand for no election by themselves: whoever deposes one here
-/// is member 3.
+/// Members 1 and 2 keep a leader for minutes, and stand for no election by themselves: only member 3 can depose a
+/// leader here.
 fn timing(member: u64) -> RaftTiming {
     let election_min = if member == 3 { Duration::from_millis(300) } else { Duration::from_secs(60) };
     let heartbeat = Duration::from_millis(100);
@@ -71,12 +71,12 @@ fn timing(member: u64) -> RaftTiming {
     RaftTiming { heartbeat, election_min, election_max, read_lease, embargo: Duration::ZERO }
 }
 
-/// R3: a setting is changed gateway by gateway, and the leader is the first to have the longer lease.
+/// R3: a setting is changed one gateway after the other, and the leader is the first to have the longer lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_reads_no_longer_than_its_followers_promise() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let (listeners, addresses) = listeners(2).await?;
-    // It votes, and stands for no election itself.
+    // It votes, but does not stand for election itself.
     let short = RaftTiming { read_lease: Duration::from_millis(100), ..timing(1) };
     let long = RaftTiming { read_lease: Duration::from_secs(2), ..timing(3) };
     let mut hosts = Vec::new();
@@ -129,7 +129,7 @@ async fn r8_a_member_that_was_cut_off_comes_back_and_deposes_nobody() -> anyhow:
     assert_eq!(leader(&hosts).await?, 0);
     let led = vote(&hosts[0].group);
 
-    // Cut off in both directions: what it sends goes other ways than what the others send to one another.
+    // Cut off in both directions: its own calls use other connections than the calls of the others.
     let lost = hosts.remove(2);
     let mut out = Vec::new();
     for (member, addr) in real.iter().take(2) {
@@ -138,7 +138,7 @@ async fn r8_a_member_that_was_cut_off_comes_back_and_deposes_nobody() -> anyhow:
         out.push(way);
     }
     ways[&MemberId(3)].cut.send_replace(true);
-    // Each call is for a vote: there is nothing else that a follower sends.
+    // Each call asks for a vote: a follower sends nothing else.
     out[0].turns_away(CALLS).await?;
     assert_eq!(vote(&lost.group), led, "it has heard nobody, and its term is another one");
     assert_eq!(propose(&hosts, "without it").await?, 2);

@@ -1,6 +1,6 @@
-//! With its answers a follower promises to vote for no one else for a while (R3). How long depends on its own settings,
-//! and its leader may have others, because settings are changed gateway by gateway. So each gateway sends the duration
-//! with every call and answer, and a leader counts no more than that.
+//! By answering, a follower promises to vote for nobody else for a while (R3). How long depends on its own settings,
+//! and its leader may have others, because settings are changed one gateway after the other. So each gateway sends the
+//! duration with every call and answer, and a leader counts no more than that.
 
 use holdfast_types::sync::LockExt;
 use holdfast_types::{MemberId, MonoTime};
@@ -9,11 +9,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
-/// Metadata key: how many milliseconds after sending a heartbeat a leader may read on this member's answer. Missing in
-/// builds that took all gateways' times for equal.
+/// Metadata key: for how many milliseconds after sending a heartbeat a leader may read because of this member's answer.
+/// Missing in builds that assumed equal times at all gateways.
 const META_READ_LEASE: &str = "holdfast-read-lease-ms";
 
-/// This member's promise, and those of members that promise something else.
+/// This member's promise, and those of members with a different promise.
 #[derive(Debug)]
 pub(crate) struct Promises {
     own: Duration,
@@ -41,7 +41,7 @@ impl Promises {
         theirs
     }
 
-    /// The time from which a leader here counts an answer to what it sent at `sent`: earlier by as much as the
+    /// The time that a leader here uses for an answer to a message sent at `sent`: earlier by the difference if the
     /// follower's promise is shorter than this leader's own.
     pub(crate) fn counted_from(&self, sent: MonoTime, theirs: Duration) -> MonoTime {
         let short = u64::try_from(self.own.saturating_sub(theirs).as_nanos()).unwrap_or(u64::MAX);
@@ -56,7 +56,7 @@ impl Promises {
         )
     }
 
-    /// For each member with another promise: what to do about it.
+    /// For each member with a different promise: what to do about it.
     pub(crate) fn unequal(&self) -> Vec<String> {
         self.others.locked().iter().map(|(member, theirs)| self.words(*member, *theirs)).collect()
     }

@@ -1,7 +1,7 @@
-//! Versions of the peer protocol that a gateway speaks. Every call and answer carries them; if there is none in common,
+//! Versions of the peer protocol that a gateway supports. Every call and answer carries them. Without a common version,
 //! the call is refused with both ranges.
 //!
-//! Raise the version with every change of a message's meaning, and keep the oldest one for as long as gateways of both
+//! Raise the version with every change of a message's meaning, and keep the oldest one as long as gateways of both
 //! builds may meet during an upgrade.
 
 use tonic::metadata::{MetadataMap, MetadataValue};
@@ -9,7 +9,7 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 /// Metadata key: oldest and newest version, `1-1`.
 const META_PROTOCOL: &str = "holdfast-protocol";
 
-/// Versions that a build speaks.
+/// Versions that a build supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocol {
     /// The oldest.
@@ -18,21 +18,21 @@ pub struct Protocol {
     pub newest: u32,
 }
 
-/// What this build speaks.
+/// The versions of this build.
 pub const PROTOCOL: Protocol = Protocol { oldest: 1, newest: 1 };
 
 impl Protocol {
-    /// Says what we speak.
+    /// Adds our versions.
     pub(crate) fn stamp(self, meta: &mut MetadataMap) {
         if let Ok(text) = MetadataValue::try_from(format!("{}-{}", self.oldest, self.newest)) {
             meta.insert(META_PROTOCOL, text);
         }
     }
 
-    /// The newest version that both speak.
+    /// The newest version that both sides support.
     ///
     /// # Errors
-    /// What the other side says, and what this one speaks.
+    /// The versions of both sides.
     pub(crate) fn common(self, meta: &MetadataMap) -> Result<u32, String> {
         let text = meta.get(META_PROTOCOL).and_then(|v| v.to_str().ok()).unwrap_or("");
         let Some(other) = parse(text) else {

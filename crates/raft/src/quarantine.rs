@@ -1,6 +1,6 @@
 //! A group whose log on this member cannot be trusted any more. It is kept out until its leader has removed this member
-//! from the group, then let in again as a newcomer (R9, docs/adr/0011-healing.md). Owns the note on disk that says so,
-//! and the checks that find the damage.
+//! from the group, and is then let in again as a newcomer (R9, docs/adr/0011-healing.md). Owns the note about it on
+//! disk, and the checks that find the damage.
 //!
 //! ```text
 //!   damage found ──▶ Out{record} ──▶ the leader commits a membership without us ──▶ snapshot and log dropped
@@ -90,7 +90,7 @@ pub(crate) fn save(dir: &Path, group: GroupId, note: &Quarantine) -> io::Result<
 /// The note of `group`, if there is one. A note that cannot be read means `Out`: it was written for a reason.
 ///
 /// # Errors
-/// When the disk refuses.
+/// An error of the disk.
 pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<Quarantine>> {
     let path = path(dir, group);
     let Some(bytes) = note_file::read(&path)? else { return Ok(None) };
@@ -121,8 +121,8 @@ pub(crate) fn clear(dir: &Path, group: GroupId) -> io::Result<()> {
 }
 
 /// Whether journal and snapshot of a group can be complete. Recovery reports bad records; this finds what is missing
-/// without a trace: an oldest file that is gone, or a snapshot that is gone after its entries were purged. `vote`:
-/// whether the vote decodes; the journal does not know what it means.
+/// without a trace: a missing oldest file, or a missing snapshot whose entries were purged. `vote`: whether the vote
+/// decodes; the journal does not know its meaning.
 pub(crate) fn unsound(
     group: GroupId,
     state: &GroupLogState,
@@ -141,7 +141,7 @@ pub(crate) fn unsound(
         holdfast_reached::reached!("quarantine: entries are purged and the snapshot is gone");
         return bad(format!("a snapshot that covers what was purged, {purged}"), found);
     }
-    // Entry 0 is the group's first membership, at every member: a log that begins later had a purge.
+    // Entry 0 is the group's first membership, at every member: a log that begins later was purged.
     if let Some(first) = state.first.filter(|first| state.purged.is_none() && first.0 > 0) {
         holdfast_reached::reached!("quarantine: a log begins late without a purge");
         return bad("entry 0, or a purge".to_string(), format!("entry {} as the first", first.0));

@@ -49,7 +49,7 @@ impl RaftGroup {
         })
     }
 
-    /// `done`, with openraft's refusal as ours.
+    /// Waits for `done`, and converts openraft's refusal into ours.
     fn refusing<'a, T, E: std::fmt::Display>(
         &'a self,
         done: impl Future<Output = Result<T, E>> + Send + 'a,
@@ -193,8 +193,8 @@ impl Consensus for RaftGroup {
     }
 
     fn end_change(&self, seen: Option<LogId>, limit: Duration) -> Done<'_> {
-        // Adds no voter: openraft goes from a joint membership to the newer set with any change of voters that wants
-        // just that.
+        // This adds no voter: with any change of voters whose result is the newer set, openraft goes from a joint
+        // membership to that set.
         self.change(ChangeMembers::AddVoterIds(BTreeSet::new()), seen, limit)
     }
 }

@@ -1,5 +1,5 @@
-//! How a member that has lost part of a group's log leaves that group and comes back (R9): what it finds out about
-//! itself, whom it asks, and what happens to the group here. The stages are in `quarantine`; the leader's side is
+//! How a member that has lost part of a group's log leaves that group and comes back (R9): its checks of itself, the
+//! peers that it asks, and what happens to the group here. The stages are in `quarantine`; the leader's side is
 //! `RaftGroup::expel`.
 
 use crate::group::RaftGroup;
@@ -16,10 +16,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a peer may take to answer: to remove a member needs two rounds of the group's quorum.
+/// Time limit for the answer of a peer: the removal of a member needs two rounds of the group's quorum.
 const ASK_LIMIT: Duration = Duration::from_secs(8);
 
-/// How often to check a group that learns.
+/// Interval between checks of a group that learns again.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// This member was not removed from a quarantined group; ask again later.
@@ -30,7 +30,7 @@ pub enum ReadmitError {
     Nobody {
         /// The group.
         group: GroupId,
-        /// What each peer said.
+        /// The answer of each peer.
         answers: Vec<String>,
     },
     /// It is not quarantined.
@@ -39,7 +39,7 @@ pub enum ReadmitError {
         /// The group.
         group: GroupId,
     },
-    /// The journal or the disk refused.
+    /// An error of the journal or the disk.
     #[error("group {group}: {source}")]
     Io {
         /// The group.
@@ -92,7 +92,7 @@ impl RaftNode {
             for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
                 match self.ask_out(id, *peer, addr, &note.record.to_string()).await {
                     Ok(since) => {
-                        // QUARANTINE-Q3: only now, and in this order; a crash in between asks again.
+                        // QUARANTINE-Q3: only now, and in this order; after a crash in between, this member asks again.
                         let (from, log) = (dir.to_path_buf(), self.log().group(id));
                         holdfast_log::spawn_blocking(move || snapshot_file::remove(&from, id))
                             .await
@@ -114,7 +114,8 @@ impl RaftNode {
     async fn ask_out(&self, id: GroupId, peer: MemberId, addr: &str, reason: &str) -> Result<LogId, String> {
         let to = To { group: id, peer, addr, limit: ASK_LIMIT };
         let message = proto::ReadmitRequest { reason: reason.to_string() };
-        // The answer makes us drop a log and a snapshot: `call` refuses it from an older or a cloned life (CLUSTER-C3).
+        // Because of the answer we drop a log and a snapshot, so `call` refuses an answer from an older or a cloned
+        // life (CLUSTER-C3).
         let reply = self.call(to, message, |mut peer, request| async move { peer.readmit(request).await }).await?;
         match reply.result {
             Some(Outcome::Out(since)) => Ok(LogId::new(since.term, since.index)),
@@ -140,13 +141,13 @@ impl RaftNode {
         true
     }
 
-    /// A record of the running group `id`, which this member had acknowledged, does not read back (R9). Quarantines the
-    /// group and ends the process: the next start heals it from its peers. The caller knows that they are a quorum
-    /// without this member ([`crate::Consensus::may_do_without_me`]), and that a second read failed too.
+    /// A record of the running group `id`, which this member had acknowledged, cannot be read back correctly (R9).
+    /// Quarantines the group and ends the process: the next start heals it from its peers. The caller knows that they
+    /// are a quorum without this member ([`crate::Consensus::may_do_without_me`]), and that a second read failed too.
     ///
     /// Does nothing if the note cannot be written: without it the next start would have to find the record by itself.
     pub fn rotten(&self, id: GroupId, record: CorruptRecord) {
-        let why = format!("group {id}: what this member had synced does not read back: {record}");
+        let why = format!("group {id}: data that this member had synced does not read back: {record}");
         match self.quarantine(id, record) {
             NodeError::Damaged { .. } => {
                 holdfast_reached::reached!("quarantine: a record of a running group does not read back");
@@ -166,7 +167,7 @@ impl RaftNode {
         }
         tracing::error!(
             group = %id, file = %record.file, offset = record.offset, found = %record.found, expected = %record.expected,
-            "R9: what was synced does not read back; the group does not start here before it is healed"
+            "R9: synced data does not read back; the group does not start here before it is healed"
         );
         self.damaged(id, record)
     }
@@ -188,7 +189,7 @@ impl RaftNode {
                     return;
                 }
                 let voter = status.members.iter().any(|m| m.member == node.member() && m.voter);
-                // The membership that we left may be replayed to us on the way: only a later one counts.
+                // The membership without us may be replayed to us on the way: only a later one counts.
                 let past = status.applied.is_some_and(|applied| applied.index > since.index);
                 holdfast_reached::reached!(
                     "readmission: the membership before the removal is replayed",

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// How long one gateway may take to answer.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long an answer at this member's own address may take. If no one answers there, the other gateways are asked this
-/// much later.
+/// Time limit for an answer at this member's own address. If nobody answers there, the other gateways are asked after
+/// this time.
 const OWN_LIMIT: Duration = Duration::from_secs(1);
 
 impl RaftNode {
@@ -54,7 +54,7 @@ impl RaftNode {
             Ok(reply) => reply,
             Err(why) => return Registered::NotNow(why),
         };
-        // At our own address another life is just what we look for (CLUSTER-C3).
+        // At our own address, another life is exactly what we look for (CLUSTER-C3).
         if peer != self.member() && self.channels().lives.check(peer, reply.metadata()).is_err() {
             return Registered::NotNow("an older or a cloned life answers there".to_string());
         }

@@ -1,5 +1,5 @@
 //! Detects a follower whose log went backwards: an entry that it acknowledged is gone (a restored or a cloned machine,
-//! or a lost last journal file). openraft's guard is a debug assertion; this one is always on. The leader remembers
+//! or a lost last journal file). openraft's check is a debug assertion; this one is always on. The leader remembers
 //! what each follower has acknowledged in its term, and tells a follower that denies it. That follower quarantines the
 //! group and ends its process (R11). Its next start is healed (`quarantine`).
 //!
@@ -11,7 +11,7 @@ use holdfast_types::{LogId, MemberId};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// The newest entry that each follower has acknowledged to this leader, and in which term.
+/// The newest entry that each follower has acknowledged to this leader, and the term.
 #[derive(Default)]
 pub(crate) struct Acked(Mutex<BTreeMap<MemberId, (u64, LogId)>>);
 

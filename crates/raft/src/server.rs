@@ -24,12 +24,12 @@ use std::time::Duration;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Appends of a stream are accepted while no more than this waits for the disk, over all groups. It bounds the memory
-/// of a follower that catches up, beside one message of each stream. openraft itself accepts 64 messages of up to
-/// [`APPEND_BYTES_MAX`] for each group.
+/// Appends of a stream are accepted while at most this much waits for the disk, over all groups. This limits the memory
+/// of a follower that catches up, in addition to one message of each stream. openraft itself accepts 64 messages of up
+/// to [`APPEND_BYTES_MAX`] for each group.
 const QUEUE_BYTES_MAX: u64 = 4 * APPEND_BYTES_MAX as u64;
 
-/// How long the removal of a member may take before it is told to ask again.
+/// Time limit for the removal of a member; after it the member is told to ask again.
 const EXPEL_LIMIT: Duration = Duration::from_secs(5);
 
 /// The tonic service: add it to the gateway's peer listener.
@@ -44,14 +44,14 @@ impl RaftNode {
     /// The service that answers peers.
     pub fn service(&self) -> PeerService {
         PeerServer::new(Handler { node: self.clone() })
-            // One bound for all calls: a snapshot is the largest of them.
+            // One limit for all calls: a snapshot is the largest of them.
             .max_decoding_message_size(PEER_SNAPSHOT_BYTES_MAX)
             .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX)
     }
 }
 
 impl Handler {
-    /// The sender, once cluster, receiver and protocol version are known to be right.
+    /// The sender, after cluster, receiver and protocol version were checked.
     fn sender(&self, meta: &MetadataMap) -> Result<MemberId, Status> {
         let cluster = meta.get(META_CLUSTER).and_then(|v| v.to_str().ok()).unwrap_or("");
         let ours = self.node.channels().cluster();
@@ -65,7 +65,7 @@ impl Handler {
             return Err(Status::permission_denied(format!("receiver: found {to}, expected {}", self.node.member())));
         }
         let from = MemberId(number(meta, META_FROM)?);
-        // First of all: without a common version nothing else in the call can be understood.
+        // This comes first: without a common version nothing else in the call can be understood.
         self.node.channels().lives.check_protocol(meta).map_err(|why| {
             tracing::warn!(%from, %why, "a call is refused");
             Status::failed_precondition(why)
@@ -73,14 +73,14 @@ impl Handler {
         Ok(from)
     }
 
-    /// The sender, once it is known to be the member that it says it is (CLUSTER-C3).
+    /// The sender, after it was checked that it is the member that it claims to be (CLUSTER-C3).
     fn believed(&self, meta: &MetadataMap) -> Result<MemberId, Status> {
         let from = self.sender(meta)?;
         self.node.channels().lives.check(from, meta).map_err(Status::permission_denied)?;
         Ok(from)
     }
 
-    /// The group that a call is for, and the believed sender.
+    /// The group of a call, and the checked sender.
     fn group(&self, meta: &MetadataMap) -> Result<(Arc<RaftGroup>, MemberId), Status> {
         let from = self.believed(meta)?;
         self.node.channels().promises.heard(from, meta);
@@ -94,16 +94,16 @@ impl Handler {
         Ok((group, from))
     }
 
-    /// The answer to a start that this gateway can give without group 0: these refusals are final.
+    /// An answer to a registration that this gateway can give without group 0: these refusals are final.
     fn refuses_start(&self, from: MemberId, lineage: &Lineage, level: u32) -> Option<RegisterOutcome> {
         let (lives, life) = (&self.node.channels().lives, lineage.life);
-        // Any gateway that has heard of it may say so: a member that was cut off for long may know no leader, or no one
-        // who is still a member (found by simulation, seed 133).
+        // Any gateway that knows of the removal may say so: a member that was cut off for long may know no leader, or
+        // no gateway that is still a member (found by simulation, seed 133).
         if lives.removed(from) {
             holdfast_reached::reached!("start: a removed member wants to start");
             return Some(RegisterOutcome::Refused(format!("{from} was removed from this cluster for ever")));
         }
-        // A start asks its own address as well: it must find itself there, or no one.
+        // A start asks its own address as well: it must find itself there, or nobody.
         if from == self.node.member() {
             let own = self.node.lineage().life;
             holdfast_reached::reached!("start: a copy of this disk runs as well", !lives.is_own(&life));
@@ -117,11 +117,11 @@ impl Handler {
             );
             return Some(RegisterOutcome::Refused(format!(
                 "another process of {from} answers at this member's address (boot counter: found {}, this one has {}): a disk was copied, and both copies \
-                 were started. If that other one is not meant to run, end it and start this one again; else remove this copy",
+                 were started. If the other one should not run, end it and start this one again; otherwise remove this copy",
                 own.boot, life.boot
             )));
         }
-        // What was registered never goes back. Group 0 may have no leader, or none that this member hears of.
+        // A registered counter never goes back. Group 0 may have no leader, or none that this member hears.
         lives.judge(from, lineage, level).err().map(|why| RegisterOutcome::Refused(not_who_it_says(from, &why)))
     }
 
@@ -177,7 +177,7 @@ fn of_before(floor: Option<LogId>, vote: Option<&proto::Vote>, from: MemberId) -
     }
 }
 
-/// `input`, slowed down to the pace of the journal's disk.
+/// `input`, slowed down to the speed of the journal's disk.
 fn paced<S: Stream>(input: S, log: NodeLog) -> impl Stream<Item = S::Item> {
     input.then(move |item| {
         let log = log.clone();
@@ -216,7 +216,7 @@ impl Peer for Handler {
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
         let (group, from) = self.group(request.metadata())?;
         let input = request.into_inner();
-        // A message that does not decode ends the stream: the sender starts again from what was answered.
+        // A message that does not decode ends the stream: the sender starts again from the last answered position.
         let (node, id) = (self.node.clone(), group.id());
         let requests = input
             .map(move |item| match item {
@@ -241,8 +241,8 @@ impl Peer for Handler {
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Result<Response<proto::VoteReply>, Status> {
         let (group, from) = self.group(request.metadata())?;
-        // After a start we have forgotten what we promised: no answer until every lease that we may have granted has
-        // run out. The candidate counts it as neither yes nor no.
+        // After a start we have forgotten our promises: no answer until every lease that we may have granted has
+        // expired. The candidate counts this as neither yes nor no.
         if let Some(left) = self.node.embargo_left() {
             holdfast_reached::reached!("embargo: a vote is asked for too soon after a start");
             return Err(Status::unavailable(format!("vote embargo after a start: {left:?} left; asked by {from}")));
@@ -252,7 +252,7 @@ impl Peer for Handler {
         if let Some(since) = self.node.floor(group.id()).filter(|since| last < Some((since.term.0, since.index.0))) {
             holdfast_reached::reached!("readmission: a candidate without the entry of the removal");
             return Err(Status::unavailable(format!(
-                "{} is learnt anew here and wants a leader that has {since}; found one that ends at {last:?} (QUARANTINE-Q4); asked by {from}",
+                "{} is being healed here and needs a leader that has {since}; found one that ends at {last:?} (QUARANTINE-Q4); asked by {from}",
                 group.id()
             )));
         }
@@ -306,7 +306,7 @@ impl Peer for Handler {
         request: Request<proto::RegisterRequest>,
     ) -> Result<Response<proto::RegisterReply>, Status> {
         let from = self.sender(request.metadata())?;
-        let lineage = Lives::of(request.metadata()).ok_or_else(|| bad("a call that does not say which life it is"))?;
+        let lineage = Lives::of(request.metadata()).ok_or_else(|| bad("a call without the life of its sender"))?;
         let level = request.get_ref().level;
         let outcome = match self.refuses_start(from, &lineage, level) {
             Some(refused) => refused,
@@ -412,7 +412,7 @@ mod tests {
         assert!(of_before(floor, None, from).is_err() && of_before(None, None, from).is_ok());
     }
 
-    /// While the disk stands still, a follower that catches up accepts a bounded amount of appends.
+    /// While the disk does not respond, a follower that catches up accepts only a limited amount of appends.
     #[tokio::test]
     async fn appends_are_taken_in_no_faster_than_the_disk_takes_them() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: &Magic = b"HFRSNAP1";
 const SEALED_MAGIC: &Magic = b"HFRSNAP2";
-/// What every version's magic begins with.
+/// The first bytes of every version's magic.
 const ANY_MAGIC: &[u8] = b"HFRSNAP";
 /// Fingerprint, uuid and tag in front of a sealed image.
 const SEALED_HEAD_BYTES: usize = 8 + 16 + 16;
@@ -34,7 +34,7 @@ struct Image {
     data: Vec<u8>,
 }
 
-/// A snapshot with what openraft wants to know of it.
+/// A snapshot with its metadata for openraft.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredSnapshot {
     pub(crate) meta: RaftSnapshotMeta,
@@ -59,7 +59,7 @@ fn invalid(path: &Path, what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.display()))
 }
 
-/// Writes `snapshot` so that a crash leaves either the old or the new one whole.
+/// Writes `snapshot` so that after a crash either the old or the new one is intact.
 pub(crate) fn save(dir: &Path, group: GroupId, snapshot: &StoredSnapshot, sealing: Option<&Sealing>) -> io::Result<()> {
     let target = path(dir, group);
     let last = snapshot.last().ok_or_else(|| invalid(&target, "a snapshot without a log id"))?;
@@ -92,8 +92,8 @@ fn seal(sealing: &Sealing, mut body: Vec<u8>) -> Vec<u8> {
 }
 
 struct Unopened {
-    /// `PermissionDenied` for another key, which is no damage: the group must not be taken out for a file that was
-    /// mixed up.
+    /// `PermissionDenied` for another key, which is no damage: the group must not be taken out because of a mixed-up
+    /// file.
     kind: io::ErrorKind,
     why: String,
 }
@@ -126,18 +126,18 @@ pub(crate) fn remove(dir: &Path, group: GroupId) -> io::Result<()> {
     note_file::remove(&path(dir, group))
 }
 
-/// Reads the snapshot of `group`; `None` where there never was one.
+/// Reads the snapshot of `group`; `None` if there never was one.
 ///
 /// # Errors
-/// What was found and expected: `InvalidData` where the file is not whole (R9), `Unsupported` where another build wrote
-/// it.
+/// What was found and what was expected: `InvalidData` if the file is damaged (R9), `Unsupported` if another build
+/// wrote it.
 pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io::Result<Option<StoredSnapshot>> {
     let path = path(dir, group);
     let Some(bytes) = note_file::read(&path)? else { return Ok(None) };
     let (magic, body) = note_file::split(&bytes).map_err(|why| invalid(&path, why))?;
     if magic != MAGIC && magic != SEALED_MAGIC {
         if magic.starts_with(ANY_MAGIC) {
-            // No damage: to heal the group from its peers would throw away what another build reads.
+            // This is no damage: a healing of the group from its peers would discard data that another build can read.
             let (found, ours) = (magic.escape_ascii(), (MAGIC.escape_ascii(), SEALED_MAGIC.escape_ascii()));
             let why = format!(
                 "{}: found a state snapshot of version {found}, expected {} or {}; another build wrote it: start that one again, or a newer one",
@@ -205,7 +205,7 @@ mod tests {
             let error = error.to_string();
             assert!(error.contains("expected") && error.contains("node.key"), "{error}");
         }
-        // Switched off: what is there is still read, what is written next is plain.
+        // Sealing is switched off: existing files can still be read, new ones are plain.
         assert!(load(dir.path(), group, Some(&sealing(1, false)))?.is_some());
         save(dir.path(), group, &snapshot, Some(&sealing(1, false)))?;
         assert!(load(dir.path(), group, None)?.is_some());

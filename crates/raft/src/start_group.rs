@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 impl RaftNode {
     /// Starts a group: loads its snapshot into `machine`, replays the committed entries, and takes part from then on.
-    /// `snapshot_every`: build a snapshot after so many entries; `None` where checkpoints decide.
+    /// `snapshot_every`: build a snapshot after so many entries; `None` if checkpoints decide.
     ///
     /// # Errors
     /// [`NodeError`].
@@ -63,7 +63,7 @@ impl RaftNode {
             Some(Quarantine { record, stage: Stage::Rejoining { since } }) => Some((record, since)),
             _ => None,
         };
-        // QUARANTINE-Q4: the floor first. Peers reach the group as soon as it is among the others.
+        // QUARANTINE-Q4: set the floor first. Peers reach the group as soon as it is in the list.
         if let Some((record, since)) = rejoining.clone() {
             holdfast_reached::reached!("start: a group that learns again");
             self.note_healing(Healing { group: id, record, since: Some(since) });
@@ -87,12 +87,12 @@ impl RaftNode {
                 let record = CorruptRecord { file: format!("group-{}.snapshot", id.0), offset: 0, expected, found };
                 Err(self.quarantine(id, record))
             }
-            // A snapshot of another build too: it is whole, and a quarantine would throw it away.
+            // This includes a snapshot of another build: it is intact, and a quarantine would discard it.
             Err(source) => Err(NodeError::Io { group: id, source }),
         }
     }
 
-    /// The group's log, once it is known to be complete and a purge that a crash cut short is made up for.
+    /// The group's log, checked for completeness, after a purge that was lost in a crash is repeated.
     fn sound_log(&self, id: GroupId, shared: &Shared) -> Result<GroupLog, NodeError> {
         let log = self.log().group(id);
         let vote = |bytes: &Bytes| vote_from_bytes(bytes).is_some();

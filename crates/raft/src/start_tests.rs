@@ -1,4 +1,4 @@
-//! What a member does right after its start, asked over a real socket: it has forgotten what it promised (R3).
+//! What a member does right after its start, tested over a real socket: it has forgotten its promises (R3).
 
 use crate::group_tests::{GROUP, Host, listeners};
 use crate::proto;
@@ -6,7 +6,7 @@ use crate::proto::peer_client::PeerClient;
 use holdfast_types::MemberId;
 use std::time::Duration;
 
-/// Longer than any test: nothing here depends on how fast the machine is.
+/// Longer than any test, so that nothing here depends on the speed of the machine.
 const LONG: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,7 +36,7 @@ async fn r3_no_vote_and_no_leadership_is_taken_before_the_embargo_is_over() -> a
         assert!(refused.as_ref().is_err_and(|why| why.contains("vote embargo")), "R3: {refused:?}");
     }
     assert!(!transfers[0].accepted && transfers[0].reason.contains("vote embargo"), "R3: {:?}", transfers[0]);
-    // The same questions to one that may: the embargo is why, and nothing else.
+    // The same questions to a member without the embargo: so the embargo alone is the reason.
     assert!(votes[2..].iter().all(Result::is_ok), "{votes:?}");
     assert!(!transfers[1].reason.contains("embargo"), "{:?}", transfers[1]);
     for host in hosts {

@@ -13,7 +13,7 @@ use openraft::storage::RaftLogStorage;
 use openraft::testing::log::{StoreBuilder, Suite};
 use std::sync::{Arc, Mutex};
 
-/// Remembers only how far it got; its snapshot is that.
+/// Remembers only its position; its snapshot is that position.
 #[derive(Default)]
 struct Recorder {
     last: Mutex<Option<LogId>>,
@@ -107,8 +107,8 @@ async fn r3_a_vote_counts_before_it_is_on_the_disk() {
     }
 }
 
-/// openraft awaits a purge where it sends heartbeats: a leader whose own disk stands still must not lose its leadership
-/// for one.
+/// openraft awaits a purge in the loop that sends heartbeats: a leader whose disk does not respond must not lose its
+/// leadership because of it.
 #[tokio::test]
 async fn a_purge_does_not_wait_for_the_disk() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -118,7 +118,7 @@ async fn a_purge_does_not_wait_for_the_disk() {
     let entries = (0..5).map(|index| Entry { id: LogId::new(1, index), payload: Bytes::from_static(b"e") }).collect();
     group.append(entries, |result| result.expect("durable"));
     turns.turn(false);
-    // Nothing is written from here on: the disk stands still.
+    // Nothing is written from here on: the disk does not respond.
     let purged = store.purge(crate::wire::id_to_raft(LogId::new(1, 3))).now_or_never();
     purged.expect("it waits for the disk").expect("queued");
     let state = store.get_log_state().await.expect("known");

@@ -1,5 +1,5 @@
-//! Conversions between openraft's types, the journal's and the wire's. The only place where an entry's bytes are told
-//! apart.
+//! Conversions between the types of openraft, the journal and the wire. Only this module distinguishes kinds of entries
+//! by their bytes.
 //!
 //! Payload bytes in journal and on the wire alike:
 //! ```text
@@ -56,7 +56,7 @@ pub(crate) fn membership_to_bytes(m: &RaftMembership) -> Bytes {
         configs: m.get_joint_config().clone(),
         nodes: m.nodes().map(|(id, node)| (*id, node.addr.clone())).collect(),
     };
-    // Writing plain sets and strings to memory has no way to fail; an empty image would be refused on reading.
+    // Writing plain sets and strings to memory cannot fail; an empty image would be refused on reading.
     postcard::to_stdvec(&image).map(Bytes::from).unwrap_or_default()
 }
 
@@ -207,7 +207,7 @@ impl From<Bytes> for Answer {
     }
 }
 
-/// An error as openraft carries it.
+/// An error in openraft's form.
 #[cfg(test)]
 pub(crate) fn source(e: &std::io::Error) -> openraft::type_config::alias::ErrorSourceOf<TypeConfig> {
     openraft::errors::ErrorSource::from_error(e)

@@ -61,7 +61,7 @@ async fn turn(server: &SetServer, cluster: &Cluster) -> Result<(), SetError> {
         match pin.standing(&state, server.id, request) {
             PinStanding::Needed => continue,
             PinStanding::Confirm => {
-                // The pin exists, so the snapshot is not looked up.
+                // The snapshot is not looked up, because the pin exists.
                 let snapshot = SnapshotId { name: pin.snapshot, made_by: RequestId(0) };
                 server.command("a clone that is there again", &SetCommand::Pin { clone, snapshot, request }).await?;
                 tracing::info!(set = %server.name, %clone, "a clone of an earlier life exists again");

@@ -60,7 +60,7 @@ pub enum KeyError {
         next: &'static str,
     },
     /// A file that is much longer than any key or passphrase.
-    #[error("{path}: {source}: it is no key and no passphrase")]
+    #[error("{path}: {source}: it is neither a key nor a passphrase")]
     Long {
         /// The file.
         path: PathBuf,

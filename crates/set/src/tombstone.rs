@@ -325,7 +325,7 @@ mod tests {
         all.swap(at, Some(&first), head_of(LIFE, &key)).await.unwrap();
         let objects: Vec<String> = (0..6).map(|n| keys::segment(GroupId(4), id(n))).collect();
         for (n, object) in objects.iter().enumerate() {
-            // Some objects are in one store only: rests of a failed checkpoint.
+            // Some objects are in one store only: they are left from a failed checkpoint.
             for store in stores.iter().take(1 + n % 3) {
                 store.put_new(object, Bytes::from_static(b"s")).await.unwrap();
             }

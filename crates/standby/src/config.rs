@@ -54,7 +54,7 @@ settings! {
         /// Maximum that a copy may write locally until the next refresh (recovery, sorts, temporary tables), for each
         /// volume, 64MiB or more. Then PostgreSQL gets "no space left on device".
         scratch_max: ByteSize = ByteSize(10 << 30);
-        /// "auto" or "nbdfuse": a loop device over nbdfuse's file.
+        /// "auto" or "nbdfuse": a loop device over the file of nbdfuse.
         device: Device = Device::Auto;
         /// Time limit to take a snapshot and have it in the store, in seconds, 5 to 86400. The first one of a set uploads
         /// everything that is not in the store yet.
@@ -122,12 +122,12 @@ settings! {
 settings! {
     /// Health checks for load balancers: GET /replica is 200 while PostgreSQL here answers, /replica?max_age_s=900 while its data is also no older.
     pub struct StandbyHttp {
-        /// IP:PORT. Anybody may ask; there are no commands.
+        /// IP:PORT. Anybody may ask; it accepts no commands.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8018));
     }
 }
 
-/// One of the two places that copies take in turn.
+/// One of the two slots that copies use in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StandbySlot {
@@ -141,7 +141,7 @@ impl StandbySlot {
     /// Both.
     pub const ALL: [Self; 2] = [Self::A, Self::B];
 
-    /// The directory's name.
+    /// Name of its directory.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::A => "a",
@@ -243,7 +243,7 @@ impl StandbyConfig {
                 options: pool.options.clone(),
                 mount: mount.clone(),
                 import_timeout_s: pool.import_timeout_s,
-                // A copy that stays disturbs nothing, and its host may be the primary of another set.
+                // A copy that stays does no harm, and its host may be the primary of another set.
                 fence_action: Some(FenceAction::Retry),
                 ..PoolConfig::default()
             },
@@ -278,7 +278,7 @@ fn section(name: &str) -> &'static [FieldDoc] {
 
 /// The documented sample file: the defaults with every field and its comment.
 ///
-/// # Errors
+/// Never for the present defaults. A value that TOML cannot hold would be an error.
 /// Never for the present defaults. A value that TOML cannot hold would be an error.
 pub fn sample() -> Result<String, toml::ser::Error> {
     let values = toml::Table::try_from(StandbyConfig::default())?;

@@ -23,22 +23,22 @@ const NOTE: &str = "mounted";
 /// Files that make a server a standby, or let it recover from an archive.
 const FOLLOWS: [&str; 3] = ["standby.signal", "recovery.signal", "recovery.conf"];
 
-/// Suffixes of files that are only read, and may be links to any path.
+/// Suffixes of files that are only read: they may be links to any path.
 const READ_ONLY: [&str; 5] = [".conf", ".crt", ".key", ".pem", ".crl"];
 
-/// A mount, as it is noted: its number may come again after a boot.
+/// The text of a note about a mount. It names the boot, because a mount's number may come again after a boot.
 ///
 /// # Errors
-/// The boot cannot be read: a note without it would be true after the next boot too.
+/// The boot id cannot be read: a note without it would be true after the next boot too.
 fn noted(mounted: &Mounted) -> io::Result<String> {
     let boot = read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(format!("{} {} {}", boot.trim(), mounted.id, mounted.source))
 }
 
-/// Notes what is mounted at `mount` as this slot's own.
+/// Notes that the mount at `mount` is this slot's own.
 ///
 /// # Errors
-/// Nothing is there, it cannot be looked, or it cannot be written.
+/// Nothing is mounted there, the mounts cannot be read, or the note cannot be written.
 pub fn note(run_dir: &Path, mount: &Path) -> Result<(), String> {
     let mounted = mount_at(mount)?.ok_or_else(|| format!("{}: found nothing mounted", mount.display()))?;
     let path = run_dir.join(NOTE);
@@ -58,7 +58,7 @@ fn is_ours(backing: Option<&Path>, copy_dirs: &[&Path], noted: bool) -> bool {
 pub fn there(mounted: Option<&Mounted>, mount: &Path, run_dir: &Path, copy_dir: &Path) -> Result<bool, String> {
     let Some(mounted) = mounted else { return Ok(false) };
     let backing = mounted.source.strip_prefix("/dev/").and_then(backing_file);
-    // The kernel names a file without links.
+    // The kernel reports the path of a file without links.
     let real = copy_dir.canonicalize().unwrap_or_else(|_| copy_dir.into());
     let same = read_to_string(run_dir.join(NOTE)).is_ok_and(|note| noted(mounted).is_ok_and(|words| words == note));
     if is_ours(backing.as_deref(), &[copy_dir, &real], same) {
@@ -73,22 +73,22 @@ pub fn there(mounted: Option<&Mounted>, mount: &Path, run_dir: &Path, copy_dir: 
     ))
 }
 
-/// Redirects links of the data directory to paths of the primary's pool: they lead to the same paths of its copy, which
-/// is mounted at `mounts` below `root` (STANDBY-U10). Blocks.
+/// Redirects links of the data directory to paths of the primary's pool: they then lead to the same paths of the copy,
+/// which is mounted at `mounts` below `root` (STANDBY-U10). Blocks.
 ///
 /// # Errors
-/// The data directory is not on the copy; or an error of the file system.
+/// The data directory is not on the copy; or the file system's error.
 pub fn lead(root: &Path, mounts: &[PathBuf], data: &Path) -> Result<(), String> {
     let places = real_of(mounts)?;
     for link in written(data)? {
         let target = match read_link(&link) {
             Ok(target) => target,
-            // Not there, or no link.
+            // It does not exist, or is no link.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => continue,
             Err(error) => return Err(format!("{}: {error}", link.display())),
         };
         let Some(to) = led(&target, root, mounts) else { continue };
-        // What is not on the copy is not written to.
+        // Nothing outside the copy is written to.
         within(&places, link.parent().unwrap_or(data))?;
         let done = remove_file(&link).and_then(|()| symlink(&to, &link));
         done.map_err(|error| format!("{}: {error}", link.display()))?;
@@ -110,8 +110,8 @@ fn written(data: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Whether PostgreSQL may be started on the copy, mounted at `mounts`, at all (STANDBY-U6, STANDBY-U7). Blocks, on the
-/// copy's device.
+/// Whether PostgreSQL may be started at all on the copy that is mounted at `mounts` (STANDBY-U6, STANDBY-U7). Blocks on
+/// the copy's device.
 ///
 /// # Errors
 /// The obstacle.
@@ -174,7 +174,7 @@ mod tests {
         let theirs = Path::new("/run/other/a/attach/vol1/device");
         assert!(is_ours(Some(&ours.join("vol1/device")), &[ours], false));
         assert!(!is_ours(Some(theirs), &[ours], false));
-        // The path of a file on a lazily unmounted mount.
+        // The path of a file on a mount that was unmounted lazily.
         assert!(!is_ours(Some(Path::new("/device")), &[ours], false));
         assert!(is_ours(Some(Path::new("/device")), &[ours], true));
         assert!(!is_ours(None, &[ours], false), "a disk");
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(may_start(&mounts, &data), Ok(()), "what is only read may be elsewhere");
         for (link, to) in [
             ("pg_tblspc/16385", live.join("space")),
-            // In the copy too, but under the primary's path.
+            // The file is in the copy too, but under the primary's path.
             ("pg_tblspc/16386", "/srv/pg/space".into()),
             ("pg_stat_tmp", live.join("space")),
             ("postmaster.opts", live.join("options")),
@@ -241,8 +241,8 @@ mod tests {
         lead(&root, &mounts, &data).unwrap();
         assert_eq!(read_link(data.join("pg_wal")).unwrap(), mounts[1].join("data"));
         assert_eq!(may_start(&mounts, &data), Ok(()));
-        // A dataset that is not mounted is not on the copy, whatever its directory's name; and a link without a path in
-        // the pool stays as it is.
+        // A dataset that is not mounted is not on the copy, whatever the name of its directory; and a link to no path
+        // of the pool stays as it is.
         for (link, to) in [("16384", PathBuf::from("/tank/logs")), ("16385", live.clone())] {
             let link = data.join("pg_tblspc").join(link);
             symlink(&to, &link).unwrap();
@@ -251,7 +251,7 @@ mod tests {
             assert!(may_start(&mounts, &data).is_err());
             remove_file(link).unwrap();
         }
-        // A directory of the primary in place of one of the copy.
+        // A directory of the primary, in place of a link to the copy.
         std::fs::remove_dir(data.join("pg_tblspc")).unwrap();
         symlink(&live, data.join("pg_tblspc")).unwrap();
         symlink("/tank/pg/wal/data", live.join("16386")).unwrap();

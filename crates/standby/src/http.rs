@@ -26,8 +26,8 @@ pub struct Look {
     pub at: MonoTime,
 }
 
-/// The check's result `since` its time: the data's age grows meanwhile, and an old check does not show that PostgreSQL
-/// answers (STANDBY-U4).
+/// The check's result, `since` after it was made: the data has grown older meanwhile, and an old check does not show
+/// that PostgreSQL answers (STANDBY-U4).
 fn aged(view: &StandbyView, since: Duration) -> StandbyView {
     let older = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
     StandbyView {

@@ -124,7 +124,7 @@ pub struct Standby {
 }
 
 impl Standby {
-    /// For these settings; nothing is started.
+    /// A standby with these settings; starts nothing.
     ///
     /// # Errors
     /// The directories cannot be made.

@@ -129,7 +129,7 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     let ended = loop {
         let next = match turns.next(&standby) {
             Ok(next) => next,
-            // Running parts are taken down all the same.
+            // Parts that run are taken down all the same.
             Err(why) => break Err(why),
         };
         tokio::select! {
@@ -142,7 +142,7 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     };
     looking.abort();
     serving.abort();
-    // An interrupted refresh is in one of the two slots.
+    // An interrupted refresh may have left parts in either of the two slots.
     let down = standby.stop().await;
     ended.and(down)
 }

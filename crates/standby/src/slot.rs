@@ -80,7 +80,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// For these settings; starts nothing.
+    /// A slot with these settings; starts nothing.
     pub fn new(standby: &StandbyConfig, which: StandbySlot) -> Self {
         let config = standby.slot(which, false);
         let attach = Attach::new(&config);
@@ -107,7 +107,7 @@ impl Slot {
         self.config.pool.kind == PoolKind::Zfs
     }
 
-    /// Whether its own file system is mounted, or its own pool imported (STANDBY-U5).
+    /// Whether the slot's own file system is mounted, or its own pool is imported (STANDBY-U5).
     async fn there(&self) -> Result<bool, String> {
         if self.of_zfs() {
             let Some(found) = self.imported().await? else { return Ok(false) };
@@ -117,18 +117,18 @@ impl Slot {
         guard::there((self.mounted)(mount)?.as_ref(), mount, &self.config.run_dir, self.attach().dir())
     }
 
-    /// The pool of its name, whoever owns it.
+    /// The imported pool of its name, whoever owns it.
     async fn imported(&self) -> Result<Option<Imported>, String> {
         let Some(name) = self.config.pool.name.as_deref() else { return Ok(None) };
         let found = self.zfs.pools().await?.into_iter().find(|found| found.name == name);
-        // If none is found the copy is ended, so this is asked twice.
+        // The copy is ended if no pool is found, so this is asked twice.
         if found.is_none() && self.zfs.has(name).await? {
             return Err(format!("pool {name}: found it imported, and not in the list of pools: nothing is touched"));
         }
         Ok(found)
     }
 
-    /// Whether that is its own pool, by its devices, or by the guid that it noted (STANDBY-U5).
+    /// Whether this is the slot's own pool: by its devices, or by the guid that the slot noted (STANDBY-U5).
     async fn own(&self, found: &Imported) -> Result<bool, String> {
         Ok(ownership::pool_there(&self.config, self.zfs.zpool(&[]), Some(&found.guid)).await?)
     }
@@ -138,8 +138,8 @@ impl Slot {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether a copy of the ZFS pool of this guid may be imported here (STANDBY-U8). Without a guid it is read from
-    /// the copy.
+    /// Whether a copy of the ZFS pool with this guid may be imported here (STANDBY-U8). If no guid is given it is read
+    /// from the copy.
     ///
     /// # Errors
     /// The reason.
@@ -202,7 +202,7 @@ impl Slot {
         self.private.stop(Stop::Fast).await
     }
 
-    /// A file system on one volume of the copy; returns its mount.
+    /// Mounts the file system on one volume of the copy; returns its mount.
     async fn mount(&self, attach: &Attach) -> Result<Vec<PathBuf>, String> {
         let mount = &self.config.pool.mount;
         pool::import(&self.config, &attach.devices()).await?;
@@ -210,7 +210,7 @@ impl Slot {
         Ok(vec![mount.clone()])
     }
 
-    /// A ZFS pool over all volumes of the copy; returns the mounts of its datasets.
+    /// Imports the ZFS pool on all volumes of the copy; returns the mounts of its datasets.
     async fn import(&self, attach: &Attach) -> Result<Vec<PathBuf>, String> {
         let (pool, volumes) = (&self.config.pool, attach.devices());
         let devices: Vec<&str> = volumes.iter().filter_map(|volume| volume.device.as_deref()).collect();
@@ -237,7 +237,7 @@ impl Slot {
     async fn may_start(&self, mounts: Vec<PathBuf>) -> Result<(), String> {
         let root = self.of_zfs().then(|| self.config.pool.mount.clone());
         let data = self.config.database.data.clone();
-        // This waits for the device, so not on the runtime's own threads.
+        // This waits for the device, so it does not run on the runtime's own threads.
         let looked = tokio::task::spawn_blocking(move || {
             if let Some(root) = root {
                 guard::lead(&root, &mounts, &data)?;
@@ -251,7 +251,7 @@ impl Slot {
         looked.map_err(|error| error.to_string())?
     }
 
-    /// Accessible to PostgreSQL's user only: its socket is there while it recovers.
+    /// Only PostgreSQL's user may enter: the server's socket is there while it recovers.
     async fn make_private_dir(&self) -> Result<(), String> {
         let mut command = system("install");
         command.args(["-d", "-m", "0700"]);
@@ -302,7 +302,7 @@ impl Slot {
     /// Takes all parts of it down (STANDBY-U2).
     ///
     /// # Errors
-    /// The remaining parts; or a foreign mount or pool is there, and nothing was touched (STANDBY-U5).
+    /// The remaining parts; or a foreign mount or pool was found, and nothing was touched (STANDBY-U5).
     pub async fn down(&self) -> Result<(), String> {
         if self.of_zfs() {
             return self.pool_down().await;
@@ -328,14 +328,14 @@ impl Slot {
         Ok(())
     }
 
-    /// The same if a ZFS pool is on the copy (STANDBY-U9): the copy stays as long as its pool does.
+    /// The same with a ZFS pool on the copy (STANDBY-U9): the copy stays as long as its pool.
     async fn pool_down(&self) -> Result<(), String> {
         // An abandoned import runs to its end.
         let _turn = self.zfs.turn().await;
         let (pool, run_dir) = (&self.config.pool, &self.config.run_dir);
         let (name, limit) = (pool.name.as_deref().unwrap_or_default(), Duration::from_secs(pool.export_timeout_s));
-        // Also one that was late, or that a killed process started: its pool may appear the next moment, with the guid
-        // of the original pool.
+        // An import may be late, or a killed process may have started it: its pool may appear the next moment, with the
+        // guid of the original pool.
         if is_locked(run_dir, IMPORT_LOCK).map_err(|error| format!("{}: {error}", run_dir.display()))? {
             return Err(format!("pool {name}: an import of it goes on; its copy stays until that has ended"));
         }
@@ -350,7 +350,7 @@ impl Slot {
             TakeDown::Gone => {}
             TakeDown::Export => {
                 let gone = async {
-                    // First: a process that a suspended pool holds in the kernel does not stop.
+                    // This comes first: a process does not stop while a suspended pool holds it in the kernel.
                     self.zfs.sync(name, limit).await?;
                     self.quiet().await?;
                     self.zfs.export_copy(name, limit).await
@@ -366,7 +366,7 @@ impl Slot {
         self.end_copy().await
     }
 
-    /// If ZFS keeps the pool (STANDBY-U9), ends the rest: PostgreSQL, and the copy, whose scratch files are of no use
+    /// Ends the rest if ZFS keeps the pool (STANDBY-U9): PostgreSQL, and the copy, whose scratch files are of no use
     /// any more.
     async fn lost(&self, why: String) -> Result<(), String> {
         if let Err(left) = self.database.stop(Stop::Kill).await {
@@ -376,9 +376,11 @@ impl Slot {
         Err(why)
     }
 
-    /// Lets go of the file system and ends the copy whoever still uses them: processes that have heard SIGKILL and wait for the device go with it.
+    /// Detaches the file system and ends the copy, whoever still uses them. Processes that got SIGKILL but wait for the
+    /// device end with the copy.
     async fn force_down(&self) -> Result<(), String> {
-        // By number: below a file system that was let go of they cannot be found by where they work. What cannot be looked at keeps nothing from going (STANDBY-U2).
+        // Processes are noted by number: once the file system is detached, they cannot be found by their working
+        // directory. A failed search stops nothing (STANDBY-U2).
         let mut looked = look_for_postgres(&Server::of(&self.config.database));
         let mut servers = Vec::new();
         for pid in looked.found {
@@ -393,7 +395,8 @@ impl Slot {
         let seen = looked.missed.map_or(Ok(()), |error| Err(unlooked(&error)));
         let exported = pool::export(&self.config, true).await;
         let detached = self.attach().detach(true).await;
-        // A process that cannot be looked at may be left, and may be another one of that number: it gets no signal.
+        // A process that cannot be inspected may still run, or its number may belong to another process now: it gets no
+        // signal.
         let left_of = |(pid, since): &(i32, String)| match begun(*pid) {
             Ok(now) => (now.as_ref() == Some(since)).then_some((*pid, true)),
             Err(_) => Some((*pid, false)),
@@ -415,7 +418,7 @@ impl Slot {
     }
 }
 
-/// When a process that is not a zombie began, in the kernel's own unit; `None` of one that has ended.
+/// Start time of a process that is not a zombie, in the kernel's own unit; `None` if it has ended.
 fn begun(pid: i32) -> io::Result<Option<String>> {
     let text = match std::fs::read(format!("/proc/{pid}/stat")) {
         Ok(text) => text,
@@ -427,7 +430,7 @@ fn begun(pid: i32) -> io::Result<Option<String>> {
 }
 
 fn began(stat: &str) -> Option<String> {
-    // The second field is the program's name in brackets and may hold blanks: count from behind it.
+    // The second field is the program's name in brackets and may contain blanks: count the fields after it.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     fields.nth(18).filter(|_| state != "Z").map(str::to_string)
@@ -441,7 +444,7 @@ impl Place for Slot {
     }
 
     async fn quiet(&self) -> Result<(), String> {
-        // Without a mount, a process that works below that path is not ours.
+        // Without a mount, a process that works below that path does not belong to this slot.
         if !self.there().await? || !self.database.runs()? {
             return Ok(());
         }

@@ -17,7 +17,7 @@ impl Drop for Server {
 /// A process that looks like a PostgreSQL in `data`.
 fn server(data: &Path) -> Server {
     std::fs::create_dir_all(data).unwrap();
-    // The name of a process is that of its file.
+    // A process has the name of its file.
     let program = data.join("postgres");
     std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
     let server = Server(Command::new(&program).arg("600").current_dir(data).spawn().unwrap());
@@ -43,10 +43,10 @@ async fn what_another_standby_mounted_there_is_not_touched() {
         let why = done.unwrap_err();
         assert!(why.contains("/dev/sda1") && why.contains("nothing is touched"), "{why}");
     }
-    // Anything may be mounted.
+    // Any mount will do.
     slot.mounted = |_| Err("/proc/self/mountinfo: no".into());
     assert!(slot.down().await.is_err() && slot.quiet().await.is_err());
-    // Nothing is mounted: what works there works on the disk below, and is not ours either.
+    // Nothing is mounted: a process there works on the disk below the mount point, and is not ours either.
     slot.mounted = |_| Ok(None);
     slot.down().await.unwrap();
     assert!(theirs.0.try_wait().unwrap().is_none(), "the other one's PostgreSQL was ended");
@@ -65,7 +65,7 @@ async fn what_does_not_end_in_good_order_is_ended_by_force() {
     assert!(server.0.wait().unwrap().code().is_none(), "by a signal");
 }
 
-/// Stands in for zpool, zfs and zdb; its head tells what it does.
+/// Stands in for zpool, zfs and zdb; its first lines tell what it does.
 const STAND_IN: &str = include_str!("../../agent/src/drivers/zfs/copy.sh");
 
 fn stand_ins(place: &Path) -> Zfs {
@@ -73,14 +73,15 @@ fn stand_ins(place: &Path) -> Zfs {
     std::fs::create_dir_all(&state).unwrap();
     std::fs::write(&text, STAND_IN.replace("@STATE@", state.to_str().unwrap())).unwrap();
     for name in ["zpool", "zfs", "zdb"] {
-        // By another process: a child that another test starts meanwhile would inherit the file open for writing, and it could not be run.
+        // Another process writes the file. If this process did, a child that another test starts meanwhile would
+        // inherit the file open for writing, and it could not be run.
         let mut install = std::process::Command::new("install");
         assert!(install.args(["-m", "0755"]).args([&text, &place.join(name)]).status().unwrap().success());
     }
     Zfs::below(place)
 }
 
-/// A slot of a ZFS pool that the stand-in says is imported, with this health.
+/// A slot of a ZFS pool that the stand-in reports as imported, with this health.
 fn of_pool(place: &Path, health: &str) -> Slot {
     let mut config = StandbyConfig { dir: place.join("lib"), run_dir: place.join("run"), ..StandbyConfig::default() };
     (config.pool.kind, config.pool.mount) = (PoolKind::Zfs, place.join("copies"));
@@ -114,7 +115,7 @@ async fn a_copy_is_not_ended_under_a_pool_that_does_not_go() {
     let dir = tempfile::tempdir().unwrap();
     let slot = of_pool(dir.path(), "ONLINE");
     ownership::note_copy(&slot.config, "12");
-    // As the process that keeps a copy holds it.
+    // The lock is held as by the process that keeps a copy.
     let _copy = holdfast_host::lock::lock(slot.attach().dir(), "attach.lock").unwrap();
     std::fs::write(dir.path().join("state/busy"), "").unwrap();
     let why = slot.down().await.unwrap_err();
@@ -140,7 +141,7 @@ async fn a_copy_is_not_ended_under_an_import_or_a_pool_that_is_not_listed() {
 #[tokio::test]
 async fn a_suspended_pool_is_lost_and_its_copy_gives_its_disk_back() {
     let dir = tempfile::tempdir().unwrap();
-    // Its list does not say so.
+    // The list of pools does not show it.
     let slot = of_pool(dir.path(), "ONLINE");
     ownership::note_copy(&slot.config, "12");
     std::fs::write(dir.path().join("state/suspended"), "").unwrap();
@@ -161,7 +162,7 @@ async fn another_standbys_pool_of_the_same_name_is_not_touched_and_the_real_one_
     let dir = tempfile::tempdir().unwrap();
     let slot = of_pool(dir.path(), "ONLINE");
     let _copy = holdfast_host::lock::lock(slot.attach().dir(), "attach.lock").unwrap();
-    // An own one that was there once had this name too.
+    // An earlier pool of this slot had this name too.
     ownership::note_copy(&slot.config, "9");
     let why = slot.down().await.unwrap_err();
     assert!(why.contains("/dev/loop99") && why.contains("expected devices of the attach"), "{why}");

@@ -30,7 +30,7 @@ pub struct Current {
     pub snapshot: String,
     /// Time of the request for the snapshot, Unix milliseconds by the gateways' clock.
     pub snapshot_unix_ms: u64,
-    /// Begin of service, Unix milliseconds.
+    /// Start of service, Unix milliseconds.
     pub since_unix_ms: u64,
     /// Duration of the refresh, in milliseconds.
     pub took_ms: u64,

@@ -1,6 +1,6 @@
-//! Checks that a store does what sets rely on. Runs before a set is placed there: by the leader of group 0 when a set
-//! is created or its stores change, by a recovery before it restores anything, and by a person with `holdfast store
-//! check` (ADR 0008).
+//! Checks that a store does what sets rely on. It runs before a set is placed there: at the leader of group 0 when a
+//! set is created or its stores change, in a recovery before it restores anything, and when a person runs `holdfast
+//! store check` (ADR 0008).
 //!
 //! ```text
 //!   large     put, as long as a segment ─▶ its end read ───────────────────────────────┐
@@ -8,11 +8,11 @@
 //!   once      put ─▶ something else put there: refused? ─▶ read ───────────────────────┤
 //!   swapped   made ─▶ swapped ─▶ swapped from the version before: refused? ─▶ read ────┴─▶ all listed, and again from the middle on ─▶ all deleted
 //! ```
-//! CHECK-F1  Only what was seen counts against a store: a conditional write that was reported as done, or whose bytes are
-//!     there, although other content had to stay. If an outcome is not known (R12), the check reads what is there and
-//!     tries again. Transient errors are tried again until the time is up.
-//! CHECK-F2  The check deletes what it has written, whatever happens in between, under names that no one else uses. A PUT
-//!     that was given up may arrive after that and stay.
+//! CHECK-F1  Only observed facts count against a store: a conditional write that was reported as done, or whose bytes
+//!     are there, although other content had to stay. If an outcome is unknown (R12), the check reads what is there and
+//!     tries again. Transient errors are retried until the time is up.
+//! CHECK-F2  The check deletes what it has written, whatever happens in between, under names that nobody else uses. A
+//!     PUT that was given up may arrive after that, and its object stays.
 //! CHECK-F3  Everything ends: the check within its limit, the deletion a few seconds later.
 
 use crate::error::{At, Cause, Disorder, Disposition, Op, StoreError};
@@ -26,33 +26,33 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Default limit for one store: 13 requests of 700 ms one after the other, and a segment over a line of some 13 Mbit/s.
+/// Default limit for one store: 13 requests of 700 ms one after the other, and a segment over a link of some 13 Mbit/s.
 pub const CHECK_LIMIT: Duration = Duration::from_secs(20);
 
-/// Limit for the deletion after that.
+/// Limit for the deletion after the check.
 const CLEAN_LIMIT: Duration = Duration::from_secs(3);
 
-/// Between two tries of one step.
+/// Pause between two attempts of one step.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// An impossible result counts after so many in a row (two seconds): a single answer may be damaged on its way.
+/// An impossible result counts after so many in a row (two seconds): a single answer may be damaged in transit.
 const ODD_MAX: u32 = 10;
 
-/// What [`check`] found.
+/// Result of [`check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckReport {
     /// The store.
     pub place: String,
-    /// How long a small write took.
+    /// Duration of a small write.
     pub put: Duration,
-    /// How long a small read took.
+    /// Duration of a small read.
     pub get: Duration,
 }
 
-/// Why a store did not pass.
+/// Reason why a store did not pass.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// It does something else than sets rely on: seen, not guessed (CHECK-F1).
+    /// It does not do what sets rely on: this was observed, not assumed (CHECK-F1).
     #[error("{place} does not do what sets rely on: found {found}, expected {expected}; {next}")]
     Unfit {
         /// [`ObjectStore::place`].
@@ -61,23 +61,23 @@ pub enum CheckError {
         found: &'static str,
         /// What it has to do.
         expected: &'static str,
-        /// Why that matters, and what to do about it.
+        /// Why this matters, and what to do about it.
         next: &'static str,
     },
-    /// It refuses a request, or its behaviour did not become known in time.
+    /// It refuses a request, or its behaviour could not be determined in time.
     #[error("not checked: {0}")]
     Store(#[from] StoreError),
 }
 
 impl CheckError {
-    /// Whether nothing is known about the store: it does not answer, or only badly. If false, the store has shown that
-    /// it is unsuitable.
+    /// Whether nothing is known about the store: it does not answer, or answers badly. If false, the store has shown
+    /// that it is unsuitable.
     pub fn is_undecided(&self) -> bool {
         matches!(self, CheckError::Store(error) if is_open(error))
     }
 }
 
-/// Whether another try may succeed without anyone changing anything.
+/// Whether another attempt may succeed without a change by anyone.
 fn is_open(error: &StoreError) -> bool {
     use Disposition::{Corrupt, NotFound, Retry, Unknown};
     matches!(error.disposition(), Retry | Unknown | NotFound | Corrupt)
@@ -129,13 +129,13 @@ const SORTED: Rule = Rule {
     next: "a recovery could pass over sets without a word: use a store that lists as Amazon S3 does in its general purpose buckets",
 };
 
-/// Of one check. Not below a folder of their own: a directory would keep that.
+/// The names of one check. They have no folder of their own, because a directory store would keep it.
 struct Names {
     prefix: String,
     once: String,
     swapped: String,
     large: String,
-    /// More than that, for the listing. With eight objects, one listing of 40,320 in an order by chance is sorted.
+    /// Further objects, for the listing. With eight objects, a listing in random order is sorted once in 40,320 cases.
     others: [String; 5],
 }
 
@@ -164,7 +164,7 @@ fn large() -> Bytes {
     body.into()
 }
 
-/// Bytes at the end of the large object that are read again.
+/// Bytes at the end of the large object that are read.
 const PART_BYTES: usize = 4096;
 
 /// Pages of one listing: there are eight objects.
@@ -177,7 +177,7 @@ const LIST_PAGES_MAX: usize = 16;
 /// Several stores are checked one by one: together they have another kind of head.
 ///
 /// # Errors
-/// The first thing that does not work, in words for a person.
+/// The first failure, in words for a person.
 pub async fn check(store: &dyn ObjectStore, nonce: u128, limit: Duration) -> Result<CheckReport, CheckError> {
     let names = Names::of(nonce);
     let mut probe = Probe { store, place: Arc::from(store.place()), wrote: false, last: None };
@@ -192,7 +192,7 @@ pub async fn check(store: &dyn ObjectStore, nonce: u128, limit: Duration) -> Res
     match (clean(store, &names).await, outcome) {
         (Ok(()), outcome) => outcome,
         (Err(error), Ok(_)) => Err(error.into()),
-        // What the check met says more.
+        // The error of the check itself is more useful.
         (Err(error), outcome) => {
             tracing::info!(store = store.place(), %error, "a check of this store may have left objects below {:?}: nothing reads them, they can be deleted", names.prefix);
             outcome
@@ -228,9 +228,9 @@ async fn deleted(store: &dyn ObjectStore, key: &str) -> Result<(), StoreError> {
 struct Probe<'a> {
     store: &'a dyn ObjectStore,
     place: Arc<str>,
-    /// Something of it may be there.
+    /// Some of its objects may be there.
     wrote: bool,
-    /// What was met last that may pass.
+    /// The last transient error.
     last: Option<StoreError>,
 }
 
@@ -240,7 +240,7 @@ impl Probe<'_> {
         let body = Bytes::from(format!("holdfast store check {once}"));
         let other = Bytes::from(format!("holdfast store check {once}, another"));
         let late = Bytes::from(format!("holdfast store check {once}, late"));
-        // The small one first: what it meets is not a matter of length.
+        // The small object first: its errors do not depend on the length.
         let put = self.put(once, &body).await?;
         let segment = large();
         self.put_all(names, &segment, &body).await?;
@@ -255,7 +255,7 @@ impl Probe<'_> {
         Ok(CheckReport { place: self.store.place().to_owned(), put, get })
     }
 
-    /// Writes; how long the attempt took that worked.
+    /// Writes; returns the duration of the successful attempt.
     async fn put(&mut self, key: &str, body: &Bytes) -> Result<Duration, CheckError> {
         let store = self.store;
         loop {
@@ -267,8 +267,8 @@ impl Probe<'_> {
         }
     }
 
-    /// Nobody else has our names, so what is there are our bytes, of an attempt whose answer was lost: asked for again,
-    /// they are success.
+    /// Nobody else uses our names, so an object there is ours, from an attempt whose answer was lost: when repeated,
+    /// the attempt succeeds.
     fn ours(&self, key: &str, error: StoreError) -> StoreError {
         if error.disposition() != Disposition::Conflict {
             return error;
@@ -277,7 +277,7 @@ impl Probe<'_> {
         StoreError::Unknown { at: At::new(&self.place, Op::Put, key), attempts: 1, cause }
     }
 
-    /// Writes the object that is as long as a segment, and those that the listing has to sort, all at once.
+    /// Writes the object that is as long as a segment, and those that the listing must sort, all at once.
     async fn put_all(&mut self, names: &Names, segment: &Bytes, body: &Bytes) -> Result<(), CheckError> {
         let small = names.others.iter().map(|key| (key.as_str(), body));
         let mut left: Vec<(&str, &Bytes)> = std::iter::once((names.large.as_str(), segment)).chain(small).collect();
@@ -288,7 +288,7 @@ impl Probe<'_> {
             let failed: Vec<_> =
                 left.into_iter().zip(ended).filter_map(|(one, put)| put.err().map(|error| (one, error))).collect();
             left = failed.iter().map(|(one, _)| *one).collect();
-            // One that is refused is refused, whatever the others met.
+            // If one of them is refused, the check fails, whatever the errors of the others.
             let errors = failed.into_iter().map(|((key, _), error)| self.ours(key, error));
             match errors.min_by_key(is_open) {
                 Some(error) => self.again(error).await?,
@@ -321,7 +321,7 @@ impl Probe<'_> {
         }
     }
 
-    /// Whether a write that must be refused was, by what it ended in; else it is to be tried again.
+    /// Whether a write that must be refused was refused, by its result; otherwise it must be repeated.
     async fn is_refused(
         &mut self,
         key: &str,
@@ -331,7 +331,7 @@ impl Probe<'_> {
     ) -> Result<bool, CheckError> {
         match error.disposition() {
             Disposition::Conflict => return Ok(true),
-            // R12: what is there tells. Where it is not there, the write may still be under way.
+            // R12: the content decides. If it is not there, the write may still be under way.
             Disposition::Unknown if self.there(key).await?.0 == *body => return Err(self.unfit(rule)),
             _ => {}
         }
@@ -339,7 +339,7 @@ impl Probe<'_> {
         Ok(false)
     }
 
-    /// Swaps, and finds out about outcomes that are not known; the version from then on.
+    /// Swaps, and resolves unknown outcomes; returns the version after that.
     async fn swap(&mut self, key: &str, expected: Option<&Version>, body: &Bytes) -> Result<Version, CheckError> {
         let (store, mut odd) = (self.store, 0);
         loop {
@@ -353,7 +353,7 @@ impl Probe<'_> {
                 continue;
             }
             match store.get_object(key).await {
-                // Ours, of an attempt whose answer was lost (R12).
+                // Our own write, from an attempt whose answer was lost (R12).
                 Ok(object) if object.body == *body => return Ok(object.version),
                 Ok(_) | Err(StoreError::NotFound { .. }) if refused => {
                     odd += 1;
@@ -369,7 +369,7 @@ impl Probe<'_> {
         }
     }
 
-    /// Reads what was written last, and not what was refused by `rule`; how long the read took.
+    /// Reads, and expects what was written last, not what `rule` had to refuse; returns the duration of the read.
     async fn must_read(
         &mut self,
         key: &str,
@@ -382,7 +382,7 @@ impl Probe<'_> {
             if found == *expected {
                 return Ok(took);
             }
-            // Refused in words only.
+            // The store refused the write in its answer only.
             if found == *refused {
                 return Err(self.unfit(rule));
             }
@@ -409,7 +409,7 @@ impl Probe<'_> {
         }
     }
 
-    /// From the beginning, and after a marker in the middle: that is what a walk over many pages asks for.
+    /// Lists from the beginning, and after a marker in the middle, as a loop over many pages does.
     async fn must_list(&mut self, names: &Names) -> Result<(), CheckError> {
         let all = names.all();
         let middle = all.len() / 2;
@@ -427,7 +427,7 @@ impl Probe<'_> {
             let error = match self.listed(prefix, after).await {
                 Ok(shown) if expected.iter().all(|key| shown.contains(*key)) => return Ok(()),
                 Ok(_) => {
-                    // R7: a listing may be stale. One that stays so keeps nobody from anything, but is told.
+                    // R7: a listing may be outdated. If it stays so, that does no harm, but it is reported.
                     let cause = Cause::text("the listing lacks what was just written");
                     StoreError::Unavailable { at: At::new(&self.place, Op::List, prefix), attempts: 1, cause }
                 }
@@ -439,7 +439,7 @@ impl Probe<'_> {
         }
     }
 
-    /// What the store lists after the marker, to the end.
+    /// The listing of the store after the marker, to the end.
     async fn listed(&self, prefix: &str, after: Option<&str>) -> Result<BTreeSet<String>, StoreError> {
         let (mut shown, mut after) = (BTreeSet::new(), after.map(str::to_owned));
         for _ in 0..LIST_PAGES_MAX {
@@ -454,7 +454,7 @@ impl Probe<'_> {
         Ok(shown)
     }
 
-    /// What lies there, and how long the read took.
+    /// The content, and the duration of the read.
     async fn there(&mut self, key: &str) -> Result<(Bytes, Duration), CheckError> {
         let store = self.store;
         loop {
@@ -466,8 +466,7 @@ impl Probe<'_> {
         }
     }
 
-    /// Makes a write, and notes whether something of it may be there (CHECK-F2): also where nobody waits for its end any
-    /// more.
+    /// Makes a write, and notes that its object may be there (CHECK-F2), even if nobody waits for its end any more.
     async fn writing<T>(&mut self, request: BoxFuture<'_, Result<T, StoreError>>) -> Result<T, StoreError> {
         let before = std::mem::replace(&mut self.wrote, true);
         let result = request.await;
@@ -479,12 +478,12 @@ impl Probe<'_> {
         result
     }
 
-    /// After something that may pass: waits a little.
+    /// After a transient error: waits a little.
     async fn again(&mut self, error: StoreError) -> Result<(), CheckError> {
         if !is_open(&error) {
             return Err(error.into());
         }
-        // Nobody listens there, and several attempts have shown it: more would only make the caller wait.
+        // Nobody listens there, as several attempts have shown: more attempts would only make the caller wait.
         if !self.wrote && error.kind() == Some(Kind::Unreachable) {
             return Err(error.into());
         }
@@ -498,7 +497,7 @@ impl Probe<'_> {
         CheckError::Unfit { place: self.place.to_string(), found, expected, next }
     }
 
-    /// What is said when the time is up.
+    /// The error when the time is up.
     fn last_word(&mut self, names: &Names, limit: Duration) -> StoreError {
         self.last.take().unwrap_or_else(|| {
             let cause = Cause::of_kind(Kind::NoAnswer, format!("no answer within {} ms", limit.as_millis()));

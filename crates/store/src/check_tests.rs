@@ -2,7 +2,7 @@ use super::*;
 use crate::{Faults, Faulty, Memory, RetryPolicy, Retrying, keys};
 use futures_util::future::join_all;
 
-/// Nothing here takes this long.
+/// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Store = Retrying<Faulty<Memory>>;
@@ -12,14 +12,14 @@ fn store(seed: u64, faults: Faults) -> Store {
     Retrying::new(Faulty::new(Memory::new(), seed, faults), policy)
 }
 
-/// Objects that are there.
+/// Number of the objects that are there.
 fn left(store: &Store) -> usize {
     store.within().within().len()
 }
 
 #[tokio::test]
 async fn a_store_that_does_as_it_should_passes_and_keeps_nothing() {
-    // Each request is counted, as a slow one.
+    // Every request is counted, because each is a slow one.
     let store = store(0, Faults { slow: 1000, ..Faults::default() });
     let report = check(&store, 1, PATIENCE).await.expect("fit");
     assert_eq!(report.place, store.place());
@@ -43,7 +43,7 @@ async fn two_at_once_do_not_disturb_one_another() {
     }
 }
 
-/// What this is for. Also where one request in two fails, and says so or not.
+/// The normal case. Also if every second request fails, with or without an effect.
 #[tokio::test]
 async fn a_store_that_ignores_conditions_is_found_and_keeps_nothing() {
     let lossy = Faults { fail_before: 300, fail_after: 300, ..Faults::default() };
@@ -66,7 +66,7 @@ async fn a_store_that_ignores_conditions_is_found_and_keeps_nothing() {
     join_all(found).await;
 }
 
-/// A proxy before the store: a journal could not be taken in, and it would fill.
+/// A proxy in front of the store refuses segments: the journal could not be uploaded, and would fill.
 #[tokio::test]
 async fn a_store_that_refuses_a_segment_is_found_and_keeps_nothing() {
     let store = store(0, Faults { refuses_above: Some(1 << 20), ..Faults::default() });
@@ -78,7 +78,7 @@ async fn a_store_that_refuses_a_segment_is_found_and_keeps_nothing() {
     assert_eq!(left(&store), 0);
 }
 
-/// A walk over pages would go on for ever, or pass over keys.
+/// A loop over pages would never end, or would skip keys.
 #[tokio::test]
 async fn a_store_that_lists_in_another_order_is_found_and_keeps_nothing() {
     let lossy = Faults { fail_before: 300, fail_after: 300, stale_list: 300, ..Faults::default() };
@@ -96,7 +96,7 @@ async fn a_store_that_lists_in_another_order_is_found_and_keeps_nothing() {
     }
 }
 
-/// CHECK-F1: an answer that is lost proves nothing, and neither does a listing that is late.
+/// CHECK-F1: a lost answer proves nothing, and neither does an outdated listing.
 #[tokio::test]
 async fn a_store_that_loses_answers_passes() {
     let lossy = Faults {

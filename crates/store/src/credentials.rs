@@ -8,20 +8,20 @@
 //!   aws_session_token     = TOKEN          temporary keys only
 //! ```
 //! Other names belong to other tools and are skipped. Any other line makes the whole file unusable, whichever profile
-//! it is in: a file that is half written must not pass for a whole one.
+//! it is in: a half-written file must not pass for a complete one.
 
 use crate::options::{Secret, StoreOptions};
 use crate::url_error::{CredentialsProblem, ID, SECRET, StoreUrlError};
 use std::path::PathBuf;
 
-/// The profile where neither URL nor settings nor environment name one.
+/// The profile if URL, settings and environment name none.
 const DEFAULT_PROFILE: &str = "default";
 
-/// Profiles that a message names, and characters of each name.
+/// Maximum number of profiles in a message, and of characters of each name.
 const NAMES_SHOWN_MAX: usize = 8;
 const NAME_CHARS_SHOWN_MAX: usize = 64;
 
-/// Bounds of what is sent in headers, and of the secret. Above what any service gives out.
+/// Limits for values that are sent in headers, and for the secret. Higher than any service needs.
 const ID_BYTES_MAX: usize = 256;
 const SECRET_BYTES_MAX: usize = 4096;
 const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -31,17 +31,17 @@ const TOKEN: &str = "aws_session_token";
 /// The keys that sign requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
-    /// Names the secret; no secret itself.
+    /// Names the secret; it is not secret itself.
     pub id: String,
     pub secret: Secret,
-    /// Temporary keys have one.
+    /// Only temporary keys have one.
     pub token: Option<Secret>,
 }
 
 /// The keys of one profile.
 ///
 /// # Errors
-/// [`CredentialsProblem`], also where another profile's part is no such text.
+/// [`CredentialsProblem`], also if the part of another profile is malformed.
 pub(crate) fn parse(text: &str, profile: &str) -> Result<Keys, CredentialsProblem> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (mut section, mut there) = (None, false);
@@ -65,7 +65,7 @@ pub(crate) fn parse(text: &str, profile: &str) -> Result<Keys, CredentialsProble
             continue;
         }
         let Some((name, value)) = bare.split_once('=') else {
-            // A value of another tool's that goes on.
+            // The continuation of another tool's value.
             if section.is_some() && line.starts_with([' ', '\t']) {
                 continue;
             }
@@ -77,7 +77,7 @@ pub(crate) fn parse(text: &str, profile: &str) -> Result<Keys, CredentialsProble
         if section != profile {
             continue;
         }
-        // The last one counts, as with other tools.
+        // The last value counts, as in other tools.
         match name.trim() {
             name if name.eq_ignore_ascii_case(ID) => id = without_comment(value),
             name if name.eq_ignore_ascii_case(SECRET) => secret = without_comment(value),
@@ -91,7 +91,7 @@ pub(crate) fn parse(text: &str, profile: &str) -> Result<Keys, CredentialsProble
     checked(profile, id, secret, token)
 }
 
-/// Keys that can be sent: an id or token with a line break or a letter outside ASCII is no header.
+/// Keys that can be sent: an id or token with a line break or a non-ASCII character cannot be a header.
 fn checked(profile: &str, id: &str, secret: &str, token: &str) -> Result<Keys, CredentialsProblem> {
     let visible = |text: &str| text.bytes().all(|b| b.is_ascii_graphic());
     let printable = |text: &str| !text.chars().any(char::is_control);
@@ -114,7 +114,7 @@ fn checked(profile: &str, id: &str, secret: &str, token: &str) -> Result<Keys, C
     Ok(Keys { id: id.to_owned(), secret: Secret::new(secret), token })
 }
 
-/// A value without blanks around it and without the comment behind it, which a blank sets apart.
+/// A value without the blanks around it, and without a comment that follows a blank.
 fn without_comment(value: &str) -> &str {
     let begins = |(at, c): &(usize, char)| {
         matches!(*c, '#' | ';') && value[..*at].chars().next_back().is_some_and(char::is_whitespace)
@@ -157,12 +157,12 @@ impl std::fmt::Display for Names {
     }
 }
 
-/// Where a store's keys come from.
+/// Source of a store's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeySource {
-    /// They stay what they are.
+    /// Fixed keys.
     Given(Keys),
-    /// A profile of a file, which is read anew.
+    /// A profile of a file, which is read again when it changes.
     Profile {
         /// The file.
         path: PathBuf,
@@ -176,7 +176,7 @@ impl StoreOptions {
     /// [filled](StoreOptions::filled_from).
     ///
     /// # Errors
-    /// There is no such place.
+    /// There is no such source.
     pub(crate) fn key_source(&self, profile: Option<&str>) -> Result<KeySource, StoreUrlError> {
         let given = self.access_key_id.is_some() || self.secret_access_key.is_some() || self.session_token.is_some();
         match (&self.credentials_file, profile) {

@@ -41,7 +41,7 @@ fn each_profile_has_its_own_keys() {
     assert_eq!(keys(FILE, "west"), owned("last", "west#not-a-comment", None), "the last one counts");
     let windows = FILE.replace('\n', "\r\n");
     assert_eq!(keys(&format!("\u{feff}{windows}"), "east"), keys(FILE, "east"));
-    // A profile in two places is one, as with other tools.
+    // Two parts of the same profile are merged, as in other tools.
     let divided = format!("{FILE}[east]\naws_access_key_id = newer\n");
     assert_eq!(keys(&divided, "east"), owned("newer", "east-secret", Some("east-token")));
 }
@@ -58,15 +58,15 @@ fn a_missing_profile_is_named_with_those_that_are_there() {
     assert!(problem("[East]\n", "east").contains("[East]"), "names differ by case");
 }
 
-/// Whatever a writer has got to: the rest of the text is missing, or there are zeroes in its place.
+/// Any state of an unfinished write: the rest of the text is missing, or replaced by zeroes.
 #[test]
 fn a_text_that_ends_early_is_never_taken_for_other_keys() {
     let whole = "[east]\naws_access_key_id = id-one\naws_secret_access_key = secret-one\naws_session_token = token\n";
     let there = keys(whole, "east");
     for end in 0..whole.len() {
         let Ok(found) = parse(&whole[..end], "east") else { continue };
-        // Only a value that is cut in its midst cannot be told from a whole one: the store will refuse it, and the file
-        // be read again.
+        // Only a value that is cut in the middle cannot be distinguished from a complete one: the store will refuse it,
+        // and the file will be read again.
         assert_eq!(found.id, there.0, "{end}");
         assert!(end > whole.find("= secret-one").expect("there") + 2, "{end}: {found:?}");
     }
@@ -110,7 +110,7 @@ fn what_is_no_such_text_is_refused_and_never_shown() {
 }
 
 proptest! {
-    /// Hostile bytes give keys that can be sent, or a problem; nothing else.
+    /// Arbitrary bytes give keys that can be sent, or a problem; nothing else.
     #[test]
     fn any_text_is_keys_that_can_be_sent_or_a_problem(
         lines in proptest::collection::vec("(\\[?[a-z ]{0,4}\\]?|aws_(access_key_id|secret_access_key|session_token) ?=.{0,12}|.{0,20})", 0..12)
@@ -147,10 +147,10 @@ fn the_source_is_what_the_url_names_then_the_settings_then_the_environment() {
     let none = StoreOptions::default;
     let set = || StoreOptions { credentials_file: file("/set/file"), ..StoreOptions::default() };
 
-    // As it always was.
+    // As before there were credentials files.
     assert_eq!(filled(none(), &KEYS).key_source(None), Ok(env_keys()));
-    // As with AWS's own tools: keys of the environment before its file, but not before a profile that is asked for by
-    // name.
+    // As in AWS's own tools: keys of the environment have priority over its file, but not over a profile that is
+    // requested by name.
     let both = [KEYS[0], KEYS[1], FILE];
     assert_eq!(filled(none(), &both).key_source(None), Ok(env_keys()));
     assert_eq!(filled(none(), &both).key_source(Some("east")), Ok(profile("/env/file", "east")));
@@ -158,7 +158,7 @@ fn the_source_is_what_the_url_names_then_the_settings_then_the_environment() {
     let named = [FILE, ("AWS_PROFILE", "mine")];
     assert_eq!(filled(none(), &named).key_source(None), Ok(profile("/env/file", "mine")));
     assert_eq!(filled(none(), &named).key_source(Some("east")), Ok(profile("/env/file", "east")));
-    // Settings are stronger than the environment.
+    // Settings have priority over the environment.
     assert_eq!(filled(set(), &both).key_source(None), Ok(profile("/set/file", "default")));
     assert_eq!(filled(set(), &both).key_source(Some("east")), Ok(profile("/set/file", "east")));
 

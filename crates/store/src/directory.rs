@@ -1,4 +1,4 @@
-//! A directory as a store: the embedded default, for one machine or a shared file system.
+//! A directory as a store: the built-in default, for one machine or a shared file system.
 //!
 //! ```text
 //!   DIR/sets/1/seg/<object>   an object, complete and synced from the moment that it has this name
@@ -32,18 +32,18 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Our own corner; no key begins with a dot.
+/// Our own directory; no key begins with a dot.
 const OWN: &str = ".holdfast";
-/// A temporary file that was not touched for this long belongs to no living writer.
+/// A temporary file that was not touched for this long belongs to no running writer.
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Objects of one page of a listing. Each page walks the directory again, so few large pages.
+/// Objects in one page of a listing. Each page reads the directory again, so pages are few and large.
 const LIST_PAGE_OBJECTS: usize = 16 * 1024;
 /// Limit of concurrent file operations in one directory. A file system that hangs (NFS) keeps a thread for each, and
 /// the process has 32 threads for blocking work, reads of the journal among them.
 const AT_ONCE: usize = 8;
 /// The same for all directories together: half of the threads.
 const AT_ONCE_ALL: usize = 16;
-/// How long a request waits for its turn. Shorter than any attempt may last, so that it is known not to have happened.
+/// How long a request waits for its turn. Shorter than any attempt, so that it is known not to have happened.
 const TURN_LIMIT: Duration = Duration::from_secs(2);
 
 static ALL: Semaphore = Semaphore::const_new(AT_ONCE_ALL);
@@ -59,32 +59,33 @@ pub struct Directory {
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
-    /// Resolved, once it was made ready: the process may change its working directory, and the path may be a link.
+    /// The resolved path, after it was prepared: the process may change its working directory, and the path may be a
+    /// link.
     ready: OnceLock<PathBuf>,
     place: Arc<str>,
-    /// Directories whose names this process has seen synced.
+    /// Directories whose names this process has synced.
     synced: Mutex<BTreeSet<PathBuf>>,
     turns: Arc<Semaphore>,
     turn_limit: Duration,
-    /// Nothing is created to open it: for who only looks, at what may be read only.
+    /// Opening creates nothing: for readers, possibly of a read-only directory.
     existing: bool,
 }
 
 impl Directory {
-    /// Opens the directory, creates it when missing, and removes what a crash left half written a day ago or longer.
+    /// Opens the directory, creates it if missing, and removes temporary files that a crash left a day ago or earlier.
     ///
     /// # Errors
-    /// When it cannot be created or written to.
+    /// It cannot be created or written to.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let store = Self::later(path);
         store.shared.make_ready()?;
         Ok(store)
     }
 
-    /// Opens a store that is there, and changes nothing for that.
+    /// Opens an existing store, and changes nothing.
     ///
     /// # Errors
-    /// When there is none.
+    /// There is none.
     pub fn existing(path: &Path) -> Result<Self, StoreError> {
         let store = Self::with(path, true);
         store.shared.make_ready()?;
@@ -118,10 +119,10 @@ impl Directory {
         let shared = self.shared.clone();
         let mut task = JoinSet::new();
         // A task of its own waits for the turn and uses it at once: a semaphore gives its permit to the longest waiter,
-        // polled or not. A caller with several requests that polls another one meanwhile would keep the permit for
-        // ever. While it waits, the task ends with its caller.
+        // whether it is polled or not. A caller that has several requests and polls another one meanwhile would keep
+        // the permit for ever. While the task waits, it ends with its caller.
         task.spawn(async move {
-            // The directory's own turn first: one that hangs must not hold turns that others need.
+            // The directory's own turn first: a directory that hangs must not hold turns that others need.
             let turn = async { (shared.turns.clone().acquire_owned().await, ALL.acquire().await) };
             let turn = tokio::time::timeout(shared.turn_limit, turn).await.ok()?;
             let done = tokio::task::spawn_blocking(move || {
@@ -153,7 +154,7 @@ impl Directory {
     }
 }
 
-/// Nothing has happened yet.
+/// The error of an operation that has not happened.
 fn not_done(at: Box<At>, error: &io::Error) -> StoreError {
     use io::ErrorKind as Kind;
     let cause = Cause::text(error.to_string());
@@ -189,7 +190,7 @@ fn remove_leftovers(root: &Path) -> io::Result<()> {
         if !entry.file_name().to_string_lossy().starts_with("new-") {
             continue;
         }
-        // A clock that was set back makes a file look young, which only keeps it longer.
+        // If the clock was set back, a file looks young, and is only kept longer.
         let modified = entry.metadata().and_then(|meta| meta.modified()).ok();
         let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
         if age.is_some_and(|age| age > TEMPORARY_AGE_MAX) {
@@ -199,12 +200,12 @@ fn remove_leftovers(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A temporary file; gone when dropped.
+/// A temporary file; deleted when dropped.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After a rename there is nothing left to remove; a leftover is removed when it is old.
+        // After a rename there is nothing left to remove; a leftover is removed when it is old enough.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -214,8 +215,8 @@ impl Shared {
         At::new(&self.place, op, key)
     }
 
-    /// Of an operation that has not happened. "Not here" is said of an object only while the store itself is: what lies
-    /// in a file system that was unmounted is not lost.
+    /// The error of an operation that has not happened. "Not here" is reported for an object only while the store
+    /// itself is there: objects in an unmounted file system are not lost.
     fn not_done(&self, at: Box<At>, error: &io::Error) -> StoreError {
         match not_done(at, error) {
             StoreError::NotFound { at } if !self.is_there() => self.gone(at),
@@ -239,7 +240,7 @@ impl Shared {
             return Ok(());
         }
         let at = || self.at(Op::Open, OWN);
-        // "Not here" is said of objects only.
+        // "Not here" is reported for objects only.
         let failed = |error: io::Error| match not_done(at(), &error) {
             StoreError::NotFound { at } => {
                 StoreError::Unavailable { at, attempts: 1, cause: Cause::text(error.to_string()) }
@@ -256,7 +257,7 @@ impl Shared {
             self.ready.get_or_init(|| root);
             return Ok(());
         }
-        // R1, R7: what is in the store is in no journal any more.
+        // R1, R7: data in the store is in no journal any more.
         holdfast_folder::make(&self.path.join(OWN)).map_err(failed)?;
         let root = self.path.canonicalize().map_err(failed)?;
         remove_leftovers(&root).map_err(failed)?;
@@ -272,7 +273,7 @@ impl Shared {
         self.ready.get().unwrap_or(&self.path)
     }
 
-    /// The file of a key that was checked: `keys::check` refuses whatever could lead out of the directory.
+    /// The file of a checked key: `keys::check` refuses every key that could lead out of the directory.
     fn path(&self, key: &str) -> Result<PathBuf, StoreError> {
         keys::check(key)?;
         Ok(self.root().join(key))
@@ -287,7 +288,7 @@ impl Shared {
         Ok(temporary)
     }
 
-    /// Makes sure that the directory of `path` exists, and that a power cut cannot take it away again.
+    /// Makes sure that the directory of `path` exists, and that it survives a power cut.
     fn make_parents(&self, path: &Path) -> io::Result<()> {
         let Some(parent) = path.parent() else { return Ok(()) };
         if self.synced.locked().contains(parent) {
@@ -305,7 +306,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives the temporary file its name by `name`, once more if somebody removed the directory meanwhile.
+    /// Gives the temporary file its name with `name`; repeats it once if somebody removed the directory meanwhile.
     fn give_name(&self, path: &Path, name: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
         self.make_parents(path)?;
         match name(path) {
@@ -335,7 +336,7 @@ impl Shared {
                     let (found_bytes, expected_bytes) = (found.len() as u64, body.len() as u64);
                     return Err(StoreError::Exists { at: at(), found_bytes, expected_bytes });
                 }
-                // Ours. Its writer had synced the file, but perhaps not yet the directory.
+                // It is our own object. Its writer had synced the file, but perhaps not the directory yet.
             }
             Err(error) => return Err(self.not_done(at(), &error)),
         }
@@ -410,14 +411,14 @@ impl Shared {
         };
         let version = Version::of(body);
         if found.as_ref() == Some(&version) {
-            // Ours, from a call whose answer was lost.
+            // Our own, from a call whose answer was lost.
             return self.sync_parent(at(), &path).map(|()| version);
         }
         if found.as_ref() != expected {
             return Err(StoreError::Changed { at: at(), found, expected: expected.cloned() });
         }
         if expected.is_none() {
-            // Not by renaming: a put_new, which takes no lock, may come between.
+            // Not with a rename: a put_new, which takes no lock, may come between.
             return match self.put_new(Op::Swap, key, body) {
                 Err(StoreError::Exists { at, .. }) => {
                     let found = match self.read(Op::Swap, key) {
@@ -454,7 +455,7 @@ impl Shared {
     /// Offers every object below `dir` (a key without its last part, or empty) to `first`.
     fn walk(&self, dir: &str, first: &mut First<'_>) -> io::Result<()> {
         let entries = match fs::read_dir(self.root().join(dir)) {
-            // Never written to, or removed while we look: it holds no object.
+            // It was never written to, or was removed meanwhile: it holds no object.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(());
             }
@@ -486,7 +487,7 @@ impl Shared {
     }
 }
 
-/// The first objects in key order of those that are asked for: directories are read in no order.
+/// The first of the requested objects in key order: directories are read in no order.
 struct First<'a> {
     prefix: &'a str,
     after: Option<&'a str>,
@@ -527,7 +528,7 @@ impl ObjectStore for Directory {
     }
 
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Bytes, StoreError>> {
-        // Without the hash that the version costs.
+        // Without the hash that the version needs.
         let owned = key.to_owned();
         Box::pin(self.run(Op::Get, key, move |shared| shared.read(Op::Get, &owned)))
     }

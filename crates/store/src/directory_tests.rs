@@ -42,7 +42,7 @@ async fn nothing_temporary_is_left_or_listed() {
     assert_eq!(keys, ["k", "s"]);
 }
 
-/// A read that fails proves nothing: "changed, and nothing is there" would be a conclusion.
+/// A failed read proves nothing: the result "changed, and nothing is there" would be a conclusion.
 #[tokio::test]
 async fn a_swap_of_what_cannot_be_read_concludes_nothing() {
     let (dir, store) = opened();
@@ -146,7 +146,7 @@ fn io_errors_mean_what_the_table_says() {
 async fn pages_of_a_large_directory_join_up() {
     let (dir, store) = opened();
     store.put_new("p/first", body("")).await.expect("put");
-    // Behind the store's back, for speed.
+    // Directly in the file system, for speed.
     let many = LIST_PAGE_OBJECTS + 100;
     for number in 0..many {
         File::create(dir.path().join(format!("p/n{number:06}"))).expect("create");
@@ -158,7 +158,7 @@ async fn pages_of_a_large_directory_join_up() {
     assert_eq!(second.objects.last().map(|object| object.key.clone()), Some(format!("p/n{:06}", many - 1)));
 }
 
-/// Tests that take turns of the whole process do so one after the other.
+/// Tests that use the turns of the whole process run one after the other.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn a_directory_that_hangs_keeps_its_own_turns_and_no_other_threads() {
     }
     let error = store.put_new("k", body("x")).await.expect_err("no turn is free");
     assert_eq!((error.disposition(), error.kind()), (Disposition::Retry, Some(Trouble::NoAnswer)), "{error}");
-    // Who gave up waiting for the answer has not freed the thread.
+    // A caller that gave up waiting for the answer has not freed the thread.
     hanging.pop().expect("one").abort();
     assert_eq!(store.get("k").await.expect_err("still none").disposition(), Disposition::Retry);
     other.put_new("k", body("y")).await.expect("another directory has turns of its own");
@@ -200,8 +200,7 @@ async fn a_directory_that_hangs_keeps_its_own_turns_and_no_other_threads() {
     store.put_new("k", body("x")).await.expect("and now it works");
 }
 
-/// Who has several requests under way looks at one of them at a time: a turn that falls to another one must not be lost
-/// meanwhile.
+/// A caller with several requests polls one of them at a time: a turn that another one gets must not be lost meanwhile.
 #[tokio::test]
 async fn requests_that_nobody_looks_at_keep_no_turns() {
     let _alone = ONE_AT_A_TIME.lock().await;
@@ -236,7 +235,7 @@ async fn requests_that_nobody_looks_at_keep_no_turns() {
     drop(waiting);
 }
 
-/// As a file system that is away: a pipe that nobody reads keeps whoever opens it for writing.
+/// Behaves like a file system that does not respond: a pipe without a reader blocks whoever opens it for writing.
 #[tokio::test]
 async fn a_directory_that_hangs_when_it_is_opened_holds_up_nobody_else() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -253,16 +252,16 @@ async fn a_directory_that_hangs_when_it_is_opened_holds_up_nobody_else() {
         Ok(Ok(Ok(store))) => Some(store.get("k").await),
         _ => None,
     };
-    // Lets go what hangs, so that a test that fails ends.
+    // Releases the blocked requests, so that a failing test ends.
     let _reader = File::options().read(true).write(true).open(&pipe).expect("pipe");
     let error = read.expect("opened at once").expect_err("it does not answer");
     assert_ne!(error.disposition(), Disposition::NotFound, "{error}");
     let Ok(Ok(Ok(store))) = opened else { unreachable!("looked at above") };
-    // What hung has ended, and the directory is made ready: the pipe is as good as a file here.
+    // The blocked requests have ended, and the directory is prepared: the pipe is as good as a file here.
     let turns = TURNS.lock().expect("lock").get(dir.path()).expect("known").clone();
     let ended = tokio::time::timeout(Duration::from_secs(60), turns.acquire_many(AT_ONCE as u32)).await;
     drop(ended.expect("the operations end").expect("open"));
-    // That it answers again is asked here, not how soon: on a busy machine a second can go by without a thread for it.
+    // This checks that it answers again, not how soon: on a busy machine a second can pass before it gets a thread.
     let answers = async {
         loop {
             match store.get("k").await.expect_err("no such object").disposition() {

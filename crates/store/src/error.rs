@@ -1,4 +1,4 @@
-//! What a failed request means, and what to do about it.
+//! The meaning of a failed request, and what to do about it.
 
 use crate::keys::KeyError;
 use crate::kind::Kind;
@@ -7,29 +7,29 @@ use crate::version::Version;
 use std::fmt;
 use std::sync::Arc;
 
-/// Largest object in bytes that a store reads or writes: four segments' worth. A store is not trusted to keep an
-/// answer small, and an object is held in memory as a whole.
+/// Largest object in bytes that a store reads or writes: the size of four segments. An object is held in memory as a
+/// whole, and a store is not trusted to keep an answer small.
 pub const OBJECT_BYTES_MAX: usize = 4 * holdfast_types::limits::SEGMENT_BYTES_TARGET;
 
-/// The one question that callers ask of an error.
+/// What the caller should do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// It did not happen; asking again later may help. The store is down, slow, full or throttling (R8: keep serving).
+    /// It did not happen; a later attempt may succeed. The store is down, slow, full or throttling (R8: keep serving).
     Retry,
     /// No such object *here*.
     NotFound,
-    /// It did not happen: another content or version is there.
+    /// It did not happen: there is another content or version.
     Conflict,
-    /// It may have happened (R12): ask again with the same bytes, or read the object.
+    /// It may have happened (R12): repeat it with the same bytes, or read the object.
     Unknown,
-    /// It did not happen and will not before a person changes something: rights, keys, clock, bucket, the request
-    /// itself.
+    /// It did not happen, and will not happen before a person changes something: rights, keys, clock, bucket, the
+    /// request itself.
     Denied,
-    /// The object is there and cannot be what was written (R9): look elsewhere.
+    /// The object is there, but it is not what was written (R9): try another copy.
     Corrupt,
 }
 
-/// Which request.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// `put_new`
@@ -65,18 +65,18 @@ impl Op {
         }
     }
 
-    /// Whether a lost answer leaves open what happened.
+    /// Whether a lost answer means an unknown outcome.
     pub fn writes(self) -> bool {
         matches!(self, Op::Put | Op::Swap | Op::Delete)
     }
 }
 
-/// Which request, of which key, at which store.
+/// A request: its kind, key and store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct At {
     /// [`crate::ObjectStore::place`].
     pub store: Arc<str>,
-    /// What was asked.
+    /// The kind of request.
     pub op: Op,
     /// The key, or the prefix of a listing.
     pub key: String,
@@ -94,16 +94,16 @@ impl fmt::Display for At {
     }
 }
 
-/// The answer, as far as it is known. Text, so that an error can be shared by all waiters.
+/// The answer, if there was one. It is text, so that all waiters can share the error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
     /// HTTP status.
     pub status: Option<u16>,
     /// The store's code, such as `SlowDown`.
     pub code: Option<String>,
-    /// In words.
+    /// The message.
     pub message: String,
-    /// Kind of trouble, if there was no answer that says it.
+    /// Kind of trouble, if no answer tells it.
     pub(crate) kind: Option<Kind>,
 }
 
@@ -133,10 +133,10 @@ fn shown(version: Option<&Version>) -> String {
     version.map_or_else(|| "no object".to_owned(), |v| format!("version {v}"))
 }
 
-/// How a listing is not in the order that it must have.
+/// How the order of a listing is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disorder {
-    /// It begins again with keys that were to be passed over.
+    /// It begins again with keys that should be skipped.
     IgnoresMarker,
     /// Its keys do not ascend.
     Unsorted,
@@ -164,83 +164,84 @@ fn region_hint(region: Option<&str>) -> String {
     }
 }
 
-/// A request to a store failed. Small, with its parts boxed: it is returned far more often as a type than as a value.
+/// A request to a store failed. The type is small, with its parts boxed, because it is far more often part of a
+/// signature than an actual value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// There is no such object here.
     #[error("{at}: found no object")]
     NotFound {
-        /// Which request.
+        /// The request.
         at: Box<At>,
     },
-    /// `put_new` met an object with another content.
+    /// `put_new` found an object with another content.
     #[error("{at}: found another object of {found_bytes} bytes, expected none or our own {expected_bytes} bytes")]
     Exists {
-        /// Which request.
+        /// The request.
         at: Box<At>,
-        /// Length of the object that is there.
+        /// Length of the existing object.
         found_bytes: u64,
-        /// Length of ours.
+        /// Length of our object.
         expected_bytes: u64,
     },
-    /// `swap` met another version.
+    /// `swap` found another version.
     #[error("{at}: found {}, expected {}; read it again before the next swap", shown(.found.as_ref()), shown(.expected.as_ref()))]
     Changed {
-        /// Which request.
+        /// The request.
         at: Box<At>,
-        /// What is there.
+        /// The version that is there.
         found: Option<Version>,
-        /// What the caller expected.
+        /// The version that the caller expected.
         expected: Option<Version>,
     },
     /// A write may or may not have happened.
     #[error("{at}: outcome unknown after {attempts} attempts ({cause}); ask again with the same bytes, or read it")]
     Unknown {
-        /// Which request.
+        /// The request.
         at: Box<At>,
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
-        /// Why the outcome is not known.
+        /// Why the outcome is unknown.
         cause: Box<Cause>,
     },
-    /// The store did not do it, for a reason that may pass.
+    /// The store did not do it, for a transient reason.
     #[error("{at}: not done after {attempts} attempts ({cause}); try again later")]
     Unavailable {
-        /// Which request.
+        /// The request.
         at: Box<At>,
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
         /// The last reason.
         cause: Box<Cause>,
     },
-    /// The store refuses.
+    /// The store refuses the request.
     #[error("{at}: refused ({cause}); {hint}")]
     Denied {
-        /// Which request.
+        /// The request.
         at: Box<At>,
-        /// What the store said.
+        /// The store's answer.
         cause: Box<Cause>,
-        /// What a person should look at.
+        /// What a person should check.
         hint: &'static str,
     },
     /// The bucket is in another region than the one that requests are signed for.
     #[error("{at}: refused ({cause}); {}", region_hint(.region.as_deref()))]
     WrongRegion {
-        /// Which request.
+        /// The request.
         at: Box<At>,
-        /// What the store said.
+        /// The store's answer.
         cause: Box<Cause>,
         /// The bucket's region, if the store named it.
         region: Option<String>,
     },
-    /// The bucket is not there.
+    /// The bucket does not exist.
     #[error("{at}: found no bucket {bucket:?} ({cause}); create it, or correct the store's URL or endpoint")]
     BucketMissing {
-        /// Which request.
+        /// The request.
         at: Box<At>,
-        /// The name asked for.
+        /// The requested name.
         bucket: String,
-        /// What the store said.
+        /// The store's answer.
         cause: Box<Cause>,
     },
     /// The store's clock and ours differ by more than signatures allow.
@@ -248,48 +249,47 @@ pub enum StoreError {
         "{at}: refused because clocks differ: the store's clock shows {found}, ours {expected}; set this host's clock (NTP)"
     )]
     ClockSkew {
-        /// Which request.
+        /// The request.
         at: Box<At>,
         /// The store's time, as it wrote it.
         found: String,
         /// Ours.
         expected: String,
     },
-    /// The object's length is not what it was written with.
+    /// The object does not have the length that it was written with.
     #[error("{at}: found {found_bytes} bytes, expected {expected_bytes}; the object is damaged, read another copy")]
     Length {
-        /// Which request.
+        /// The request.
         at: Box<At>,
-        /// Length of what is there.
+        /// The length found.
         found_bytes: u64,
-        /// What the caller relies on.
+        /// The length that the caller relies on.
         expected_bytes: u64,
     },
-    /// A listing is not in the order that it must have: nothing may be concluded from it, above all not that an object
-    /// is not there.
+    /// A listing is in the wrong order: nothing may be concluded from it, in particular not that an object is missing.
     #[error(
         "{at}: found a listing that cannot be used: {of} (it has {found:?} after {before:?}), expected keys in ascending byte order, all after the marker; \
          use a store that lists as Amazon S3 does in its general purpose buckets"
     )]
     Listing {
-        /// Which request.
+        /// The request.
         at: Box<At>,
         /// What is wrong.
         of: Disorder,
-        /// The key that stands in the wrong place.
+        /// The key in the wrong place.
         found: String,
-        /// The key or marker that it has to come after.
+        /// The key or marker after which it must come.
         before: String,
     },
     /// More than [`crate::OBJECT_BYTES_MAX`].
     #[error("{at}: found {found_bytes} bytes, expected at most {}; not an object of ours", OBJECT_BYTES_MAX)]
     TooLarge {
-        /// Which request.
+        /// The request.
         at: Box<At>,
         /// Length of the object.
         found_bytes: u64,
     },
-    /// The key is not one.
+    /// The key is invalid.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The store's URL or options cannot be used.
@@ -327,15 +327,15 @@ impl StoreError {
         }
     }
 
-    /// Whether the store refuses this one object and may give others: it lies in a storage class that is not read from,
-    /// or rights or the key of its encryption are missing.
+    /// Whether the store refuses only this object and may deliver others: it is in a storage class that cannot be read, or
+    /// rights or its encryption key are missing.
     pub fn is_of_object(&self) -> bool {
         let StoreError::Denied { at, cause, .. } = self else { return false };
         let of_object = |code: &str| matches!(code, "InvalidObjectState" | "AccessDenied") || code.starts_with("KMS.");
         matches!(at.op, Op::Get | Op::Range) && cause.code.as_deref().is_some_and(of_object)
     }
 
-    /// The cause, where the store gave one.
+    /// The cause, if the store gave one.
     pub(crate) fn cause(&self) -> Box<Cause> {
         match self {
             StoreError::Unknown { cause, .. }

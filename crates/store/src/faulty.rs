@@ -1,7 +1,7 @@
-//! A store that fails on purpose, the same way for the same seed and order of calls.
+//! A store that fails on purpose. The same seed and order of calls cause the same faults.
 //!
-//! Under [`crate::Retrying`] it shows that retries and the resolution of unknown outcomes work; above it, with
-//! [`Faults::flip_bit`], that readers find damage (R9).
+//! Below [`crate::Retrying`] it shows that retries and the resolution of unknown outcomes work; above it, with
+//! [`Faults::flip_bit`], that readers detect damage (R9).
 
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Version};
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Faults, each in thousandths of the requests that it can happen to.
+/// Faults, each in thousandths of the requests that can have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Refused before anything happened (503).
@@ -23,45 +23,46 @@ pub struct Faults {
     pub slow: u16,
     /// See `slow`.
     pub slow_by: Duration,
-    /// The body of a read ends early, and the reader is told so.
+    /// The body of a read ends early, and the reader can see that.
     pub truncate: u16,
-    /// An object that is there is not found, once per key.
+    /// An existing object is not found, once per key.
     pub missing_once: u16,
-    /// The same of a HEAD, whose answer has no words: anybody between may have made it.
+    /// The same for a HEAD, whose answer has no body: it may come from any proxy on the way.
     pub head_missing_once: u16,
-    /// A listing shows what was there some writes ago: new objects are missing, deleted ones still shown.
+    /// A listing shows the state of some writes ago: new objects are missing, deleted ones still shown.
     pub stale_list: u16,
-    /// A read answers with one bit flipped and says nothing: no store may do that, and readers must notice (R9).
+    /// A read returns data with one bit flipped and reports success: no store may do that, and readers must notice
+    /// (R9).
     pub flip_bit: u16,
-    /// A write is done, and answered as if somebody else's content were there (412): it is our own.
+    /// A write is done, and answered as if another writer's content were there (412): it is our own.
     pub own_conflict: u16,
-    /// Refused before anything happened, until a person acts (403, credentials ran out).
+    /// Refused before anything happened, until a person acts (403, expired credentials).
     pub deny: u16,
-    /// A write is refused before anything happened: no room (507).
+    /// A write is refused before anything happened: no space (507).
     pub full: u16,
     /// Nothing answers at all.
     pub down: bool,
     /// Ignores If-None-Match: replaces the object and reports success. No store of a set may do that, and
     /// [`crate::check()`] must notice.
     pub ignores_if_none_match: bool,
-    /// The same of If-Match.
+    /// The same for If-Match.
     pub ignores_if_match: bool,
     /// A listing ignores its marker and begins at the first object each time. No store of a set may do that either.
     pub ignores_start_after: bool,
     /// The keys of a listing's page come in another order. No store of a set may do that either.
     pub unsorted_list: bool,
-    /// Reads of this one key are refused: it lies in a storage class that is not read from (403 InvalidObjectState).
+    /// Reads of this one key are refused: it is in a storage class that cannot be read (403 InvalidObjectState).
     pub archived: Option<String>,
-    /// A PUT of more bytes is refused, as by a proxy (413).
+    /// A PUT with more bytes is refused, as by a proxy (413).
     pub refuses_above: Option<usize>,
-    /// No fault: the first page of a listing is empty, and says that there is more.
+    /// Not a fault: the first page of a listing is empty, and says that there is more.
     pub empty_first_page: bool,
-    /// No fault: each request yields once before anything happens, so that requests made by one task at the same time
+    /// Not a fault: each request yields once before anything happens, so that requests of one task at the same time
     /// really run concurrently.
     pub gives_way: bool,
 }
 
-/// How often each fault was played.
+/// How often each fault occurred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// [`Faults::fail_before`] and [`Faults::down`]
@@ -98,7 +99,7 @@ struct State {
     counts: FaultCounts,
     dice: u64,
     missed: BTreeSet<String>,
-    /// What stale listings show: the objects as of some earlier write.
+    /// The content of outdated listings: the objects as of some earlier write.
     old: BTreeMap<String, u64>,
     new: BTreeMap<String, u64>,
 }
@@ -117,13 +118,13 @@ impl State {
         self.draw() % 1000 < u64::from(thousandths)
     }
 
-    /// Whether a conditional write is done whatever is there; `expected` as [`ObjectStore::swap`] has it.
+    /// Whether a conditional write is done whatever is there; `expected` as in [`ObjectStore::swap`].
     fn ignores(&self, expected: Option<&Version>) -> bool {
         if expected.is_some() { self.faults.ignores_if_match } else { self.faults.ignores_if_none_match }
     }
 }
 
-/// What is to happen to one request, drawn before it starts.
+/// The faults of one request, drawn before it starts.
 struct Plan {
     gives_way: bool,
     slow_by: Option<Duration>,
@@ -135,7 +136,7 @@ struct Plan {
 }
 
 impl<S: ObjectStore> Faulty<S> {
-    /// Wraps `within`. Equal seeds, faults and calls fail equally.
+    /// Wraps `within`. Equal seeds, faults and calls fail in the same way.
     pub fn new(within: S, seed: u64, faults: Faults) -> Self {
         let place = Arc::from(format!("faulty {}", within.place()));
         let (old, new) = Default::default();
@@ -143,17 +144,17 @@ impl<S: ObjectStore> Faulty<S> {
         Self { within, place, state: Mutex::new(state) }
     }
 
-    /// The store within.
+    /// The wrapped store.
     pub fn within(&self) -> &S {
         &self.within
     }
 
-    /// Changes what goes wrong from now on.
+    /// Changes the faults from now on.
     pub fn set(&self, faults: Faults) {
         self.state.locked().faults = faults;
     }
 
-    /// How often each fault was played.
+    /// How often each fault occurred.
     pub fn counts(&self) -> FaultCounts {
         self.state.locked().counts.clone()
     }
@@ -161,7 +162,7 @@ impl<S: ObjectStore> Faulty<S> {
     fn plan(&self, op: Op) -> Plan {
         let mut state = self.state.locked();
         let faults = state.faults.clone();
-        // Always the same number of draws, so that one fault's rate does not shift another's moments.
+        // Always the same number of draws, so that the rate of one fault does not shift the times of another.
         let slow = state.hit(faults.slow);
         let before = state.hit(faults.fail_before) || faults.down;
         let puts = matches!(op, Op::Put | Op::Swap);
@@ -217,7 +218,7 @@ impl<S: ObjectStore> Faulty<S> {
             return Err(StoreError::Unavailable { at: At::new(&self.place, op, key), attempts: 1, cause });
         }
         let result = request.await;
-        // What is refused without asking the store has no answer that could be lost.
+        // A request that is refused without asking the store has no answer that could be lost.
         let asked = !matches!(&result, Err(error) if error.disposition() == Disposition::Denied);
         if plan.after && asked {
             return Err(self.failed(op, key, op.writes(), "played: the answer was lost"));
@@ -262,7 +263,7 @@ impl<S: ObjectStore> Faulty<S> {
         Ok(body)
     }
 
-    /// Whether this is the one time that the key is not found.
+    /// Whether this is the one time when the key is not found.
     fn misses(&self, op: Op, key: &str) -> bool {
         let mut state = self.state.locked();
         let rate = match op {
@@ -276,7 +277,7 @@ impl<S: ObjectStore> Faulty<S> {
         missed
     }
 
-    /// Keeps what stale listings show a step or more behind.
+    /// Keeps the state of outdated listings one or more steps behind.
     fn note(&self, key: &str, bytes: Option<u64>) {
         let mut state = self.state.locked();
         if state.hit(300) {

@@ -1,6 +1,6 @@
-//! Health of a store over time, for people: what is wrong, since when, and whether someone must act.
+//! Health of a store over time, for people: the trouble, since when, and whether someone must act.
 //!
-//! Told about every attempt, not every call: a call may go on for minutes before it gives up. The caller passes the
+//! It records every attempt, not every call: a call may continue for minutes before it gives up. The caller passes the
 //! time.
 //!
 //! ```text
@@ -19,16 +19,16 @@ use std::sync::Mutex;
 /// A missing or damaged object that was not met again for this long is no longer shown.
 pub const OBJECT_TROUBLE_MS: u64 = 600_000;
 
-/// Trouble that needs a person is shown first if it was met at most this long before the newest trouble. If it is
-/// older, its request waits for another one, and the newer trouble says more.
+/// Trouble that needs a person is shown first if it occurred at most this long before the newest trouble. If it is
+/// older, its request has not been repeated, and the newer trouble is more informative.
 pub const LEADS_MS: u64 = 30_000;
 
 /// Characters of an error's text that are kept.
 const TEXT_CHARS_MAX: usize = 600;
 
 impl StoreError {
-    /// The kind of trouble; `None` if the store worked as it must: nothing there, something else there, or not asked at
-    /// all.
+    /// The kind of trouble; `None` if the store worked correctly: the object was absent, another object was there, or
+    /// the store was not asked at all.
     pub fn kind(&self) -> Option<Kind> {
         match self {
             StoreError::NotFound { .. }
@@ -78,25 +78,25 @@ fn of_cause(cause: &Cause, otherwise: Kind) -> Kind {
 /// Trouble, while it lasts or after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// As the last failure said.
+    /// Kind of the last failure.
     pub kind: Kind,
-    /// The last failure, in words, with what to do.
+    /// The last failure as text, with advice.
     pub error: String,
     /// The first failure in a row: wall clock in Unix milliseconds.
     pub since_unix_ms: u64,
-    /// The last one.
+    /// Time of the last failure.
     pub last_unix_ms: u64,
-    /// How many in a row.
+    /// Number of failures in a row.
     pub failures: u64,
 }
 
 /// Present and last trouble of a store, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Present trouble. If there are several: one that needs a person and was met within [`LEADS_MS`] of the newest,
-    /// else the newest.
+    /// Present trouble. If there are several: one that needs a person and occurred within [`LEADS_MS`] of the newest,
+    /// otherwise the newest.
     pub now: Option<Trouble>,
-    /// The last trouble that is over, and when it ended.
+    /// The last trouble that has ended, and the time of its end.
     pub last: Option<(Trouble, u64)>,
 }
 
@@ -116,7 +116,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Health of the store of set `label`.
+    /// Health of the store of the set `label`.
     pub fn new(label: impl Into<String>) -> Self {
         Self { label: label.into(), state: Mutex::default() }
     }
@@ -126,7 +126,7 @@ impl Health {
         &self.label
     }
 
-    /// One attempt of `op` ended; `failure` is `None` if the store worked as it must.
+    /// One attempt of `op` ended; `failure` is `None` if the store worked correctly.
     pub fn attempt(&self, now_unix_ms: u64, op: Op, failure: Option<&StoreError>) {
         match failure.and_then(|error| Some((error, error.kind()?))) {
             Some((error, kind)) => self.failed(now_unix_ms, op, kind, error),
@@ -171,7 +171,7 @@ impl Health {
         });
     }
 
-    /// Notes an object that is missing although it must be there (`Missing`), or that is not what was written
+    /// Notes an object that is missing although it must be there (`Missing`), or that differs from what was written
     /// (`Damaged`).
     pub fn object(&self, now_unix_ms: u64, key: &str, kind: Kind, error: &dyn std::fmt::Display) {
         metrics::counter!("holdfast_store_errors_total", "set" => self.label.clone(), "kind" => kind.name())
@@ -184,7 +184,7 @@ impl Health {
             Some((key.to_owned(), Trouble { kind, error, since_unix_ms, last_unix_ms: now_unix_ms, failures }));
     }
 
-    /// Notes why the credentials file cannot be used, or that it can. Called after each look at the file.
+    /// Notes why the credentials file cannot be used, or that it can. Called after each check of the file.
     pub(crate) fn credentials_file(&self, now_unix_ms: u64, why: Option<&str>) {
         let mut state = self.state.locked();
         let State { keys, last, .. } = &mut *state;
@@ -210,8 +210,8 @@ impl Health {
         }
         let others = || state.object.as_ref().map(|(_, trouble)| trouble).into_iter().chain(&state.keys);
         let all = || state.requests.values().map(|(_, trouble)| trouble).chain(others());
-        // Recent trouble says more than that of a request that was not tried again: a refused swap is repeated only
-        // after a read of the head, and that read may be throttled for hours.
+        // Recent trouble is more informative than trouble of a request that was not repeated: a refused swap is
+        // repeated only after a read of the head, and that read may be throttled for hours.
         let newest = all().map(|trouble| trouble.last_unix_ms).max().unwrap_or(0);
         let leads = |t: &Trouble| t.kind.needs_operator() && newest.saturating_sub(t.last_unix_ms) <= LEADS_MS;
         let object = |t: &Trouble| matches!(t.kind, Kind::Missing | Kind::Damaged);

@@ -1,4 +1,4 @@
-//! All object keys, in one place. The texts are pinned by a test: a key once written is looked for for ever.
+//! All object keys, in one place. A test fixes the texts: existing objects must always be found under their keys.
 //!
 //! ```text
 //!   sets/<set>/seg/<object>     segment: sealed extents
@@ -17,10 +17,10 @@
 use holdfast_types::{GroupId, ObjectId, SetId};
 use sha2::{Digest, Sha256};
 
-/// Longest key in bytes, without the store's prefix. S3 allows 1024 with it.
+/// Longest key in bytes, without the store's prefix. S3 allows 1024 including the prefix.
 pub const KEY_BYTES_MAX: usize = 512;
 
-/// A key is not of the form that every store can hold.
+/// A key does not have a form that every store can hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "object key: found {found:?}, expected at most {KEY_BYTES_MAX} bytes of a-z A-Z 0-9 . _ - in parts between single \
@@ -31,10 +31,11 @@ pub struct KeyError {
     pub found: String,
 }
 
-/// Checks a key. Parts that begin with a dot are refused: `..` would leave a directory store, the others are its own.
+/// Checks a key. Parts that begin with a dot are refused: `..` would leave a directory store, and the others belong to
+/// the store.
 ///
 /// # Errors
-/// When the key is not of the form that [`KeyError`] describes.
+/// The key does not have the form that [`KeyError`] describes.
 pub fn check(key: &str) -> Result<(), KeyError> {
     let part = |part: &str| !part.is_empty() && !part.starts_with('.') && part.bytes().all(allowed);
     let good = key.len() <= KEY_BYTES_MAX && key.split('/').all(part);
@@ -44,9 +45,9 @@ pub fn check(key: &str) -> Result<(), KeyError> {
 /// Checks the prefix of a listing: empty, a key, or the beginning of one.
 ///
 /// # Errors
-/// When no key can begin with it.
+/// No key can begin with it.
 pub fn check_prefix(prefix: &str) -> Result<(), KeyError> {
-    // Any beginning of a key becomes a key by appending a letter.
+    // Any beginning of a key becomes a valid key when a letter is appended.
     if prefix.is_empty() || (prefix.len() < KEY_BYTES_MAX && check(&format!("{prefix}x")).is_ok()) {
         return Ok(());
     }
@@ -57,7 +58,7 @@ fn allowed(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 
-/// What an object is, as its key says.
+/// The kind of an object, from its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Sealed extents.
@@ -69,7 +70,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds of immutable objects: what a scan for orphans goes through.
+    /// All kinds of immutable objects, for a scan for orphans.
     pub const ALL: [Kind; 3] = [Kind::Segment, Kind::MapPack, Kind::Root];
 
     fn part(self) -> &'static str {
@@ -117,7 +118,7 @@ pub fn head_of(set: SetId, configuration: u32, text: &str) -> String {
     format!("{}.{configuration}-{sum}", head(set))
 }
 
-/// Whether the key is that of a head of the set, of whichever list of its stores.
+/// Whether the key is that of a head of the set, for any list of its stores.
 pub fn is_head(set: SetId, key: &str) -> bool {
     let Some(rest) = key.strip_prefix(&head(set)) else { return false };
     let list = || {
@@ -128,7 +129,7 @@ pub fn is_head(set: SetId, key: &str) -> bool {
     rest.is_empty() || list().is_some()
 }
 
-/// The set that a key of ours belongs to, whatever it names. `None` for other keys.
+/// The set that a key of ours belongs to, whatever its kind. `None` for other keys.
 pub fn set_of(key: &str) -> Option<SetId> {
     let mut parts = key.split('/');
     (parts.next() == Some("sets")).then_some(())?;
@@ -140,7 +141,7 @@ pub fn manifest(set: SetId) -> String {
     format!("sets/{}/manifest", set.0)
 }
 
-/// Key of the note in a store that was added to a set: whose set that is.
+/// Key of the note in a store that was added to a set; it says to which cluster the set belongs.
 pub fn joined(set: SetId) -> String {
     format!("sets/{}/joined", set.0)
 }
@@ -150,18 +151,18 @@ pub fn objects(set: SetId, kind: Kind) -> String {
     format!("sets/{}/{}/", set.0, kind.part())
 }
 
-/// Prefix of all that a set ever writes.
+/// Prefix of everything that a set writes.
 pub fn of_set(set: SetId) -> String {
     format!("sets/{}/", set.0)
 }
 
 /// Whether a set wrote this key and its deletion includes it: all keys that gateways write, except the head. Other keys
-/// are not ours to delete.
+/// must not be deleted.
 pub fn is_of(set: SetId, key: &str) -> bool {
     parse(key).is_some_and(|(of, _, _)| of == set) || key == manifest(set) || key == joined(set)
 }
 
-/// Reads the key of an immutable object. `None` for any other key: it is not ours to judge, nor to delete.
+/// Parses the key of an immutable object. `None` for any other key: it is not ours, and must not be deleted.
 pub fn parse(key: &str) -> Option<(SetId, Kind, ObjectId)> {
     let parts: Vec<&str> = key.split('/').collect();
     let ["sets", set, kind, id] = parts.as_slice() else { return None };
@@ -170,7 +171,7 @@ pub fn parse(key: &str) -> Option<(SetId, Kind, ObjectId)> {
     Some((set, kind, id.parse().ok()?))
 }
 
-/// The one text form of a set's number inside a key: `07` and `+7` would give an object a second key.
+/// The only accepted text form of a set's number in a key: `07` and `+7` would give an object a second key.
 fn set_from(text: &str) -> Option<SetId> {
     let number: u64 = text.parse().ok()?;
     (number.to_string() == text).then_some(GroupId(number))

@@ -1,35 +1,35 @@
-//! Sorts of trouble with a store.
+//! Kinds of trouble with a store.
 
-/// Kind of trouble. The names are shown, and used as labels.
+/// Kind of trouble. The names are shown, and used as metric labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// It asks for fewer requests (503 SlowDown, 429).
     Throttled,
-    /// No connection comes about.
+    /// No connection can be made.
     Unreachable,
     /// No answer in time.
     NoAnswer,
     /// The connection broke, or a body ended early.
     Broken,
-    /// It answers that it has a fault of its own (5xx).
+    /// It reports an internal error (5xx).
     Failing,
-    /// No room, or a quota is used up.
+    /// No space, or the quota is used up.
     Full,
-    /// Rights.
+    /// Missing rights.
     Denied,
-    /// Keys that are unknown, wrong, or ran out.
+    /// Keys that are unknown, wrong, or expired.
     Credentials,
     /// Its clock and ours differ too much for signatures.
     Clock,
     /// Its TLS certificate is not trusted.
     Certificate,
-    /// No such bucket.
+    /// The bucket does not exist.
     BucketMissing,
-    /// It does not understand something that we rely on.
+    /// It does not support something that we rely on.
     Unsupported,
-    /// An object that must be there is not.
+    /// An object is missing that must be there.
     Missing,
-    /// An object is there and is not what was written.
+    /// An object differs from what was written.
     Damaged,
 }
 
@@ -54,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// Whether it lasts until a person acts.
+    /// Whether the trouble lasts until a person acts.
     pub fn needs_operator(self) -> bool {
         match self {
             Kind::Throttled | Kind::Unreachable | Kind::NoAnswer | Kind::Broken | Kind::Failing => false,
@@ -70,9 +70,9 @@ impl Kind {
         }
     }
 
-    /// Whether another request of the same sort that works proves that it is over.
+    /// Whether the success of another request of the same kind proves that the trouble is over.
     pub(crate) fn ends_with_kin(self) -> bool {
-        // The small head may fit where a segment does not; a policy may allow one request and not the other.
+        // The small head may be accepted while a segment is not; a policy may allow one request and not the other.
         !matches!(self, Kind::Full | Kind::Denied | Kind::Unsupported)
     }
 }

@@ -1,4 +1,4 @@
-//! Object stores: where segments, map pages and roots go to stay.
+//! Object stores: the permanent place of segments, map pages and roots.
 //!
 //! Owns: the [`ObjectStore`] contract and the stores that keep it (S3, a local directory, memory), what a failed
 //! request means and when it is asked again ([`retry`]), all object keys ([`keys`]), and a store that fails on purpose

@@ -9,7 +9,7 @@ use std::future::ready;
 use std::ops::{Bound, Range};
 use std::sync::{Arc, Mutex};
 
-/// Objects that one page of a listing holds: few, so that tests meet pages.
+/// Objects in one page of a listing: few, so that tests get several pages.
 const LIST_PAGE_OBJECTS: usize = 7;
 
 /// See the module.
@@ -25,7 +25,7 @@ impl Default for Memory {
     }
 }
 
-/// What every store checks before it writes.
+/// The check of every store before a write.
 pub(crate) fn admit(at: impl Fn() -> Box<At>, key: &str, body: &Bytes) -> Result<(), StoreError> {
     keys::check(key)?;
     if body.len() > OBJECT_BYTES_MAX {
@@ -34,7 +34,7 @@ pub(crate) fn admit(at: impl Fn() -> Box<At>, key: &str, body: &Bytes) -> Result
     Ok(())
 }
 
-/// What every store checks before it reads a range: `None` for an empty one.
+/// The check of every store before the read of a range: `None` for an empty range.
 pub(crate) fn admit_range(
     at: impl Fn() -> Box<At>,
     key: &str,
@@ -60,7 +60,7 @@ impl Memory {
         self.objects.locked().len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.objects.locked().is_empty()
     }

@@ -12,7 +12,7 @@ use std::pin::Pin;
 /// The result of a store's methods: a future that works behind `dyn`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What is known about an object without reading it.
+/// What a store reports about an object without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Length in bytes.
@@ -44,70 +44,70 @@ pub struct Listed {
 pub struct ListPage {
     /// The objects. May be empty although `more` is set.
     pub objects: Vec<Listed>,
-    /// What to give as `after` to get the next page; `None` at the end.
+    /// The value of `after` for the next page; `None` at the end.
     pub more: Option<String>,
 }
 
 /// A place that keeps immutable objects by key.
 ///
-/// Contract, held to by one suite (`tests/store/contract.rs`) that runs on every implementation:
+/// Contract. One test suite (`tests/store/contract.rs`) checks it for every implementation:
 ///
 /// - Keys MUST be of the form that [`keys::check`] accepts; others are refused without asking the store. No key may
 ///   continue another with a `/` (`a` and `a/b`): a directory cannot hold both.
 /// - Every call ends in bounded time. Dropping its future leaves the outcome of a write unknown (R12).
 /// - Concurrent calls are allowed and expected.
 pub trait ObjectStore: Send + Sync + fmt::Debug {
-    /// Where this is, as a person would write it. Holds no secret.
+    /// The store's place, as a person would write it. Contains no secret.
     fn place(&self) -> &str;
 
-    /// Writes `key` unless something is there. Durable on `Ok` (STORE-S2).
+    /// Writes `key` unless an object is there. Durable on `Ok` (STORE-S2).
     ///
-    /// Idempotent for the same bytes: meeting an object with exactly these bytes is success, since it is our own from
-    /// an attempt whose answer was lost (R12). Of several callers with different bytes one wins.
+    /// Idempotent for the same bytes: if an object with exactly these bytes is found, that is success, since it is our
+    /// own from an attempt whose answer was lost (R12). Of several callers with different bytes, one wins.
     ///
     /// # Errors
-    /// Conflict when another content is there. Unknown when it may have been written: ask again with the same bytes.
+    /// Conflict: another content is there. Unknown: it may have been written; repeat it with the same bytes.
     fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// The object with its version.
     ///
     /// # Errors
-    /// NotFound means "not here": whether the object is lost is for the caller to judge.
+    /// NotFound means "not here": the caller must decide whether the object is lost.
     fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>>;
 
-    /// The bytes of `range`, exactly. An empty range is answered without asking the store.
+    /// Exactly the bytes of `range`. An empty range is answered without asking the store.
     ///
     /// # Errors
-    /// Corrupt when the object ends before `range` does.
+    /// Corrupt: the object ends before `range` does.
     fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>>;
 
     /// Length and version.
     ///
     /// # Errors
-    /// NotFound when it is not here.
+    /// NotFound: it is not here.
     fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Head, StoreError>>;
 
-    /// Deletes the object. Success when there is none. Never conditional: stores differ in whether they honour that.
+    /// Deletes the object. Succeeds if there is none. Never conditional, because not all stores support that.
     ///
     /// # Errors
-    /// Unknown when it may have happened: ask again.
+    /// Unknown: it may have happened; repeat it.
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Objects whose keys begin with `prefix` and come after `after` in byte order, in that order (PAGE-O1). A listing may
-    /// be stale and is never the proof that an object exists or does not (R7).
+    /// Objects whose keys begin with `prefix` and come after `after` in byte order, in that order (PAGE-O1). A listing
+    /// may be outdated: it never proves that an object exists or does not exist (R7).
     ///
     /// # Errors
-    /// As the store says.
+    /// The store's error.
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>>;
 
-    /// Replaces the object if it is still at version `expected` (`None`: if there is none) and answers the new version.
+    /// Replaces the object if it still has version `expected` (`None`: if there is none) and returns the new version.
     ///
     /// `body` MUST contain something that was never written under this key before, such as 128 random bits: a version
-    /// may be a mere hash of the content, and finding exactly `body` there is taken as this very call's success.
+    /// may be just a hash of the content, and if exactly `body` is found there, that counts as the success of this very
+    /// call.
     ///
-    /// # Errors
-    /// Conflict: it was not replaced by this call, another version is there. Unknown: it may have been replaced, and
-    /// then perhaps been replaced again by another: read it and look for the token.
+    /// Conflict: this call has not replaced it; there is another version. Unknown: it may have been replaced, and
+    /// perhaps another writer has replaced it again: read it and look for the token.
     fn swap<'a>(
         &'a self,
         key: &'a str,
@@ -120,7 +120,7 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
         Box::pin(async move { Ok(self.get_object(key).await?.body) })
     }
 
-    /// The store behind a wrapper, for a caller that looks for one implementation (`several`).
+    /// The store inside a wrapper, for a caller that looks for one implementation (`several`).
     fn concrete(&self) -> Option<Box<dyn Any>> {
         None
     }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// must not block on that. A missing directory is created.
 ///
 /// # Errors
-/// When the URL or the options cannot be used, or the directory cannot be.
+/// The URL or the options cannot be used, or the directory cannot be created.
 pub fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn ObjectStore>, StoreError> {
     let placement = Placement::parse(url);
     if let Some(one) = alone(&placement)? {
@@ -33,14 +33,14 @@ pub fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn ObjectStore>, S
     Ok(Arc::new(Arc::new(Quorum::over(&placement, |url| Ok((open(url, options)?, None)))?)))
 }
 
-/// The URL, if the placement is one store that always was the set's only one.
+/// The URL, if the placement is a single store that has always been the set's only one.
 fn alone(placement: &Placement) -> Result<Option<String>, StoreError> {
     let stores = Stores::parse(&placement.stores).map_err(StoreError::Url)?;
     Ok(stores.single().filter(|_| placement.next.is_none()).map(str::to_owned))
 }
 
-/// Like [`open`], and tells `health` about every attempt. A directory is opened by its first operation, so one that
-/// hangs blocks no one. Several stores have a health each, under the same label.
+/// Like [`open`], and reports every attempt to `health`. A directory is opened by its first operation, so one that
+/// hangs blocks nobody. With several stores, each has a health of its own, under the same label.
 ///
 /// # Errors
 /// As [`open`].
@@ -53,7 +53,7 @@ pub fn open_observed(
     if let Some(one) = alone(&placement)? {
         return match Location::parse(&one).map_err(StoreError::Url)? {
             Location::Directory(path) => {
-                // Callers that wait ask again themselves; a file system that does not answer is not asked more often.
+                // Callers that wait retry by themselves; a file system that does not answer must not get more requests.
                 let once = RetryPolicy { attempts_max: 1, ..options.retry.clone() };
                 Ok(Arc::new(Retrying::new(Directory::later(&path), once).observed(health)))
             }
@@ -67,7 +67,7 @@ pub fn open_observed(
     Ok(Arc::new(Arc::new(Quorum::over(&placement, one)?)))
 }
 
-/// `health` is told about the credentials file; the caller of a request tells it about the request.
+/// The credentials file is reported to `health` here; the caller of a request reports the request.
 fn open_s3(
     target: &S3Target,
     options: &StoreOptions,

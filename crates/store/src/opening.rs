@@ -1,4 +1,4 @@
-//! Opens stores on a thread that may block: opening reads the credentials file and the machine's trusted certificates,
+//! Opens stores on a thread that may block. Opening reads the credentials file and the machine's trusted certificates,
 //! and a file system that hangs would block everything else on a runtime thread.
 
 use crate::ObjectStore;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-/// Limit for opening one store. A local file takes a thousandth of it.
+/// Time limit for opening one store. A local file needs a thousandth of it.
 const OPEN_LIMIT: Duration = Duration::from_secs(5);
 
-/// Limit of stores that are opened at the same time in the whole process: each keeps a thread until its file system
-/// answers, even if no one waits for it any more.
+/// Maximum number of stores that are being opened at the same time in the whole process. Each one keeps a thread until
+/// its file system answers, even if nobody waits for it any more.
 const OPENING_MAX: usize = 2;
 static OPENING: Semaphore = Semaphore::const_new(OPENING_MAX);
 
@@ -56,7 +56,7 @@ async fn within(
     match timeout_at(until, opening).await {
         Ok(Ok(opened)) => opened,
         Ok(Err(ended)) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
-        // Or the runtime ends.
+        // The second case: the runtime ends.
         Ok(Err(_)) | Err(_) => Err(late("not opened")),
     }
 }
@@ -68,10 +68,10 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
 
-    /// Nothing here takes this long; what waits longer hangs.
+    /// Longer than anything here takes; a test that waits longer hangs.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Opens once it is told to, as a file system that takes its time.
+    /// Opens when it is told to, like a slow file system.
     fn when_told() -> (mpsc::Sender<()>, impl FnOnce(&str) -> Opened + Send + 'static) {
         let (tell, told) = mpsc::channel();
         let open = move |_: &str| -> Opened {
@@ -81,7 +81,7 @@ mod tests {
         (tell, open)
     }
 
-    /// One thread runs both.
+    /// Both run on one thread.
     #[tokio::test]
     async fn others_run_while_a_store_is_opened() {
         static TURNS: Semaphore = Semaphore::const_new(1);

@@ -1,4 +1,4 @@
-//! How to reach a store: settings that a person may turn, secrets, and the URL.
+//! How to reach a store: settings, secrets, and the URL.
 
 use crate::retry::RetryPolicy;
 use crate::url_error::StoreUrlError;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use url::Url;
 
-/// A text that never prints: it shows and serialises as `***`.
+/// A text that is never printed: it is shown and serialised as `***`.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Secret(String);
@@ -21,7 +21,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The secret itself: for signing only.
+    /// The secret itself, only for signing.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -30,7 +30,7 @@ impl Secret {
 impl TryFrom<String> for Secret {
     type Error = &'static str;
 
-    /// `***` is refused: somebody pasted what a gateway had printed.
+    /// `***` is refused: somebody has copied the output of a gateway.
     fn try_from(text: String) -> Result<Self, Self::Error> {
         if text == HIDDEN {
             Err("found ***, expected the secret itself (this is how secrets print)")
@@ -52,20 +52,20 @@ impl Serialize for Secret {
     }
 }
 
-/// Proxies on the way to the stores, from the environment; a URL may hold a password.
+/// Proxies for the stores, from the environment; a URL may contain a password.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proxies {
     /// For `https://` endpoints and AWS: `HTTPS_PROXY`, `https_proxy`.
     pub https: Option<Secret>,
     /// For `http://` endpoints: `HTTP_PROXY`, `http_proxy`.
     pub http: Option<Secret>,
-    /// Where there is no other: `ALL_PROXY`, `all_proxy`.
+    /// If neither is set: `ALL_PROXY`, `all_proxy`.
     pub all: Option<Secret>,
     /// Hosts, domains and networks that are reached directly, separated by commas: `NO_PROXY`, `no_proxy`.
     pub except: Option<String>,
 }
 
-/// Settings of an S3 store. What is left out comes from the URL's query, then from the environment, then from here.
+/// Settings of an S3 store. A value comes from the URL's query, otherwise from the environment, otherwise from here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreOptions {
@@ -99,7 +99,7 @@ pub struct StoreOptions {
     pub profile: Option<String>,
     /// Limit for a TCP and TLS connection to be made, in milliseconds.
     pub connect_timeout_ms: u64,
-    /// When requests are asked again, and how long they may take.
+    /// When requests are repeated, and how long they may take.
     pub retry: RetryPolicy,
     /// Refuse a directory that is not a store yet, instead of making it one: for readers.
     #[serde(skip)]
@@ -144,14 +144,14 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// Fills what is left out from the environment, which `variable` reads.
+    /// Fills missing values from the environment, which `variable` reads.
     #[must_use]
     pub fn filled_from(mut self, variable: impl Fn(&str) -> Option<String>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         self.endpoint = self.endpoint.or_else(|| set("AWS_ENDPOINT_URL_S3")).or_else(|| set("AWS_ENDPOINT_URL"));
         self.region = self.region.or_else(|| set("AWS_REGION")).or_else(|| set("AWS_DEFAULT_REGION"));
-        // Never mixes an id from one source with the secret or token of another, nor with the environment's if a file
-        // is named.
+        // An id is never combined with the secret or token of another source, nor with the environment's if a file is
+        // named.
         let given = self.access_key_id.is_some() || self.secret_access_key.is_some() || self.session_token.is_some();
         if !given && self.credentials_file.is_none() {
             self.access_key_id = set("AWS_ACCESS_KEY_ID");
@@ -162,7 +162,7 @@ impl StoreOptions {
         self.profile = self.profile.or_else(|| set("AWS_PROFILE"));
         self.ca_bundle = self.ca_bundle.or_else(|| set("AWS_CA_BUNDLE").map(PathBuf::from));
         self.cert_file = self.cert_file.or_else(|| set("SSL_CERT_FILE").map(PathBuf::from));
-        // Both spellings are in use.
+        // Both spellings are common.
         let either = |name: &str| set(name).or_else(|| set(&name.to_ascii_lowercase()));
         let proxies = &mut self.proxies;
         proxies.https = proxies.https.take().or_else(|| either("HTTPS_PROXY").map(Secret::new));
@@ -175,7 +175,7 @@ impl StoreOptions {
     /// Checks the relations between the fields.
     ///
     /// # Errors
-    /// The field, what was found and what is expected.
+    /// The field, what was found and what was expected.
     pub fn validate(&self) -> Result<(), StoreUrlError> {
         if self.connect_timeout_ms == 0 || self.connect_timeout_ms > self.retry.read_timeout_ms {
             return Err(StoreUrlError::Option {
@@ -193,10 +193,10 @@ impl StoreOptions {
     }
 }
 
-/// A profile's name in a URL, in bytes at most: URLs are replicated, and five of them share a limit.
+/// Maximum length of a profile's name in a URL, in bytes: URLs are replicated, and five of them share a limit.
 const PROFILE_BYTES_MAX: usize = 64;
 
-/// Where a store is.
+/// Location of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// `file:///dir`
@@ -205,7 +205,7 @@ pub enum Location {
     S3(S3Target),
 }
 
-/// A bucket and a prefix in it. The query, where given, is stronger than the options: it travels with the set's URL, so
+/// A bucket and a prefix in it. Values in the query have priority over the options: they are part of the set's URL, so
 /// sets of one cluster may use different services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct S3Target {
@@ -219,23 +219,23 @@ pub struct S3Target {
     pub region: Option<String>,
     /// As [`StoreOptions::path_style`].
     pub path_style: Option<bool>,
-    /// As [`StoreOptions::profile`]. Only the name: the process that opens the store knows the file, and no one else
+    /// As [`StoreOptions::profile`]. Only the name: the process that opens the store knows the file, and nobody else
     /// learns its content.
     pub profile: Option<String>,
 }
 
 /// Whether a URL may contain this profile name. The name is part of a text that is replicated and compared, so there is
-/// one way to write it, without escapes.
+/// only one way to write it, without escapes.
 pub(crate) fn is_profile(name: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     (1..=PROFILE_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
 }
 
 impl Location {
-    /// Reads a store's URL.
+    /// Parses a store's URL.
     ///
     /// # Errors
-    /// When it is of no form we know. The URL is shown without user name, password and query.
+    /// It has no known form. The URL is shown without user name, password and query.
     pub fn parse(text: &str) -> Result<Self, StoreUrlError> {
         let bare = text.split(['?', '#']).next().unwrap_or_default();
         let form = |expected| StoreUrlError::Form { found: bare.chars().take(200).collect(), expected };
@@ -282,7 +282,7 @@ impl Location {
                     target.path_style = Some(flag);
                 }
                 "profile" => {
-                    // Without escapes, since group 0 tells by the letters that a URL has one.
+                    // Without escapes, because group 0 detects a profile by the letters of the URL.
                     let mut pairs = url.query().unwrap_or_default().split('&');
                     let plain = pairs.any(|pair| pair.strip_prefix("profile=") == Some(&*value));
                     if !plain || !is_profile(&value) {

@@ -1,10 +1,10 @@
-//! The order that every page of a listing must keep. Loops over pages rely on it: they end, and they conclude that an
+//! The order that every page of a listing must have. Loops over pages rely on it: they end, and they conclude that an
 //! object which was not shown is not listed.
 //!
-//! PAGE-O1  The keys of a page are strictly ascending in byte order, and all of them come after the marker that was asked
-//!     for. A page that is not so is an error, never a result: a store that ignores `start-after` shows its first page
-//!     for ever, and one that lists in another order passes over keys without a word.
-//! PAGE-O2  A page that says that there is more names a marker beyond the one that was asked for.
+//! PAGE-O1  The keys of a page are strictly ascending in byte order, and all of them come after the requested marker.
+//!     Any other page is an error, never a result: a store that ignores `start-after` shows its first page for ever,
+//!     and one that lists in another order silently skips keys.
+//! PAGE-O2  A page that says that there is more names a marker beyond the requested one.
 
 use crate::error::{At, Cause, Disorder, Op, StoreError};
 use crate::object_store::ListPage;
@@ -50,7 +50,7 @@ pub(crate) fn admit(
     }
 }
 
-/// PAGE-O2. It may pass: a listing that is made while objects are deleted may come out so.
+/// PAGE-O2. It may pass: a listing during deletions may have such a page.
 pub(crate) fn without_progress(at: Box<At>) -> StoreError {
     let cause = Cause::text("the store says that there is more after a page without progress");
     StoreError::Unavailable { at, attempts: 1, cause }

@@ -1,4 +1,4 @@
-//! Three stores in memory, some of which fail, hang, forget or lie.
+//! Three stores in memory, some of which fail, hang, forget or deliver wrong bytes.
 
 use super::state::BEHIND_MAX;
 use super::store::LIST_STRAGGLERS;
@@ -57,7 +57,7 @@ async fn an_object_counts_once_w_have_it_and_not_before() {
     assert_eq!(error.disposition(), Disposition::Unknown, "{error}");
     down(&stores[1], false);
     all.put_new("sets/1/seg/y", text("y")).await.expect("the same again");
-    // Nobody has to wait for the one that is away.
+    // Nobody has to wait for the store that is away.
     assert_eq!(all.get("sets/1/seg/y").await, Ok(text("y")));
 }
 
@@ -75,8 +75,7 @@ async fn one_that_hangs_is_waited_for_by_nobody_and_keeps_few() {
     until("the end of what nobody waits for", async || Arc::strong_count(&all.replicas[2]) == 2 + BEHIND_MAX).await;
 }
 
-/// Who has several PUTs under way looks at one of them at a time: a place that falls to another one must not be lost
-/// meanwhile.
+/// A caller with several PUTs polls one of them at a time: a place that another one gets must not be lost meanwhile.
 #[tokio::test]
 async fn puts_that_nobody_looks_at_keep_no_places() {
     let stores = stores(2);
@@ -157,7 +156,7 @@ async fn a_store_that_hangs_costs_one_read_and_not_each() {
         all.get("sets/1/seg/x").await.expect("from another");
     }
     assert_eq!(stores[0].within().counts().slowed, asked, "found out once");
-    // Looks that end without a store say of it that it is no faster: here it was not measured before.
+    // A look that ends without a store's answer shows that the store is no faster: here it was not measured before.
     down(&stores[0], false);
     let slow = || Faults { slow: 1000, slow_by: Duration::from_millis(20), ..Faults::default() };
     stores[..2].iter().for_each(|store| store.within().set(slow()));
@@ -215,7 +214,7 @@ async fn deletion_is_done_when_all_have_done_it_and_listings_are_joined() {
     all.delete("sets/1/seg/a").await.expect("all");
 }
 
-/// What w stores have is in a listing that one store keeps waiting, and nobody waits for long.
+/// A listing that one store delays contains what w stores have, and nobody waits for long.
 #[tokio::test]
 async fn a_listing_does_not_wait_for_a_store_that_hangs() {
     let stores = stores(3);
@@ -226,7 +225,7 @@ async fn a_listing_does_not_wait_for_a_store_that_hangs() {
     let all = quorum(&stores, 2);
     let page = tokio::time::timeout(Duration::from_secs(1800), all.list("sets/1/seg/", None)).await;
     assert_eq!(page.expect("within an hour").expect("list").objects.len(), 1);
-    // One more that hangs, and not enough are left to say what w have: both are waited for.
+    // If one more store hangs, too few are left to show what w stores have: both are waited for.
     stores[1].within().set(Faults { slow: 1000, slow_by: Duration::from_secs(3600), ..Faults::default() });
     let list = tokio::time::timeout(LIST_STRAGGLERS * 2, all.list("sets/1/seg/", None)).await;
     assert!(list.is_err(), "{list:?}");
@@ -249,7 +248,7 @@ async fn pages_of_a_joined_listing_leave_nothing_out() {
     let stores = stores(2);
     let all = quorum(&stores, 2);
     let mut expected = Vec::new();
-    // More at one store than a page holds, and the other goes further at once.
+    // One store lists more objects than a page holds, and the other gets further at once.
     for at in 0..2500 {
         let key = format!("sets/1/seg/{at:05}");
         stores[usize::from(at % 50 == 0)].put_new(&key, text("x")).await.expect("put");
@@ -292,7 +291,8 @@ async fn the_head_begins_only_with_all_stores_and_is_swapped_with_two() {
     assert!(all.get(HEAD).await.expect_err("one of three").may_pass());
 }
 
-/// Hundreds of swaps by several writers while stores come and go and lose answers: a chain without a fork.
+/// Hundreds of swaps by several writers while stores fail, come back and lose answers: the result is a chain without a
+/// fork.
 #[tokio::test]
 async fn no_swap_of_the_head_is_lost() {
     let seed: u64 = std::env::var("HOLDFAST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
@@ -335,7 +335,7 @@ async fn no_swap_of_the_head_is_lost() {
     let (mut done, mut perhaps) = (a.0, a.1);
     done.extend(b.0.into_iter().chain(c.0));
     perhaps.extend(b.1.into_iter().chain(c.1));
-    // Backwards along what each version says it replaced: every one that was done is on the way.
+    // Backwards along the chain of replaced versions: every successful swap must be in it.
     let mut chain = Vec::new();
     while let Some((_, before)) = last.clone().split_once('<') {
         chain.push(last.clone());
@@ -361,12 +361,13 @@ fn id(random: u128) -> holdfast_types::ObjectId {
 
 const ROOT: u128 = 99;
 
-/// What begins with "bad" does not open.
+/// Bytes that begin with "bad" do not open.
 fn opens(_: &str, body: &Bytes) -> Result<(), String> {
     if body.starts_with(b"bad") { Err("not what was written".to_owned()) } else { Ok(()) }
 }
 
-/// One turn: everything that is noted and named, at every store. How many objects were copied and how many were not.
+/// One turn: every object that is noted and named, at every store. Returns how many objects were copied and how many
+/// were not.
 async fn repair(all: &Quorum) -> (usize, usize) {
     let _ = all.mend_heads(SET).await;
     let (mut copied, mut not) = (0, 0);
@@ -409,7 +410,7 @@ async fn a_repair_copies_what_is_named_and_nothing_else() {
     head_is_whole(&all).await;
     assert_eq!(stores[1].get(&named).await, Ok(text("named")));
     assert_eq!(stores[1].get(&other).await.expect_err("not copied").disposition(), Disposition::NotFound);
-    // A root that is not kept any more names nothing.
+    // A root that is no longer kept names nothing.
     all.lacks(1, &other, 0, id(3), false);
     assert_eq!(repair(&all).await, (0, 0));
 }
@@ -422,7 +423,7 @@ async fn a_copy_that_does_not_open_is_not_spread_but_replaced() {
     for (at, copy) in ["bad", "good"].into_iter().enumerate() {
         stores[at].put_new(&key, text(copy)).await.expect("put");
     }
-    // The first store's copy is the nearest, however long a look at it takes here.
+    // The first store's copy is the nearest, however long a look takes there.
     all.replicas[1].speed.not_within(Duration::from_secs(30));
     all.lacks(2, &key, 4, id(ROOT), false);
     assert_eq!(repair(&all).await, (1, 0));
@@ -430,10 +431,10 @@ async fn a_copy_that_does_not_open_is_not_spread_but_replaced() {
     assert_eq!(all.standings(0)[0].backlog.objects, 1, "and what did not open is noted");
     assert_eq!(repair(&all).await, (1, 0));
     assert_eq!(stores[0].get(&key).await, Ok(text("good")));
-    // What was said to be damaged and opens is left alone.
+    // An object that was reported as damaged but opens is left unchanged.
     all.lacks(0, &key, 0, id(ROOT), true);
     assert_eq!((repair(&all).await, all.standings(0)[0].backlog.objects), ((0, 0), 0));
-    // Of another length: replaced.
+    // An object of another length is replaced.
     stores[0].delete(&key).await.expect("delete");
     stores[0].put_new(&key, text("goo")).await.expect("put");
     all.lacks(0, &key, 4, id(ROOT), true);
@@ -475,7 +476,7 @@ async fn a_store_that_lost_its_slot_begins_anew_and_counts_again() {
     let three = all.swap(HEAD, Some(&two), text("3")).await.expect("it counts again");
     down(&stores[2], false);
     head_is_whole(&all).await;
-    // Spoilt as well as gone, and again: each is another life.
+    // Damaged as well as missing, and again: each is another life.
     let slot = stores[1].get_object(HEAD).await.expect("slot");
     let mut spoilt = slot.body.to_vec();
     spoilt[40] ^= 1;
@@ -486,7 +487,7 @@ async fn a_store_that_lost_its_slot_begins_anew_and_counts_again() {
     all.swap(HEAD, Some(&three), text("4")).await.expect("it counts again");
 }
 
-/// A store whose swaps, after the first few, wait to be let through.
+/// A store whose swaps, after the first few, wait until they are released.
 #[derive(Debug)]
 struct Gate {
     within: One,
@@ -528,15 +529,15 @@ impl ObjectStore for Gate {
     }
 }
 
-/// What the model finds in 8 steps, through the composite: a vote at a store that then loses its slot, and the vote
-/// that completes it after the store was mended.
+/// A history that the model finds in 8 steps, through the whole quorum store: a vote at a store that then loses its
+/// slot, and the vote that completes it after the store was mended.
 #[tokio::test]
 async fn a_commit_that_was_under_way_while_a_slot_was_mended_is_not_lost() {
     let stores = stores(3);
     let all = quorum(&stores, 2);
     let one = all.swap(HEAD, None, text("1")).await.expect("first");
     head_is_whole(&all).await;
-    // The promise passes everywhere; the accept at the first store only.
+    // The promise passes at all stores; the accept passes at the first store only.
     let passes = [2, 1, 1];
     let gates: Vec<Arc<Gate>> = (0..3)
         .map(|at| Arc::new(Gate { within: stores[at].clone(), pass: tokio::sync::Semaphore::new(passes[at]) }))
@@ -559,7 +560,7 @@ async fn a_commit_that_was_under_way_while_a_slot_was_mended_is_not_lost() {
         }
         found
     };
-    // The second store hears of the vote now. Were it to take it, the writer would be told that it is done.
+    // The vote reaches the second store now. If it accepted, the writer would be told that it succeeded.
     [0, 1].into_iter().for_each(|at: usize| gates[at].pass.add_permits(100));
     until("the second is asked", async || gates[1].pass.available_permits() < 100).await;
     for _ in 0..50 {

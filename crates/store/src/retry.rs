@@ -1,4 +1,4 @@
-//! When a request is asked again, and how the outcome of a write is found out (R12). All rules of that kind are here.
+//! When a request is repeated, and how the outcome of a write is found out (R12). All rules about this are here.
 //!
 //! ```text
 //!   attempt --ok----------------------------------------------> Ok
@@ -31,17 +31,17 @@ use tracing::debug;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
-    /// Attempts per call, 1 to 100. More ride out longer hiccups; callers queue behind them.
+    /// Attempts per call, 1 to 100. More attempts survive longer interruptions; callers queue behind them.
     pub attempts_max: u32,
-    /// Wait after the first failed attempt in milliseconds, doubled after each, half of it by chance.
+    /// Pause after the first failed attempt in milliseconds; it doubles with each, and half of it is random.
     pub backoff_first_ms: u64,
-    /// Longest wait between attempts in milliseconds.
+    /// Longest pause between attempts in milliseconds.
     pub backoff_max_ms: u64,
-    /// Longest attempt of a read, listing or deletion in milliseconds, with its body.
+    /// Limit for one attempt of a read, listing or deletion in milliseconds, with its body.
     pub read_timeout_ms: u64,
-    /// Longest attempt of a write in milliseconds: the upload of a whole segment on the slowest line must fit.
+    /// Limit for one attempt of a write in milliseconds: the upload of a whole segment on the slowest link must fit.
     pub write_timeout_ms: u64,
-    /// Longest call in milliseconds, all attempts and waits together.
+    /// Limit for one call in milliseconds, with all attempts and pauses.
     pub operation_timeout_ms: u64,
 }
 
@@ -62,7 +62,7 @@ impl RetryPolicy {
     /// Checks the ranges and relations.
     ///
     /// # Errors
-    /// The field, what was found and what is expected.
+    /// The field, what was found and what was expected.
     pub fn validate(&self) -> Result<(), StoreUrlError> {
         let bad = |name, found: u64, expected| Err(StoreUrlError::Option { name, found: found.to_string(), expected });
         if !(1..=100).contains(&self.attempts_max) {
@@ -80,8 +80,8 @@ impl RetryPolicy {
         Ok(())
     }
 
-    /// The wait after `failed` attempts (at least 1). `chance` is uniform; half of the wait is drawn, so that many
-    /// callers do not come back together.
+    /// The pause after `failed` attempts (at least 1). `chance` is uniform; half of the pause is random, so that many
+    /// callers do not retry at the same time.
     pub fn wait(&self, failed: u32, chance: u32) -> Duration {
         let doubled =
             self.backoff_first_ms.saturating_mul(1_u64.checked_shl(failed.saturating_sub(1)).unwrap_or(u64::MAX));
@@ -98,13 +98,13 @@ impl RetryPolicy {
         })
     }
 
-    /// The longest time after which a single attempt is given up; a store may still act on it a little later.
+    /// The longest time after which a single attempt is given up; a store may still execute it a little later.
     pub fn longest_attempt(&self) -> Duration {
         Duration::from_millis(self.read_timeout_ms.max(self.write_timeout_ms))
     }
 }
 
-/// Asks the store within again, and finds out about unknown outcomes.
+/// Repeats requests to the wrapped store, and finds out unknown outcomes.
 #[derive(Debug)]
 pub struct Retrying<S> {
     within: S,
@@ -120,12 +120,12 @@ struct Call<'a> {
     at: Box<At>,
     started: Instant,
     made: u32,
-    /// Why some attempt's outcome is not known (RETRY-T1).
+    /// Why the outcome of some attempt is unknown (RETRY-T1).
     unknown: Option<Box<Cause>>,
 }
 
 impl Call<'_> {
-    /// Makes one attempt, bounded in time (RETRY-T2).
+    /// Makes one attempt, with a time limit (RETRY-T2).
     async fn attempt<T>(&mut self, request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         self.made += 1;
         let left = Duration::from_millis(self.policy.operation_timeout_ms).saturating_sub(self.started.elapsed());
@@ -157,7 +157,7 @@ impl Call<'_> {
         }
     }
 
-    /// After a failed attempt: waits and returns `Ok` when there is to be another one.
+    /// After a failed attempt: if another one is allowed, waits and returns `Ok`.
     async fn again(&mut self, error: StoreError) -> Result<(), StoreError> {
         let disposition = error.disposition();
         if disposition == Disposition::Unknown {
@@ -176,7 +176,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// RETRY-T1: after an unknown attempt only proof may say that nothing happened.
+    /// RETRY-T1: after an unknown attempt, only a proof may show that nothing happened.
     fn last_word(&self, error: StoreError) -> StoreError {
         match &self.unknown {
             None => error,
@@ -206,13 +206,13 @@ impl<S: ObjectStore> Retrying<S> {
         Self { within, policy, place, health: None }
     }
 
-    /// The same, and `health` is told of every attempt.
+    /// The same; `health` records every attempt.
     #[must_use]
     pub fn observed(self, health: Arc<Health>) -> Self {
         Self { health: Some(health), ..self }
     }
 
-    /// The store within.
+    /// The wrapped store.
     pub fn within(&self) -> &S {
         &self.within
     }
@@ -228,13 +228,14 @@ impl<S: ObjectStore> Retrying<S> {
         }
     }
 
-    /// A request that changes nothing, or the same when done twice.
+    /// Repeats a request that changes nothing, or whose repetition has no further effect.
     async fn repeat<T, F>(&self, op: Op, key: &str, request: impl Fn() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
         let mut call = self.call(op, key);
-        // A key that the replicated state names and a store denies once may be on its way; asked twice, it is not here.
+        // If a store says once that a key of the replicated state does not exist, the object may be about to appear; if
+        // it says so twice, the object is not here.
         let mut missing_before = !matches!(op, Op::Get | Op::Range);
         loop {
             match call.attempt(request()).await {
@@ -249,7 +250,7 @@ impl<S: ObjectStore> Retrying<S> {
         }
     }
 
-    /// What is under `key` now, for judging a conflict.
+    /// The present object under `key`, for judging a conflict.
     async fn present(&self, key: &str) -> Result<Option<Object>, StoreError> {
         match self.get_object(key).await {
             Ok(object) => Ok(Some(object)),
@@ -267,9 +268,10 @@ impl<S: ObjectStore> Retrying<S> {
                 continue;
             }
             match self.present(key).await {
-                // Ours, from an attempt whose answer was lost, of this call or of an earlier one.
+                // Our own, from an attempt of this call or an earlier one whose answer was lost.
                 Ok(Some(object)) if object.body == body => return Ok(()),
-                // Keys are never drawn twice and objects never replaced, so ours was not here in between: proof (RETRY-T1).
+                // Keys are never drawn twice and objects never replaced, so our object was not here in between: a proof
+                // (RETRY-T1).
                 Ok(Some(object)) => {
                     return Err(StoreError::Exists {
                         at: call.at,
@@ -278,11 +280,12 @@ impl<S: ObjectStore> Retrying<S> {
                     });
                 }
                 Ok(None) => {
-                    let cause = Cause::text("the store says that the key is taken, and that it is not there");
+                    let cause =
+                        Cause::text("the store says that the key is taken, and then that there is no such object");
                     call.again(call.failed(cause, false)).await?;
                 }
                 Err(error) => {
-                    let cause = Cause::text(format!("the key is taken, by what could not be read: {error}"));
+                    let cause = Cause::text(format!("the key is taken, by an object that could not be read: {error}"));
                     return Err(call.failed(cause, true));
                 }
             }
@@ -301,9 +304,10 @@ impl<S: ObjectStore> Retrying<S> {
                 continue;
             }
             return match self.present(key).await {
-                // `body` holds a token of its own, so this is what we wrote.
+                // `body` contains a token of its own, so this is our write.
                 Ok(Some(object)) if object.body == body => Ok(object.version),
-                // Ours may have been there and been replaced since: no proof, unless no attempt was unknown (RETRY-T1).
+                // Our value may have been there and been replaced since: no proof, unless no attempt was unknown
+                // (RETRY-T1).
                 Ok(found) => Err(call.last_word(StoreError::Changed {
                     at: call.at.clone(),
                     found: found.map(|object| object.version),
@@ -360,7 +364,7 @@ impl<S: ObjectStore> ObjectStore for Retrying<S> {
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
-        // PAGE-O1: whatever store is within.
+        // PAGE-O1, for any wrapped store.
         Box::pin(self.repeat(Op::List, prefix, move || async move {
             page::admit(&self.place, prefix, after, self.within.list(prefix, after).await?)
         }))

@@ -13,22 +13,22 @@ enum Step {
     Refuse,
     /// Done; the answer is lost.
     Lose,
-    /// Not done, and nobody can tell.
+    /// Not done, and the outcome is unknown.
     Swallow,
     /// 403.
     Deny,
-    /// Never answers; done, though.
+    /// Never answers, but is done.
     Hang,
     /// 404.
     Miss,
-    /// A conditional write meets something, whatever is there.
+    /// A conditional write finds another object, whatever is there.
     Conflict,
-    /// A range comes back short.
+    /// A range is too short.
     Short,
 }
 
-/// A store in memory that follows a script; after its end, everything passes. Like S3, and unlike [`Memory`], it
-/// answers 412 without looking at the content.
+/// A store in memory that follows a script; after its end, everything succeeds. Like S3, and unlike [`Memory`], it
+/// answers 412 without comparing the content.
 #[derive(Debug, Default)]
 struct Scripted {
     memory: Memory,
@@ -174,12 +174,12 @@ async fn another_content_is_a_conflict() {
     store.put_new("k", THEIRS).await.expect("put");
     let error = store.put_new("k", OURS).await.expect_err("taken");
     assert!(matches!(error, StoreError::Exists { found_bytes: 6, expected_bytes: 4, .. }), "{error}");
-    // Proof even after an unknown attempt: objects are never replaced.
+    // A proof even after an unknown attempt: objects are never replaced.
     store.then([Step::Swallow]);
     assert_eq!(disposition(store.put_new("k", OURS).await), Disposition::Conflict);
 }
 
-/// A length tells nothing: what is there counts as ours only where every byte of it is (R12).
+/// A length proves nothing: an object counts as ours only if every byte of it is equal (R12).
 #[tokio::test]
 async fn a_content_of_the_same_length_or_less_is_a_conflict_too() {
     for theirs in [Bytes::from_static(b"our"), Bytes::from_static(b"Ours"), Bytes::new()] {
@@ -232,7 +232,7 @@ async fn one_unknown_attempt_makes_the_end_unknown() {
 async fn a_conflict_that_cannot_be_looked_at_is_unknown() {
     let store = store([Step::Conflict, Step::Refuse, Step::Refuse, Step::Refuse, Step::Refuse]);
     assert_eq!(disposition(store.put_new("k", OURS).await), Disposition::Unknown);
-    // Taken, and gone when looked at (deleted, or a store that contradicts itself): asked again.
+    // The key is taken, but nothing is there (it was deleted, or the store contradicts itself): the write is repeated.
     let store = self::store([Step::Conflict]);
     store.put_new("k", OURS).await.expect("put");
 }
@@ -281,7 +281,7 @@ async fn the_whole_call_is_bounded_in_time() {
     store.policy.operation_timeout_ms = 100;
     assert_eq!(disposition(store.put_new("k", OURS).await), Disposition::Unknown);
     let asked = store.asked().len();
-    // Without the bound all hundred are made.
+    // Without the limit all hundred are made.
     assert!((1..=4).contains(&asked), "{asked} attempts of 30 ms in 100 ms");
 }
 

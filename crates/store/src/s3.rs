@@ -1,9 +1,9 @@
-//! S3, one attempt per call. What an answer means is decided in [`classify()`]; asking again is [`crate::Retrying`]'s.
+//! S3, one attempt per call. [`classify()`] decides the meaning of an answer; [`crate::Retrying`] repeats requests.
 //!
-//! The SDK's own retries, checksums by default and stream guards are off: many S3-compatible stores refuse CRC
-//! trailers, and nobody but `Retrying` may repeat a write, since it has to know that it did. One thing is asked again
-//! here: what was refused for its keys, where the file that they come from has others by now ([`signing`]). Nothing was
-//! done then (STORE-S3).
+//! The SDK's own retries, default checksums and stream guards are off: many S3-compatible stores refuse CRC trailers,
+//! and only `Retrying` may repeat a write, because it must know about the repetition. One thing is repeated here: a
+//! request that was refused because of its keys, if the credentials file has other keys by now ([`signing`]). Nothing
+//! was done then (STORE-S3).
 
 mod classify;
 mod connect;
@@ -46,7 +46,7 @@ pub(crate) struct S3 {
     bucket: String,
     prefix: String,
     place: Arc<str>,
-    /// The bucket has refused a PUT for want of a checksum: each one has one from then on.
+    /// The bucket has refused a PUT because it had no checksum: from then on each PUT has one.
     checksums: Arc<AtomicBool>,
 }
 
@@ -54,7 +54,7 @@ impl S3 {
     /// Prepares the client; sends nothing yet. `health` is told about the credentials file, if there is one.
     ///
     /// # Errors
-    /// When the options do not suffice, or that file cannot be used.
+    /// The options do not suffice, or that file cannot be used.
     pub(crate) fn connect(
         target: &S3Target,
         options: &StoreOptions,
@@ -81,7 +81,8 @@ impl S3 {
             .timeout_config(
                 TimeoutConfig::builder()
                     .connect_timeout(options.connect_timeout())
-                    // The SDK counts an upload as waiting for the answer; the bounds per operation are Retrying's.
+                    // The SDK counts an upload as waiting for the answer; `Retrying` sets the limits for each
+                    // operation.
                     .read_timeout(options.retry.longest_attempt())
                     .operation_attempt_timeout(options.retry.longest_attempt())
                     .build(),
@@ -162,7 +163,7 @@ impl S3 {
         body: &Bytes,
         checksum: bool,
     ) -> Result<Version, StoreError> {
-        // A header of its own, not a trailer: many stores refuse those.
+        // In a header of its own, not a trailer, because many stores refuse trailers.
         let sum = checksum.then(|| base64::encode(Sha256::digest(body)));
         let request = |client: Client| {
             let request = client
@@ -180,7 +181,8 @@ impl S3 {
         };
         let judge = |error: SdkError<_>| classify(self.at(op, key), &self.bucket, expected, &error);
         let answer = self.signed(request, judge).await?;
-        // Without an ETag the next swap cannot name this one; asked for again, the answer is found by content.
+        // Without an ETag the next swap cannot name this version; when the request is repeated, the answer is found by
+        // content.
         let cause = || Cause::text("the store answered without an ETag");
         let unknown = || StoreError::Unknown { at: self.at(op, key), attempts: 1, cause: cause() };
         answer.e_tag.map(Version).ok_or_else(unknown)
@@ -208,7 +210,7 @@ impl S3 {
         let request =
             |client: Client| client.get_object().bucket(&self.bucket).key(self.full(key)).range(&bytes).send();
         let judge = |error: SdkError<_>| match classify(at(), &self.bucket, None, &error) {
-            // The range begins behind the object's end.
+            // The range begins after the object's end.
             StoreError::Length { at, found_bytes, .. } => {
                 StoreError::Length { at, found_bytes, expected_bytes: range.end }
             }
@@ -220,7 +222,7 @@ impl S3 {
             Some((first, _, Some(whole))) if first == range.start => {
                 return Err(StoreError::Length { at: at(), found_bytes: whole, expected_bytes: range.end });
             }
-            // A server that does not know ranges sends everything: a segment for each extent would be ruinous.
+            // A server without range support sends everything: a whole segment for each extent would be far too slow.
             found => {
                 let cause = Cause::text(format!("asked for bytes {}-{}, found {found:?}", range.start, range.end - 1));
                 return Err(StoreError::Denied { at: at(), cause, hint: "use a store that answers range requests" });
@@ -262,12 +264,12 @@ impl S3 {
         let answer = self.signed(request, |error| classify(at(), &self.bucket, None, &error)).await?;
         let ours = |object: &'_ aws_sdk_s3::types::Object| Some(object.key()?.strip_prefix(&self.prefix)?.to_owned());
         let shown: Vec<_> = answer.contents().iter().filter_map(|object| Some((ours(object)?, object))).collect();
-        // PAGE-O1, of the keys as they were sent: those that are passed over below count for the marker.
+        // PAGE-O1, for the keys as they were sent: skipped keys count for the marker too.
         page::must_ascend(at, after, shown.iter().map(|(key, _)| key.as_str()))?;
         let last = shown.last().map(|(key, _)| key.clone());
         let mut objects = Vec::new();
         for (key, object) in &shown {
-            // What others keep under our prefix is neither shown nor, one day, deleted.
+            // Objects of others under our prefix are neither shown nor ever deleted.
             if keys::check(key).is_ok() && key.starts_with(prefix) {
                 let bytes = object.size().and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
                 objects.push(Listed { key: key.clone(), bytes });
@@ -276,7 +278,7 @@ impl S3 {
         if !answer.is_truncated().unwrap_or(false) {
             return Ok(ListPage { objects, more: None });
         }
-        // PAGE-O2: an empty page that says that there is more names no marker to go on from.
+        // PAGE-O2: an empty page that says that there is more names no marker for the next page.
         match last {
             Some(last) => Ok(ListPage { objects, more: Some(last) }),
             None => Err(page::without_progress(at())),
@@ -312,7 +314,7 @@ async fn collect(
             return Err(too_large((have + chunk.len()) as u64));
         }
         match only.take() {
-            // One chunk needs no copy.
+            // A single chunk needs no copy.
             None if whole.is_empty() => only = Some(chunk),
             first => {
                 if let Some(first) = first {
@@ -348,7 +350,7 @@ fn check_endpoint(endpoint: &str) -> Result<(), StoreUrlError> {
     if good {
         return Ok(());
     }
-    // What stands before an @ may be a password.
+    // The part before an @ may be a password.
     let found = if endpoint.contains('@') { "***".to_owned() } else { endpoint.chars().take(200).collect() };
     Err(StoreUrlError::Option { name: "endpoint", found, expected: "http://HOST[:PORT] or https://HOST[:PORT]" })
 }

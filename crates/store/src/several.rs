@@ -1,25 +1,25 @@
-//! Where a set's objects lie, as one text: the URL of one store, or several with their write quorum.
+//! The stores of a set as one text: the URL of one store, or several URLs with their write quorum.
 //!
 //! ```text
 //!   s3://bucket/prefix                                   one store: as it always was
 //!   w=2 s3://east/p s3://west/p?region=.. s3://south/p   three, two of which must have an object before it counts
 //!   c=2 w=2 s3://east/p s3://west/p s3://north/p         the same after its stores were changed once: its second configuration
 //! ```
-//! One text, because it is passed on as one: entry of group 0, admin protocol, plan, command line. URLs contain no
-//! blanks. A build that knows only one store refuses the second form, because it is no URL; a build without changes of
-//! stores refuses the third.
+//! It is one text because it is passed on as one: entry of group 0, admin protocol, plan, command line. URLs contain no
+//! blanks. A build that knows only single stores refuses the second form, because it is no URL; a build without changes
+//! of stores refuses the third.
 
 use crate::options::Location;
 use crate::url_error::StoreUrlError;
 use std::fmt;
 
-/// Stores of a set at most.
+/// Maximum number of stores of a set.
 pub const STORES_MAX: usize = 5;
 
 /// The list of stores that a set was created with.
 pub const FIRST_CONFIGURATION: u32 = 1;
 
-/// The stores of a set in their order, and how many must have an object before it counts.
+/// The stores of a set in their order, and the number of them that must have an object before it counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stores {
     urls: Vec<String>,
@@ -28,11 +28,11 @@ pub struct Stores {
 }
 
 impl Stores {
-    /// From parts. `write_quorum` may be left out: the smallest majority.
+    /// Combines the parts. Without `write_quorum`: the smallest majority.
     ///
     /// # Errors
-    /// [`StoreUrlError`] when they cannot be used together: two write quorums must share a store, else two lives of a
-    /// set could both commit.
+    /// [`StoreUrlError`] if they cannot be used together: two write quorums must share a store, otherwise two lives of
+    /// a set could both commit.
     pub fn new(urls: Vec<String>, write_quorum: Option<usize>) -> Result<Self, StoreUrlError> {
         let n = urls.len();
         let bad = |name, found: String, expected| Err(StoreUrlError::Option { name, found, expected });
@@ -41,7 +41,7 @@ impl Stores {
         }
         for (at, url) in urls.iter().enumerate() {
             Location::parse(url)?;
-            // Their text puts a blank between them; one store alone is its URL, whatever is in it.
+            // The text puts a blank between them; the text of a single store is its URL, whatever it contains.
             if n > 1 && url.contains(char::is_whitespace) {
                 return bad("store", url.clone(), "a URL without blanks");
             }
@@ -57,12 +57,12 @@ impl Stores {
         Ok(Self { urls, write_quorum, configuration: FIRST_CONFIGURATION })
     }
 
-    /// Whether a new set may be put there. One that is there already is opened all the same.
+    /// Whether a new set may be placed there. Existing sets are opened all the same.
     ///
     /// # Errors
-    /// [`StoreUrlError`] where every store must have everything: one that is away stops checkpoints, which is worse
-    /// than one store alone, and one that lost what it had could not be filled again, since no quorum is left without
-    /// it (ADR 0018).
+    /// [`StoreUrlError`] if every store must have everything. Then one store that is away stops checkpoints, which is
+    /// worse than a single store; and one that lost its objects could not be filled again, since no quorum is left
+    /// without it (ADR 0018).
     pub fn check_new(&self) -> Result<(), StoreUrlError> {
         let n = self.urls.len();
         if let Some(url) = self.urls.iter().find(|url| url.contains(char::is_whitespace)) {
@@ -77,7 +77,7 @@ impl Stores {
         Err(StoreUrlError::Option { name: "write quorum", found: format!("{n} of {n}"), expected })
     }
 
-    /// Reads what [`fmt::Display`] writes.
+    /// Parses the output of [`fmt::Display`].
     ///
     /// # Errors
     /// [`StoreUrlError`].
@@ -117,12 +117,12 @@ impl Stores {
         &self.urls
     }
 
-    /// How many must have an object before it counts.
+    /// The number of stores that must have an object before it counts.
     pub fn write_quorum(&self) -> usize {
         self.write_quorum
     }
 
-    /// The URL, where there is one store only, and always was: its objects have the names that they always had.
+    /// The URL, if there is and always was only one store: its objects then have the original names.
     pub fn single(&self) -> Option<&str> {
         match self.urls.as_slice() {
             [one] if self.configuration == FIRST_CONFIGURATION => Some(one),
@@ -130,15 +130,15 @@ impl Stores {
         }
     }
 
-    /// How many lists of stores the set has had, this one counted: each has a head of its own.
+    /// The number of lists of stores that the set has had, including this one: each has a head of its own.
     pub fn configuration(&self) -> u32 {
         self.configuration
     }
 
-    /// The same stores as the list that comes after `before`.
+    /// The same stores as the list that follows `before`.
     ///
     /// # Errors
-    /// [`StoreUrlError`] at the end of the numbers.
+    /// [`StoreUrlError`] at the highest number.
     pub fn after(self, before: &Stores) -> Result<Self, StoreUrlError> {
         let expected = "a number below 4294967295";
         let found = before.configuration;

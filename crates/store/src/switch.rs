@@ -1,5 +1,5 @@
-//! A set's store, which may be replaced while it is used. Each request goes to the store that is in place when it is
-//! made.
+//! A set's store, which may be replaced while it is in use. Each request goes to the store that is in place when the
+//! request is made.
 
 use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Quorum, StoreError, Version};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 /// See the module. A request that began before a change continues at the old store: it may be a write that the new one
 /// has not received.
 pub struct Switch {
-    /// For messages of places: the first one, for ever. A store says its own in its errors.
+    /// The place for messages: always the first one. A store names its own place in its errors.
     place: String,
     now: RwLock<(String, Arc<dyn ObjectStore>)>,
     /// Counts the changes.
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Switch {
 }
 
 impl Switch {
-    /// With what is there at first, and its text.
+    /// Begins with this store and its text.
     pub fn new(text: &str, store: Arc<dyn ObjectStore>) -> Self {
         let place = store.place().to_owned();
         Self { place, now: RwLock::new((text.to_owned(), store)), changed: watch::channel(0).0 }
@@ -36,30 +36,30 @@ impl Switch {
         self.now.reading().1.clone()
     }
 
-    /// What is there now, and stays what it is: for work of several steps, all of which must be done in the same place.
+    /// The present store, which stays the same: for work of several steps that must all be done in the same place.
     pub fn pinned(&self) -> Arc<dyn ObjectStore> {
         self.now()
     }
 
-    /// The text of what is there.
+    /// The text of the present store.
     pub fn text(&self) -> String {
         self.now.reading().0.clone()
     }
 
-    /// From now on this is there.
+    /// Replaces the store.
     pub fn set(&self, text: &str, store: Arc<dyn ObjectStore>) {
         *self.now.writing() = (text.to_owned(), store);
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// Told of each change.
+    /// Notified of each change.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 }
 
 impl Switch {
-    /// The several stores that this is at present; `None` if it is one.
+    /// The present several stores; `None` if there is one.
     pub fn several(&self) -> Option<Arc<Quorum>> {
         self.now().several()
     }

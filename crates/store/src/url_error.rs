@@ -1,11 +1,11 @@
-//! What can be wrong with a store's URL, options and credentials file.
+//! Errors in a store's URL, options and credentials file.
 
 use std::path::PathBuf;
 
-/// A credentials file in bytes at most: hundreds of profiles have some 100 KiB.
+/// Maximum size of a credentials file in bytes: hundreds of profiles need some 100 KiB.
 pub(crate) const CREDENTIALS_BYTES_MAX: u64 = 1 << 20;
 
-/// A bundle of certificates in bytes at most: that of a system has some 250 KiB.
+/// Maximum size of a bundle of certificates in bytes: that of a system has some 250 KiB.
 pub(crate) const CA_BUNDLE_BYTES_MAX: u64 = 8 << 20;
 
 pub(crate) const ID: &str = "aws_access_key_id";
@@ -14,12 +14,12 @@ pub(crate) const SECRET: &str = "aws_secret_access_key";
 /// A store's URL or one of its options cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreUrlError {
-    /// Not of a form we know.
+    /// It has no known form.
     #[error("store URL: found {found:?}, expected {expected}")]
     Form {
-        /// The URL, without what might be a secret.
+        /// The URL, without parts that might be secret.
         found: String,
-        /// What would do.
+        /// The expected form.
         expected: &'static str,
     },
     /// An option cannot be used.
@@ -29,10 +29,10 @@ pub enum StoreUrlError {
         name: &'static str,
         /// Its value.
         found: String,
-        /// What would do.
+        /// The expected value.
         expected: &'static str,
     },
-    /// There is nothing to sign with.
+    /// There are no keys to sign with.
     #[error(
         "store credentials: found no {missing}, expected access_key_id and secret_access_key in the store's options, \
          AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or a credentials file"
@@ -41,7 +41,7 @@ pub enum StoreUrlError {
         /// What is missing.
         missing: &'static str,
     },
-    /// A URL names a profile, and no file has any.
+    /// A URL names a profile, and there is no credentials file.
     #[error(
         "store credentials: found profile {profile:?} in the store's URL, expected a credentials file that has it: store.credentials_file of a gateway, \
          --credentials-file of a command, or AWS_SHARED_CREDENTIALS_FILE in the environment"
@@ -59,32 +59,32 @@ pub enum StoreUrlError {
     CaBundle {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         found: String,
     },
-    /// The file that the keys are to come from cannot be used.
+    /// The credentials file cannot be used.
     #[error("store credentials: {}: {problem}", path.display())]
     CredentialsFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: CredentialsProblem,
     },
 }
 
-/// A credentials file cannot be used. Shows names and line numbers, never what a line holds.
+/// A credentials file cannot be used. Shows names and line numbers, never the content of a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsProblem {
-    /// The system refuses.
+    /// The system's error.
     #[error("cannot be read ({found}), expected a file that this process may read")]
     Unreadable {
-        /// What the system said.
+        /// The system's message.
         found: String,
     },
     /// A directory, a pipe or a device.
     #[error("found no regular file, expected one, because it is read repeatedly")]
     NoFile,
-    /// Longer than any such file.
+    /// Longer than any credentials file.
     #[error("found {found_bytes} bytes, expected at most {}", CREDENTIALS_BYTES_MAX)]
     TooLarge {
         /// Its length.
@@ -96,40 +96,40 @@ pub enum CredentialsProblem {
     /// It changed while it was read.
     #[error("it changed while it was read; it is read again")]
     Changing,
-    /// Not a line of such a file.
+    /// A line does not have the form of such a file.
     #[error("line {line}: found something else, expected {expected}")]
     Line {
         /// From 1 on.
         line: usize,
-        /// What would do.
+        /// The expected form.
         expected: &'static str,
     },
-    /// Other profiles only.
+    /// The file has only other profiles.
     #[error("found {found}, expected a profile [{expected}]")]
     NoProfile {
-        /// The profiles that are there.
+        /// The profiles in the file.
         found: String,
-        /// The one that was looked for.
+        /// The requested profile.
         expected: String,
     },
-    /// A profile without keys.
+    /// A profile without complete keys.
     #[error("profile [{profile}]: found no {missing}, expected {} and {}", ID, SECRET)]
     Incomplete {
         /// Its name.
         profile: String,
-        /// What is missing.
+        /// The missing value.
         missing: &'static str,
     },
-    /// What cannot be sent or be a key.
+    /// A value that cannot be sent or cannot be a key.
     #[error("profile [{profile}]: found {found_bytes} bytes as {name}, expected {expected}")]
     Value {
         /// The profile.
         profile: String,
-        /// Of which value.
+        /// Name of the value.
         name: &'static str,
         /// Its length.
         found_bytes: usize,
-        /// What would do.
+        /// The expected form.
         expected: &'static str,
     },
 }

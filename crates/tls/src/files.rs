@@ -7,27 +7,27 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// A cluster key, a passphrase or a token has no more bytes.
+/// Maximum size of a cluster key, a passphrase or a token.
 pub const SECRET_BYTES_MAX: u64 = 64 << 10;
 
-/// A PEM file has no more bytes. All authorities that a system trusts, one behind the other, take a quarter of it.
+/// Maximum size of a PEM file. All authorities that a system trusts, in one file, take a quarter of it.
 pub const PEM_BYTES_MAX: u64 = 1 << 20;
 
-/// A file of settings, or a cluster's plan, has no more bytes. A sample with all its comments takes a fraction of it.
+/// Maximum size of a settings file, or of a cluster's plan. A sample with all its comments takes a fraction of it.
 pub const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
-/// All of the file at `path`.
+/// Reads the whole file at `path`.
 ///
 /// # Errors
-/// As the file system says; [`ErrorKind::FileTooLarge`] where it has more than `bytes_max` bytes.
+/// The file system's error; [`ErrorKind::FileTooLarge`] if it has more than `bytes_max` bytes.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     whole(&File::open(path)?, bytes_max)
 }
 
-/// The same, of a file of text.
+/// The same for a text file.
 ///
 /// # Errors
-/// As [`read`]; [`ErrorKind::InvalidData`] where it is not UTF-8.
+/// As [`read`]; [`ErrorKind::InvalidData`] if it is not UTF-8.
 pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     text(read(path, bytes_max)?)
 }
@@ -37,7 +37,7 @@ pub(crate) fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(bad)
 }
 
-/// However long the file is, or says that it is, no more is read than it takes to know that it is too much.
+/// Reads only as much as shows that the file is too long, whatever its length is said to be.
 pub(crate) fn whole(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut bounded = file.take(bytes_max.saturating_add(1));
@@ -46,7 +46,7 @@ pub(crate) fn whole(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     if read <= bytes_max {
         return Ok(bytes);
     }
-    // A device says 0.
+    // A device reports a length of 0.
     let found = file.metadata()?.len().max(read);
     let text = format!("found at least {found} bytes, expected at most {bytes_max}");
     Err(io::Error::new(ErrorKind::FileTooLarge, text))
@@ -73,7 +73,7 @@ mod tests {
         assert!(error.to_string().contains("expected UTF-8"), "{error}");
     }
 
-    /// It has no end, and says that it has no length.
+    /// It has no end, and reports no length.
     #[test]
     fn a_device_is_not_read_for_ever() {
         let error = read(Path::new("/dev/zero"), 100).expect_err("without an end");

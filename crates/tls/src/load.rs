@@ -28,12 +28,12 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Whether any is named.
+    /// Whether any of the files is named.
     pub fn any(&self) -> bool {
         self.ca.is_some() || self.certificate.is_some() || self.key.is_some()
     }
 
-    /// Reads them; `None` where none is named.
+    /// Reads them; `None` if none is named.
     ///
     /// # Errors
     /// Some files are named and others not; a file cannot be read or holds something else; the certificate is not one
@@ -86,7 +86,7 @@ fn certificates(path: &Path) -> Result<(String, Vec<Vec<u8>>), TlsError> {
 }
 
 impl Tls {
-    /// Reads the three files, each of which is checked by itself: a message names the one that is wrong.
+    /// Reads the three files and checks each by itself, so that a message names the one that is wrong.
     ///
     /// # Errors
     /// [`TlsError`].

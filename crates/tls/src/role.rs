@@ -15,7 +15,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Role; 3] = [Role::Gateway, Role::Host, Role::Admin];
 
     /// The DNS name of the role in a certificate. `.internal` is reserved for private use and resolves nowhere.
@@ -30,7 +30,7 @@ impl Role {
     /// The roles in a certificate. Does not check signature and validity: TLS has done that before.
     ///
     /// # Errors
-    /// What is wrong with the bytes.
+    /// The error in the bytes.
     pub(crate) fn of(certificate_der: &[u8]) -> Result<Vec<Role>, String> {
         let der = rustls_pki_types::CertificateDer::from(certificate_der);
         let certificate = webpki::EndEntityCert::try_from(&der).map_err(|error| error.to_string())?;

@@ -30,7 +30,7 @@ fn each_certificate_stands_for_its_role_only() {
     cluster(dir.path());
     for (name, role) in [("g1", Role::Gateway), ("db1", Role::Host), ("ann", Role::Admin)] {
         load(dir.path(), name, role);
-        // Whoever belongs to the cluster may look.
+        // Every member of the cluster may read.
         load(dir.path(), name, Role::Admin);
     }
     let wrong = files(dir.path(), "db1").load(Role::Gateway).expect_err("a host is no gateway");
@@ -71,7 +71,7 @@ fn bad_files_are_named() {
     assert!(text.contains("g1.pem"), "{text}");
     let text = bad(&TlsFiles { key: files(dir.path(), "ann").key, ..good.clone() });
     assert!(text.contains("cannot be used together"), "a key of another certificate: {text}");
-    // Not cut where it would still be good.
+    // The length limit is just above this file's size: it must not be cut.
     let mut long = std::fs::read(dir.path().join("ca.pem")).expect("an authority");
     long.resize(crate::files::PEM_BYTES_MAX as usize + 1, b'\n');
     std::fs::write(dir.path().join("long.pem"), long).expect("written");
@@ -83,7 +83,7 @@ fn bad_files_are_named() {
     assert!(text.contains("g1.key: found mode 644"), "{text}");
 }
 
-/// A service that answers every call with `Unimplemented`: what comes so far has passed the door.
+/// A service that answers every call with `Unimplemented`: a call that gets this answer has passed the door.
 #[derive(Clone)]
 struct Nothing;
 
@@ -107,7 +107,7 @@ impl<B: Send + 'static> tonic::codegen::Service<tonic::codegen::http::Request<B>
     }
 }
 
-/// Starts a door of `tls` for `allowed`, and says what a caller with `dialer` is told.
+/// Starts a door of `tls` for `allowed`, and returns what a caller with `dialer` is told.
 async fn told(tls: &Tls, allowed: &'static [Role], dialer: &Dialer) -> Result<tonic::Code, String> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -129,7 +129,7 @@ async fn told(tls: &Tls, allowed: &'static [Role], dialer: &Dialer) -> Result<to
     answer
 }
 
-/// A codec of nothing.
+/// A codec for empty messages.
 mod nothing {
     use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
@@ -168,7 +168,7 @@ mod nothing {
 
 const GATEWAYS: &[Role] = &[Role::Gateway];
 
-/// The commands of the operating page that make an authority and its certificates, as they stand there.
+/// The commands of the operating page that make an authority and its certificates, copied from the page.
 fn page() -> &'static str {
     let page = include_str!("../../../docs/operating/tls.md");
     let block = page.split_once("```sh\n").and_then(|(_, rest)| rest.split_once("```"));
@@ -197,7 +197,7 @@ async fn the_page_makes_certificates_that_doors_take() {
     assert_eq!(told(&gateway, &Role::ALL, &host).await, passed);
     assert_eq!(told(&gateway, GATEWAYS, &host).await, Ok(tonic::Code::PermissionDenied));
 
-    // A new authority: with both in `ca`, certificates of either are taken; with one of them, only its own.
+    // A new authority: with both in `ca`, certificates of either are accepted; with one of them, only its own.
     run("mkdir new && mv tls/ca.pem old.pem && mv tls old");
     run(page());
     std::fs::rename(&own, dir.path().join("new/tls")).expect("a place of its own");
@@ -223,7 +223,7 @@ async fn a_door_lets_in_who_has_the_role() {
     let passed = Ok(tonic::Code::Unimplemented);
     assert_eq!(told(&gateway, GATEWAYS, &Dialer::from(&gateway)).await, passed);
     assert_eq!(told(&gateway, &Role::ALL, &host).await, passed);
-    // TLS-T3: a host's certificate is the cluster's, and still no gateway's.
+    // TLS-T3: a host's certificate belongs to the cluster, but it is not a gateway's.
     assert_eq!(told(&gateway, GATEWAYS, &host).await, Ok(tonic::Code::PermissionDenied));
 }
 
@@ -235,17 +235,17 @@ async fn a_door_of_another_role_or_cluster_is_not_believed() {
     cluster(&other);
     let gateway = load(&own, "g1", Role::Gateway);
     let dialer = Dialer::from(&load(&own, "db1", Role::Host));
-    // TLS-T2: a host that listens where a gateway was.
+    // TLS-T2: a host listens at a gateway's former address.
     let posing = load(&own, "db1", Role::Host);
     told(&posing, &Role::ALL, &dialer).await.expect_err("a host stood for a gateway");
-    // TLS-T1, both ways: the other cluster's authority has the same name and another key.
+    // TLS-T1, in both directions: the other cluster's authority has the same name and another key.
     let stranger = load(&other, "g1", Role::Gateway);
     told(&stranger, &Role::ALL, &dialer).await.expect_err("another cluster's gateway was believed");
-    // It believes this cluster's gateway, but its own certificate is another's.
+    // It trusts this cluster's gateway, but its own certificate is from another cluster.
     let mixed = TlsFiles { ca: files(&own, "g1").ca, ..files(&other, "g1") };
     let mixed = Dialer::from(&mixed.load(Role::Gateway).expect("good files").expect("some"));
     for (who, caller) in [("another cluster's gateway", mixed), ("plain text", Dialer::plaintext())] {
-        // Neither the service nor the check of the role may have seen the call: the handshake ends it.
+        // The handshake ends the call: neither the service nor the check of the role may see it.
         let seen = [tonic::Code::Unimplemented, tonic::Code::PermissionDenied, tonic::Code::Unauthenticated];
         let answer = told(&gateway, &Role::ALL, &caller).await;
         assert!(answer.as_ref().map_or(true, |code| !seen.contains(code)), "{who} was let in: {answer:?}");

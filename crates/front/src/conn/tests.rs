@@ -1,5 +1,5 @@
-//! What a connection holds for replies that its client does not read. Here only the test drives the connection, so its
-//! state can be checked.
+//! The memory that a connection holds for replies that its client does not read. Only the test drives the connection
+//! here, so its state can be checked.
 
 use super::*;
 use crate::budget::Pool;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, DuplexStream};
 const MIB: u64 = 1 << 20;
 /// Capacity of the pipe to the client.
 const PIPE_BYTES: usize = 4096;
-/// The largest reply, or header of one, that nothing pays for.
+/// The largest reply, or header of a reply, that no charge covers.
 const SMALL_BYTES: u64 = 44;
 /// The requested length, and the number of extents in it.
 const STATUS_BYTES: u64 = 4 * MIB;
@@ -88,7 +88,7 @@ fn requests(ask: Ask, count: u64, style: HeaderStyle, decoder: &mut ReplyDecoder
 /// Lets the connection do all it can.
 async fn turn(connection: &mut Connection<'_, DuplexStream>) {
     poll_fn(|cx| Poll::Ready(connection.poll(cx))).await.unwrap();
-    // The runtime lets a task that never pauses do no more work.
+    // The runtime stops giving turns to a task that never pauses.
     tokio::task::yield_now().await;
 }
 
@@ -166,7 +166,7 @@ async fn c3_statuses_are_paid_for() {
     }
 }
 
-/// Paid bytes do not count; otherwise the connection would wait for its client long before it holds as much as it may.
+/// Paid bytes do not count. Otherwise the connection would wait for its client long before it holds its limit.
 #[tokio::test]
 async fn p2_only_the_heads_of_reads_count() {
     let most = limits().unpaid_bytes();

@@ -206,7 +206,7 @@ async fn a_flood_is_bounded_and_disturbs_nobody() {
     assert_eq!(late.read(0, 8192).await, Ok(vec![5; 8192]));
     drop(floods);
     until(|| front.connections().len() <= 2).await;
-    // A flood that is over holds nothing.
+    // When the flood is over, it holds nothing.
     until(|| front.shared_bytes_held() == 0).await;
 }
 
@@ -292,7 +292,7 @@ async fn nothing_is_asked_again_while_nobody_takes_the_replies() {
 async fn a_long_run_of_small_requests() {
     let front = front(FrontLimits::default(), &memory());
     let mut client = Client::connect(pipe_of(&front, 1 << 20), "s/v").await;
-    // More requests than one turn handles, all of them there before the first is looked at.
+    // More requests than one turn handles; all of them arrive before the first is handled.
     client.send_flushes(5000).await;
     for n in 0..5000 {
         assert_eq!(soon(client.answer()).await.unwrap(), (n + 1, Ok(vec![])));
@@ -342,7 +342,7 @@ async fn handshakes_that_do_not_end() {
         let mut greeting = [0; 18];
         soon(socket.read_exact(&mut greeting)).await.unwrap();
     }
-    // Three silent clients keep nobody out: the oldest is closed.
+    // Three silent clients cannot keep others out: the oldest is closed.
     let mut client = Client::connect(pipe(&few), "s/v").await;
     assert_eq!(client.read(0, 512).await, Ok(vec![0; 512]));
     assert_eq!(drained(&mut waiting[0]).await, b"");
@@ -398,7 +398,7 @@ async fn sessions_are_not_kept_out_by_connections_without() {
     assert_eq!(guests[1].read(0, 512).await, Ok(vec![1; 512]), "only one guest had to go");
     let mut second = Client::connect(pipe(&front), &session(2)).await;
     guests[1].closed_unanswered().await;
-    // Sessions are not closed in favour of one another, nor of others.
+    // A session is not closed in favour of another session, nor of a connection without a token.
     for name in ["s/old", &session(3)] {
         let refused = soon(Client::connect_as(pipe(&front), name, HeaderStyle::Extended)).await;
         assert!(matches!(refused, Err(Broken::Handshake(_))), "{name}");
@@ -427,7 +427,7 @@ async fn r8_what_cannot_be_read_waits_and_the_rest_goes_on() {
     let mut tries = 0;
     for round in 0..50_u64 {
         let sent = client.send(32 * MIB + round * 512, 512, WRITE, &[7; 512]).await.unwrap();
-        // The first one of them gets the one place.
+        // The first read gets the only place.
         loop {
             let running = soon(begun.recv()).await.unwrap();
             if running.what == "write" {

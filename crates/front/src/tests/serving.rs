@@ -168,8 +168,8 @@ async fn no_more_requests_run_than_may() {
     }
 }
 
-/// Bytes do not limit these: a trim holds none. Waiting requests are not refused, and a new connection has a place that
-/// nobody else can take.
+/// Limits on bytes do not limit these requests: a trim holds no bytes. Waiting requests are not refused, and a new
+/// connection has a place that no other connection can take.
 #[tokio::test]
 async fn no_more_requests_run_than_may_over_all_connections() {
     let (device, mut begun) = GateDevice::new(MIB);
@@ -181,7 +181,7 @@ async fn no_more_requests_run_than_may_over_all_connections() {
         clients.push(Client::connect(pipe(&front), "s/v").await);
     }
     let trim = CommandOut::Trim { fua: false };
-    // One place is its own, and two are shared.
+    // One place is guaranteed, and two are shared.
     let mut running = Vec::new();
     for n in 0..5 {
         clients[0].send(n * 512, 512, trim, &[]).await.unwrap();
@@ -199,7 +199,7 @@ async fn no_more_requests_run_than_may_over_all_connections() {
         tokio::task::yield_now().await;
         assert!(begun.try_recv().is_err(), "CONN-C3: more than four run");
     }
-    // The one that came first has waited longest.
+    // The request that came first has waited longest.
     assert!(running.pop().unwrap().go(Ok(())));
     assert_eq!(soon(clients[0].answer()).await.unwrap(), (3, Ok(vec![])));
     running.push(soon(begun.recv()).await.unwrap());

@@ -82,7 +82,7 @@ async fn what_waits_in_a_connection_that_was_closed_is_not_begun() {
     assert_eq!(sector(&device), 0);
 }
 
-/// A client that only waits is served as ever.
+/// A client that only waits is served as before.
 #[tokio::test]
 async fn what_waits_in_a_connection_that_lasts_is_begun() {
     let (front, _, device, mut begun) = gated(1);
@@ -132,7 +132,7 @@ where
     let running = soon(begun.recv()).await.unwrap();
     client.socket.shutdown().await.unwrap();
     until(|| left_by_client(&far).is_some()).await;
-    // Else the socket would stay open.
+    // Otherwise the socket would stay open.
     drop(far);
     assert!(running.go(Ok(())));
     if with_disconnect {
@@ -149,7 +149,7 @@ where
     assert_eq!(sector(&device), if with_disconnect { 3 } else { 0 });
 }
 
-/// A gateway cannot tell it from a connection that was given up.
+/// A gateway cannot distinguish it from a connection that was given up.
 #[tokio::test]
 async fn a_client_that_closes_its_sending_side_is_gone() {
     half_closed(UnixStream::pair().unwrap(), false).await;

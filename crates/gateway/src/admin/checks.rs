@@ -72,7 +72,7 @@ mod tests {
     use std::time::{Duration, Instant};
     use tokio_util::sync::CancellationToken;
 
-    /// No test takes this long.
+    /// Longer than any test.
     const PATIENCE: Duration = Duration::from_secs(60);
     const CLUSTER: u128 = 9;
 
@@ -83,8 +83,8 @@ mod tests {
         Arc::new(Retrying::new(Faulty::new(Memory::new(), 1, faults), retry))
     }
 
-    /// A cluster of one gateway with two stores: one that works, and one with these faults for each URL that ends in
-    /// `bad`. One whose URL ends in `hangs` is never opened.
+    /// A cluster of one gateway with two stores: one that works, and one with these faults, for each URL that ends in
+    /// `bad`. A store whose URL ends in `hangs` is never opened.
     struct Lab {
         dir: tempfile::TempDir,
         node: Arc<Node>,
@@ -179,11 +179,11 @@ mod tests {
             let lab = Lab::new(faults, PATIENCE).await;
             let (good, bad) = (lab.url("good"), lab.url("bad"));
             refused(lab.create(&bad).await, word);
-            // Also as one of several: it would be in some write quorum.
+            // The same if it is one of several: it would be in some write quorum.
             refused(lab.create(&format!("w=2 {good} {} {bad}", lab.url("better"))).await, word);
             assert!(lab.node.cluster.state().sets.is_empty(), "nothing was created");
             assert_eq!(lab.create(&good).await, Ok(true));
-            // R12: asked again, the set exists and its store is not asked.
+            // R12: when the request is repeated, the set exists, and its store is not asked.
             assert_eq!(lab.create(&good).await, Ok(false));
             for check_only in [true, false] {
                 refused(lab.change(&bad, check_only).await, word);
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// The task that starts what group 0 names goes on meanwhile.
+    /// Meanwhile, the task that starts the sets of group 0 continues.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_set_whose_store_hangs_keeps_no_other_set_from_starting() {
         let lab = Lab::with_limit(Faults::default(), None).await;
@@ -224,7 +224,8 @@ mod tests {
         lab.close().await;
     }
 
-    /// By a head of before a recovery, say. Also where the stores themselves are not checked.
+    /// The place may be taken, for example, by a head from before a recovery. The same if the stores themselves are not
+    /// checked.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_number_that_is_taken_in_the_store_is_passed_over() {
         for limit in [Some(PATIENCE), None] {

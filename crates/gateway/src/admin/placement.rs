@@ -152,8 +152,8 @@ impl AdminDoor {
     }
 }
 
-/// The first key that the store lists below `prefix`. A page may be empty although more follows: the walk goes to its end
-/// before it says that there is none.
+/// The first key that the store lists below `prefix`. A page may be empty although more follows: the loop reads to the
+/// end before it reports that there is none.
 async fn first_of(store: &dyn ObjectStore, prefix: &str) -> Result<Option<String>, StoreError> {
     let mut after: Option<String> = None;
     loop {
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(look_at(&store, set, note, false).await.expect("looks").as_deref(), Some("sets/4/head"));
         store.put_new("sets/41/head", Bytes::from_static(b"another number's")).await.expect("put");
         assert_eq!(store.len(), 2);
-        // Nothing on the first page is not nothing.
+        // An empty first page does not mean that there is nothing.
         let faults = Faults { empty_first_page: true, ..Faults::default() };
         let store = Faulty::new(store, 1, faults);
         assert_eq!(look_at(&store, set, note, true).await.expect("looks").as_deref(), Some("sets/4/head"));

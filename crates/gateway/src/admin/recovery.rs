@@ -101,7 +101,7 @@ impl AdminDoor {
         }
     }
 
-    /// Reads and opens the set's head. Only what this gateway itself finds is restored, not what the caller claims.
+    /// Reads and opens the set's head. It restores only what this gateway itself finds, not what the caller claims.
     async fn found_in(&self, text: &str, set: SetId) -> Result<Found, Refusal> {
         let health = Arc::new(Health::new(format!("group {set}")));
         let opened = open_store(&self.node.config, text, health).await;

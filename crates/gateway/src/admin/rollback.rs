@@ -123,7 +123,7 @@ impl AdminDoor {
 /// A refusal that comes after a change. The caller must not take it for one that changed nothing (R12).
 fn after_a_change(refusal: Refusal, changed: &str) -> Refusal {
     let code = match refusal.disposition() {
-        // Repeated under the same request id, it goes on where it stopped.
+        // Repeated under the same request id, the request continues where it stopped.
         Disposition::FollowLeader | Disposition::Retry | Disposition::Unknown => RefusalCode::Unknown,
         Disposition::Reject => RefusalCode::Failed,
     };

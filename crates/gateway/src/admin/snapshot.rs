@@ -168,7 +168,7 @@ impl AdminDoor {
             set.head.wake();
             tokio::time::sleep(LOOK).await;
         }
-        // PAIR-P1: last, with no further wait behind it.
+        // PAIR-P1: this is the last check, with no wait after it.
         set.head.before_answer().await.map_err(unknown)
     }
 

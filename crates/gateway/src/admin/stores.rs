@@ -84,7 +84,7 @@ impl Node {
         self.sets.reading().values().cloned().collect()
     }
 
-    /// One for each set that runs here.
+    /// The health of each set that runs here.
     pub(crate) fn store_healths(&self) -> Vec<v1::StoreHealth> {
         self.running_sets().iter().map(|set| store_health(set)).collect()
     }

@@ -26,10 +26,10 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Reads settings. Checks the types of values, nothing else about them.
+/// Reads settings. Checks only the types of values.
 ///
 /// # Errors
-/// Not TOML; else all unknown settings; else the first value of a wrong type. Never an empty list.
+/// It is not TOML; otherwise all unknown settings; otherwise the first value of a wrong type. The list is never empty.
 pub fn read(text: &str) -> Result<toml::Table, Vec<Mistake>> {
     let at = |span: Option<Range<usize>>, what: String| {
         let start = span.map_or(0, |span| span.start).min(text.len());

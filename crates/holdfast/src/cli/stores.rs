@@ -73,7 +73,7 @@ pub enum StoresCommand {
     Abandon {
         /// The set
         set: Name,
-        /// Look whether it can be done, and change nothing
+        /// Check whether it can be done, and change nothing
         #[arg(long)]
         dry_run: bool,
     },
@@ -90,7 +90,7 @@ pub struct QuorumArgs {
 /// How a change is started and waited for.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct HowArgs {
-    /// Look whether it can be done, and change nothing
+    /// Check whether it can be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Wait until the change is complete, at most for TIME [default: 1d]; --timeout does not limit this

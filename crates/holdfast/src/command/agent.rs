@@ -1,6 +1,7 @@
 //! `holdfast agent`: runs the agent of a PostgreSQL host, and sends commands to running agents.
 //!
-//! Owns: arguments, what is printed, exit codes. Does not own: any decision (crate `agent`), nor who may write (the gateways).
+//! Owns: arguments, output, exit codes. Does not own: any decision (crate `agent`), nor the right to write (the
+//! gateways).
 
 pub mod ask;
 mod commands;
@@ -73,7 +74,7 @@ pub enum AgentCommand {
         /// Show the checks and what would be done, and do nothing
         #[arg(long)]
         dry_run: bool,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -92,7 +93,7 @@ pub enum AgentCommand {
         /// Continue even if the checks find that data would be lost
         #[arg(long, requires = "reason")]
         allow_data_loss: bool,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -103,7 +104,7 @@ pub enum AgentCommand {
     Resume,
     /// Restart PostgreSQL on its host
     Restart {
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },

@@ -292,7 +292,7 @@ impl Work<'_> {
             let Some(node) = nodes.get_mut(&at) else { continue };
             let subject = format!("gateway {}", node.name);
             if node.member != 0 {
-                // Again: an earlier run may have gone before group 0 had started there.
+                // This is repeated: an earlier run may have ended before group 0 had started there.
                 let mut only = self.api.only(&self.plan.gateways[at].api);
                 *node = cluster::adopt(&mut only, &cluster_id, node.member, &node.disk).await?;
                 let what = format!("is {} already", MemberId(node.member));

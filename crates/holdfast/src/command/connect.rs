@@ -1,4 +1,4 @@
-//! The client of a command, and what it says of an incomplete answer.
+//! The client of a command, and its error for an incomplete answer.
 
 use crate::cli::Common;
 use crate::client::ClusterClient;

@@ -2,7 +2,7 @@ use super::*;
 use crate::exit::Exit;
 use clap::Parser;
 
-/// The settings that a line of arguments amounts to, with this file.
+/// The settings that result from the arguments in `line` and this file.
 fn settings_of(file: &str, line: &str) -> Result<GatewayConfig, CliError> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("g1.toml");
@@ -61,7 +61,7 @@ fn what_is_wrong_is_a_usage_error_that_names_the_field() {
         assert_eq!(error.exit, Exit::Usage);
         assert!(error.message.contains(field), "expected {field:?} in {:?}", error.message);
     }
-    // The file, the line, and what was meant.
+    // The file, the arguments, and what the user meant.
     let error = settings_of(&FILE.replace("bound", "buond"), "").unwrap_err();
     assert!(
         error

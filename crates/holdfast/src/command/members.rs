@@ -519,7 +519,7 @@ mod tests {
         assert!(!progress(&nobody, MemberId(3), Goal::Out).done(), "a status of nothing shows nothing");
     }
 
-    /// Nothing else tells a person why an undrained gateway stays idle.
+    /// The only place that tells a person why an undrained gateway stays idle.
     #[test]
     fn an_undrained_gateway_is_told_how_sets_come_to_it() {
         let mut seen = status();
@@ -532,7 +532,7 @@ mod tests {
         let text = may_lead_again(&seen, &member(3, "gateway"));
         assert!(text.contains("At other gateways: demo (at g2). "), "{text}");
         assert!(text.ends_with("To move one: `holdfast switchover demo --to g3`."), "{text}");
-        // One that leads all sets, and one that serves nobody.
+        // One gateway leads all sets, and one leads none.
         for all in [member(2, "gateway"), member(3, "witness")] {
             assert_eq!(may_lead_again(&seen, &all), format!("g{} may lead again.", all.id));
         }
@@ -548,14 +548,14 @@ mod tests {
         assert_eq!(find(&seen, "g2").map(|m| m.id), Ok(2));
         assert_eq!(find(&seen, "m3").map(|m| m.id), Ok(3));
         assert!(find(&seen, "g9").unwrap_err().message.contains("expected one of g1 (m1), g2 (m2), g3 (m3)"));
-        // A replacement has the name of the one that it replaces.
+        // A replacement has the same name as the gateway that it replaces.
         for (at, standing) in [(0, "leaving"), (1, "active")] {
             let member = seen.members[at].member.get_or_insert_default();
             (member.name, member.standing) = ("g".into(), standing.into());
         }
         assert_eq!(find(&seen, "g").map(|m| m.id), Ok(2));
     }
-    /// Seen: `gateway replace g1 --by` its own address waited ten minutes for g1 to leave.
+    /// Seen: `gateway replace g1 --by` with g1's own address waited ten minutes for g1 to leave.
     #[test]
     fn a_gateway_does_not_replace_itself() {
         let old = v1::Member { id: 1, name: "g1".into(), disk: "aa".into(), ..Default::default() };

@@ -50,7 +50,7 @@ struct Status {
     holder: Option<Holding>,
     /// The pair's feature level.
     level: u32,
-    /// By name, the level that each gateway reported last.
+    /// The level that each gateway reported last, by name.
     gateways: BTreeMap<String, u32>,
 }
 

@@ -484,7 +484,7 @@ fn table(found: &[Found], restored: &[Restored]) -> String {
 mod tests {
     use super::*;
 
-    /// Number of surveys and messages, if these heads were replaced during the first surveys.
+    /// The number of surveys, and the messages, if these heads were replaced during the first surveys.
     async fn looks(replaced_in: &[&[&str]]) -> (u32, Vec<String>) {
         let (mut looks, mut said) = (0, Vec::new());
         let look = async || {

@@ -15,7 +15,7 @@ use holdfast_types::Name;
 
 const CREATE: &str = "\
 A snapshot contains all volumes of a set at one point in time, between the call and its answer.
-Writes acknowledged before the call are in it. Its space is what changes afterwards, independent
+Writes acknowledged before the call are in it. It needs space only for later changes, independent
 of the volumes' size. A set has at most 128 snapshots, including scheduled and pending ones.
 
 Every gateway exports it over NBD, read-only and without a lease. `holdfast snapshot token` prints

@@ -28,7 +28,7 @@ pub enum StandbyCommand {
     /// Run a standby in the foreground: refreshes it at an interval, and answers health checks of load balancers
     #[command(after_long_help = with_codes(RUN))]
     Run {
-        /// What standby
+        /// The standby
         #[command(flatten)]
         config: ConfigArg,
         /// Check the settings and exit
@@ -38,7 +38,7 @@ pub enum StandbyCommand {
     /// Refresh a standby: starts PostgreSQL on a copy of a newer snapshot, and stops the old one
     #[command(after_long_help = with_codes(REFRESH))]
     Refresh {
-        /// What standby
+        /// The standby
         #[command(flatten)]
         config: ConfigArg,
         /// Use this snapshot, which is kept [default: a new snapshot, deleted after use]
@@ -51,13 +51,13 @@ pub enum StandbyCommand {
     /// Show the snapshot of a standby and the age of its data
     #[command(after_long_help = with_codes("Examples:\n  holdfast standby status --config /etc/holdfast/standby.toml\n  holdfast standby status --config standby.toml --output json | jq .age_ms\n\nThe age is the time since the snapshot was requested: it contains everything that was committed before.\n"))]
     Status {
-        /// What standby
+        /// The standby
         #[command(flatten)]
         config: ConfigArg,
     },
     /// Stop a standby, and delete its copy and its own snapshots
     Stop {
-        /// What standby
+        /// The standby
         #[command(flatten)]
         config: ConfigArg,
     },

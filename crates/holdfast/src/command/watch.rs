@@ -306,7 +306,7 @@ mod tests {
             answered_by: 2,
             ..v1::SetStatus::default()
         };
-        // Started a moment ago: it has the term from its disk, and knows no leader yet.
+        // This gateway started a moment ago: it has the term from its disk, and knows no leader yet.
         let fresh = v1::SetStatus { leader: None, term: 4, answered_by: 3, ..old.clone() };
         let seen = |views: &[&v1::SetStatus]| newest(views).map(|set| set.words());
         for views in [[&old, &new, &fresh], [&fresh, &new, &old]] {
@@ -318,14 +318,14 @@ mod tests {
         assert_eq!(seen(&[]), None);
     }
 
-    /// The gateways that know it do not answer in time, and one that is behind does.
+    /// The gateways that know the set do not answer in time; one that is behind does.
     #[test]
     fn no_look_goes_back_behind_the_one_before() {
         let (past, present) = (seen("g1", "db1", 17, "ready"), seen("g2", "db2", 45, "ready"));
         assert_eq!(not_older(Some(&present), past.clone()), present);
         assert_eq!(not_older(Some(&past), present.clone()), present);
         assert_eq!(not_older(None, past.clone()), past);
-        // Deleted, and created again with the same name.
+        // The set was deleted, and created again with the same name.
         let mut anew = past;
         anew.sets.get_mut("demo").unwrap().id = 2;
         assert_eq!(not_older(Some(&present), anew.clone()), anew);

@@ -151,7 +151,7 @@ impl Children {
     }
 }
 
-/// The child has not been waited for, so that its id cannot be another's.
+/// The child has not been waited for, so its process id cannot belong to another process.
 fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, signal);

@@ -98,7 +98,7 @@ fn nbd_ports_follow_one_another_and_are_kept() {
     assert_eq!(nbd(&prepare(dir.path(), "").unwrap()), [other, other + 1]);
 }
 
-/// Two ports in a row that nobody has now.
+/// Two consecutive free ports.
 fn free_pair() -> u16 {
     loop {
         let port = rand::random_range(PORTS);

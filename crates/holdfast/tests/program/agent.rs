@@ -1,4 +1,5 @@
-//! `holdfast agent switchover` and `failover` as people run them, against stand-ins of agents that answer over HTTP, with plans made as agents make them.
+//! `holdfast agent switchover` and `failover` as people run them, against stand-ins that answer over HTTP like agents,
+//! with plans made by the agents' own code.
 
 use holdfast_agent::View;
 use holdfast_agent::plan::{self, Peer, Plan};
@@ -13,12 +14,12 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Two hosts, and what they were told to do.
+/// Two hosts, and the commands that they received.
 #[derive(Debug)]
 struct World {
     views: [Value; 2],
     told: Vec<(String, Value)>,
-    /// Somebody uses the pool of db1 by the time that it is to be exported.
+    /// Somebody uses the pool of db1 when it is to be exported.
     in_use: bool,
 }
 
@@ -39,7 +40,7 @@ fn view(name: &str, state: &str, peers: &Value) -> Value {
     })
 }
 
-/// Two agents: db1 is primary, db2 is in this state.
+/// Two agents: db1 is primary, db2 has this state.
 fn lab(state: &str) -> Lab {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [a, b] = [0, 1].map(|at| listeners[at].local_addr().unwrap().to_string());
@@ -47,7 +48,7 @@ fn lab(state: &str) -> Lab {
     let world = Arc::new(Mutex::new(World { views, told: Vec::new(), in_use: false }));
     for (at, listener) in listeners.into_iter().enumerate() {
         let world = world.clone();
-        // Ends with the test's process.
+        // It ends with the test's process.
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 serve(&world, at, stream.unwrap());
@@ -88,7 +89,7 @@ fn answer(world: &mut World, at: usize, path: &str, body: Value) -> (u16, Value)
         "/status" => return (200, world.views[at].clone()),
         "/switchover" => plan::switchover(&parsed(at), body["candidate"].as_str(), &peers, None),
         "/failover" => plan::failover(&parsed(at), &peers),
-        // A standby has nothing to restart.
+        // A standby has no PostgreSQL to restart.
         "/restart" if at == 1 => return (412, json!({ "message": "db2 is in state standby, expected primary" })),
         "/pause" | "/restart" => {
             world.told.push((path.to_string(), body));
@@ -109,7 +110,7 @@ fn answer(world: &mut World, at: usize, path: &str, body: Value) -> (u16, Value)
             (200, json!({ "message": "on its way", "plan": made }))
         }
         Ok(()) => {
-            // At once: how long it takes is not asked here.
+            // The stand-ins do it at once: the duration is not tested here.
             let [a, b] = [0, 1].map(|at| world.views[at]["peers"].clone());
             world.views = [view("db1", "standby", &a), view("db2", "primary", &b)];
             (200, json!({ "message": "on its way", "plan": made }))
@@ -124,7 +125,7 @@ impl Lab {
         command.arg("agent").args(args).output().unwrap()
     }
 
-    /// Standard output and standard error of one that ends with this code.
+    /// Standard output and standard error of a command that ends with this code.
     fn expect(&self, code: i32, args: &[&str]) -> (String, String) {
         let output = self.run(args);
         let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
@@ -138,20 +139,20 @@ impl Lab {
         serde_json::from_str(&out).unwrap()
     }
 
-    /// Whether each command that was told since was only asked about.
+    /// The commands received since the last call, and whether each was a dry run.
     fn told(&self) -> Vec<(String, bool)> {
         let told = std::mem::take(&mut self.world.lock().unwrap().told);
         told.into_iter().map(|(path, body)| (path, body["dry_run"] == true)).collect()
     }
 }
 
-/// The line of a table about this host, without what fills it up.
+/// The line of a table about this host, without padding.
 fn row(text: &str, host: &str) -> Vec<String> {
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(host));
     line.unwrap_or_else(|| panic!("no line of {host} in {text}")).split_whitespace().map(str::to_string).collect()
 }
 
-/// What each host is, in a list of them.
+/// The role of each host in a list of hosts.
 fn states(hosts: &Value) -> Vec<(&str, &str)> {
     hosts.as_array().unwrap().iter().map(state).collect()
 }
@@ -182,7 +183,7 @@ fn a_dry_run_shows_hosts_checks_and_steps_and_does_nothing() {
     assert!(
         said["plan"]["checks"].as_array().unwrap().len() >= 3 && said["plan"]["steps"].as_array().unwrap().len() >= 4
     );
-    // The same form for both.
+    // The format is the same for both.
     let forced = lab.json(&["failover", "--dry-run", "--candidate", "db2"]);
     assert_eq!((&forced["may_go"], &forced["plan"]["kind"]), (&json!(false), &json!("failover")));
     let keys = |said: &Value| said.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -209,7 +210,7 @@ fn a_switchover_shows_the_hosts_before_and_after_also_where_nobody_is_asked() {
     assert_eq!(states(&said["after"]), [("db1", "standby"), ("db2", "primary")]);
     assert_eq!((&said["plan"]["from"], &said["plan"]["to"]), (&json!("db1"), &json!("db2")));
 
-    // Where nobody can answer: the plan was shown, and nothing was done.
+    // Nobody can confirm here: the plan was shown, and nothing was done.
     let asked = lab("standby");
     let (_, err) = asked.expect(6, &["switchover"]);
     assert!(err.contains("db2 stands by") && err.contains("steps of the switchover of demo from db1 to db2"), "{err}");
@@ -229,12 +230,12 @@ fn a_failover_shows_the_hosts_before_and_after() {
     assert_eq!((&said["plan"]["kind"], &said["primary"]), (&json!("failover"), &json!("db2")));
 }
 
-/// One host that is lost, or refuses, keeps none of the others from a pause.
+/// If one host is lost or refuses, the others are still paused.
 #[test]
 fn orders_to_several_agents_go_to_all_of_them() {
     let lab = lab("standby");
     let b = lab.world.lock().unwrap().views[0]["peers"]["db2"].as_str().unwrap().to_string();
-    // Free again, and nobody's.
+    // The port is free again, and nobody listens on it.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let agents = format!("{closed},{},{b}", lab.agents);
     let (out, err) = lab.expect(4, &["pause", "--agent", &agents]);
@@ -262,7 +263,8 @@ fn orders_to_several_agents_go_to_all_of_them() {
     assert!(err.contains("error: db2 is in state standby, expected primary\n"), "{err}");
 }
 
-/// PostgreSQL was stopped for it and runs again where it was: nobody waits for the other host to be primary.
+/// PostgreSQL was stopped for the move and runs again on its old host: the command does not wait for the other host to
+/// become primary.
 #[test]
 fn a_switchover_that_is_given_up_on_the_way_is_refused_with_who_is_in_the_way() {
     let lab = lab("standby");
@@ -296,15 +298,16 @@ fn a_refused_switchover_shows_its_checks_and_what_would_make_it_possible() {
     assert_eq!(states(&said["before"]), [("db1", "primary"), ("db2", "fencing")]);
 }
 
-/// A restart of the agent may be over between two looks of the helper at its lock. It goes by the settings of before: with `watchdog.mode` turned on meanwhile, each
-/// takeover failed for want of the device, for as long as the agent ran.
+/// A restart of the agent may fit between two checks of its lock by the helper. The helper then keeps the old settings:
+/// after `watchdog.mode` was turned on, each takeover failed because the watchdog device was not open, as long as the
+/// agent ran.
 #[test]
 fn a_helper_that_outlived_its_agent_makes_room_for_the_next_ones() {
     let dir = tempfile::tempdir().unwrap();
     let (run_dir, settings) = (dir.path().join("run"), dir.path().join("agent.toml"));
     std::fs::create_dir(&run_dir).unwrap();
     std::fs::write(&settings, format!("dir = {run_dir:?}\nrun_dir = {run_dir:?}\n")).unwrap();
-    // The next agent is there already, and stands by.
+    // The next agent runs already, and stands by.
     let _next = lock(&run_dir, AGENT_LOCK).unwrap();
     std::fs::write(run_dir.join("watchdog"), "1 0 3000 0\n").unwrap();
     let until = |what: &dyn Fn() -> bool| {
@@ -315,7 +318,7 @@ fn a_helper_that_outlived_its_agent_makes_room_for_the_next_ones() {
         what()
     };
     let runs = || is_locked(&run_dir, HELPER_LOCK).unwrap();
-    // In the place of the agent that started it.
+    // In place of the agent that started the helper.
     let mut command = Command::new("sh");
     command.args(["-c", "\"$0\" agent watchdog --config \"$1\" & read _", env!("CARGO_BIN_EXE_holdfast")]);
     let mut first = command.arg(&settings).stdin(Stdio::piped()).process_group(0).spawn().unwrap();
@@ -331,7 +334,8 @@ fn a_helper_that_outlived_its_agent_makes_room_for_the_next_ones() {
     assert!(ended, "found the helper of the agent that is gone, expected it to end");
 }
 
-/// It listens to no signal, and a process without a handler ends by SIGHUP: of two signals that wait, the kernel hands out SIGHUP first.
+/// The process handles no signal, and SIGHUP ends a process without a handler. If two signals are pending, the kernel
+/// delivers SIGHUP first.
 #[test]
 fn a_hangup_does_not_end_the_helper() {
     let dir = tempfile::tempdir().unwrap();

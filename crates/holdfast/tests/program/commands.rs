@@ -1,4 +1,5 @@
-//! The program as people run it, against gateways that only have an admin door: leader following, exit codes, output forms.
+//! The program as people run it, against gateways that have only an admin door: following the leader, exit codes,
+//! output formats.
 
 use crate::fake::{self, Mood, Shared};
 use serde_json::Value;
@@ -16,7 +17,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Runs the program and expects this exit code; standard output.
+/// Runs the program, expects this exit code, and returns standard output.
 async fn expect(code: i32, api: &str, args: &[&str]) -> String {
     let output = run(api, args).await;
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -31,7 +32,7 @@ async fn json(api: &str, args: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// Runs the program with `--output json`, expects failure; the error.
+/// Runs the program with `--output json`, expects failure, and returns the error.
 pub async fn error(code: i32, api: &str, args: &[&str]) -> Value {
     let output = run(api, &[args, &["--output", "json"]].concat()).await;
     let err = text(&output.stderr);
@@ -87,7 +88,7 @@ async fn bootstrap_makes_what_is_missing_and_nothing_twice() {
 
 #[tokio::test]
 async fn bootstrap_goes_on_after_a_crash_between_any_two_steps() {
-    // Adopted in part: the ids given are kept, the others get what is free.
+    // Some gateways are adopted already: their ids are kept, and the others get free ids.
     let world = fake::start(3).await;
     {
         let mut world = world.lock().unwrap();
@@ -332,7 +333,7 @@ async fn stores_are_checked_without_a_gateway_and_keep_nothing() {
     assert!(shown["store"] == good.as_str() && shown["fit"] == true && shown["put_ms"].is_number(), "{shown}");
     assert_eq!(std::fs::read_dir(dir.path().join("store/check")).unwrap().count(), 0);
     assert!(expect(0, nobody, &["store", "check", &good]).await.contains("yes"));
-    // A directory that cannot be.
+    // A directory that cannot be created.
     std::fs::write(dir.path().join("file"), "").unwrap();
     let bad = url("file/store");
     let refused = error(1, nobody, &["store", "check", &good, &bad]).await;
@@ -378,7 +379,7 @@ async fn failover_asks_and_fences() {
 async fn failover_shows_an_old_view_when_nobody_leads() {
     let (world, api) = cluster().await;
     for at in 0..3 {
-        // Each says that another one leads, as while a quorum is lost.
+        // Each gateway names another leader, as while a quorum is lost.
         set_mood(&world, at, Mood::Hint(api.split(',').nth((at + 1) % 3).unwrap().to_string()));
     }
     let error = error(4, &api, &["failover", "demo", "--candidate", "g2", "--yes", "--timeout", "1s"]).await;
@@ -399,7 +400,7 @@ async fn status_names_who_is_unreachable() {
             .map(|line| line.split_whitespace().collect::<Vec<_>>())
             .unwrap_or_default()
     };
-    // The table would be too wide with all of it.
+    // With the whole message the table would be too wide.
     assert_eq!(row("m2")[5], "unreachable…", "{out}");
     assert_eq!(out.lines().filter(|line| *line == "m2 g2: unreachable: no answer").count(), 1, "{out}");
     let widest = out.lines().map(|line| line.chars().count()).max();
@@ -428,11 +429,11 @@ async fn replacing_a_member_asks() {
     let changes = ["join_member", "adopt"];
     let done = calls(&world).into_iter().filter(|call| changes.iter().any(|change| call.ends_with(change)));
     assert_eq!(done.collect::<Vec<_>>(), [""; 0], "nothing was done");
-    // What cannot be done is said before it is asked for.
+    // If it cannot be done, the command says so before it asks for confirmation.
     expect(3, &api, &["gateway", "replace", "m9", "--by", &gateway]).await;
     let replaced = json(&api, &[&replace[..], &["--yes"]].concat()).await;
     assert_eq!((&replaced["member"], &replaced["replaced"]), (&Value::from(4), &Value::from(2)));
-    // To let one in takes nothing away.
+    // Adding a gateway loses nothing, so no confirmation is needed.
     let another = fake::add(&world, "127.0.0.1:0").await;
     assert_eq!(json(&api, &["gateway", "add", &another]).await["member"], 5);
 }
@@ -452,7 +453,7 @@ async fn deleting_a_snapshot_asks() {
     assert_eq!(names(), ["monday", "two"], "nothing was done");
     assert_eq!(json(&api, &[&delete[..], &["--yes"]].concat()).await["deleted"], true);
     assert_eq!(names(), ["two"]);
-    // Nothing to lose, nothing to ask.
+    // Nothing can be lost, so no confirmation is needed.
     assert_eq!(json(&api, &delete).await["deleted"], false);
 }
 
@@ -467,7 +468,7 @@ async fn a_checkpoint_is_waited_for() {
     assert_eq!(error["code"], "not-found");
 }
 
-/// Nothing is asked of a gateway before the store has shown what there is.
+/// No gateway is asked before the stores have been read.
 #[tokio::test]
 async fn a_recovery_needs_a_set_and_a_key() {
     let (world, api) = cluster().await;
@@ -481,13 +482,13 @@ async fn a_recovery_needs_a_set_and_a_key() {
     let recover = ["cluster", "recover", "--from-store", &store, "--config", plan];
     let recover_by_key = [&recover[..], &["--key-file", key]].concat();
     let verify = ["verify", "--store", &store, "--key-file", key];
-    // A path that is wrong, or not mounted: nothing is made there to look.
+    // A wrong path, or one that is not mounted: the command does not create it.
     for wrong in [&recover_by_key[..], &verify[..]] {
         let none = error(2, &api, wrong).await;
         assert!(none["message"].as_str().unwrap().contains("is not there"), "{none}");
     }
     assert!(!dir.path().join("store").exists());
-    // A store without any set: nothing was checked, so nothing is clean.
+    // A store without any set: nothing was checked, so nothing is reported as clean.
     std::fs::create_dir_all(dir.path().join("store/.holdfast")).unwrap();
     for empty in [&recover_by_key[..], &verify[..]] {
         let none = error(3, &api, empty).await;
@@ -524,7 +525,7 @@ async fn only_the_same_disk_moves_to_another_address() {
     assert_eq!(said["addresses"]["api"], g2.as_str());
 }
 
-/// Progress goes to standard error, one JSON value per line for programs; the result alone to standard output.
+/// Progress goes to standard error, one JSON value per line for programs; only the result goes to standard output.
 #[tokio::test]
 async fn progress_is_json_for_programs() {
     let (world, api) = cluster().await;
@@ -536,7 +537,7 @@ async fn progress_is_json_for_programs() {
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["caught_up"], true);
 }
 
-/// Where the set lies in the small world.
+/// The stores of the set in the fake world.
 fn lies(world: &Shared) -> String {
     world.lock().unwrap().sets["demo"].store.clone()
 }
@@ -549,7 +550,7 @@ async fn stores_are_changed_by_their_whole_list_and_waited_for() {
     let looked = json(&api, &[&change[..], &["--dry-run"]].concat()).await;
     assert_eq!((looked["changed"].as_bool(), looked["done"].as_bool()), (Some(true), Some(false)), "{looked}");
     assert_eq!(lies(&world), "file:///srv/store", "only looked");
-    // No store is let go: nobody is asked.
+    // No store is removed, so no confirmation is needed.
     let done = json(&api, &[&change[..], &["--wait"]].concat()).await;
     let three = "c=2 w=2 file:///srv/store file:///b file:///c";
     assert_eq!((done["done"].as_bool(), done["placement"].as_str()), (Some(true), Some(three)), "{done}");

@@ -1,4 +1,4 @@
-//! Copies of a volume (`volume import`, `volume export`), against gateways that only have an admin door.
+//! Copies of a volume (`volume import`, `volume export`), against gateways that have only an admin door.
 
 use crate::commands::{calls, cluster, error};
 

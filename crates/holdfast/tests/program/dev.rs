@@ -1,4 +1,5 @@
-//! `holdfast dev` with real gateways: announced, kept, ended with it, and back with the same cluster.
+//! `holdfast dev` with real gateways: it announces them, keeps them running, ends them with itself, and comes back with
+//! the same cluster.
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use serde_json::Value;
@@ -7,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Generous: a busy machine with two processors runs all of it at once.
+/// Generous: a busy machine with two processors runs everything at once.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Dev {
@@ -24,7 +25,7 @@ fn holdfast() -> Command {
 }
 
 impl Dev {
-    /// Starts it and waits for its one line.
+    /// Starts it and waits for its one line of output.
     fn start(dir: &Path, more: &[&str]) -> Dev {
         let mut command = holdfast();
         command.args(["dev", "--output", "json", "--timeout", "110s", "--dir"]).arg(dir).args(more);
@@ -72,7 +73,7 @@ impl Dev {
         command
     }
 
-    /// The error with which it ends.
+    /// The error that it ends with.
     fn fails(&self, code: i32, args: &[&str]) -> Value {
         let output = self.command(args).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -99,20 +100,20 @@ fn signal(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// Not there any more, or dead and waiting for someone to notice.
+/// Whether the process has ended; it may still be a zombie.
 fn is_gone(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Lets this process, and what it starts, have few files open, as a login shell would; how many more it could ask for.
+/// Limits the open files of this process and its children, as a login shell would; the hard limit stays.
 fn lower_open_files() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(512), maximum: limit.maximum }).unwrap();
     limit.maximum
 }
 
-/// How many files a process may have open.
+/// The limit of open files of a process.
 fn open_files(pid: i32) -> Option<u64> {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
@@ -146,7 +147,7 @@ fn a_cluster_comes_goes_and_comes_back() {
     let kept: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("dev.json")).unwrap()).unwrap();
     assert_eq!(kept, dev.ready);
 
-    // A gateway that is killed stays away, and is missed.
+    // A killed gateway is not restarted, and is reported as missing.
     let victim = dev.pids()[2];
     signal(victim, Signal::KILL);
     assert_eq!(dev.says("gateway g3"), format!("gateway g3 (process {victim}) was ended by signal 9"));
@@ -155,7 +156,7 @@ fn a_cluster_comes_goes_and_comes_back() {
         status["members"].as_array().unwrap().iter().map(|member| member["reachable"].as_bool().unwrap()).collect();
     assert_eq!(reachable, [true, true, false]);
 
-    // Killed itself, it takes the others with it, also a stopped one.
+    // When it is killed itself, the gateways end too, also a stopped one.
     signal(dev.pids()[1], Signal::STOP);
     dev.child.kill().unwrap();
     dev.child.wait().unwrap();
@@ -176,7 +177,7 @@ fn a_cluster_comes_goes_and_comes_back() {
     };
     assert_eq!(boots(&second), boots(&first).iter().map(|boot| boot + 1).collect::<Vec<_>>());
 
-    // Told to stop, it ends the others in good order.
+    // After a signal it stops the gateways cleanly.
     signal(i32::try_from(again.child.id()).unwrap(), Signal::TERM);
     assert_eq!(again.child.wait().unwrap().code(), Some(0));
     assert!(again.pids().into_iter().all(is_gone), "ended before it");
@@ -197,15 +198,15 @@ fn with_respawn_a_killed_gateway_comes_back() {
     assert_eq!(status["leader"]["name"], "g1");
 }
 
-/// R8: the log of a gateway, on a disk that is full or behind a pipe that nobody reads, is worth less than the gateway.
+/// R8: a gateway must not depend on its log, which may be on a full disk or behind a pipe that nobody reads.
 #[test]
 fn a_gateway_whose_log_takes_nothing_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    // Every write to this device fails for want of room.
+    // Every write to this device fails for lack of space.
     std::os::unix::fs::symlink("/dev/full", dir.path().join("g1.log")).unwrap();
     let dev = Dev::start(dir.path(), &["--gateways", "1", "--volume", "vol1=32MiB"]);
     assert_eq!(dev.ask(&["set", "show", "demo"])["volumes"].as_array().unwrap().len(), 1);
-    // A start and an election say much, a grant some more.
+    // A start and an election write many log lines, a grant writes some more.
     dev.ask(&["lease", "acquire", "demo", "--owner", "alpha"]);
     assert!(dev.pids().into_iter().all(|pid| !is_gone(pid)));
 }
@@ -216,9 +217,9 @@ fn a_gateway_that_cannot_start_is_reported_with_its_own_words() {
     let dev = Dev::start(dir.path(), &["--gateways", "1", "--volume", "vol1=64MiB"]);
     let pids = dev.pids();
     drop(dev);
-    // The gateway ends by itself a little later, and until then it writes.
+    // The gateway ends by itself a little later, and writes until then.
     wait_until_gone(&pids);
-    // A file where the data directory was.
+    // A file in place of the data directory.
     let data = dir.path().join("g1");
     std::fs::remove_dir_all(&data).unwrap();
     std::fs::write(&data, "in the way").unwrap();
@@ -228,13 +229,14 @@ fn a_gateway_that_cannot_start_is_reported_with_its_own_words() {
     assert!(said.contains("ended with exit code 1; the end of its log:\n") && said.contains("g1.log"), "{said}");
 }
 
-/// Bytes that a state file counts as done.
+/// The number of bytes that a state file counts as done.
 fn done(state: &Path) -> u64 {
     let text = std::fs::read(state).unwrap_or_default();
     serde_json::from_slice::<Value>(&text).unwrap_or_default()["done_bytes"].as_u64().unwrap_or(0)
 }
 
-/// Starts a copy and kills it once its state file counts something as done. Whether it was in the middle when it was killed: it may have ended before.
+/// Starts a copy and kills it once its state file counts something as done. Returns whether the copy was still running
+/// then: it may have ended before.
 fn kill_midway(mut copy: Command, state: &Path) -> bool {
     let mut copy = copy.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let until = Instant::now() + PATIENCE;
@@ -260,7 +262,7 @@ fn images_replace_nothing_without_a_word_and_look_whole_only_when_they_are() {
     std::fs::write(at("one"), vec![1; MIB]).unwrap();
     std::fs::write(at("two"), vec![2; 80 * MIB]).unwrap();
 
-    // Into an empty volume without a question; then not, unless it is said.
+    // Into an empty volume the import does not ask; later it refuses unless the user confirms.
     let import = |image: &str, more: &[&str]| -> Vec<String> {
         let args = ["volume", "import", image, "demo/vol1", "--timeout", "60s"];
         args.iter().chain(more).map(|arg| arg.to_string()).collect()
@@ -284,10 +286,10 @@ fn images_replace_nothing_without_a_word_and_look_whole_only_when_they_are() {
     };
     dev.ask(&["snapshot", "create", "demo@one", "--timeout", "60s"]);
 
-    // What is on its way has another name, and goes on by the same command.
+    // The incomplete file has another name, and the same command continues it.
     let (out, export_state) = (text("out"), text("export.state"));
     let export = ["volume", "export", "demo/vol1@one", &out, "--state", &export_state, "--timeout", "60s"];
-    // One that is done before it can be killed is begun again.
+    // A copy that was done before it could be killed is started again.
     let midway = (0..20).any(|_| {
         let midway = kill_midway(dev.command(&export), &at("export.state")) && at("out.part").exists();
         if !midway {
@@ -304,24 +306,25 @@ fn images_replace_nothing_without_a_word_and_look_whole_only_when_they_are() {
     first("out", 1);
     assert!(dev.fails(2, &export[..4])["message"].as_str().unwrap().contains("out exists already"));
 
-    // An import that was interrupted is not asked again; from a pipe, so that it can be stopped in the middle for certain.
+    // An interrupted import does not ask again. It reads from a pipe, so that it can be stopped in the middle for
+    // certain.
     let pipe = text("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let going = import(&pipe, &["--overwrite", "--state", &state]);
-    // Gives so much of the image, and holds the pipe open until it is told to end.
+    // Writes so many bytes of the image, and holds the pipe open until it is told to end.
     let feed = |bytes: usize| {
         let (pipe, image) = (pipe.clone(), std::fs::read(at("two")).unwrap());
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let fed = std::thread::spawn(move || {
             let mut pipe = std::fs::File::options().write(true).open(pipe).unwrap();
-            // Who reads it may be killed before it has all.
+            // The reader may be killed before it has read everything.
             let _ = pipe.write_all(&image[..bytes]);
             let _ = ended.recv();
         });
         (end, fed)
     };
     let (end, fed) = feed(79 * MIB);
-    // It cannot end: the pipe is open.
+    // The import cannot end, because the pipe is open.
     assert!(kill_midway(dev.command(&words(&going)), &at("import.state")));
     drop(end);
     fed.join().unwrap();

@@ -1,4 +1,4 @@
-//! `holdfast snapshot diff` as people and programs read it, against gateways that only have an admin door.
+//! `holdfast snapshot diff` as people and programs read it, against gateways that have only an admin door.
 
 use crate::fake::{self, Shared};
 use holdfast_api::v1;
@@ -23,7 +23,8 @@ fn snapshot(id: &str, name: &str, volumes: Vec<v1::Volume>) -> v1::Snapshot {
     v1::Snapshot { id: id.into(), name: name.into(), volumes, ..Default::default() }
 }
 
-/// A set with two snapshots: between them one volume stayed, one was renamed and grew, one was deleted and made anew, one is gone, one new.
+/// A set with two snapshots. Between them one volume stayed, one was renamed and grew, one was deleted and created
+/// again, one was deleted, and one is new.
 async fn demo() -> (Shared, String) {
     let world = fake::start(1).await;
     let then =
@@ -61,7 +62,7 @@ async fn volumes_are_told_by_their_ids_before_any_range() {
         told("vol5", 5, "new", none.clone(), none.clone(), json!(16384)),
     ];
     assert_eq!(lines[..6], expected);
-    // What ends at the end of a part goes on in the next.
+    // A range that ends at the end of a part continues in the next part.
     let range = |name: &str, id: u32, offset: u64, length: u64, content: &str| {
         json!({
             "kind": "range", "volume": name, "id": id, "offset": offset, "length": length, "content": content,

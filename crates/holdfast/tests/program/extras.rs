@@ -13,16 +13,16 @@ fn text(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// No page of its own: agents start it, no person.
+/// Has no page of its own: agents start it, not people.
 const HIDDEN: &str = "holdfast agent watchdog";
 
-/// Every page of the help, as the golden file has them: `holdfast agent switchover`.
+/// The names of all help pages, as in the golden file: `holdfast agent switchover`.
 fn commands() -> Vec<String> {
     let golden = include_str!("../golden/help.txt");
     golden.lines().filter_map(|line| line.strip_prefix("==== ")).map(str::to_string).collect()
 }
 
-/// A program on the path, or a line that says what was not tried.
+/// A program on the path; if it is missing, a line says what was not tested.
 fn there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let there = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
@@ -47,7 +47,7 @@ fn each_shell_gets_completions_in_its_own_language() {
         for (other, of_another) in shells.iter().filter(|(other, _)| *other != shell) {
             assert!(!script.contains(of_another), "{shell}: has what is {other}'s");
         }
-        // Commands, those below them, and flags.
+        // Commands, their subcommands, and flags.
         for command in commands() {
             let last = command.rsplit(' ').next().unwrap();
             assert!(script.contains(last), "{shell}: {command} is not in it");
@@ -65,7 +65,7 @@ fn each_shell_gets_completions_in_its_own_language() {
     );
 }
 
-/// What a person at a prompt gets, where the shell is there.
+/// The completions that a person at a prompt gets, if the shell is installed.
 #[test]
 fn bash_takes_its_completions_and_finds_commands_with_them() {
     if !there("bash") {
@@ -92,7 +92,7 @@ fn bash_takes_its_completions_and_finds_commands_with_them() {
     assert_eq!(ask("holdfast --output j", 2), "json");
 }
 
-/// Problems that the formatter of manual pages finds in one.
+/// Problems that the formatter of manual pages finds in a page.
 fn unformatted(page: &Path) -> String {
     let said = Command::new("groff").args(["-man", "-ww", "-z", "-Kutf8", "-Tutf8"]).arg(page).output().unwrap();
     String::from_utf8_lossy(&said.stderr).into_owned()
@@ -118,7 +118,7 @@ fn the_manual_has_a_page_for_the_program_and_one_for_each_command() {
             assert_eq!(unformatted(&path), "", "{command}");
         }
     }
-    // A place that is none.
+    // A directory that does not exist.
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
     let output = holdfast(&["man", "--dir", file.to_str().unwrap()]);

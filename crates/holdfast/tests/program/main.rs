@@ -1,4 +1,4 @@
-//! The program as people run it. One program for all of its tests: `cargo test -p holdfast --test program -- dev::`.
+//! The program as people run it. All tests are one test program: `cargo test -p holdfast --test program -- dev::`.
 
 mod agent;
 mod commands;

@@ -1,11 +1,11 @@
-//! How `holdfast watch` ends. What it shows through a failover is seen in the scenario `agent-orders`.
+//! How `holdfast watch` ends. The scenario `agent-orders` shows its output during a failover.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// Nobody listens there.
+/// Nobody listens at this address.
 const NOWHERE: &str = "127.0.0.1:1";
 
 #[test]

@@ -1,4 +1,5 @@
-//! The log from outside, but for `descriptors`, which needs a process of its own: `cargo test -p holdfast-log --test log -- sim_disk::`.
+//! The log from outside, except `descriptors`, which needs a process of its own: `cargo test -p holdfast-log --test log
+//! -- sim_disk::`.
 
 mod model;
 mod real_disk;

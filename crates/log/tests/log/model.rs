@@ -1,4 +1,4 @@
-//! One group's log against a dumb model, with a memory tail so small that most reads go to the disk.
+//! One group's log compared with a simple model, with a memory tail so small that most reads go to the disk.
 
 use bytes::Bytes;
 use holdfast_log::{Entry, GroupLog, GroupLogState, Identity, LogConfig, NodeLog};
@@ -19,7 +19,7 @@ enum Step {
     /// Keeps this share of the entries, in percent.
     Truncate(u64),
     Purge(u64),
-    /// A snapshot was installed that reaches beyond the last entry.
+    /// Installs a snapshot that reaches beyond the last entry.
     Jump(u64),
     Vote(u8),
     Committed,

@@ -92,7 +92,7 @@ async fn dropped_files_are_used_again_and_leave_nothing_behind() {
         let log = node.group(GroupId(1));
         let next = log.state().last.map_or(0, |last| last.index.0 + 1);
         assert_eq!(next, boot * 120);
-        // 120 MiB through files of 16 MiB, of which few are ever live.
+        // Writes 120 MiB into files of 16 MiB, of which few are live at any time.
         for index in next..next + 120 {
             append(&log, vec![entry(1, 1, index, 1 << 20)]).await.expect("durable");
             log.purge(LogId::new(1, index)).await.expect("durable");
@@ -147,13 +147,13 @@ fn settings_out_of_range_are_refused() {
     NodeLog::open(least).expect("the reserve and two files").0.close();
 }
 
-/// The name of a new file is given by a rename, which would replace what is there.
+/// A rename gives a new file its name. It would replace an existing file.
 #[test]
 fn a_file_is_not_begun_over_a_name_that_cannot_be_looked_at() {
     let dir = TempDir::new().expect("a folder");
     let disk = RealDisk::open(dir.path(), 1 << 20, 1).expect("opens");
     let name = "journal-7";
-    // A link to itself: a look at it fails, and not because nothing is there.
+    // A link to itself: a lookup fails, but not because the file is missing.
     std::os::unix::fs::symlink(name, dir.path().join(name)).expect("a link");
     assert!(disk.create(name, 1 << 20).is_err());
     assert!(dir.path().join(name).is_symlink(), "it was replaced");

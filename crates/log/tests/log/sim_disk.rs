@@ -1,4 +1,4 @@
-//! The whole shell, with its threads, on a simulated disk: what callbacks promise (LOG-L1 to LOG-L4), and faults.
+//! The whole log with its threads on a simulated disk: the promises of callbacks (LOG-L1 to LOG-L4), and faults.
 
 use bytes::Bytes;
 use holdfast_log::{Entry, GroupLog, GroupLogState, Identity, LogConfig, NodeLog, ReadError};
@@ -116,7 +116,7 @@ fn a_full_disk_makes_appends_wait_and_loses_none() {
     let disk = SimDisk::new();
     let node = open(&disk);
     let log = node.group(GroupId(1));
-    // The next file is begun ahead; there is room for no other.
+    // The next file is begun ahead; there is no space for another one.
     disk.set_room(Some(0));
     let waiting: Vec<_> = (0..300).map(|index| append(&log, vec![entry(1, index, 1000)])).collect();
     let mut done = 0;
@@ -133,7 +133,7 @@ fn a_full_disk_makes_appends_wait_and_loses_none() {
     node.close();
 }
 
-/// A turn waits for nothing: what a full disk has no room for is tried again by the next, in its order.
+/// A turn never waits: if the disk is full, the next turn tries the rest again, in its order.
 #[test]
 fn in_turns_a_full_disk_is_waited_for_between_them() {
     let disk = SimDisk::new();
@@ -156,7 +156,7 @@ fn in_turns_a_full_disk_is_waited_for_between_them() {
     }
     assert!(waiting[done..].iter().chain([&late]).all(|receiver| matches!(receiver.try_recv(), Ok(Ok(())))));
     assert!(node.usage().stalled.is_none());
-    // Idle, it looks whether there is room again.
+    // Without work it checks whether there is space again.
     disk.set_files_max(Some(0));
     let more: Vec<_> = (301..320).map(|index| append(&log, vec![entry(1, index, 10_000)])).collect();
     turns.turn(false);
@@ -173,8 +173,8 @@ fn in_turns_a_full_disk_is_waited_for_between_them() {
     crashed.close();
 }
 
-/// A gateway that follows one set and leads another: the one's entries fill its disk, and only the other's purge gives
-/// room back. It waits behind them.
+/// A gateway follows one set and leads another. The entries of the first fill its disk, and only a purge of the second
+/// frees space. The purge waits behind the entries.
 #[test]
 fn on_a_full_disk_a_purge_is_not_held_up_by_what_has_no_room() {
     let disk = SimDisk::new();
@@ -190,12 +190,12 @@ fn on_a_full_disk_a_purge_is_not_held_up_by_what_has_no_room() {
     let waiting: Vec<_> = (0..300).map(|index| append(&followed, vec![entry(2, index, 1000)])).collect();
     turns.turn(false);
     assert!(node.usage().stalled.is_some(), "{:?}", node.usage());
-    // Two of them, and entries of the purged group that wait themselves: none of these is lost, and the older purge
-    // takes nothing back.
+    // There are two purges, and entries of the purged group wait too: none of them is lost, and the older purge does
+    // not undo the newer one.
     let behind = append(&led, (300..310).map(|index| entry(1, index, 100)).collect());
     led.purge_later(LogId::new(1, 250)).expect("queued");
     led.purge_later(LogId::new(1, 299)).expect("queued");
-    // Of what is not durable yet nothing is purged ahead.
+    // Entries that are not durable yet are not purged ahead.
     followed.purge_later(LogId::new(1, 299)).expect("queued");
     for _ in 0..1000 {
         if !turns.waits() {
@@ -243,8 +243,8 @@ fn purged_files_are_freed_and_idle_groups_are_carried() {
     node.close();
 }
 
-/// Who purges without waiting gets the answer of the moment; what is appended behind it is durable no earlier, also for
-/// who recovers.
+/// A caller that purges without waiting gets the journal's present state as its answer. Entries appended after the
+/// purge do not become durable before it; a recovery sees the same.
 #[test]
 fn a_purge_that_is_not_waited_for_keeps_its_place_and_tells_of_a_failed_journal() {
     let disk = SimDisk::new();
@@ -315,8 +315,8 @@ fn a_dropped_group_is_empty_and_may_begin_again() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Several groups append from several threads; the power goes at any moment. Whatever was called back is there, and
-    /// callbacks came in the order of the calls of each group.
+    /// Several groups append from several threads; the power fails at any moment. Everything that was called back is
+    /// there, and callbacks came in the order of each group's calls.
     #[test]
     fn what_was_called_back_survives(dies_after in 1u64..150, sizes in prop::collection::vec(0usize..5000, 1..60), keep in 0u32..=100) {
         let disk = SimDisk::new();
@@ -360,8 +360,8 @@ proptest! {
     }
 }
 
-/// LOG-L1: what was noted before a group was dropped is not written after it. The writer holds the note in its hands while
-/// it calls back for a job that writes nothing, and the group is dropped just then.
+/// LOG-L1: a commit note that was made before its group was dropped is not written after that. The writer has taken the
+/// note from the queue and calls back for a job that writes nothing, and the group is dropped at that moment.
 #[test]
 fn what_was_noted_as_committed_does_not_outlive_its_group() {
     let (disk, runtime) = (SimDisk::new(), runtime());
@@ -426,7 +426,7 @@ fn a_damaged_group_says_so_until_it_is_dropped() {
     node.close();
 }
 
-/// Readers go on while files are carried forward, dropped and used again under them (R9: never a wrong byte).
+/// Readers continue while files are carried forward, dropped and reused (R9: never a wrong byte).
 #[test]
 fn readers_are_not_disturbed_by_purging_and_carrying() {
     let disk = SimDisk::new();
@@ -488,7 +488,7 @@ fn a_bad_record_in_the_oldest_file_keeps_it_and_is_said() {
     let why = node.usage().blocked.expect("said");
     assert!(why.contains(&name), "{why}");
     assert!(disk.names().contains(&name));
-    // Without the entry nothing needs the file.
+    // Without this entry, nothing needs the file.
     runtime().block_on(idle.drop_group()).expect("durable");
     append(&busy, vec![entry(2, 400, 10)]).recv().expect("called back").expect("durable");
     runtime().block_on(idle.save_vote(Bytes::new())).expect("durable");

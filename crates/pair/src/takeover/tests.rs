@@ -109,7 +109,7 @@ async fn snapshot(node: &Arc<Node>, of: &str) -> Snapshot {
     state(node).snapshots.get(&name(of)).unwrap().clone()
 }
 
-/// Whether it existed.
+/// Whether the snapshot existed.
 async fn delete(node: &Arc<Node>, of: &str, snapshot: &Snapshot) -> Result<bool, tonic::Status> {
     let (id, request_id) = (hex128(snapshot.request.0), hex128(random_u128()));
     let request = v1::DeleteSnapshotRequest { set: "demo".into(), name: of.into(), request_id, id };
@@ -152,7 +152,7 @@ async fn snapshots_and_their_schedule_outlive_a_takeover() {
     };
     assert!(lists().await, "HEAD-H1");
 
-    // What was answered is final: the snapshot does not come back in the next tenure.
+    // An answered deletion is final: the snapshot does not come back in the next tenure.
     until("monday is deleted", async || delete(&second, "monday", &inherited).await.ok()).await;
     assert!(!lists().await, "answered, and a takeover would bring it back");
     let third = lab.tenure(42).await;

@@ -1,4 +1,5 @@
-//! What a state snapshot promises: durable before anybody relies on it, and never an older one over a newer one.
+//! The promises of a state snapshot: it is durable before anybody relies on it, and an older one never replaces a newer
+//! one.
 
 use super::*;
 use crate::wire::{RaftMembership, RaftSnapshotMeta};
@@ -8,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const GROUP: GroupId = GroupId(7);
 
-/// Remembers what it was last told to be.
+/// Remembers the state that was last installed.
 #[derive(Default)]
 struct Told(Mutex<Option<(LogId, Vec<u8>)>>);
 
@@ -58,12 +59,12 @@ async fn r1_a_snapshot_of_the_leader_is_durable_before_it_is_adopted() {
     let (mut adapter, ..) = open(dir.path());
     adapter.install_snapshot(&meta(10), Bytes::from_static(b"ten")).await.expect("durable");
     drop(adapter);
-    // openraft may have purged the log by now: this is all that the next start has.
+    // openraft may have purged the log by now: the next start has nothing but this.
     let (_, shared, told) = open(dir.path());
     assert_eq!(shared.applied(), LogId::new(2, 10));
     assert_eq!(*told.0.locked(), Some((LogId::new(2, 10), b"ten".to_vec())));
 
-    // What cannot be made durable is not adopted either.
+    // A snapshot that cannot be made durable is not installed either.
     let (mut adapter, shared, told) = open(&dir.path().join("no such folder"));
     adapter.install_snapshot(&meta(10), Bytes::from_static(b"ten")).await.expect_err("there is no place for it");
     assert_eq!((shared.applied(), told.0.locked().clone()), (LogId::default(), None));
@@ -168,7 +169,7 @@ async fn r9_a_snapshot_that_does_not_decode_leaves_the_one_on_the_disk() {
     assert_eq!(*told.0.locked(), Some((ten, b"ten".to_vec())));
 }
 
-/// A place where nothing fits: what is written beside the snapshot goes to a device that is always full.
+/// A place without space: the temporary file beside the snapshot is a device that is always full.
 fn full(dir: &std::path::Path) -> std::path::PathBuf {
     let beside = dir.join(format!("group-{}.snapshot.new", GROUP.0));
     std::os::unix::fs::symlink("/dev/full", &beside).expect("a link");
@@ -221,13 +222,13 @@ async fn a_full_disk_delays_a_snapshot_and_does_not_end_the_group() {
     ended.expect_err("there is no room");
 }
 
-/// openraft ends a group at its first error, and nobody would begin it again before the next start.
+/// openraft ends a group at its first error, and nobody would start it again before the next start of the process.
 #[test]
 fn a_moment_without_file_descriptors_delays_a_snapshot_and_does_not_end_the_group() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const STARVED: &str = "HOLDFAST_TEST_STARVED";
     if std::env::var_os(STARVED).is_none() {
-        // The limit counts for a whole process: in one of its own.
+        // The limit applies to a whole process, so the test runs in one of its own.
         let name = "machine::tests::a_moment_without_file_descriptors_delays_a_snapshot_and_does_not_end_the_group";
         let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
         let output = child.args(["--exact", name]).env(STARVED, "1").output().expect("runs");

@@ -85,9 +85,9 @@ struct At {
     applied: LogId,
     /// Payloads by index, from 1 on; the first entry of a term has none, nor has one that was purged.
     entries: Vec<Bytes>,
-    /// Runs once when an entry is read: the client's data is there, and its answer has not left.
+    /// Runs once when an entry is read: the client's data has been read, and its answer has not been sent.
     between: Option<Box<dyn FnOnce() + Send>>,
-    /// Reads of one entry, and of several at once.
+    /// Number of reads of one entry, and of reads of several at once.
     reads: (u32, u32),
 }
 
@@ -120,7 +120,7 @@ impl Seat {
         } else {
             Err(ProposeError::NotLeader { leader: Some(OTHER) })
         };
-        // The caller may be gone.
+        // The caller may have gone.
         let _ = tx.send(outcome);
         rx
     }
@@ -252,7 +252,7 @@ impl World {
         Self::over(leads, None).await
     }
 
-    /// With this root as that of the last checkpoint; it is in another store than the set's.
+    /// The same with this root as that of the last checkpoint; it is in another store than the set's.
     pub async fn over(leads: bool, root: Option<RootRef>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let volume = Volume { name: name("vol1"), size: Sectors(2048) };
@@ -391,7 +391,7 @@ async fn r3_what_was_read_is_not_handed_out_once_the_gate_has_closed() {
         world.between(close);
         assert_eq!(soon(device.clone().read(0, 4096)).await, Err(DeviceError::Disconnect), "R3, {how}");
         assert!(world.is_done(), "it closed after the data was read");
-        // Nor a read that does not use the journal.
+        // The same for a read that does not use the journal.
         assert_eq!(soon(device.clone().read(8192, 4096)).await, Err(DeviceError::Disconnect), "R3, {how}");
         assert_eq!(soon(device.clone().block_status(0, 8192, 8)).await, Err(DeviceError::Disconnect), "R3, {how}");
     }
@@ -420,13 +420,13 @@ async fn r3_what_was_read_waits_while_there_is_no_read_lease() {
     assert_eq!(soon(status).await, Ok(extents));
 }
 
-/// One after the other, as many disk accesses in a row would be waited for as there are blocks.
+/// Read one after the other, the blocks would take as many disk accesses in a row.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_written_in_small_pieces_is_read_in_few_reads() {
     const BLOCK: u64 = 4096;
     let world = World::new(true).await;
     let device = world.open().await;
-    // Every second block: the holes between are not in the journal.
+    // Every second block is written: the holes between are not in the journal.
     let data = |block: u64| Bytes::from(vec![u8::try_from(block).unwrap() + 1; BLOCK as usize]);
     for block in (0..64).step_by(2) {
         assert_eq!(soon(device.clone().write(block * BLOCK, data(block), false)).await, Ok(()));
@@ -475,7 +475,7 @@ async fn a_gateway_that_does_not_lead_names_the_one_that_does() {
     }
 }
 
-/// What NBD_OPT_INFO says of an export, NBD_OPT_GO says too.
+/// NBD_OPT_GO reports the same about an export as NBD_OPT_INFO.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_export_is_described_as_it_is_opened() {
     let world = World::new(true).await;

@@ -81,7 +81,7 @@ mod tests {
         Arc::new(Authority::begin(id, Durability::Flush, Vec::new(), boot_now(), ttl))
     }
 
-    /// The head was just read and is ours: only the seat is left to check.
+    /// The head was just read and belongs to this life: only the seat is left to check.
     #[tokio::test]
     async fn no_answer_leaves_once_the_tenure_is_over() {
         let store: Arc<dyn ObjectStore> = Arc::new(Memory::default());

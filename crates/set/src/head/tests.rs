@@ -47,7 +47,7 @@ pub fn keeper_of(
     .unwrap()
 }
 
-/// As a gateway opens a head whose data key it does not have.
+/// Opens a head as a gateway without its data key does.
 fn by_own_keyring() -> super::ByOwnKeyring {
     Arc::new(|body| {
         let (header, keyring) = read_keyring(body).ok()?;
@@ -138,7 +138,7 @@ async fn a_head_names_pins_and_who_was_cut_off_changes_none() {
     commit(&old, 26).await.unwrap();
     old.replace_around(Term(2)).await;
     assert_eq!((pinned(&store).await, old.behind()), (vec![6], false), "R7: its objects may be deleted");
-    // Also if no pin is left.
+    // The same if no pin is left.
     know(&new, &[], 28);
     new.replace_around(Term(3)).await;
     know(&old, &[second], 25);
@@ -172,7 +172,7 @@ async fn a_recovery_fences_whoever_lived_before() {
     assert_eq!(found(&store).await.head, raised.head, "HEAD-H1: the raised head stands");
     assert!(old.fenced().is_some());
     assert!(old.before_answer().await.is_err(), "no answer leaves any more");
-    // For good, even if the store does not answer at the next start.
+    // The fence is permanent, even if the store does not answer at the next start.
     let again = keeper(Arc::new(Memory::new()), FIRST, dir.path());
     assert_eq!(again.fenced(), old.fenced());
     // The new life continues from what it found.
@@ -303,8 +303,8 @@ async fn what_is_covered_never_goes_back() {
     assert_eq!(found(&store).await.head.covered, Some(covered(20)));
 }
 
-/// R12: at random, a PUT is done and its answer lost, or done and answered as another writer's, or not done, and some
-/// reads are wrong. The final head is the last commit, once.
+/// R12: at random, a PUT is done and its answer is lost, or it is done and answered as another writer's, or it is not
+/// done, and some reads return wrong bytes. The final head is the last commit, and it was written once.
 #[tokio::test]
 async fn lost_answers_are_found_out_about() {
     for seed in 0..30 {

@@ -87,7 +87,8 @@ fn a_file_that_is_far_too_long_is_no_key_and_no_passphrase() -> Result<(), Box<d
     std::fs::write(&path, "x".repeat(SECRET_BYTES_MAX as usize + 1))?;
     for config in [&key, &passphrase] {
         let told = ClusterKeys::load(config, &none).unwrap_err().to_string();
-        let expected = "image: found at least 65537 bytes, expected at most 65536: it is no key and no passphrase";
+        let expected =
+            "image: found at least 65537 bytes, expected at most 65536: it is neither a key nor a passphrase";
         assert!(told.ends_with(expected), "{told}");
     }
     // For a missing file the error says what belongs into it: a key file and a passphrase file differ.

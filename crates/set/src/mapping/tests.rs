@@ -30,7 +30,7 @@ impl World {
             Mapping::new(found.key, store.clone(), health, cache, MEMORY_BYTES_MIN, Sectors(0), stop).unwrap();
         let root = found.head.content.root.unwrap();
         mapping.note_current(root);
-        // Not a fault: each request from now on is counted, and lets all other readers run first.
+        // Not a fault: from now on each request is counted, and lets all other readers run first.
         store.set(Faults { slow: 1000, gives_way: true, ..Faults::default() });
         Self { store, mapping: Arc::new(mapping), root }
     }

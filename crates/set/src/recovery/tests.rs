@@ -9,7 +9,8 @@ use holdfast_volume::map::LeafShape;
 
 const IN_LEAVES: Option<LeafShape> = Some(LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 });
 
-/// No walk over a store's pages takes this long. A store that gives way lets the time run out for one that never ends.
+/// Longer than any loop over a store's pages takes. With a store that yields, a loop without an end runs into this
+/// limit.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
 async fn found(world: &World) -> Found {
@@ -79,7 +80,8 @@ async fn a_store_that_is_away_is_no_obstacle() {
     }
 }
 
-/// Neither does one that refuses an object: with other rights, or once it is restored from an archive, it is there.
+/// A store that refuses an object proves nothing either: with other rights, or once it is restored from an archive, the
+/// object is there.
 #[tokio::test]
 async fn an_object_that_is_refused_is_no_obstacle() {
     let world = World::made(IN_LEAVES).await;
@@ -108,7 +110,7 @@ async fn in_three(world: &World) -> (Found, [Arc<Memory>; 3]) {
     (read.unwrap(), stores)
 }
 
-/// A change of an object's bytes.
+/// A change to an object's bytes.
 type Change = fn(&mut Vec<u8>);
 
 /// Damages the copies of an object in all stores but one.
@@ -239,12 +241,12 @@ async fn a_snapshot_of_which_something_is_gone_is_left_out() {
     }
 }
 
-/// R7: an object missing in a listing may exist. And a store that does not answer has lost nothing yet.
+/// R7: an object that is missing in a listing may exist. A store that does not answer has lost nothing yet.
 #[tokio::test]
 async fn neither_a_stale_listing_nor_an_outage_leaves_a_snapshot_out() {
     let world = World::made(IN_LEAVES).await;
     let mut set = with_snapshots(&world).await;
-    // Nor does one answer to a HEAD, which a proxy may have made.
+    // A single answer to a HEAD proves nothing either, because a proxy may have made it.
     world.store.set(Faults { stale_list: 1000, head_missing_once: 1000, ..Faults::default() });
     let root = set.head.content.root.unwrap().object;
     let segment = keys::segment(set.set, ObjectId { random: 10, ..root });
@@ -288,8 +290,8 @@ async fn what_was_looked_at_is_not_looked_at_again() {
     assert!(snapshots::leave_out(&mut again, &mut looked).await.unwrap_err().may_pass());
 }
 
-/// A store that shows its first page again, or in another order, is an error with its name: not a survey that never ends,
-/// and not one that passes over sets.
+/// A store that shows its first page again, or lists in another order, causes an error with its name: the survey
+/// neither runs for ever nor skips sets.
 #[tokio::test]
 async fn a_listing_in_another_order_ends_the_survey() {
     for (faults, says) in [

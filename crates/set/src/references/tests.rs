@@ -31,7 +31,7 @@ async fn a_comparison_piece_by_piece_finds_what_is_gone_and_what_has_another_len
             expected.push((*object, *bytes, true));
         }
     }
-    // Objects that nobody names must not appear in the result.
+    // Objects that no root names must not appear in the result.
     for n in 0..500 {
         store.put_new(&keys::segment(SET, id(n * 15 + 1)), Bytes::from_static(b"other")).await.unwrap();
     }

@@ -94,7 +94,7 @@ async fn leaves_that_cannot_be_read_are_asked_for_once() {
     assert_eq!(stored.store.counts().slowed, asked, "no later turn will read more");
 }
 
-/// The limit is for memory: a root that is in memory anyway leaves its room to others.
+/// The limit is for memory: a root that is in memory anyway takes no share of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_that_is_in_memory_takes_no_room_among_those_that_are_remembered() {
     let stored = Stored::made(IN_LEAVES).await;

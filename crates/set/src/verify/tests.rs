@@ -272,7 +272,7 @@ async fn an_object_that_cannot_be_read_is_named_and_the_rest_is_read() {
             assert_eq!((report.damaged_total, report.extents), (EXTENTS, EXTENTS), "the other segment was read");
         }
     }
-    // Keys that ran out are not damage: nothing is known then.
+    // Expired keys are not damage: nothing is known then.
     world.store.set(Faults::default());
     let found = crate::recovery::survey("memory", world.store.clone(), &world.key).await.unwrap().sets;
     world.store.set(Faults { deny: 1000, ..Faults::default() });
@@ -398,7 +398,7 @@ async fn a_damaged_leaf_that_a_snapshot_shares_is_named_once() {
     assert!(report.damaged.iter().all(|damage| damage.snapshot.is_none()), "{:?}", report.damaged);
 }
 
-/// Not one request for each leaf: a large root has ten thousand.
+/// This does not make one request for each leaf: a large root has ten thousand.
 #[tokio::test]
 async fn leaves_of_one_pack_are_read_in_one_request() {
     let world = World::made(Some(IN_LEAVES)).await;

@@ -1,7 +1,7 @@
-//! Baseline for uploads (`cargo xtask bench storage`): aws-sdk-s3 puts one buffer again and again under new keys,
-//! several at a time. No retries, no conditions, no checksums beyond the signature, nothing of `holdfast-store`. Path
-//! style and plain HTTP. It lies here because no other crate may name the SDK. It is a program, not an example, so that
-//! it needs no dependencies that `holdfast` has not. It is not part of a release.
+//! Baseline for uploads (`cargo xtask bench storage`): aws-sdk-s3 puts one buffer repeatedly under new keys, several at
+//! a time. No retries, no conditions, no checksums beyond the signature, nothing of `holdfast-store`. Path style and
+//! plain HTTP. It is in this crate because no other crate may use the SDK. It is a program, not an example, so that it
+//! needs no dependencies that `holdfast` does not have. It is not part of a release.
 //!
 //! `bare_put ENDPOINT BUCKET PREFIX IN_FLIGHT OBJECT_BYTES OBJECTS`, keys from `AWS_ACCESS_KEY_ID` and
 //! `AWS_SECRET_ACCESS_KEY`; prints one line of JSON.
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// The buffer: what no compression and no deduplication makes less of.
+/// The buffer: data that neither compression nor deduplication can make smaller.
 fn noise(len: usize) -> Bytes {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -34,7 +34,7 @@ fn noise(len: usize) -> Bytes {
 /// Processor time of this process so far, in seconds.
 fn processor_seconds() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // Behind the name, which may hold anything.
+    // The fields after the name, which may contain anything.
     let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u32>().ok();
     Some(f64::from(ticks(11)? + ticks(12)?) / 100.0)

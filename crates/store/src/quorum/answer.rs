@@ -1,14 +1,14 @@
-//! What one store answers when its part of the head is read.
+//! The answer of one store when its part of the head is read.
 
 use super::register::Seen;
 use crate::Version;
 use crate::error::{Disposition, StoreError};
 use bytes::Bytes;
 
-/// What one store answered.
+/// The answer of one store.
 pub(super) struct Answer {
     pub seen: Seen<Bytes>,
-    /// Of the object, for a conditional PUT on it.
+    /// Version of the object, for a conditional PUT on it.
     pub version: Option<Version>,
     pub error: Option<StoreError>,
 }
@@ -17,7 +17,7 @@ pub(super) fn has_slot(answer: &Answer) -> bool {
     matches!(answer.seen, Seen::Slot(_))
 }
 
-/// Whether a store has an object in the slot's place that was a slot of its own once, and does not read any more (R9).
+/// Whether the object in the slot's place was once a slot of this store, and can no longer be read (R9).
 pub(super) fn is_spoilt(answer: &Answer) -> bool {
     let ours = answer.error.as_ref().is_none_or(|e| e.disposition() != Disposition::Denied);
     answer.seen == Seen::Silent && answer.version.is_some() && ours

@@ -1,7 +1,7 @@
 //! The head over several stores: does the I/O for the rules in `register`. Each step at a store is a conditional PUT on
-//! the version read there; `round` carries them out.
+//! the version that was read there; `round` carries the steps out.
 //!
-//! Which list of stores counts is not asked here: see `moves`.
+//! `moves` decides which list of stores counts.
 
 use super::answer::{Answer, has_slot, is_spoilt, seen_of};
 use super::register::{
@@ -20,19 +20,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Rounds of one call: each after the first because another writer came in between, or too few stores answered.
+/// Maximum number of rounds of one call. A further round is needed if another writer came in between, or too few stores
+/// answered.
 const ROUNDS_MAX: u32 = 8;
-/// Once enough have answered, the others are waited for so long.
+/// How long the others are waited for once enough have answered.
 const STRAGGLERS: Duration = Duration::from_millis(500);
-/// The same if all are wanted. A store that has not answered by then is silent; what it prevents from being mended is
-/// mended later.
+/// The same if all answers are wanted. A store that has not answered by then counts as silent; if it prevents a mend,
+/// that is done later.
 const ALL_LIMIT: Duration = Duration::from_secs(3);
-/// Pause between two rounds, times the number of the round; half of it random, so that two writers do not block each
-/// other.
+/// Pause between two rounds, multiplied by the number of the round; half of it is random, so that two writers do not
+/// block each other.
 const PAUSE: Duration = Duration::from_millis(60);
 
 impl Register {
-    /// One store alone: its head is an object like any other, without a frame, as it always was.
+    /// A single store: its head is an ordinary object, without a frame.
     fn alone(&self) -> Option<&Arc<dyn ObjectStore>> {
         match self.replicas.as_slice() {
             [one] => Some(&one.store),
@@ -63,7 +64,7 @@ impl Register {
                 Err(bad) => silent(self.bad_slot(seat, key, &bad), Some(object.version)),
             },
             Err(error) if error.disposition() == Disposition::NotFound => {
-                // The repair looks sooner.
+                // The repair checks sooner.
                 replica.head_lost(false);
                 Answer { seen: Seen::Empty, version: None, error: None }
             }
@@ -71,7 +72,7 @@ impl Register {
         }
     }
 
-    /// Asks all stores. Ends when the answers show a decided value (not with `all`), when all have answered, or a while
+    /// Asks all stores. Ends when the answers show a decided value (unless `all`), when all have answered, or a while
     /// after enough have.
     pub(super) async fn ask_all(&self, key: &str, all: bool) -> Vec<Answer> {
         let none = || Answer { seen: Seen::Silent, version: None, error: None };
@@ -114,8 +115,8 @@ impl Register {
         }
     }
 
-    /// What the register holds. A value that is not decided yet is decided first: what is shown here, nobody can take
-    /// back.
+    /// The value of the register. A value that is not decided yet is decided first: nobody can undo what is returned
+    /// here.
     pub(super) async fn look(&self, key: &str) -> Result<Object, StoreError> {
         if let Some(store) = self.alone() {
             return store.get_object(key).await;
@@ -145,7 +146,7 @@ impl Register {
         Err(self.again_and_again(Op::Get, key, ROUNDS_MAX, false, last))
     }
 
-    /// Replaces what the register holds, if that is `expected`.
+    /// Replaces the value of the register, if it is `expected`.
     pub(super) async fn swap_register(
         &self,
         key: &str,
@@ -156,12 +157,12 @@ impl Register {
     }
 
     /// Writes the first value, when every store is known to have had a slot before ([`Self::lay_out_all`]): then w of
-    /// them are enough. A store without one has lost it, so QUORUM-Q2 applies.
+    /// them are enough. A store without a slot has lost it, so QUORUM-Q2 applies.
     pub(super) async fn begin_register(&self, key: &str, body: Bytes) -> Result<Version, StoreError> {
         self.swap_laid_out(key, None, body, true).await
     }
 
-    /// QUORUM-Q3: every store has a slot, or a value is there already.
+    /// QUORUM-Q3: makes sure that every store has a slot, unless there is a value already.
     pub(super) async fn lay_out_all(&self, key: &str) -> Result<(), StoreError> {
         if self.alone().is_some() {
             return Ok(());
@@ -198,7 +199,7 @@ impl Register {
             let mut answers = self.ask_all(key, false).await;
             match judge_look(&seen_of(&answers), self.w) {
                 Look::Decided(value) if value == body => return Ok(version),
-                // Nothing of this call was sent: it has not happened, and will not.
+                // This call has sent nothing: it has not happened, and will not happen.
                 Look::Decided(value) if !sent_before && !is(&expected.cloned(), Some(&value)) => {
                     return Err(changed(Some(&value)));
                 }
@@ -214,7 +215,7 @@ impl Register {
             match self.round(key, &answers, &aim, sent_before, seen_higher).await? {
                 Outcome::Done(_) | Outcome::MayBegin(_) => return Ok(version),
                 Outcome::Refused { found } if !sent_before => return Err(changed(found.as_ref())),
-                // R12: ours may have been there and been replaced since.
+                // R12: our value may have been there and been replaced since.
                 Outcome::Refused { .. } => {
                     let cause = Cause::text("another version is there; ours may have been before it");
                     return Err(StoreError::Unknown { at: self.at(Op::Swap, key), attempts: round, cause });
@@ -230,7 +231,7 @@ impl Register {
         Err(self.again_and_again(Op::Swap, key, ROUNDS_MAX, sent_before, last))
     }
 
-    /// QUORUM-Q3: slots without a value, where every store has answered and none has one.
+    /// QUORUM-Q3: creates slots without a value, if every store has answered and none has a value.
     async fn lay_out(&self, key: &str, answers: Vec<Answer>) -> Vec<Answer> {
         let all = if answers.iter().any(|answer| answer.seen == Seen::Silent) {
             self.ask_all(key, true).await
@@ -239,7 +240,7 @@ impl Register {
         };
         let seen = seen_of(&all);
         if !may_lay_out(&seen, self.w) {
-            // Some have a slot, and none a value: the others have lost theirs, and perhaps a promise with it.
+            // Some have a slot, and none has a value: the others have lost theirs, and perhaps a promise with it.
             if matches!(judge_look(&seen, self.w), Look::Nothing) && all.iter().any(|answer| !has_slot(answer)) {
                 if let Err(error) = self.mend_lost(key, &all).await {
                     tracing::debug!(key, %error, "a head that was lost before it had a value is mended later");
@@ -253,13 +254,13 @@ impl Register {
             let object = encode(self.seat(seat), &Slot::default(), rand::random());
             async move { replica.store.swap(key, answer.version.as_ref(), object).await }
         });
-        // The outcome is read.
+        // The following reads show the outcome.
         join_all(puts).await;
         self.ask_all(key, true).await
     }
 
-    /// Brings every store's head to what is decided, for the repair: which have it. Needs all stores to answer for a
-    /// store that has lost its own.
+    /// Writes the decided head to every store, for the repair; returns which stores have it. For a store that has lost
+    /// its own, all stores must answer.
     pub(super) async fn mend_head(&self, key: &str) -> (Vec<bool>, Result<(), StoreError>) {
         if self.alone().is_some() {
             return (vec![true], Ok(()));
@@ -289,10 +290,10 @@ impl Register {
         (has_it, settled.map(|_| ()))
     }
 
-    /// QUORUM-Q2: lets one store that has lost its slot begin anew, if all the others allow it.
+    /// QUORUM-Q2: lets one store that has lost its slot start again, if all the others allow it.
     async fn mend_lost(&self, key: &str, answers: &[Answer]) -> Result<(), StoreError> {
-        // 1: a mark wherever a slot is gone, spoilt and still so (it may have been spoilt on its way), of an earlier
-        // life, or marked for one that has been.
+        // Step 1: put a mark wherever a slot is gone; wherever it is damaged and still so at a second look (it may have
+        // been damaged in transit); wherever it is from an earlier life, or marked for a life that has begun already.
         let mut seen = seen_of(answers);
         let lost: Vec<bool> =
             answers.iter().enumerate().map(|(at, answer)| is_spoilt(answer) || outlived(&seen, at)).collect();
@@ -302,13 +303,13 @@ impl Register {
             if is_spoilt(answer) && !is_spoilt(&self.ask(lost, key).await) {
                 return Ok(());
             }
-            // What lost its head has lost more than that.
+            // A store that lost its head has lost more than that.
             replica.head_lost(true);
             replica.lives(self.number, life);
             let mark = encode_mark(self.seat(lost), life, rand::random());
             replica.store.swap(key, answer.version.as_ref(), mark).await?;
         }
-        // 2: what is asked from here on is after that.
+        // Step 2: requests from here on come after the marks.
         let answers = self.ask_all(key, true).await;
         let seen = seen_of(&answers);
         let Some((at, life)) = may_mend(&seen, self.w) else { return Ok(()) };
@@ -316,7 +317,7 @@ impl Register {
         let Outcome::MayBegin(slot) = self.round(key, &answers, &aim, false, Ballot::default()).await? else {
             return Ok(());
         };
-        // 3
+        // Step 3.
         let object = encode(self.seat(at), &slot, rand::random());
         let store = &self.replicas[at].store;
         store.swap(key, answers[at].version.as_ref(), object).await?;

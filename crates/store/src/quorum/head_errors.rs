@@ -1,4 +1,4 @@
-//! What the head over several stores says when it cannot be read or replaced.
+//! Errors of the head over several stores, when it cannot be read or replaced.
 
 use super::answer::{Answer, has_slot};
 use super::register::{BadSlot, Seat, Seen};
@@ -14,7 +14,7 @@ impl Register {
         At::new(&self.place, op, key)
     }
 
-    /// What is in a slot's place is none. Somebody must act, but for a damaged one.
+    /// The object in the slot's place is not a slot of this store. Somebody must act, unless it is damaged.
     pub(super) fn bad_slot(&self, index: usize, key: &str, bad: &BadSlot) -> StoreError {
         let replica = &self.replicas[index];
         let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
@@ -29,7 +29,7 @@ impl Register {
             BadSlot::Foreign => StoreError::Denied {
                 at,
                 cause: Cause::text(format!(
-                    "found no head of {expected}, perhaps one of a set that has this store alone"
+                    "found something else than the head of {expected}, perhaps the head of a set that has only this store"
                 )),
                 hint: "give each set that has several stores prefixes of its own",
             },
@@ -38,18 +38,18 @@ impl Register {
                 attempts: 1,
                 cause: Cause::of_kind(
                     Kind::Damaged,
-                    "the head's frame is damaged; it is written anew once all other stores answer",
+                    "the head's frame is damaged; it is written again once all other stores answer",
                 ),
             },
         };
-        // The store has answered well, for all that its own health knows. A damaged one is mended, and shown by that.
+        // By its own health, the store has answered well. A damaged slot is mended, and shown by that.
         if let (Some(health), true) = (&replica.health, *bad != BadSlot::Damaged) {
             health.object(unix_ms(), key, Kind::Denied, &error);
         }
         error
     }
 
-    /// Its call is given up before it could tell anybody.
+    /// The call is dropped before it could report this itself.
     pub(super) fn took_too_long(&self, replica: &Replica, key: &str, limit: Duration) {
         replica.speed.failed();
         let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
@@ -64,7 +64,7 @@ impl Register {
     pub(super) fn no_quorum(&self, op: Op, key: &str, answers: &[Answer], sent: bool) -> StoreError {
         let errors: Vec<StoreError> = answers.iter().filter_map(|answer| answer.error.clone()).collect();
         if let Some(denied) = errors.iter().find(|e| e.disposition() == Disposition::Denied && e.kind().is_some()) {
-            // A seat that is taken, rights: somebody must act, and is told of it first.
+            // A wrong seat, missing rights: somebody must act, and is told of that first.
             if !sent && !errors.iter().any(|e| matches!(e.disposition(), Disposition::Retry | Disposition::Unknown)) {
                 return denied.clone();
             }
@@ -74,10 +74,10 @@ impl Register {
         let mut text = format!("found {have} stores with a head, expected at least {}", self.w);
         let silent = answers.iter().filter(|answer| answer.seen == Seen::Silent).count();
         if empty > 0 && have + silent >= self.w {
-            text.push_str(&format!("; {empty} have none, and get one once every other store answers"));
+            text.push_str(&format!("; {empty} have none, and get one when every other store answers"));
         } else if empty > 0 {
             text.push_str(&format!(
-                "; {empty} have none: unless the set is new, more have lost theirs than can be mended, and no checkpoint is made any more"
+                "; {empty} have none: unless the set is new, too many have lost theirs to be repaired, and no checkpoint is made any more"
             ));
         }
         for error in &errors {
@@ -92,7 +92,7 @@ impl Register {
         }
     }
 
-    /// A round was begun anew for as long as one call goes on; `last`: what went wrong in the last ones.
+    /// Rounds were repeated until the call's limit; `last`: the errors of the last ones.
     pub(super) fn again_and_again(
         &self,
         op: Op,
@@ -101,7 +101,7 @@ impl Register {
         sent: bool,
         last: Option<StoreError>,
     ) -> StoreError {
-        let text = last.as_ref().map_or("other writers were quicker again and again".to_owned(), ToString::to_string);
+        let text = last.as_ref().map_or("other writers were faster again and again".to_owned(), ToString::to_string);
         let cause = Box::new(Cause { kind: last.and_then(|error| error.kind()), ..*Cause::text(text) });
         let at = self.at(op, key);
         match sent {
@@ -110,9 +110,9 @@ impl Register {
         }
     }
 
-    /// Enough have promised, and some of it counts for nothing.
+    /// Enough stores have promised, but some of the promises do not count.
     pub(super) fn of_an_earlier_life(&self, key: &str) -> StoreError {
-        let text = "a store has the head of an earlier life: it was lost there, written anew, and set back; it is mended once every other store answers";
+        let text = "a store has the head of an earlier life: its head was lost and written again, and then an old copy was restored; it is repaired when every other store answers";
         StoreError::Unavailable { at: self.at(Op::Swap, key), attempts: 1, cause: Cause::text(text) }
     }
 }

@@ -1,9 +1,9 @@
-//! Heads that are set back, marked late, or cannot be written: how they come to count again, and what is said of them
+//! Heads that are set back, marked late, or cannot be written: how they become valid again, and what is reported
 //! meanwhile.
 
 use super::*;
 
-/// A mender was cut short after all others have noted the life, or its mark came late: the mark stands for nothing.
+/// A mender was interrupted after all others had noted the life, or its mark arrived late: the mark is no longer valid.
 #[tokio::test]
 async fn a_mark_of_a_life_that_has_been_is_replaced() {
     let stores = stores(3);
@@ -19,7 +19,8 @@ async fn a_mark_of_a_life_that_has_been_is_replaced() {
     all.swap(HEAD, Some(&one), text("2")).await.expect("it counts again");
 }
 
-/// An earlier state of a bucket comes back, against the advice: nothing is lost by that, and it does not stay useless.
+/// An earlier state of a bucket is restored, against the advice: nothing is lost by that, and the store becomes usable
+/// again.
 #[tokio::test]
 async fn a_slot_of_an_earlier_life_is_mended_like_a_lost_one() {
     let stores = stores(3);
@@ -62,7 +63,7 @@ async fn who_cannot_write_is_told_so_and_not_of_other_writers() {
     stores[0].delete(HEAD).await.expect("delete");
     stores[1].delete(HEAD).await.expect("delete");
     let error = all.swap(HEAD, Some(&one), text("3")).await.expect_err("two of three are empty");
-    assert!(error.to_string().contains("more have lost theirs than can be mended"), "{error}");
+    assert!(error.to_string().contains("too many have lost theirs to be repaired"), "{error}");
 }
 
 #[tokio::test]

@@ -1,14 +1,14 @@
-//! What one store is known to lack.
+//! Objects that one store is known to lack.
 
 use holdfast_types::ObjectId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Keys that are noted for one store. More are found by comparing again.
+/// Maximum number of keys that are noted for one store. A further comparison finds more.
 pub(super) const NOTED_MAX: usize = 50_000;
 
-/// What one store is known to lack.
+/// Objects that one store is known to lack.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
     pub(super) keys: BTreeMap<String, Note>,
@@ -18,33 +18,33 @@ pub(super) struct Missing {
     pub(super) doubtful: Option<Duration>,
     pub(super) head_behind: bool,
     pub(super) compared: Option<Instant>,
-    /// Grows whenever it is to be compared anew: a comparison that began before that counts for nothing.
+    /// Grows with each request for a new comparison: a comparison that began before the request does not count.
     pub(super) asked_anew: u64,
     pub(super) began: u64,
-    /// It lost its slot, and with it perhaps what a checkpoint under way has put there: no root names that yet.
+    /// The store lost its slot, and perhaps also objects of the checkpoint under way: no root names these yet.
     pub(super) lost: bool,
-    /// The current root then: it is compared once more after the next one.
+    /// The current root at that time: the store is compared once more after the next root.
     pub(super) lost_at: Option<Option<ObjectId>>,
-    /// Of its slot, as last seen, and of which list of stores that is.
+    /// Life of its slot, as last seen, and the number of that list of stores.
     pub(super) life: Option<(u32, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Note {
     pub(super) bytes: u64,
-    /// Since when no root names it, as far as is known.
+    /// Since when no root names it, as far as known.
     pub(super) since: Instant,
-    /// A root that names it; `None`: not known of any yet.
+    /// A root that names it; `None`: none is known yet.
     pub(super) by: Option<ObjectId>,
-    /// There is an object, and it does not open.
+    /// The object is there, but cannot be opened.
     pub(super) damaged: bool,
-    /// When it could not be copied.
+    /// When the copy failed.
     pub(super) failed: Option<Instant>,
 }
 
 impl Note {
-    /// The time to be named anew begins when its root is not kept any more, not when the object was found to be
-    /// missing: filling a store may take days, and the root changes every few seconds.
+    /// The waiting time for another root begins when the root that names it is no longer kept, not when the object was
+    /// found missing: filling a store may take days, and the root changes every few seconds.
     pub(super) fn release(&mut self, kept: impl Fn(ObjectId) -> bool) {
         if self.by.is_some_and(|by| !kept(by)) {
             (self.by, self.since) = (None, Instant::now());
@@ -59,28 +59,28 @@ pub struct Backlog {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those that a kept root is known to name. The others were written by a checkpoint that is under way or did not
-    /// end.
+    /// Number of objects that a kept root is known to name. The others were written by a checkpoint that is under way
+    /// or did not end.
     pub named: u64,
-    /// Those among them that could not be copied when it was tried: no store that answers has a copy that opens.
+    /// Number of those that could not be copied: no store that answers has a copy that opens.
     pub stuck: u64,
     /// Its head is not the decided one.
     pub head: bool,
-    /// Whether it was compared with the kept roots since this gateway leads the set. Before that it may lack more than
-    /// is shown.
+    /// Whether it was compared with the kept roots since this gateway became leader of the set. Before that it may lack
+    /// more than is shown.
     pub compared: bool,
 }
 
-/// An object that a store is to get.
+/// An object that a store must get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Its key.
     pub key: String,
-    /// Its length; 0 where it is not known.
+    /// Its length; 0 if unknown.
     pub bytes: u64,
     /// The root that names it.
     pub by: ObjectId,
-    /// What is there does not open, or has another length.
+    /// The existing object does not open, or has another length.
     pub damaged: bool,
 }
 

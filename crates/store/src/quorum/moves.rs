@@ -5,11 +5,11 @@
 //!   head of list c      … ─▶ H ─▶ last value: "list c+1, which begins with H" ─▶ the same without H
 //!   head of list c+1                    └─────────▶ H ─▶ …
 //! ```
-//! LIST-L1  A list ends with a last value in place of its head. That is an ordinary swap, from exactly the head that the
-//!     caller has checked. Nothing more is decided in that list, and every reader finds the last value.
+//! LIST-L1  A list ends with a last value in place of its head. That is an ordinary swap, from exactly the head that
+//!     the caller has checked. Nothing more is decided in that list, and every reader finds the last value.
 //! LIST-L2  The next list's head begins with the bytes in the last value. Only a process that has seen the last value
 //!     decided writes them there, as a swap on nothing. So all writers write the same bytes, and only once, and the
-//!     next list begins with what the list before has decided. Before the last value is written, every store of the
+//!     next list begins with what the previous list has decided. Before the last value is written, every store of the
 //!     next list has a slot, so that w of them are enough to begin.
 //! LIST-L3  Once the next list's head exists, H is removed from the last value: H holds the set's wrapped keys and is no
 //!     longer needed.
@@ -34,7 +34,8 @@ const HEAD_BYTES: usize = 4 + 4 + 1;
 const TOKEN_BYTES: usize = 16;
 const SUM_BYTES: usize = 16;
 
-/// How often one call reads both heads: again only if another process ended or began a list in between.
+/// Maximum number of times that one call reads both heads: again only if another process ended or began a list in
+/// between.
 const LOOKS_MAX: u32 = 4;
 
 /// The last value of a list's head.
@@ -42,12 +43,12 @@ const LOOKS_MAX: u32 = 4;
 struct Moved {
     /// The next list.
     to: String,
-    /// What its head begins with; `None` once it has begun.
+    /// The first value of the next list's head; `None` once it has begun.
     head: Option<Bytes>,
 }
 
 impl Moved {
-    /// As an object. `token` is drawn anew for each: no two have the same bytes.
+    /// As an object. `token` is drawn for each call, so no two objects have the same bytes.
     fn encode(&self, token: u128) -> Bytes {
         let head = self.head.as_deref().unwrap_or_default();
         let mut out = BytesMut::with_capacity(HEAD_BYTES + self.to.len() + head.len() + TOKEN_BYTES + SUM_BYTES);
@@ -62,7 +63,8 @@ impl Moved {
         out.freeze()
     }
 
-    /// Reads what [`Moved::encode`] wrote. `None` for anything else: a head, whose own seal says whether it is whole.
+    /// Parses the output of [`Moved::encode`]. `None` for anything else: a head, whose own seal shows whether it is
+    /// intact.
     fn decode(object: &Bytes) -> Option<Self> {
         let body_bytes = object.len().checked_sub(SUM_BYTES)?;
         let (body, sum) = object.split_at(body_bytes);
@@ -78,20 +80,20 @@ impl Moved {
     }
 }
 
-/// Where the head went, if this object in its place is the last value of a list that was left (LIST-L1).
+/// The next list, if this object in place of the head is the last value of a list that was left (LIST-L1).
 pub fn moved_to(object: &Bytes) -> Option<String> {
     Moved::decode(object).map(|moved| moved.to)
 }
 
-/// Which list counts.
+/// The list that counts.
 enum Counts<'a> {
     /// The first, with this head; `None`: it has none.
     First(Option<Object>),
-    /// The next one: it has begun, with or after this.
+    /// The next one: it has begun, with this head or an earlier one.
     Next(&'a Register, Object),
 }
 
-/// What both lists show.
+/// The result of reading both lists.
 enum Both {
     /// The first counts, with this head or none.
     First(Option<Object>),
@@ -99,7 +101,7 @@ enum Both {
     Next(Object),
     /// The first has ended with this, and the next has no head, or an error.
     Moved(Object, Option<StoreError>),
-    /// It cannot be told.
+    /// Unknown.
     Error(StoreError),
 }
 
@@ -117,15 +119,15 @@ impl Quorum {
         }
     }
 
-    /// Which list counts, and its head. One that was ended is followed, and what follows it is begun (LIST-L2).
+    /// The list that counts, and its head. If a list has ended, the next one is used, and begun if necessary (LIST-L2).
     async fn which(&self, set: SetId) -> Result<Counts<'_>, StoreError> {
-        // With one list nothing is followed. A caller that does not know the next list learns of it from `moved_to`.
+        // With one list there is no next one. A caller that does not know the next list learns of it from `moved_to`.
         let Some(next) = self.registers.get(1) else { return Ok(Counts::First(self.look_first(set).await?)) };
         let key = next.key(set);
         for _ in 0..LOOKS_MAX {
             if self.ended.load(Ordering::Acquire) {
                 match next.look(&key).await {
-                    // Gone since: what was left says what that means.
+                    // The next list's head may have been removed since: what the first list shows decides the meaning.
                     Err(error) if error.disposition() == Disposition::NotFound => {}
                     outcome => return outcome.map(|object| Counts::Next(next, object)),
                 }
@@ -141,16 +143,16 @@ impl Quorum {
             };
             let Some(moved) = Moved::decode(&found.body) else { return Ok(Counts::First(Some(found))) };
             if moved.to != next.text {
-                // The known list was abandoned, and the head went to another one. The caller learns that from what was
-                // found.
+                // The known list was abandoned, and the head went to another one. The caller learns that from the
+                // object found.
                 return Ok(Counts::First(Some(found)));
             }
             if let Some(error) = other {
                 return Err(error);
             }
             let Some(head) = &moved.head else {
-                // LIST-L3: the next list had begun before this was written. The look above may have been earlier than that,
-                // so look once more.
+                // LIST-L3: the next list had begun before this was written. The read above may have been earlier than
+                // that, so read once more.
                 let error = match next.look(&key).await {
                     Ok(object) => {
                         self.ended.store(true, Ordering::Release);
@@ -162,17 +164,17 @@ impl Quorum {
                     return Err(error);
                 }
                 let cause =
-                    Cause::text("the stores that were left say that the new ones have the head, and these have none");
-                let hint = "look whether the new stores were emptied, or are other places than before";
+                    Cause::text("the old stores say that the new ones have the head, but the new ones have none");
+                let hint = "check whether the new stores were emptied, or are other places than before";
                 return Err(StoreError::Denied { at: next.at(Op::Get, &key), cause, hint });
             };
             match next.begin_register(&key, head.clone()).await {
-                // Somebody else has begun it, and perhaps gone on from there.
+                // Another process has begun it, and perhaps written later heads.
                 Err(error) if error.disposition() == Disposition::Conflict => {}
                 outcome => drop(outcome?),
             }
         }
-        let cause = Cause::text("others were quicker again and again");
+        let cause = Cause::text("other writers were faster again and again");
         Err(StoreError::Unavailable { at: next.at(Op::Get, &key), attempts: LOOKS_MAX, cause })
     }
 
@@ -198,12 +200,12 @@ impl Quorum {
         match (of_first.unwrap_or(Ok(None)), of_next.flatten()) {
             (Ok(Some(found)), other) => Both::Moved(found, other),
             (Ok(None), None) => Both::First(None),
-            // Emptied after it was left, perhaps: the other list would say so.
+            // It may have been emptied after it was left: the other list would show that.
             (Ok(None), Some(error)) | (Err(error), _) => Both::Error(error),
         }
     }
 
-    /// The set's head, wherever it is by now.
+    /// The set's head, in whichever list it is.
     pub(super) async fn look_head(&self, set: SetId) -> Result<Object, StoreError> {
         match self.which(set).await? {
             Counts::First(Some(object)) | Counts::Next(_, object) => Ok(object),
@@ -211,7 +213,7 @@ impl Quorum {
         }
     }
 
-    /// Replaces the set's head in the list that counts, if it is `expected`. Never replaces a last value: no one has
+    /// Replaces the set's head in the list that counts, if it is `expected`. Never replaces a last value: no caller has
     /// seen its version as that of a head.
     pub(super) async fn swap_head(
         &self,
@@ -226,7 +228,7 @@ impl Quorum {
             };
             let swapped = register.swap_register(&register.key(set), expected, body.clone()).await;
             match swapped {
-                // Perhaps by the end of that list, which is no change of the head.
+                // The conflict may be the end of that list, which is no change of the head.
                 Err(error) if error.disposition() == Disposition::Conflict && self.has_next(register) => {
                     let moved = matches!(self.which(set).await?, Counts::Next(..));
                     if !moved {
@@ -244,11 +246,11 @@ impl Quorum {
         self.registers.last().is_some_and(|last| last.number != register.number)
     }
 
-    /// LIST-L1, and LIST-L2 right after it: ends the list that counts, if its head is `expected` still, and begins the next one.
-    /// Whether it had been done before is the same to the caller.
+    /// LIST-L1, and LIST-L2 right after it: ends the list that counts, if its head is still `expected`, and begins the
+    /// next one. If that was done before, the result is the same.
     ///
-    /// The caller has seen to it that all that `expected` names is in the next list's stores, and that whatever is put
-    /// from here on is (LIST-L4).
+    /// The caller has made sure that every object that `expected` names is in the next list's stores, and so is every
+    /// object that is written from here on (LIST-L4).
     ///
     /// # Errors
     /// Conflict: another head is there. Denied: no change is under way.
@@ -288,17 +290,17 @@ impl Quorum {
 
     /// Whether the next list's head counts already.
     ///
-    /// # Errors
+    /// Errors of the stores.
     /// The stores.
     pub fn list_ended(&self, set: SetId) -> BoxFuture<'_, Result<bool, StoreError>> {
         Box::pin(async move { Ok(matches!(self.which(set).await?, Counts::Next(..))) })
     }
 
-    /// Removes the set's keys from the list that was left (LIST-L3), once the next list's head is there, as far as its
-    /// stores answer.
+    /// Removes the set's keys from the list that was left (LIST-L3), once the next list's head is there, in all stores
+    /// that answer.
     ///
     /// # Errors
-    /// The stores.
+    /// Errors of the stores.
     pub fn let_go_of_head(&self, set: SetId) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             let first = self.first();
@@ -326,11 +328,11 @@ impl Quorum {
         self.registers.iter().map(|register| register.key(set)).collect()
     }
 
-    /// As [`Self::mend_heads`], of the list that was left, where one was: whether all its stores have its last value
-    /// now.
+    /// As [`Self::mend_heads`], for the list that was left, if there is one. Returns whether all its stores have its
+    /// last value now.
     ///
     /// # Errors
-    /// The stores.
+    /// Errors of the stores.
     pub fn mend_left_heads(&self, set: SetId) -> BoxFuture<'_, Result<bool, StoreError>> {
         Box::pin(async move {
             if self.registers.len() == 1 || !self.list_ended(set).await? {
@@ -341,14 +343,14 @@ impl Quorum {
         })
     }
 
-    /// Brings every store's part of the set's head to what is decided: whether all have it now.
+    /// Writes the decided value to every store's part of the set's head. Returns whether all have it now.
     ///
     /// # Errors
-    /// The stores.
+    /// Errors of the stores.
     pub fn mend_heads(&self, set: SetId) -> BoxFuture<'_, Result<bool, StoreError>> {
         Box::pin(async move {
             let ended = self.registers.len() > 1 && self.list_ended(set).await?;
-            // What an ended list's stores forget nobody asks for any more, but for w of them, which have it.
+            // If an ended list's stores lose their part, that does not matter: w of them are enough, and those have it.
             let Some(register) = self.registers.get(usize::from(ended)) else { return Ok(true) };
             let (has_it, mended) = register.mend_head(&register.key(set)).await;
             for replica in &self.replicas {

@@ -1,26 +1,26 @@
-//! A change of lists walked through step by step: each list's head is one register here, whose rules have a model of
-//! their own (`register_model`).
+//! A model of a change of lists, searched step by step: each list's head is one register here, whose rules have a model
+//! of their own (`register_model`).
 //!
-//! Writers that have heard of the change or not, one that ends the list, several that begin the next one, each cut
-//! short anywhere.
+//! There are writers that know of the change or do not, one process that ends the list, and several that begin the next
+//! one; each may stop at any step.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-/// What the first list's head may be: a version, or the last value.
+/// The possible values of the first list's head: a version, or the last value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum First {
     Head(u8),
     Moved(Option<u8>),
 }
 
-/// Who acts, and what they have seen.
+/// The processes, and what they have seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Actor {
-    /// Replaces the head that it has read by one of its own; `knows`: of the change.
+    /// Replaces the head that it has read by one of its own; `knows`: it knows of the change.
     Writer { knows: bool, own: u8, at: At },
-    /// Ends the first list, and lets go of what the last value has.
+    /// Ends the first list, and then removes the head from the last value.
     Ender { at: At },
-    /// Only begins the next list, as anybody does who looks.
+    /// Only begins the next list, as any reader does.
     Beginner { at: At },
 }
 
@@ -33,7 +33,7 @@ enum At {
     ToBegin(u8),
     /// Has read this head in the next list.
     ReadNext(u8),
-    /// The next list is there: the ender may let go.
+    /// The next list has begun: the ender may remove the head from the last value.
     Begun,
     Done,
 }
@@ -43,7 +43,7 @@ struct State {
     first: First,
     next: Option<u8>,
     actors: Vec<Actor>,
-    /// What a writer's swap was answered for last: the set's head.
+    /// The last value for which a writer got a success: the set's head.
     last: u8,
     lost: bool,
 }
@@ -51,13 +51,13 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
     None,
-    /// The next list's head is written whatever is there.
+    /// The next list's head is written unconditionally.
     BeginOverAll,
-    /// It begins with what was the head before the list was ended.
+    /// The next list begins with the head from before the end of the list.
     BeginTooSoon,
-    /// The list is ended with the head that was seen, whatever came since.
+    /// The list is ended with the head that was read, even if there is a later one.
     EndOverAll,
-    /// The last value lets go of the head before the next list has begun.
+    /// The head is removed from the last value before the next list has begun.
     LetGoTooSoon,
 }
 
@@ -79,14 +79,14 @@ impl Change {
         Self { actors, bug }
     }
 
-    /// What a look finds, one step of it.
+    /// One step of a look.
     fn look(&self, state: &State, knows: bool) -> At {
         match (state.first, state.next) {
             (First::Head(head), _) if self.bug == Bug::BeginTooSoon && knows && state.next.is_none() => {
                 At::ToBegin(head)
             }
             (First::Head(head), _) => At::ReadFirst(head),
-            // Who has not heard of the next list waits.
+            // A process that does not know the next list waits.
             (First::Moved(_), _) if !knows => At::Start,
             (First::Moved(_), Some(head)) => At::ReadNext(head),
             (First::Moved(Some(head)), None) => At::ToBegin(head),
@@ -118,7 +118,7 @@ impl Change {
                         self.begin(state, head);
                         At::Start
                     }
-                    // Another was quicker: it looks again.
+                    // Another process was faster: it looks again.
                     At::ReadFirst(_) | At::ReadNext(_) => At::Start,
                     At::Begun | At::Done => At::Done,
                 };
@@ -169,7 +169,7 @@ impl Model for Change {
         vec![State { first: First::Head(0), next: None, actors: self.actors.clone(), last: 0, lost: false }]
     }
 
-    // Who never acts again was cut short there.
+    // A process that never acts again has stopped there.
     fn actions(&self, state: &State, actions: &mut Vec<usize>) {
         actions.extend(0..state.actors.len());
     }
@@ -181,7 +181,7 @@ impl Model for Change {
             (First::Moved(_), Some(head)) | (First::Head(head) | First::Moved(Some(head)), _) => Some(head),
             (First::Moved(None), None) => None,
         };
-        // What was answered is what anybody finds, from then on until it is replaced.
+        // From a success on, every reader finds that value, until it is replaced.
         state.lost |= head != Some(state.last);
         (state != *before).then_some(state)
     }

@@ -1,4 +1,4 @@
-//! Stores that are changed for others, while some fail and some have not heard of it.
+//! Stores are replaced by others, while some fail and some processes do not know of it.
 
 use super::super::*;
 use super::*;
@@ -21,7 +21,7 @@ fn stores(seed: u64) -> Vec<One> {
     (0..5).map(|at| Arc::new(one(at))).collect()
 }
 
-/// Over what the text names: `file:///0` to `file:///4`.
+/// Opens the stores that the text names: `file:///0` to `file:///4`.
 fn over(stores: &[One], text: &str) -> Arc<Quorum> {
     let one = |url: &str| {
         let at: usize = url.rsplit('/').next().and_then(|at| at.parse().ok()).expect("a number");
@@ -35,7 +35,7 @@ fn list(at: &[usize]) -> String {
     if at.len() == 1 { urls[0].clone() } else { format!("w={} {}", at.len() / 2 + 1, urls.join(" ")) }
 }
 
-/// Lists to go from and to; more than a majority stays, some stay, none stays; one store to several and back.
+/// Lists before and after: more than a majority stays, some stay, none stays; one store to several and back.
 const CHANGES: [(&[usize], &[usize]); 6] = [
     (&[0, 1, 2], &[1, 2, 3]),
     (&[0, 1, 2], &[2, 3, 4]),
@@ -93,7 +93,7 @@ async fn a_change_of_stores_takes_the_head_along() {
         both.end_list(SET, &two).await.expect("ends");
         both.end_list(SET, &two).await.expect("had ended");
         assert_eq!(read(&both).await, "2");
-        // Whoever has not heard of it finds where the head went, and replaces nothing.
+        // A process that does not know of it finds where the head went, and replaces nothing.
         let last = old.get_object(HEAD).await.expect("the last value");
         assert_eq!(moved_to(&last.body), Some(to.clone()));
         let late = old.swap(HEAD, Some(&two), text("late")).await.expect_err("over");
@@ -108,7 +108,7 @@ async fn a_change_of_stores_takes_the_head_along() {
         assert_eq!(Moved::decode(&last), Some(Moved { to: to.clone(), head: None }), "LIST-L3");
         both.swap(HEAD, Some(&three), text("4")).await.expect("goes on");
         assert_eq!(read(&new).await, "4");
-        // The last of them has it a little later.
+        // The last of them gets it a little later.
         let mut all = false;
         for _ in 0..2000 {
             all = all || both.mend_heads(SET).await.expect("looks");
@@ -135,7 +135,7 @@ async fn an_object_counts_once_both_lists_have_it() {
     }
 }
 
-/// Filling may take days, and what is to be does not count yet.
+/// Filling may take days, and the new list does not count yet.
 #[tokio::test]
 async fn stores_that_are_to_be_and_hang_keep_nobody_from_the_head() {
     let stores = stores(7);
@@ -148,7 +148,7 @@ async fn stores_that_are_to_be_and_hang_keep_nobody_from_the_head() {
     assert_eq!(looked.expect("at once").expect("the first list's"), text("1"));
 }
 
-/// The end of a list and the begin of the next are two steps, and a store may be lost for good between them.
+/// The end of a list and the beginning of the next are two steps, and a store may be lost permanently between them.
 #[tokio::test]
 async fn a_next_list_begins_with_w_of_its_stores_once_all_had_a_slot() {
     let stores = stores(8);
@@ -168,7 +168,7 @@ async fn a_next_list_begins_with_w_of_its_stores_once_all_had_a_slot() {
     }
 }
 
-/// What was left may be emptied, or be gone, before everybody has closed it.
+/// The old stores may be emptied or lost before every gateway has closed them.
 #[tokio::test]
 async fn once_the_next_list_has_begun_nothing_is_asked_of_the_first() {
     for gone in [true, false] {
@@ -192,8 +192,8 @@ async fn once_the_next_list_has_begun_nothing_is_asked_of_the_first() {
 
 use holdfast_types::{MemberId, ObjectId, Term};
 
-/// Who has not heard of the right stores goes nowhere: a store that says another list than the one that is known is not
-/// followed.
+/// A process that knows a wrong list of stores goes nowhere: if a store names another list than the known one, that is
+/// not followed.
 #[tokio::test]
 async fn a_list_that_nobody_has_named_is_not_followed() {
     let stores = stores(3);
@@ -205,7 +205,7 @@ async fn a_list_that_nobody_has_named_is_not_followed() {
     assert!(!other.list_ended(SET).await.expect("not for this one"));
     let error = other.end_list(SET, &one).await.expect_err("it was ended for another list");
     assert_eq!(error.disposition(), Disposition::Denied, "{error}");
-    // An abandoned list has no say, also where most of its stores are those of the list that counts.
+    // An abandoned list does not count, even if most of its stores are those of the list that counts.
     let begun = over(&stores, "w=2 file:///2 file:///3 file:///4").swap("sets/2/head", None, text("1")).await;
     let counts = over(&stores, "w=2 file:///2 file:///3 file:///4 => c=2 w=2 file:///2 file:///3 file:///0");
     counts.end_list(GroupId(2), &begun.expect("first")).await.expect("ends");
@@ -217,7 +217,8 @@ async fn a_list_that_nobody_has_named_is_not_followed() {
     assert!(Quorum::over(&skips, |_| unreachable!("it is not opened")).is_err());
 }
 
-/// LIST-L3 only after LIST-L2; and the new stores lost all: it is said, not begun anew with nothing.
+/// LIST-L3 comes only after LIST-L2. If the new stores lost everything, that is reported, and they are not begun again
+/// with nothing.
 #[tokio::test]
 async fn a_next_list_that_lost_its_head_is_not_begun_again() {
     let stores = stores(4);
@@ -232,8 +233,8 @@ async fn a_next_list_that_lost_its_head_is_not_begun_again() {
     assert_eq!(error.disposition(), Disposition::Denied, "{error}");
 }
 
-/// Writers that know one list, both, or the next one, and several that end the first, while stores come and go and lose
-/// answers: a chain without a fork.
+/// Writers that know one list, both, or the next one, and several processes that end the first, while stores fail, come
+/// back and lose answers: the result is a chain without a fork.
 #[tokio::test]
 async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
     let seed: u64 = std::env::var("HOLDFAST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
@@ -243,8 +244,8 @@ async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
         let (old, new) = (list(from), format!("c=2 {}", list(to)));
         let both = format!("{old} => {new}");
         over(&stores, &old).swap(HEAD, None, text("0:begin")).await.expect("first");
-        // One store alone cannot tell a 412 of its own PUT, at once replaced by another writer, from a refusal (known
-        // limits): that is left to the other test.
+        // One store alone cannot distinguish a 412 for its own PUT, which another writer replaced at once, from a
+        // refusal (known limits): the other test covers that.
         let faults = || Faults { fail_before: 60, fail_after: 60, ..Faults::default() };
         stores.iter().for_each(|store| store.within().set(faults()));
         let writer = async |name: u64, place: &str| {
@@ -314,7 +315,7 @@ async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
     }
 }
 
-/// A store whose first answer is of a moment ago: nothing was there then.
+/// A store whose first answer is outdated: at that moment nothing was there.
 #[derive(Debug)]
 struct Early {
     within: One,
@@ -356,8 +357,8 @@ impl ObjectStore for Early {
     }
 }
 
-/// LIST-L3 is said of stores that have no head, not of a look that fell between the begin of the next list and the letting
-/// go of the first.
+/// LIST-L3 is reported only for stores that have no head, not for a look between the beginning of the next list and the
+/// removal of the head from the first.
 #[tokio::test]
 async fn a_look_at_the_next_list_before_it_began_is_made_again() {
     let stores = stores(9);

@@ -1,7 +1,7 @@
-//! Which store a read asks first, when it asks the next one, and what counts as an answer.
+//! Decides which store a read asks first, when it asks the next one, and what counts as an answer.
 //!
-//! The head is read from every store every few seconds while a set is used (ADR 0013). That measures the stores that
-//! answer before the look ends; the others are known to be no faster. Only the repair's looks wait for all.
+//! While a set is used, the head is read from every store every few seconds (ADR 0013). This measures the stores that
+//! answer before the read ends; the others are known to be no faster. Only the repair's reads wait for all.
 //!
 //! - **READ-E1** After an error or "not here", the next store is asked at once.
 //! - **READ-E2** A store that has not answered within the read's patience counts as failed, and the next one is asked beside
@@ -35,7 +35,7 @@ fn object_of(key: &str) -> &str {
 }
 
 impl Quorum {
-    /// All stores, in the order in which to ask them for this object.
+    /// All stores, in the order in which they are asked for this object.
     pub(super) fn order(&self, key: &str) -> Vec<&Replica> {
         let now = Instant::now();
         let mut order: Vec<&Replica> = self.replicas.iter().map(AsRef::as_ref).collect();
@@ -55,8 +55,8 @@ impl Quorum {
         *doubts.entry(object.to_string()).or_default() += 1;
     }
 
-    /// One answer from any store that has the object. Contents are authenticated above: a store with wrong bytes has
-    /// failed (R9), and the caller may get another store's bytes when it asks again.
+    /// One answer from any store that has the object. The layer above authenticates contents: a store that delivered
+    /// wrong bytes has failed (R9), and the caller may get another store's bytes when it asks again.
     pub(super) async fn read<'a, T, F>(&'a self, op: Op, key: &'a str, ask: F) -> Result<T, StoreError>
     where
         F: Fn(&'a dyn ObjectStore) -> BoxFuture<'a, Result<T, StoreError>>,
@@ -78,7 +78,7 @@ impl Quorum {
                         return Ok(value);
                     }
                     Err(error) => {
-                        // "Not here" is an answer.
+                        // "Not here" is an answer, not a failure.
                         let failed = error.kind().is_some();
                         errors.push(error);
                         failed.then_some(replica)
@@ -99,7 +99,7 @@ impl Quorum {
     }
 }
 
-/// Waits until the time given, and returns the store that goes with it; for ever where there is none.
+/// Waits until the given time, and returns the store that belongs to it; waits for ever if there is none.
 async fn at(impatient: Option<(&Replica, Instant)>) -> &Replica {
     match impatient {
         Some((silent, until)) => {

@@ -1,4 +1,4 @@
-//! Stores that answer, have nothing, fail, or never say a word.
+//! Stores that answer, have nothing, fail, or never answer.
 
 use super::*;
 use crate::error::{At, Cause};
@@ -27,7 +27,7 @@ struct Script {
     given_up: AtomicUsize,
 }
 
-/// A request that never ends, but is dropped.
+/// A request that never ends, but can be dropped.
 struct GivenUp<'a>(&'a AtomicUsize);
 
 impl Drop for GivenUp<'_> {
@@ -36,7 +36,7 @@ impl Drop for GivenUp<'_> {
     }
 }
 
-/// Nobody asks for it here.
+/// This test needs no result.
 fn no<'a, T: 'a>() -> BoxFuture<'a, Result<T, StoreError>> {
     Box::pin(pending())
 }
@@ -94,7 +94,7 @@ fn asked(scripts: &[Arc<Script>]) -> Vec<usize> {
     scripts.iter().map(|script| script.asked.load(SeqCst)).collect()
 }
 
-/// READ-E2: the next read asks it last.
+/// READ-E2: the next read asks this store last.
 #[tokio::test]
 async fn a_silent_store_is_given_up_once_another_has_answered() {
     let (scripts, all) = three([Answers::Never, Answers::Here, Answers::Here]);
@@ -105,7 +105,8 @@ async fn a_silent_store_is_given_up_once_another_has_answered() {
     assert_eq!(asked(&scripts), [1, 2, 0], "it was asked again");
 }
 
-/// READ-E1, READ-E2: the second has nothing, the third has it; a silent store in front does not change what counts as an answer.
+/// READ-E1, READ-E2: the second store has nothing, the third has it; a silent store before them does not change what
+/// counts as an answer.
 #[tokio::test]
 async fn not_here_is_no_answer_while_another_store_is_silent() {
     let (scripts, all) = three([Answers::Never, Answers::Missing, Answers::Here]);

@@ -45,37 +45,37 @@ const MAGIC: &[u8; 4] = b"HFR\x01";
 const HEAD_BYTES: usize = 4 + 4 + 24 + 24 + 16 + 4;
 const SUM_BYTES: usize = 16;
 
-/// A round's number, drawn above every one seen; the token makes it one writer's. Zero is below all.
+/// Number of a round, higher than every one seen; the token makes it unique to one writer. Zero is the lowest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Ballot {
     /// Grows.
     pub number: u64,
-    /// Whose, drawn anew for each round.
+    /// The writer's token, drawn for each round.
     pub token: u128,
 }
 
 impl Ballot {
-    /// The first ballot of a writer above all of `seen`. `None` at the end of the numbers: no store of ours shows such
-    /// a ballot.
+    /// The first ballot of a writer above all of `seen`. `None` at the highest number: none of our stores shows such a
+    /// ballot.
     pub fn above(seen: impl Iterator<Item = Ballot>, token: u128) -> Option<Self> {
         let number = seen.map(|ballot| ballot.number).max().unwrap_or(0).checked_add(1)?;
         Some(Self { number, token })
     }
 }
 
-/// What a register's value is to these rules: bytes for stores, numbers for the model.
+/// The value of a register: bytes for stores, numbers for the model.
 pub(super) trait Value: Clone + PartialEq {}
 impl<T: Clone + PartialEq> Value for T {}
 
-/// How often each store, by its place, has lost its slot and begun anew.
+/// How often each store, by its index, has lost its slot and begun again.
 pub(super) type Lives = [u32; STORES_MAX];
 
-/// Of each store the latest life that either knows of.
+/// The later of both known lives, for each store.
 fn latest(a: &Lives, b: &Lives) -> Lives {
     std::array::from_fn(|at| a[at].max(b[at]))
 }
 
-/// The lives of all stores, as far as what they answered says.
+/// The lives of all stores, as far as their answers tell.
 pub(super) fn lives_of<V>(seen: &[Seen<V>]) -> Lives {
     seen.iter().enumerate().fold(Lives::default(), |lives, (at, seen)| match seen {
         Seen::Slot(slot) => latest(&lives, &slot.lives),
@@ -84,14 +84,14 @@ pub(super) fn lives_of<V>(seen: &[Seen<V>]) -> Lives {
     })
 }
 
-/// What one store has of the register.
+/// One store's part of the register.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Slot<V> {
-    /// Nothing below is accepted here any more.
+    /// Nothing with a lower ballot is accepted here any more.
     pub promised: Ballot,
-    /// The last that was.
+    /// The last accepted ballot and value.
     pub accepted: Option<(Ballot, V)>,
-    /// Its own is exact, those of the others as far as it was told (QUORUM-Q2).
+    /// The store's own life is exact; those of the others are as last told (QUORUM-Q2).
     pub lives: Lives,
 }
 
@@ -102,7 +102,7 @@ impl<V> Default for Slot<V> {
 }
 
 impl<V: Value> Slot<V> {
-    /// The slot after promising `ballot`; the higher promise where it cannot.
+    /// The slot after the promise of `ballot`; the higher promise if it cannot promise.
     pub fn promise(&self, ballot: Ballot) -> Result<Self, Ballot> {
         if ballot < self.promised {
             return Err(self.promised);
@@ -110,8 +110,8 @@ impl<V: Value> Slot<V> {
         Ok(Self { promised: ballot, accepted: self.accepted.clone(), lives: self.lives })
     }
 
-    /// The slot after accepting; the higher promise where it cannot. `value`: none where a slot is mended before there
-    /// is one. `lives`: to be known here from now on.
+    /// The slot after accepting; the higher promise if it cannot accept. `value`: none if a slot is mended before there
+    /// is a value. `lives`: noted here from now on.
     pub fn accept(&self, ballot: Ballot, value: Option<V>, lives: &Lives) -> Result<Self, Ballot> {
         if ballot < self.promised {
             return Err(self.promised);
@@ -120,45 +120,46 @@ impl<V: Value> Slot<V> {
         Ok(Self { promised: ballot, accepted, lives: latest(&self.lives, lives) })
     }
 
-    /// The highest ballot that it speaks of.
+    /// The highest ballot in the slot.
     pub fn highest(&self) -> Ballot {
         self.promised.max(self.accepted.as_ref().map_or(Ballot::default(), |(ballot, _)| *ballot))
     }
 }
 
-/// What a store answered when it was asked for its slot.
+/// The answer of a store when asked for its slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Seen<V> {
     /// Its slot.
     Slot(Slot<V>),
     /// It has none.
     Empty,
-    /// It has lost its slot and is to begin this life (QUORUM-Q2).
+    /// It has lost its slot and will begin this life (QUORUM-Q2).
     Marked(u32),
-    /// No answer, or one that cannot be used.
+    /// No answer, or an unusable one.
     Silent,
 }
 
-/// What reading all stores says.
+/// The result of reading all stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Look<V> {
-    /// Decided, and nothing higher was decided before the first of these answers was asked for.
+    /// Decided, and nothing higher was decided before the first of these answers was requested.
     Decided(V),
-    /// There is no value: w stores say so, and none that answered has one.
+    /// There is no value: w stores report that, and none that answered has one.
     Nothing,
-    /// A round must find out, and decide it.
+    /// A round must find it out, and decide it.
     Undecided,
-    /// Too few have a slot to say.
+    /// Too few stores have a slot.
     TooFew,
 }
 
-/// Judges what the stores of a register with write quorum `w` answered.
+/// Judges the answers of the stores of a register with write quorum `w`.
 pub(super) fn judge_look<V: Value>(seen: &[Seen<V>], w: usize) -> Look<V> {
     let slots = || seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
     let accepted = || slots().filter_map(|slot| slot.accepted.as_ref());
     let Some((ballot, value)) = accepted().max_by_key(|(ballot, _)| *ballot) else {
-        // One that lost its slot says nothing: beside one that only has not heard of the value yet, the value may be
-        // where nobody answered. But w that have no slot are more than can be lost, and so are n that have no value.
+        // A store that lost its slot tells nothing: if another one has only not received the value yet, the value may
+        // be at a store that did not answer. But w stores without a slot are more than can be lost, and so are n stores
+        // without a value.
         let empty = seen.iter().filter(|seen| matches!(seen, Seen::Empty)).count();
         let all = !seen.iter().any(|seen| matches!(seen, Seen::Silent));
         return if all || slots().count() >= w || empty >= w { Look::Nothing } else { Look::TooFew };
@@ -169,7 +170,7 @@ pub(super) fn judge_look<V: Value>(seen: &[Seen<V>], w: usize) -> Look<V> {
     if slots().count() >= w { Look::Undecided } else { Look::TooFew }
 }
 
-/// QUORUM-Q3: whether slots may be laid out where there are none.
+/// QUORUM-Q3: whether slots may be created at the stores without one.
 pub(super) fn may_lay_out<V>(seen: &[Seen<V>], w: usize) -> bool {
     let blank = |seen: &Seen<V>| match seen {
         Seen::Slot(slot) => slot.accepted.is_none(),
@@ -179,23 +180,24 @@ pub(super) fn may_lay_out<V>(seen: &[Seen<V>], w: usize) -> bool {
     seen.iter().all(blank) && seen.iter().filter(|seen| matches!(seen, Seen::Slot(_))).count() < w
 }
 
-/// QUORUM-Q3: whether a round that writes something new may begin.
+/// QUORUM-Q3: whether a round that writes a new value may begin.
 pub(super) fn may_begin<V>(seen: &[Seen<V>], w: usize) -> bool {
     let slots = || seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
     slots().count() >= w && (slots().count() == seen.len() || slots().any(|slot| slot.accepted.is_some()))
 }
 
-/// What the promises for one ballot say.
+/// The result of the promises for one ballot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Promised<V> {
-    /// What the register holds.
+    /// The register's value.
     pub value: Option<V>,
     /// The lives of all stores, as far as these know.
     pub lives: Lives,
 }
 
-/// What the register holds, as `promises` for one ballot say: the slots, by store, as they were promised in. `None`
-/// while fewer than `needed` count (QUORUM-Q1): one that another knows to have begun anew since does not (QUORUM-Q2).
+/// The register's value according to `promises` for one ballot: the slots of the promises, by store. `None` while fewer
+/// than `needed` promises count (QUORUM-Q1). A promise does not count if another store knows that its store has begun a
+/// new life since (QUORUM-Q2).
 pub(super) fn promised_value<V: Value>(promises: &[Option<Slot<V>>], needed: usize) -> Option<Promised<V>> {
     let lives = promises.iter().flatten().fold(Lives::default(), |lives, slot| latest(&lives, &slot.lives));
     let counts = |(at, slot): (usize, &Option<Slot<V>>)| slot.clone().filter(|slot| slot.lives[at] == lives[at]);
@@ -207,8 +209,8 @@ pub(super) fn promised_value<V: Value>(promises: &[Option<Slot<V>>], needed: usi
     Some(Promised { value: highest.map(|(_, value)| value), lives })
 }
 
-/// QUORUM-Q2: the life that a store without a slot is to begin, by what the slots of the others say. `None` while some store
-/// does not answer, or fewer than w have a slot: it could not be mended.
+/// QUORUM-Q2: the life that a store without a slot must begin, according to the slots of the others. `None` if some
+/// store does not answer, or fewer than w have a slot: it could not be mended.
 pub(super) fn next_life<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
     let slots = seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
     let others = seen.iter().enumerate().filter(|(other, _)| *other != at);
@@ -218,9 +220,9 @@ pub(super) fn next_life<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32>
     slots.map(|slot| slot.lives[at]).max()?.checked_add(1)
 }
 
-/// QUORUM-Q2: the life that a mark to be put at store `at` names. Where there is a mark: only where its life has begun
-/// already, as far as the slots say. A mender was cut short between 2 and 3, or the mark is a late one, put before the
-/// store was mended and lost once more: it stands for nothing.
+/// QUORUM-Q2: the life in a mark to be put at store `at`. If there is a mark, it is replaced only if its life has begun
+/// already, according to the slots. Then a mender was interrupted between steps 2 and 3, or the mark arrived late,
+/// after the store was mended and lost again: the mark is no longer valid.
 pub(super) fn mark_for<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
     let life = next_life(seen, at, w)?;
     match seen.get(at)? {
@@ -230,15 +232,15 @@ pub(super) fn mark_for<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> 
     }
 }
 
-/// QUORUM-Q2: whether store `at` shows a slot of a life before the one that others know it to be in: it was set back to an
-/// earlier state. What it promises counts no more ([`promised_value`]), and it is mended as one that lost its slot.
+/// QUORUM-Q2: whether store `at` shows a slot of an earlier life than others know for it: it was set back to an earlier
+/// state. Its promises no longer count ([`promised_value`]), and it is mended like one that lost its slot.
 pub(super) fn outlived<V>(seen: &[Seen<V>], at: usize) -> bool {
     let lives = |seen: &Seen<V>| if let Seen::Slot(slot) = seen { Some(slot.lives[at]) } else { None };
     let Some(own) = seen.get(at).and_then(lives) else { return false };
     seen.iter().filter_map(lives).any(|known| known > own)
 }
 
-/// QUORUM-Q2: the store to mend, and its life: every store has a slot or is marked, and w have a slot.
+/// QUORUM-Q2: the store to mend, and its life, if every store has a slot or is marked, and w have a slot.
 pub(super) fn may_mend<V>(seen: &[Seen<V>], w: usize) -> Option<(usize, u32)> {
     let slots = seen.iter().filter(|seen| matches!(seen, Seen::Slot(_))).count();
     let known = seen.iter().all(|seen| matches!(seen, Seen::Slot(_) | Seen::Marked(_)));
@@ -247,41 +249,41 @@ pub(super) fn may_mend<V>(seen: &[Seen<V>], w: usize) -> Option<(usize, u32)> {
     first.filter(|_| known && slots >= w)
 }
 
-/// QUORUM-Q2: the lives once store `at` is in this one. `None` where it is known to have begun that or a later one: no life is
-/// begun twice, or what was said in the first would count in the second. The mark is no use.
+/// QUORUM-Q2: the lives after store `at` begins this one. `None` if it is known to have begun that life or a later one:
+/// no life is begun twice, because statements of the first would count in the second. The mark is no longer valid.
 pub(super) fn begun_anew(lives: &Lives, at: usize, life: u32) -> Option<Lives> {
     let mut anew = *lives;
     anew[at] = life;
     (lives[at] < life).then_some(anew)
 }
 
-/// QUORUM-Q2: the slot that a store begins its new life with, once every other has accepted the same.
+/// QUORUM-Q2: the slot with which a store begins its new life, after every other store has accepted the same.
 pub(super) fn mended<V: Value>(ballot: Ballot, value: Option<V>, lives: Lives) -> Slot<V> {
     Slot { promised: ballot, accepted: value.map(|value| (ballot, value)), lives }
 }
 
-/// What a round is for.
+/// The purpose of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Wish<E, V> {
-    /// Replace what is there, if it is `expected`, by `value`.
+    /// Replace the present value, if it is `expected`, by `value`.
     Swap {
-        /// What the caller has seen.
+        /// The value that the caller has seen.
         expected: E,
-        /// What is to be there.
+        /// The new value.
         value: V,
     },
-    /// Let what is there be decided.
+    /// Decide the present value.
     Settle,
 }
 
-/// What to do once w stores have promised.
+/// The next step after w stores have promised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step<V> {
-    /// Have this accepted; once w did, the wish is done.
+    /// Send this value to be accepted; once w stores have done so, the round has reached its purpose.
     Accept(V),
-    /// There is no value, and none is wished.
+    /// There is no value, and none was requested.
     Nothing,
-    /// Something else is there. `sent`: an accept of this value was sent before, and may have been done and replaced
+    /// There is another value. `sent`: an accept of this value was sent before, and may have been done and replaced
     /// since (R12).
     Refused {
         /// See above.
@@ -290,7 +292,7 @@ pub(super) enum Step<V> {
 }
 
 impl<V> Step<V> {
-    /// With what is to be accepted as `to` makes it.
+    /// The same with the value converted by `to`.
     pub fn map<T>(self, to: impl FnOnce(V) -> T) -> Step<T> {
         match self {
             Step::Accept(value) => Step::Accept(to(value)),
@@ -300,7 +302,7 @@ impl<V> Step<V> {
     }
 }
 
-/// Decides step 2. `sent`: an accept of this wish has been sent in an earlier round.
+/// Decides step 2. `sent`: an accept for the same purpose was sent in an earlier round.
 pub(super) fn next_step<E, V: Value>(
     wish: &Wish<E, V>,
     current: Option<V>,
@@ -309,32 +311,32 @@ pub(super) fn next_step<E, V: Value>(
 ) -> Step<V> {
     match wish {
         Wish::Settle => current.map_or(Step::Nothing, Step::Accept),
-        // R12: ours, of a round whose outcome was not known, or of an earlier call with the same bytes.
+        // R12: our own value, from a round with an unknown outcome, or from an earlier call with the same bytes.
         Wish::Swap { value, .. } if current.as_ref() == Some(value) => Step::Accept(value.clone()),
         Wish::Swap { expected, value } if is(expected, current.as_ref()) => Step::Accept(value.clone()),
         Wish::Swap { .. } => Step::Refused { sent },
     }
 }
 
-/// Which store of how many a slot belongs to: two URLs that lead to the same place, or another order, are found.
+/// The store that a slot belongs to: detects two URLs of the same place, or another order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seat {
-    /// From 0.
+    /// Index, from 0.
     pub index: u8,
-    /// Stores.
+    /// Number of stores.
     pub n: u8,
     /// Write quorum.
     pub w: u8,
 }
 
-/// An object is no slot of ours.
+/// An object is not a slot of this store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BadSlot {
-    /// Another store's seat, or of another number of stores.
+    /// Another store's seat, or with another number of stores.
     Seat(Seat),
-    /// No slot at all: perhaps the head of a set that has this one store.
+    /// Not a slot: perhaps the head of a set that has only this store.
     Foreign,
-    /// A slot, damaged (R9).
+    /// A damaged slot (R9).
     Damaged,
 }
 
@@ -343,7 +345,7 @@ pub(super) enum BadSlot {
 pub(super) enum Stored {
     /// A slot.
     Slot(Slot<Bytes>),
-    /// The mark of one that was lost, and is to begin this life (QUORUM-Q2).
+    /// The mark of a slot that was lost; the store will begin this life (QUORUM-Q2).
     Mark(u32),
 }
 
@@ -352,11 +354,11 @@ const HAS_VALUE: u8 = 1;
 const HAS_LIVES: u8 = 2;
 const IS_MARK: u8 = 4;
 
-/// Writes a slot as an object. `token` is drawn anew for each: no two have the same bytes, as a conditional PUT wants
-/// it.
+/// Encodes a slot as an object. `token` is drawn for each call: no two objects have the same bytes, as conditional PUTs
+/// require.
 pub(super) fn encode(seat: Seat, slot: &Slot<Bytes>, token: u128) -> Bytes {
     let lives = &slot.lives[..usize::from(seat.n).min(STORES_MAX)];
-    // As it was before there were lives, until there is one to tell of.
+    // Without lives, the form is the same as before there were lives.
     let lives = if lives.iter().all(|life| *life == 0) { &[][..] } else { lives };
     let flags = (u8::from(slot.accepted.is_some()) * HAS_VALUE) | (u8::from(!lives.is_empty()) * HAS_LIVES);
     let (accepted, value) = match &slot.accepted {
@@ -366,7 +368,7 @@ pub(super) fn encode(seat: Seat, slot: &Slot<Bytes>, token: u128) -> Bytes {
     frame(seat, flags, [slot.promised, accepted], token, lives, value)
 }
 
-/// Writes a mark as an object.
+/// Encodes a mark as an object.
 pub(super) fn encode_mark(seat: Seat, life: u32, token: u128) -> Bytes {
     let mut lives = Lives::default();
     lives[usize::from(seat.index)] = life;
@@ -391,13 +393,13 @@ fn frame(seat: Seat, flags: u8, ballots: [Ballot; 2], token: u128, lives: &[u32]
     out.freeze()
 }
 
-/// Whose slot an object says that it is, without a check. `None` for anything else.
+/// The seat that an object names, unchecked. `None` for anything else.
 pub(super) fn seat_of(object: &[u8]) -> Option<Seat> {
     let rest = object.strip_prefix(MAGIC)?;
     Some(Seat { index: *rest.first()?, n: *rest.get(1)?, w: *rest.get(2)? })
 }
 
-/// Reads what [`encode`] or [`encode_mark`] wrote for `seat`.
+/// Parses the output of [`encode`] or [`encode_mark`] for `seat`.
 pub(super) fn decode(seat: Seat, object: &Bytes) -> Result<Stored, BadSlot> {
     if !object.starts_with(MAGIC) {
         return Err(BadSlot::Foreign);

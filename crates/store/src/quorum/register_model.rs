@@ -1,6 +1,6 @@
-//! The rules of the register, tried out: every order of steps of several lives of a set, with lost answers, a store
-//! that loses its slot and one that mends it. Searches are bounded by states (`STATES_MAX`), the shortest histories
-//! first: what they come to is printed.
+//! The rules of the register as a searchable model: every order of steps of several lives of a set, with lost answers,
+//! a store that loses its slot and a process that mends it. Searches are limited by the number of states
+//! (`STATES_MAX`), and the shortest histories come first. The results are printed.
 
 use super::*;
 use stateright::{Model, Property};
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 const N: usize = 3;
 const W: usize = 2;
-/// What is there at the begin, decided at two of the stores; the third has what was before.
+/// The first value, decided at two of the stores; the third has the value before.
 const FIRST: u8 = 0;
 const BEFORE: u8 = 9;
 
-/// What one step at a store came to, as its caller sees it.
+/// The result of one step at a store, as its caller sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Reply {
     Heard,
@@ -26,14 +26,15 @@ enum Act {
     Again(usize),
     LookAt(usize),
     Wipe(usize),
-    /// A mender puts its mark, sees all the others, and writes the slot: 1, the begin of 2, and 3 of QUORUM-Q2.
+    /// A mender puts its mark, sees all the others, and writes the slot: step 1, the beginning of step 2, and step 3 of
+    /// QUORUM-Q2.
     Mark(usize),
-    /// The same in two steps, for one mark that comes late: it is made, and put where nothing is.
+    /// The same in two steps, for a mark that arrives late: it is sent, and later put where there is nothing.
     MakeMark(usize),
     PutMark,
     Ask(usize),
     Mend(usize),
-    /// As it was before there were lives: the slot at once, from what the others show.
+    /// The rule before there were lives: the slot is written at once, from the slots of the others.
     MendAsItWas(usize),
 }
 
@@ -42,9 +43,9 @@ enum Phase {
     /// A mender that has not begun its round.
     Idle,
     Promising,
-    /// This value is to be accepted where the promise was heard.
+    /// This value must be accepted by the stores that promised.
     Accepting(Option<u8>),
-    /// A mender: all others have.
+    /// A mender: all other stores have accepted.
     Accepted(Slot<u8>),
     Done(Option<u8>),
     Refused {
@@ -52,12 +53,12 @@ enum Phase {
     },
 }
 
-/// What a store has.
+/// The content of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Has {
     Slot(Slot<u8>),
     Nothing,
-    /// Which mark, and the life that is to begin.
+    /// The number of the mark, and the life that will begin.
     Mark(u8, u32),
 }
 
@@ -70,7 +71,7 @@ struct Writer {
     rounds_left: u8,
     sent: bool,
     phase: Phase,
-    /// How many must promise and vote.
+    /// Number of stores that must promise and vote.
     needed: usize,
     knows: Lives,
     /// The slot before the promise that was heard, and after it.
@@ -83,14 +84,14 @@ struct Writer {
 struct State {
     has: [Has; N],
     writers: Vec<Writer>,
-    /// Told by nobody: who ever accepted what under which ballot.
+    /// Known to the model only: which store ever accepted which value under which ballot.
     votes: BTreeMap<(u64, u128), (u8, [bool; N])>,
     looked: [Option<Seen<u8>>; N],
     /// The highest decided ballot when the look began.
     look_from: Option<(u64, u128)>,
     wipes: u8,
     marks: u8,
-    /// Made and not put yet: for which store, which mark, and its life.
+    /// A mark that was sent and has not arrived: its store, its number and its life.
     late: Option<(usize, u8, u32)>,
 }
 
@@ -121,40 +122,40 @@ impl State {
 #[derive(Clone, Default)]
 struct Story {
     wishes: Vec<Wish<u8, u8>>,
-    /// So many of the writers, the first ones, mend a lost store instead.
+    /// So many of the writers, from the first on, mend a lost store instead.
     menders: usize,
     rounds: u8,
-    /// Also with answers that are lost on their way.
+    /// Answers may be lost in transit.
     lossy: bool,
     looks: bool,
     wipes: u8,
-    /// One mark is put later than it is made, at any moment.
+    /// One mark arrives later than it was sent, at any moment.
     late_marks: bool,
-    /// A store may be asked for a promise, and accept, when others have promised already.
+    /// A store may be asked for a promise, and accept, after enough others have promised.
     all_asked: bool,
-    /// Steps that have been done before the search begins.
+    /// Steps that were done before the search begins.
     before: Vec<Act>,
-    /// For showing that the model can fail.
+    /// A broken rule, to show that the model can fail.
     broken: Option<Broken>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
-    /// As ADR 0018 had it first: what was read stands for the promise, and nothing of it is written.
+    /// The first version of ADR 0018: a read counts as the promise, and nothing is written.
     NoPromise,
     /// A store that forgot everything counts at once.
     ForgottenCounts,
     /// One store fewer.
     Quorum,
-    /// A lost slot is written from what the others show, without a round.
+    /// A lost slot is written from the slots of the others, without a round.
     MendedFromALook,
-    /// The round of QUORUM-Q2, but nobody is told of the new life.
+    /// The round of QUORUM-Q2, but no store notes the new life.
     NoLives,
-    /// The same, and the mark may be another's.
+    /// The same, and the mark may be another mender's.
     AnyMark,
-    /// The round of QUORUM-Q2, at one store fewer.
+    /// The round of QUORUM-Q2, with one store fewer.
     MendedBySome,
-    /// A mark whose life has begun is as good as any, and that life is begun once more.
+    /// A mark is accepted although its life has begun, and that life is begun again.
     LifeTwice,
 }
 
@@ -233,7 +234,7 @@ impl Story {
         let writer = &state.writers[who];
         let Phase::Accepting(value) = writer.phase else { return None };
         let (_, promised) = writer.promises[at].clone()?;
-        // The conditional PUT: only on the very slot that the promise left.
+        // The conditional PUT succeeds only on exactly the slot that the promise left.
         if writer.votes[at] || state.slot(at) != Some(&promised) {
             return None;
         }
@@ -253,7 +254,7 @@ impl Story {
         Some(())
     }
 
-    /// The lost store has a mark: the round begins, with a ballot above all that is seen now.
+    /// The lost store has a mark: the round begins, with a ballot above all that are visible now.
     fn ask(&self, state: &mut State, who: usize) -> Option<()> {
         if state.writers[who].phase != Phase::Idle {
             return None;
@@ -383,7 +384,7 @@ impl Model for Story {
                 if state.wipes == self.wipes || state.has[at] == Has::Nothing {
                     return None;
                 }
-                // More than n − w at once is more than anything can bear.
+                // More than n − w lost slots at once are more than any rule can handle.
                 if (0..N).filter(|other| *other != at && state.slot(*other).is_none()).count() >= N - W {
                     return None;
                 }
@@ -410,7 +411,7 @@ impl Model for Story {
                     return None;
                 }
                 state.has[at] = Has::Mark(mark, life);
-                // The caller asks the store again and again; once is enough here.
+                // The caller asks the store repeatedly; once is enough here.
                 state.late = None;
             }
             Act::MendAsItWas(at) => {

@@ -1,4 +1,4 @@
-//! What is searched with the model: stories in which the rules hold, and broken ones, in which it must be noticed.
+//! The searches with the model: stories in which the rules hold, and broken rules, which must be noticed.
 
 use super::*;
 use stateright::{Checker, HasDiscoveries};
@@ -7,14 +7,14 @@ fn raise_and_commit() -> Vec<Wish<u8, u8>> {
     vec![Wish::Swap { expected: FIRST, value: 1 }, Wish::Swap { expected: FIRST, value: 2 }]
 }
 
-/// A mender, and the two.
+/// A mender, and the two writers.
 fn with_a_mender() -> Vec<Wish<u8, u8>> {
     let mut wishes = vec![Wish::Settle];
     wishes.extend(raise_and_commit());
     wishes
 }
 
-/// States that one search generates at most: it ends there, in the order of the number of steps. Some 1 KiB each.
+/// Maximum number of states that one search generates, in the order of the number of steps. Each takes some 1 KiB.
 const STATES_MAX: usize = 600_000;
 
 fn holds(name: &str, model: Story) {
@@ -63,7 +63,8 @@ fn a_store_that_lost_its_slot_begins_anew_and_nothing_decided_is_lost() {
     holds("with looks", Story { looks: true, ..mending() });
 }
 
-/// One that comes first, promised at the store that is lost, with the highest ballot: what only that store knew.
+/// The steps of a first writer that got a promise with the highest ballot at the store that is lost later: only that
+/// store knew of it.
 fn forgotten_promise() -> Vec<Act> {
     vec![Act::Promise(2, 0, Reply::Heard), Act::Wipe(0), Act::Mark(0), Act::Ask(0)]
 }
@@ -74,8 +75,8 @@ fn a_promise_that_was_forgotten_counts_no_more() {
     holds("with a second round", Story { before: forgotten_promise(), rounds: 2, ..mending() });
 }
 
-/// Two menders; the one that began first comes last, when the store was mended, had a say, and is lost again. With
-/// lives, the second one puts a mark of its own: the life of the first has begun, as far as the others know.
+/// Two menders. The one that began first comes last, when the store was mended, has taken part, and is lost again. With
+/// lives, the second one puts a mark of its own: the life of the first has begun, as the others know.
 fn late_mender(broken: Option<Broken>) -> Story {
     let mut wishes = vec![Wish::Settle];
     wishes.extend(with_a_mender());
@@ -96,8 +97,8 @@ fn a_mender_that_comes_late_undoes_nothing() {
     holds("a late mender", late_mender(None));
 }
 
-/// A mark that was made when the store was lost first is put when it is lost again; in between it was mended, and
-/// promised the highest ballot.
+/// A mark that was sent when the store was lost for the first time arrives when it is lost again; in between it was
+/// mended, and promised the highest ballot.
 fn late_mark() -> Story {
     let mut wishes = vec![Wish::Settle];
     wishes.extend(with_a_mender());

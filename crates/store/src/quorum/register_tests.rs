@@ -1,4 +1,4 @@
-//! What follows from what is seen, one case each, and the bytes of a slot.
+//! The conclusions from the stores' answers, one case each, and the bytes of a slot.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn slots_are_laid_out_only_while_nobody_can_have_a_value() {
     assert!(may_begin(&[full.clone(), blank.clone(), empty.clone()], 2));
     assert_eq!(judge_look(&[Seen::Silent, empty.clone(), empty.clone()], 2), Look::Nothing);
     assert_eq!(judge_look(&[Seen::Silent, blank.clone(), blank.clone()], 2), Look::Nothing);
-    // One has lost its slot, one has not heard of the value: the silent one may have it.
+    // One has lost its slot, one has not received the value: the silent one may have it.
     assert_eq!(judge_look(&[Seen::Silent, blank.clone(), empty.clone()], 2), Look::TooFew);
     assert_eq!(judge_look(&[blank.clone(), blank, empty.clone()], 2), Look::Nothing);
     assert_eq!(judge_look(&[full, empty.clone(), empty.clone()], 2), Look::TooFew);
@@ -68,7 +68,7 @@ fn a_slot_comes_back_as_written_and_damage_is_found() {
     assert_eq!(decode(seat, &Bytes::from_static(b"HFOB what one store has")), Err(BadSlot::Foreign));
 }
 
-/// The bytes are pinned: what is in a store is read for ever.
+/// The bytes are fixed: existing objects must remain readable for ever.
 #[test]
 fn the_format_is_pinned() {
     let object = encode(Seat { index: 0, n: 3, w: 2 }, &slot(5, Some(b"head")), 1);
@@ -77,8 +77,8 @@ fn the_format_is_pinned() {
     let expected = format!("4846520100030201{ballot}{ballot}010000000000000000000000000000000400000068656164");
     assert!(hex.starts_with(&expected), "{hex}");
     assert_eq!(object.len(), 4 + 4 + 48 + 16 + 4 + 4 + 16);
-    // A store that has begun anew says so behind the fixed part; without that the object is what it was before there
-    // were lives.
+    // A store that has begun again notes that after the fixed part; without it, the object has the same form as before
+    // there were lives.
     let reborn = Slot { lives: [2, 0, 1, 0, 0], ..slot(5, Some(b"head")) };
     let object = encode(Seat { index: 0, n: 3, w: 2 }, &reborn, 1);
     let hex: String = object.iter().map(|byte| format!("{byte:02x}")).collect();

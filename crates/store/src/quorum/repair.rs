@@ -1,5 +1,5 @@
-//! Finds out which objects each store lacks of those that kept roots name, and copies them. The caller knows the roots
-//! and the key, and judges names and contents: nothing is copied that no root names or that does not open.
+//! Finds the objects that each store lacks and that kept roots name, and copies them. The caller knows the roots and
+//! the key, and checks names and contents: an object is copied only if a root names it and it opens.
 
 use super::missing::{Backlog, NOTED_MAX, Note, Wanted};
 use super::state::{Quorum, Replica};
@@ -14,33 +14,33 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A note is dropped if no root came to name its object within this time: the checkpoint did not end, or the root that
-/// named it is gone. The store is then compared again, because another kept root may name the object; not more often
-/// than this.
+/// A note is dropped if no root names its object within this time: the checkpoint did not end, or the root that named
+/// it is gone. The store is then compared again, because another kept root may name the object; not more often than
+/// this.
 const UNNAMED_FOR: Duration = Duration::from_secs(900);
 /// If a root could not be read, so that a store was not compared with all kept roots, it is compared again after this
 /// time.
 const UNREAD_AGAIN: Duration = Duration::from_secs(120);
-/// An object that could not be copied is tried again after this time.
+/// An object that could not be copied is retried after this time.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// Time after which the next store is asked for a copy as well: a segment has up to 16 MiB.
 const COPY_PATIENCE: Duration = Duration::from_secs(3);
-/// Limit for a store that failed lately and has not answered since.
+/// Time limit for a store that failed recently and has not answered since.
 const SUSPECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// An object was not copied.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RepairError {
-    /// The store that lacks it did not answer, or refused: the next object has no better chance.
+    /// The store that lacks it did not answer, or refused: the next object would fail in the same way.
     #[error("store: {0}")]
     Store(#[from] StoreError),
-    /// The others have no copy that opens, as far as they answer. Other objects may be copied.
+    /// None of the other stores that answer has a copy that opens. Other objects may be copied.
     #[error("{key}: no other store has a copy that opens: {why}")]
     Nowhere {
         /// Its key.
         key: String,
-        /// What each said.
+        /// The answer of each store.
         why: String,
     },
 }
@@ -62,7 +62,7 @@ impl Replica {
         note.damaged |= damaged;
     }
 
-    /// Its part of the head is not there. `compare`: the rest is looked at as well.
+    /// Its part of the head is missing. `compare`: the other objects must be compared as well.
     pub(super) fn head_lost(&self, compare: bool) {
         let mut missing = self.missing.locked();
         missing.head_behind = true;
@@ -72,8 +72,8 @@ impl Replica {
         }
     }
 
-    /// Notes that its slot in the `configuration`th list of stores is in this life. If that is later than the last one
-    /// seen, the slot was lost meanwhile and mended by another gateway: this one has not seen it gone.
+    /// Notes that its slot in the `configuration`th list of stores is in this life. If that life is later than the last
+    /// one seen, the slot was lost meanwhile and another gateway mended it: this one has not seen it missing.
     pub(super) fn lives(&self, configuration: u32, life: u32) {
         let mut missing = self.missing.locked();
         let seen = missing.life.filter(|(of, _)| *of == configuration).map(|(_, life)| life);
@@ -109,30 +109,31 @@ impl Replica {
 }
 
 impl Quorum {
-    /// The `at`th store alone, in the set's order. What it has of a head is its part of the register, not the head.
+    /// Only the `at`th store, in the set's order. Its part of the head is a part of the register, not the head.
     pub fn copy_at(&self, at: usize) -> Option<Arc<dyn ObjectStore>> {
         self.replicas.get(at).map(|replica| replica.store.clone())
     }
 
-    /// How many stores there are.
+    /// Number of stores.
     pub fn copies(&self) -> usize {
         self.replicas.len()
     }
 
-    /// Whether some store's head was not the decided one when last looked at.
+    /// Whether some store's head was not the decided one at the last check.
     pub fn heads_differ(&self) -> bool {
         self.replicas.iter().any(|replica| replica.missing.locked().head_behind)
     }
 
-    /// Lets each store be compared with the names anew: another leader may have written since, or somebody deleted.
+    /// Requests a new comparison of each store: another leader may have written since, or somebody may have deleted
+    /// objects.
     pub fn compare_anew(&self) {
         for replica in &self.replicas {
             replica.missing.locked().compare_anew();
         }
     }
 
-    /// Notes the current root, and whether a checkpoint is under way. A store that lost its slot meanwhile is not
-    /// complete before it was compared with that checkpoint's root: objects put there earlier counted for their
+    /// Notes the current root, and whether a checkpoint is under way. A store that lost its slot meanwhile is complete
+    /// only after a comparison with that checkpoint's root: objects that were put there earlier counted for their
     /// uploader and may be gone.
     pub fn root_is(&self, current: Option<ObjectId>, under_way: bool) {
         for replica in &self.replicas {
@@ -147,12 +148,12 @@ impl Quorum {
         }
     }
 
-    /// Whether store `at` is to be compared with what kept roots name.
+    /// Whether store `at` must be compared with the kept roots.
     pub fn must_compare(&self, at: usize) -> bool {
         self.replicas.get(at).is_some_and(|replica| replica.missing.locked().must_compare())
     }
 
-    /// A comparison of store `at` begins: what it cannot note shows at its end.
+    /// A comparison of store `at` begins. Objects that cannot be noted are reported at its end.
     pub fn compare_begins(&self, at: usize) {
         if let Some(replica) = self.replicas.get(at) {
             let mut missing = replica.missing.locked();
@@ -161,15 +162,15 @@ impl Quorum {
     }
 
     /// Notes that store `at` lacks an object that root `by` names, or (`damaged`) has one that does not open or has
-    /// another length. Returns whether there was room.
+    /// another length. Returns whether there was space for the note.
     pub fn lacks(&self, at: usize, key: &str, bytes: u64, by: ObjectId, damaged: bool) -> bool {
         let Some(replica) = self.replicas.get(at) else { return false };
         replica.note(key, bytes, Some(by), damaged);
         !replica.missing.locked().overflowed
     }
 
-    /// Store `at` was compared since [`Self::compare_begins`]; `all`: with everything. A new comparison that was
-    /// requested meanwhile is still due.
+    /// Store `at` was compared since [`Self::compare_begins`]; `all`: completely. A new comparison that was requested
+    /// meanwhile is still due.
     pub fn compared(&self, at: usize, all: bool) {
         if let Some(replica) = self.replicas.get(at) {
             let mut missing = replica.missing.locked();
@@ -186,7 +187,7 @@ impl Quorum {
         }
     }
 
-    /// What only roots name that are not kept any more waits for another to name it, from now on.
+    /// From now on, objects that are named only by roots that are no longer kept wait until another root names them.
     pub fn let_go(&self, kept: impl Fn(ObjectId) -> bool) {
         for replica in &self.replicas {
             for note in replica.missing.locked().keys.values_mut() {
@@ -195,8 +196,8 @@ impl Quorum {
         }
     }
 
-    /// Objects that stores are noted to lack, after `since`, and no root is known to name yet. Drops what none came to
-    /// name.
+    /// The objects noted as missing after `since` that no known root names yet. Drops notes for objects that no root
+    /// has named in time.
     pub fn unnamed(&self, since: Option<Instant>) -> Vec<String> {
         let mut unnamed = Vec::new();
         for replica in &self.replicas {
@@ -237,16 +238,15 @@ impl Quorum {
                 _ => {}
             }
         }
-        // Objects that were tried and found nowhere come last, longest wait first: they must not keep the rest from
-        // being copied.
+        // Objects that were found in no store come last, longest wait first: they must not delay the others.
         again.sort_by_key(|(at, _)| *at);
         wanted.extend(again.into_iter().map(|(_, one)| one).take(most - wanted.len()));
         wanted
     }
 
     /// Copies an object to store `at` from another store whose copy `check` opens. Returns the bytes written; 0 if the
-    /// store has the object: a listing is a hint, and a PUT without an answer may have been done. An object that does
-    /// not open is replaced once a good copy is at hand.
+    /// store has the object: a listing is only a hint, and a PUT without an answer may have been done. An object that
+    /// does not open is replaced once a good copy is available.
     ///
     /// # Errors
     /// [`RepairError`]; the object stays noted.
@@ -269,7 +269,7 @@ impl Quorum {
             Err(error) => return Err(error.into()),
         };
         if there.is_some() {
-            // A copy that was damaged in transit, or judged by a listing alone, is whole in the store.
+            // An object that was damaged in transit, or judged by a listing alone, may be intact in the store.
             match replica.store.get_object(key).await {
                 Ok(found) if right(found.body.len() as u64) && check(key, &found.body).is_ok() => {
                     replica.forget(key);
@@ -292,14 +292,14 @@ impl Quorum {
         loop {
             let put = match &there {
                 None => replica.store.put_new(key, body.clone()).await,
-                // Without a DELETE before it: a DELETE without an answer is repeated, and a late copy would delete what is
-                // written here (R12). `swap` wants bytes that were never there before. That does not matter here: these
-                // bytes are the right ones, whoever wrote them.
+                // Without a DELETE before it: a DELETE without an answer is repeated, and a late copy of it would
+                // delete what is written here (R12). `swap` requires bytes that were never there before. That does not
+                // matter here: these bytes are right, whoever wrote them.
                 Some(version) => replica.store.swap(key, Some(version), body.clone()).await.map(drop),
             };
             match put {
                 Ok(()) => break,
-                // A HEAD that was stale: something else is there.
+                // A HEAD that was outdated: another object is there.
                 Err(error) if error.disposition() == Disposition::Conflict && there.is_none() => {
                     there = Some(replica.store.head(key).await?.version);
                 }
@@ -310,7 +310,7 @@ impl Quorum {
         Ok(body.len() as u64)
     }
 
-    /// The object from any other store, as it must be.
+    /// An intact copy of the object from any other store.
     async fn read_elsewhere<'a>(
         &'a self,
         but: &Replica,
@@ -323,7 +323,7 @@ impl Quorum {
         let mut waiting = order.into_iter();
         let ask = |other: &'a Replica| async move {
             let get = other.store.get(key);
-            // One that hangs is not waited for with each object that the others have not.
+            // Do not wait for a store that hangs with each object that the others lack.
             match other.speed.suspect() {
                 true => (other, tokio::time::timeout(SUSPECT_LIMIT, get).await.ok()),
                 false => (other, Some(get.await)),
@@ -363,8 +363,8 @@ impl Quorum {
         Err(RepairError::Nowhere { key: key.to_owned(), why: why.join("; ") })
     }
 
-    /// The answer of another store that was asked for a copy; `None`: none within [`SUSPECT_LIMIT`]. Returns the copy if
-    /// it opens, else what is wrong.
+    /// The answer of another store that was asked for a copy; `None`: none within [`SUSPECT_LIMIT`]. Returns the copy
+    /// if it opens, otherwise the error.
     fn judge_copy(
         other: &Replica,
         wanted: &Wanted,

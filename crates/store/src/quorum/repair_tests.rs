@@ -1,4 +1,4 @@
-//! Notes over time, and the order in which they are worked off.
+//! Notes over time, and the order in which they are handled.
 
 use super::*;
 use crate::keys;
@@ -30,7 +30,7 @@ fn lets_pass(all: &Quorum, time: Duration) {
     }
 }
 
-/// A store is filled for longer than notes wait for a root, while the root changes.
+/// Filling a store takes longer than notes wait for a root, while the root changes.
 #[test]
 fn what_a_comparison_noted_is_not_forgotten_when_its_root_is_replaced() {
     let all = three();
@@ -84,7 +84,7 @@ async fn a_hundred_objects_that_no_store_has_starve_nothing() {
         all.lacks(1, &keys::segment(SET, id(at)), 4, id(9999), false);
     }
     all.lacks(1, &good, 4, id(9999), false);
-    // Each turn passes over a few and ends, and as many seconds go by as make the first ones due again.
+    // Each turn skips a few and ends, and then so many seconds pass that the first ones are due again.
     for _ in 0..20 {
         for wanted in all.wanted(1, |_| true, 8) {
             let _ = all.copy(1, &wanted, &|_, _| Ok(())).await;
@@ -94,7 +94,7 @@ async fn a_hundred_objects_that_no_store_has_starve_nothing() {
     all.replicas[1].store.get(&good).await.expect("copied");
     let backlog = all.replicas[1].backlog();
     assert_eq!((backlog.objects, backlog.stuck), (100, 100));
-    // And of those that failed the one that waited longest is the first.
+    // Of those that failed, the one that waited longest comes first.
     lets_pass(&all, AGAIN_AFTER);
     let first = all.wanted(1, |_| true, 1);
     let _ = all.copy(1, &first[0], &|_, _| Ok(())).await;
@@ -102,7 +102,7 @@ async fn a_hundred_objects_that_no_store_has_starve_nothing() {
     assert_ne!(all.wanted(1, |_| true, 1), first);
 }
 
-/// What a checkpoint under way had put in a store that was emptied, no root names before the checkpoint ends.
+/// Until the checkpoint ends, no root names the objects that it had put in a store that was emptied.
 #[test]
 fn a_store_that_lost_its_slot_within_a_checkpoint_is_complete_after_the_next_root() {
     let all = three();
@@ -121,7 +121,7 @@ fn a_store_that_lost_its_slot_within_a_checkpoint_is_complete_after_the_next_roo
     all.root_is(second, true);
     assert!(all.must_compare(1), "now a root names it");
     assert!(compare());
-    // With no checkpoint under way there is nothing to wait for.
+    // If no checkpoint is under way there is nothing to wait for.
     all.replicas[1].head_lost(true);
     all.root_is(second, false);
     assert!(all.must_compare(1) && compare());
@@ -163,8 +163,8 @@ fn a_comparison_that_began_before_another_was_asked_for_counts_for_nothing() {
     assert!(all.must_compare(1));
 }
 
-/// One whose DELETEs are done after they were answered, as one may be that was sent a second time because the first got
-/// no answer (R12).
+/// A store that executes DELETEs after it has answered them, as can happen if one was sent a second time because the
+/// first got no answer (R12).
 #[derive(Debug, Default)]
 struct Behind {
     within: Memory,
@@ -212,7 +212,7 @@ impl ObjectStore for Behind {
     }
 }
 
-/// The key is named: nothing that is on its way to the store may take away what the repair writes there.
+/// The key is named: nothing that is under way to the store may delete what the repair writes there.
 #[tokio::test]
 async fn a_spoilt_copy_is_replaced_and_nothing_comes_after_it() {
     let behind = Arc::new(Behind::default());

@@ -1,7 +1,7 @@
 //! One round of the register: promises from the stores, then one value that they accept. The rules are in `register`.
 //!
-//! A step at one store continues in a task of its own, so that the third store gets its request even when no one waits
-//! for it any more.
+//! A step at one store runs in a task of its own, so that the third store gets its request even if nobody waits for it
+//! any more.
 
 use super::answer::{Answer, has_slot};
 use super::register::{
@@ -17,15 +17,15 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-/// One round at most. What became of it is found out by the next.
+/// Time limit of one round. The next round finds out its result.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
-/// A promise that met somebody else's step is tried on top of it so often.
+/// How often a promise that met another writer's step is repeated on top of it.
 const PROMISES_MAX: u32 = 4;
 
-/// What a swap expects: the version of the present value.
+/// The expected value of a swap: the version of the present value.
 pub(super) type Is = Option<Version>;
 
-/// What the tasks of a round are told.
+/// Messages to the tasks of a round.
 #[derive(Clone)]
 enum Verdict {
     Open,
@@ -33,32 +33,32 @@ enum Verdict {
     Stop,
 }
 
-/// What they tell.
+/// Messages from the tasks.
 enum Told {
     Promised(usize, Slot<Bytes>),
     Accepted,
-    /// It takes no part in this round; a higher promise was seen, or what went wrong.
+    /// The store takes no part in this round, because of a higher promise, or because of this error.
     Out(Ballot, Option<StoreError>),
 }
 
-/// What a round is for, and whom it needs.
+/// The purpose of a round, and the stores that it needs.
 pub(super) enum Aim {
     /// w stores.
     Most(Wish<Is, Bytes>),
-    /// Every store that has a slot: what is there is decided at all of them, and they note that this one begins another
-    /// life (QUORUM-Q2).
+    /// Every store that has a slot: the present value is decided at all of them, and they note that this store begins
+    /// another life (QUORUM-Q2).
     Mend { at: usize, life: u32 },
 }
 
-/// What a round came to.
+/// Result of a round.
 pub(super) enum Outcome {
     Done(Option<Bytes>),
-    /// What the store that was lost begins its new life with.
+    /// The slot with which the lost store begins its new life.
     MayBegin(Slot<Bytes>),
     Refused {
         found: Option<Bytes>,
     },
-    /// Somebody else is at work, or too few answered.
+    /// Another writer is active, or too few answered.
     Again {
         sent: bool,
         seen: Ballot,
@@ -71,8 +71,8 @@ pub(super) fn is(expected: &Is, current: Option<&Bytes>) -> bool {
 }
 
 impl Aim {
-    /// What comes after the promises: the value to send, and the lives that are noted with it. `None`: nothing can be
-    /// mended any more.
+    /// The step after the promises: the value to send, and the lives to note with it. `None`: nothing can be mended any
+    /// more.
     fn step(&self, found: &Promised<Bytes>, sent_before: bool) -> Option<(Step<Option<Bytes>>, Lives)> {
         match self {
             Aim::Most(wish) => {
@@ -93,7 +93,7 @@ impl Aim {
     }
 }
 
-/// What the stores have said in a round so far.
+/// The answers of the stores in a round so far.
 struct Heard {
     promises: Vec<Option<Slot<Bytes>>>,
     accepted: usize,
@@ -156,7 +156,7 @@ impl Register {
                 continue;
             }
             let Some(found) = promised_value(&heard.promises, needed) else {
-                // All have spoken, and some of it is of an earlier life: a new round asks anew.
+                // All have answered, and some of the answers are from an earlier life: a new round is needed.
                 let promised = heard.promises.iter().flatten().count();
                 if promised + heard.out >= taking_part {
                     heard.errors.extend((promised >= needed).then(|| self.of_an_earlier_life(key)));
@@ -176,7 +176,7 @@ impl Register {
                 }
             }
         }
-        // Stores that have promised and wait are let go. An accept that is under way may still be done (R12).
+        // Stores that have promised and wait are released. An accept that is under way may still be done (R12).
         if sent.is_none() {
             verdict.send_replace(Verdict::Stop);
         }
@@ -190,13 +190,13 @@ impl Register {
             _ => None,
         });
         Ballot::above(slots.chain([seen_higher]), rand::random()).ok_or_else(|| {
-            let cause = Cause::text("a store shows the last ballot that there is");
-            let hint = "that is no head that a gateway wrote: look at what replaced it";
+            let cause = Cause::text("a store shows the highest ballot that is possible");
+            let hint = "no gateway wrote this head: find out what replaced it";
             StoreError::Denied { at: self.at(Op::Swap, key), cause, hint }
         })
     }
 
-    /// Starts a task for each store that takes part, and returns how many do.
+    /// Starts a task for each store that takes part, and returns their number.
     fn begin_round(
         &self,
         key: &str,
@@ -208,7 +208,7 @@ impl Register {
         let mut taking_part = 0;
         for (seat, (replica, answer)) in self.replicas.iter().zip(answers).enumerate() {
             let (Seen::Slot(slot), Some(version)) = (&answer.seen, &answer.version) else { continue };
-            // Steps that hang are not waited for, and not piled up.
+            // Do not wait for steps that hang, and do not let them accumulate.
             let Ok(permit) = replica.heads.clone().try_acquire_owned() else { continue };
             taking_part += 1;
             let place = Place { replica: replica.clone(), key: key.to_owned(), seat: self.seat(seat), ballot };
@@ -251,8 +251,8 @@ impl Place {
         let verdict = heard.wait_for(|verdict| !matches!(verdict, Verdict::Open)).await.map(|v| v.clone());
         let Ok(Verdict::Accept(value, lives)) = verdict else { return };
         let told = match promised.accept(self.ballot, value, &lives) {
-            // Conditional on exactly the object that the promise left: any change in between, even by a store that
-            // forgot, makes this no vote (QUORUM-Q2).
+            // Conditional on exactly the object that the promise left: after any change in between, even by a store
+            // that lost its slot, this is no vote (QUORUM-Q2).
             Ok(slot) => match self.write(&slot, &version).await {
                 Ok(_) => Told::Accepted,
                 Err(error) => Told::Out(Ballot::default(), Some(error)),
@@ -267,7 +267,7 @@ impl Place {
         self.replica.store.swap(&self.key, Some(version), object).await
     }
 
-    /// The slot as it was, as it is promised, and its version.
+    /// The slot before the promise, the slot with it, and its version.
     async fn promise(
         &self,
         mut slot: Slot<Bytes>,

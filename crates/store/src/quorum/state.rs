@@ -1,4 +1,4 @@
-//! The stores, the lists that they form, and what is known of each.
+//! The stores, their lists, and the state of each.
 
 use super::missing::Missing;
 use super::speed::{Doubts, Speed};
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
-/// Limit of PUTs to one store that continue after their caller has its quorum. Each holds an object in memory, and a
-/// store that hangs keeps this many.
+/// Maximum number of PUTs to one store that continue after their caller has its quorum. Each holds an object in memory,
+/// and a store that hangs keeps this many.
 pub(super) const BEHIND_MAX: usize = 4;
-/// Steps of the register at one store that may be under way at once.
+/// Maximum number of concurrent steps of the register at one store.
 const HEADS_MAX: usize = 4;
 
-/// A store, and the health that is told about its attempts.
+/// A store, and the health that records its attempts.
 pub type Observed = (Arc<dyn ObjectStore>, Option<Arc<Health>>);
 
 /// One of the stores.
@@ -33,23 +33,23 @@ pub(crate) struct Replica {
     pub(super) heads: Arc<Semaphore>,
 }
 
-/// What happens to a store in a change of the stores.
+/// The part of a store in a change of the stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Part {
     /// Nothing.
     #[default]
     Stays,
-    /// It is filled, to count later.
+    /// It is being filled, and will count later.
     Joins,
-    /// It counts no more, later.
+    /// It will not count later.
     Leaves,
 }
 
-/// One list of stores, and the head that they have together.
+/// One list of stores, and the head that they hold together.
 pub(crate) struct Register {
-    /// Which list: part of the name of its head.
+    /// Number of the list: part of the name of its head.
     pub(super) number: u32,
-    /// As it is written.
+    /// The text of the list.
     pub(super) text: String,
     /// In the list's order.
     pub(super) replicas: Vec<Arc<Replica>>,
@@ -79,7 +79,7 @@ impl Register {
         self.replicas.iter().any(|other| other.index == replica.index)
     }
 
-    /// How many of its stores are among those `of` all.
+    /// Number of this list's stores in `of`, which has a flag for every store.
     pub(super) fn count(&self, of: &[bool]) -> usize {
         self.replicas.iter().filter(|replica| of[replica.index]).count()
     }
@@ -88,9 +88,10 @@ impl Register {
 /// See the module.
 pub struct Quorum {
     pub(super) replicas: Vec<Arc<Replica>>,
-    /// The list that counts, until its head says otherwise, and the next one while they are changed (LIST-L1 to LIST-L4).
+    /// The list that counts, until its head says otherwise; and the next one while the stores are changed (LIST-L1 to
+    /// LIST-L4).
     pub(super) registers: Vec<Register>,
-    /// The first of two lists has ended, and the next one has begun. Never taken back.
+    /// The first of two lists has ended, and the next one has begun. Never reset.
     pub(super) ended: AtomicBool,
     pub(super) place: Arc<str>,
     pub(super) doubts: Doubts,
@@ -103,7 +104,7 @@ impl std::fmt::Debug for Quorum {
 }
 
 impl Quorum {
-    /// Opens the stores of `placement`, each with `open`. Each has its own health, told by the caller.
+    /// Opens the stores of `placement`, each with `open`. Each has its own health, which the caller records.
     ///
     /// # Errors
     /// A placement that does not parse, and the errors of `open`.
@@ -135,10 +136,10 @@ impl Quorum {
         Ok(Self::of_lists(stores, &lists, &seats))
     }
 
-    /// Over these, as the set's first list, of which `w` must have an object: where no text names them.
+    /// Uses these stores as the set's first list, of which `w` must have an object: for callers without a text.
     ///
     /// # Panics
-    /// Where two quorums need not meet (QUORUM-Q1), or there are more than a set may have.
+    /// Two quorums need not meet (QUORUM-Q1), or there are more stores than a set may have.
     pub fn new(stores: Vec<Observed>, w: usize) -> Arc<Self> {
         let urls = (0..stores.len()).map(|at| format!("file:///{at}")).collect();
         let list = Stores::new(urls, Some(w)).unwrap_or_else(|e| panic!("two quorums must meet (QUORUM-Q1): {e}"));
@@ -183,7 +184,7 @@ impl Quorum {
         }
     }
 
-    /// How many stores of the list that counts must have an object.
+    /// The number of stores of the list that counts that must have an object.
     pub fn write_quorum(&self) -> usize {
         self.registers[0].w
     }
@@ -193,7 +194,8 @@ impl Quorum {
     }
 }
 
-/// What several failed answers to one question come to: the one that may pass, else one that says more than "not here".
+/// Combines several failed answers to one request: a transient error if there is one, otherwise an error that is more
+/// informative than "not here".
 pub(super) fn worst(errors: Vec<StoreError>) -> Option<StoreError> {
     let weight = |error: &StoreError| match error.disposition() {
         _ if error.may_pass() => 3,

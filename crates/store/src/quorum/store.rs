@@ -1,4 +1,4 @@
-//! [`ObjectStore`] over several stores; how each of them does.
+//! [`ObjectStore`] over several stores, and the state of each store.
 
 use super::missing::Backlog;
 use super::register;
@@ -24,39 +24,39 @@ use tokio::task::JoinSet;
 /// How long a listing waits for a store after enough others have answered.
 pub(super) const LIST_STRAGGLERS: Duration = Duration::from_secs(2);
 
-/// How one of the stores does, for people.
+/// State of one of the stores, for people.
 #[derive(Clone, Debug)]
 pub struct ReplicaStanding {
     /// [`ObjectStore::place`].
     pub place: String,
-    /// What becomes of it.
+    /// Its part in a change.
     pub part: Part,
-    /// How it has answered.
+    /// Its health.
     pub standing: Standing,
-    /// What it lacks.
+    /// The objects that it lacks.
     pub backlog: Backlog,
 }
 
-/// What one of the stores has of a set, for people.
+/// What one of the stores holds for a set, for people.
 #[derive(Clone, Debug)]
 pub enum SeatSeen {
     /// Its part of the head.
     Here,
-    /// No head: it was emptied, or is another place than the set's.
+    /// No head: it was emptied, or is another place than the set's store.
     Nothing,
-    /// It does not answer, or something else lies there.
+    /// It does not answer, or another object is in the head's place.
     Unread(StoreError),
 }
 
 impl dyn ObjectStore + '_ {
-    /// The several stores that this is at present; `None` if it is one.
+    /// The present several stores; `None` if there is one.
     pub fn several(&self) -> Option<Arc<Quorum>> {
         self.concrete()?.downcast().ok().map(|all: Box<Arc<Quorum>>| *all)
     }
 }
 
 impl Quorum {
-    /// Health of each store, without counting what it lacks, which takes longer the more it is.
+    /// Health of each store, without the backlog, which takes longer to count the larger it is.
     pub fn healths(&self, now_unix_ms: u64) -> impl Iterator<Item = Standing> + '_ {
         let health = move |replica: &Arc<Replica>| replica.health.as_ref().map(|health| health.standing(now_unix_ms));
         self.replicas.iter().map(move |replica| health(replica).unwrap_or_default())
@@ -73,11 +73,10 @@ impl Quorum {
         self.replicas.iter().map(standing).collect()
     }
 
-    /// What each store holds as its part of the set's head, in the order of the list that counts. Waits a while for
-    /// each.
+    /// The part of the set's head that each store holds, in the order of the list that counts. Waits a while for each.
     ///
     /// # Errors
-    /// If it cannot be found out which list counts.
+    /// It cannot be determined which list counts.
     pub async fn seats(&self, set: SetId) -> Result<Vec<(String, SeatSeen)>, StoreError> {
         let ended = self.registers.len() > 1 && self.list_ended(set).await?;
         let Some(register) = self.registers.get(usize::from(ended)) else { return Ok(Vec::new()) };
@@ -127,17 +126,15 @@ impl Quorum {
         Err(self.too_few(Op::Put, key, &done, &errors))
     }
 
-    /// Error of a write that not enough stores have done.
+    /// Error of a write that too few stores have done.
     fn too_few(&self, op: Op, key: &str, done: &[bool], errors: &[StoreError]) -> StoreError {
         if let Some(error) = errors.iter().find(|_| errors.iter().all(|e| !e.may_pass())) {
             return error.clone();
         }
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        let of = |register: &Register| {
-            format!("done at {} of the {} stores that it takes", register.count(done), register.w)
-        };
+        let of = |register: &Register| format!("done at {} of {} needed stores", register.count(done), register.w);
         let lists: Vec<String> = self.counting().iter().map(of).collect();
-        let text = format!("{}: {}", lists.join(", and of those that are to be "), texts.join("; "));
+        let text = format!("{}: {}", lists.join(", and in the new list "), texts.join("; "));
         let cause = Box::new(Cause { kind: errors.iter().find_map(StoreError::kind), ..*Cause::text(text) });
         StoreError::Unknown { at: self.at(op, key), attempts: 1, cause }
     }
@@ -152,8 +149,8 @@ impl Quorum {
         failed.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// What any store lists. A store that does not answer is left out, and a slow one is not waited for long once so
-    /// many have answered that every object at w stores is listed: a listing is a hint.
+    /// The objects that any store lists. A store that does not answer is left out. A slow one is not waited for long
+    /// once so many have answered that every object at w stores is listed: a listing is a hint.
     async fn list_any(&self, prefix: &str, after: Option<&str>) -> Result<ListPage, StoreError> {
         let mut asked: FuturesUnordered<_> = self
             .replicas
@@ -181,7 +178,7 @@ impl Quorum {
             match page {
                 Ok(page) => {
                     answered = true;
-                    // Beyond its `more` a store has not spoken yet.
+                    // The store has not reported anything beyond its `more` yet.
                     if let Some(more) = page.more {
                         until = Some(match until {
                             Some(until) => until.min(more),
@@ -205,8 +202,8 @@ impl Quorum {
 }
 
 impl Replica {
-    /// Writes to this store. Continues when the caller stops waiting, if fewer than
-    /// [`BEHIND_MAX`](super::state::BEHIND_MAX) do so. An object that is not written is noted as missing.
+    /// Writes to this store. Continues when the caller stops waiting, unless [`BEHIND_MAX`](super::state::BEHIND_MAX)
+    /// others do so already. An object that is not written is noted as missing.
     async fn put(self: Arc<Self>, key: String, body: Bytes) -> Result<(), StoreError> {
         let bytes = body.len() as u64;
         let Ok(place) = self.behind.clone().try_acquire_owned() else {
@@ -215,8 +212,8 @@ impl Replica {
             let noted = NoteUnlessDone { replica: &self, key: &key, bytes, done: false };
             let mut task = JoinSet::new();
             let (replica, name) = (self.clone(), key.clone());
-            // In a task of its own: the semaphore gives its permit to the longest waiter, polled or not. A caller with
-            // several PUTs that polls another one meanwhile would keep it for ever.
+            // In a task of its own: the semaphore gives its permit to the longest waiter, whether it is polled or not.
+            // A caller with several PUTs that polls another one meanwhile would keep the permit for ever.
             task.spawn(async move {
                 let _place = replica.behind.acquire().await;
                 replica.store.put_new(&name, body).await
@@ -231,7 +228,7 @@ impl Replica {
             let noted = NoteUnlessDone { replica: &replica, key: &name, bytes, done: false };
             let put = noted.ends(replica.store.put_new(&name, body).await);
             drop(place);
-            // The quorum was met: no one waits any more.
+            // The quorum was reached: nobody waits any more.
             let _ = tell.send(put);
         });
         told.await.unwrap_or_else(|_| Err(self.abandoned(&key)))
@@ -243,7 +240,7 @@ impl Replica {
     }
 }
 
-/// Notes that a store lacks an object unless the write succeeded, also if it is dropped on the way.
+/// Notes that a store lacks an object unless the write succeeded; also if it is dropped before its end.
 struct NoteUnlessDone<'a> {
     replica: &'a Replica,
     key: &'a str,
@@ -276,7 +273,7 @@ pub fn head_of_several(object: &[u8]) -> Option<String> {
     register::seat_of(object).map(|seat| format!("store {} of {} with write quorum {}", seat.index + 1, seat.n, seat.w))
 }
 
-/// The set whose head the key names: the one object of a set that is swapped.
+/// The set whose head the key names: the only object of a set that is swapped.
 fn head_at(key: &str) -> Option<SetId> {
     keys::set_of(key).filter(|set| keys::head(*set) == key)
 }

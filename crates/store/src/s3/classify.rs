@@ -1,4 +1,4 @@
-//! What an answer from S3, or its absence, means. All knowledge of status and error codes is in this file.
+//! The meaning of an answer from S3, or of its absence. All knowledge of status and error codes is in this file.
 
 use crate::error::{At, Cause, Op, StoreError};
 use crate::health::Kind;
@@ -10,7 +10,7 @@ use std::error::Error;
 use std::io;
 use std::time::SystemTime;
 
-/// Turns a failed attempt into what it means for the caller.
+/// Translates a failed attempt into its meaning for the caller.
 pub(super) fn classify<E>(at: Box<At>, bucket: &str, expected: Option<&Version>, error: &SdkError<E>) -> StoreError
 where
     E: Error + ProvideErrorMetadata + 'static,
@@ -71,17 +71,18 @@ fn lost(at: Box<At>, cause: Box<Cause>, perhaps: bool) -> StoreError {
     }
 }
 
-/// The errors of a chain in words, the outermost first.
+/// The texts of a chain of errors, the outermost first.
 fn chain<E: Error + 'static>(error: &SdkError<E, HttpResponse>) -> impl Iterator<Item = String> {
     let first: &(dyn Error + 'static) = error;
     std::iter::successors(Some(first), |&error| error.source()).map(ToString::to_string)
 }
 
-/// How rustls begins what it says of a certificate that it refuses. Its types are not among ours; a test compares.
+/// The beginning of rustls' message about a refused certificate. Its types are not available to us; a test compares the
+/// text.
 const BAD_CERTIFICATE: &str = "invalid peer certificate";
 
-/// A certificate that is not trusted, or a proxy that asks who we are: nothing was sent, and nothing will be before a person
-/// changes something.
+/// A certificate that is not trusted, or a proxy that wants credentials: nothing was sent, and nothing will be before a
+/// person changes something.
 fn refused_on_the_way<E: Error + 'static>(at: &At, error: &SdkError<E, HttpResponse>) -> Option<StoreError> {
     if !matches!(error, SdkError::DispatchFailure(_)) {
         return None;
@@ -97,7 +98,7 @@ fn refused_on_the_way<E: Error + 'static>(at: &At, error: &SdkError<E, HttpRespo
     Some(StoreError::Denied { at: at(), cause: Cause::of_kind(Kind::Denied, asks.clone()), hint })
 }
 
-/// What rustls says of a certificate, and what to do about it.
+/// rustls' reasons for refusing a certificate, and what to do about each.
 const CERTIFICATE_HINTS: [(&str, &str); 7] = [
     (
         "UnknownIssuer",
@@ -158,11 +159,11 @@ struct Answer<'a> {
     message: &'a str,
     date: Option<String>,
     content_range: Option<String>,
-    /// Of the bucket, from a header.
+    /// The bucket's region, from a header.
     region: Option<String>,
 }
 
-/// The bucket's region: in a header, or in words such as "the region 'us-east-1' is wrong; expecting 'eu-west-1'".
+/// The bucket's region: from a header, or from a text such as "the region 'us-east-1' is wrong; expecting 'eu-west-1'".
 fn region_of(answer: &Answer<'_>) -> Option<String> {
     let said = || Some(answer.message.split_once("expecting '")?.1.split_once('\'')?.0.to_owned());
     let name = |region: &String| {
@@ -187,32 +188,32 @@ fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'
             StoreError::ClockSkew { at, found, expected: ours.unwrap_or_else(|_| "no date".to_owned()) }
         }
         ("PreconditionFailed", _) | (_, 412) => conflict(at, expected),
-        // If-Match on an object that is not there.
+        // If-Match on an object that does not exist.
         ("NoSuchKey" | "NotFound", _) if at.op == Op::Swap => conflict(at, expected),
-        // By the store's word, not by 404 alone: that is also what a wrong endpoint answers, and some stores to an
-        // unknown access key. Only an answer to HEAD has no room for the word.
+        // The store's error code decides, not 404 alone: a wrong endpoint answers 404 too, and so do some stores for an
+        // unknown access key. Only an answer to HEAD cannot contain the code.
         ("NoSuchKey" | "NotFound", _) => StoreError::NotFound { at },
         ("", 404) if at.op == Op::Head => StoreError::NotFound { at },
         ("InvalidRange", _) | (_, 416) => {
-            // `bytes */1234`: what length there is. The caller knows what it expected.
+            // `bytes */1234`: the actual length. The caller knows the expected one.
             let whole = answer.content_range.as_deref().and_then(|text| text.strip_prefix("bytes */")?.parse().ok());
             StoreError::Length { at, found_bytes: whole.unwrap_or(0), expected_bytes: 0 }
         }
-        // "Another request was under way": that may have been an attempt of ours, which may have been done.
+        // "Another request was under way": that may have been an attempt of ours, and it may have been done.
         ("ConditionalRequestConflict" | "OperationAborted", _) | (_, 409) => {
             let perhaps = at.op.writes();
             lost(at, cause, perhaps)
         }
         ("SlowDown" | "Throttling" | "ThrottlingException" | "RequestLimitExceeded" | "TooManyRequests", _)
         | (_, 429) => not_done(at, cause),
-        // The store did not get all of the body, so it wrote nothing.
+        // The store did not receive the whole body, so it wrote nothing.
         ("RequestTimeout" | "IncompleteBody" | "BadDigest" | "XAmzContentSHA256Mismatch", 400) => not_done(at, cause),
         ("QuotaExceeded" | "XMinioStorageFull", _) | (_, 507) => not_done(at, cause),
         _ => refused(at, &answer, cause),
     }
 }
 
-/// Of answers without a meaning for the object: why the store did not do it, and what to do about it.
+/// For answers that tell nothing about the object: why the store did not do it, and what to do about it.
 fn refused(at: Box<At>, answer: &Answer<'_>, cause: Box<Cause>) -> StoreError {
     let hint = match (answer.code.unwrap_or_default(), answer.status) {
         ("InvalidAccessKeyId" | "XAdminUserNotFound", _) => "the store does not know this access key id",
@@ -261,7 +262,8 @@ fn refused(at: Box<At>, answer: &Answer<'_>, cause: Box<Cause>) -> StoreError {
     StoreError::Denied { at, cause, hint }
 }
 
-/// Whether a PUT was refused because it had no checksum: a bucket with Object Lock and a default retention asks for one.
+/// Whether a PUT was refused because it had no checksum: a bucket with Object Lock and a default retention requires
+/// one.
 fn asks_for_checksum(answer: &Answer<'_>) -> bool {
     let said = answer.message.to_ascii_lowercase();
     answer.status == 400
@@ -269,7 +271,7 @@ fn asks_for_checksum(answer: &Answer<'_>) -> bool {
         && (said.contains("content-md5") || said.contains("x-amz-checksum"))
 }
 
-/// Whether the same PUT with a checksum may be taken.
+/// Whether the same PUT may succeed with a checksum.
 pub(super) fn for_its_checksum(error: &StoreError) -> bool {
     match error {
         StoreError::Denied { at, cause, .. } if matches!(at.op, Op::Put | Op::Swap) => asks_for_checksum(&Answer {
@@ -284,7 +286,7 @@ pub(super) fn for_its_checksum(error: &StoreError) -> bool {
     }
 }
 
-/// 412, or its like. Who or what is there is for [`crate::Retrying`] to find out.
+/// 412, or a similar answer. [`crate::Retrying`] must find out which object is there.
 fn conflict(at: Box<At>, expected: Option<&Version>) -> StoreError {
     match at.op {
         Op::Swap => StoreError::Changed { at, found: None, expected: expected.cloned() },
@@ -292,7 +294,8 @@ fn conflict(at: Box<At>, expected: Option<&Version>) -> StoreError {
     }
 }
 
-/// Whether other keys may be let through. An answer to HEAD has no room for the word, and the number alone may say it.
+/// Whether the request may succeed with other keys. An answer to HEAD cannot contain the code, so the status alone may
+/// say it.
 pub(super) fn for_its_keys(error: &StoreError) -> bool {
     match error {
         StoreError::Denied { at, cause, .. } => {
@@ -303,7 +306,7 @@ pub(super) fn for_its_keys(error: &StoreError) -> bool {
     }
 }
 
-/// First, last and whole length of `bytes 0-9/100`; the whole may be `*`.
+/// First byte, last byte and total length of `bytes 0-9/100`; the total may be `*`.
 pub(super) fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
     let (range, whole) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;

@@ -69,7 +69,7 @@ fn said(op: Op, status: u16, code: &str, message: &str, region: Option<&str>) ->
     judge(at, "bucket", None, Answer { status, code: Some(code), message, date: None, content_range: None, region })
 }
 
-/// Each has a name and a way out of its own, and none of them blames the keys.
+/// Each case has its own error and advice, and none of them blames the keys.
 #[test]
 fn refusals_that_are_no_matter_of_rights_are_told_by_name() {
     let with = "the bucket is in region \"eu-west-1\": write ?region=eu-west-1";

@@ -1,4 +1,4 @@
-//! The HTTP client of an S3 store, and which proxy it goes through.
+//! The HTTP client of an S3 store, and the proxy that it uses.
 //!
 //! ```text
 //!   https:// ─▶ a connector of ours, for its certificates (`trust`)
@@ -55,7 +55,7 @@ fn without_tls(proxy: Option<Proxy>, options: &StoreOptions) -> Connector {
         .build()
 }
 
-/// Whether this is the host itself: no proxy leads there.
+/// Whether this is the host itself, which is never reached through a proxy.
 fn is_loopback(endpoint: &Url) -> bool {
     match endpoint.host() {
         Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
@@ -95,7 +95,7 @@ fn with_scheme(url: &Secret) -> String {
     if url.contains("://") { url.to_owned() } else { format!("http://{url}") }
 }
 
-/// What stands before an @ may be a password.
+/// The part before an @ may be a password.
 fn shown(url: &Secret) -> String {
     if url.reveal().contains('@') { "***".to_owned() } else { url.reveal().chars().take(200).collect() }
 }

@@ -1,4 +1,4 @@
-//! What requests are signed with: keys that stay what they are, or a profile of a file that is read anew.
+//! The keys that sign requests: fixed keys, or a profile of a file that is read again when it changes.
 //!
 //! ```text
 //!   a request ── the last look is old? ── look ── as it was ─────────────────▶ the keys that are known
@@ -6,10 +6,10 @@
 //!                                                             └─── not whole ─▶ the keys that are known; told
 //!   its keys are refused ── read, whatever the look would say ── other keys? ─▶ the request once more, with those
 //! ```
-//! CREDS-K1  Keys are given up for others only: a file that is gone, half-written or without the profile leaves what was
-//!     known.
-//! CREDS-K2  One thread at most is in the file, however long the file system takes, and no request waits for it longer than
-//!     [`LOOK_LIMIT`].
+//! CREDS-K1  Keys are replaced only by other keys: if the file is missing, half-written or without the profile, the
+//!     known keys stay in use.
+//! CREDS-K2  At most one thread reads the file, however slow the file system is, and no request waits for it longer
+//!     than [`LOOK_LIMIT`].
 
 use crate::credentials::{KeySource, Keys, parse};
 use crate::health::Health;
@@ -28,10 +28,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// How long a request waits for the file. A local one takes a thousandth of it.
+/// How long a request waits for the file. A local file needs a thousandth of it.
 const LOOK_LIMIT: Duration = Duration::from_secs(1);
 
-/// Keys, and what signs with them.
+/// Keys, and the client that signs with them.
 #[derive(Debug)]
 pub(super) struct Signing {
     /// Signs with these keys and no others.
@@ -45,7 +45,7 @@ impl Signing {
     fn new(base: &Builder, keys: Keys, number: u64) -> Self {
         let token = keys.token.as_ref().map(|token| token.reveal().to_owned());
         let credentials = Credentials::new(&keys.id, keys.secret.reveal(), token, None, "holdfast");
-        // Connections are the base's, and go on.
+        // The connections belong to the base, and are kept.
         let client = Client::from_conf(base.clone().credentials_provider(credentials).build());
         Self { client, keys, number }
     }
@@ -54,20 +54,20 @@ impl Signing {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Signer {
-    /// All of a client but the keys.
+    /// Everything of a client except the keys.
     base: Builder,
     now: RwLock<Arc<Signing>>,
     watched: Option<Watched>,
 }
 
-/// The file that keys come from.
+/// The file that the keys come from.
 #[derive(Debug)]
 struct Watched {
     path: PathBuf,
     profile: String,
-    /// Between two looks.
+    /// Interval between two checks.
     every: Duration,
-    /// Whose keys, for the log.
+    /// The store of the keys, for the log.
     place: Arc<str>,
     health: Option<Arc<Health>>,
     /// CREDS-K2.
@@ -77,19 +77,19 @@ struct Watched {
 
 #[derive(Debug)]
 struct Seen {
-    /// When the last look began.
+    /// When the last check began.
     looked: Instant,
-    /// When the last reading began.
+    /// When the last read began.
     read: Instant,
-    /// What the file was like when it was last read to its end, whatever was in it.
+    /// State of the file when it was last read completely, whatever its content.
     stamp: Option<Stamp>,
-    /// What was wrong with it then.
+    /// The problem found then.
     problem: Option<CredentialsProblem>,
-    /// What was told of it.
+    /// The problem that was reported.
     told: Option<String>,
 }
 
-/// What tells one state of a file from the next. A change that shows in none of it is found when its keys are refused.
+/// The marks of a state of the file. A change that none of them shows is found when the keys are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     file: (u64, u64),
@@ -113,10 +113,10 @@ fn unreadable(error: &std::io::Error) -> CredentialsProblem {
     CredentialsProblem::Unreadable { found: error.to_string() }
 }
 
-/// What the file is like now.
+/// The present state of the file.
 fn stamp(path: &Path) -> Result<Stamp, CredentialsProblem> {
     let meta = std::fs::metadata(path).map_err(|e| unreadable(&e))?;
-    // A pipe would be waited for, and would have nothing the second time.
+    // A pipe could block, and would be empty at the second read.
     if !meta.is_file() {
         return Err(CredentialsProblem::NoFile);
     }
@@ -126,7 +126,7 @@ fn stamp(path: &Path) -> Result<Stamp, CredentialsProblem> {
     Ok(Stamp::of(&meta))
 }
 
-/// All of it. However long it was when it was looked at, no more is read than it takes to know that it is too much.
+/// The whole file. Reads only as much as shows that the file is too long, whatever its length was before.
 fn bounded(file: impl Read) -> Result<Vec<u8>, CredentialsProblem> {
     let mut bytes = Vec::new();
     file.take(CREDENTIALS_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| unreadable(&e))?;
@@ -136,7 +136,7 @@ fn bounded(file: impl Read) -> Result<Vec<u8>, CredentialsProblem> {
     }
 }
 
-/// What is in it, and what it was like meanwhile.
+/// The content, and the state of the file meanwhile.
 fn read(path: &Path) -> Result<(Stamp, String), CredentialsProblem> {
     stamp(path)?;
     let file = File::open(path).map_err(|e| unreadable(&e))?;
@@ -159,7 +159,7 @@ impl Watched {
         self.seen().looked.elapsed() >= self.every
     }
 
-    /// The file's keys where it was read, and are to be used from now on.
+    /// The keys of the file, if it was read and they must be used from now on.
     fn look(&self, whatever: bool) -> Option<Keys> {
         let began = Instant::now();
         let known = {
@@ -168,7 +168,7 @@ impl Watched {
             seen.stamp
         };
         if !whatever && known.is_some() && stamp(&self.path).ok() == known {
-            // Still good for nothing, or read in the end where it once did not answer.
+            // The problem remains, or a file that once did not answer was read in the end.
             let problem = self.seen().problem.clone();
             self.tell(problem.map(|problem| problem.to_string()));
             return None;
@@ -184,14 +184,14 @@ impl Watched {
             seen.stamp = stamp;
             seen.problem = problem.clone();
         }
-        // The file is being written: the next look finds it whole, or reports it.
+        // The file is being written: the next check finds it complete, or reports it.
         if problem != Some(CredentialsProblem::Changing) {
             self.tell(problem.map(|problem| problem.to_string()));
         }
         outcome.ok()
     }
 
-    /// CREDS-K1: what was wrong, and whether it still is, in the log once and in the store's trouble for as long as it lasts.
+    /// CREDS-K1: reports a problem, or its end: in the log once, and in the store's trouble as long as it lasts.
     fn tell(&self, why: Option<String>) {
         let before = std::mem::replace(&mut self.seen().told, why.clone());
         let (store, file, profile) = (&*self.place, self.path.display(), &*self.profile);
@@ -214,7 +214,7 @@ impl Watched {
 }
 
 impl Drop for Watched {
-    /// Nobody looks at it any more, and nobody else would end the trouble.
+    /// Nobody checks the file any more, so nobody else would end the trouble.
     fn drop(&mut self) {
         let told = self.seen().told.take();
         if let (Some(_), Some(health)) = (told, &self.health) {
@@ -224,7 +224,7 @@ impl Drop for Watched {
 }
 
 impl Signer {
-    /// With the keys that are there now; reads the file, where it is one. `base` is a client without keys.
+    /// A signer with the present keys; reads the file, if there is one. `base` is a client without keys.
     ///
     /// # Errors
     /// The file cannot be used.
@@ -235,7 +235,8 @@ impl Signer {
         place: &Arc<str>,
         health: Option<Arc<Health>>,
     ) -> Result<Arc<Self>, StoreUrlError> {
-        // The SDK keeps keys that say no end for a quarter of an hour. They are at hand here: there is nothing to keep.
+        // The SDK would keep keys without an expiry for a quarter of an hour. Our keys are in memory, so nothing needs
+        // to be cached.
         let base = base.identity_cache(IdentityCache::no_cache());
         let (keys, watched) = match source {
             KeySource::Given(keys) => (keys, None),
@@ -259,10 +260,10 @@ impl Signer {
         self.now.reading().clone()
     }
 
-    /// What the next request is signed with.
+    /// The keys for the next request.
     pub(super) async fn signing(self: &Arc<Self>) -> Arc<Signing> {
         if let Some(watched) = self.watched.as_ref().filter(|watched| watched.is_due()) {
-            // Who comes while another one looks goes on with what is known.
+            // While one caller checks the file, the others continue with the known keys.
             if let Ok(turn) = watched.turns.clone().try_acquire_owned() {
                 self.look(watched, turn, false).await;
             }
@@ -270,13 +271,13 @@ impl Signer {
         self.now()
     }
 
-    /// What else there is to sign with, after the keys of `refused` were refused.
+    /// Other keys to sign with, after the keys of `refused` were refused.
     pub(super) async fn instead_of(self: &Arc<Self>, refused: &Signing) -> Option<Arc<Signing>> {
         let watched = self.watched.as_ref()?;
         let asked = Instant::now();
         if self.now().number == refused.number {
             let turn = timeout(LOOK_LIMIT, watched.turns.clone().acquire_owned()).await.ok()?.ok()?;
-            // Of many that were refused together one reads it.
+            // Of many requests that were refused together, one reads the file.
             let read_since = watched.seen().read >= asked;
             if !read_since {
                 self.look(watched, turn, true).await;
@@ -285,7 +286,7 @@ impl Signer {
         Some(self.now()).filter(|now| now.number != refused.number)
     }
 
-    /// Looks at the file, where it may block. What comes too late for this request is used all the same.
+    /// Checks the file on a thread that may block. A result that is too late for this request is used for later ones.
     async fn look(self: &Arc<Self>, watched: &Watched, turn: OwnedSemaphorePermit, whatever: bool) {
         let signer = self.clone();
         let looking = tokio::task::spawn_blocking(move || {

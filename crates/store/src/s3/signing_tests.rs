@@ -1,6 +1,6 @@
 use super::*;
 
-/// A file, and who looks at it.
+/// A file, and the one that checks it.
 struct Room {
     dir: tempfile::TempDir,
     watched: Watched,
@@ -31,7 +31,7 @@ impl Room {
         Self { dir, watched, health }
     }
 
-    /// As tools do it: beside it, then in its place.
+    /// As tools do it: a new file beside it is renamed over it.
     fn replace(&self, content: &str) {
         let beside = self.dir.path().join("beside");
         std::fs::write(&beside, content).expect("write");
@@ -120,7 +120,7 @@ fn a_file_that_is_gone_a_pipe_a_folder_no_text_or_too_long_is_told() {
     assert_eq!(room.trouble(), None);
 }
 
-/// Somebody may write to it between the look at its length and the reading.
+/// Somebody may write to it between the check of its length and the read.
 #[test]
 fn a_file_that_grows_while_it_is_read_is_read_no_further_than_its_bound() {
     let bytes = |count| std::io::repeat(b'#').take(count);

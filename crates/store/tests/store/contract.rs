@@ -1,4 +1,4 @@
-//! One suite for every store: a fake is trusted only while it passes what the real one passes.
+//! One suite for every store: a fake is trusted only if it passes the same tests as the real one.
 
 use crate::support::{self, Versitygw};
 use bytes::Bytes;
@@ -99,7 +99,7 @@ impl Suite {
             let error = fails_as(self.store.get_range("range/x", range.clone()).await, Disposition::Corrupt);
             let StoreError::Length { found_bytes, expected_bytes, .. } = error else { panic!("{error}") };
             assert_eq!(expected_bytes, range.end);
-            // A store that refuses the whole range need not say how long the object is.
+            // A store that refuses the whole range need not report the object's length.
             assert!(found_bytes == 100 || (found_bytes == 0 && range.start >= 100), "{found_bytes} for {range:?}");
         }
         let longest = OBJECT_BYTES_MAX as u64 + 1;
@@ -135,7 +135,7 @@ impl Suite {
 
     async fn listings_are_ordered_and_paged(&self) {
         let mut keys: Vec<String> = (0..self.many).map(|n| format!("listed/a/n{n:05}")).collect();
-        // Neighbours of the slash in byte order, where walking directories and sorting keys differ.
+        // Neighbours of the slash in byte order: there, walking directories and sorting keys give different orders.
         keys.extend(["listed/a-n00001", "listed/a.n00002", "listed/a0n00003", "listed/a/b/n00004"].map(str::to_owned));
         for chunk in keys.chunks(32) {
             let puts = chunk.iter().map(|key| async move {
@@ -161,8 +161,8 @@ impl Suite {
         assert_eq!(self.all("listed/", Some("a")).await.0, keys, "`after` may come before the prefix");
     }
 
-    /// A swap that met another version. Where answers get lost it may not know so: its first attempt may have come to
-    /// be and have been replaced since.
+    /// A swap that found another version. If answers get lost it may not know that: its first attempt may have been
+    /// done and been replaced since.
     fn changed(&self, result: Result<Version, StoreError>, there: Option<&Version>, wanted: Option<&Version>) {
         match result.expect_err("another version is there") {
             StoreError::Changed { found, expected, .. } => {
@@ -238,7 +238,8 @@ impl Suite {
         }
     }
 
-    /// Each swapper adds tokens to a list; what stays unknown, it looks for. In the end every token is there once.
+    /// Each swapper adds tokens to a list, and looks up those with an unknown outcome. In the end every token is there
+    /// once.
     async fn no_swap_is_lost(&self) {
         const EACH: usize = 8;
         let key = "race/list";
@@ -377,8 +378,8 @@ async fn faulty_memory() {
         missing_once: 100,
         own_conflict: 50,
         full: 50,
-        // Not: what is denied, which nobody asks again below the callers, stale listings, which the suite's
-        // expectations exclude, and flipped bits, which nobody below the reader of an object can see.
+        // Left out are: refusals, which nobody repeats below the callers; outdated listings, which the suite's
+        // expectations exclude; and flipped bits, which only the reader of an object can detect.
         ..Faults::default()
     };
     for seed in 0..8 {

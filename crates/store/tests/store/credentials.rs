@@ -1,4 +1,4 @@
-//! Keys from a file that changes: what each request is signed with, as a server sees it.
+//! Keys from a file that changes: the keys that sign each request, as a server sees them.
 
 use crate::support::server::{Answer, Request, Server, error, ok};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use std::time::Duration;
 const BODY: Bytes = Bytes::from_static(b"0123456789");
 const EAST: &str = "s3://bucket/pre?profile=east";
 
-/// A credentials file, and a way to change it as tools do: beside it, then in its place.
+/// A credentials file, and a way to change it as tools do: a new file beside it is renamed over it.
 struct Keys {
     dir: tempfile::TempDir,
 }
@@ -32,7 +32,7 @@ impl Keys {
         std::fs::rename(&beside, self.path()).expect("rename");
     }
 
-    /// With these keys, looked at before each request or, but for refusals, never again.
+    /// Options with these keys; the file is checked before each request, or, except after refusals, never again.
     fn options(&self, server: &Server, each_request: bool) -> StoreOptions {
         StoreOptions {
             access_key_id: None,
@@ -48,7 +48,7 @@ fn profile(name: &str, id: &str) -> String {
     format!("[{name}]\naws_access_key_id = {id}\naws_secret_access_key = hunter2-{id}\n")
 }
 
-/// Whose signature a request bears.
+/// The key id in a request's signature.
 fn signer(request: &Request) -> String {
     let text = request.header("authorization").expect("signed");
     let (_, credential) = text.split_once("Credential=").expect("a credential");
@@ -114,7 +114,7 @@ async fn keys_that_are_refused_and_not_replaced_are_trouble_and_asked_for_once()
     assert!(refused.to_string().contains("profile east"), "{refused}");
     assert_eq!(server.lines().len(), 1, "the same keys are not tried twice");
     assert_eq!(health.standing(0).now.map(|trouble| trouble.kind), Some(Kind::Credentials));
-    // New keys that are refused too are the last word of this call.
+    // If the new keys are refused too, this call ends.
     keys.replace(&profile("east", "newer"));
     let refused = store.get("k").await.expect_err("expired");
     assert_eq!(refused.disposition(), Disposition::Denied, "{refused}");
@@ -151,13 +151,13 @@ async fn stores_at_several_providers_have_keys_of_their_own() {
     let keys = Keys::new(&[profile("default", "anyone"), profile("east", "e"), profile("west", "w")].concat());
     let server = Server::start((0..3).map(|_| ok(BODY))).await;
     let mut options = keys.options(&server, true);
-    // Whatever the environment of this test says.
+    // Independent of the environment of this test.
     options.profile = Some("default".to_owned());
     for url in [EAST, "s3://bucket/pre?profile=west", "s3://bucket/pre"] {
         open(url, &options).expect(url).get("k").await.expect(url);
     }
     assert_eq!(signers(&server), ["e", "w", "anyone"]);
-    // Of several stores each is opened with its own, and one that has none refuses the list.
+    // Each of several stores is opened with its own profile, and one without a profile fails the whole list.
     let list = |last: &str| format!("w=2 s3://aaa?profile=east s3://bbb?profile=west s3://ccc?profile={last}");
     open(&list("default"), &options).expect("three");
     let error = open(&list("south"), &options).expect_err("no such profile").to_string();
@@ -175,7 +175,7 @@ async fn opening_refuses_what_has_no_such_keys() {
     keys.replace("[east]\naws_access_key_id = e\n");
     let error = open(EAST, &options).expect_err("no secret").to_string();
     assert!(error.contains("profile [east]: found no aws_secret_access_key"), "{error}");
-    // All of it is as it must be, but that no such file is so long.
+    // Everything is right, except that no such file is so long.
     keys.replace(&format!("{}# {}\n", profile("east", "e"), "x".repeat(1 << 20)));
     let error = open(EAST, &options).expect_err("too long").to_string();
     assert!(error.contains("expected at most 1048576"), "{error}");

@@ -1,4 +1,4 @@
-//! The stores from outside. One program for all of it: `cargo test -p holdfast-store --test store -- contract::`.
+//! The stores from outside. All tests are one program: `cargo test -p holdfast-store --test store -- contract::`.
 
 mod contract;
 mod credentials;

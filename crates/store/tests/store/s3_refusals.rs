@@ -1,4 +1,4 @@
-//! What a person reads when a real S3 server refuses.
+//! The messages for a person when a real S3 server refuses.
 
 use crate::support::{self, Versitygw};
 use bytes::Bytes;
@@ -60,7 +60,7 @@ async fn opening_refuses_what_cannot_work() {
 
 #[tokio::test]
 async fn a_store_that_is_down_is_not_an_unknown_outcome() {
-    // Bound and never listening: refused at once, so nothing can have been sent.
+    // The port is bound but nobody listens: connections are refused at once, so nothing can have been sent.
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("port");
     let mut options = support::options(port);
     options.retry.attempts_max = 2;

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Nothing here takes this long.
+/// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server with a certificate of its own; ends when dropped. It answers any GET with some page, which no store would do:
-/// what was trusted ends in an answer without an ETag.
+/// A server with a certificate of its own; ends when dropped. It answers any GET with some page, which no store would
+/// do: if its certificate was trusted, the request ends with an answer without an ETag.
 struct TlsServer {
     child: Child,
     address: SocketAddr,
@@ -41,7 +41,7 @@ fn openssl(dir: &Path, args: &[&str]) -> Result<(), String> {
 }
 
 impl TlsServer {
-    /// `Err` says why there is none. `more`: what its self-signed certificate has beside a name.
+    /// `Err` tells why there is none. `more`: further content of its self-signed certificate beside a name.
     fn start(more: &[&str]) -> Result<Self, String> {
         Self::named("/CN=store", more)
     }
@@ -70,7 +70,7 @@ impl TlsServer {
 
     /// With the `cert.pem` and `key.pem` of this folder.
     fn serve(dir: tempfile::TempDir) -> Result<Self, String> {
-        // Another process may take the port meanwhile; then it ends, and another one is asked for.
+        // Another process may take the port meanwhile; then the server ends, and another port is tried.
         for _ in 0..5 {
             let address = StdListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("port");
             let mut child = Command::new("openssl")
@@ -184,7 +184,7 @@ async fn an_authoritys_own_certificate_has_to_be_the_named_one_valid_and_this_ho
     }
 }
 
-/// It needs a person: said so, with the way out, at once and not as a connection that broke.
+/// It needs a person: this is reported with advice, at once, and not as a broken connection.
 #[tokio::test]
 async fn a_certificate_that_is_refused_is_told_with_its_way_out() {
     let other = ["-addext", "subjectAltName=DNS:elsewhere.example", "-addext", "basicConstraints=critical,CA:FALSE"];
@@ -198,7 +198,7 @@ async fn a_certificate_that_is_refused_is_told_with_its_way_out() {
             Ok(server) => server,
             Err(reason) => return holdfast_testkit::missing(&reason),
         };
-        // Another one's, or its own. Not the system's: what that trusts is no matter of this test.
+        // Another authority's certificate, or its own. Not the system's: this test does not depend on what that trusts.
         let another = trusted.map(|subject| TlsServer::named(subject, &NOT_CA).expect("another"));
         let mut options = server.options();
         options.ca_bundle = Some(another.as_ref().unwrap_or(&server).certificate());
@@ -209,7 +209,7 @@ async fn a_certificate_that_is_refused_is_told_with_its_way_out() {
     }
 }
 
-/// No set comes into such a store, and a gateway's metric pages.
+/// No set is placed in such a store, and a gateway's metric pages somebody.
 #[tokio::test]
 async fn a_refused_certificate_decides_the_check_and_needs_an_operator() {
     let server = match TlsServer::start(&["-addext", "subjectAltName=DNS:elsewhere.example"]) {
@@ -279,7 +279,7 @@ async fn https_goes_through_the_proxy() {
     assert!(head.starts_with("connect store.test:9443 http/1.1\r\n"), "{head}");
     assert!(head.contains("proxy-authorization: basic dxnlcjpodw50zxiy"), "{head}");
 
-    // NO_PROXY: nobody answers to that name.
+    // NO_PROXY: nobody answers under that name.
     while told.try_recv().is_ok() {}
     options.proxies.except = Some("other.test,.store.test".to_owned());
     let error = open("s3://bucket", &options).expect("open").get("k").await.expect_err("no such host");

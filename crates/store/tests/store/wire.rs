@@ -88,7 +88,7 @@ async fn silence_is_bounded() {
     let began = Instant::now();
     assert_eq!(store.get("k").await.expect_err("silent").disposition(), Disposition::Retry);
     assert_eq!(store.put_new("k", BODY).await.expect_err("silent").disposition(), Disposition::Unknown);
-    // Four attempts of 100 ms; generous for a busy machine, far below the defaults.
+    // Four attempts of 100 ms; the limit is generous for a busy machine, and far below the defaults.
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }
 
@@ -140,7 +140,7 @@ fn page(truncated: bool, keys: &[&str]) -> Answer {
 
 #[tokio::test]
 async fn a_listing_without_progress_is_refused() {
-    // Keys that are not ours are passed over, and yet paged past.
+    // Keys that are not ours are skipped, but paging continues after them.
     let server = Server::start([page(true, &["pre/a", "pre/not a key"]), page(false, &["pre/z", "elsewhere"])]).await;
     let store = server.store();
     let first = store.list("", None).await.expect("list");
@@ -156,7 +156,7 @@ async fn a_listing_without_progress_is_refused() {
     assert!(error.to_string().contains("without progress"), "{error}");
 }
 
-/// PAGE-O1. Refused after one request: asked again, such a store answers the same.
+/// PAGE-O1. Refused after one request: such a store would answer the same again.
 #[tokio::test]
 async fn a_listing_in_another_order_is_refused() {
     for (after, keys, says) in [
@@ -164,7 +164,7 @@ async fn a_listing_in_another_order_is_refused() {
         (Some("b"), &["pre/a", "pre/b", "pre/c"][..], "ignores start-after"),
         (Some("b"), &["pre/b"], "ignores start-after"),
         (None, &["pre/b", "pre/a"], "not sorted"),
-        // Keys of others count: the next page begins after the last one, whatever it is.
+        // Keys of others count: the next page begins after the last key, whatever it is.
         (None, &["pre/a", "pre/z z", "pre/c"], "not sorted"),
     ] {
         for truncated in [true, false] {
@@ -177,7 +177,7 @@ async fn a_listing_in_another_order_is_refused() {
     }
 }
 
-/// A bucket with Object Lock: one PUT is refused, and from then on each one has a checksum in a header of its own.
+/// A bucket with Object Lock: one PUT is refused, and from then on each PUT has a checksum in a header of its own.
 #[tokio::test]
 async fn a_bucket_that_asks_for_a_checksum_gets_one() {
     let asks = || {

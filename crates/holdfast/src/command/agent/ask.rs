@@ -1,7 +1,7 @@
 //! Asks agents, and sends them commands.
 //!
-//! A token goes over TCP only to an address that the user named with `--agent`, or that the agent of this host has under
-//! `[peers]`. Any user of this host may listen at the default address while no agent does.
+//! A token goes over TCP only to an address that the user named with `--agent`, or that the agent of this host has
+//! under `[peers]`. While no agent listens at the default address, any user of this host may listen there.
 
 use crate::cli::address;
 use crate::exit::CliError;
@@ -135,9 +135,9 @@ async fn socket_of(agents: &Agents, address: &str) -> Option<String> {
     own_agent(agents, address).await.map(|(socket, _)| socket)
 }
 
-/// The agent of this host that is reached by this loopback address: its Unix socket, and what it shows there. The kernel
-/// says that root, or this user, listens at the socket. The address shows where the socket is; if nothing answers there
-/// and the user did not name it, the usual place is tried. Through a tunnel the address leads to an agent of another
+/// The agent of this host that this loopback address leads to: its Unix socket, and its status. The kernel tells that
+/// root, or this user, listens at the socket. The address tells where the socket is; if nothing answers there and the
+/// user did not name the address, the usual path is tried. Through a tunnel the address leads to an agent of another
 /// host, and this host's own agent may listen at the same path: a command must not go to the wrong one.
 async fn own_agent(agents: &Agents, address: &str) -> Option<(String, View)> {
     if !is_loopback(address) {
@@ -160,7 +160,7 @@ fn is_loopback(address: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Whether the agent has done it; otherwise its refusal.
+/// Whether the agent executed the command; otherwise its refusal.
 pub fn taken(answer: &Answer) -> Result<(), CliError> {
     match answer.code {
         200 => Ok(()),
@@ -236,7 +236,7 @@ mod tests {
     use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
     use tokio::net::{TcpListener, UnixListener};
 
-    /// Answers one request with the status of the agent `name`, and returns its head.
+    /// Answers one request with the status of the agent `name`, and returns the head of the request.
     async fn tell(mut stream: impl AsyncRead + AsyncWrite + Unpin, name: &str, socket: &str) -> String {
         let view = serde_json::json!({
             "name": name, "set": "demo", "state": "standby", "since_unix_ms": 0, "role": "standby", "why": "", "paused": false,
@@ -250,7 +250,7 @@ mod tests {
         }
         let head = String::from_utf8(request).unwrap();
         let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok()).unwrap_or(0);
-        // A connection that is closed with unread bytes is reset, and its answer may be lost.
+        // If a connection is closed with unread bytes, it is reset, and its answer may be lost.
         stream.read_exact(&mut vec![0; length]).await.unwrap();
         stream.write_all(format!("HTTP/1.1 200 OK\r\n\r\n{view}").as_bytes()).await.unwrap();
         head
@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    /// An agent of another host, through a tunnel, shows the path at which this host's own agent listens.
+    /// A tunnel leads to an agent of another host, which shows the path at which this host's own agent listens.
     #[tokio::test]
     async fn the_socket_is_that_of_the_agent_that_was_asked_for() {
         let dir = tempfile::tempdir().unwrap();
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// What comes to a listener that answers each request as an agent without a socket.
+    /// The requests that reach a listener that answers each as an agent without a socket.
     async fn heard(listener: TcpListener, wanted: usize) -> Vec<String> {
         let mut heard = Vec::new();
         while heard.len() < wanted {
@@ -302,7 +302,7 @@ mod tests {
         heard
     }
 
-    /// Any user of the host may listen at the default address while no agent does.
+    /// While no agent listens at the default address, any user of the host may listen there.
     #[tokio::test]
     async fn a_token_goes_only_to_an_address_that_was_named() {
         let dir = tempfile::tempdir().unwrap();
@@ -313,7 +313,8 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap().to_string();
             let agents = agents(&address, named, Some(file.clone()));
-            // Asked for its status, and by whoever vouches for it if nobody named it; then the command, if it comes.
+            // Expected: a request for its status; another one to find out whether it is a peer, if the user did not
+            // name it; then the command, if it is sent.
             let hearing = tokio::spawn(heard(listener, 2));
             let sent = command(&agents, &address, "/pause", serde_json::json!({})).await;
             let heard = hearing.await.unwrap();
@@ -325,7 +326,7 @@ mod tests {
         }
     }
 
-    /// The agent of this host says which other agents there are, by its socket.
+    /// The agent of this host names the other agents over its socket.
     #[tokio::test]
     async fn a_token_may_go_to_a_peer_of_this_hosts_agent() {
         let dir = tempfile::tempdir().unwrap();

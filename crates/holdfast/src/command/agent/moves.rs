@@ -230,7 +230,7 @@ fn plan_text(plan: &Plan) -> String {
 
 /// A move in progress.
 struct Moved {
-    /// Address of the agent that lets go, if one does.
+    /// Address of the agent that gives the set up, if one does.
     from: Option<String>,
     before: Vec<Seen>,
     plan: Option<Plan>,

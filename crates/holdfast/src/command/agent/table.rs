@@ -44,7 +44,8 @@ pub fn table(seen: &[Seen]) -> String {
     output::table(["HOST", "AGENT", "STATE", "ROLE", "EPOCH", "POSTGRESQL", "NOTE"], rows)
 }
 
-/// How the hosts differ, the gravest first. Two agents tell the same difference each from its side: it is shown once.
+/// The differences between the hosts, most severe first. Two agents report the same difference from both sides: it is
+/// shown once.
 pub fn differences(seen: &[Seen]) -> String {
     let mut all: Vec<(&str, &Difference)> = Vec::new();
     for view in seen.iter().filter_map(|seen| seen.view.as_ref()) {

@@ -230,7 +230,7 @@ async fn drain(
             data_bytes += if matches!(content, Content::Data(_)) { content.bytes() } else { 0 };
             bar.inc(content.bytes());
             if tx.send(content).await.is_err() {
-                // The writer says why.
+                // The writer's result has the reason.
                 break;
             }
         }

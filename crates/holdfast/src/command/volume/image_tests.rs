@@ -1,4 +1,4 @@
-//! Images in and out, without a network in between.
+//! Images are read and written without a network in between.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ fn nothing() -> Done {
     (0, String::new())
 }
 
-/// All pieces of a source, and what came of it.
+/// All pieces of a source, and its result.
 fn pieces(source: Source, done: &Done, volume_bytes: u64) -> (Vec<Piece>, Result<Whole, SourceError>) {
     let (tx, mut rx) = mpsc::channel(1 << 14);
     let whole = source.run(done, volume_bytes, &tx);
@@ -22,12 +22,12 @@ fn pieces(source: Source, done: &Done, volume_bytes: u64) -> (Vec<Piece>, Result
     (pieces, whole)
 }
 
-/// Small numbers that only depend on where they are.
+/// Small numbers that depend only on their position.
 fn noise(at: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|n| (((at + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8) | 1).collect()
 }
 
-/// Data at odd places, and holes; with its plain bytes.
+/// Data at unaligned offsets, and holes; returned with its bytes.
 fn image(len: usize) -> (tempfile::TempDir, File, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
@@ -39,7 +39,7 @@ fn image(len: usize) -> (tempfile::TempDir, File, Vec<u8>) {
         file.write_all_at(&data, at as u64).unwrap();
         plain[at..at + size].copy_from_slice(&data);
     }
-    // Zeroes that are no hole.
+    // Zeroes that are not a hole.
     file.write_all_at(&[0; 300_000], 12 << 20).unwrap();
     (dir, File::open(path).unwrap(), plain)
 }

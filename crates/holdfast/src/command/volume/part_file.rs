@@ -49,7 +49,7 @@ fn is_locked(path: &Path) -> bool {
 /// Refuses a state file that is the image or its `.part` file: one would overwrite the other.
 ///
 /// # Errors
-/// It is.
+/// The state file is one of the two.
 pub fn check_state(image: &Path, state: &Path) -> Result<(), CliError> {
     let ((image, part), (state, _)) = (names(image), names(state));
     let mut beside = state.as_os_str().to_owned();

@@ -1,5 +1,5 @@
-//! Gateways that only have an admin door, for tests of the command line: several servers that share one small world.
-//! They keep to the words of `proto/admin.proto`; a mood makes one of them misbehave as real ones do at bad times.
+//! Gateways that have only an admin door, for tests of the command line: several servers that share one small world.
+//! They follow `proto/admin.proto`; a mood makes one of them misbehave as real ones do at bad times.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 
 mod node;
@@ -17,18 +17,18 @@ pub use world::plan;
 /// How a gateway behaves.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Mood {
-    /// As it should.
+    /// Works normally.
     #[default]
     Well,
-    /// Takes connections and calls, and never answers: stopped with SIGSTOP.
+    /// Accepts connections and calls, and never answers, as after SIGSTOP.
     Silent,
-    /// Refuses so many calls as busy first.
+    /// First refuses so many calls as busy.
     Busy(u32),
-    /// Does so many changes and says that it does not know.
+    /// Executes so many changes and answers that the outcome is unknown.
     Forgets(u32),
     /// Refuses without naming the leader.
     NoHint,
-    /// Names itself wrongly.
+    /// Reports a wrong name of itself.
     Hint(String),
 }
 
@@ -64,13 +64,13 @@ pub struct World {
     /// Leader of group 0.
     pub leader: usize,
     pub next_member: u64,
-    /// `g1 create_set`, in order of arrival.
+    /// Calls such as `g1 create_set`, in order of arrival.
     pub calls: Vec<String>,
-    /// Times that something was changed, by request id.
+    /// How often something was changed, by request id.
     pub changes: BTreeMap<String, u32>,
-    /// A change of stores does not get on.
+    /// A change of stores makes no progress.
     pub hold_stores: bool,
-    /// Ranges are of volumes of other sizes than those that are listed.
+    /// Ranges belong to volumes of other sizes than those that are listed.
     pub other_sizes: bool,
 }
 
@@ -91,7 +91,7 @@ pub async fn start(count: usize) -> Shared {
     world
 }
 
-/// Starts one more.
+/// Starts one more gateway.
 pub async fn add(world: &Shared, listen: &str) -> String {
     let listener = tokio::net::TcpListener::bind(listen).await.unwrap();
     let api = listener.local_addr().unwrap().to_string();
@@ -127,7 +127,7 @@ fn refuse<T>(code: RefusalCode, message: &str) -> Result<T, Status> {
 }
 
 impl Door {
-    /// Notes the call and shows the gateway's mood.
+    /// Notes the call, and misbehaves according to the gateway's mood.
     async fn enter(&self, call: &str) -> Result<(), Status> {
         let mood = {
             let mut world = self.world.lock().unwrap();
@@ -167,7 +167,7 @@ impl Door {
         Err(Refusal::not_leader(format!("{} does not lead", me.name), hint).into())
     }
 
-    /// A change happened; says so, or forgets.
+    /// A change was made: answers so, or that the outcome is unknown.
     fn changed<T>(&self, world: &mut World, request_id: &str, reply: T) -> Result<Response<T>, Status> {
         *world.changes.entry(request_id.to_string()).or_default() += 1;
         if let Mood::Forgets(left) = &mut world.gateways[self.me].mood {
@@ -588,7 +588,7 @@ impl Admin for Door {
         let set = world.sets.get_mut(&request.set).unwrap();
         let already = set.leader == to;
         let ended = set.lease.take().map(|(lease, _)| lease);
-        // Granted where it leads, moved after that: the old owner is fenced before anything else happens.
+        // It is granted at the old leader, and moved after that: the old owner is fenced before anything else happens.
         let granted =
             (!request.owner.is_empty()).then(|| grant(&mut world, &request.set, &request.owner, request.ttl_ms));
         let set = world.sets.get_mut(&request.set).unwrap();

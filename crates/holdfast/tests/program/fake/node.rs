@@ -1,4 +1,4 @@
-//! What a fake gateway says of itself.
+//! What a fake gateway reports about itself.
 
 use super::{Set, World, find, refuse};
 use holdfast_api::{RefusalCode, v1};
@@ -114,7 +114,7 @@ pub fn grant(world: &mut World, set: &str, owner: &str, ttl_ms: u32) -> v1::Gran
     v1::GrantReply { lease: Some(lease), token, volumes: entry.volumes.clone(), ..Default::default() }
 }
 
-/// What a set takes up: nothing yet.
+/// The space of a set: nothing yet.
 pub fn space(set: &Set) -> v1::GetSpaceReply {
     let volumes =
         set.volumes.iter().map(|volume| v1::VolumeSpace { volume: Some(volume.clone()), ..Default::default() });
@@ -140,7 +140,7 @@ pub fn get_snapshot_token(
     Ok(v1::GetSnapshotTokenReply { token: "0123456789abcdef".repeat(2), volumes: found.volumes.clone() })
 }
 
-/// Of every volume the same ranges, in two parts, the first of which ends within a range.
+/// The same ranges for every volume, in two parts; the first part ends within a range.
 pub fn diff_snapshots(world: &World, request: &v1::DiffSnapshotsRequest) -> Result<v1::DiffSnapshotsReply, Status> {
     let snapshots = &find(world, &request.set)?.snapshots;
     let size = |id: &str| -> u64 {
@@ -160,7 +160,7 @@ pub fn diff_snapshots(world: &World, request: &v1::DiffSnapshotsRequest) -> Resu
     Ok(v1::DiffSnapshotsReply { ranges, next_page, size_before, size_after: size(&request.later_id) })
 }
 
-/// By its id: a name may be another snapshot's since.
+/// By its id: the name may belong to another snapshot by now.
 pub fn delete_snapshot(
     world: &mut World,
     request: &v1::DeleteSnapshotRequest,
@@ -172,7 +172,7 @@ pub fn delete_snapshot(
     Ok(v1::DeleteSnapshotReply { deleted: set.snapshots.len() < before })
 }
 
-/// How a set does, as the gateway at `me` says.
+/// The status of a set, as the gateway at `me` reports it.
 pub fn set_status(world: &World, me: usize, request: &v1::GetSetRequest) -> v1::SetStatus {
     let set = &world.sets[&request.set];
     v1::SetStatus {
@@ -194,7 +194,7 @@ pub fn set_status(world: &World, me: usize, request: &v1::GetSetRequest) -> v1::
     }
 }
 
-/// A change of stores as group 0 begins and ends it; what the list is to be, the caller has said in full.
+/// A change of stores as group 0 starts and ends it. The caller has given the complete new list.
 pub fn change_stores(world: &mut World, request: &v1::ChangeStoresRequest) -> Result<v1::ChangeStoresReply, Status> {
     find(world, &request.set)?;
     let Some(set) = world.sets.get_mut(&request.set) else { return refuse(RefusalCode::NotFound, "no set") };
@@ -222,7 +222,7 @@ pub fn change_stores(world: &mut World, request: &v1::ChangeStoresRequest) -> Re
     Ok(v1::ChangeStoresReply { changed: placement != before, before, placement })
 }
 
-/// Each look at a set takes a change of its stores one step on, unless the world holds them.
+/// Each poll of a set moves a change of its stores one step forward, unless the world holds changes.
 pub fn stores_go_on(world: &mut World, set: &str) {
     let hold = world.hold_stores;
     let Some(set) = world.sets.get_mut(set).filter(|_| !hold) else { return };
@@ -236,7 +236,7 @@ pub fn stores_go_on(world: &mut World, set: &str) {
     };
 }
 
-/// A set in a few words.
+/// A short description of a set.
 pub fn summary(id: u64, name: &str, store: &str) -> v1::SetSummary {
     v1::SetSummary { id, name: name.to_string(), store: store.to_string(), clone_of: String::new() }
 }

@@ -1,8 +1,8 @@
-//! What tests make of the world.
+//! How tests change the world.
 
 use super::{Gateway, Shared};
 
-/// A plan for all gateways that there are.
+/// A plan with all gateways of the world.
 pub fn plan(world: &Shared, sets: &str) -> String {
     let world = world.lock().unwrap();
     let gateway = |gateway: &Gateway| {

@@ -146,7 +146,7 @@ async fn a_reader_fetches_the_leaves_that_it_needs() {
     assert_eq!(world.shows(next, 9).await, 9);
 }
 
-/// Without room for leaves, reads give the same results, and all leaves were read once. A caller that needs all of the
+/// Without memory for leaves, reads give the same results, and each leaf was read once. A caller that needs the whole
 /// root gets it, and it does not stay in memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_whose_leaves_are_away_shows_the_same() {
@@ -166,7 +166,7 @@ async fn a_root_whose_leaves_are_away_shows_the_same() {
     assert_eq!(world.fetched(), fetched + 2, "they are read once");
     assert_eq!(*world.mapping.root(at).await.unwrap(), root);
     assert!(!world.mapping.has_root(at), "all of it would stay for as long as it is the current one");
-    // Room for one leaf.
+    // Memory for one leaf.
     let mut other = World::new().await;
     other.mapping.leaf_bytes = base.page_count().saturating_mul(72);
     let mut root = Root::new(LogId::new(1, 5));
@@ -177,7 +177,7 @@ async fn a_root_whose_leaves_are_away_shows_the_same() {
     assert!(base.away().count() < 3, "nothing is kept, although there is room");
 }
 
-/// Asking what a root names, or comparing two roots part by part, does not read all leaves each time.
+/// Asking for the objects of a root, or comparing two roots part by part, does not read all leaves each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leaves_that_are_away_are_not_read_for_names_nor_for_each_part_of_a_comparison() {
     let mut world = World::new().await;
@@ -246,8 +246,8 @@ async fn a_damaged_leaf_is_told() {
     }
 }
 
-/// A reader of a damaged leaf checks whether it is still named. The part of the root in memory answers that, however
-/// small it is.
+/// A reader of a damaged leaf checks whether a root still names it. The part of the root in memory answers that,
+/// however small it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_knows_which_leaves_are_its_own() {
     let mut world = World::new().await;

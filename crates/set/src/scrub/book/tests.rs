@@ -56,7 +56,7 @@ fn a_leaf_that_is_passed_is_told_and_what_lies_behind_it_is_next() {
     book.leaf_passed((VolumeId(1), 128), vec![place(0)]);
     let round = book.round.clone().unwrap();
     assert_eq!((round.next, round.pages, book.known().total), ((VolumeId(1), 128), 0, 1));
-    // Something of the first store was read, though no page.
+    // Something of the first store was read, but no page.
     book.read_copy(1);
     assert!(book.round.as_ref().unwrap().mixed);
     // A snapshot that also has it.
@@ -99,7 +99,7 @@ fn there(world: &World) -> Vec<Target> {
     world.keys().flatten().map(|at| target(*at)).collect()
 }
 
-/// As the task does: the next page of the target, or the next target.
+/// One step as in the task: the next page of the target, or the next target.
 fn step(book: &mut Book, world: &World, read: &mut BTreeSet<(Option<u8>, (u32, u32))>) {
     let Some(round) = &book.round else { return };
     let of = match &round.target {
@@ -178,12 +178,12 @@ fn copies_take_turns_and_what_one_store_has_damaged_another_round_does_not_clear
     book.begin(3);
     book.target_done(None, Some("a"), 4);
     assert_eq!((book.known().places, book.next_copy), (vec![of("b", 8)], 4));
-    // The store in turn did not answer: another one was read, and the next round continues after that one.
+    // The store in turn did not answer: another one was read, and the next round continues with the store after that.
     book.begin(5);
     book.read_copy(2);
     book.target_done(None, Some("c"), 6);
     assert_eq!((book.known().total, book.next_copy), (1, 3));
-    // One that stopped answering in the middle: the rest was read from "b". This proves of no copy of "b" that it is
+    // A store stopped answering in the middle: the rest was read from "b". This proves for no copy in "b" that it is
     // good, and reports nothing twice.
     book.begin(7);
     book.page_done((VolumeId(1), 0), 1, 1, vec![]);

@@ -201,6 +201,6 @@ async fn what_the_leader_before_left_is_collected_although_nobody_writes() {
     .await;
     let root = mapping.base(server.host.root().unwrap()).await.unwrap();
     assert!(!Amplification::of(&root).above(130), "{:?}", Amplification::of(&root));
-    // Each checkpoint has a begin, the note of a segment, and an end.
+    // Each checkpoint makes three entries: its begin, the note of a segment, and its end.
     assert!(rested.index.0 <= begun.index.0 + 6, "{begun} to {rested}: checkpoint after checkpoint");
 }

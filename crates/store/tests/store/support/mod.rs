@@ -1,4 +1,4 @@
-//! Starts the S3 server that the tests need, when the machine has it.
+//! Starts the S3 server that the tests need, if it is installed.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod server;
@@ -20,11 +20,12 @@ pub const ID: &str = "holdfast-test";
 pub const SECRET: &str = "holdfast-test-secret";
 
 impl Versitygw {
-    /// `Err` says why there is none.
+    /// `Err` tells why there is none.
     pub fn start() -> Result<Self, String> {
         let program = find()?;
         let dir = tempfile::tempdir().expect("temporary directory");
-        // Between our asking for a free port and its taking it, another may; then it exits and we ask again.
+        // Between our search for a free port and its use, another process may take it; then the server exits and we try
+        // again.
         for _ in 0..5 {
             let address = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("free port");
             let mut child = Command::new(&program)
@@ -85,7 +86,7 @@ pub fn quick() -> RetryPolicy {
 fn find() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("HOLDFAST_VERSITYGW") {
         let path = PathBuf::from(path);
-        // Asked for by name: its absence is a fault of the test run, not a reason to skip.
+        // It was requested by name: its absence is an error of the test run, not a reason to skip.
         assert!(path.is_file(), "HOLDFAST_VERSITYGW: found no file {}", path.display());
         return Ok(path);
     }

@@ -1,4 +1,4 @@
-//! An S3 server that answers as the test says, byte by byte, and keeps what it was asked.
+//! An S3 server that answers as the test says, byte by byte, and records the requests.
 
 use bytes::Bytes;
 use holdfast_store::{ObjectStore, StoreOptions, open};
@@ -27,13 +27,13 @@ pub enum Answer {
     Send(u16, &'static str, Bytes),
     /// A body that ends after so many of its bytes.
     Cut(Bytes, usize),
-    /// The connection closes without a word.
+    /// The connection closes without an answer.
     Close,
-    /// Nothing, ever.
+    /// No answer, ever.
     Hang,
 }
 
-/// Answers requests in the order of a script, and keeps what it was asked.
+/// Answers requests in the order of a script, and records them.
 pub struct Server {
     asked: Arc<Mutex<Vec<Request>>>,
     pub options: StoreOptions,

@@ -33,7 +33,7 @@ fn what_was_decided_is_one_entry_that_compares() {
     let (ring, key_id) = swapped(command_for(SET, &before, &Next::Drop([1].into())));
     assert_eq!((ring_ids(&ring), key_id), ([2, 3].into(), 2));
     assert!(command_for(SET, &before, &Next::Nothing).is_none());
-    // The ring never becomes empty, whatever was decided.
+    // The ring never becomes empty, whatever the decision was.
     assert!(command_for(SET, &before, &Next::Drop([1, 2, 3].into())).is_none());
 }
 
