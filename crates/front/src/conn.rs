@@ -179,10 +179,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
         // Each end of an operation, and each tick, leads here.
         self.look_for_end()?;
-            let queued = self.queued();
+        let queued = self.queued();
         if self.traffic.poll_stalls(cx, self.incoming.awaits_payload(), queued) {
-                return Err(End::Stalled);
-            }
+            return Err(End::Stalled);
+        }
         self.turn = 0;
         loop {
             self.work(cx)?;
