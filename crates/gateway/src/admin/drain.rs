@@ -24,7 +24,7 @@ impl AdminDoor {
     }
 
     /// The health of every group, from the answers of all gateways.
-    async fn health(&self, state: &ClusterState) -> Result<Vec<GroupHealth>, Refusal> {
+    pub(super) async fn health(&self, state: &ClusterState) -> Result<Vec<GroupHealth>, Refusal> {
         let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
         let sets = state.sets.iter().map(|(id, set)| (*id, format!("set {}", set.name)));
         let all = std::iter::once((GroupId::CLUSTER, "the cluster".to_string())).chain(sets);

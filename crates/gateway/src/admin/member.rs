@@ -422,7 +422,6 @@ impl AdminDoor {
         match state.members.values().find(joining) {
             None => Ok(()),
             Some(member) => {
-                holdfast_reached::reached!("sets: one is to be made while a member still joins");
                 let message = format!(
                     "{} has not joined the cluster completely: a new set would need its vote. Wait until it has, start \
                      it if it is down, or remove it (holdfast gateway remove {})",

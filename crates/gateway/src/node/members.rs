@@ -44,10 +44,7 @@ fn aside(member: Option<&Member>, role: GatewayRole) -> Option<&'static str> {
 
 /// Whether a drained or leaving gateway stops granting a set. If it leads and nobody could take over, it goes on.
 fn gives_way(node: &Node, me: MemberId, group: &Group, state: &ClusterState) -> bool {
-    let stops =
-        ready_term(group).is_none_or(|_| has_successor(&view(me, &group.status(), node.timing.election_max()), state));
-    holdfast_reached::reached!("members: the last gateway that can serve serves on, though it is to go", !stops);
-    stops
+    ready_term(group).is_none_or(|_| has_successor(&view(me, &group.status(), node.timing.election_max()), state))
 }
 
 impl Follower {
