@@ -89,7 +89,7 @@ fn name(line: &str) -> Option<&str> {
     }
 }
 
-/// The last line of the body of the function that begins at `at`. `None` for one without a body, and for one in one line.
+/// The last line of the body of the function that begins at `at`. `None` for one without a body, or in one line.
 fn end_of_body(lines: &[&str], at: usize) -> Option<usize> {
     let ends = |n: &usize| lines[*n].ends_with(['{', '}', ';']);
     let opened = (at..lines.len()).find(ends).filter(|n| lines[*n].ends_with('{'))?;

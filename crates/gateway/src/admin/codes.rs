@@ -3,8 +3,8 @@
 use holdfast_api::RefusalCode;
 use holdfast_control::set::SetRefusal;
 
-/// Each refusal has its line, and none stands for "all others": a host whose lease is not continued ends its devices for
-/// good on some of these codes (`RefusalCode::ends_lease`), so nobody may add a refusal without deciding that.
+/// Each refusal has its line, and none stands for "all others": a host whose lease is not continued ends its devices
+/// for good on some of these codes (`RefusalCode::ends_lease`), so nobody may add a refusal without deciding that.
 pub(super) fn of_refusal(refusal: &SetRefusal) -> RefusalCode {
     match refusal {
         SetRefusal::NameTaken { .. } | SetRefusal::SnapshotNameTaken { .. } => RefusalCode::Exists,
