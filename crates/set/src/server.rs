@@ -382,7 +382,7 @@ impl SetServer {
         }
         let answered = self.command("a grant", command).await;
         if matches!(answered, Ok(_) | Err(SetError::Refused(_))) {
-            self.before_answer().await?;
+            self.before_telling().await?;
         }
         match answered? {
             SetAnswer::Granted(lease) => {
