@@ -8,6 +8,9 @@
 //! The map is made by the product's code (pages, packs, root, seals) and imported by a recovery. A slow or large result
 //! is no failure; a block that differs from the written data is.
 
+// Of the program that makes the map and prints them.
+#[path = "../large-map/src/figures.rs"]
+mod figures;
 mod made;
 mod measure;
 mod plan;
@@ -67,7 +70,7 @@ pub struct Args {
     /// What is printed at the end: `table`, or `json` for what target/bench/map.json has
     #[arg(long, value_name = "FORM", default_value = "table", value_parser = ["table", "json"])]
     output: String,
-    /// What makes the maps, if it is built already (program large_map of holdfast-gateway)
+    /// What makes the maps, if it is built already (program large_map of holdfast-large-map)
     #[arg(long, value_name = "PATH")]
     maker: Option<PathBuf>,
     #[command(flatten)]
@@ -84,7 +87,7 @@ fn plan(args: &Args) -> Result<Plan> {
     let bin = args.build.binary(PROFILE)?;
     let maker = match &args.maker {
         Some(maker) => maker.canonicalize().with_context(|| maker.display().to_string())?,
-        None => args.build.program("holdfast-gateway", "large_map", PROFILE)?,
+        None => args.build.program("holdfast-large-map", "large_map", PROFILE)?,
     };
     // No automatic checkpoint, no background reads, and no disk cache: an opened set comes from the store.
     let ours = ["upload.interval_ms=3600000", "scrub.bytes_per_second=0B", "cache.disk=0B", "cache.memory=256MiB"];

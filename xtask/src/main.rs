@@ -56,7 +56,7 @@ enum Chore {
     Reached(reached::Args),
     /// Check format, clippy, tidy and docs; changes no file
     Verify,
-    /// Run the part of verify that needs no build: crate arrows, file length, leftovers, links
+    /// Run the part of verify that needs no build: crate arrows, lengths of files and functions, leftovers, links
     Tidy,
     /// Format the code and apply clippy's suggestions
     Fix,

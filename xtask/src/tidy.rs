@@ -3,6 +3,7 @@
 mod arrows;
 mod circles;
 mod docs;
+mod functions;
 mod labels;
 mod probes;
 mod source;
@@ -26,6 +27,7 @@ pub fn check(count: &mut Count) -> Result<()> {
     count.check("tidy: no new import circles of modules", report(circles::none_new(&sources)));
     count.check("tidy: openraft and the AWS SDK are named in one crate each", report(text::borders(&sources)));
     count.check("tidy: file length", report(text::lengths(&sources)));
+    count.check("tidy: function length", report(functions::lengths(&sources)));
     count.check("tidy: nothing left over", report(text::leftovers(&sources)));
     count.check("tidy: no settings of tests arm a machine's watchdog", report(text::unarmed(&sources)));
     count.check("tidy: no settings of tests reboot a machine", report(text::unrebooted(&sources)));

@@ -1,42 +1,18 @@
 //! A cluster whose one volume has the wanted map: a small set is made, its map replaced in the store, and the cluster
 //! recovered from there.
 
+use super::figures::Map;
 use super::plan::{Plan, Volume};
 use crate::cluster::{Cluster, Options, SET};
 use crate::cmd::cmd;
 use crate::process::{Proc, Signal};
 use crate::say::note;
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
-
-/// Report of `large_map`.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Map {
-    pub volume_bytes: u64,
-    pub extents: u64,
-    pub pages: u64,
-    /// As stored.
-    pub page_bytes: u64,
-    /// Memory for all pages; a gateway never has all of them.
-    pub page_memory_bytes: u64,
-    pub packs: u64,
-    pub segments: u64,
-    pub live_bytes: u64,
-    pub root_bytes: u64,
-    /// Bytes of the packs of the root's leaves; 0 if it is one object.
-    pub leaf_bytes: u64,
-    /// Time to open the root in `large_map`; below, its memory.
-    pub root_open_ms: f64,
-    pub root_memory_bytes: u64,
-    pub readable: u64,
-    /// Time to make everything.
-    pub seconds: f64,
-}
 
 /// A cluster that runs on such a map.
 pub(super) struct Made {

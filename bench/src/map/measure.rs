@@ -1,6 +1,7 @@
 //! Measurements on such a cluster, and their table.
 
-use super::made::{LIMIT, MIB, Made, Map};
+use super::figures::Map;
+use super::made::{LIMIT, MIB, Made};
 use super::plan::Plan;
 use crate::cluster::{Cluster, SET};
 use crate::nbd::{Client, NbdError};

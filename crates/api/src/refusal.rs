@@ -105,6 +105,14 @@ impl RefusalCode {
     pub fn from_text(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.as_str() == text)
     }
+
+    /// Whether a lease is over for good if its continuation is refused with this code. The host then ends its devices,
+    /// and nothing brings them back. So a gateway answers a continuation with one of these codes only if another owner
+    /// holds the set, nobody holds it, the token is not that of the lease, or another life of the set has taken over.
+    pub fn ends_lease(self) -> bool {
+        use RefusalCode::{Held, NotContinuable, Precondition, StaleToken, WrongEpoch};
+        matches!(self, Held | StaleToken | WrongEpoch | NotContinuable | Precondition)
+    }
 }
 
 /// A gateway's refusal, or its statement that the outcome is unknown.
@@ -197,6 +205,15 @@ mod tests {
         let pinned = "not-leader busy unknown not-adopted adopted other-cluster other-disk invalid not-found exists held \
                       stale-token wrong-epoch not-continuable precondition failed";
         assert_eq!(texts.join(" "), pinned);
+    }
+
+    /// A host ends its devices for good on these.
+    #[test]
+    fn few_codes_end_a_lease() {
+        let ending: Vec<&str> =
+            RefusalCode::ALL.iter().filter(|code| code.ends_lease()).map(|code| code.as_str()).collect();
+        assert_eq!(ending, ["held", "stale-token", "wrong-epoch", "not-continuable", "precondition"]);
+        assert!(RefusalCode::ALL.iter().all(|code| !code.ends_lease() || code.disposition() == Disposition::Reject));
     }
 
     #[test]

@@ -199,11 +199,13 @@ fn innermost(status: &Status) -> String {
     deepest.to_string()
 }
 
-/// ATTACH-M6: whether a gateway's refusal to continue a lease means that the lease is no longer ours. All such refusals
-/// come from the replicated state.
+/// ATTACH-M6: whether a gateway's refusal to continue a lease means that the lease is no longer ours. The set's
+/// replicated state says so: another owner holds the set (`Held`), a newer token was used (`StaleToken`, `WrongEpoch`),
+/// the lease is a plain export's (`NotContinuable`), or nobody holds the set (`NotHeld`, as `Precondition`). Or the
+/// head in the store says so: the set was recovered elsewhere or deleted (`SetError::Fenced`, as `Precondition`). Which
+/// code each refusal has: gateway/src/admin/codes.rs.
 pub(crate) fn is_ended(refusal: &Refusal) -> bool {
-    use RefusalCode::{Held, NotContinuable, Precondition, StaleToken, WrongEpoch};
-    matches!(refusal.code, Held | StaleToken | WrongEpoch | NotContinuable | Precondition)
+    refusal.code.ends_lease()
 }
 
 /// Whether a gateway's refusal to take a lease back means that there is no such lease.

@@ -1,13 +1,13 @@
 //! The read cache: data that was fetched from a store, kept opened in memory and sealed on disk.
 //!
 //! ```text
-//!   get_or_open(key) --> memory: opened values, checked when they came in
-//!                           | miss: one flight per key, all other callers wait for it
-//!                           v
-//!                        disk: sealed bytes --open--> memory    (a wrong tag only costs a fetch)
-//!                           | miss                              near eviction: written to disk again (CACHE-C7)
-//!                           v
-//!                        fetch (the store) --open--> memory, and the sealed bytes to disk (CACHE-C5)
+//!   get_or_open(key) ─▶ memory: opened values, checked when they came in
+//!                         │ miss: one flight per key, all other callers wait for it
+//!                         ▼
+//!                       disk: sealed bytes ─ open ─▶ memory    (a wrong tag only costs a fetch)
+//!                         │ miss                               near eviction: written to disk again (CACHE-C7)
+//!                         ▼
+//!                       fetch (the store) ─ open ─▶ memory, and the sealed bytes to disk (CACHE-C5)
 //!
 //!   keep_sealed: data that a checkpoint seals goes to disk at once
 //! ```

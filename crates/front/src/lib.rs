@@ -20,6 +20,7 @@ mod input;
 mod limits;
 mod listen;
 mod measure;
+#[cfg(any(test, feature = "testing"))]
 pub mod memory;
 mod parked;
 mod served;

@@ -1,5 +1,4 @@
-//! A device in memory, for tests and for measuring the cost of the front itself. It is not persistent: never export it
-//! from a gateway.
+//! A device in memory, for tests of the front and of crates above it (feature `testing`). A gateway has none.
 
 use super::device::{
     ConnInfo, Device, DeviceError, ExportInfo, Exports, Extent, OpenedExport, ReadPart, Refusal, RefusalKind,

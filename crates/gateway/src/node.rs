@@ -90,7 +90,8 @@ pub enum NodeError {
     /// The cache.
     #[error("cache: {0}")]
     Cache(String),
-    /// The disk belongs to another member of the cluster than the requested one.
+    /// Something was refused for a reason that no caller has to tell from others: group 0 refused this start, a set's
+    /// key does not open, a task ended early. The text says what and why.
     #[error("{0}")]
     Refused(String),
 }

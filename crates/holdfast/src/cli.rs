@@ -1,33 +1,55 @@
 //! The command line: names, arguments and the help that teaches them. No behaviour.
 
+mod agent;
+mod attach;
+mod certificates;
 mod common;
 mod dev;
 mod gateway;
+mod history;
 mod keys;
 mod lease;
 mod members;
 mod moves;
+mod pair;
+mod paths;
+mod recover;
 mod set;
+mod snapshot;
+mod standby;
+mod store;
 mod stores;
 mod values;
+mod verify;
+mod volume;
+mod watch;
 
-use crate::command::{
-    AgentArgs, AttachArgs, CertificatesArgs, HistoryArgs, PairCommand, RecoverArgs, SnapshotCommand, StandbyCommand,
-    StoreCommand, VerifyArgs, VolumeCommand, WatchArgs,
-};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
+pub use agent::{AgentArgs, AgentCommand, Agents};
+pub use attach::AttachArgs;
+pub use certificates::CertificatesArgs;
 pub use common::Common;
 pub use dev::DevArgs;
 pub use gateway::GatewayRunArgs;
+pub use history::HistoryArgs;
 pub use keys::KeyCommand;
 pub use lease::LeaseCommand;
 pub use members::MembersCommand;
 pub use moves::{FailoverArgs, SwitchoverArgs};
-pub use set::SetCommand;
+pub use pair::PairCommand;
+pub use paths::{SnapshotArg, VolumePath};
+pub use recover::RecoverArgs;
+pub use set::{DeleteArgs, SetCommand};
+pub use snapshot::SnapshotCommand;
+pub use standby::{CopyArgs, StandbyCommand};
+pub use store::{CheckArgs, KeyArgs, StoreArgs, StoreCommand};
 pub use stores::{HowArgs, StoresCommand};
-pub use values::{VolumeArg, address, member, owner, stores_text, with_codes};
+pub use values::{VolumeArg, address, member, stores_text, with_codes};
+pub use verify::VerifyArgs;
+pub use volume::{ExportArgs, ImportArgs, VolumeCommand};
+pub use watch::WatchArgs;
 
 const ABOUT: &str = "Replicated block devices over NBD, kept in object storage";
 

@@ -4,7 +4,7 @@ mod agent;
 mod attach;
 pub mod bootstrap;
 mod certificates;
-pub mod clone;
+mod clone;
 mod cluster;
 mod connect;
 mod console;
@@ -19,7 +19,7 @@ mod members;
 mod moves;
 mod pair;
 mod recover;
-pub mod scrub;
+mod scrub;
 pub mod set;
 mod set_calls;
 mod snapshot;
@@ -34,27 +34,13 @@ mod verify;
 mod volume;
 mod watch;
 
-use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand};
+use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand, StandbyCommand};
 use crate::dev;
 use crate::exit::CliError;
 use holdfast_tls::Role;
 use std::io::IsTerminal;
 
-pub use agent::AgentArgs;
-pub use attach::AttachArgs;
-pub use certificates::CertificatesArgs;
 pub use cluster::node;
-pub use deletion::{DeleteArgs, HELP as SET_DELETE};
-pub use history::HistoryArgs;
-pub use pair::PairCommand;
-pub use recover::RecoverArgs;
-pub use snapshot::SnapshotCommand;
-pub use snapshot_calls::SnapshotArg;
-pub use standby::StandbyCommand;
-pub use store::StoreCommand;
-pub use verify::VerifyArgs;
-pub use volume::VolumeCommand;
-pub use watch::WatchArgs;
 
 /// Default log filter of a gateway. openraft warns of every unanswered heartbeat of a dead peer; the gateway logs the consequences itself.
 const GATEWAY_LOG: &str = "info,openraft=error";

@@ -232,7 +232,7 @@ impl SetServer {
     /// The epoch under which a read may be answered now (R3). Compares values; makes no round trip.
     ///
     /// # Errors
-    /// The reason, as text for users.
+    /// The reason why no read is answered.
     pub fn may_read(&self) -> Result<Epoch, WhyNot> {
         self.gate.may_read()
     }
@@ -311,11 +311,7 @@ impl SetServer {
         let _one = self.grants.one.lock().await;
         self.grants.may_begin()?;
         self.wait_ready().await?;
-        // Not fenced means that no read of the head finished in time. This is temporary.
-        self.head.before_answer().await.map_err(|why| match self.head.fenced() {
-            Some(fenced) => SetError::Fenced(fenced),
-            None => SetError::NotReady(why),
-        })?;
+        self.before_answer().await?;
         let command = SetCommand::Acquire {
             owner,
             gateway: self.group.me(),
@@ -344,6 +340,7 @@ impl SetServer {
         let _one = self.grants.one.lock().await;
         self.grants.may_begin()?;
         self.wait_ready().await?;
+        self.before_answer().await?;
         let command =
             SetCommand::Continue { owner, gateway: self.group.me(), token, new_token, request, at_unix_ms: unix_ms() };
         self.granted(&command).await
@@ -374,7 +371,11 @@ impl SetServer {
         if self.is_held_off() {
             return Err(SetError::NotReady("the set is being rolled back; no grants until that is finished".into()));
         }
-        match self.command("a grant", command).await? {
+        let answered = self.command("a grant", command).await;
+        if matches!(answered, Ok(_) | Err(SetError::Refused(_))) {
+            self.before_telling().await?;
+        }
+        match answered? {
             SetAnswer::Granted(lease) => {
                 self.look();
                 Ok(lease)

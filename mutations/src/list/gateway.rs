@@ -104,6 +104,33 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "continued-without-a-look",
+        bug: "a gateway continues a lease although the set was recovered elsewhere, which it has not looked for",
+        rule: "HEAD-H1",
+        edits: &[Edit {
+            file: "crates/set/src/server.rs",
+            old: "        self.before_answer().await?;
+        let command =
+            SetCommand::Continue",
+            new: "        let command =
+            SetCommand::Continue",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["device::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "refused-by-an-older-life",
+        bug: "a gateway of an older life refuses a continuation after a slow proposal, and a host ends its devices for good",
+        rule: "HEAD-H1",
+        edits: &[Edit {
+            file: "crates/set/src/server.rs",
+            old: "if matches!(answered, Ok(_) | Err(SetError::Refused(_))) {",
+            new: "if false && matches!(answered, Ok(_) | Err(SetError::Refused(_))) {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["device::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "older-connection-takes-the-slot",
         bug: "a late connection replaces a newer one of its device",
         rule: "R6",

@@ -55,6 +55,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("chore", &[]),
     ("scenarios", &["chore"]),
     ("bench", &["chore", "scenarios"]),
+    ("large-map", &["types", "seal", "control", "volume", "store", "set"]),
     ("mutations", &["chore"]),
     ("xtask", &["chore"]),
 ];

@@ -21,7 +21,7 @@ fn is_rust(source: &Source) -> bool {
     source.path.ends_with(".rs")
 }
 
-fn is_test(path: &str) -> bool {
+pub(super) fn is_test(path: &str) -> bool {
     path.contains("/tests/")
         || path.contains("/examples/")
         || path.ends_with("tests.rs")

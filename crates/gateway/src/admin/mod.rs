@@ -3,6 +3,7 @@
 
 mod checks;
 mod clone;
+mod codes;
 mod deletion;
 mod diff;
 mod drain;
@@ -26,7 +27,6 @@ use crate::node::{Adopted, Node};
 use holdfast_api::v1::{self, admin_server::Admin};
 use holdfast_api::{Refusal, RefusalCode};
 use holdfast_control::cluster::{ClusterRefusal, Member, MemberRole, Standing};
-use holdfast_control::set::SetRefusal;
 use holdfast_raft::{Group, ProposeError};
 use holdfast_set::cluster::ClusterError;
 use holdfast_set::server::{SetError, SetServer};
@@ -176,22 +176,10 @@ impl AdminDoor {
         let code = match error {
             SetError::Propose(e) => return self.of_propose(&set.group, e),
             SetError::NotReady(_) => RefusalCode::Busy,
+            // Final, and it ends a host's devices: the set was recovered elsewhere, or deleted.
             SetError::Fenced(_) => RefusalCode::Precondition,
             SetError::Answer { .. } => RefusalCode::Unknown,
-            SetError::Refused(refusal) => match refusal {
-                SetRefusal::NameTaken { .. } | SetRefusal::SnapshotNameTaken { .. } => RefusalCode::Exists,
-                SetRefusal::NoSuchVolume { .. } | SetRefusal::NoSuchSnapshot { .. } => RefusalCode::NotFound,
-                SetRefusal::Held { .. } => RefusalCode::Held,
-                SetRefusal::StaleToken { .. } => RefusalCode::StaleToken,
-                SetRefusal::NotContinuable { .. } => RefusalCode::NotContinuable,
-                SetRefusal::WrongEpoch { .. } => RefusalCode::WrongEpoch,
-                SetRefusal::ShrinkRefused { .. }
-                | SetRefusal::GrowRefused { .. }
-                | SetRefusal::SizeRefused { .. }
-                | SetRefusal::TtlRefused { .. }
-                | SetRefusal::BadSchedule { .. } => RefusalCode::Invalid,
-                _ => RefusalCode::Precondition,
-            },
+            SetError::Refused(refusal) => codes::of_refusal(refusal),
         };
         Refusal::new(code, error.to_string())
     }

@@ -1,10 +1,20 @@
 //! `holdfast set`.
 
+use super::paths::SnapshotArg;
 use super::stores::{STORES, StoresCommand};
 use super::values::{VolumeArg, store_url, with_codes};
-use crate::command::{DeleteArgs, SET_DELETE, SnapshotArg, clone, scrub};
-use clap::{ArgAction, Subcommand};
+use clap::{ArgAction, Args, Subcommand};
 use holdfast_types::Name;
+
+const CREATE: &str = "\
+Examples:
+  holdfast set create demo --store s3://bucket/prefix --volume vol1=100GiB --volume vol2=100GiB
+  holdfast set create demo --store file:///srv/store --volume vol1=1GiB
+  holdfast set create demo --store s3://a/p --store s3://b/p --store s3://c/p --volume vol1=1GiB
+      three stores; an object counts as stored once two of them have it. Other commands name them together, in this order: \"w=2 s3://a/p s3://b/p s3://c/p\"
+  holdfast set create demo --store 's3://bucket/p?region=auto&profile=r2' --volume vol1=1GiB
+      with the credentials of that profile in each gateway's store.credentials_file
+";
 
 const CHECKPOINT: &str = "\
 Examples:
@@ -73,11 +83,68 @@ Examples:
   holdfast set show demo --output json | jq .space
 ";
 
+const DELETE: &str = "\
+From the answer on, the set cannot be used: its exports are gone and its lease has ended. Then its
+keys are destroyed, so that no remaining copy of its data can be decrypted, its objects are
+deleted from the store, and every gateway deletes its data from its disks. When the command ends
+with 0, the name is free. A gateway that is down deletes its data when it is back; `holdfast set
+list` shows it until then. A deletion cannot be undone.
+
+Refused while the set has an owner or connected clients (override with --force), and while it has
+snapshots (override with --with-snapshots). With both options the set's gateways are not asked, so
+that a set without a leader can be deleted.
+
+Examples:
+  holdfast set delete demo
+  holdfast set delete demo --with-snapshots --yes --timeout 30m
+  holdfast set delete demo --force --with-snapshots --no-wait
+";
+
+const SCRUB: &str = "\
+Examples:
+  holdfast set scrub demo --start
+  holdfast set scrub demo
+
+The set's leader reads all objects with at most [scrub] bytes_per_second (a setting, default 1MiB;
+0B disables scrubs, and --start is refused). It pauses while the store fails or the journal fills
+up, and slows down while the set is busy. A scrub starts by itself [scrub] interval_ms (default 30
+days) after the end of the last one.
+
+Exit code 8, also with --start, means that damage is known. The first 100 damaged places are shown
+with volume, sectors of 512 bytes and object. Damage stays listed until a complete scrub no longer
+finds it. Only the gateway that found it knows it: after a leader change the list starts empty.
+
+`holdfast verify` reads a set at full speed and contacts no gateway.
+";
+
+const SCHEDULE: &str = "\
+A rule is an interval and a number of snapshots to keep. 15mx8 takes a snapshot in every quarter
+of an hour (UTC, by the gateways' clocks) and keeps the first snapshot of each of the last 8
+quarters that have one. A snapshot can satisfy several rules. Its name is like
+auto-20261120T083000Z. A missed snapshot is taken late, once. Manual snapshots are never deleted.
+`off` stops the schedule and deletes nothing.
+
+Examples:
+  holdfast set schedule demo 15mx8,1hx24,1dx30
+  holdfast set schedule demo off
+";
+
+const CLONE: &str = "\
+Examples:
+  holdfast snapshot create demo@monday
+  holdfast set clone demo@monday try
+  nbdcopy nbd://gateway-1:10809/try/vol1 -
+
+The new set has the volumes of the snapshot, and lies in the same store. No data is copied: the
+clone reads what it has not written itself from the objects of the snapshot. These objects stay as
+long as the clone exists, even if the snapshot is deleted. `holdfast set show` shows both sides.
+";
+
 /// `holdfast set`.
 #[derive(Debug, Subcommand)]
 pub enum SetCommand {
     /// Create a set and its volumes; what exists already is left as it is
-    #[command(after_long_help = with_codes("Examples:\n  holdfast set create demo --store s3://bucket/prefix --volume vol1=100GiB --volume vol2=100GiB\n  holdfast set create demo --store file:///srv/store --volume vol1=1GiB\n  holdfast set create demo --store s3://a/p --store s3://b/p --store s3://c/p --volume vol1=1GiB\n      three stores; an object counts as stored once two of them have it. Other commands name them together, in this order: \"w=2 s3://a/p s3://b/p s3://c/p\"\n  holdfast set create demo --store 's3://bucket/p?region=auto&profile=r2' --volume vol1=1GiB\n      with the credentials of that profile in each gateway's store.credentials_file\n"))]
+    #[command(after_long_help = with_codes(CREATE))]
     Create {
         /// Name of the set
         name: Name,
@@ -107,7 +174,7 @@ pub enum SetCommand {
     #[command(subcommand, after_long_help = with_codes(STORES))]
     Stores(StoresCommand),
     /// Delete a set: its volumes, keys and objects, and its data on the gateways' disks
-    #[command(after_long_help = with_codes(SET_DELETE))]
+    #[command(after_long_help = with_codes(DELETE))]
     Delete(DeleteArgs),
     /// Upload everything that was acknowledged so far to the store
     #[command(after_long_help = with_codes(CHECKPOINT))]
@@ -116,7 +183,7 @@ pub enum SetCommand {
         set: Name,
     },
     /// Show or start the scrub of a set, which reads all its objects in the background and reports damage
-    #[command(after_long_help = with_codes(scrub::SCRUB))]
+    #[command(after_long_help = with_codes(SCRUB))]
     Scrub {
         /// The set
         set: Name,
@@ -134,7 +201,7 @@ pub enum SetCommand {
         schedule: String,
     },
     /// Create a new writable set from a snapshot of another set; takes the same short time for any size
-    #[command(after_long_help = with_codes(clone::CLONE))]
+    #[command(after_long_help = with_codes(CLONE))]
     Clone {
         /// The snapshot, SET@SNAPSHOT
         snapshot: SnapshotArg,
@@ -143,14 +210,21 @@ pub enum SetCommand {
     },
 }
 
-const SCHEDULE: &str = "\
-A rule is an interval and a number of snapshots to keep. 15mx8 takes a snapshot in every quarter
-of an hour (UTC, by the gateways' clocks) and keeps the first snapshot of each of the last 8
-quarters that have one. A snapshot can satisfy several rules. Its name is like
-auto-20261120T083000Z. A missed snapshot is taken late, once. Manual snapshots are never deleted.
-`off` stops the schedule and deletes nothing.
-
-Examples:
-  holdfast set schedule demo 15mx8,1hx24,1dx30
-  holdfast set schedule demo off
-";
+/// `holdfast set delete`.
+#[derive(Debug, Args)]
+pub struct DeleteArgs {
+    /// The set
+    pub set: Name,
+    /// Delete it even if it has an owner or connected clients: ends the lease and closes the connections
+    #[arg(long)]
+    pub force: bool,
+    /// Delete its snapshots too
+    #[arg(long)]
+    pub with_snapshots: bool,
+    /// Do not wait until the name is free
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Do not ask for confirmation
+    #[arg(long)]
+    pub yes: bool,
+}

@@ -7,9 +7,9 @@
 
 use super::connect::{connect, incomplete};
 use super::set_calls::status;
-use super::snapshot_calls::{SnapshotArg, find, no_snapshot};
+use super::snapshot_calls::{find, no_snapshot};
 use super::text::{created_text, describe_volumes};
-use crate::cli::Common;
+use crate::cli::{Common, SnapshotArg};
 use crate::client::{Client, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
@@ -18,17 +18,6 @@ use holdfast_types::Name;
 
 /// How often another set may take the pinned number.
 const TRIES_MAX: u32 = 16;
-
-pub const CLONE: &str = "\
-Examples:
-  holdfast snapshot create demo@monday
-  holdfast set clone demo@monday try
-  nbdcopy nbd://gateway-1:10809/try/vol1 -
-
-The new set has the volumes of the snapshot, and lies in the same store. No data is copied: the
-clone reads what it has not written itself from the objects of the snapshot. These objects stay as
-long as the clone exists, even if the snapshot is deleted. `holdfast set show` shows both sides.
-";
 
 /// `holdfast set clone`.
 pub async fn run(common: &Common, snapshot: &SnapshotArg, name: &Name) -> Result<(), CliError> {

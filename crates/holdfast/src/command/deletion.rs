@@ -3,12 +3,11 @@
 use super::connect::connect;
 use super::console::{confirm, tell};
 use super::set_calls::status;
-use crate::cli::Common;
+use crate::cli::{Common, DeleteArgs};
 use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::v1;
-use holdfast_types::Name;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -20,43 +19,6 @@ const WAIT: Duration = Duration::from_secs(600);
 
 /// Time limit of one poll.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
-
-/// `holdfast set delete`.
-#[derive(Debug, clap::Args)]
-pub struct DeleteArgs {
-    /// The set
-    set: Name,
-    /// Delete it even if it has an owner or connected clients: ends the lease and closes the connections
-    #[arg(long)]
-    force: bool,
-    /// Delete its snapshots too
-    #[arg(long)]
-    with_snapshots: bool,
-    /// Do not wait until the name is free
-    #[arg(long)]
-    no_wait: bool,
-    /// Do not ask for confirmation
-    #[arg(long)]
-    yes: bool,
-}
-
-/// Shown below its help.
-pub const HELP: &str = "\
-From the answer on, the set cannot be used: its exports are gone and its lease has ended. Then its
-keys are destroyed, so that no remaining copy of its data can be decrypted, its objects are
-deleted from the store, and every gateway deletes its data from its disks. When the command ends
-with 0, the name is free. A gateway that is down deletes its data when it is back; `holdfast set
-list` shows it until then. A deletion cannot be undone.
-
-Refused while the set has an owner or connected clients (override with --force), and while it has
-snapshots (override with --with-snapshots). With both options the set's gateways are not asked, so
-that a set without a leader can be deleted.
-
-Examples:
-  holdfast set delete demo
-  holdfast set delete demo --with-snapshots --yes --timeout 30m
-  holdfast set delete demo --force --with-snapshots --no-wait
-";
 
 /// One line for each deletion in progress, for `set list`.
 pub(super) fn table(deletions: &[v1::Deletion]) -> String {

@@ -7,8 +7,8 @@
 //! The volumes are compared here, not by the gateway, so that it works with older gateways too.
 
 use super::connect::{connect, incomplete};
-use super::snapshot_calls::{SnapshotArg, find};
-use crate::cli::Common;
+use super::snapshot_calls::find;
+use crate::cli::{Common, SnapshotArg};
 use crate::client::{Client, ClusterClient, Effect};
 use crate::exit::CliError;
 use crate::output;

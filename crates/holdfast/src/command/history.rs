@@ -1,41 +1,17 @@
 //! `holdfast history`: events of the agents, with the duration of each phase of a takeover.
 
-use super::agent::ask::{Agents, NO_AGENT};
+use super::agent::ask::NO_AGENT;
 use super::console::tell;
 use super::text::{epoch_text, time};
-use crate::cli::{Common, with_codes};
+use crate::cli::{Common, HistoryArgs};
 use crate::exit::CliError;
 use crate::output;
-use clap::Args;
 use holdfast_agent::client;
 use holdfast_agent::history::Line;
 use std::time::Duration;
 
 /// Time limit for the answer of one agent.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
-
-const HISTORY: &str = "\
-Examples:
-  holdfast history
-  holdfast history --agent 10.0.0.1:8008,10.0.0.2:8008 --last 10
-  holdfast history --output json | jq '.[] | select(.event == \"failover\") | .phases'
-
-Phases in milliseconds: DETECT (from the last sign of the old primary to the decision), LEASE,
-ATTACH (devices), MOUNT (or import of the pool), RECOVER (PostgreSQL), WRITE (first durable
-commit).
-";
-
-/// `holdfast history`.
-#[derive(Debug, Args)]
-#[command(after_long_help = with_codes(HISTORY))]
-pub struct HistoryArgs {
-    /// Which agents to ask
-    #[command(flatten)]
-    pub agents: Agents,
-    /// Show only the last COUNT lines
-    #[arg(long, value_name = "COUNT")]
-    pub last: Option<usize>,
-}
 
 /// Runs `holdfast history`.
 pub async fn run(common: &Common, args: &HistoryArgs) -> Result<(), CliError> {

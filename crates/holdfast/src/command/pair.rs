@@ -1,42 +1,17 @@
 //! `holdfast pair`: which gateway of a pair holds its seat in etcd (ADR 0031). Reads etcd, and asks the admin API of the holder.
 
 use super::text::time;
-use crate::cli::{Common, with_codes};
+use crate::cli::{Common, PairCommand};
 use crate::client::{Client, ClusterClient, Effect};
 use crate::exit::CliError;
 use crate::output;
-use clap::Subcommand;
 use holdfast_api::v1;
 use holdfast_gateway::config::GatewayConfig;
 use holdfast_pair::{Seated, SeatedPair, seated};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
-
-/// `holdfast pair`.
-#[derive(Debug, Subcommand)]
-pub enum PairCommand {
-    /// Show which gateway holds the pair's seat, and whether it answers
-    #[command(after_long_help = with_codes(STATUS))]
-    Status {
-        /// Configuration file of either gateway of the pair
-        #[arg(long, value_name = "FILE")]
-        config: PathBuf,
-    },
-}
-
-const STATUS: &str = "\
-Examples:
-  holdfast pair status --config g1.toml
-  holdfast pair status --config g1.toml --output json | jq -r .holder.api
-
-A pair is configured by [pair] in the settings of its two gateways (holdfast gateway
-sample-config), which both run `holdfast gateway run`. The seat is an etcd key with a lease: the
-gateway that holds it serves. It is free for a moment during a takeover, and while no gateway of
-the pair runs. BUILDS are the feature levels that the gateways reported last. LEVEL is the lowest
-of them, and limits the format of new objects; it is 1 before two gateways have reported.
-";
 
 /// Time limit for the answer of the holder.
 const DOOR_LIMIT: Duration = Duration::from_secs(5);

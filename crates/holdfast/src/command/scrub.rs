@@ -9,23 +9,6 @@ use crate::output;
 use holdfast_api::v1;
 use holdfast_types::Name;
 
-pub const SCRUB: &str = "\
-Examples:
-  holdfast set scrub demo --start
-  holdfast set scrub demo
-
-The set's leader reads all objects with at most [scrub] bytes_per_second (a setting, default 1MiB;
-0B disables scrubs, and --start is refused). It pauses while the store fails or the journal fills
-up, and slows down while the set is busy. A scrub starts by itself [scrub] interval_ms (default 30
-days) after the end of the last one.
-
-Exit code 8, also with --start, means that damage is known. The first 100 damaged places are shown
-with volume, sectors of 512 bytes and object. Damage stays listed until a complete scrub no longer
-finds it. Only the gateway that found it knows it: after a leader change the list starts empty.
-
-`holdfast verify` reads a set at full speed and contacts no gateway.
-";
-
 /// Starts or shows it. Damage is exit code 8, as in `verify`.
 pub async fn run(common: &Common, set: &Name, start: bool) -> Result<(), CliError> {
     let request = v1::ScrubSetRequest { set: set.to_string(), start };

@@ -1,47 +1,14 @@
 //! `holdfast store`: checks stores directly. Contacts no gateway.
 
 use super::console::tell;
-use super::store_access::{KEYS_FROM, StoreArgs};
-use crate::cli::{Common, stores_text, with_codes};
+use super::store_access::KEYS_FROM;
+use crate::cli::{CheckArgs, Common, StoreArgs, StoreCommand};
 use crate::exit::CliError;
 use crate::output;
-use clap::{Args, Subcommand};
 use futures_util::future::join_all;
 use holdfast_gateway::checks::{CHECK_LIMIT, CheckError, CheckReport, check_store, urls_of};
 use serde::Serialize;
 use std::time::Duration;
-
-/// `holdfast store`.
-#[derive(Debug, Subcommand)]
-pub enum StoreCommand {
-    /// Check stores: writes, replaces, reads, lists and deletes eight objects in each
-    #[command(after_long_help = with_codes(CHECK))]
-    Check(CheckArgs),
-}
-
-/// `holdfast store check`.
-#[derive(Debug, Args)]
-pub struct CheckArgs {
-    /// Stores as for `set create --store`, or the stores of a set as `set list` shows them
-    #[arg(value_name = "URL", value_parser = stores_text, required = true)]
-    stores: Vec<String>,
-    #[command(flatten)]
-    access: StoreArgs,
-}
-
-const CHECK: &str = "\
-Examples:
-  holdfast store check s3://bucket/prefix
-  holdfast store check file:///srv/store
-  holdfast store check s3://a/p s3://b/p --credentials-file keys --output json | jq '.stores[].fit'
-
-Sets need conditional PUTs (If-None-Match, If-Match): with them the store fences gateways of a
-cluster that has been recovered elsewhere. This check finds stores that ignore the conditions, that
-list in another order, and that do not take an object of 16 MiB. The gateways make the same check
-before they create a set or add a store. The test objects are deleted afterwards; a missing
-directory is created. --timeout applies to each store. Ends with 1 if a store is unfit or refuses
-access, with 4 if a store does not answer.
-";
 
 /// A store URL with the result of its check.
 type Checked = (String, Result<CheckReport, CheckError>);

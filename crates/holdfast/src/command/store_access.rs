@@ -1,42 +1,17 @@
 //! Shared by `recover` and `verify`: the key, the stores, and a survey of their sets. Contacts no gateway.
 
 use super::text::time;
+use crate::cli::{KeyArgs, StoreArgs};
 use crate::exit::CliError;
-use clap::Args;
 use holdfast_set::keyring::KeySource;
 use holdfast_set::recovery::{self, Found, RecoveryError};
 use holdfast_types::SetId;
-use std::path::PathBuf;
 
 /// Advice if a store refuses access.
 pub const KEYS_FROM: &str = "credentials are read from --credentials-file or the AWS variables, endpoint and region from the URL (?endpoint=...&region=...) or the AWS variables";
 
 /// Part of the error for a set that is in other stores now.
 pub const MOVED: &str = "stores were changed";
-
-/// Source of the cluster key.
-#[derive(Clone, Debug, Default, Args)]
-#[group(id = "cluster_key", required = true, multiple = false)]
-pub struct KeyArgs {
-    /// File with the cluster key: 32 random bytes, or 64 hex digits
-    #[arg(long, value_name = "FILE")]
-    pub key_file: Option<PathBuf>,
-    /// File with the passphrase
-    #[arg(long, value_name = "FILE")]
-    pub passphrase_file: Option<PathBuf>,
-    /// Environment variable with the passphrase
-    #[arg(long, value_name = "NAME")]
-    pub passphrase_env: Option<String>,
-}
-
-/// Source of the credentials of s3:// stores.
-#[derive(Clone, Debug, Default, Args)]
-pub struct StoreArgs {
-    /// AWS credentials file for s3:// stores, with the profile of ?profile=NAME in the URL, or of AWS_PROFILE, or `default`
-    /// [default: the AWS variables, including AWS_SHARED_CREDENTIALS_FILE]
-    #[arg(long, value_name = "FILE")]
-    pub credentials_file: Option<PathBuf>,
-}
 
 /// Finds the sets of these stores, sorted by number, and separately the sets that cannot be opened.
 pub async fn survey(

@@ -2,14 +2,12 @@
 
 use super::cluster;
 use super::text::epoch_text;
-use crate::cli::{Common, with_codes};
+use crate::cli::{Common, WatchArgs};
 use crate::client::{Client, ClusterClient};
-use crate::duration;
 use crate::exit::CliError;
 use crate::output;
 use crate::serve;
 use crate::timestamp;
-use clap::Args;
 use futures_util::future::join_all;
 use holdfast_api::v1;
 use serde::Serialize;
@@ -17,35 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::time::Duration;
 
-const WATCH: &str = "\
-Examples:
-  holdfast watch --api 10.0.0.1:7400,10.0.0.2:7400
-  holdfast watch --output json
-  holdfast watch --every 200ms --count 10
-
-Ends with 0 on Ctrl-C, SIGTERM or SIGHUP. If no gateway answers, it reports that and keeps trying.
-Give several addresses in --api, so that it works when one gateway is down. With --output json,
-and if standard output is no terminal, it prints the first state and then one line for each
-change.
-";
-
 /// Time limit for one gateway's view of one set. After the first timeout this gateway is not asked for further sets.
 const VIEWS_LIMIT: Duration = Duration::from_secs(1);
 
 /// Clears the terminal and moves the cursor to the top left.
 const CLEAR: &str = "\x1b[H\x1b[2J";
-
-/// `holdfast watch`.
-#[derive(Debug, Args)]
-#[command(after_long_help = with_codes(WATCH))]
-pub struct WatchArgs {
-    /// Poll interval
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s")]
-    pub every: Duration,
-    /// End after this many polls [default: never]
-    #[arg(long, value_name = "COUNT")]
-    pub count: Option<u64>,
-}
 
 /// Result of one poll: only values whose changes are shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

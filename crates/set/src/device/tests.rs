@@ -1,5 +1,5 @@
 use super::*;
-use crate::head::tests::{FIRST, SET, keeper_of};
+use crate::head::tests::{FIRST, SET, keeper_of, look_is_old, recovered_elsewhere};
 use crate::host::SetHost;
 use crate::mapping::{Mapping, SetKey};
 use crate::pace::JournalPace;
@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
 use holdfast_control::cluster::{ClusterState, Member, MemberRole, SetEntry, Standing};
 use holdfast_control::serve::Timing;
-use holdfast_control::set::{Links, Restored, RootRef, SetAnswer, SetCommand, Volume};
+use holdfast_control::set::{Lease, Links, Restored, RootRef, SetAnswer, SetCommand, Volume};
 use holdfast_front::tests::harness::{Broken, Client, pipe, soon};
 use holdfast_front::{Front, FrontLimits};
 use holdfast_log::{Identity, LogConfig, NodeLog};
@@ -20,7 +20,7 @@ use holdfast_raft::{
     StateMachine, boot_now,
 };
 use holdfast_seal::DataKey;
-use holdfast_store::{Health, Memory, Switch};
+use holdfast_store::{Health, Memory, ObjectStore, Switch};
 use holdfast_testkit::SimDisk;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, ObjectId, RequestId, Term, Token};
@@ -87,6 +87,8 @@ struct At {
     entries: Vec<Bytes>,
     /// Runs once when an entry is read: the client's data has been read, and its answer has not been sent.
     between: Option<Box<dyn FnOnce() + Send>>,
+    /// Runs once when an entry is proposed.
+    proposed: Option<Box<dyn FnOnce() + Send>>,
     /// Number of reads of one entry, and of reads of several at once.
     reads: (u32, u32),
 }
@@ -98,7 +100,7 @@ impl Seat {
         let applied = LogId::new(TERM.0, 1);
         host.observe(applied);
         let (term, entries) = (TERM, vec![Bytes::new()]);
-        let at = At { leads, term, heard: None, applied, entries, between: None, reads: (0, 0) };
+        let at = At { leads, term, heard: None, applied, entries, between: None, proposed: None, reads: (0, 0) };
         Arc::new(Self { host, leadership, at: Mutex::new(at) })
     }
 
@@ -110,6 +112,10 @@ impl Seat {
 impl Seat {
     fn take(&self, term: Option<Term>, payload: Bytes) -> oneshot::Receiver<Outcome> {
         let (tx, rx) = oneshot::channel();
+        let proposed = self.at().proposed.take();
+        if let Some(proposed) = proposed {
+            proposed();
+        }
         let mut at = self.at();
         let outcome = if at.leads && term.is_none_or(|term| term == at.term) {
             at.entries.push(payload.clone());
@@ -322,10 +328,20 @@ impl World {
         self.server.acquire(owner, Token(7), ttl, request, false, false).await.expect("the lease is free");
     }
 
+    /// The holder continues it.
+    async fn continued(&self, token: u128, request: u128) -> Result<Lease, SetError> {
+        let owner = Owner::new("host").unwrap();
+        self.server.continue_lease(owner, Token(token), Token(token + 1), RequestId(request)).await
+    }
+
     /// Runs `then` when the next read has its data.
     fn between(&self, then: impl FnOnce(&SetServer, &Seat) + Send + 'static) {
         let (server, seat) = (self.server.clone(), self.seat.clone());
         self.seat.at().between = Some(Box::new(move || then(&server, &seat)));
+    }
+
+    fn store(&self) -> Arc<dyn ObjectStore> {
+        self.server.switch.clone()
     }
 
     fn is_done(&self) -> bool {
@@ -363,6 +379,37 @@ async fn a_set_that_is_drained_waits_for_its_clients_and_takes_no_new_ones() {
         Some(lease.epoch),
         "the move ends it, not the drain"
     );
+}
+
+/// HEAD-H1: another life has taken over the set. What this gateway says of the lease is of the life before, and a host
+/// that believes a refusal ends its devices for good.
+#[tokio::test]
+async fn a_continuation_is_answered_only_after_a_recent_look_at_the_head() {
+    for token in [7, 9] {
+        let world = World::new(true).await;
+        world.acquire(1).await;
+        let lease = world.server.lease();
+        recovered_elsewhere(&world.server.head, &world.store()).await;
+        look_is_old(&world.server.head);
+        let said = world.continued(token, 2).await;
+        assert!(matches!(&said, Err(SetError::Fenced(why)) if why.contains("recovered elsewhere")), "{said:?}");
+        assert_eq!(world.server.lease(), lease, "nothing was granted");
+    }
+}
+
+/// The same if the look is too old only when the proposal has ended: it may have taken seconds.
+#[tokio::test]
+async fn a_grant_or_its_refusal_is_kept_back_if_the_proposal_took_too_long() {
+    for token in [7, 9] {
+        let world = World::new(true).await;
+        world.acquire(1).await;
+        recovered_elsewhere(&world.server.head, &world.store()).await;
+        let head = world.server.head.clone();
+        world.seat.at().proposed = Some(Box::new(move || look_is_old(&head)));
+        let said = world.continued(token, 2).await;
+        assert!(matches!(said, Err(SetError::Fenced(_))), "{said:?}");
+        assert!(world.seat.at().proposed.is_none(), "it was proposed");
+    }
 }
 
 /// The data at the volume's begin, and what a client is told about it.

@@ -83,6 +83,17 @@ async fn found(store: &Arc<dyn ObjectStore>) -> recovery::Found {
     survey.sets.remove(0)
 }
 
+/// Another cluster recovers the set. The last look was before that, and still allows answers.
+pub async fn recovered_elsewhere(keeper: &HeadKeeper, store: &Arc<dyn ObjectStore>) {
+    commit(keeper, 10).await.unwrap();
+    recovery::raise(&found(store).await, 8, 99).await.unwrap();
+}
+
+/// From now on the last look allows no answer, as after a long time.
+pub fn look_is_old(keeper: &HeadKeeper) {
+    keeper.looks.told(boot_now(), Word::Elsewhere);
+}
+
 fn pin(random: u128, at: LogId) -> Pin {
     let object = ObjectId { term: Term(2), member: MemberId(1), boot: 1, random };
     let (root, snapshot) = (RootRef { object, bytes: 9 }, Name::new("monday").unwrap());

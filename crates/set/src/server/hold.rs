@@ -1,6 +1,7 @@
-//! Blocks grants for a while, for an operation that needs a free set.
+//! Holds grants back: for a while, for an operation that needs a free set, or until the head was looked at.
 
-use super::SetServer;
+use super::{SetError, SetServer};
+use holdfast_raft::ProposeError;
 use std::sync::Arc;
 
 /// While this guard lives, this gateway grants the set to no owner, and clients are told to try again. A new leader
@@ -24,5 +25,26 @@ impl SetServer {
         // Reports a lease that just ended to the gate: nothing is answered under it any more.
         self.look();
         held
+    }
+
+    /// HEAD-H1: a grant, and a refusal of one, leaves only after a recent look at the head (ADR 0013). Asked before the
+    /// proposal, so that a gateway of an older life grants nothing, and after it ([`Self::before_telling`]), since a
+    /// proposal may take seconds. A continuation needs it as much as a new lease: a host ends its devices for good on
+    /// some refusals.
+    pub(super) async fn before_answer(&self) -> Result<(), SetError> {
+        // Not fenced means that no look finished in time, or that a pair's tenure is over here. Another attempt, or
+        // another gateway, may answer.
+        self.head.before_answer().await.map_err(|why| match self.head.fenced() {
+            Some(fenced) => SetError::Fenced(fenced),
+            None => SetError::NotReady(why),
+        })
+    }
+
+    /// The same once the proposal has ended. R12: it may have been granted, so without a look the outcome is unknown.
+    pub(super) async fn before_telling(&self) -> Result<(), SetError> {
+        self.before_answer().await.map_err(|error| match error {
+            SetError::NotReady(reason) => SetError::Propose(ProposeError::Unknown { reason }),
+            fenced => fenced,
+        })
     }
 }

@@ -53,7 +53,8 @@ impl Moved {
         let head = self.head.as_deref().unwrap_or_default();
         let mut out = BytesMut::with_capacity(HEAD_BYTES + self.to.len() + head.len() + TOKEN_BYTES + SUM_BYTES);
         out.put_slice(MAGIC);
-        out.put_u32_le(u32::try_from(self.to.len()).unwrap_or(u32::MAX));
+        let to_bytes = u32::try_from(self.to.len()).expect("group 0 takes no longer text than STORE_URL_BYTES_MAX");
+        out.put_u32_le(to_bytes);
         out.put_u8(u8::from(self.head.is_some()));
         out.put_slice(self.to.as_bytes());
         out.put_slice(head);
@@ -94,15 +95,11 @@ enum Counts<'a> {
 }
 
 /// The result of reading both lists.
-enum Both {
-    /// The first counts, with this head or none.
-    First(Option<Object>),
-    /// The next one counts.
-    Next(Object),
+enum Both<'a> {
+    /// One of them counts.
+    Counts(Counts<'a>),
     /// The first has ended with this, and the next has no head, or an error.
     Moved(Object, Option<StoreError>),
-    /// Unknown.
-    Error(StoreError),
 }
 
 impl Quorum {
@@ -132,14 +129,14 @@ impl Quorum {
                     outcome => return outcome.map(|object| Counts::Next(next, object)),
                 }
             }
-            let (found, other) = match self.look_both(set, next, &key).await {
-                Both::First(found) => return Ok(Counts::First(found)),
-                Both::Next(object) => {
+            let (found, other) = match self.look_both(set, next, &key).await? {
+                Both::Counts(counts) => {
+                    if matches!(counts, Counts::Next(..)) {
                     self.ended.store(true, Ordering::Release);
-                    return Ok(Counts::Next(next, object));
+                    }
+                    return Ok(counts);
                 }
                 Both::Moved(found, other) => (found, other),
-                Both::Error(error) => return Err(error),
             };
             let Some(moved) = Moved::decode(&found.body) else { return Ok(Counts::First(Some(found))) };
             if moved.to != next.text {
@@ -181,27 +178,32 @@ impl Quorum {
     /// Reads both lists at once. A head of the first list that is no last value is an answer by itself: that list had
     /// not ended when this began, whatever the other shows. A head of the next list proves that the first has ended,
     /// whatever happened to its stores since.
-    async fn look_both(&self, set: SetId, next: &Register, key: &str) -> Both {
+    ///
+    /// # Errors
+    /// It cannot be told.
+    async fn look_both<'a>(&self, set: SetId, next: &'a Register, key: &str) -> Result<Both<'a>, StoreError> {
         let (first, other) = (self.look_first(set), next.look(key));
         tokio::pin!(first, other);
         let (mut of_first, mut of_next) = (None, None);
         while of_first.is_none() || of_next.is_none() {
             tokio::select! {
                 found = &mut first, if of_first.is_none() => match found {
-                    Ok(Some(object)) if Moved::decode(&object.body).is_none() => return Both::First(Some(object)),
+                    Ok(Some(object)) if Moved::decode(&object.body).is_none() => {
+                        return Ok(Both::Counts(Counts::First(Some(object))));
+                    }
                     found => of_first = Some(found),
                 },
                 found = &mut other, if of_next.is_none() => match found {
-                    Ok(object) => return Both::Next(object),
+                    Ok(object) => return Ok(Both::Counts(Counts::Next(next, object))),
                     Err(error) => of_next = Some(Some(error).filter(|e| e.disposition() != Disposition::NotFound)),
                 },
             }
         }
         match (of_first.unwrap_or(Ok(None)), of_next.flatten()) {
-            (Ok(Some(found)), other) => Both::Moved(found, other),
-            (Ok(None), None) => Both::First(None),
+            (Ok(Some(found)), other) => Ok(Both::Moved(found, other)),
+            (Ok(None), None) => Ok(Both::Counts(Counts::First(None))),
             // It may have been emptied after it was left: the other list would show that.
-            (Ok(None), Some(error)) | (Err(error), _) => Both::Error(error),
+            (Ok(None), Some(error)) | (Err(error), _) => Err(error),
         }
     }
 

@@ -3,16 +3,13 @@
 //! A token goes over TCP only to an address that the user named with `--agent`, or that the agent of this host has
 //! under `[peers]`. While no agent listens at the default address, any user of this host may listen there.
 
-use crate::cli::address;
+use crate::cli::Agents;
 use crate::exit::CliError;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, FromArgMatches};
 use holdfast_agent::View;
 use holdfast_agent::client::{self, Answer, ClientError};
 use holdfast_agent::config::AgentConfig;
 use holdfast_agent::local;
 use holdfast_tls::files::{self, SECRET_BYTES_MAX};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Time limit for the answer of one agent.
@@ -26,51 +23,6 @@ const AGENTS_MAX: usize = 64;
 
 /// Advice if no agent answers.
 pub const NO_AGENT: &str = "check --agent (or HOLDFAST_AGENT), and that `holdfast agent run` runs on that host";
-
-/// Addresses of agents, and the token.
-#[derive(Clone, Debug)]
-pub struct Agents {
-    /// Their HTTP addresses.
-    pub agent: Vec<String>,
-    /// The user named these addresses: they are not the default.
-    pub named: bool,
-    /// File with the token.
-    pub token_file: Option<PathBuf>,
-}
-
-/// [`Agents`] on the command line.
-#[derive(Debug, Args)]
-struct AgentsArgs {
-    /// HTTP addresses of agents (http.listen in their settings)
-    #[arg(long, global = true, env = "HOLDFAST_AGENT", hide_env_values = true, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = address,
-          default_value = "127.0.0.1:8008")]
-    agent: Vec<String>,
-    /// File with the agents' token, needed for commands from another host
-    #[arg(long, global = true, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-}
-
-impl FromArgMatches for Agents {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let named = matches.value_source("agent") != Some(ValueSource::DefaultValue);
-        let AgentsArgs { agent, token_file } = AgentsArgs::from_arg_matches(matches)?;
-        Ok(Self { agent, named, token_file })
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        Self::from_arg_matches(matches).map(|agents| *self = agents)
-    }
-}
-
-impl Args for Agents {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        AgentsArgs::augment_args(command)
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        AgentsArgs::augment_args_for_update(command)
-    }
-}
 
 /// Where the agent of this host listens for commands if its settings do not say otherwise.
 fn usual_socket() -> String {
@@ -233,6 +185,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
+    use std::path::PathBuf;
     use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
     use tokio::net::{TcpListener, UnixListener};
 

@@ -1,7 +1,7 @@
 //! Commands to several agents: pause, resume, restart. Every agent gets the command, whatever the others answer.
 
-use super::ask::{Agents, post};
-use crate::cli::Common;
+use super::ask::post;
+use crate::cli::{Agents, Common};
 use crate::exit::{CliError, Exit};
 use crate::output;
 use serde::Serialize;

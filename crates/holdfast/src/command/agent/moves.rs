@@ -1,9 +1,9 @@
 //! `holdfast agent switchover` and `holdfast agent failover`: show the hosts before and after, the plan with its checks, the progress, and refusals.
 //! With `--output json` one object has all of it, with or without `--yes`.
 
-use super::ask::{Agents, NO_AGENT, Seen, command, look, post, survey, taken};
+use super::ask::{NO_AGENT, Seen, command, look, post, survey, taken};
 use super::table::table;
-use crate::cli::Common;
+use crate::cli::{Agents, Common};
 use crate::command::console::{confirm, tell};
 use crate::command::text::epoch_text;
 use crate::exit::CliError;

@@ -5,12 +5,11 @@
 //!     safe to repeat unanswered requests.
 //! LINK-L3  Every grant must list the volume with the original id and size: another volume may have its name by now.
 
-use super::path::VolumePath;
-use crate::cli::Common;
+use crate::cli::{Common, SnapshotArg, VolumePath};
 use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::command::connect::connect;
 use crate::command::set_calls::status;
-use crate::command::snapshot_calls::{SnapshotArg, find as find_snapshot, token as snapshot_token};
+use crate::command::snapshot_calls::{find as find_snapshot, token as snapshot_token};
 use crate::exit::{CliError, Exit};
 use bytes::Bytes;
 use holdfast_api::v1;

@@ -1,13 +1,13 @@
 //! `holdfast volume export`: copies a volume, or a volume of a snapshot, to an image.
 
 use super::connection::Connection;
-use super::copy::{ExportArgs, STATUS_BYTES, about, content, earlier, forget, is_pipe, seconds};
+use super::copy::{STATUS_BYTES, about, content, earlier, forget, is_pipe, seconds};
 use super::image::{Content, Hash, PIECE_BYTES, Sink};
 use super::part_file::{PartFile, check_state};
 use super::path::find;
 use super::progress::bar;
 use super::state::{Ends, State};
-use crate::cli::Common;
+use crate::cli::{Common, ExportArgs};
 use crate::command::connect::connect;
 use crate::exit::CliError;
 use crate::output;

@@ -1,12 +1,12 @@
 //! `holdfast volume import`: copies an image into a volume.
 
 use super::connection::Connection;
-use super::copy::{ImportArgs, STATUS_BYTES, about, content, earlier, forget, is_pipe, seconds};
+use super::copy::{STATUS_BYTES, about, content, earlier, forget, is_pipe, seconds};
 use super::image::{Content, Done, Hash, PIECE_BYTES, Piece, Source, Whole, ZEROES_MAX};
 use super::path::find;
 use super::progress::bar;
 use super::state::{Ends, State};
-use crate::cli::Common;
+use crate::cli::{Common, ImportArgs};
 use crate::command::connect::connect;
 use crate::command::console::confirm_or;
 use crate::command::set_calls::status;

@@ -1,6 +1,5 @@
 //! Makes the map of a large volume as its checkpoints would have left it, without writing the volume (`cargo xtask
-//! bench map`). It is a program, not an example, so that it needs nothing that `holdfast` does not. It is part of no
-//! release.
+//! bench map`). It is a program of its own, so that it needs nothing that `holdfast` does not. It is part of no release.
 //!
 //! ```text
 //!   head of a set that has one volume and one checkpoint ─▶ page packs, some segments, leaves and a root ─▶ the head names that root
@@ -14,7 +13,10 @@
 //!
 //! `large_map STORE_URL KEY_FILE SET EXTENTS READABLE SEED PLACES_FILE`; prints one line of JSON. No gateway of the set may run.
 
+mod figures;
+
 use bytes::Bytes;
+use figures::Map;
 use holdfast_control::set::{Restored, RootRef};
 use holdfast_set::keyring::KeySource;
 use holdfast_set::mapping::SetKey;
@@ -400,19 +402,23 @@ fn main() -> Outcome<()> {
     if opened.complete(|of| leaf(&of.at)).map_err(|e| e.to_string())? != root {
         return Err("R9: the root does not open as what was sealed".into());
     }
-    println!(
-        "{{\"volume_bytes\":{},\"extents\":{},\"pages\":{},\"page_bytes\":{},\"page_memory_bytes\":{},\"packs\":{},\"segments\":{},\"live_bytes\":{},\"root_bytes\":{},\"leaf_bytes\":{leaf_bytes},\"root_open_ms\":{open_ms:.1},\"root_memory_bytes\":{memory},\"readable\":{},\"seconds\":{seconds:.1}}}",
-        size.0 * SECTOR_BYTES,
-        made.extents,
-        stats.pages,
-        stats.page_bytes,
-        made.memory_bytes,
-        stats.packs,
-        stats.segments,
-        stats.live_bytes,
-        root_ref.bytes,
-        shape.readable.values().map(Vec::len).sum::<usize>(),
-    );
+    let map = Map {
+        volume_bytes: size.0 * SECTOR_BYTES,
+        extents: made.extents,
+        pages: stats.pages,
+        page_bytes: stats.page_bytes,
+        page_memory_bytes: made.memory_bytes,
+        packs: stats.packs,
+        segments: stats.segments,
+        live_bytes: stats.live_bytes,
+        root_bytes: root_ref.bytes,
+        leaf_bytes: leaf_bytes as u64,
+        root_open_ms: open_ms,
+        root_memory_bytes: memory,
+        readable: shape.readable.values().map(Vec::len).sum::<usize>() as u64,
+        seconds,
+    };
+    println!("{}", serde_json::to_string(&map)?);
     Ok(())
 }
 
