@@ -462,7 +462,7 @@ impl Host {
         self.enter(now);
         self.net.close(self.index);
         self.process = None;
-        self.wake(now);
+        self.time.wake(now);
         self.disk.restart();
     }
 
@@ -479,7 +479,7 @@ impl Host {
         }
         self.net.close(self.index);
         self.process = None;
-        self.wake(now);
+        self.time.wake(now);
         let rng = &mut self.rng;
         let keep = rng.below(1001);
         self.disk = match rng.below(4) {

@@ -132,7 +132,7 @@ impl Quorum {
             let (found, other) = match self.look_both(set, next, &key).await? {
                 Both::Counts(counts) => {
                     if matches!(counts, Counts::Next(..)) {
-                    self.ended.store(true, Ordering::Release);
+                        self.ended.store(true, Ordering::Release);
                     }
                     return Ok(counts);
                 }
