@@ -10,11 +10,11 @@
 //! ATTACH-M1  At most one unanswered write covers a sector; a later one that overlaps it waits for its answer. So a
 //!     replay writes data that is already there or that must come next, in any order, and never takes a sector back to
 //!     an older write.
-//! ATTACH-M2  A request is sent under one generation at a time. Before the next generation begins, all sockets of the
+//! ATTACH-M2  A request is sent under one incarnation at a time. Before the next incarnation begins, all sockets of the
 //!     last one are shut, and the lease was continued under a new epoch (R6): data that is still in a receive buffer of
 //!     the old gateway can never be carried out.
 //! ATTACH-M3  After a loss all unanswered requests are sent again in their original order before any new one is sent.
-//! ATTACH-M4  An answer counts only in the generation in which the request was last sent.
+//! ATTACH-M4  An answer counts only in the incarnation in which the request was last sent.
 //! ATTACH-M5  Fenced is final: all unanswered and all new requests are answered with EIO, and nothing is sent any more
 //!     (R8).
 //! ATTACH-M6  The lease is lost to another owner only by a gateway's definite answer. Silence, refusals to serve and
@@ -25,7 +25,7 @@
 //!     answered with EIO, and it is never connected again. The other volumes go on. Once no volume is left, the set has
 //!     ended like a fenced one.
 //!
-//! Owns: phases, generations, the table of unanswered requests, times. Does not own: sockets, the clock, randomness.
+//! Owns: phases, incarnations, the table of unanswered requests, times. Does not own: sockets, the clock, randomness.
 //! Times come in as arguments; request ids are counted up from a random base.
 
 mod state;
@@ -179,11 +179,11 @@ pub struct Grant {
     pub nbd: String,
 }
 
-/// One of the set's connections, in one generation.
+/// One of the set's connections, in one incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lane {
     /// Grows with every reconnect of the set.
-    pub generation: u64,
+    pub incarnation: u64,
     /// Index of the volume.
     pub volume: usize,
     /// Which of the volume's connections.
@@ -251,10 +251,10 @@ pub enum Action {
         /// The token to use.
         token: Token,
     },
-    /// Close every connection of this generation and of earlier ones, at once.
+    /// Close every connection of this incarnation and of earlier ones, at once.
     Shut {
         /// The last one to close.
-        generation: u64,
+        incarnation: u64,
     },
     /// Send a request.
     Send {

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 /// Not one of an attached set's.
-const ALONE: Lane = Lane { generation: 0, volume: 0, slot: 0 };
+const ALONE: Lane = Lane { incarnation: 0, volume: 0, slot: 0 };
 
 /// A request without an answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The sockets of one generation: they close when it is cancelled.
+/// The sockets of one incarnation: they close when it is cancelled.
 #[derive(Debug)]
 struct Era {
-    generation: u64,
+    incarnation: u64,
     stop: CancellationToken,
 }
 
@@ -61,7 +61,7 @@ impl Shared {
             lanes: BTreeMap::new(),
             clients: BTreeMap::new(),
             next_client: 0,
-            era: Era { generation: 0, stop: CancellationToken::new() },
+            era: Era { incarnation: 0, stop: CancellationToken::new() },
             scratch: Vec::new(),
         };
         let (inner, volumes) = (Mutex::new(inner), RwLock::default());
@@ -171,8 +171,8 @@ impl Shared {
                 replies.with(|replies| replies.answer(&ticket, outcome));
             }
             Action::Room { volume } => self.room(volume).notify_waiters(),
-            Action::Shut { generation } => {
-                if inner.era.generation <= generation {
+            Action::Shut { incarnation } => {
+                if inner.era.incarnation <= incarnation {
                     inner.era.stop.cancel();
                     inner.lanes.clear();
                 }
@@ -183,14 +183,14 @@ impl Shared {
         }
     }
 
-    /// The token that closes the sockets of `generation`; `None` if that has ended.
-    pub(crate) fn era(&self, generation: u64) -> Option<CancellationToken> {
+    /// The token that closes the sockets of `incarnation`; `None` if that has ended.
+    pub(crate) fn era(&self, incarnation: u64) -> Option<CancellationToken> {
         let mut inner = self.lock();
-        if generation != inner.machine.generation() {
+        if incarnation != inner.machine.incarnation() {
             return None;
         }
-        if inner.era.generation < generation {
-            inner.era = Era { generation, stop: CancellationToken::new() };
+        if inner.era.incarnation < incarnation {
+            inner.era = Era { incarnation, stop: CancellationToken::new() };
         }
         Some(inner.era.stop.clone())
     }
@@ -199,7 +199,7 @@ impl Shared {
     pub(crate) fn connected(&self, lane: Lane, line: Arc<Outbox<Line>>) {
         let now = self.now();
         let mut inner = self.lock();
-        if lane.generation != inner.machine.generation() {
+        if lane.incarnation != inner.machine.incarnation() {
             return;
         }
         inner.lanes.insert((lane.volume, lane.slot), line);

@@ -29,7 +29,7 @@ mod steps;
 pub mod tests;
 
 pub use limits::{FrontLimits, LimitsError, STALL_BYTES_MIN};
-pub use slots::{SlotPlace, Slots, StaleGeneration};
+pub use slots::{SlotPlace, Slots, StaleIncarnation};
 
 use budget::{Ledger, Pool};
 use conn::{Connection, End};

@@ -77,9 +77,9 @@ fn gone(ours: &[VolumeFacts], named: &[VolumeFacts]) -> BTreeMap<usize, String> 
 impl Keeper {
     /// GROWTH-G3, GROWTH-G5: handles the shrinks in a renewal's answer. Returns whether [`Self::follow`] may follow the
     /// same answer.
-    pub(super) fn see_cuts(&self, generation: u64, told: &Cuts) -> bool {
+    pub(super) fn see_cuts(&self, incarnation: u64, told: &Cuts) -> bool {
         // GROWTH-G4.
-        if !self.shared.look(|machine| machine.stands(generation)) {
+        if !self.shared.look(|machine| machine.stands(incarnation)) {
             return false;
         }
         let Some(as_of) = told.as_of else {
@@ -96,10 +96,10 @@ impl Keeper {
     }
 
     /// GROWTH-G1, except the kernel, which [`Self::tell_kernel`] tells. `named` came for the connections of
-    /// `generation`.
-    pub(super) fn follow(&mut self, generation: u64, named: &[VolumeFacts]) {
+    /// `incarnation`.
+    pub(super) fn follow(&mut self, incarnation: u64, named: &[VolumeFacts]) {
         // GROWTH-G4: the answer waited in a queue. And a gateway of an older build lists no volumes.
-        if named.is_empty() || !self.shared.look(|machine| machine.stands(generation)) {
+        if named.is_empty() || !self.shared.look(|machine| machine.stands(incarnation)) {
             return;
         }
         let ours = self.shared.all_facts();

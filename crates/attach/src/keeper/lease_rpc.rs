@@ -135,10 +135,10 @@ pub(super) async fn carry_on(
 
 /// The set's volumes, from the answer to renewal `number`. A late answer is outdated: a volume may have shrunk since.
 fn named(shared: &Shared, number: u64, reply: &v1::RenewLeaseReply) -> Option<News> {
-    let counts = |machine: &Machine| machine.awaits_renewal(number).then(|| machine.generation());
-    let generation = shared.look(counts)?;
+    let counts = |machine: &Machine| machine.awaits_renewal(number).then(|| machine.incarnation());
+    let incarnation = shared.look(counts)?;
     let (volumes, cuts) = (admin_client::volumes_of(&reply.volumes)?, admin_client::cuts_of(&reply.cuts, reply.as_of));
-    Some(News::Volumes { generation, volumes, cuts })
+    Some(News::Volumes { incarnation, volumes, cuts })
 }
 
 /// Renews it once. The answer has the volumes' present sizes.
@@ -269,7 +269,7 @@ mod tests {
         let volumes = vec![v1::Volume { id: 1, name: "vol1".into(), size_bytes: 2 << 30 }];
         let reply = v1::RenewLeaseReply { volumes, ..Default::default() };
         let told = |number| match named(&shared, number, &reply) {
-            Some(News::Volumes { generation, volumes, .. }) => Some((generation, volumes)),
+            Some(News::Volumes { incarnation, volumes, .. }) => Some((incarnation, volumes)),
             _ => None,
         };
         let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 2 << 30 };
@@ -289,7 +289,7 @@ mod tests {
             machine.tick(now, out);
         });
         assert_eq!(told(1), None);
-        assert_eq!(told(2).map(|(generation, _)| generation), Some(2));
+        assert_eq!(told(2).map(|(incarnation, _)| incarnation), Some(2));
         shared.act(|machine, now, out| machine.renewed(now, 2, out));
         assert_eq!(told(2), None, "it was answered");
     }

@@ -47,8 +47,8 @@ fn serves(shared: &Shared, question: u128, epoch: u64) {
             machine.begin(now, false, out);
         }
         machine.granted(now, RequestId(question), grant(epoch, NOBODY), volumes, out);
-        let generation = machine.generation();
-        (0..volumes).for_each(|volume| machine.connected(now, Lane { generation, volume, slot: 0 }, out));
+        let incarnation = machine.incarnation();
+        (0..volumes).for_each(|volume| machine.connected(now, Lane { incarnation, volume, slot: 0 }, out));
     });
     assert_eq!(shared.look(Machine::phase), Phase::Serving);
 }
@@ -132,7 +132,7 @@ async fn a_set_that_is_fenced_while_it_detaches_says_so_at_once() {
     })
     .await;
     shared.act(|machine, now, out| {
-        machine.connected(now, Lane { generation: 1, volume: 0, slot: 0 }, out);
+        machine.connected(now, Lane { incarnation: 1, volume: 0, slot: 0 }, out);
         let to = ReplyTo { cookie: 7, offset: 0, is_read: false };
         let ticket = Ticket { client: 0, to, narrow: false, len: 512 };
         let data = vec![1; 512].into();
