@@ -169,8 +169,8 @@ pub struct SetServer {
     pace: Arc<JournalPace>,
     timing: Timing,
     gate: Arc<Gate>,
-    /// One call of [`SetServer::look`] at a time, from the first fact read to the last event passed on.
-    looking: Mutex<()>,
+    /// One call of [`SetServer::follow`] at a time, from the first fact read to the last event passed on.
+    following: Mutex<()>,
     judge: Mutex<ExpiryJudge>,
     watched_term: Mutex<Option<Term>>,
     /// The latest epoch ever served here. Its sequence numbers began at 1 and must never begin again (R2).
@@ -206,7 +206,7 @@ impl SetServer {
             pace,
             timing,
             gate,
-            looking: Mutex::new(()),
+            following: Mutex::new(()),
             judge: Mutex::new(ExpiryJudge::new()),
             watched_term: Mutex::new(None),
             served: Mutex::new(Epoch(0)),
@@ -385,7 +385,7 @@ impl SetServer {
         }
         match self.command("a grant", command).await? {
             SetAnswer::Granted(lease) => {
-                self.look();
+                self.follow();
                 Ok(lease)
             }
             other => Err(SetError::Answer { what: "a grant", found: format!("{other:?}") }),
@@ -398,7 +398,7 @@ impl SetServer {
     /// [`SetError`].
     pub async fn release(&self, epoch: Epoch, token: Option<Token>) -> Result<(), SetError> {
         self.command("a release", &SetCommand::Release { epoch, token }).await?;
-        self.look();
+        self.follow();
         Ok(())
     }
 
@@ -482,7 +482,7 @@ impl SetServer {
         }
         let deadline = tokio::time::Instant::now() + self.timing.election_max();
         loop {
-            self.look();
+            self.follow();
             let Some(term) = self.group.leading_term() else {
                 let leader = self.group.leadership().borrow().leader;
                 return Err(SetError::Propose(ProposeError::NotLeader { leader }));

@@ -371,7 +371,7 @@ async fn r3_what_was_read_is_not_handed_out_once_the_gate_has_closed() {
     let given_away: fn(&SetServer, &Seat) = |server, _| server.gate().transfer_started();
     let lost: fn(&SetServer, &Seat) = |server, seat| {
         seat.at().leads = false;
-        server.look();
+        server.follow();
     };
     for (how, close) in [("given away", given_away), ("lost", lost)] {
         let world = World::new(true).await;

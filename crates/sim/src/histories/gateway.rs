@@ -432,11 +432,11 @@ mod tests {
             let _ = other.recv_timeout(Duration::from_millis(500));
         }));
         std::thread::scope(|scope| {
-            scope.spawn(|| server.look());
+            scope.spawn(|| server.follow());
             entered.recv().unwrap();
             seat.lead(Term(1));
             scope.spawn(|| {
-                server.look();
+                server.follow();
                 let _ = looked.send(());
             });
         });
