@@ -237,10 +237,10 @@ pub(crate) fn volumes_of(volumes: &[v1::Volume]) -> Option<Vec<VolumeFacts>> {
     volumes.iter().map(facts).collect()
 }
 
-/// Shrinks of volumes as a gateway reports them. `as_of` is 0 if it does not report any.
+/// Shrinks of volumes as a gateway reports them.
 pub(crate) fn cuts_of(cuts: &[v1::Cut], as_of: u64) -> Cuts {
     let cut = |cut: &v1::Cut| Cut { volume: cut.volume, at: Epoch(cut.at), size: cut.size_bytes };
-    Cuts { as_of: (as_of > 0).then_some(Epoch(as_of)), cuts: cuts.iter().map(cut).collect() }
+    Cuts { as_of: Epoch(as_of), cuts: cuts.iter().map(cut).collect() }
 }
 
 /// Requests as messages.

@@ -37,14 +37,11 @@ pub(crate) struct Lease {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Volume {
-    /// Missing if an older build wrote the file.
-    #[serde(default)]
     id: u32,
     name: String,
     size_bytes: u64,
     /// The volume was deleted, shrunk or renamed under its device, which fails for good, even if the volume has grown
     /// again.
-    #[serde(default)]
     lost: bool,
 }
 

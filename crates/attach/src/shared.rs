@@ -115,7 +115,7 @@ impl Shared {
 
     /// The place in the log up to which shrinks were checked. No device has a size from a later place (GROWTH-G5), so
     /// read this after the sizes. `None` before the first grant, because an earlier process, whose devices these may
-    /// be, has not stored it; and after sizes without a place.
+    /// be, has not stored it.
     pub(crate) fn cuts_seen(&self) -> Option<Epoch> {
         Some(Epoch(self.cuts_seen.load(Ordering::Acquire))).filter(|seen| *seen > Epoch(0))
     }
@@ -123,11 +123,6 @@ impl Shared {
     /// Shrinks up to here were checked: devices that continue have lost nothing.
     pub(crate) fn saw_cuts(&self, upto: Epoch) {
         self.cuts_seen.fetch_max(upto.0, Ordering::AcqRel);
-    }
-
-    /// From now on devices may have sizes without a known place.
-    pub(crate) fn forget_cuts(&self) {
-        self.cuts_seen.store(0, Ordering::Release);
     }
 
     /// Notified when a volume may have room again.

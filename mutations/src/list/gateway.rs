@@ -325,8 +325,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R3",
         edits: &[Edit {
             file: "crates/attach/src/machine.rs",
-            old: "if self.id == 0 { other.name == self.name } else { other.id == self.id }",
-            new: "other.name == self.name",
+            old: "|other: &&VolumeFacts| other.id == self.id;",
+            new: "|other: &&VolumeFacts| other.name == self.name;",
         }],
         tests: &[lib(Layer::Unit, "holdfast-attach", &["machine::state::tests::a_device_goes_on"])],
         smoke: false,
