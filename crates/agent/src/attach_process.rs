@@ -8,12 +8,13 @@ use crate::machine::{AttachEnd, AttachPhase, AttachView};
 use crate::process::{self, system};
 use holdfast_host::mounts;
 use holdfast_types::MonoTime;
+use holdfast_types::sync::LockExt;
 use rustix::process::Signal;
 use serde::Deserialize;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Exit code of attach if a gateway refused the lease.
@@ -188,7 +189,7 @@ impl Attach {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     /// Whether a process runs; from then on it counts as ours.
@@ -413,7 +414,7 @@ pub fn kill(config: &AgentConfig, mut meanwhile: impl FnMut()) {
         let mut command = Command::new(config.attach.program.clone().unwrap_or_else(own));
         command.args(abandon_args(config)).stdin(Stdio::null()).stdout(Stdio::null());
         let left = || tracing::error!("devices of an ended attach process stay in the kernel");
-        let mut hung = ABANDONING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hung = ABANDONING.locked();
         // If one hangs, later rounds start no other.
         let begin = hung.as_mut().is_none_or(|earlier| !matches!(earlier.try_wait(), Ok(None)));
         match begin.then(|| command.spawn()) {

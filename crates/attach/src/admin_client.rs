@@ -10,10 +10,11 @@ use futures_util::stream::FuturesUnordered;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Disposition, Refusal, RefusalCode, v1};
 use holdfast_tls::Dialer;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
@@ -71,7 +72,7 @@ impl AdminClients {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     pub(crate) fn known(&self) -> Vec<String> {

@@ -9,10 +9,11 @@ use crate::client_replies::ClientReplies;
 use crate::lane::Line;
 use crate::machine::{Action, Lane, Machine, Moment, VolumeFacts};
 use crate::outbox::Outbox;
+use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{Epoch, Name};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -70,7 +71,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     /// Present time, in milliseconds of this process.
@@ -85,29 +86,29 @@ impl Shared {
 
     /// The volumes, known once the lease was granted. Afterwards they only grow.
     pub(crate) fn set_volumes(&self, facts: &[VolumeFacts]) {
-        let mut volumes = self.volumes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut volumes = self.volumes.writing();
         if volumes.is_empty() {
             volumes.extend(facts.iter().map(|facts| (facts.clone(), Arc::new(Notify::new()))));
         }
     }
 
     pub(crate) fn all_facts(&self) -> Vec<VolumeFacts> {
-        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        let volumes = self.volumes.reading();
         volumes.iter().map(|(facts, _)| facts.clone()).collect()
     }
 
     pub(crate) fn facts(&self, volume: usize) -> VolumeFacts {
-        self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].0.clone()
+        self.volumes.reading()[volume].0.clone()
     }
 
     /// A volume's present size: requests up to there are accepted.
     pub(crate) fn size(&self, volume: usize) -> u64 {
-        self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].0.size
+        self.volumes.reading()[volume].0.size
     }
 
     /// From now on requests up to the new end are accepted, and new clients see it. Never shrinks.
     pub(crate) fn grow(&self, volume: usize, size: u64) {
-        let mut volumes = self.volumes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut volumes = self.volumes.writing();
         if let Some((facts, _)) = volumes.get_mut(volume) {
             facts.size = facts.size.max(size);
         }
@@ -127,7 +128,7 @@ impl Shared {
 
     /// Notified when a volume may have room again.
     pub(crate) fn room(&self, volume: usize) -> Arc<Notify> {
-        self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].1.clone()
+        self.volumes.reading()[volume].1.clone()
     }
 
     pub(crate) fn has_room(&self, volume: usize) -> bool {
