@@ -26,6 +26,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use zfs::Warning;
 
 /// Interval between two reads of the host id: a person may change it.
 const HOST_ID_INTERVAL: Duration = Duration::from_secs(1);
@@ -337,11 +338,11 @@ impl Host for Real {
             pool::export(&self.config, true).await?;
         }
         self.mounted_before.clear();
-        let warning = pool::import(&self.config, &self.attach.devices()).await?;
-        if !warning.is_empty() {
+        let warning = pool::import(&self.config, &self.attach.devices()).await?.map(|Warning(text)| text);
+        if let Some(warning) = &warning {
             tracing::warn!(warning, "imported");
         }
-        self.looked().look.warning = warning;
+        self.looked().look.warning = warning.unwrap_or_default();
         ownership::note(&self.config);
         Ok(())
     }
