@@ -67,10 +67,7 @@ impl ClusterState {
             ClusterCommand::SetEnded { set, member, voters } => self.set_ended(*set, *member, voters.as_ref()),
             ClusterCommand::ForgetSet { set, store_left } => self.forget_set(*set, *store_left),
             ClusterCommand::SetEmptied { set, ended } => self.set_emptied(*set, ended),
-            ClusterCommand::PassSets { upto } => {
-                self.next_set = self.next_set.max(upto.0.saturating_add(1));
-                Ok(ClusterAnswer::DeletionNoted)
-            }
+            ClusterCommand::PassSets { upto } => Ok(self.pass_sets(*upto)),
             ClusterCommand::PlaceSet { set, expected, placement } => self.place_set(*set, expected, placement),
             ClusterCommand::RestoreSet {
                 set,
@@ -102,7 +99,7 @@ impl ClusterState {
                 self.clone_set(*set, entry, clone_of)
             }
             #[cfg(test)]
-            ClusterCommand::OfLevel2 => Ok(ClusterAnswer::DeletionNoted),
+            ClusterCommand::OfLevel2 => Ok(ClusterAnswer::Initialized),
         };
         result.unwrap_or_else(ClusterAnswer::Refused)
     }

@@ -49,6 +49,12 @@ impl ClusterState {
         Ok(ClusterAnswer::SetCreated { set })
     }
 
+    /// The numbers up to this one are taken in a store.
+    pub(super) fn pass_sets(&mut self, upto: SetId) -> ClusterAnswer {
+        self.next_set = self.next_set.max(upto.0.saturating_add(1));
+        ClusterAnswer::SetsPassed
+    }
+
     /// A set comes back from its store.
     pub(super) fn restore_set(
         &mut self,
