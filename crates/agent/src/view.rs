@@ -228,7 +228,8 @@ impl View {
 mod tests {
     use super::*;
 
-    /// Other agents, load balancers and scripts read one flat object, and an agent of another build may send fewer fields.
+    /// Other agents, load balancers and scripts read one flat object, and an agent of another build may send fewer
+    /// fields.
     #[test]
     fn all_fields_stand_side_by_side_in_json() {
         let mut view = View::for_test("db1", StateName::Primary, Role::Primary, "ready");
