@@ -8,12 +8,13 @@ use crate::machine::{AttachEnd, AttachPhase, AttachView};
 use crate::process::{self, system};
 use holdfast_host::mounts;
 use holdfast_types::MonoTime;
+use holdfast_types::sync::LockExt;
 use rustix::process::Signal;
 use serde::Deserialize;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Exit code of attach if a gateway refused the lease.
@@ -56,14 +57,10 @@ pub struct Status {
     /// Its volumes.
     #[serde(default)]
     pub volumes: Vec<Volume>,
-    /// When the last acknowledged renewal was sent, Unix milliseconds: written by an attach from before
-    /// `lease_renewed_boot_ns`.
-    #[serde(default)]
-    pub lease_renewed_at: Option<u64>,
-    /// The same in nanoseconds of CLOCK_BOOTTIME.
+    /// When the last acknowledged renewal was sent, in nanoseconds of CLOCK_BOOTTIME.
     #[serde(default)]
     pub lease_renewed_boot_ns: Option<u64>,
-    /// How long the lease lasts from there: written by an attach of this build.
+    /// How long the lease lasts from there.
     #[serde(default)]
     pub lease_ttl_ms: Option<u64>,
     /// The owner that fenced it.
@@ -90,22 +87,21 @@ impl Status {
         serde_json::from_slice(&std::fs::read(dir.join("status.json")).ok()?).ok()
     }
 
-    /// When the last renewal was sent, by the clock of leases; `None` if an attach of an earlier build has only
-    /// wall-clock time.
+    /// When the last renewal was sent, by the clock of leases.
     pub fn renewed(&self) -> Option<MonoTime> {
         // Later than now: from an earlier boot of this machine.
         self.lease_renewed_boot_ns.map(MonoTime).filter(|at| *at <= clock::now())
     }
 
     /// In the machine's terms.
-    pub fn view(&self, renewed: Option<MonoTime>) -> AttachView {
+    pub fn view(&self) -> AttachView {
         let fenced_by = self.fenced_by.clone().unwrap_or_default();
         let lost = self.volumes.iter().filter_map(|volume| volume.lost.clone()).collect();
         let ttl = self.lease_ttl_ms.filter(|ttl| *ttl > 0).map(Duration::from_millis);
-        AttachView { phase: self.phase(), epoch: self.epoch, renewed, ttl, fenced_by, lost }
+        AttachView { phase: self.phase(), epoch: self.epoch, renewed: self.renewed(), ttl, fenced_by, lost }
     }
 
-    fn phase(&self) -> AttachPhase {
+    pub(crate) fn phase(&self) -> AttachPhase {
         match self.phase.as_str() {
             "acquiring" => AttachPhase::Acquiring,
             // With a lost volume too: PostgreSQL shows whether the pool works without it, and is watched as always. On
@@ -155,9 +151,6 @@ struct Inner {
     child: Option<Child>,
     /// It was started or found, and we have not detached it since.
     expected: bool,
-    /// The last renewal as in the status file, and its time by our clock when it was first read: a later step of the
-    /// wall clock does not move it.
-    renewed: Option<(u64, MonoTime)>,
     /// From the last look while it ran.
     last: Option<AttachView>,
 }
@@ -196,7 +189,7 @@ impl Attach {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     /// Whether a process runs; from then on it counts as ours.
@@ -228,7 +221,7 @@ impl Attach {
         // In its own process group: a signal to the agent's group does not end the device of a running PostgreSQL.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let child = command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))?;
-        *self.inner() = Inner { child: Some(child), expected: true, renewed: None, last: None };
+        *self.inner() = Inner { child: Some(child), expected: true, last: None };
         Ok(())
     }
 
@@ -252,20 +245,7 @@ impl Attach {
         let pid = inner.child.as_ref().map(Child::id);
         let status = Status::read(&self.dir).filter(|status| pid.is_none_or(|pid| pid == status.pid));
         if let Some(status) = &status {
-            let by_day = || {
-                status.lease_renewed_at.map(|unix_ms| match inner.renewed {
-                    Some((same, at)) if same == unix_ms => at,
-                    _ => {
-                        let age = Duration::from_millis(clock::unix_ms().saturating_sub(unix_ms));
-                        let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
-                        let at = MonoTime(clock::now().0.saturating_sub(nanos));
-                        inner.renewed = Some((unix_ms, at));
-                        at
-                    }
-                })
-            };
-            let renewed = status.renewed().or_else(by_day);
-            inner.last = Some(status.view(renewed));
+            inner.last = Some(status.view());
         }
         let view = inner.last.clone();
         match exit {
@@ -434,7 +414,7 @@ pub fn kill(config: &AgentConfig, mut meanwhile: impl FnMut()) {
         let mut command = Command::new(config.attach.program.clone().unwrap_or_else(own));
         command.args(abandon_args(config)).stdin(Stdio::null()).stdout(Stdio::null());
         let left = || tracing::error!("devices of an ended attach process stay in the kernel");
-        let mut hung = ABANDONING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hung = ABANDONING.locked();
         // If one hangs, later rounds start no other.
         let begin = hung.as_mut().is_none_or(|earlier| !matches!(earlier.try_wait(), Ok(None)));
         match begin.then(|| command.spawn()) {

@@ -18,6 +18,7 @@ use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
 use crate::process;
 use crate::watchdog::{self, Sign};
 use database::Database;
+use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
 use hooks::Hooks;
 use ownership::NotOurs;
@@ -25,6 +26,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use zfs::Warning;
 
 /// Interval between two reads of the host id: a person may change it.
 const HOST_ID_INTERVAL: Duration = Duration::from_secs(1);
@@ -336,11 +338,11 @@ impl Host for Real {
             pool::export(&self.config, true).await?;
         }
         self.mounted_before.clear();
-        let warning = pool::import(&self.config, &self.attach.devices()).await?;
-        if !warning.is_empty() {
+        let warning = pool::import(&self.config, &self.attach.devices()).await?.map(|Warning(text)| text);
+        if let Some(warning) = &warning {
             tracing::warn!(warning, "imported");
         }
-        self.looked().look.warning = warning;
+        self.looked().look.warning = warning.unwrap_or_default();
         ownership::note(&self.config);
         Ok(())
     }
@@ -453,13 +455,13 @@ impl Host for Real {
         }
     }
 
-    fn alive(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool) {
-        self.runs.store(may_run_until_ns != 0, Ordering::Relaxed);
-        self.signs.give(Sign { at_ns: crate::clock::now().0, may_run_until_ns, ttl_ms, guarded });
+    fn alive(&self, may_run_until: Option<MonoTime>, ttl_ms: u64, guarded: bool) {
+        self.runs.store(may_run_until.is_some(), Ordering::Relaxed);
+        self.signs.give(Sign { at: Some(crate::clock::now()), may_run_until, ttl_ms, guarded });
     }
 
-    fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool) {
-        self.signs.give(Sign { at_ns: watchdog::LEFT_ALONE, may_run_until_ns, ttl_ms, guarded });
+    fn left_alone(&self, may_run_until: Option<MonoTime>, ttl_ms: u64, guarded: bool) {
+        self.signs.give(Sign { at: None, may_run_until, ttl_ms, guarded });
     }
 }
 

@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(of(&late), [], "the answer took so long");
     }
 
-    /// FACTS-F1: an agent of an earlier build shows no facts, and a program may be missing.
+    /// FACTS-F1: an agent of another build may show fewer facts, and a program may be missing.
     #[test]
     fn what_is_not_known_does_not_differ() {
         assert_eq!(of(&Facts::default()), []);

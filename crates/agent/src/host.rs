@@ -2,6 +2,7 @@
 //! own.
 
 use crate::machine::{AttachEnd, AttachView, DatabaseView, Found, LeaseView, Role, Stop};
+use holdfast_types::MonoTime;
 use std::future::Future;
 
 /// State of the attach process.
@@ -142,10 +143,10 @@ pub trait Host: Send + Sync + 'static {
     fn hook_event(&self, line: &str, role: Role, epoch: u64);
     /// Reboots the machine at once.
     fn reboot(&self, why: &str);
-    /// A sign of life for the watchdog: until when PostgreSQL may run, in nanoseconds of CLOCK_BOOTTIME (0 if it does
-    /// not run), and whether the machine's watchdog has to count down (`guarded`).
-    fn alive(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool);
+    /// A sign of life for the watchdog: until when PostgreSQL may run (`None` if it does not run), and whether the
+    /// machine's watchdog has to count down (`guarded`).
+    fn alive(&self, may_run_until: Option<MonoTime>, ttl_ms: u64, guarded: bool);
     /// The last sign of life of an agent that ends and leaves PostgreSQL running: from then on only the end of the lease
     /// stops PostgreSQL.
-    fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool);
+    fn left_alone(&self, may_run_until: Option<MonoTime>, ttl_ms: u64, guarded: bool);
 }

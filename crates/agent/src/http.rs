@@ -28,7 +28,6 @@ use door::{Reply, json};
 use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
 use std::fmt::Write as _;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 /// A state older than this is not used.
@@ -144,7 +143,7 @@ async fn status(State(door): State<Door>) -> Response {
 }
 
 async fn history(State(door): State<Door>) -> Response {
-    let lines: Vec<_> = door.history.lock().unwrap_or_else(PoisonError::into_inner).lines().cloned().collect();
+    let lines: Vec<_> = door.history.locked().lines().cloned().collect();
     json(StatusCode::OK, &lines)
 }
 
@@ -197,7 +196,7 @@ async fn metrics(State(door): State<Door>) -> String {
         writeln!(out, "# HELP holdfast_agent_state The state that the agent is in.\n# TYPE holdfast_agent_state gauge");
     let _ = writeln!(out, "holdfast_agent_state{{{labels},state=\"{}\"}} 1", view.state);
     let mut counts = std::collections::BTreeMap::<String, u64>::new();
-    for line in door.history.lock().unwrap_or_else(PoisonError::into_inner).lines() {
+    for line in door.history.locked().lines() {
         *counts.entry(line.record.event.to_string()).or_default() += 1;
     }
     let name = "holdfast_agent_host_differences";

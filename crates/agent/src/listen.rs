@@ -14,12 +14,13 @@ use crate::machine::Found;
 use crate::seams::{Incoming, Wire};
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -47,7 +48,7 @@ struct Places {
 }
 
 fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
-    places.lock().unwrap_or_else(PoisonError::into_inner)
+    places.locked()
 }
 
 /// Source of connections.

@@ -49,11 +49,10 @@ pub struct Check {
 }
 
 /// Kind of move.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Move {
     /// A takeover by force.
-    #[default]
     Failover,
     /// The primary releases everything in good order first.
     Switchover,
@@ -72,7 +71,6 @@ impl fmt::Display for Move {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Its kind.
-    #[serde(default)]
     pub kind: Move,
     /// The set.
     pub set: String,

@@ -410,11 +410,11 @@ impl<H: Host> Agent<H> {
             );
         }
         // TASK-N3
-        let until = self.machine.watchdog_deadline().map_or(0, |at| at.0);
+        let until = self.machine.watchdog_deadline();
         let ttl_ms = u64::try_from(self.machine.ttl().as_millis()).unwrap_or(u64::MAX);
         match self.machine.state() {
             // Ordered to end while paused.
-            StateName::Ended if until != 0 => self.host.left_alone(until, ttl_ms, self.machine.guarded()),
+            StateName::Ended if until.is_some() => self.host.left_alone(until, ttl_ms, self.machine.guarded()),
             _ => self.host.alive(until, ttl_ms, self.machine.guarded()),
         }
         for action in out {

@@ -67,7 +67,7 @@ mod tests {
         let run = dir.path().join("a/run");
         make(&run, LOCK).unwrap();
         assert_eq!(mode(&run), 0o700);
-        // As systemd makes it by its default, and as an earlier build left it.
+        // As systemd makes it by its default, also with the lock of an earlier process in it.
         for file in [None, Some(LOCK)] {
             if let Some(file) = file {
                 std::fs::write(run.join(file), "").unwrap();

@@ -5,9 +5,10 @@
 //! TIMED-T2  Never later than [`LATE_MAX`]: an operator who chose a time meant that time.
 //! TIMED-T3  An obstacle that may go away by itself does not drop it. It is tried again until [`LATE_MAX`] has passed.
 
+use holdfast_types::sync::LockExt;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Maximum delay: the agent may restart meanwhile.
@@ -131,7 +132,7 @@ impl Schedule {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Scheduled>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.locked()
     }
 
     /// The scheduled switchover.

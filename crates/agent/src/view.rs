@@ -228,7 +228,8 @@ impl View {
 mod tests {
     use super::*;
 
-    /// Other agents, load balancers and scripts read one flat object, and an agent of an earlier build sends fewer fields.
+    /// Other agents, load balancers and scripts read one flat object, and an agent of another build may send fewer
+    /// fields.
     #[test]
     fn all_fields_stand_side_by_side_in_json() {
         let mut view = View::for_test("db1", StateName::Primary, Role::Primary, "ready");
@@ -250,11 +251,11 @@ mod tests {
         }
         let back: View = serde_json::from_value(value.clone()).unwrap();
         assert_eq!(serde_json::to_value(&back).unwrap(), value);
-        let mut earlier = value;
+        let mut fewer = value;
         for field in ["unable", "scheduled", "attach", "renewed_ms_ago", "peers"] {
-            earlier.as_object_mut().unwrap().remove(field);
+            fewer.as_object_mut().unwrap().remove(field);
         }
-        let back: View = serde_json::from_value(earlier).unwrap();
+        let back: View = serde_json::from_value(fewer).unwrap();
         assert!(back.pool.unable.is_empty() && back.added.scheduled.is_none() && back.settings.peers.is_empty());
     }
 }

@@ -23,12 +23,13 @@ mod guard;
 mod helper;
 
 use crate::attach_process;
-use crate::clock;
 use crate::config::AgentConfig;
+use crate::machine::AttachPhase;
 pub use device::looked_at as device_looked_at;
 use guard::Shown;
 pub use helper::run;
 use holdfast_host::lock::is_locked;
+use holdfast_types::MonoTime;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -40,16 +41,16 @@ const URGENT_PAUSE: Duration = Duration::from_millis(20);
 /// there, and tries once a second, on a busy machine later. A takeover that fails for this costs more than the wait.
 const ARM_LIMIT: Duration = Duration::from_secs(10);
 
-/// [`Sign::at_ns`] of an agent that ended and left PostgreSQL running: no further sign is expected.
-pub const LEFT_ALONE: u64 = u64::MAX;
+/// In the file of the signs, in place of [`Sign::at`]: there is none.
+const LEFT_ALONE: u64 = u64::MAX;
 
 /// A sign of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sign {
-    /// When, in nanoseconds of CLOCK_BOOTTIME, or [`LEFT_ALONE`].
-    pub at_ns: u64,
-    /// Until when PostgreSQL may run, likewise; 0 if it does not run.
-    pub may_run_until_ns: u64,
+    /// When it was given; `None` by an agent that ended and left PostgreSQL running: no further sign is expected.
+    pub at: Option<MonoTime>,
+    /// Until when PostgreSQL may run; `None` if it does not run.
+    pub may_run_until: Option<MonoTime>,
     /// How long the lease lasts, in milliseconds.
     pub ttl_ms: u64,
     /// The machine's watchdog must count down.
@@ -58,14 +59,22 @@ pub struct Sign {
 
 impl Sign {
     fn text(self) -> String {
-        format!("{} {} {} {}\n", self.at_ns, self.may_run_until_ns, self.ttl_ms, u64::from(self.guarded))
+        let at = self.at.map_or(LEFT_ALONE, |at| at.0);
+        let until = self.may_run_until.map_or(0, |until| until.0);
+        format!("{at} {until} {} {}\n", self.ttl_ms, u64::from(self.guarded))
     }
 
-    /// An agent of an earlier build does not write this field; a helper may outlive its agent.
     fn parse(text: &str) -> Option<Self> {
-        let mut numbers = text.strip_suffix('\n')?.split(' ').map(|word| word.parse::<u64>().ok());
-        let (at_ns, may_run_until_ns, ttl_ms) = (numbers.next()??, numbers.next()??, numbers.next()??);
-        Some(Self { at_ns, may_run_until_ns, ttl_ms, guarded: numbers.next().is_some_and(|number| number == Some(1)) })
+        let numbers: Option<Vec<u64>> = text.strip_suffix('\n')?.split(' ').map(|word| word.parse().ok()).collect();
+        let [at, until, ttl_ms, guarded] = <[u64; 4]>::try_from(numbers?).ok()?;
+        let at = (at != LEFT_ALONE).then_some(MonoTime(at));
+        let may_run_until = (until > 0).then_some(MonoTime(until));
+        Some(Self { at, may_run_until, ttl_ms, guarded: guarded == 1 })
+    }
+
+    /// Until when PostgreSQL may run, also by attach's own last renewal; `None` if it does not run.
+    fn until(self, lease_until: Option<MonoTime>) -> Option<MonoTime> {
+        self.may_run_until.map(|until| lease_until.map_or(until, |lease| until.max(lease)))
     }
 }
 
@@ -84,7 +93,7 @@ impl Signs {
 
     /// Writes a sign of life.
     pub fn give(&self, sign: Sign) {
-        // Not `watchdog.new`: a helper of an earlier build writes that, at the same time.
+        // In a file of its own: the helper writes its report at the same time.
         let new = self.path.with_extension("sign.new");
         let written = std::fs::write(&new, sign.text()).and_then(|()| std::fs::rename(&new, &self.path));
         match written {
@@ -130,7 +139,7 @@ pub async fn armed(run_dir: &Path) -> Result<(), String> {
 /// The error if the device's state was not reported for this long. `helper`: whether a helper runs.
 fn silent_for(limit: Duration, helper: bool) -> String {
     let what = if helper {
-        "one runs; it hangs, or it began with other settings or as an earlier build and knows no device: then it ends once its agent has ended and everything was released"
+        "one runs; it hangs, or it began with other settings and knows no device: then it ends once its agent has ended and everything was released"
     } else {
         "none runs"
     };
@@ -138,15 +147,6 @@ fn silent_for(limit: Duration, helper: bool) -> String {
         "found no report of the watchdog's helper about the device for {} s ({what}), expected one: see watchdog.log in run_dir",
         limit.as_secs()
     )
-}
-
-/// The helper's next step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// Nothing.
-    Well,
-    /// End PostgreSQL.
-    Kill(Kill),
 }
 
 /// PostgreSQL must end.
@@ -162,67 +162,63 @@ pub struct Kill {
 /// The settings that the helper follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// WATCHDOG-W2: after this time without a sign of life PostgreSQL must end, in nanoseconds.
-    pub timeout_ns: u64,
-    /// `lease.stop_margin_ms`: the agent begins to stop PostgreSQL this long before the lease ends (AGENT-A3), in
-    /// nanoseconds.
-    pub stop_margin_ns: u64,
+    /// WATCHDOG-W2: after this time without a sign of life PostgreSQL must end.
+    pub timeout: Duration,
+    /// `lease.stop_margin_ms`: the agent begins to stop PostgreSQL this long before the lease ends (AGENT-A3).
+    pub stop_margin: Duration,
 }
 
 impl Limits {
     /// Of these settings.
     pub fn of(config: &AgentConfig) -> Self {
-        let ns = |ms: u64| ms.saturating_mul(1_000_000);
-        Self { timeout_ns: ns(config.watchdog.timeout_ms), stop_margin_ns: ns(config.lease.stop_margin_ms) }
+        Self {
+            timeout: Duration::from_millis(config.watchdog.timeout_ms),
+            stop_margin: Duration::from_millis(config.lease.stop_margin_ms),
+        }
     }
 
     /// How long before the end of a lease of `ttl_ms` the helper acts: half of the agent's own margin. By default the
     /// rest is enough for one look, the signals, and the kernel's release of a dead device.
-    fn ahead_ns(self, ttl_ms: u64) -> u64 {
-        self.stop_margin_ns.min(ttl_ms.saturating_mul(1_000_000) / 2) / 2
+    fn ahead(self, ttl_ms: u64) -> Duration {
+        self.stop_margin.min(Duration::from_millis(ttl_ms) / 2) / 2
     }
 }
 
-/// Pure. `lease_until_ns`: the end of the lease by attach's own last renewal.
-fn judge(now_ns: u64, sign: Sign, lease_until_ns: u64, limits: Limits) -> Verdict {
-    if sign.may_run_until_ns == 0 {
-        return Verdict::Well;
+/// Pure. Why PostgreSQL must end; `None` if it may go on, or does not run. `lease_until`: the end of the lease by
+/// attach's own last renewal.
+fn judge(now: MonoTime, sign: Sign, lease_until: Option<MonoTime>, limits: Limits) -> Option<Kill> {
+    let until = sign.until(lease_until)?;
+    if now > until {
+        let why = format!("the lease ended {} ms ago", now.saturating_since(until).as_millis());
+        return Some(Kill { why, device: true });
     }
-    let until = sign.may_run_until_ns.max(lease_until_ns);
-    if now_ns > until {
-        let why = format!("the lease ended {} ms ago", (now_ns - until) / 1_000_000);
-        return Verdict::Kill(Kill { why, device: true });
+    let left = until.saturating_since(now);
+    if left < limits.ahead(sign.ttl_ms) {
+        let why = format!("the lease ends in {} ms and was not renewed", left.as_millis());
+        return Some(Kill { why, device: false });
     }
-    let left = until - now_ns;
-    if left < limits.ahead_ns(sign.ttl_ms) {
-        let why = format!("the lease ends in {} ms and was not renewed", left / 1_000_000);
-        return Verdict::Kill(Kill { why, device: false });
+    let silent = now.saturating_since(sign.at?);
+    if silent > limits.timeout {
+        let why = format!("the agent gave no sign of life for {} ms", silent.as_millis());
+        return Some(Kill { why, device: true });
     }
-    let silent = now_ns.saturating_sub(sign.at_ns);
-    if silent > limits.timeout_ns {
-        let why = format!("the agent gave no sign of life for {} ms", silent / 1_000_000);
-        return Verdict::Kill(Kill { why, device: true });
-    }
-    Verdict::Well
+    None
 }
 
-/// Reason why PostgreSQL must end at `now_ns`, if there is one (WATCHDOG-W1, WATCHDOG-W2), as the helper finds at one
-/// look. `attach_dir` is attach's run directory.
-pub fn why_kill(now_ns: u64, sign: Sign, attach_dir: &Path, limits: Limits) -> Option<Kill> {
-    match judge(now_ns, sign, lease_until_ns(attach_dir, sign.ttl_ms), limits) {
-        Verdict::Well => None,
-        Verdict::Kill(kill) => Some(kill),
-    }
+/// Reason why PostgreSQL must end `now`, if there is one (WATCHDOG-W1, WATCHDOG-W2), as the helper finds at one look.
+/// `attach_dir` is attach's run directory.
+pub fn why_kill(now: MonoTime, sign: Sign, attach_dir: &Path, limits: Limits) -> Option<Kill> {
+    judge(now, sign, lease_until(attach_dir, sign.ttl_ms), limits)
 }
 
 /// Whether the helper is not needed any more: no agent, no attach that an agent left running, no PostgreSQL.
-fn over(now_ns: u64, last: Option<Sign>, timeout_ns: u64, attached: bool) -> bool {
+fn over(now: MonoTime, last: Option<Sign>, timeout: Duration, attached: bool) -> bool {
     match last {
         None => true,
-        Some(Sign { at_ns: LEFT_ALONE, .. }) => !attached,
+        Some(Sign { at: None, .. }) => !attached,
         // The agent released everything: the next agent's helper may begin, with other settings.
-        Some(Sign { may_run_until_ns: 0, .. }) if !attached => true,
-        Some(sign) => now_ns.saturating_sub(sign.at_ns) > timeout_ns,
+        Some(Sign { may_run_until: None, .. }) if !attached => true,
+        Some(Sign { at: Some(at), .. }) => now.saturating_since(at) > timeout,
     }
 }
 
@@ -230,27 +226,19 @@ fn over(now_ns: u64, last: Option<Sign>, timeout_ns: u64, attached: bool) -> boo
 /// released everything. An agent may restart between two looks at its lock, and this helper has the settings and the
 /// build of before.
 fn may_be_replaced(last: Option<Sign>, attached: bool) -> bool {
-    last.is_some_and(|sign| sign.may_run_until_ns == 0 && !sign.guarded) && !attached
+    last.is_some_and(|sign| sign.may_run_until.is_none() && !sign.guarded) && !attached
 }
 
-/// Until when attach's own last renewal lets PostgreSQL run; 0 if attach reports none.
-fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
-    let Some(status) = attach_process::Status::read(attach_dir).filter(|status| status.phase != "fenced") else {
-        return 0;
-    };
-    if let Some(renewed) = status.renewed() {
-        return renewed.0.saturating_add(ttl_ms.saturating_mul(1_000_000));
-    }
-    // An attach of an earlier build reports wall-clock time. A clock that was set makes it wrong in either direction,
-    // by at most WATCHDOG-W2's limit; without limit if an agent of this build left such an attach running in a pause.
-    let Some(renewed) = status.lease_renewed_at else { return 0 };
-    let left = renewed.saturating_add(ttl_ms).saturating_sub(clock::unix_ms());
-    if left == 0 { 0 } else { clock::now().0.saturating_add(left.saturating_mul(1_000_000)) }
+/// Until when attach's own last renewal lets PostgreSQL run; `None` if attach reports none.
+fn lease_until(attach_dir: &Path, ttl_ms: u64) -> Option<MonoTime> {
+    let status = attach_process::Status::read(attach_dir).filter(|status| status.phase() != AttachPhase::Fenced)?;
+    Some(status.renewed()?.saturating_add(Duration::from_millis(ttl_ms)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock;
     use holdfast_host::lock::lock;
     use std::sync::atomic::AtomicU32;
 
@@ -265,61 +253,66 @@ mod tests {
         assert!(said(true).contains("it hangs"), "{}", said(true));
     }
 
-    const S: u64 = 1_000_000_000;
-    const MS: u64 = 1_000_000;
-    const LIMITS: Limits = Limits { timeout_ns: 10 * S, stop_margin_ns: 300 * MS };
+    const LIMITS: Limits = Limits { timeout: Duration::from_secs(10), stop_margin: Duration::from_millis(300) };
+
+    fn at(seconds: u64) -> MonoTime {
+        MonoTime(seconds * 1_000_000_000)
+    }
+
+    fn ahead_of(moment: MonoTime, ms: u64) -> MonoTime {
+        MonoTime(moment.0 - ms * 1_000_000)
+    }
+
+    fn why(kill: Option<Kill>) -> String {
+        kill.map_or(String::new(), |kill| kill.why)
+    }
 
     #[test]
     fn postgresql_may_run_while_lease_and_agent_live() {
-        let sign = Sign { at_ns: 100 * S, may_run_until_ns: 103 * S, ttl_ms: 3000, guarded: false };
-        assert_eq!(judge(102 * S, sign, 0, LIMITS), Verdict::Well);
-        assert!(
-            matches!(judge(104 * S, sign, 0, LIMITS), Verdict::Kill(kill) if kill.why.contains("lease ended 1000 ms"))
-        );
+        let sign = Sign { at: Some(at(100)), may_run_until: Some(at(103)), ttl_ms: 3000, guarded: false };
+        assert_eq!(judge(at(102), sign, None, LIMITS), None);
+        assert_eq!(why(judge(at(104), sign, None, LIMITS)), "the lease ended 1000 ms ago");
         // After the agent's own stop, and before the lease ends.
-        assert_eq!(judge(103 * S - 150 * MS, sign, 0, LIMITS), Verdict::Well);
-        let soon = judge(103 * S - 149 * MS, sign, 0, LIMITS);
-        assert!(matches!(soon, Verdict::Kill(kill) if kill.why.contains("ends in 149 ms") && !kill.device));
-        let wide = Limits { stop_margin_ns: 60 * S, ..LIMITS };
-        assert_eq!(judge(103 * S - 750 * MS, sign, 0, wide), Verdict::Well, "a quarter of the lease at most");
-        assert!(matches!(judge(103 * S - 749 * MS, sign, 0, wide), Verdict::Kill(_)));
+        assert_eq!(judge(ahead_of(at(103), 150), sign, None, LIMITS), None);
+        let soon = judge(ahead_of(at(103), 149), sign, None, LIMITS);
+        assert!(soon.is_some_and(|kill| kill.why.contains("ends in 149 ms") && !kill.device));
+        let wide = Limits { stop_margin: Duration::from_secs(60), ..LIMITS };
+        assert_eq!(judge(ahead_of(at(103), 750), sign, None, wide), None, "a quarter of the lease at most");
+        assert!(judge(ahead_of(at(103), 749), sign, None, wide).is_some());
         // The agent is gone, attach renews.
-        assert_eq!(judge(109 * S, sign, 111 * S, LIMITS), Verdict::Well);
-        assert!(
-            matches!(judge(111 * S, sign, 113 * S, LIMITS), Verdict::Kill(kill) if kill.why.contains("no sign of life"))
-        );
-        assert_eq!(judge(999 * S, Sign { may_run_until_ns: 0, ..sign }, 0, LIMITS), Verdict::Well);
+        assert_eq!(judge(at(109), sign, Some(at(111)), LIMITS), None);
+        assert!(why(judge(at(111), sign, Some(at(113)), LIMITS)).contains("no sign of life"));
+        assert_eq!(judge(at(999), Sign { may_run_until: None, ..sign }, None, LIMITS), None);
     }
 
     #[test]
     fn a_postgresql_left_alone_ends_with_its_lease_only() {
-        let sign = Sign { at_ns: LEFT_ALONE, may_run_until_ns: 103 * S, ttl_ms: 3000, guarded: false };
+        let sign = Sign { at: None, may_run_until: Some(at(103)), ttl_ms: 3000, guarded: false };
         assert_eq!(Sign::parse(&sign.text()), Some(sign));
-        assert_eq!(judge(999 * S, sign, 1001 * S, LIMITS), Verdict::Well);
-        assert!(
-            matches!(judge(104 * S, sign, 0, LIMITS), Verdict::Kill(kill) if kill.why.contains("lease ended 1000 ms"))
-        );
+        assert_eq!(judge(at(999), sign, Some(at(1001)), LIMITS), None);
+        assert_eq!(why(judge(at(104), sign, None, LIMITS)), "the lease ended 1000 ms ago");
         // The helper stays as long as there is something to guard, then it ends.
-        assert!(!over(999 * S, Some(sign), 10 * S, true));
-        assert!(over(999 * S, Some(sign), 10 * S, false));
-        assert!(over(999 * S, Some(Sign { at_ns: 100 * S, ..sign }), 10 * S, true));
+        let over = |last, attached| over(at(999), Some(last), LIMITS.timeout, attached);
+        assert!(!over(sign, true));
+        assert!(over(sign, false));
+        assert!(over(Sign { at: Some(at(100)), ..sign }, true));
         // The helper does not wait for an agent that released everything. It waits for one that was killed while
         // PostgreSQL ran.
-        let stopped = Sign { at_ns: 998 * S, may_run_until_ns: 0, ..sign };
-        assert!(over(999 * S, Some(stopped), 10 * S, false));
-        assert!(!over(999 * S, Some(stopped), 10 * S, true));
-        assert!(!over(999 * S, Some(Sign { may_run_until_ns: 1001 * S, ..stopped }), 10 * S, false));
+        let stopped = Sign { at: Some(at(998)), may_run_until: None, ..sign };
+        assert!(over(stopped, false));
+        assert!(!over(stopped, true));
+        assert!(!over(Sign { may_run_until: Some(at(1001)), ..stopped }, false));
     }
 
     #[test]
     fn the_next_agent_gets_its_own_helper_if_nothing_is_held() {
-        let sign = Sign { at_ns: 100 * S, may_run_until_ns: 0, ttl_ms: 3000, guarded: false };
+        let sign = Sign { at: Some(at(100)), may_run_until: None, ttl_ms: 3000, guarded: false };
         assert!(may_be_replaced(Some(sign), false));
         for (last, attached, why) in [
             (Some(sign), true, "attach runs"),
             (Some(Sign { guarded: true, ..sign }), false, "the machine's watchdog counts"),
-            (Some(Sign { may_run_until_ns: 103 * S, ..sign }), false, "PostgreSQL may run"),
-            (Some(Sign { at_ns: LEFT_ALONE, may_run_until_ns: 103 * S, ..sign }), false, "left running in a pause"),
+            (Some(Sign { may_run_until: Some(at(103)), ..sign }), false, "PostgreSQL may run"),
+            (Some(Sign { at: None, may_run_until: Some(at(103)), ..sign }), false, "left running in a pause"),
             (None, false, "nothing is known"),
         ] {
             assert!(!may_be_replaced(last, attached), "{why}");
@@ -329,21 +322,30 @@ mod tests {
     #[test]
     fn the_lease_lasts_from_its_renewal_by_the_clock_of_leases() {
         let dir = tempfile::tempdir().unwrap();
-        let (renewed, shown) = (clock::now().0.saturating_sub(60 * S), clock::unix_ms());
-        let text =
-            format!(r#"{{"phase":"serving","pid":1,"lease_renewed_at":{shown},"lease_renewed_boot_ns":{renewed}}}"#);
+        let (renewed, shown) = (clock::now().0.saturating_sub(at(60).0), clock::unix_ms());
+        let show = |phase: &str| {
+            let text = format!(
+                r#"{{"phase":"{phase}","pid":1,"lease_renewed_at":{shown},"lease_renewed_boot_ns":{renewed}}}"#
+            );
         std::fs::write(dir.path().join("status.json"), text).unwrap();
-        assert_eq!(lease_until_ns(dir.path(), 3000), renewed + 3 * S);
+        };
+        show("serving");
+        assert_eq!(lease_until(dir.path(), 3000), Some(MonoTime(renewed + at(3).0)));
+        show("fenced");
+        assert_eq!(lease_until(dir.path(), 3000), None);
     }
 
     #[test]
     fn a_sign_that_is_cut_short_is_not_read() {
-        let sign = Sign { at_ns: 1, may_run_until_ns: 22, ttl_ms: 333, guarded: true };
+        let sign = Sign { at: Some(MonoTime(1)), may_run_until: Some(MonoTime(22)), ttl_ms: 333, guarded: true };
+        assert_eq!(sign.text(), "1 22 333 1\n");
         assert_eq!(Sign::parse(&sign.text()), Some(sign));
-        assert_eq!(Sign::parse("1 22 33"), None);
-        // From an earlier build.
-        assert_eq!(Sign::parse("1 22 333\n"), Some(Sign { guarded: false, ..sign }));
-        assert_eq!(Sign::parse("1 22\n"), None);
+        for cut in ["1 22 333 1", "1 22 333\n", "1 22 33", "1 22\n", ""] {
+            assert_eq!(Sign::parse(cut), None, "{cut}");
+        }
+        let nothing = Sign { at: None, may_run_until: None, ..sign };
+        assert_eq!(nothing.text(), "18446744073709551615 0 333 1\n");
+        assert_eq!(Sign::parse(&nothing.text()), Some(nothing));
     }
 
     /// The lease of a paused host ended in an outage. A person may work on the files: only PostgreSQL is ended.
@@ -360,7 +362,7 @@ mod tests {
             }
             false
         };
-        for (at_ns, keeps) in [(LEFT_ALONE, true), (1, false)] {
+        for (at, keeps) in [(None, true), (Some(MonoTime(1)), false)] {
             let dir = tempfile::tempdir().unwrap();
             let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
             config.watchdog.kind = crate::config::WatchdogKind::Helper;
@@ -376,7 +378,7 @@ mod tests {
             std::fs::write(attach_dir.join("attach.lock"), attach.id().to_string()).unwrap();
             let mut server = Command::new(&postgres).arg("1000").current_dir(&config.database.data).spawn().unwrap();
             let signs = Signs::new(dir.path());
-            signs.give(Sign { at_ns, may_run_until_ns: 1, ttl_ms: 3000, guarded: false });
+            signs.give(Sign { at, may_run_until: Some(MonoTime(1)), ttl_ms: 3000, guarded: false });
             let helper = std::thread::spawn(move || run(&config));
             assert!(ended(&mut server), "PostgreSQL is ended in any case");
             if !keeps {
@@ -384,9 +386,9 @@ mod tests {
             }
             // Nothing is guarded any more, and no agent is there: the helper ends, after the look in which it ended
             // PostgreSQL.
-            signs.give(Sign { at_ns: 1, may_run_until_ns: 0, ttl_ms: 3000, guarded: false });
+            signs.give(Sign { at: Some(MonoTime(1)), may_run_until: None, ttl_ms: 3000, guarded: false });
             helper.join().unwrap().unwrap();
-            assert_eq!(attach.try_wait().unwrap().is_none(), keeps, "at {at_ns}");
+            assert_eq!(attach.try_wait().unwrap().is_none(), keeps, "at {at:?}");
             let _ = attach.kill();
             let _ = attach.wait();
         }
@@ -409,12 +411,8 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(HELPER_LOCK);
-        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         drop(lock(dir.path(), HELPER_LOCK).unwrap());
-        assert_eq!(mode(), 0o600);
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        drop(lock(dir.path(), HELPER_LOCK).unwrap());
-        assert_eq!(mode(), 0o600, "one of an earlier build");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     /// The helper checks the agent's lock ten times a second, the agent the helper's: neither may prevent the other's

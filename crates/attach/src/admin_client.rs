@@ -10,10 +10,11 @@ use futures_util::stream::FuturesUnordered;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Disposition, Refusal, RefusalCode, v1};
 use holdfast_tls::Dialer;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
@@ -71,7 +72,7 @@ impl AdminClients {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     pub(crate) fn known(&self) -> Vec<String> {
@@ -239,10 +240,10 @@ pub(crate) fn volumes_of(volumes: &[v1::Volume]) -> Option<Vec<VolumeFacts>> {
     volumes.iter().map(facts).collect()
 }
 
-/// Shrinks of volumes as a gateway reports them. `as_of` is 0 if it does not report any.
+/// Shrinks of volumes as a gateway reports them.
 pub(crate) fn cuts_of(cuts: &[v1::Cut], as_of: u64) -> Cuts {
     let cut = |cut: &v1::Cut| Cut { volume: cut.volume, at: Epoch(cut.at), size: cut.size_bytes };
-    Cuts { as_of: (as_of > 0).then_some(Epoch(as_of)), cuts: cuts.iter().map(cut).collect() }
+    Cuts { as_of: Epoch(as_of), cuts: cuts.iter().map(cut).collect() }
 }
 
 /// Requests as messages.

@@ -217,17 +217,17 @@ async fn what_waited_for_room_is_not_taken_once_its_client_is_gone() {
     }
     let mut sent = Vec::new();
     shared.act(|machine, now, out| {
-        let generation = machine.generation();
-        machine.connected(now, Lane { generation, volume: 0, slot: 0 }, out);
+        let incarnation = machine.incarnation();
+        machine.connected(now, Lane { incarnation, volume: 0, slot: 0 }, out);
         sent.extend(out.iter().filter_map(|action| match action {
-            Action::Send { out, .. } => Some((generation, out.cookie)),
+            Action::Send { out, .. } => Some((incarnation, out.cookie)),
             _ => None,
         }));
     });
     // The peer closes, and at the same moment there is room again: the reader sees both at once.
     drop(socket);
-    let (generation, number) = sent[0];
-    shared.act(|machine, now, out| machine.answered(now, generation, number, Ok(Reply::Done), out));
+    let (incarnation, number) = sent[0];
+    shared.act(|machine, now, out| machine.answered(now, incarnation, number, Ok(Reply::Done), out));
     tokio::time::timeout(LIMIT, serving).await.expect("it ends").unwrap();
     assert_eq!(shared.look(Machine::unanswered), REQUESTS - 1, "CLIENT-F4");
 }

@@ -143,9 +143,9 @@ enum News {
     Devices(Result<Devices, DeviceError>),
     DevicesStopped,
     DeviceEnded(String),
-    /// The set's present volumes, as listed by the serving gateway, for the connections of this generation.
+    /// The set's present volumes, as listed by the serving gateway, for the connections of this incarnation.
     Volumes {
-        generation: u64,
+        incarnation: u64,
         volumes: Vec<VolumeFacts>,
         cuts: Cuts,
     },

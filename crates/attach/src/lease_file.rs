@@ -13,13 +13,14 @@
 
 use crate::dir::DirError;
 use crate::machine::VolumeFacts;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Name, Owner, Token};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,14 +38,11 @@ pub(crate) struct Lease {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Volume {
-    /// Missing if an older build wrote the file.
-    #[serde(default)]
     id: u32,
     name: String,
     size_bytes: u64,
     /// The volume was deleted, shrunk or renamed under its device, which fails for good, even if the volume has grown
     /// again.
-    #[serde(default)]
     lost: bool,
 }
 
@@ -126,7 +124,7 @@ impl LeaseFile {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Lease>> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lease.locked()
     }
 
     pub(crate) fn lease(&self) -> Option<Lease> {

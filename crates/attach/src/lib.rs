@@ -5,7 +5,7 @@
 //!        │                            │ Unix socket per volume
 //!   ┌────▼──── attach (one process per set and host) ──────────────┐
 //!   │ client ─▶ Machine: table of unanswered requests ─▶ lane ─────┼─ TCP ─▶ the gateway that serves
-//!   │              ▲ lease, epoch, generation                      │
+//!   │              ▲ lease, epoch, incarnation                     │
 //!   │           keeper ─▶ admin_client ────────────────────────────┼─ gRPC ▶ all gateways
 //!   └──────────────────────────────────────────────────────────────┘
 //! ```

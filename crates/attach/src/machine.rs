@@ -10,11 +10,11 @@
 //! ATTACH-M1  At most one unanswered write covers a sector; a later one that overlaps it waits for its answer. So a
 //!     replay writes data that is already there or that must come next, in any order, and never takes a sector back to
 //!     an older write.
-//! ATTACH-M2  A request is sent under one generation at a time. Before the next generation begins, all sockets of the
+//! ATTACH-M2  A request is sent under one incarnation at a time. Before the next incarnation begins, all sockets of the
 //!     last one are shut, and the lease was continued under a new epoch (R6): data that is still in a receive buffer of
 //!     the old gateway can never be carried out.
 //! ATTACH-M3  After a loss all unanswered requests are sent again in their original order before any new one is sent.
-//! ATTACH-M4  An answer counts only in the generation in which the request was last sent.
+//! ATTACH-M4  An answer counts only in the incarnation in which the request was last sent.
 //! ATTACH-M5  Fenced is final: all unanswered and all new requests are answered with EIO, and nothing is sent any more
 //!     (R8).
 //! ATTACH-M6  The lease is lost to another owner only by a gateway's definite answer. Silence, refusals to serve and
@@ -25,7 +25,7 @@
 //!     answered with EIO, and it is never connected again. The other volumes go on. Once no volume is left, the set has
 //!     ended like a fenced one.
 //!
-//! Owns: phases, generations, the table of unanswered requests, times. Does not own: sockets, the clock, randomness.
+//! Owns: phases, incarnations, the table of unanswered requests, times. Does not own: sockets, the clock, randomness.
 //! Times come in as arguments; request ids are counted up from a random base.
 
 mod state;
@@ -96,7 +96,7 @@ impl fmt::Display for Phase {
 /// A volume as a grant describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeFacts {
-    /// Its number in the set, which no other volume ever has; 0 if it is not known.
+    /// Its number in the set, which no other volume ever has.
     pub id: u32,
     /// Its name.
     pub name: Name,
@@ -108,7 +108,7 @@ impl VolumeFacts {
     /// Reason why a device of this volume cannot continue with the volumes of a later grant; `None` if it can. New
     /// volumes do not matter, and a grown volume is still the same ([`Self::grown_in`]).
     pub fn lost_in(&self, granted: &[VolumeFacts]) -> Option<String> {
-        let same = |other: &&VolumeFacts| if self.id == 0 { other.name == self.name } else { other.id == self.id };
+        let same = |other: &&VolumeFacts| other.id == self.id;
         match granted.iter().find(same) {
             None => Some(format!("volume {} is gone", self.name)),
             Some(other) if other.name != self.name => Some(format!("volume {} is {} now", self.name, other.name)),
@@ -125,7 +125,7 @@ impl VolumeFacts {
     /// discarded data is gone, whatever the volume's present size. The device had its size at `since` already, so a
     /// shrink before that does not affect it.
     pub fn cut_in(&self, cuts: &[Cut], since: Epoch) -> Option<String> {
-        let ours = cuts.iter().filter(|cut| self.id != 0 && cut.volume == self.id);
+        let ours = cuts.iter().filter(|cut| cut.volume == self.id);
         let less = ours.filter(|cut| cut.at > since && cut.size < self.size);
         let deepest = less.map(|cut| cut.size).min()?;
         holdfast_reached::reached!("attach: a volume was cut and is large again");
@@ -136,7 +136,7 @@ impl VolumeFacts {
     /// The new size if this volume has grown, according to a gateway; `None` if it has not, or if it may be another
     /// volume. A smaller size is handled by ATTACH-M8.
     pub fn grown_in(&self, named: &[VolumeFacts]) -> Option<u64> {
-        let same = |other: &&VolumeFacts| self.id != 0 && other.id == self.id && other.name == self.name;
+        let same = |other: &&VolumeFacts| other.id == self.id && other.name == self.name;
         named.iter().find(same).map(|other| other.size).filter(|size| *size > self.size)
     }
 }
@@ -153,11 +153,10 @@ pub struct Cut {
 }
 
 /// Shrinks in an answer of a gateway, beside the volumes that it lists.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cuts {
-    /// Both are as of this place in the log, numbered as [`Cut::at`]. `None` from a gateway of an older build, which
-    /// reports no shrinks.
-    pub as_of: Option<Epoch>,
+    /// Both are as of this place in the log, numbered as [`Cut::at`].
+    pub as_of: Epoch,
     /// The last ones, as far as the gateway remembers them.
     pub cuts: Vec<Cut>,
 }
@@ -179,11 +178,11 @@ pub struct Grant {
     pub nbd: String,
 }
 
-/// One of the set's connections, in one generation.
+/// One of the set's connections, in one incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lane {
     /// Grows with every reconnect of the set.
-    pub generation: u64,
+    pub incarnation: u64,
     /// Index of the volume.
     pub volume: usize,
     /// Which of the volume's connections.
@@ -251,10 +250,10 @@ pub enum Action {
         /// The token to use.
         token: Token,
     },
-    /// Close every connection of this generation and of earlier ones, at once.
+    /// Close every connection of this incarnation and of earlier ones, at once.
     Shut {
         /// The last one to close.
-        generation: u64,
+        incarnation: u64,
     },
     /// Send a request.
     Send {

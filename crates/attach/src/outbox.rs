@@ -5,10 +5,11 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 use holdfast_nbd::server::ReplyQueue;
+use holdfast_types::sync::LockExt;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use tokio::io::AsyncWrite;
 
@@ -105,7 +106,7 @@ impl<T: Outgoing> Outbox<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<T>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     /// Changes the state, and wakes the writer if it has something to do.

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use holdfast_nbd::client::{CommandOut, RequestOut};
 pub use holdfast_nbd::server::ReadPart;
 pub use holdfast_nbd::{Errno, ExportName, Extent, Session, SnapshotExport};
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -20,7 +21,7 @@ use tokio::time::Instant;
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 /// Not one of an attached set's.
-const ALONE: Lane = Lane { generation: 0, volume: 0, slot: 0 };
+const ALONE: Lane = Lane { incarnation: 0, volume: 0, slot: 0 };
 
 /// A request without an answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +55,7 @@ pub struct Requests {
 }
 
 fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    waiting.locked()
 }
 
 impl Drop for Requests {

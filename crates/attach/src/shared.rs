@@ -9,19 +9,20 @@ use crate::client_replies::ClientReplies;
 use crate::lane::Line;
 use crate::machine::{Action, Lane, Machine, Moment, VolumeFacts};
 use crate::outbox::Outbox;
+use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{Epoch, Name};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The sockets of one generation: they close when it is cancelled.
+/// The sockets of one incarnation: they close when it is cancelled.
 #[derive(Debug)]
 struct Era {
-    generation: u64,
+    incarnation: u64,
     stop: CancellationToken,
 }
 
@@ -61,7 +62,7 @@ impl Shared {
             lanes: BTreeMap::new(),
             clients: BTreeMap::new(),
             next_client: 0,
-            era: Era { generation: 0, stop: CancellationToken::new() },
+            era: Era { incarnation: 0, stop: CancellationToken::new() },
             scratch: Vec::new(),
         };
         let (inner, volumes) = (Mutex::new(inner), RwLock::default());
@@ -70,7 +71,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     /// Present time, in milliseconds of this process.
@@ -85,29 +86,29 @@ impl Shared {
 
     /// The volumes, known once the lease was granted. Afterwards they only grow.
     pub(crate) fn set_volumes(&self, facts: &[VolumeFacts]) {
-        let mut volumes = self.volumes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut volumes = self.volumes.writing();
         if volumes.is_empty() {
             volumes.extend(facts.iter().map(|facts| (facts.clone(), Arc::new(Notify::new()))));
         }
     }
 
     pub(crate) fn all_facts(&self) -> Vec<VolumeFacts> {
-        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        let volumes = self.volumes.reading();
         volumes.iter().map(|(facts, _)| facts.clone()).collect()
     }
 
     pub(crate) fn facts(&self, volume: usize) -> VolumeFacts {
-        self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].0.clone()
+        self.volumes.reading()[volume].0.clone()
     }
 
     /// A volume's present size: requests up to there are accepted.
     pub(crate) fn size(&self, volume: usize) -> u64 {
-        self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].0.size
+        self.volumes.reading()[volume].0.size
     }
 
     /// From now on requests up to the new end are accepted, and new clients see it. Never shrinks.
     pub(crate) fn grow(&self, volume: usize, size: u64) {
-        let mut volumes = self.volumes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut volumes = self.volumes.writing();
         if let Some((facts, _)) = volumes.get_mut(volume) {
             facts.size = facts.size.max(size);
         }
@@ -115,7 +116,7 @@ impl Shared {
 
     /// The place in the log up to which shrinks were checked. No device has a size from a later place (GROWTH-G5), so
     /// read this after the sizes. `None` before the first grant, because an earlier process, whose devices these may
-    /// be, has not stored it; and after sizes without a place.
+    /// be, has not stored it.
     pub(crate) fn cuts_seen(&self) -> Option<Epoch> {
         Some(Epoch(self.cuts_seen.load(Ordering::Acquire))).filter(|seen| *seen > Epoch(0))
     }
@@ -125,14 +126,9 @@ impl Shared {
         self.cuts_seen.fetch_max(upto.0, Ordering::AcqRel);
     }
 
-    /// From now on devices may have sizes without a known place.
-    pub(crate) fn forget_cuts(&self) {
-        self.cuts_seen.store(0, Ordering::Release);
-    }
-
     /// Notified when a volume may have room again.
     pub(crate) fn room(&self, volume: usize) -> Arc<Notify> {
-        self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].1.clone()
+        self.volumes.reading()[volume].1.clone()
     }
 
     pub(crate) fn has_room(&self, volume: usize) -> bool {
@@ -171,8 +167,8 @@ impl Shared {
                 replies.with(|replies| replies.answer(&ticket, outcome));
             }
             Action::Room { volume } => self.room(volume).notify_waiters(),
-            Action::Shut { generation } => {
-                if inner.era.generation <= generation {
+            Action::Shut { incarnation } => {
+                if inner.era.incarnation <= incarnation {
                     inner.era.stop.cancel();
                     inner.lanes.clear();
                 }
@@ -183,14 +179,14 @@ impl Shared {
         }
     }
 
-    /// The token that closes the sockets of `generation`; `None` if that has ended.
-    pub(crate) fn era(&self, generation: u64) -> Option<CancellationToken> {
+    /// The token that closes the sockets of `incarnation`; `None` if that has ended.
+    pub(crate) fn era(&self, incarnation: u64) -> Option<CancellationToken> {
         let mut inner = self.lock();
-        if generation != inner.machine.generation() {
+        if incarnation != inner.machine.incarnation() {
             return None;
         }
-        if inner.era.generation < generation {
-            inner.era = Era { generation, stop: CancellationToken::new() };
+        if inner.era.incarnation < incarnation {
+            inner.era = Era { incarnation, stop: CancellationToken::new() };
         }
         Some(inner.era.stop.clone())
     }
@@ -199,7 +195,7 @@ impl Shared {
     pub(crate) fn connected(&self, lane: Lane, line: Arc<Outbox<Line>>) {
         let now = self.now();
         let mut inner = self.lock();
-        if lane.generation != inner.machine.generation() {
+        if lane.incarnation != inner.machine.incarnation() {
             return;
         }
         inner.lanes.insert((lane.volume, lane.slot), line);

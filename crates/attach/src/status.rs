@@ -25,7 +25,6 @@ pub struct Status {
     /// All devices can be used.
     pub ready: bool,
     /// All devices can be used, except those of volumes that are `lost`.
-    #[serde(default)]
     pub others_ready: bool,
     /// Number of reconnects.
     pub reconnects: u64,
@@ -41,10 +40,8 @@ pub struct Status {
     pub lease_renewed_at: Option<u64>,
     /// The same in nanoseconds of this machine's CLOCK_BOOTTIME, which runs while the machine is suspended. For
     /// decisions.
-    #[serde(default)]
     pub lease_renewed_boot_ns: Option<u64>,
     /// How long the lease lasts from then on, milliseconds; none before the first grant.
-    #[serde(default)]
     pub lease_ttl_ms: Option<u64>,
     /// Once it is fenced: the owner that took the set, or another reason.
     pub fenced_by: Option<String>,

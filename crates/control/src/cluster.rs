@@ -5,7 +5,7 @@
 //! CLUSTER-C2  A disk (its random uuid) belongs to one member, once. The disk of a removed member never comes back,
 //!     since the entries that it acknowledged are forgotten. It is wiped and joins as a new one.
 //! CLUSTER-C3  A disk's boot counter only grows, and each value belongs to one process (its nonce): a restored or
-//!     cloned disk is found at its first start and refused. `raft::KnownLife` checks before whether a disk with a
+//!     copied disk is found at its first start and refused. `raft::KnownLife` checks before whether a disk with a
 //!     higher counter still has what was registered.
 //! CLUSTER-C4  The feature level only grows, up to the lowest that all members' builds know; an entry of a higher level
 //!     changes nothing.

@@ -1,4 +1,4 @@
-# CLUSTER-C3: a restored or a cloned disk is found at its first start.
+# CLUSTER-C3: a restored or a copied disk is found at its first start.
 init cluster=77
 join id=1 name=g1 disk=101 req=1
 join name=g2 disk=102 req=2
@@ -18,7 +18,7 @@ boot id=1 disk=101 count=3 nonce=99
 boot id=1 disk=101 count=4 nonce=99
 ----
 refused: member m1 starts with boot counter 3, but 4 was seen: its disk was restored from an older copy; remove the member, wipe the disk, and join anew
-refused: member m1 starts twice with boot counter 4: its disk was cloned, or restored from an older copy; stop all but one, remove the member, wipe the disk, and join anew
+refused: member m1 starts twice with boot counter 4: its disk was copied, or restored from an older copy; stop all but one, remove the member, wipe the disk, and join anew
 
 # Cloned: both start with the next counter; the second is refused, and the first goes on.
 boot id=1 disk=101 count=5 nonce=15
@@ -26,7 +26,7 @@ boot id=1 disk=101 count=5 nonce=16
 boot id=1 disk=101 count=5 nonce=15
 ----
 may take part
-refused: member m1 starts twice with boot counter 5: its disk was cloned, or restored from an older copy; stop all but one, remove the member, wipe the disk, and join anew
+refused: member m1 starts twice with boot counter 5: its disk was copied, or restored from an older copy; stop all but one, remove the member, wipe the disk, and join anew
 may take part
 
 # A member on another disk, a stranger, and a member that was removed.

@@ -25,9 +25,7 @@ pub struct Grant {
     pub generation: u64,
     /// Index of the entry, in the log of that life, up to which this is true.
     pub index: u64,
-    /// The set's number: a set that was created after the deletion of one of the same name has a higher number. 0 in
-    /// records of earlier builds.
-    #[serde(default)]
+    /// The set's number: a set that was created after the deletion of one of the same name has a higher number.
     pub number: u64,
 }
 
@@ -104,9 +102,8 @@ impl Grant {
         if found.cluster != self.cluster && found.generation == self.generation {
             return Next::Foreign(format!("a grant of cluster {}", found.cluster));
         }
-        // Numbers only grow within a cluster. If one of the two is unknown, only the rest decides the order.
-        let numbers = if found.number == 0 { (0, 0) } else { (found.number, self.number) };
-        if (found.generation, numbers.0, found.index) > (self.generation, numbers.1, self.index) {
+        // Numbers only grow within a cluster.
+        if (found.generation, found.number, found.index) > (self.generation, self.number, self.index) {
             return Next::Newer;
         }
         if self.says_the_same(&found) { Next::Same } else { Next::Put }
@@ -133,9 +130,6 @@ mod tests {
         assert_eq!(new.next(Some(&old.to_bytes())), Next::Put);
         assert_eq!(old.next(Some(&new.to_bytes())), Next::Newer, "GRANT-G1: of a gateway that was cut off");
         assert!(!Grant::was_told_of(&new.to_bytes(), "demo", 4, "c1", 1), "the newer set's");
-        let unknown = Grant { number: 0, ..old.clone() };
-        assert_eq!(grant(None, 1, 100_001).next(Some(&unknown.to_bytes())), Next::Put);
-        assert_eq!(grant(None, 1, 99_999).next(Some(&unknown.to_bytes())), Next::Newer);
     }
 
     #[test]

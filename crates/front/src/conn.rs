@@ -93,7 +93,7 @@ pub(super) struct Served {
     pub(super) device: Arc<dyn Device>,
     pub(super) read_only: bool,
     pub(super) negotiated: Negotiated,
-    /// The export's token, and the connection's (a newer generation, shutdown).
+    /// The export's token, and the connection's (a newer incarnation, shutdown).
     pub(super) closed: [CancellationToken; 2],
     /// CONN-C6.
     pub(super) draining: CancellationToken,

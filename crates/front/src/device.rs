@@ -154,8 +154,8 @@ pub struct OpenedExport {
     /// When cancelled, the front begins no further request, answers those that have begun, and then closes the
     /// connection.
     pub draining: CancellationToken,
-    /// Epoch of the lease under which the connection was opened. It orders the generations of a slot across leases: a
-    /// connection of a later epoch replaces one of an earlier epoch, whatever their generations.
+    /// Epoch of the lease under which the connection was opened. It orders the incarnations of a slot across leases: a
+    /// connection of a later epoch replaces one of an earlier epoch, whatever their incarnations.
     pub epoch: Epoch,
     /// The same text as in [`ExportInfo::description`].
     pub description: String,

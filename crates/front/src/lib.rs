@@ -32,7 +32,7 @@ mod steps;
 pub mod tests;
 
 pub use limits::{FrontLimits, LimitsError, STALL_BYTES_MIN};
-pub use slots::{SlotPlace, Slots, StaleGeneration};
+pub use slots::{SlotPlace, Slots, StaleIncarnation};
 
 use device::{Exports, Peer};
 pub use holdfast_host::sockets::left_by_client;

@@ -8,9 +8,9 @@
 //!     are ordered before everything new.)
 //! SLOT-S2  A slot never goes back: a connection that is not newer than the newest one ever seen is refused, however
 //!     late it arrives.
-//! SLOT-S3  Newer means a later epoch, or the same epoch and a higher generation: each owner starts its own count of
-//!     generations.
-//! SLOT-S4  A connection that follows an older generation of the same epoch is served only once all requests of that
+//! SLOT-S3  Newer means a later epoch, or the same epoch and a higher incarnation: each owner starts its own count of
+//!     incarnations.
+//! SLOT-S4  A connection that follows an older incarnation of the same epoch is served only once all requests of that
 //!     one have an outcome. Its client uses what it reads to find out what happened to its unanswered requests, and a
 //!     request that is still in progress in the log could be applied after that read. (Requests of an older epoch have
 //!     no effect after the grant of a later one: R2.)
@@ -25,9 +25,9 @@ use tokio_util::sync::CancellationToken;
 /// A connection of a slot came too late (SLOT-S2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "connection slot: found epoch {found_epoch} generation {found}, expected newer than epoch {newest_epoch} generation {newest}"
+    "connection slot: found epoch {found_epoch} incarnation {found}, expected newer than epoch {newest_epoch} incarnation {newest}"
 )]
-pub struct StaleGeneration {
+pub struct StaleIncarnation {
     found_epoch: Epoch,
     found: u64,
     newest_epoch: Epoch,
@@ -73,7 +73,7 @@ pub struct SlotPlace {
 }
 
 impl SlotPlace {
-    /// Whether an earlier generation had this slot under the same epoch (SLOT-S4).
+    /// Whether an earlier incarnation had this slot under the same epoch (SLOT-S4).
     #[must_use]
     pub const fn follows(&self) -> bool {
         self.follows
@@ -97,7 +97,7 @@ impl Slots {
         session: Option<Session>,
         epoch: Epoch,
         stop: &CancellationToken,
-    ) -> Result<Option<SlotPlace>, StaleGeneration> {
+    ) -> Result<Option<SlotPlace>, StaleIncarnation> {
         let Some(session) = session else { return Ok(None) };
         let ended = CancellationToken::new();
         let (place, older) = {
@@ -113,9 +113,9 @@ impl Slots {
             let found = (epoch, session.incarnation);
             if epoch < volume.epoch || (known && found <= newest) {
                 holdfast_reached::reached!("slot: a connection of an earlier epoch", epoch < volume.epoch);
-                holdfast_reached::reached!("slot: a connection of an earlier generation", epoch == volume.epoch);
+                holdfast_reached::reached!("slot: a connection of an earlier incarnation", epoch == volume.epoch);
                 let (newest_epoch, newest) = newest.max((volume.epoch, 0));
-                return Err(StaleGeneration { found_epoch: epoch, found: session.incarnation, newest_epoch, newest });
+                return Err(StaleIncarnation { found_epoch: epoch, found: session.incarnation, newest_epoch, newest });
             }
             let slot = volume.slots.entry(session.slot).or_default();
             let follows = known && slot.newest.0 == epoch;
@@ -158,11 +158,11 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    fn session(slot: u8, generation: u64) -> Option<Session> {
-        Some(Session { token: Token(1), slot, incarnation: generation })
+    fn session(slot: u8, incarnation: u64) -> Option<Session> {
+        Some(Session { token: Token(1), slot, incarnation })
     }
 
-    type Taken = Result<Option<SlotPlace>, StaleGeneration>;
+    type Taken = Result<Option<SlotPlace>, StaleIncarnation>;
 
     /// Polls once. Only tokens wake anything here, so no wake-up is missed.
     fn poll(future: std::pin::Pin<&mut impl Future<Output = Taken>>) -> Poll<Taken> {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn s1_a_newer_generation_waits_for_the_end_of_all_older_ones() {
+    fn s1_a_newer_incarnation_waits_for_the_end_of_all_older_ones() {
         let slots = Slots::default();
         let stops: Vec<CancellationToken> = (0..3).map(|_| CancellationToken::new()).collect();
         let first = take(&slots, session(0, 1), 1, &stops[0]).unwrap();
@@ -209,11 +209,12 @@ mod tests {
     }
 
     #[test]
-    fn s4_a_generation_knows_whether_it_follows_one_of_its_epoch() {
+    fn s4_an_incarnation_knows_whether_it_follows_one_of_its_epoch() {
         let slots = Slots::default();
         let stop = CancellationToken::new();
-        let follows =
-            |slot, generation, epoch| take(&slots, session(slot, generation), epoch, &stop).unwrap().unwrap().follows();
+        let follows = |slot, incarnation, epoch| {
+            take(&slots, session(slot, incarnation), epoch, &stop).unwrap().unwrap().follows()
+        };
         assert!(!follows(0, 1, 7), "the first");
         assert!(follows(0, 2, 7), "also when the first one has ended");
         assert!(!follows(1, 2, 7), "another slot");

@@ -31,7 +31,6 @@ pub struct Identity {
     /// Number of gateway starts on this directory, including this one.
     pub boot: u64,
     /// A journal was created here: every later start must find it.
-    #[serde(default)]
     journal: bool,
     /// Stored in a file of its own.
     #[serde(skip)]
@@ -65,9 +64,7 @@ impl Identity {
         identity.boot = identity.boot.saturating_add(1);
         identity.lives = Lives::read(dir)?;
         identity.lives.begin(identity.boot, rand::random());
-        // Write the counter of starts first. If this start is cut short in between, it looks like a start of a build
-        // without lives, which drops the lives (LIFE-V3). In the other order, a start of such a build could be mistaken for
-        // this one.
+        // If this start is cut short in between, it has told nobody of its life (LIFE-V3).
         identity.save(dir)?;
         identity.lives.save(dir)?;
         Ok(identity)

@@ -14,8 +14,8 @@
 //! LIFE-V2  The disk remembers every used life since the last one that is known to be registered. Once `LIVES_MAX` lives are
 //!     unconfirmed, no further one begins: later starts reuse the last one. So a life that may be the registered one is
 //!     never forgotten.
-//! LIFE-V3  If a build without lives has run on this disk, the counter of starts has grown meanwhile. Then the remembered
-//!     lives are dropped, since that build registered lives of its own.
+//! LIFE-V3  A start that is cut short, or cannot save its life, has told nobody of it. It may have raised the counter of
+//!     starts. The remembered lives stay, and the next life's counter is above them and not below the counter of starts.
 
 use crate::identity_file::{IdentityError, save};
 use holdfast_raft::LIVES_MAX;
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
 
-/// The file's name inside the data directory. Older builds ignore it.
+/// The file's name inside the data directory.
 const FILE: &str = "lives.json";
 
 /// Layout of the file that this version writes and reads.
@@ -44,7 +44,7 @@ struct Past {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Lives {
     version: u32,
-    /// The start that these lives belong to (LIFE-V3).
+    /// The start that wrote them, for people. It decides nothing.
     boot: u64,
     /// Oldest first; the last one is the current one.
     lives: Vec<Past>,
@@ -83,13 +83,6 @@ impl Lives {
 
     /// Start number `boot` on this disk.
     pub(crate) fn begin(&mut self, boot: u64, nonce: u64) {
-        // LIFE-V3, except if the lives are ahead of the starts. Then no build without lives has run, since it would be too
-        // old for that cluster; only some starts were cut short or could not be written. A new counter would be below
-        // the registered one for ever.
-        let ahead = self.lives.last().is_some_and(|last| last.counter >= boot);
-        if boot > self.boot.saturating_add(1) && !ahead {
-            self.lives.clear();
-        }
         self.boot = boot;
         if !self.used {
             self.lives.pop();
@@ -98,6 +91,7 @@ impl Lives {
             // LIFE-V2
             return;
         }
+        // LIFE-V3
         let counter = self.lives.last().map_or(boot, |last| boot.max(last.counter.saturating_add(1)));
         self.lives.push(Past { counter, nonce });
         self.used = false;
@@ -201,24 +195,18 @@ mod tests {
     }
 
     #[test]
-    fn a_start_of_a_build_without_lives_makes_them_forget() {
+    fn a_start_that_was_cut_short_makes_no_life_forgotten() {
         let mut lives = Lives::default();
         lives.begin(7, 70);
-        assert_eq!(told(&lives), [(7, 70)], "the first start with lives, on a disk that had six starts");
         lives.used();
+        // Of start 8 only the counter of starts was saved.
         lives.begin(9, 90);
-        assert_eq!(told(&lives), [(9, 90)], "LIFE-V3: start 8 left no life here");
+        assert_eq!(told(&lives), [(7, 70), (9, 90)], "LIFE-V3");
         // Renewed lives are ahead of the starts, and stay ahead if a start or two could not be saved.
-        let mut renewed = lives.clone();
-        renewed.used();
-        assert!((0..20).all(|nonce| renewed.renew(nonce)) && renewed.registered(29));
-        renewed.begin(12, 120);
-        assert_eq!(told(&renewed), [(29, 19), (30, 120)], "LIFE-V1: above every used life");
-        // The same for a start of which only the counter was saved: the next start may have been of a build without
-        // lives.
         lives.used();
-        lives.begin(11, 110);
-        assert_eq!(told(&lives), [(11, 110)], "LIFE-V3");
+        assert!((0..20).all(|nonce| lives.renew(nonce)) && lives.registered(29));
+        lives.begin(12, 120);
+        assert_eq!(told(&lives), [(29, 19), (30, 120)], "LIFE-V1: above every used life");
         let mut lives = Lives::default();
         lives.begin(9, 90);
         // Ten starts that have sent their life to no peer are noticed, although none of their lives remains.
@@ -244,7 +232,7 @@ mod tests {
         assert!(lives.registered(64) && lives.renew(2010));
         assert_eq!(told(&lives), [(64, 640), (65, 2010)]);
         lives.begin(201, 2020);
-        assert_eq!(told(&lives), [(64, 640), (65, 2010), (201, 2020)], "no start is missing");
+        assert_eq!(told(&lives), [(64, 640), (65, 2010), (201, 2020)]);
     }
 
     #[test]

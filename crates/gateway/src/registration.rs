@@ -69,7 +69,7 @@ fn outcome(result: Result<(), ClusterError>) -> Registered {
         Ok(()) => Registered::Done,
         Err(ClusterError::Refused(
             why @ (ClusterRefusal::BootReplayed { .. }
-            | ClusterRefusal::BootCloned { .. }
+            | ClusterRefusal::BootCopied { .. }
             | ClusterRefusal::DiskMismatch { .. }
             | ClusterRefusal::MemberRemoved { .. }
             | ClusterRefusal::TooOld { .. }),
@@ -208,7 +208,7 @@ mod tests {
         let member = MemberId(3);
         let refused = |why: ClusterRefusal| outcome(Err(ClusterError::Refused(why)));
         assert!(matches!(refused(ClusterRefusal::BootReplayed { member, found: 3, seen: 4 }), Registered::Refused(_)));
-        assert!(matches!(refused(ClusterRefusal::BootCloned { member, boot: 4 }), Registered::Refused(_)));
+        assert!(matches!(refused(ClusterRefusal::BootCopied { member, boot: 4 }), Registered::Refused(_)));
         assert!(matches!(
             refused(ClusterRefusal::DiskMismatch { member, found: 1, expected: 2 }),
             Registered::Refused(_)

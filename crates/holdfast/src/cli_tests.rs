@@ -72,8 +72,8 @@ fn every_example_in_the_help_parses() {
 /// Gateways accept the export names that the help of `lease` shows.
 #[test]
 fn the_words_on_leased_exports_are_true() {
-    let export = |conn: &str, generation: &str| {
-        let name = format!("demo/vol1?token={}&conn={conn}&gen={generation}", "a".repeat(32));
+    let export = |conn: &str, incarnation: &str| {
+        let name = format!("demo/vol1?token={}&conn={conn}&gen={incarnation}", "a".repeat(32));
         name.parse::<holdfast_attach::requests::ExportName>().map(|name| name.session.map(|session| session.slot))
     };
     assert!(lease::LEASE.contains("0 to 63") && lease::LEASE.contains("SET/VOLUME?token=TOKEN&conn=N&gen=N"));

@@ -1,9 +1,9 @@
 //! Lock files (`flock`) of a directory, by which a process finds out whether another one runs.
 
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,10 +23,6 @@ pub fn lock(run_dir: &Path, name: &str) -> Result<File, String> {
     let mut options = OpenOptions::new();
     let at = |error: io::Error| format!("{}: {error}", path.display());
     let file = options.create(true).truncate(false).write(true).mode(MODE).open(&path).map_err(at)?;
-    if file.metadata().map_err(at)?.mode() & 0o777 != MODE {
-        // One of an earlier build.
-        file.set_permissions(Permissions::from_mode(MODE)).map_err(at)?;
-    }
     for _ in 0..LOCK_TRIES {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),

@@ -1,6 +1,6 @@
 //! Checks which life of a member sent a call or an answer. Each one carries disk, boot counter and nonce. A life that
-//! cannot be the member's is refused (CLUSTER-C3): a restored disk has an older counter than was seen, a cloned disk
-//! has a counter that is taken, and a clone that has counted further does not remember the registered life.
+//! cannot be the member's is refused (CLUSTER-C3): a restored disk has an older counter than was seen, a copied disk
+//! has a counter that is taken, and a copy that has counted further does not remember the registered life.
 //!
 //! The known lives come from group 0, as applied here. A member or a start that is not known yet is accepted: when all
 //! gateways start at once, nobody can register before group 0 has a leader, and it gets no leader before they talk.
@@ -73,7 +73,7 @@ impl KnownLife {
             self.boot.is_some_and(|(seen, _)| life.boot < seen)
         );
         holdfast_reached::reached!(
-            "lives: a cloned disk speaks for a member",
+            "lives: a copied disk speaks for a member",
             self.boot.is_some_and(|(seen, nonce)| life.boot == seen && life.nonce != nonce)
         );
         match self.boot {
@@ -83,7 +83,7 @@ impl KnownLife {
                 life.boot
             )),
             Some((seen, nonce)) if life.boot == seen && life.nonce != nonce => {
-                Err(format!("boot counter {seen} is that of another process: a cloned disk"))
+                Err(format!("boot counter {seen} is that of another process: a copied disk"))
             }
             // Its counter is above the registered one, and it remembers another life under that number, or none. A
             // receiver that is far behind knows an older life than any in `before`: it cannot judge.
@@ -94,7 +94,7 @@ impl KnownLife {
             {
                 holdfast_reached::reached!("lives: a restored disk has started again since");
                 Err(format!(
-                    "boot counter {seen} was registered by a process that is not in the history of this disk: the disk was restored from an older copy, or cloned, and started since"
+                    "boot counter {seen} was registered by a process that is not in the history of this disk: the disk was restored from an older copy, or copied, and started since"
                 ))
             }
             _ => Ok(()),
@@ -249,7 +249,7 @@ mod tests {
     use crate::protocol::PROTOCOL;
 
     #[test]
-    fn an_older_or_a_cloned_life_is_refused_and_a_newer_one_is_not() {
+    fn an_older_or_a_copied_life_is_refused_and_a_newer_one_is_not() {
         let own = Life { disk: 7, boot: 4, nonce: 40 };
         let (member, lives) = (MemberId(2), Lives::new(Life { disk: 1, boot: 1, nonce: 1 }.into(), PROTOCOL));
         let check = |life: Life| {
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(check(own), Ok(()));
         assert_eq!(check(Life { boot: 5, nonce: 50, ..own }), Ok(()), "its next start");
         assert!(check(Life { boot: 3, ..own }).is_err(), "restored");
-        assert!(check(Life { nonce: 41, ..own }).is_err(), "cloned");
+        assert!(check(Life { nonce: 41, ..own }).is_err(), "copied");
         let mut meta = MetadataMap::new();
         Lives::new(own.into(), Protocol { oldest: 2, newest: 3 }).stamp(&mut meta);
         let why = lives.check(member, &meta).unwrap_err();

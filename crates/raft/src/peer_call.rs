@@ -18,7 +18,7 @@ pub(crate) struct To<'a> {
 }
 
 impl RaftNode {
-    /// Calls a peer and waits for its answer, at most `to.limit`. The answer of an older or a cloned life of the peer
+    /// Calls a peer and waits for its answer, at most `to.limit`. The answer of an older or a copied life of the peer
     /// is refused (CLUSTER-C3).
     ///
     /// # Errors

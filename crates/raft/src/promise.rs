@@ -10,7 +10,6 @@ use std::time::Duration;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 /// Metadata key: for how many milliseconds after sending a heartbeat a leader may read because of this member's answer.
-/// Missing in builds that assumed equal times at all gateways.
 const META_READ_LEASE: &str = "holdfast-read-lease-ms";
 
 /// This member's promise, and those of members with a different promise.
@@ -29,10 +28,10 @@ impl Promises {
         meta.insert(META_READ_LEASE, MetadataValue::from(u64::try_from(self.own.as_millis()).unwrap_or(u64::MAX)));
     }
 
-    /// The promise in a call or an answer of `from`; ours, if there is none.
+    /// The promise in a call or an answer of `from`: of no time, if it has none.
     pub(crate) fn heard(&self, from: MemberId, meta: &MetadataMap) -> Duration {
         let told = meta.get(META_READ_LEASE).and_then(|text| text.to_str().ok()?.parse().ok());
-        let theirs = told.map_or(self.own, Duration::from_millis);
+        let theirs = told.map_or(Duration::ZERO, Duration::from_millis);
         if theirs == self.own {
             self.others.locked().remove(&from);
         } else if self.others.locked().insert(from, theirs) != Some(theirs) {
@@ -81,7 +80,7 @@ mod tests {
         assert_eq!(reads_until(leader.heard(from, &told(480))), 5_480);
         assert_eq!(reads_until(leader.heard(from, &told(1680))), 6_680);
         assert_eq!(reads_until(leader.heard(from, &told(9000))), 6_680, "no longer than its own");
-        assert_eq!(reads_until(leader.heard(from, &MetadataMap::new())), 6_680, "a build that says nothing");
+        assert_eq!(reads_until(leader.heard(from, &MetadataMap::new())), 5_000, "one that promises nothing");
         assert_eq!(leader.counted_from(MonoTime(7), Duration::ZERO), MonoTime(0), "shortly after the machine's start");
     }
 

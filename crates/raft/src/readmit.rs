@@ -114,7 +114,7 @@ impl RaftNode {
     async fn ask_out(&self, id: GroupId, peer: MemberId, addr: &str, reason: &str) -> Result<LogId, String> {
         let to = To { group: id, peer, addr, limit: ASK_LIMIT };
         let message = proto::ReadmitRequest { reason: reason.to_string() };
-        // Because of the answer we drop a log and a snapshot, so `call` refuses an answer from an older or a cloned
+        // Because of the answer we drop a log and a snapshot, so `call` refuses an answer from an older or a copied
         // life (CLUSTER-C3).
         let reply = self.call(to, message, |mut peer, request| async move { peer.readmit(request).await }).await?;
         match reply.result {

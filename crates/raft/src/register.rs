@@ -56,7 +56,7 @@ impl RaftNode {
         };
         // At our own address, another life is exactly what we look for (CLUSTER-C3).
         if peer != self.member() && self.channels().lives.check(peer, reply.metadata()).is_err() {
-            return Registered::NotNow("an older or a cloned life answers there".to_string());
+            return Registered::NotNow("an older or a copied life answers there".to_string());
         }
         match reply.into_inner().result {
             Some(Outcome::Boot(_)) => Registered::Done,

@@ -1,4 +1,4 @@
-//! Detects a follower whose log went backwards: an entry that it acknowledged is gone (a restored or a cloned machine,
+//! Detects a follower whose log went backwards: an entry that it acknowledged is gone (a restored or a copied machine,
 //! or a lost last journal file). openraft's check is a debug assertion; this one is always on. The leader remembers
 //! what each follower has acknowledged in its term, and tells a follower that denies it. That follower quarantines the
 //! group and ends its process (R11). Its next start is healed (`quarantine`).

@@ -101,7 +101,7 @@ impl SetHost {
         self.inner().machine.state().checkpoint.as_ref().map(|c| c.root)
     }
 
-    /// The generation that waits for its checkpoint.
+    /// The memtable that waits for its checkpoint.
     pub fn sealed(&self) -> Option<(LogId, Arc<Memtable>)> {
         self.inner().machine.sealed()
     }

@@ -175,8 +175,8 @@ pub struct SetServer {
     pace: Arc<JournalPace>,
     timing: Timing,
     gate: Arc<Gate>,
-    /// One call of [`SetServer::look`] at a time, from the first fact read to the last event passed on.
-    looking: Mutex<()>,
+    /// One call of [`SetServer::follow`] at a time, from the first fact read to the last event passed on.
+    following: Mutex<()>,
     expiry: Mutex<Expiry>,
     /// The latest epoch ever served here. Its sequence numbers began at 1 and must never begin again (R2).
     served: Mutex<Epoch>,
@@ -206,7 +206,7 @@ impl SetServer {
             pace,
             timing,
             gate,
-            looking: Mutex::new(()),
+            following: Mutex::new(()),
             expiry: Mutex::default(),
             served: Mutex::new(Epoch(0)),
             serving: Mutex::new(None),
@@ -377,7 +377,7 @@ impl SetServer {
         }
         match answered? {
             SetAnswer::Granted(lease) => {
-                self.look();
+                self.follow();
                 Ok(lease)
             }
             other => Err(SetError::Answer { what: "a grant", found: format!("{other:?}") }),
@@ -390,7 +390,7 @@ impl SetServer {
     /// [`SetError`].
     pub async fn release(&self, epoch: Epoch, token: Option<Token>) -> Result<(), SetError> {
         self.command("a release", &SetCommand::Release { epoch, token }).await?;
-        self.look();
+        self.follow();
         Ok(())
     }
 
@@ -474,7 +474,7 @@ impl SetServer {
         }
         let deadline = tokio::time::Instant::now() + self.timing.election_max();
         loop {
-            self.look();
+            self.follow();
             let Some(term) = self.group.leading_term() else {
                 let leader = self.group.leadership().borrow().leader;
                 return Err(SetError::Propose(ProposeError::NotLeader { leader }));

@@ -125,7 +125,7 @@ pub struct SpaceKeeper {
 
 impl LeaderTask for SpaceKeeper {
     async fn turn(&mut self, term: Term) -> Result<(), Failed> {
-        let done = self.collect(term).await;
+        let done = self.one_turn(term).await;
         if let Err(e) = &done {
             tracing::debug!(set = %self.server.name, error = %e, "garbage collection failed; will retry later");
         }
@@ -142,7 +142,7 @@ impl LeaderTask for SpaceKeeper {
 }
 
 impl SpaceKeeper {
-    /// Creates the collector for `server`'s set.
+    /// Creates the keeper of `server`'s set.
     pub fn new(
         server: Arc<SetServer>,
         mapping: Arc<Mapping>,
@@ -164,7 +164,8 @@ impl SpaceKeeper {
         })
     }
 
-    async fn collect(&mut self, term: Term) -> Result<(), SpaceError> {
+    /// All steps once. (Collection, in the narrower sense, is the uploader's: it empties segments.)
+    async fn one_turn(&mut self, term: Term) -> Result<(), SpaceError> {
         let shown = self.show().await;
         let keys = self.look_at_keys(term).await;
         // SET-S12: the checkpoint after the rollback is in progress, and apply would refuse. No head names what is already
@@ -236,7 +237,7 @@ impl SpaceKeeper {
             }
             let mut garbage = match self.mapping.names_of(RootRef { object, bytes }).await {
                 Ok(names) => Garbage::of(object, &names),
-                // It will never be readable (damage in transit was already retried). The sweep collects what it named.
+                // It will never be readable (damage in transit was already retried). The sweep finds what it named.
                 Err(e) if is_lost(&e) => {
                     holdfast_reached::reached!("collection: a dropped root is missing or damaged");
                     tracing::error!(set = %self.server.name, root = %object, error = %e, "a dropped root is missing or damaged");

@@ -131,14 +131,14 @@ pub async fn bury(
 ///
 /// # Errors
 /// [`BurialError`]; with several stores also if one of them does not answer.
-pub async fn sweep(
+pub async fn empty(
     store: &dyn ObjectStore,
     set: SetId,
     per_second: u32,
     mut each: impl FnMut(),
 ) -> Result<bool, BurialError> {
     let Some(several) = store.several() else {
-        return sweep_one(store, store, set, &[keys::head(set)], per_second, &mut each).await;
+        return empty_one(store, store, set, &[keys::head(set)], per_second, &mut each).await;
     };
     let at = keys::head(set);
     // During a change of stores, the old list's part of the head is deleted first (LIST-L3).
@@ -150,14 +150,14 @@ pub async fn sweep(
     let lists = several.head_keys(set);
     let mut nothing = true;
     for copy in (0..several.copies()).filter_map(|at| several.copy_at(at)) {
-        nothing &= sweep_one(&*copy, store, set, &lists, per_second, &mut each).await?;
+        nothing &= empty_one(&*copy, store, set, &lists, per_second, &mut each).await?;
     }
     Ok(nothing)
 }
 
-/// Sweeps one store, with the tombstone in `heads`. Also deletes the heads of lists of stores other than `heads_kept`:
+/// Empties one store, with the tombstone in `heads`. Also deletes the heads of lists of stores other than `heads_kept`:
 /// such a head has the set's wrapped keys, if its store was unavailable when the list was left.
-async fn sweep_one(
+async fn empty_one(
     store: &dyn ObjectStore,
     heads: &dyn ObjectStore,
     set: SetId,
@@ -285,7 +285,7 @@ mod tests {
             // A gateway that still has this life can verify the tombstone.
             assert_eq!(head::open(&key(1), &tombstone).unwrap().standing(LIFE), Standing::Taken, "HEAD-H4");
             let mut deleted = 0;
-            while !sweep(&store, GroupId(4), 1_000_000, || deleted += 1).await.unwrap() {}
+            while !empty(&store, GroupId(4), 1_000_000, || deleted += 1).await.unwrap() {}
             assert_eq!(deleted, 10);
             let left = shown(&store).await;
             assert_eq!(left.len(), 7, "{left:?}");
@@ -302,14 +302,14 @@ mod tests {
         let store = furnished(Some(head_of(taken, &key(1)))).await;
         assert!(buried(&store, &key(1)).await.unwrap(), "another cluster has recovered it");
         let before = shown(&store).await;
-        assert!(matches!(sweep(&store, GroupId(4), 1000, || ()).await, Err(BurialError::NotOurs { .. })));
+        assert!(matches!(empty(&store, GroupId(4), 1000, || ()).await, Err(BurialError::NotOurs { .. })));
         assert_eq!(shown(&store).await, before);
         let store = furnished(Some(head_of(LIFE, &key(2)))).await;
         let refused = buried(&store, &key(1)).await;
         assert!(matches!(refused, Err(BurialError::Foreign { .. })), "a head that does not open: {refused:?}");
-        assert!(sweep(&store, GroupId(4), 1000, || ()).await.is_err());
+        assert!(empty(&store, GroupId(4), 1000, || ()).await.is_err());
         let store = furnished(None).await;
-        assert!(sweep(&store, GroupId(4), 1000, || ()).await.is_err(), "no head at all");
+        assert!(empty(&store, GroupId(4), 1000, || ()).await.is_err(), "no head at all");
         assert_eq!(shown(&store).await.len(), before.len() - 1);
     }
 
@@ -338,17 +338,17 @@ mod tests {
             id(next)
         });
         assert!(!buried.await.unwrap(), "two of three are a fence");
-        let refused = sweep(&all, GroupId(4), 1_000_000, || ()).await;
+        let refused = empty(&all, GroupId(4), 1_000_000, || ()).await;
         assert!(matches!(refused, Err(BurialError::Unlike { .. } | BurialError::Store(_))), "{refused:?}");
         down(2, false);
         for object in &objects {
             assert!(stores[0].get(object).await.is_ok(), "{object} is gone, and the third store has the key still");
         }
         // The first call writes it there, the next one sees it.
-        let mended = sweep(&all, GroupId(4), 1_000_000, || ()).await;
+        let mended = empty(&all, GroupId(4), 1_000_000, || ()).await;
         assert!(matches!(mended, Err(BurialError::Unlike { .. })), "{mended:?}");
         let mut deleted = 0;
-        while !sweep(&all, GroupId(4), 1_000_000, || deleted += 1).await.unwrap() {}
+        while !empty(&all, GroupId(4), 1_000_000, || deleted += 1).await.unwrap() {}
         assert_eq!(deleted, 2 * (1 + 2 + 3));
         for store in &stores {
             let page = store.list("sets/4/", None).await.unwrap();

@@ -329,7 +329,7 @@ impl Uploader {
             let found = format!("{begun:?}");
             return Err(SetError::Answer { what: "a checkpoint's begin", found }.into());
         };
-        let (sealed_at, generation) = self.host.sealed().ok_or(UploadError::Superseded)?;
+        let (sealed_at, memtable) = self.host.sealed().ok_or(UploadError::Superseded)?;
         if sealed_at != at {
             holdfast_reached::reached!("upload: another checkpoint has begun");
             return Err(UploadError::Superseded);
@@ -342,9 +342,9 @@ impl Uploader {
                 self.mapping.key.seen(self.mapping.shown(base).await?.key_id());
             }
             *self.current.sealing.locked() = Some(self.mapping.key.sealing());
-            let changes = self.upload_segments(term, &generation).await?;
+            let changes = self.upload_segments(term, &memtable).await?;
             let segments_took = started.elapsed();
-            Ok::<_, UploadError>((segments_took, self.upload_map(term, at, &generation, changes).await?))
+            Ok::<_, UploadError>((segments_took, self.upload_map(term, at, &memtable, changes).await?))
         };
         let (segments_took, (root_ref, root, moved)) = uploaded.await?;
         self.mapping.adopt_base(root_ref, &root);
@@ -352,19 +352,19 @@ impl Uploader {
         let end = SetCommand::CheckpointEnd { term, begin: at, root: root_ref };
         self.server.command("a checkpoint's end", &end).await?;
         self.server.given_up().ended(at);
-        self.note_garbage(root, generation.is_empty() && !moved).await?;
-        let (extents, bytes) = (generation.extents(), generation.data_bytes());
+        self.note_garbage(root, memtable.is_empty() && !moved).await?;
+        let (extents, bytes) = (memtable.extents(), memtable.data_bytes());
         metrics::counter!("holdfast_checkpoints_total", "set" => self.server.name.to_string()).increment(1);
         tracing::info!(set = %self.server.name, upto = %at, extents, bytes, ?segments_took, took = ?started.elapsed(), "checkpoint");
         Ok(())
     }
 
     /// Steps 2 and 3. Reads the journal ahead of the sealing, and uploads sealed segments meanwhile.
-    async fn upload_segments(&self, term: Term, generation: &Arc<Memtable>) -> Result<Changes, UploadError> {
+    async fn upload_segments(&self, term: Term, memtable: &Arc<Memtable>) -> Result<Changes, UploadError> {
         let mut changes = Changes::default();
         let mut puts = FuturesUnordered::new();
         let mut builder: Option<SegmentBuilder> = None;
-        let mut raw = stream::iter(batches(generation, BATCH_BYTES))
+        let mut raw = stream::iter(batches(memtable, BATCH_BYTES))
             .map(|batch| self.reader.read_batch(batch))
             .buffered(BATCHES_AHEAD);
         while let Some(batch) = driving(&mut puts, raw.try_next()).await?? {

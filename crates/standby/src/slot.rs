@@ -21,11 +21,12 @@ use holdfast_agent::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
 use holdfast_agent::process::{Server, look_for_postgres, run, signal, system, tail, unlooked};
 use holdfast_host::lock::is_locked;
 use holdfast_host::mounts::{Mounted, mount_at};
+use holdfast_types::sync::LockExt;
 use rustix::process::Signal;
 use serde::Deserialize;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Pause between two checks.
@@ -100,7 +101,7 @@ impl Slot {
     }
 
     fn attach(&self) -> Arc<Attach> {
-        self.attach.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.attach.locked().clone()
     }
 
     fn of_zfs(&self) -> bool {
@@ -135,7 +136,7 @@ impl Slot {
 
     /// Guid of the ZFS pool of its last copy, as far as this process has seen one.
     pub fn pool(&self) -> Option<String> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.pool.locked().clone()
     }
 
     /// Whether a copy of the ZFS pool with this guid may be imported here (STANDBY-U8). If no guid is given it is read
@@ -191,7 +192,7 @@ impl Slot {
         }
         let args = self.args(snapshot, self.attach().dir());
         let attach = Arc::new(Attach::without_lease(&self.config, args));
-        *self.attach.lock().unwrap_or_else(PoisonError::into_inner) = attach.clone();
+        *self.attach.locked() = attach.clone();
         attach.start(false).await?;
         self.device(&attach).await?;
         let mounts = if self.of_zfs() { self.import(&attach).await? } else { self.mount(&attach).await? };
@@ -216,7 +217,7 @@ impl Slot {
         let devices: Vec<&str> = volumes.iter().filter_map(|volume| volume.device.as_deref()).collect();
         let labels = self.zfs.labels(&devices).await?;
         let label = of_one_pool(&labels)?;
-        *self.pool.lock().unwrap_or_else(PoisonError::into_inner) = Some(label.guid.clone());
+        *self.pool.locked() = Some(label.guid.clone());
         beside(&label.guid, &self.zfs.pools().await?)?;
         let (name, limit) = (pool.name.as_deref().unwrap_or_default(), Duration::from_secs(pool.import_timeout_s));
         let lock = self.config.run_dir.join(IMPORT_LOCK);

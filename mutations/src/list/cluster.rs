@@ -82,7 +82,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "cloned-disk-registered",
-        bug: "a clone of a gateway, with its disk and its boot counter, is registered as that gateway",
+        bug: "a copy of a gateway, with its disk and its boot counter, is registered as that gateway",
         rule: "R9",
         edits: &[Edit {
             file: BOOTS,

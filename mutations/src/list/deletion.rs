@@ -76,8 +76,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: "crates/gateway/src/node/deletion.rs",
-            old: "        if !deletion.store_left && !self.sweep(deletion).await? {",
-            new: "        if deletion.stage < DeletionStage::Emptied && !deletion.store_left && !self.sweep(deletion).await? {",
+            old: "        if !deletion.store_left && !self.empty_once(deletion).await? {",
+            new: "        if deletion.stage < DeletionStage::Emptied && !deletion.store_left && !self.empty_once(deletion).await? {",
         }],
         tests: &[Test::Scenario("set-delete"), SCENE],
         smoke: false,

@@ -179,7 +179,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "newer-generation-not-settled",
-        bug: "a newer generation of a slot is served while requests of the older one have no outcome yet",
+        bug: "a newer incarnation of a slot is served while requests of the older one have no outcome yet",
         rule: "R3",
         edits: &[Edit {
             file: HANDSHAKE,
@@ -259,10 +259,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R3",
         edits: &[Edit {
             file: "crates/attach/src/machine/state.rs",
-            old: "        if generation != self.generation || !self.carries() {
+            old: "        if incarnation != self.incarnation || !self.carries() {
             return;
         }
-        if self.table.get_mut(number).is_none_or(|entry| entry.sent != Some(generation)) {
+        if self.table.get_mut(number).is_none_or(|entry| entry.sent != Some(incarnation)) {
             return;
         }
         if matches!",
@@ -352,8 +352,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R3",
         edits: &[Edit {
             file: "crates/attach/src/machine.rs",
-            old: "if self.id == 0 { other.name == self.name } else { other.id == self.id }",
-            new: "other.name == self.name",
+            old: "|other: &&VolumeFacts| other.id == self.id;",
+            new: "|other: &&VolumeFacts| other.name == self.name;",
         }],
         tests: &[lib(Layer::Unit, "holdfast-attach", &["machine::state::tests::a_device_goes_on"])],
         smoke: false,

@@ -123,8 +123,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R3",
         edits: &[Edit {
             file: MAP_UPLOAD,
-            old: "        for unmap in unmaps(generation) {",
-            new: "        for unmap in unmaps(generation).take(0) {",
+            old: "        for unmap in unmaps(memtable) {",
+            new: "        for unmap in unmaps(memtable).take(0) {",
         }],
         tests: &[HISTORIES],
         smoke: false,

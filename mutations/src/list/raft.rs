@@ -183,8 +183,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "CLUSTER-C3",
         edits: &[Edit {
             file: "crates/gateway/src/lives.rs",
-            old: "boot > self.boot.saturating_add(1)",
-            new: "boot > self.boot",
+            old: "        if !self.used {
+            self.lives.pop();
+        }",
+            new: "        self.lives.clear();",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["lives::"]), RESTORED],
         smoke: false,

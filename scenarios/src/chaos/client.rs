@@ -129,7 +129,7 @@ struct Session<'a> {
     outdated: Option<Instant>,
     open: Option<Client>,
     at: usize,
-    generation: u64,
+    incarnation: u64,
     seen: BTreeMap<Register, u64>,
 }
 
@@ -157,7 +157,7 @@ impl<'a> Session<'a> {
             outdated: None,
             open: None,
             at: usize::try_from(number).unwrap_or(0) % GATEWAYS,
-            generation: 0,
+            incarnation: 0,
             seen: BTreeMap::new(),
         }
     }
@@ -195,10 +195,10 @@ impl<'a> Session<'a> {
 
     /// One attempt at one gateway; the next attempt uses the next gateway.
     fn connect(&mut self) -> Option<Client> {
-        self.generation += 1;
+        self.incarnation += 1;
         let export = match &self.grant.token {
             None => EXPORT.to_owned(),
-            Some(token) => format!("{EXPORT}?token={token}&conn={}&gen={}", self.number, self.generation),
+            Some(token) => format!("{EXPORT}?token={token}&conn={}&gen={}", self.number, self.incarnation),
         };
         match Client::connect(&Uri { addr: nbd(self.at), export }, CONNECT) {
             Ok(client) => {

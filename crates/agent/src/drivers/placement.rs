@@ -32,7 +32,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::sync::Notify;
 use vdevs::OffDevice;
 
 /// The kernel's directory of devices.
@@ -63,34 +64,47 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 /// Time limit of a question to `zpool`.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
-/// Pause between two looks at whether a check is still going on.
-const PAUSE: Duration = Duration::from_millis(10);
+/// The checks of this process that are going on: each has directories of the pool open, which keeps it from being
+/// unmounted.
+static LOOKS: Looks = Looks { under_way: AtomicUsize::new(0), none_left: Notify::const_new() };
 
-/// Number of checks that are going on: each has directories of the pool open, which keeps it from being unmounted.
-static LOOKS: AtomicUsize = AtomicUsize::new(0);
+struct Looks {
+    under_way: AtomicUsize,
+    /// The last one has ended.
+    none_left: Notify,
+}
 
 /// One of [`LOOKS`].
 struct Looking;
 
 impl Looking {
     fn begin() -> Self {
-        LOOKS.fetch_add(1, Ordering::SeqCst);
+        LOOKS.under_way.fetch_add(1, Ordering::AcqRel);
         Self
     }
 }
 
 impl Drop for Looking {
     fn drop(&mut self) {
-        LOOKS.fetch_sub(1, Ordering::SeqCst);
+        if LOOKS.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
+            LOOKS.none_left.notify_waiters();
+        }
     }
 }
 
 /// Waits until no check has directories of the pool open, but not for one that hangs.
 pub async fn looks_end() {
-    let begun = Instant::now();
-    while LOOKS.load(Ordering::SeqCst) > 0 && begun.elapsed() < LOOK_LIMIT {
-        tokio::time::sleep(PAUSE).await;
+    let end = async {
+        loop {
+            // Before the count is read: an end in between is not missed.
+            let none_left = LOOKS.none_left.notified();
+            if LOOKS.under_way.load(Ordering::Acquire) == 0 {
+                return;
     }
+            none_left.await;
+        }
+    };
+    let _ = tokio::time::timeout(LOOK_LIMIT, end).await;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 
 mod export;
 
-use super::zfs::Zfs;
+use super::zfs::{Warning, Zfs};
 use crate::attach_process::Volume;
 use crate::config::{AgentConfig, PoolKind};
 use crate::hostid;
@@ -66,18 +66,18 @@ fn device<'a>(config: &AgentConfig, volumes: &'a [Volume]) -> Result<&'a str, St
     found.ok_or_else(|| format!("volume {} has no device: attach.device must not be \"none\"", volume.name))
 }
 
-/// Mounts or imports it. Returns a warning, "" for none.
+/// Mounts or imports it.
 ///
 /// # Errors
 /// The reason.
-pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<String, String> {
+pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<Option<Warning>, String> {
     let limit = Duration::from_secs(config.pool.import_timeout_s);
     match config.pool.kind {
         PoolKind::None => {}
         PoolKind::Ext4 => {
             let device = device(config, volumes)?;
             if already(config, device)? {
-                return Ok(String::new());
+                return Ok(None);
             }
             // Replays the journal, and checks more only if the journal gives a reason.
             let mut check = system("e2fsck");
@@ -95,7 +95,7 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<String, 
         PoolKind::Xfs => {
             let device = device(config, volumes)?;
             if already(config, device)? {
-                return Ok(String::new());
+                return Ok(None);
             }
             // An older mount of the same file system, lazily unmounted and still in use, lies on another, dead device:
             // it must not prevent this mount. No other host can write to it (R2).
@@ -115,7 +115,7 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<String, 
             return Zfs::of_system().import(&config.pool, &devices, &others).await;
         }
     }
-    Ok(String::new())
+    Ok(None)
 }
 
 /// The kernel reports mounts and working directories by paths without links. Under another path neither would be found:

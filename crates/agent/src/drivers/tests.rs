@@ -217,14 +217,14 @@ async fn what_runs_off_the_set_is_told_while_it_runs() {
     let (_dir, config) = off_the_set();
     let real = Real::new(&config).unwrap();
     assert_eq!(real.pool_look().off_set, "");
-    real.alive(1, 3000, false);
+    real.alive(Some(MonoTime(1)), 3000, false);
     let begun = Instant::now();
     while real.pool_look().off_set.is_empty() {
         assert!(begun.elapsed() < Duration::from_secs(30));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(real.pool_look().off_set.contains("data: found"));
-    real.alive(0, 3000, false);
+    real.alive(None, 3000, false);
     assert_eq!(real.pool_look().off_set, "");
     // If an earlier agent started PostgreSQL, it is known before the first sign.
     let adopts = Real::new(&config).unwrap();

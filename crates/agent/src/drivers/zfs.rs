@@ -34,7 +34,9 @@ const ASK_LIMIT: Duration = Duration::from_secs(5);
 const SET_LIMIT: Duration = Duration::from_secs(20);
 
 /// Possible reasons why an import took too long.
-const WATCHED_FIRST: &str = "a pool with multihost=on that another host did not export is watched before it is imported (ZFS's activity check), by default for 20 to 25 s, longer with a larger zfs_multihost_fail_intervals at that host: pool.import_timeout_s must leave time for that";
+const WATCHED_FIRST: &str = "a pool with multihost=on that another host did not export is watched before it is \
+                             imported (ZFS's activity check), by default for 20 to 25 s, longer with a larger \
+                             zfs_multihost_fail_intervals at that host: pool.import_timeout_s must leave time for that";
 
 /// `zpool import` prints this above the names of missing log devices, on standard output; its error text is the same
 /// for any device.
@@ -54,6 +56,10 @@ const INTERVAL_MIN_MS: u64 = 100;
 /// Lock in a slot's run directory, held by the programs that import its copy: they may outlive the process that started
 /// them.
 pub const IMPORT_LOCK: &str = "import.lock";
+
+/// What a person should know about a pool that was imported all the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning(pub String);
 
 /// The programs of ZFS, and the files that ZFS reads.
 #[derive(Clone, Debug)]
@@ -122,11 +128,16 @@ impl Zfs {
         hostid::read_in(&self.root)
     }
 
-    /// Imports the pool from these devices, given the other hosts' ids. Returns a warning, "" for none.
+    /// Imports the pool from these devices, given the other hosts' ids.
     ///
     /// # Errors
     /// The reason. If the host ids are the obstacle, nothing was done.
-    pub async fn import(&self, pool: &PoolConfig, devices: &[&str], others: &[Told]) -> Result<String, String> {
+    pub async fn import(
+        &self,
+        pool: &PoolConfig,
+        devices: &[&str],
+        others: &[Told],
+    ) -> Result<Option<Warning>, String> {
         let name = pool.name.as_deref().unwrap_or_default();
         let id = self.host_id();
         if pool.multihost {
@@ -141,21 +152,22 @@ impl Zfs {
         command.arg(name);
         let limit = Duration::from_secs(pool.import_timeout_s);
         run_explained(command, limit, WATCHED_FIRST, missing_log).await.map_err(|why| hinted(&id, why))?;
-        Ok(if pool.multihost { self.multihost(name).await } else { String::new() })
+        Ok(if pool.multihost { self.multihost(name).await } else { None })
     }
 
     /// Sets `multihost=on` if it is missing. The pool is imported, and the lease decides which host writes: an obstacle
     /// is reported and stops nothing.
-    async fn multihost(&self, name: &str) -> String {
-        let told = |why: String| {
-            format!(
-                "pool {name}: multihost is wanted (pool.multihost) and not on: {why}; try `zpool set multihost=on {name}`"
-            )
+    async fn multihost(&self, name: &str) -> Option<Warning> {
+        let not_on = |why: String| {
+            Some(Warning(format!(
+                "pool {name}: multihost is wanted (pool.multihost) and not on: {why}; \
+                 try `zpool set multihost=on {name}`"
+            )))
         };
         match self.is_multihost(name).await {
             Ok(true) => return self.impatience(name),
             Ok(false) => {}
-            Err(why) => return told(why),
+            Err(why) => return not_on(why),
         }
         let set = run(self.zpool(&["set", "multihost=on", name]), SET_LIMIT).await;
         // R12: a command that failed may have had its effect.
@@ -164,8 +176,8 @@ impl Zfs {
                 tracing::info!(pool = name, "multihost is on now");
                 self.impatience(name)
             }
-            (_, Err(why)) | (Err(why), _) => told(why),
-            (Ok(false), Ok(_)) => told("it was set, and is off all the same".into()),
+            (_, Err(why)) | (Err(why), _) => not_on(why),
+            (Ok(false), Ok(_)) => not_on("it was set, and is off all the same".into()),
         }
     }
 
@@ -174,22 +186,21 @@ impl Zfs {
         Ok(value == "on")
     }
 
-    /// Warning about a pool with `multihost=on` that cannot be written to for a while; "" if ZFS accepts that or does
+    /// Warning about a pool with `multihost=on` that cannot be written to for a while; none if ZFS accepts that or does
     /// not say. R8 lets a device wait for as long as necessary; ZFS by default does not, and suspends the pool until a
     /// reboot. It does so to protect a pool from two writers, which the lease does here.
-    fn impatience(&self, name: &str) -> String {
+    fn impatience(&self, name: &str) -> Option<Warning> {
         let read = |parameter: &str| {
             let text = std::fs::read_to_string(self.root.join(PARAMETERS).join(parameter)).ok()?;
             text.trim().parse::<u64>().ok()
         };
-        let intervals = match read(FAIL_INTERVALS) {
-            None | Some(0) => return String::new(),
-            Some(intervals) => intervals,
-        };
+        let intervals = read(FAIL_INTERVALS).filter(|intervals| *intervals > 0)?;
         let ms = intervals.saturating_mul(read(INTERVAL).unwrap_or(INTERVAL_DEFAULT_MS).max(INTERVAL_MIN_MS));
-        format!(
-            "pool {name}: ZFS suspends it until a reboot once nothing could be written to it for {ms} ms ({FAIL_INTERVALS}: found {intervals}, expected 0): a loss of gateways, or of attach, may take longer; set that parameter of the module zfs to 0 and zfs_multihost_import_intervals to 1 on each host"
-        )
+        Some(Warning(format!(
+            "pool {name}: ZFS suspends it until a reboot once nothing could be written to it for {ms} ms \
+             ({FAIL_INTERVALS}: found {intervals}, expected 0): a loss of gateways, or of attach, may take longer; \
+             set that parameter of the module zfs to 0 and zfs_multihost_import_intervals to 1 on each host"
+        )))
     }
 }
 
@@ -200,7 +211,8 @@ fn missing_log(import: &Ran) -> String {
     let Some((_, below)) = said else { return String::new() };
     let names = below.lines().skip(1).map(str::trim).filter(|name| !name.is_empty() && !name.starts_with("cannot "));
     format!(
-        "its log device (SLOG) is not found on this host: {}; commits that were acknowledged may be there and nowhere else, so the agent does not import without it: \
+        "its log device (SLOG) is not found on this host: {}; commits that were acknowledged may be there and nowhere \
+         else, so the agent does not import without it: \
          bring that device here, or its host back; `zpool import -f -m` by hand gives up what is on it",
         names.collect::<Vec<_>>().join(", ")
     )
@@ -255,7 +267,7 @@ mod tests {
             read(&self.file("did")).lines().map(str::to_string).collect()
         }
 
-        async fn import(&self, others: &[Told]) -> Result<String, String> {
+        async fn import(&self, others: &[Told]) -> Result<Option<Warning>, String> {
             self.zfs.import(&self.pool, &["/dev/nbd0", "/dev/nbd1"], others).await
         }
     }
@@ -268,7 +280,7 @@ mod tests {
     const GET: &str = "get -H -o value multihost tank";
     const SET: &str = "set multihost=on tank";
 
-    fn told(name: &str, id: u32) -> Told {
+    fn id_of(name: &str, id: u32) -> Told {
         (name.into(), Ok(format!("{id:08x}")))
     }
 
@@ -276,7 +288,7 @@ mod tests {
     async fn without_multihost_any_host_id_does() {
         for id in [0, 7] {
             let stage = stage(id, false);
-            assert_eq!(stage.import(&[told("db2", id)]).await, Ok(String::new()));
+            assert_eq!(stage.import(&[id_of("db2", id)]).await, Ok(None));
             assert_eq!(stage.did(), [IMPORT]);
         }
     }
@@ -284,10 +296,10 @@ mod tests {
     #[tokio::test]
     async fn with_multihost_no_pool_is_touched_under_a_host_id_that_is_none_or_two_hosts() {
         let none = stage(0, true);
-        let why = none.import(&[told("db2", 7)]).await.unwrap_err();
+        let why = none.import(&[id_of("db2", 7)]).await.unwrap_err();
         assert!(why.contains("pool tank is not imported") && why.contains("zgenhostid"), "{why}");
         let two = stage(7, true);
-        let why = two.import(&[told("db2", 7)]).await.unwrap_err();
+        let why = two.import(&[id_of("db2", 7)]).await.unwrap_err();
         assert!(why.contains("is that of db2 too") && why.contains("zgenhostid"), "{why}");
         let unread = stage(0, true);
         std::fs::create_dir(unread.zfs.root.join("etc/hostid")).unwrap();
@@ -302,24 +314,24 @@ mod tests {
     async fn multihost_is_looked_at_after_the_import_and_set_where_it_is_off() {
         let off = stage(7, true);
         let silent = ("db3".to_string(), Err("no route".to_string()));
-        assert_eq!(off.import(&[told("db2", 8), silent]).await, Ok(String::new()));
+        assert_eq!(off.import(&[id_of("db2", 8), silent]).await, Ok(None));
         assert_eq!(off.did(), [IMPORT, GET, SET, GET]);
         let on = stage(7, true);
         on.has("multihost");
-        assert_eq!(on.import(&[told("db2", 8)]).await, Ok(String::new()));
+        assert_eq!(on.import(&[id_of("db2", 8)]).await, Ok(None));
         assert_eq!(on.did(), [IMPORT, GET]);
     }
 
     #[tokio::test]
     async fn a_pool_that_takes_no_multihost_is_imported_and_that_is_told() {
-        for (trouble, told) in
+        for (trouble, words) in
             [("unset", "permission denied"), ("unasked", "no answer"), ("forgets", "is off all the same")]
         {
             let stage = stage(7, true);
             stage.has(trouble);
-            let warning = stage.import(&[]).await.unwrap();
+            let Warning(warning) = stage.import(&[]).await.unwrap().unwrap();
             assert!(warning.contains("not on") && warning.contains("zpool set multihost=on tank"), "{warning}");
-            assert!(warning.contains(told), "{warning}");
+            assert!(warning.contains(words), "{warning}");
             assert!(stage.file("imported").exists());
         }
     }
@@ -329,7 +341,7 @@ mod tests {
     async fn what_counts_is_what_the_pool_has_then() {
         let stage = stage(7, true);
         stage.has("unsure");
-        assert_eq!(stage.import(&[]).await, Ok(String::new()));
+        assert_eq!(stage.import(&[]).await, Ok(None));
         assert_eq!(stage.did(), [IMPORT, GET, SET, GET]);
     }
 
@@ -348,18 +360,18 @@ mod tests {
                 if is_on {
                     stage.has("multihost");
                 }
-                let warning = stage.import(&[]).await.unwrap();
+                let Warning(warning) = stage.import(&[]).await.unwrap().unwrap();
                 assert!(warning.contains(ms) && warning.contains("expected 0"), "{warning}");
                 assert!(warning.contains("zfs_multihost_import_intervals"), "{warning}");
             }
         }
         let patient = stage(7, true);
         patient.parameter(FAIL_INTERVALS, "0\n");
-        assert_eq!(patient.import(&[]).await, Ok(String::new()));
+        assert_eq!(patient.import(&[]).await, Ok(None));
         // Without multihost ZFS has no such limit.
         let off = stage(7, false);
         off.parameter(FAIL_INTERVALS, "10\n");
-        assert_eq!(off.import(&[]).await, Ok(String::new()));
+        assert_eq!(off.import(&[]).await, Ok(None));
     }
 
     /// `zpool import` prints nothing while ZFS watches the pool, and is killed at its time limit.

@@ -12,11 +12,12 @@ use crate::seams::Dial;
 use crate::view::View;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use holdfast_types::sync::LockExt;
 use serde::Serialize;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -76,7 +77,7 @@ impl Door {
         let record =
             Record { event, reason: reason.into(), other: String::new(), epoch: self.view().lease.epoch, phases: None };
         tracing::info!(%event, reason, "history");
-        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut history = self.history.locked();
         history.add(&self.config.name, &self.config.set, record);
     }
 

@@ -4,15 +4,15 @@
 //! of an earlier one, and truncated. Output between the two steps is lost.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Logs contain statements, their values and names of users.
 const MODE: u32 = 0o600;
 
-/// Length of the end of a log that is kept, at most: an earlier build did not bound logs.
+/// Length of the end of a log that is kept, at most: a program may write much between two looks at its log.
 const KEPT_BYTES_MAX: u64 = 16 << 20;
 
 /// Opens a log to be appended to, after [`bound`].
@@ -21,10 +21,7 @@ const KEPT_BYTES_MAX: u64 = 16 << 20;
 /// It could not be opened.
 pub fn open(path: &Path, bytes_max: u64) -> io::Result<File> {
     bound(path, bytes_max)?;
-    let log = OpenOptions::new().create(true).append(true).mode(MODE).open(path)?;
-    // An earlier build made it readable for others.
-    log.set_permissions(Permissions::from_mode(MODE))?;
-    Ok(log)
+    OpenOptions::new().create(true).append(true).mode(MODE).open(path)
 }
 
 /// Opens a log that begins anew, to be appended to: a log that is truncated while it is written must not get a hole.
@@ -80,6 +77,7 @@ fn keep(log: &mut File, earlier: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
 
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -91,9 +89,6 @@ mod tests {
         let path = dir.path().join("postgresql.log");
         open(&path, 10).unwrap();
         assert_eq!(mode(&path), 0o600);
-        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        begin(&path).unwrap();
-        assert_eq!(mode(&path), 0o600, "one of an earlier build");
     }
 
     /// Its program goes on writing and notices nothing.

@@ -4,6 +4,7 @@ use super::*;
 use crate::config::WatchdogMode;
 use crate::host::{NotDone, PoolUsers};
 use crate::machine::{AttachEnd, AttachView, DatabaseView, Found, LeaseView, Role, Stop};
+use holdfast_types::MonoTime;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -213,14 +214,14 @@ impl Host for Fake {
         self.did("reboot");
     }
 
-    fn alive(&self, may_run_until_ns: u64, _ttl_ms: u64, guarded: bool) {
+    fn alive(&self, may_run_until: Option<MonoTime>, _ttl_ms: u64, guarded: bool) {
         self.world(|world| {
-            (world.may_run, world.left_alone, world.guarded) = (may_run_until_ns != 0, false, guarded);
+            (world.may_run, world.left_alone, world.guarded) = (may_run_until.is_some(), false, guarded);
         });
     }
 
-    fn left_alone(&self, may_run_until_ns: u64, _ttl_ms: u64, guarded: bool) {
-        self.world(|world| (world.may_run, world.left_alone, world.guarded) = (may_run_until_ns != 0, true, guarded));
+    fn left_alone(&self, may_run_until: Option<MonoTime>, _ttl_ms: u64, guarded: bool) {
+        self.world(|world| (world.may_run, world.left_alone, world.guarded) = (may_run_until.is_some(), true, guarded));
     }
 }
 

@@ -133,7 +133,7 @@ impl<K: Kennel> Guard<K> {
                     Shown::Armed(seconds) => tracing::info!(seconds, "the machine's watchdog counts"),
                     Shown::Refused(why) => tracing::error!(why, "the machine's watchdog is of no use"),
                 }
-                // Not `watchdog.new`: the agent writes its signs there, at the same time.
+                // In a file of its own: the agent writes its signs at the same time.
                 let new = self.shown_at.with_extension("device.new");
                 std::fs::write(&new, shown.text()).and_then(|()| std::fs::rename(&new, &self.shown_at))
             }

@@ -4,6 +4,7 @@
 use super::super::device::Device;
 use super::super::{Sign, Signs};
 use super::*;
+use holdfast_types::MonoTime;
 use std::sync::{Arc, Mutex};
 
 const TTL_MS: u64 = 3000;
@@ -290,7 +291,8 @@ fn the_helpers_report_has_its_own_file() {
     let dir = tempfile::tempdir().unwrap();
     // Both wrote to this file once. As a directory it refuses every write.
     std::fs::create_dir(dir.path().join("watchdog.new")).unwrap();
-    Signs::new(dir.path()).give(Sign { at_ns: 1, may_run_until_ns: 2, ttl_ms: TTL_MS, guarded: true });
+    let at = Some(MonoTime(1));
+    Signs::new(dir.path()).give(Sign { at, may_run_until: Some(MonoTime(2)), ttl_ms: TTL_MS, guarded: true });
     assert!(dir.path().join("watchdog").is_file());
     let mut guard = Guard::new(dir.path(), Some(Fake::default()));
     guard.look(S, Wish { wanted: true, ttl_ms: TTL_MS, until_ns: Some(u64::MAX) });

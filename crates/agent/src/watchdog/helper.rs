@@ -3,12 +3,12 @@
 use super::device::Device;
 use super::guard::{Guard, LOOK_PAUSE, Wish};
 use super::{
-    AGENT_LOCK, HELPER_LOCK, Kill, LEFT_ALONE, Limits, Sign, Signs, URGENT_PAUSE, Verdict, judge, lease_until_ns,
-    may_be_replaced, over,
+    AGENT_LOCK, HELPER_LOCK, Kill, Limits, Sign, Signs, URGENT_PAUSE, judge, lease_until, may_be_replaced, over,
 };
 use crate::config::{AgentConfig, WatchdogMode};
 use crate::{attach_process, clock, process};
 use holdfast_host::lock::{is_locked, lock};
+use holdfast_types::MonoTime;
 use rustix::process::{Pid, getppid};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -72,43 +72,40 @@ impl<'a> Helper<'a> {
     /// Looks once, and does what is due. Returns the pause until the next look, `None` if the helper is not needed any
     /// more.
     fn look(&mut self) -> Option<Duration> {
-        let now_ns = clock::now().0;
+        let now = clock::now();
         self.last = self.signs.last().or(self.last);
-        let sign = self.last.unwrap_or(Sign { at_ns: 0, may_run_until_ns: 0, ttl_ms: 0, guarded: false });
-        let lease_ns = lease_until_ns(&self.attach_dir, sign.ttl_ms);
-        let verdict = judge(now_ns, sign, lease_ns, self.limits);
-        let clear = match &verdict {
-            Verdict::Kill(kill) => self.end(kill, sign),
-            Verdict::Well => {
+        let nothing = Sign { at: Some(MonoTime(0)), may_run_until: None, ttl_ms: 0, guarded: false };
+        let sign = self.last.unwrap_or(nothing);
+        let lease_until = lease_until(&self.attach_dir, sign.ttl_ms);
+        // WATCHDOG-W3
+        let until = match judge(now, sign, lease_until, self.limits) {
+            Some(kill) if self.end(&kill, sign) => None,
+            // Not fed any more.
+            Some(_) => Some(MonoTime(0)),
+            None => {
                 self.killing = false;
-                true
+                sign.until(lease_until)
             }
         };
-        // WATCHDOG-W3
-        let gone = sign.may_run_until_ns == 0 || verdict != Verdict::Well && clear;
-        let until_ns = (!gone).then(|| match verdict {
-            Verdict::Well => sign.may_run_until_ns.max(lease_ns),
-            Verdict::Kill(_) => 0,
-        });
-        let wish = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns };
+        let wish = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns: until.map(|until| until.0) };
         // Reads the clock again: killing takes time.
-        let now_ns = clock::now().0;
-        self.guard.look(now_ns, wish);
-        if self.is_over(now_ns) && self.none_is_left() {
+        let now = clock::now();
+        self.guard.look(now.0, wish);
+        if self.is_over(now) && self.none_is_left() {
             self.guard.let_go();
             return None;
         }
-        Some(if self.guard.is_urgent(now_ns, wish) { URGENT_PAUSE } else { LOOK_PAUSE })
+        Some(if self.guard.is_urgent(now.0, wish) { URGENT_PAUSE } else { LOOK_PAUSE })
     }
 
     fn none_is_left(&self) -> bool {
         process::of_postgres(&self.processes).is_ok_and(|left| left.is_empty())
     }
 
-    fn is_over(&self, now_ns: u64) -> bool {
+    fn is_over(&self, now: MonoTime) -> bool {
         let attached = || attach_process::may_run(&self.attach_dir);
         let alone = matches!(is_locked(&self.config.run_dir, AGENT_LOCK), Ok(false));
-        alone && over(now_ns, self.last, self.limits.timeout_ns, attached())
+        alone && over(now, self.last, self.limits.timeout, attached())
             || getppid() != self.agent && may_be_replaced(self.last, attached())
     }
 
@@ -119,7 +116,7 @@ impl<'a> Helper<'a> {
         let there = !self.none_is_left();
         // In a pause device and pool are an operator's, who may be at work on the files: an outage is no reason to take
         // them away.
-        let left_alone = self.last.is_some_and(|sign| sign.at_ns == LEFT_ALONE);
+        let left_alone = self.last.is_some_and(|sign| sign.at.is_none());
         if !there && (!*device || left_alone || !attach_process::may_run(&self.attach_dir)) {
             return true;
         }

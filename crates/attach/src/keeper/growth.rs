@@ -15,9 +15,8 @@
 //! GROWTH-G4  Only valid answers count: the answer was valid when it came, and no connection was lost before it is
 //!     followed.
 //! GROWTH-G5  A shrink counts against a device only if it is later in the log than the place that came with the
-//!     device's size. So an answer's place is noted before its sizes are followed. If a gateway of an older build
-//!     reports sizes without a place, no shrink counts until the next grant: a healthy device never fails because of
-//!     it, whatever another gateway remembers.
+//!     device's size. So an answer's place is noted before its sizes are followed, and a healthy device never fails,
+//!     whatever another gateway remembers.
 
 use super::{Keeper, News};
 use crate::device::{DeviceKind, DriverError, Growth};
@@ -77,29 +76,25 @@ fn gone(ours: &[VolumeFacts], named: &[VolumeFacts]) -> BTreeMap<usize, String> 
 impl Keeper {
     /// GROWTH-G3, GROWTH-G5: handles the shrinks in a renewal's answer. Returns whether [`Self::follow`] may follow the
     /// same answer.
-    pub(super) fn see_cuts(&self, generation: u64, told: &Cuts) -> bool {
+    pub(super) fn see_cuts(&self, incarnation: u64, told: &Cuts) -> bool {
         // GROWTH-G4.
-        if !self.shared.look(|machine| machine.stands(generation)) {
+        if !self.shared.look(|machine| machine.stands(incarnation)) {
             return false;
         }
-        let Some(as_of) = told.as_of else {
-            self.shared.forget_cuts();
-            return true;
-        };
         let ours = self.shared.all_facts();
         if let Some(since) = self.shared.cuts_seen() {
             let cut = |(volume, facts): (usize, &VolumeFacts)| Some((volume, facts.cut_in(&told.cuts, since)?));
             self.lose_of(ours.iter().enumerate().filter_map(cut).collect());
         }
-        self.shared.saw_cuts(as_of);
+        self.shared.saw_cuts(told.as_of);
         true
     }
 
     /// GROWTH-G1, except the kernel, which [`Self::tell_kernel`] tells. `named` came for the connections of
-    /// `generation`.
-    pub(super) fn follow(&mut self, generation: u64, named: &[VolumeFacts]) {
-        // GROWTH-G4: the answer waited in a queue. And a gateway of an older build lists no volumes.
-        if named.is_empty() || !self.shared.look(|machine| machine.stands(generation)) {
+    /// `incarnation`.
+    pub(super) fn follow(&mut self, incarnation: u64, named: &[VolumeFacts]) {
+        // GROWTH-G4: the answer waited in a queue.
+        if !self.shared.look(|machine| machine.stands(incarnation)) {
             return;
         }
         let ours = self.shared.all_facts();
@@ -233,8 +228,6 @@ mod tests {
         assert_eq!(lost(&whole), None, "of before, down to what we have, or another's");
         let text = lost(&[cut(1, 8, 60), cut(1, 9, 40), cut(1, 10, 90)]).unwrap();
         assert_eq!(text, "volume vol1: found it cut to 40 bytes meanwhile, expected 100 all the time");
-        let unknown = VolumeFacts { id: 0, ..ours.clone() };
-        assert_eq!(unknown.cut_in(&[cut(0, 8, 10)], Epoch(7)), None, "not surely the same");
     }
 
     /// GROWTH-G2, ATTACH-M8: stuck or lost devices are skipped, and only these.

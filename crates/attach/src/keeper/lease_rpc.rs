@@ -20,7 +20,7 @@ fn granted(
     request: RequestId,
     grant: Grant,
     volumes: &[(VolumeFacts, Option<String>)],
-    as_of: Option<Epoch>,
+    as_of: Epoch,
 ) {
     if !shared.look(|machine| machine.awaits(request)) {
         tracing::debug!(epoch = %grant.epoch, "a late grant: not taken");
@@ -28,9 +28,7 @@ fn granted(
     }
     // GROWTH-G5. Devices that are still to be made lose nothing by earlier shrinks; for the others the shrinks were
     // checked.
-    if let Some(as_of) = as_of {
-        shared.saw_cuts(as_of);
-    }
+    shared.saw_cuts(as_of);
     let before = shared.look(|machine| machine.lost_volumes().clone());
     let mut lost = BTreeMap::new();
     for (n, why) in volumes.iter().enumerate().filter_map(|(n, (_, why))| Some((n, why.as_ref()?))) {
@@ -71,8 +69,7 @@ pub(super) async fn acquire(
                 };
                 shared.set_volumes(&volumes);
                 let all: Vec<_> = volumes.into_iter().map(|facts| (facts, None)).collect();
-                let as_of = admin_client::cuts_of(&reply.cuts, reply.as_of).as_of;
-                granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &all, as_of);
+                granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &all, Epoch(reply.as_of));
                 return Ok(());
             }
             Err(refusal) => refusal,
@@ -135,10 +132,10 @@ pub(super) async fn carry_on(
 
 /// The set's volumes, from the answer to renewal `number`. A late answer is outdated: a volume may have shrunk since.
 fn named(shared: &Shared, number: u64, reply: &v1::RenewLeaseReply) -> Option<News> {
-    let counts = |machine: &Machine| machine.awaits_renewal(number).then(|| machine.generation());
-    let generation = shared.look(counts)?;
+    let counts = |machine: &Machine| machine.awaits_renewal(number).then(|| machine.incarnation());
+    let incarnation = shared.look(counts)?;
     let (volumes, cuts) = (admin_client::volumes_of(&reply.volumes)?, admin_client::cuts_of(&reply.cuts, reply.as_of));
-    Some(News::Volumes { generation, volumes, cuts })
+    Some(News::Volumes { incarnation, volumes, cuts })
 }
 
 /// Renews it once. The answer has the volumes' present sizes.
@@ -212,7 +209,7 @@ mod tests {
         let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 };
         let lost = Some("volume vol1 was deleted".to_string());
         let answer = |request, grant, lost| {
-            granted(&shared, Some((&file, &owner)), request, grant, &[(vol1.clone(), lost)], None);
+            granted(&shared, Some((&file, &owner)), request, grant, &[(vol1.clone(), lost)], Epoch(0));
         };
         let kept = || file.lease().map(|lease| (lease.token(), lease.lost().count()));
 
@@ -238,16 +235,16 @@ mod tests {
             (shared, actions)
         };
         let lost = |shared: &Shared, at: u64| {
-            let told = Cuts { as_of: Some(Epoch(at)), cuts: vec![Cut { volume: 1, at: Epoch(at), size: 50 }] };
+            let told = Cuts { as_of: Epoch(at), cuts: vec![Cut { volume: 1, at: Epoch(at), size: 50 }] };
             gone_on_with(shared, Epoch(20), std::slice::from_ref(&vol1), &told)[0].1.is_some()
         };
         let (made, mut actions) = shared();
         made.act(|machine, now, out| machine.begin(now, false, out));
         let Some(Action::Acquire { request, .. }) = actions.blocking_recv() else { panic!("no question") };
         let answer = |request, as_of| granted(&made, None, request, grant(10, 2), &[(vol1.clone(), None)], as_of);
-        answer(RequestId(request.0 ^ 1), Some(Epoch(99)));
+        answer(RequestId(request.0 ^ 1), Epoch(99));
         assert_eq!(made.cuts_seen(), None, "an answer to another question");
-        answer(request, Some(Epoch(13)));
+        answer(request, Epoch(13));
         assert!(!lost(&made, 11), "after the grant, and before its answer");
         assert!(!lost(&made, 13));
         assert!(lost(&made, 14));
@@ -269,17 +266,11 @@ mod tests {
         let volumes = vec![v1::Volume { id: 1, name: "vol1".into(), size_bytes: 2 << 30 }];
         let reply = v1::RenewLeaseReply { volumes, ..Default::default() };
         let told = |number| match named(&shared, number, &reply) {
-            Some(News::Volumes { generation, volumes, .. }) => Some((generation, volumes)),
+            Some(News::Volumes { incarnation, volumes, .. }) => Some((incarnation, volumes)),
             _ => None,
         };
         let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 2 << 30 };
         assert_eq!(told(1), Some((1, vec![vol1])));
-        let unplaced = Some(Cuts::default());
-        let cuts = |told| match told {
-            Some(News::Volumes { cuts, .. }) => Some(cuts),
-            _ => None,
-        };
-        assert_eq!(cuts(named(&shared, 1, &reply)), unplaced, "GROWTH-G5: of an older build");
         assert_eq!(told(2), None, "nobody asked");
         shared.act(|machine, now, out| machine.lost(now, 1, &Lost::Connection("reset".into()), out));
         assert_eq!(told(1), None, "what it says is of before the loss");
@@ -289,7 +280,7 @@ mod tests {
             machine.tick(now, out);
         });
         assert_eq!(told(1), None);
-        assert_eq!(told(2).map(|(generation, _)| generation), Some(2));
+        assert_eq!(told(2).map(|(incarnation, _)| incarnation), Some(2));
         shared.act(|machine, now, out| machine.renewed(now, 2, out));
         assert_eq!(told(2), None, "it was answered");
     }

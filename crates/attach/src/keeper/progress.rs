@@ -74,9 +74,9 @@ impl Keeper {
                 self.ready = false;
                 tracing::error!(set = %self.options.set, device = which, "a device ended unexpectedly: detach, then attach anew");
             }
-            News::Volumes { generation, volumes, cuts } => {
-                if self.see_cuts(generation, &cuts) {
-                    self.follow(generation, &volumes);
+            News::Volumes { incarnation, volumes, cuts } => {
+                if self.see_cuts(incarnation, &cuts) {
+                    self.follow(incarnation, &volumes);
                 }
             }
             News::Told(growth, said) => self.told(&growth, said),

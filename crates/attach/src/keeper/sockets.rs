@@ -89,7 +89,7 @@ pub(super) async fn accept(listener: &mut Listener, volume: usize, shared: &Arc<
     }
 }
 
-/// Runs one lane from connecting to its end, which comes with the end of its generation at the latest.
+/// Runs one lane from connecting to its end, which comes with the end of its incarnation at the latest.
 pub(super) async fn run_lane(
     shared: Arc<Shared>,
     way: Connect,
@@ -98,10 +98,10 @@ pub(super) async fn run_lane(
     token: Token,
     end: CancellationToken,
 ) {
-    let Some(over) = shared.era(lane.generation) else { return };
+    let Some(over) = shared.era(lane.incarnation) else { return };
     let life = async {
         let facts = shared.facts(lane.volume);
-        let session = Some(Session { token, slot: lane.slot, incarnation: lane.generation });
+        let session = Some(Session { token, slot: lane.slot, incarnation: lane.incarnation });
         let name = ExportName { set: shared.set.clone(), volume: facts.name.clone(), snapshot: None, session };
         let connected = match lane::connect(&way, lane, &nbd, &name).await {
             Ok(connected) if connected.size >= facts.size => connected,
@@ -118,7 +118,7 @@ pub(super) async fn run_lane(
             .run(&line, |answers| {
                 shared.act(|machine, now, out| {
                     for (number, outcome) in answers {
-                        machine.answered(now, lane.generation, number, outcome, out);
+                        machine.answered(now, lane.incarnation, number, outcome, out);
                     }
                 });
             })
@@ -131,5 +131,5 @@ pub(super) async fn run_lane(
         () = over.cancelled() => return,
         why = life => why,
     };
-    shared.act(|machine, now, out| machine.lost(now, lane.generation, &Lost::Connection(why), out));
+    shared.act(|machine, now, out| machine.lost(now, lane.incarnation, &Lost::Connection(why), out));
 }

@@ -19,19 +19,19 @@ fn connections_that_end_over_the_same_request_are_made_again_with_pauses() {
                 None if m.carries() => {
                     if others {
                         m.request(Moment(now), 0, write(100 + now, 4096, vec![1; 512]), &mut out);
-                        let (generation, number) = (m.generation(), m.table.len() as u64);
+                        let (incarnation, number) = (m.incarnation(), m.table.len() as u64);
                         let last = m.table.sendable().pop().unwrap_or(number);
-                        m.answered(Moment(now), generation, last, Ok(Reply::Done), &mut out);
+                        m.answered(Moment(now), incarnation, last, Ok(Reply::Done), &mut out);
                         out.clear();
                     }
-                    let generation = m.generation();
-                    m.lost(Moment(now), generation, &Lost::Connection("closed".into()), &mut out);
+                    let incarnation = m.incarnation();
+                    m.lost(Moment(now), incarnation, &Lost::Connection("closed".into()), &mut out);
                 }
                 None => m.tick(Moment(now), &mut out),
                 Some(id) => {
                     epoch += 1;
                     m.granted(Moment(now), id, grant(epoch), 1, &mut out);
-                    let lane = Lane { generation: m.generation(), volume: 0, slot: 0 };
+                    let lane = Lane { incarnation: m.incarnation(), volume: 0, slot: 0 };
                     m.connected(Moment(now), lane, &mut out);
                 }
             }
@@ -49,7 +49,7 @@ fn connections_that_end_over_the_same_request_are_made_again_with_pauses() {
             m.tick(Moment(now), &mut out);
             if let Some(id) = request.take() {
                 m.granted(Moment(now), id, grant(epoch + 1), 1, &mut out);
-                let lane = Lane { generation: m.generation(), volume: 0, slot: 0 };
+                let lane = Lane { incarnation: m.incarnation(), volume: 0, slot: 0 };
                 m.connected(Moment(now), lane, &mut out);
             }
             request = out.iter().find_map(|action| match action {
@@ -58,9 +58,9 @@ fn connections_that_end_over_the_same_request_are_made_again_with_pauses() {
             });
             now += 50;
         }
-        let generation = m.generation();
-        step(|out| m.answered(Moment(now), generation, 1, Ok(Reply::Read(Vec::new())), out));
-        let lost = step(|out| m.lost(Moment(now + 2000), generation, &Lost::Connection("reset".into()), out));
+        let incarnation = m.incarnation();
+        step(|out| m.answered(Moment(now), incarnation, 1, Ok(Reply::Read(Vec::new())), out));
+        let lost = step(|out| m.lost(Moment(now + 2000), incarnation, &Lost::Connection("reset".into()), out));
         assert!(lost.iter().any(|line| line.starts_with("continue")), "{lost:?}");
     }
 }
@@ -85,7 +85,7 @@ fn reads_of_a_client_that_left_are_dropped_and_its_writes_are_not() {
     assert!(step(|out| m.answered(Moment(6), 1, 1, Ok(Reply::Read(Vec::new())), out)).is_empty(), "late");
     step(|out| m.lost(Moment(10), 1, &Lost::Connection("reset".into()), out));
     step(|out| m.granted(Moment(20), RequestId(102), grant(2), 1, out));
-    let again = step(|out| m.connected(Moment(30), Lane { generation: 2, volume: 0, slot: 0 }, out));
+    let again = step(|out| m.connected(Moment(30), Lane { incarnation: 2, volume: 0, slot: 0 }, out));
     assert_eq!(again, ["send 4 gen=2 slot=0", "send 5 gen=2 slot=0"]);
     // Nobody waits for what is left of one that leaves in the end.
     step(|out| m.answered(Moment(31), 2, 4, Ok(Reply::Done), out));
@@ -102,7 +102,7 @@ fn a_volume_that_is_lost_while_it_is_connected_fails_at_once() {
         let (mut m, mut out) = (Machine::new(RequestId(100), 1, Bounds::default()), Vec::new());
         m.begin(Moment(0), false, &mut out);
         m.granted(Moment(1), RequestId(101), grant(1), 2, &mut out);
-        (0..2).for_each(|volume| m.connected(Moment(2), Lane { generation: 1, volume, slot: 0 }, &mut out));
+        (0..2).for_each(|volume| m.connected(Moment(2), Lane { incarnation: 1, volume, slot: 0 }, &mut out));
         m.request(Moment(3), 1, write(1, 0, vec![1]), &mut out);
         m
     };
@@ -155,7 +155,7 @@ fn a_volume_whose_oldest_request_waits_for_long_does_not_flow() {
     m.lost(Moment(5_200), 1, &Lost::Connection("reset".into()), &mut out);
     assert!(!m.flows(Moment(5_200), 0), "nobody serves");
     m.granted(Moment(8_900), RequestId(102), grant(2), 1, &mut out);
-    let lane = Lane { generation: 2, volume: 0, slot: 0 };
+    let lane = Lane { incarnation: 2, volume: 0, slot: 0 };
     assert_eq!(step(|out| m.connected(Moment(9_000), lane, out)), ["send 2 gen=2 slot=0"]);
     assert!(m.flows(Moment(8_999), 0) && !m.flows(Moment(9_000), 0), "it is as old as before it was sent again");
     m.answered(Moment(9_010), 2, 2, Ok(Reply::Done), &mut out);

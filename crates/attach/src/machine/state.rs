@@ -1,4 +1,4 @@
-//! State transitions of an attached set: lease, generations, losses.
+//! State transitions of an attached set: lease, incarnations, losses.
 
 mod accessors;
 mod ending;
@@ -114,7 +114,7 @@ struct Renewals {
 struct Reconnects {
     lost_at: Option<Moment>,
     calm_since: Moment,
-    /// A request was answered in this generation.
+    /// A request was answered in this incarnation.
     answered: bool,
     /// The pause before the next reconnect if the last one was useless; zero if it was useful.
     retry: Duration,
@@ -135,7 +135,7 @@ pub struct Machine {
     lease: Lease,
     renewals: Renewals,
     reconnects: Reconnects,
-    generation: u64,
+    incarnation: u64,
     missing: BTreeSet<(usize, u8)>,
     table: Table,
     view: View,
@@ -167,7 +167,7 @@ impl Machine {
                 retry: Duration::ZERO,
                 retry_at: None,
             },
-            generation: 0,
+            incarnation: 0,
             missing: BTreeSet::new(),
             table: Table::new(bounds),
             view: View::default(),
@@ -266,13 +266,13 @@ impl Machine {
 
     fn connect(&mut self, out: &mut Vec<Action>) {
         let Some(grant) = &self.lease.grant else { return };
-        self.generation += 1;
+        self.incarnation += 1;
         self.reconnects.answered = false;
         self.missing.clear();
         for volume in (0..self.volumes).filter(|volume| !self.lost_volumes.contains_key(volume)) {
             for slot in 0..self.slots {
                 self.missing.insert((volume, slot));
-                let lane = Lane { generation: self.generation, volume, slot };
+                let lane = Lane { incarnation: self.incarnation, volume, slot };
                 out.push(Action::Connect { lane, nbd: grant.nbd.clone(), token: grant.token });
             }
         }
@@ -280,7 +280,7 @@ impl Machine {
 
     /// A lane is connected.
     pub fn connected(&mut self, now: Moment, lane: Lane, out: &mut Vec<Action>) {
-        if lane.generation != self.generation || !self.missing.remove(&(lane.volume, lane.slot)) {
+        if lane.incarnation != self.incarnation || !self.missing.remove(&(lane.volume, lane.slot)) {
             return;
         }
         if !self.missing.is_empty() {
@@ -319,21 +319,21 @@ impl Machine {
     }
 
     fn send(&mut self, now: Moment, number: u64, out: &mut Vec<Action>) {
-        let (generation, slots) = (self.generation, self.slots);
+        let (incarnation, slots) = (self.incarnation, self.slots);
         let Some(entry) = self.table.get_mut(number) else { return };
         assert!(
-            entry.sent.is_none_or(|before| before < generation),
-            "ATTACH-M2: request {number} twice in one generation"
+            entry.sent.is_none_or(|before| before < incarnation),
+            "ATTACH-M2: request {number} twice in one incarnation"
         );
         holdfast_reached::reached!("attach: a request is sent again", entry.sent.is_some());
         holdfast_reached::reached!(
             "attach: a trim is sent again",
             entry.sent.is_some() && matches!(entry.intake.command, holdfast_nbd::client::CommandOut::Trim { .. })
         );
-        entry.sent = Some(generation);
+        entry.sent = Some(incarnation);
         entry.since = now;
         let slot = (entry.intake.ticket.client % u64::from(slots)) as u8;
-        let lane = Lane { generation, volume: entry.volume, slot };
+        let lane = Lane { incarnation, volume: entry.volume, slot };
         out.push(Action::Send { lane, out: entry.out(number), data: entry.intake.data.clone() });
     }
 
@@ -361,21 +361,21 @@ impl Machine {
         }
     }
 
-    /// A gateway answered request `number`, over a lane of `generation`.
+    /// A gateway answered request `number`, over a lane of `incarnation`.
     pub fn answered(
         &mut self,
         now: Moment,
-        generation: u64,
+        incarnation: u64,
         number: u64,
         outcome: Result<Reply, Errno>,
         out: &mut Vec<Action>,
     ) {
-        holdfast_reached::reached!("attach: an answer of an earlier generation", generation != self.generation);
+        holdfast_reached::reached!("attach: an answer of an earlier incarnation", incarnation != self.incarnation);
         // ATTACH-M4.
-        if generation != self.generation || !self.carries() {
+        if incarnation != self.incarnation || !self.carries() {
             return;
         }
-        if self.table.get_mut(number).is_none_or(|entry| entry.sent != Some(generation)) {
+        if self.table.get_mut(number).is_none_or(|entry| entry.sent != Some(incarnation)) {
             return;
         }
         if matches!(outcome, Err(Errno::Io | Errno::Shutdown)) {
@@ -394,12 +394,12 @@ impl Machine {
         self.end_if_drained(out);
     }
 
-    /// A connection of `generation` is lost: all connections of the set are shut, and the lease is continued elsewhere.
-    pub fn lost(&mut self, now: Moment, generation: u64, why: &Lost, out: &mut Vec<Action>) {
+    /// A connection of `incarnation` is lost: all connections of the set are shut, and the lease is continued elsewhere.
+    pub fn lost(&mut self, now: Moment, incarnation: u64, why: &Lost, out: &mut Vec<Action>) {
         let over = matches!(self.phase, Phase::Acquiring | Phase::Fenced | Phase::Detached);
         // While the lease is being continued nothing can be lost: this is a late report of a socket that was shut.
         let asking = self.reconnects.lost_at.is_some() && self.missing.is_empty();
-        if generation != self.generation || over || asking || self.releasing {
+        if incarnation != self.incarnation || over || asking || self.releasing {
             holdfast_reached::reached!("attach: a loss is reported late");
             return;
         }
@@ -414,7 +414,7 @@ impl Machine {
             self.renewals.outstanding.filter(|_| matches!(why, Lost::Silent(_))).map_or(now, |asked| asked.first);
         self.reconnects.lost_at.get_or_insert(since);
         self.renewals.outstanding = None;
-        out.push(Action::Shut { generation });
+        out.push(Action::Shut { incarnation });
         if !self.detach {
             self.go(Phase::Reconnecting, out);
         }
@@ -427,7 +427,7 @@ impl Machine {
         out.push(Action::Continue { request, token });
     }
 
-    /// How long to wait after the loss of this generation. After a useful one: not at all. If no connection was made,
+    /// How long to wait after the loss of this incarnation. After a useful one: not at all. If no connection was made,
     /// the gateway that was just listed is not there, so an immediate attempt is useless. If connections end again and
     /// again over the same request, they must not be made forty times a second: each is a new grant, and interrupts the
     /// set's other volumes.
@@ -488,7 +488,7 @@ impl Machine {
         self.renewals.outstanding = None;
         self.missing.clear();
         self.reconnects.retry_at = None;
-        out.push(Action::Shut { generation: self.generation });
+        out.push(Action::Shut { incarnation: self.incarnation });
         self.go(Phase::Fenced, out);
         for entry in self.table.drain() {
             out.push(Action::Answer { ticket: entry.intake.ticket, outcome: Err(Errno::Io) });
@@ -516,7 +516,7 @@ impl Machine {
         );
         let Some(asked) = self.renewals.outstanding.as_mut().filter(|asked| asked.number == number) else { return };
         match refused {
-            Some(why) => self.lost(now, self.generation, &Lost::Refused(why), out),
+            Some(why) => self.lost(now, self.incarnation, &Lost::Refused(why), out),
             None => asked.failed = Some(now),
         }
     }
@@ -540,7 +540,7 @@ impl Machine {
                 let silence = now.since(asked.first);
                 if silence >= self.renewals.patience {
                     holdfast_reached::reached!("attach: a gateway does not answer a renewal");
-                    return self.lost(now, self.generation, &Lost::Silent(silence), out);
+                    return self.lost(now, self.incarnation, &Lost::Silent(silence), out);
                 }
                 if asked.failed.is_some_and(|at| now.since(at) >= RENEW_PAUSE) {
                     self.renewals.number += 1;

@@ -60,7 +60,7 @@ impl Intake {
 pub(super) struct Entry {
     pub(super) volume: usize,
     pub(super) intake: Intake,
-    /// Generation in which it was sent last; `None`: not sent yet.
+    /// Incarnation in which it was sent last; `None`: not sent yet.
     pub(super) sent: Option<u64>,
     /// When it was sent last, else when it came.
     pub(super) since: Moment,

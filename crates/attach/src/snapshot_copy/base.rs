@@ -11,7 +11,8 @@ use super::status::Source;
 use crate::requests::{ReadPart, RequestError, Requests};
 use holdfast_nbd::{Errno, ExportName, SnapshotExport};
 use holdfast_types::Token;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use holdfast_types::sync::LockExt;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
@@ -58,7 +59,7 @@ struct Inner {
 
 impl Gateways {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     /// Sets the current gateways; an empty list changes nothing.

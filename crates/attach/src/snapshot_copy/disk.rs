@@ -11,6 +11,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use holdfast_nbd::server::{Command, ExportFacts, ReadPart};
 use holdfast_nbd::{Errno, ExportName, Extent};
 use holdfast_types::Name;
+use holdfast_types::sync::LockExt;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
 use rustix::io::Errno as Reason;
 use std::fs::File;
@@ -18,7 +19,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 
 /// Maximum number of parts of one read that are fetched at the same time.
@@ -79,7 +80,7 @@ impl Disk {
     }
 
     fn overlay(&self) -> MutexGuard<'_, Overlay> {
-        self.overlay.lock().unwrap_or_else(PoisonError::into_inner)
+        self.overlay.locked()
     }
 
     /// Waits until there is room for a request of so many bytes. The room is free again when the permit is dropped.

@@ -90,7 +90,7 @@ impl ClusterState {
             Cmd::ForgetSet { set, store_left } => self.forget_set(*set, *store_left),
             Cmd::SetEmptied { set, ended } => self.set_emptied(*set, ended),
             #[cfg(test)]
-            Cmd::OfLevel2 => Ok(ClusterAnswer::DeletionNoted),
+            Cmd::OfLevel2 => Ok(ClusterAnswer::Initialized),
         }
     }
 

@@ -251,4 +251,6 @@ pub enum ClusterAnswer {
     DeletionNoted,
     /// The set has the requested stores.
     Placed,
+    /// No new set gets one of these numbers.
+    SetsPassed,
 }

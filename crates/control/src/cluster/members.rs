@@ -129,8 +129,8 @@ impl ClusterState {
                 return Err(ClusterRefusal::BootReplayed { member: id, found: boot.boot, seen: seen.boot });
             }
             if boot.boot == seen.boot && boot.nonce != seen.nonce {
-                holdfast_reached::reached!("members: a cloned disk registers");
-                return Err(ClusterRefusal::BootCloned { member: id, boot: boot.boot });
+                holdfast_reached::reached!("members: a copied disk registers");
+                return Err(ClusterRefusal::BootCopied { member: id, boot: boot.boot });
             }
         }
         self.boots.insert(id, boot);

@@ -87,10 +87,10 @@ pub enum ClusterRefusal {
     },
     /// CLUSTER-C3: two processes with one counter.
     #[error(
-        "member {member} starts twice with boot counter {boot}: its disk was cloned, or restored from an older copy; \
+        "member {member} starts twice with boot counter {boot}: its disk was copied, or restored from an older copy; \
          stop all but one, remove the member, wipe the disk, and join anew"
     )]
-    BootCloned {
+    BootCopied {
         /// The member.
         member: MemberId,
         /// The counter of both.

@@ -49,10 +49,10 @@ impl ClusterState {
         Ok(ClusterAnswer::SetCreated { set })
     }
 
-    /// The next set's number is above `upto`.
+    /// The numbers up to this one are taken in a store.
     pub(super) fn pass_sets(&mut self, upto: SetId) -> ClusterAnswer {
         self.next_set = self.next_set.max(upto.0.saturating_add(1));
-        ClusterAnswer::DeletionNoted
+        ClusterAnswer::SetsPassed
     }
 
     /// A set comes back from its store.

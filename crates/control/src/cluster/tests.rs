@@ -331,7 +331,7 @@ fn the_level_is_that_of_the_oldest_build() {
     assert_eq!((state.level, state.raisable()), (2, None), "never back");
     let old = ClusterRefusal::TooOld { member: MemberId(1), found: 1, expected: 2 };
     assert_eq!(apply(&mut state, boot(1, 2, 1)), ClusterAnswer::Refused(old));
-    assert_eq!(apply(&mut state, ClusterCommand::OfLevel2), ClusterAnswer::DeletionNoted);
+    assert_eq!(apply(&mut state, ClusterCommand::OfLevel2), ClusterAnswer::Initialized);
 }
 
 /// A late copy of a key change, or one based on older keys, changes nothing: it cannot destroy what opens a set's data.

@@ -252,6 +252,7 @@ impl World {
             ClusterAnswer::SetDeleting { set } => format!("{set} is being deleted, or was"),
             ClusterAnswer::DeletionNoted => "noted".to_owned(),
             ClusterAnswer::Placed => "so it lies".to_owned(),
+            ClusterAnswer::SetsPassed => "passed".to_owned(),
             ClusterAnswer::Refused(refusal) => format!("refused: {refusal}"),
         })
     }

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 const WRITE: CommandOut = CommandOut::Write { fua: false };
 
-fn name(slot: u8, generation: u64) -> String {
-    format!("s/v?token={}&conn={slot}&gen={generation}", Token(7).to_text())
+fn name(slot: u8, incarnation: u64) -> String {
+    format!("s/v?token={}&conn={slot}&gen={incarnation}", Token(7).to_text())
 }
 
 fn gated(requests: usize) -> (Arc<Front>, Arc<MemoryExports>, Arc<GateDevice>, UnboundedReceiver<Begun>) {
@@ -163,7 +163,7 @@ async fn a_client_that_disconnects_and_closes_its_sending_side_is_answered() {
 }
 
 #[tokio::test]
-async fn s2_an_older_generation_never_gets_in() {
+async fn s2_an_older_incarnation_never_gets_in() {
     let (front, exports, _, mut begun) = gated(8);
     let mut current = Client::connect(pipe(&front), &name(0, 5)).await;
     for stale in [name(0, 5), name(0, 4)] {
@@ -188,7 +188,7 @@ async fn s2_an_older_generation_never_gets_in() {
 }
 
 #[tokio::test]
-async fn s4_a_newer_generation_is_served_once_everything_before_has_its_outcome() {
+async fn s4_a_newer_incarnation_is_served_once_everything_before_has_its_outcome() {
     let (front, _, device, _begun) = gated(8);
     let _old = Client::connect(pipe(&front), &name(0, 1)).await;
     device.settled.send_modify(|settled| *settled = Ok(false));
@@ -221,9 +221,9 @@ async fn s4_a_newer_generation_is_served_once_everything_before_has_its_outcome(
 async fn a_chain_of_reconnects_ends_with_the_newest() {
     let (front, _, device, mut begun) = gated(4);
     let mut clients = Vec::new();
-    for generation in 1..=20 {
-        let mut client = Client::connect(pipe(&front), &name(0, generation)).await;
-        client.send(0, 512, WRITE, &[generation as u8; 512]).await.unwrap();
+    for incarnation in 1..=20 {
+        let mut client = Client::connect(pipe(&front), &name(0, incarnation)).await;
+        client.send(0, 512, WRITE, &[incarnation as u8; 512]).await.unwrap();
         clients.push(client);
     }
     let mut left = Vec::new();

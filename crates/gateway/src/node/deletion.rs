@@ -261,7 +261,7 @@ impl Removal {
         if !deletion.waits_for(members.iter().copied()).is_empty() && since.elapsed() < NOTICED_AFTER {
             return Ok(());
         }
-        if !deletion.store_left && !self.sweep(deletion).await? {
+        if !deletion.store_left && !self.empty_once(deletion).await? {
             self.empty = None;
             return Ok(());
         }
@@ -298,13 +298,13 @@ impl Removal {
     }
 
     /// One listing of the store, and deletion of what it shows. Returns `true` if it is empty.
-    async fn sweep(&mut self, deletion: &Deletion) -> Result<bool, RemovalError> {
+    async fn empty_once(&mut self, deletion: &Deletion) -> Result<bool, RemovalError> {
         let store = self.store(deletion).await?;
         let per_second = self.node.config.space.deletes_per_second;
         let deleted = || {
             self.node.deletions.locked().entry(self.id).or_default().objects_deleted += 1;
             metrics::counter!("holdfast_deleted_set_objects_total").increment(1);
         };
-        Ok(tombstone::sweep(&*store, self.id, per_second, deleted).await?)
+        Ok(tombstone::empty(&*store, self.id, per_second, deleted).await?)
     }
 }

@@ -12,7 +12,7 @@ The NBD export name of a volume under a lease is SET/VOLUME?token=TOKEN&conn=N&g
   token  printed by `lease acquire` and `lease continue`. It is a secret: it allows writing.
   conn   number of the connection to this volume, 0 to 63. Parallel connections need different
          numbers; for a single connection use 0.
-  gen    generation of that connection: 1 for the first, and a higher number each time the same
+  gen    incarnation of that connection: 1 for the first, and a higher number each time the same
          conn connects again, also after a clean disconnect. The gateway first ends the older
          connection, so that none of its requests is executed after a request of the newer one. A
          gen that is not higher is refused (libnbd: `server policy prevents NBD_OPT_GO`; the

@@ -4,7 +4,7 @@
 //! 2. The ranges of each volume of the later snapshot, line by line: the command holds one answer at a time, independent of the volumes' size.
 //! 3. An end line, so that a program can detect an incomplete list.
 //!
-//! The volumes are compared here, not by the gateway, so that it works with older gateways too.
+//! The volumes are compared here: a gateway answers for one volume at a time.
 
 use super::connect::{connect, incomplete};
 use super::snapshot_calls::find;

@@ -178,7 +178,7 @@ mod tests {
         let never = v1::ReadAnswers { since_start: Some(v1::FoundIn::default()), ..idle };
         let members = vec![member("g2", Some(never)), member("g3", None)];
         let mut status = v1::ClusterStatusReply { members, ..v1::ClusterStatusReply::default() };
-        assert_eq!(reads(&status), "", "nobody has read, or is of a build that does not say");
+        assert_eq!(reads(&status), "", "one has read nothing, one does not say");
         status.members.extend([member("g1", Some(read)), member("g4", Some(idle))]);
         let text = reads(&status);
         let rows: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();

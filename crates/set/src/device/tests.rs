@@ -426,7 +426,7 @@ async fn r3_what_was_read_is_not_handed_out_once_the_gate_has_closed() {
     let given_away: fn(&SetServer, &Seat) = |server, _| server.gate().transfer_started();
     let lost: fn(&SetServer, &Seat) = |server, seat| {
         seat.at().leads = false;
-        server.look();
+        server.follow();
     };
     for (how, close) in [("given away", given_away), ("lost", lost)] {
         let world = World::new(true).await;
@@ -575,13 +575,13 @@ async fn closed_exports_answer_alike_whatever_is_there() {
 }
 
 /// A set that is created again under its name begins with epoch 1. Its clients are not refused because of the epochs and
-/// generations of the deleted one.
+/// incarnations of the deleted one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_set_that_is_created_again_under_its_name_has_slots_of_its_own() {
     let (first, second) = (World::new(true).await, World::new(true).await);
     let front = Arc::new(Front::new(FrontLimits::default(), first.exports.clone()).unwrap());
-    let connect = async |generation: u64| {
-        let export = format!("demo/vol1?token={}&conn=0&gen={generation}", Token(7).to_text());
+    let connect = async |incarnation: u64| {
+        let export = format!("demo/vol1?token={}&conn=0&gen={incarnation}", Token(7).to_text());
         soon(Client::shake(pipe(&front), Aim::Go(export), HeaderStyle::Extended)).await
     };
     first.acquire(1).await;
@@ -591,5 +591,5 @@ async fn a_set_that_is_created_again_under_its_name_has_slots_of_its_own() {
     // The set is deleted here, and the next one of its name starts.
     second.acquire(2).await;
     first.exports.sets.writing().insert(name("demo"), second.server.clone());
-    connect(1).await.expect("the second set begins at generation 1");
+    connect(1).await.expect("the second set begins at incarnation 1");
 }

@@ -47,7 +47,6 @@ pub struct Place {
     /// The snapshot that has it; `None` for the set's current state.
     pub snapshot: Option<Name>,
     /// The clone that has it, from a deleted snapshot of that name.
-    #[serde(default)]
     pub clone: Option<SetId>,
     /// The volume; empty if all volumes are affected.
     pub volume: String,
@@ -58,7 +57,6 @@ pub struct Place {
     /// The reason.
     pub reason: String,
     /// With several stores, the store of this copy; the other copies may be good.
-    #[serde(default)]
     pub store: Option<String>,
 }
 
@@ -88,10 +86,8 @@ pub struct Round {
     /// The current target.
     pub target: Target,
     /// With several stores, the one whose copies are read: this number modulo their count.
-    #[serde(default)]
     pub copy: usize,
     /// The round has read copies of several stores, so none of them completely.
-    #[serde(default)]
     pub mixed: bool,
     /// The first page of it that is not finished.
     pub next: (VolumeId, u32),
@@ -117,7 +113,6 @@ pub struct Book {
     /// The current round.
     pub round: Option<Round>,
     /// The store whose copies the next round reads: the stores take turns.
-    #[serde(default)]
     pub next_copy: usize,
 }
 

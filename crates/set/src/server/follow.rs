@@ -39,7 +39,7 @@ impl SetServer {
                     self.gate.look_at_members();
                     self.follow_checkpoint().await;
                 }
-                self.look();
+                self.follow();
                 self.end_orphaned_plain_lease();
                 self.close_when_cut_off();
             }
@@ -47,11 +47,11 @@ impl SetServer {
         })
     }
 
-    /// Runs the same steps after every event. Reporting a fact to the gate twice is harmless, but reporting an old fact
-    /// after a newer one is not: an outdated "no leader" would end the new term for good, and nothing would be served
-    /// in it. So only one call runs at a time.
-    pub fn look(&self) {
-        let _alone = self.looking.locked();
+    /// Follows the group and the lease: runs the same steps after every event. Reporting a fact to the gate twice is
+    /// harmless, but reporting an old fact after a newer one is not: an outdated "no leader" would end the new term for
+    /// good, and nothing would be served in it. So only one call runs at a time.
+    pub fn follow(&self) {
+        let _alone = self.following.locked();
         let leading = self.group.leading_term();
         let applied = self.group.applied();
         let (lease, grant) = self.host.lease_and_grant();
@@ -208,7 +208,7 @@ impl SetServer {
     /// Called before a transfer of leadership: nothing more is served in this term, even if the transfer fails.
     pub fn stop_serving_for_transfer(&self) {
         // The gate must know the term that the transfer ends. Otherwise a later event of that term would open it again.
-        self.look();
+        self.follow();
         self.gate.transfer_started();
         self.end_serving(WriteFailure::Gone);
     }

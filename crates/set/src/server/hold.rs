@@ -23,7 +23,7 @@ impl SetServer {
         let held = HeldOff { server: self.clone() };
         drop(self.grants.one.lock().await);
         // Reports a lease that just ended to the gate: nothing is answered under it any more.
-        self.look();
+        self.follow();
         held
     }
 

@@ -1,6 +1,6 @@
 //! Collection within a checkpoint: copies the segments with the least data in use into new ones (ADR 0012).
 //!
-//! Copied are the parts of a victim that the pages of the last checkpoint name and the sealed generation does not
+//! Copied are the parts of a victim that the pages of the last checkpoint name and the sealed memtable does not
 //! replace. The new pages accept a move only if they still name the copied place (`volume::space`, SPACE-G2). Writes after
 //! the begin are in the journal index, above any map. So a copy never overwrites a newer write.
 
@@ -105,7 +105,7 @@ impl Uploader {
         &self,
         term: Term,
         base: &PartialRoot,
-        generation: &Memtable,
+        memtable: &Memtable,
         coming: &[(ObjectId, u64, Sectors)],
     ) -> Result<Collected, UploadError> {
         let mut collected = Collected::default();
@@ -114,13 +114,13 @@ impl Uploader {
         if self.host.with(|m| m.state().rolled_back.is_some()) {
             return Ok(collected);
         }
-        let written = generation.data_bytes();
+        let written = memtable.data_bytes();
         // While writers wait for the journal, they also wait for this: copy only as much as they write.
         let pressed = self.server.journal_pressed();
         let budget = if pressed { written } else { BUDGET_FLOOR + BUDGET_SHARE * written };
         self.pages_to_rewrite(base, &mut collected).await?;
         let victims = self.victims(term, base, budget, coming);
-        let copied_bytes = self.empty(term, base, generation, &victims, &mut collected).await?;
+        let copied_bytes = self.empty(term, base, memtable, &victims, &mut collected).await?;
         if !victims.is_empty() {
             let set = self.server.name.to_string();
             metrics::counter!("holdfast_space_moved_bytes_total", "set" => set).increment(copied_bytes);
@@ -133,12 +133,12 @@ impl Uploader {
     async fn pages_to_rewrite(&self, base: &PartialRoot, collected: &mut Collected) -> Result<(), UploadError> {
         let key_id = self.sealing().key_id;
         // Cloning a root is cheap; going through its pages is not.
-        let pages_of = base.clone();
+        let root = base.clone();
         let (packs, mut left, resealed) = holdfast_log::spawn_blocking(move || {
-            let mut packs = packs_to_collect(&pages_of, PACKS_PERCENT);
-            let resealed = packs_to_reseal(&pages_of, key_id, RESEALED_PAGES_MAX);
+            let mut packs = packs_to_collect(&root, PACKS_PERCENT);
+            let resealed = packs_to_reseal(&root, key_id, RESEALED_PAGES_MAX);
             packs.extend(&resealed);
-            let left: Vec<_> = pages_of.pages_here_in_packs(&packs).collect();
+            let left: Vec<_> = root.pages_here_in_packs(&packs).collect();
             (packs, left, resealed)
         })
         .await?;
@@ -182,30 +182,36 @@ impl Uploader {
         &self,
         term: Term,
         base: &PartialRoot,
-        generation: &Memtable,
+        memtable: &Memtable,
         victims: &[ObjectId],
         collected: &mut Collected,
     ) -> Result<u64, UploadError> {
         let (mut filling, mut copied_bytes, mut moves, mut unread) = (Filling::default(), 0, 0, 0);
         for victim in victims {
             // Fetching pages may have taken long: writers that wait for the journal by now wait for this.
-            let enough = moves > 0 && copied_bytes >= generation.data_bytes();
+            let enough = moves > 0 && copied_bytes >= memtable.data_bytes();
             if moves >= MOVES_MAX || !self.may_empty_another(enough) {
                 break;
             }
             // Reads wait for a store that refuses until an operator acts (R8). Moves must not: one object that cannot
             // be read (archived, denied) would block this and every later checkpoint.
-            let found = match self.survivors(*victim, base, generation, SURVIVORS_LIMIT).await {
+            let found = match self.survivors(*victim, base, memtable, SURVIVORS_LIMIT).await {
                 Ok(found) => found,
                 Err(e) if damaged(&e) => {
                     // R9: it stays where it is. A checkpoint must not fail for it, or the journal would fill up.
-                    tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: a segment cannot be collected");
+                    tracing::error!(
+                        set = %self.server.name, segment = %victim, error = %e, "R9: a segment cannot be collected"
+                    );
                     self.count_damaged();
                     self.spared().note(base, *victim);
                     continue;
                 }
                 Err(UploadError::Late) => {
-                    tracing::warn!(set = %self.server.name, segment = %victim, limit = ?SURVIVORS_LIMIT, "cannot read a segment that should be moved, or the pages that may name it, from the store; it stays where it is");
+                    tracing::warn!(
+                        set = %self.server.name, segment = %victim, limit = ?SURVIVORS_LIMIT,
+                        "cannot read a segment that should be moved, or the pages that may name it, from the store; \
+                         it stays where it is"
+                    );
                     unread += 1;
                     if unread == UNREAD_MAX {
                         break;
@@ -238,7 +244,11 @@ impl Uploader {
         if !self.may_move() {
             self.collection.held.store(true, Ordering::Relaxed);
             metrics::counter!("holdfast_space_held_total", "set" => self.server.name.to_string()).increment(1);
-            tracing::debug!(set = %self.server.name, "the rest is moved later; limited by space.move_bytes_per_second and space.move_requests_per_second");
+            tracing::debug!(
+                set = %self.server.name,
+                "the rest is moved later; \
+                 limited by space.move_bytes_per_second and space.move_requests_per_second"
+            );
             return false;
         }
         if enough && self.server.journal_pressed() {
@@ -274,12 +284,18 @@ impl Uploader {
                     pages.extend(found.map(|(number, place)| (volume, number, place)));
                 }
                 Ok(Err(e)) if damaged(&e) => {
-                    tracing::error!(set = %self.server.name, %volume, error = %e, "R9: what a leaf of the map lists cannot be collected");
+                    tracing::error!(
+                        set = %self.server.name, %volume, error = %e,
+                        "R9: what a leaf of the map lists cannot be collected"
+                    );
                     self.count_damaged();
                 }
                 Ok(Err(e)) => return Err(e),
                 Err(_) => {
-                    tracing::warn!(set = %self.server.name, pack = %leaf.at.object, limit = ?SURVIVORS_LIMIT, "cannot read a leaf of the map from the store; its pages stay where they are");
+                    tracing::warn!(
+                        set = %self.server.name, pack = %leaf.at.object, limit = ?SURVIVORS_LIMIT,
+                        "cannot read a leaf of the map from the store; its pages stay where they are"
+                    );
                     unread += 1;
                     if unread == UNREAD_MAX {
                         break;
@@ -296,7 +312,7 @@ impl Uploader {
         &self,
         victim: ObjectId,
         base: &PartialRoot,
-        generation: &Memtable,
+        memtable: &Memtable,
         limit: Duration,
     ) -> Result<Option<(Bytes, Vec<Run>)>, UploadError> {
         let segment = within(limit, self.mapping.segment(victim)).await?;
@@ -318,7 +334,7 @@ impl Uploader {
             // As in the map's own loop: all pages may be in memory, and the loop would never yield.
             tokio::task::consume_budget().await;
             let Some(page) = page else { continue };
-            found.extend(runs(volume, pieces_to_move(&page, victim, generation)));
+            found.extend(runs(volume, pieces_to_move(&page, victim, memtable)));
         }
         Ok((!found.is_empty()).then_some((segment, found)))
     }
@@ -354,7 +370,10 @@ impl Uploader {
             if let Some(e) = done.bad {
                 whole = false;
                 // R9: data that did not open stays where it is.
-                tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: part of a segment cannot be collected");
+                tracing::error!(
+                    set = %self.server.name, segment = %victim, error = %e,
+                    "R9: part of a segment cannot be collected"
+                );
                 self.count_damaged();
             }
             if !done.open.is_full() {

@@ -22,7 +22,7 @@ type Touched = BTreeMap<PageKey, Vec<MapExtent>>;
 /// The map that a checkpoint writes.
 struct NewMap<'a> {
     term: Term,
-    generation: &'a Memtable,
+    memtable: &'a Memtable,
     /// Sizes as of the begin: data beyond a volume's end, or of a deleted volume, is never read.
     sizes: BTreeMap<VolumeId, Sectors>,
     collected: Collected,
@@ -52,9 +52,9 @@ impl NewMap<'_> {
         let (volume, number) = at;
         if !damaged(error) || !self.moves(at).is_empty() {
             None
-        } else if extents.is_empty() && untouched(self.generation, volume, number) {
+        } else if extents.is_empty() && untouched(self.memtable, volume, number) {
             Some(Unreadable::Stays)
-        } else if covered(self.generation, volume, number, self.sizes.get(&volume).copied()) {
+        } else if covered(self.memtable, volume, number, self.sizes.get(&volume).copied()) {
             Some(Unreadable::GivenUp)
         } else {
             None
@@ -70,7 +70,7 @@ impl NewMap<'_> {
             // Its hidden ranges are lost; the base must not become visible there.
             old.hide(old.lba(), Sectors(old.end().0 - old.lba().0));
         }
-        fold_page(old, self.generation, extents, self.moves(at), below)
+        fold_page(old, self.memtable, extents, self.moves(at), below)
     }
 }
 
@@ -80,7 +80,7 @@ impl Uploader {
         &self,
         term: Term,
         upto: LogId,
-        generation: &Memtable,
+        memtable: &Memtable,
         changes: Changes,
     ) -> Result<(RootRef, Arc<PartialRoot>, bool), UploadError> {
         let shape = (self.in_leaves)();
@@ -92,7 +92,7 @@ impl Uploader {
             .host
             .with(|m| m.begun().filter(|(at, _)| *at == upto).map(|(_, state)| volume_sizes(state)))
             .ok_or(UploadError::Superseded)?;
-        let collected = self.collect(term, &base, generation, &changes.segments).await?;
+        let collected = self.collect(term, &base, memtable, &changes.segments).await?;
         let mut root = base;
         root.begin(upto, self.sealing().key_id);
         for (object, stored, raw) in changes.segments.iter().chain(&collected.segments) {
@@ -102,11 +102,11 @@ impl Uploader {
         for page in collected.moves.keys().chain(&collected.pages) {
             touched.entry(*page).or_default();
         }
-        self.touch_unmapped(generation, &mut root, &mut touched).await?;
+        self.touch_unmapped(memtable, &mut root, &mut touched).await?;
         let old_root = root.clone();
         let leaves = self.begin_leaves(term, &mut root, shape);
         let moved = !collected.moves.is_empty();
-        let mut map = NewMap { term, generation, sizes, collected, root, leaves, pack: None, moved };
+        let mut map = NewMap { term, memtable, sizes, collected, root, leaves, pack: None, moved };
         self.replace_pages(&mut map, &old_root, touched).await?;
         let NewMap { root, leaves, moved, .. } = map;
         let (root, leaves) = match leaves {
@@ -120,11 +120,11 @@ impl Uploader {
     /// Adds the pages that an unmapping changes. A large one visits only existing pages, not all possible ones.
     async fn touch_unmapped(
         &self,
-        generation: &Memtable,
+        memtable: &Memtable,
         root: &mut PartialRoot,
         touched: &mut Touched,
     ) -> Result<(), UploadError> {
-        for unmap in unmaps(generation) {
+        for unmap in unmaps(memtable) {
             let here = root.pages_here_in(unmap.volume, unmap.lba, unmap.sectors);
             let mut numbers: Vec<u32> = here.map(|(number, _)| number).collect();
             let mut away = stream::iter(root.away_in(unmap.volume, unmap.lba, unmap.sectors))
@@ -265,19 +265,19 @@ impl Uploader {
     }
 }
 
-/// Whether the generation changes nothing in the page's range.
-fn untouched(generation: &Memtable, volume: VolumeId, number: u32) -> bool {
+/// Whether the memtable changes nothing in the page's range.
+fn untouched(memtable: &Memtable, volume: VolumeId, number: u32) -> bool {
     let page = Page::new(volume, number);
     let sectors = Sectors(page.end().0 - page.lba().0);
-    generation.pieces(volume, page.lba(), sectors).all(|piece| piece.source == Source::Map)
+    memtable.pieces(volume, page.lba(), sectors).all(|piece| piece.source == Source::Map)
 }
 
-/// Whether the generation covers the page's range up to `size`, the volume's end; `None` if it is deleted.
-fn covered(generation: &Memtable, volume: VolumeId, number: u32, size: Option<Sectors>) -> bool {
+/// Whether the memtable covers the page's range up to `size`, the volume's end; `None` if it is deleted.
+fn covered(memtable: &Memtable, volume: VolumeId, number: u32, size: Option<Sectors>) -> bool {
     let page = Page::new(volume, number);
     let end = page.end().0.min(size.map_or(0, |size| size.0));
     let sectors = Sectors(end.saturating_sub(page.lba().0));
-    sectors.0 == 0 || generation.pieces(volume, page.lba(), sectors).all(|piece| piece.source != Source::Map)
+    sectors.0 == 0 || memtable.pieces(volume, page.lba(), sectors).all(|piece| piece.source != Source::Map)
 }
 
 fn volume_sizes(state: &SetState) -> BTreeMap<VolumeId, Sectors> {
@@ -294,31 +294,31 @@ mod tests {
     const V: VolumeId = VolumeId(1);
 
     /// Writes in operations of at most 1 MiB.
-    fn written(generation: &mut Memtable, from: u64, sectors: u64) {
+    fn written(memtable: &mut Memtable, from: u64, sectors: u64) {
         for at in (0..sectors).step_by(2048) {
             let op = (sectors - at).min(2048);
             let op_sectors = u32::try_from(op).unwrap();
             let place = JournalRef { index: LogIndex(7 + at), header_offset: 0, op_sectors, skip: 0 };
-            generation.insert(V, Lba(from + at), Sectors(op), Source::Journal(place));
+            memtable.insert(V, Lba(from + at), Sectors(op), Source::Journal(place));
         }
     }
 
     /// R9: a damaged page is given up only if nobody can read any part of it any more, up to the end of the volume.
     #[test]
     fn a_page_is_covered_up_to_the_end_of_its_volume_and_not_less() {
-        let page = |generation: &Memtable, size| covered(generation, V, 1, size);
+        let page = |memtable: &Memtable, size| covered(memtable, V, 1, size);
         let end = PAGE_SECTORS + 1000;
-        let mut generation = Memtable::new();
-        assert!(!page(&generation, Some(Sectors(end))));
-        assert!(page(&generation, None), "of a deleted volume");
-        assert!(page(&generation, Some(Sectors(PAGE_SECTORS))), "beyond the end");
-        written(&mut generation, PAGE_SECTORS, 999);
-        assert!(!page(&generation, Some(Sectors(end))), "one sector is missing");
-        generation.insert(V, Lba(end - 1), Sectors(1), Source::Zero);
-        assert!(page(&generation, Some(Sectors(end))));
-        assert!(!page(&generation, Some(Sectors(end + 1))), "it grew before the checkpoint began");
-        assert!(!page(&generation, Some(Sectors(4 * PAGE_SECTORS))));
-        written(&mut generation, PAGE_SECTORS, PAGE_SECTORS);
-        assert!(page(&generation, Some(Sectors(4 * PAGE_SECTORS))));
+        let mut memtable = Memtable::new();
+        assert!(!page(&memtable, Some(Sectors(end))));
+        assert!(page(&memtable, None), "of a deleted volume");
+        assert!(page(&memtable, Some(Sectors(PAGE_SECTORS))), "beyond the end");
+        written(&mut memtable, PAGE_SECTORS, 999);
+        assert!(!page(&memtable, Some(Sectors(end))), "one sector is missing");
+        memtable.insert(V, Lba(end - 1), Sectors(1), Source::Zero);
+        assert!(page(&memtable, Some(Sectors(end))));
+        assert!(!page(&memtable, Some(Sectors(end + 1))), "it grew before the checkpoint began");
+        assert!(!page(&memtable, Some(Sectors(4 * PAGE_SECTORS))));
+        written(&mut memtable, PAGE_SECTORS, PAGE_SECTORS);
+        assert!(page(&memtable, Some(Sectors(4 * PAGE_SECTORS))));
     }
 }

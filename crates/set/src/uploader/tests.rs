@@ -1,7 +1,7 @@
 use super::*;
 use holdfast_types::LogIndex;
 
-/// An error that a retry does not fix must not write the whole generation every few seconds.
+/// An error that a retry does not fix must not write the whole memtable every few seconds.
 #[test]
 fn a_checkpoint_that_meets_damage_waits_for_minutes_and_one_that_meets_an_outage_does_not() {
     let bad = || UploadError::Read(ReadError::Operation { index: LogIndex(7), reason: "of another volume".into() });

@@ -6,8 +6,9 @@ use super::database::Database;
 use super::pool::Pool;
 use crate::sync::lock;
 use holdfast_agent::machine::{AttachEnd, AttachPhase, AttachView, DatabaseView, Found, LeaseView, Role, Stop};
-use holdfast_agent::watchdog::{LEFT_ALONE, Sign};
+use holdfast_agent::watchdog::Sign;
 use holdfast_agent::{AttachLook, AttachStatus, Gateways, Host, NotDone};
+use holdfast_types::MonoTime;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -121,7 +122,7 @@ impl FakeHost {
     /// How attach shows itself.
     fn status(&self) -> Option<AttachView> {
         let status = AttachStatus::read(&self.attach_dir)?;
-        Some(status.view(status.renewed()))
+        Some(status.view())
     }
 
     async fn gone(&self, limit: Duration) -> bool {
@@ -289,12 +290,12 @@ impl Host for FakeHost {
         self.drivers().reboot = Some(why.into());
     }
 
-    fn alive(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool) {
-        let at_ns = crate::libc::boot();
-        self.drivers().sign = Some(Sign { at_ns, may_run_until_ns, ttl_ms, guarded });
+    fn alive(&self, may_run_until: Option<MonoTime>, ttl_ms: u64, guarded: bool) {
+        let at = Some(MonoTime(crate::libc::boot()));
+        self.drivers().sign = Some(Sign { at, may_run_until, ttl_ms, guarded });
     }
 
-    fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool) {
-        self.drivers().sign = Some(Sign { at_ns: LEFT_ALONE, may_run_until_ns, ttl_ms, guarded });
+    fn left_alone(&self, may_run_until: Option<MonoTime>, ttl_ms: u64, guarded: bool) {
+        self.drivers().sign = Some(Sign { at: None, may_run_until, ttl_ms, guarded });
     }
 }

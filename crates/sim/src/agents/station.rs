@@ -19,10 +19,12 @@ use crate::time::{Clock, MachineTime};
 use crate::world::MS;
 use holdfast_agent::AttachStatus;
 use holdfast_agent::machine::{AttachEnd, Role, Stop};
-use holdfast_agent::watchdog::{Kill, LEFT_ALONE, Limits, why_kill};
+use holdfast_agent::watchdog::{Kill, Limits, why_kill};
 use holdfast_attach::{AttachError, Ended};
+use holdfast_types::MonoTime;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Interval of the watchdog's helper, by the host's clock.
 const LOOK_PAUSE: u64 = 100 * MS;
@@ -384,9 +386,13 @@ impl Station {
             (drivers.sign.filter(|_| drivers.helper), drivers.database.is_there())
         };
         let Some(sign) = sign else { return };
-        let limits = Limits { timeout_ns: self.plan.timeout_ms * MS, stop_margin_ns: self.plan.stop_margin_ms * MS };
-        let Some(Kill { why, device }) = why_kill(clock, sign, &self.attach_dir(), limits) else { return };
-        let left_alone = sign.at_ns == LEFT_ALONE;
+        let limits = Limits {
+            timeout: Duration::from_millis(self.plan.timeout_ms),
+            stop_margin: Duration::from_millis(self.plan.stop_margin_ms),
+        };
+        let kill = why_kill(MonoTime(clock), sign, &self.attach_dir(), limits);
+        let Some(Kill { why, device }) = kill else { return };
+        let left_alone = sign.at.is_none();
         if there || device && self.attach.is_some() && !left_alone {
             lent.log.push(format!("the watchdog of {} ends the database and its device: {why}", self.name));
             lent.stats.watched += 1;
@@ -412,8 +418,8 @@ impl Station {
             drivers.sign
         };
         let (clock, settled) = (libc::boot(), self.woke_at + SETTLED <= now);
-        if let Some(sign) = sign.filter(|sign| settled && sign.at_ns != LEFT_ALONE) {
-            let (silent, limit) = (clock.saturating_sub(sign.at_ns) / MS, self.plan.timeout_ms);
+        if let Some(at) = sign.and_then(|sign| sign.at).filter(|_| settled) {
+            let (silent, limit) = (clock.saturating_sub(at.0) / MS, self.plan.timeout_ms);
             if silent > limit + LATE_MAX / MS {
                 return Err(format!(
                     "WATCHDOG-W2: the database of {} runs, and its agent has been silent for {silent} ms of {limit}",

@@ -30,6 +30,7 @@ use holdfast_set::server::{SetParts, SetServer};
 use holdfast_set::space::{SpaceKeeper, SpaceSettings};
 use holdfast_set::uploader::{UploadSettings, Uploader};
 use holdfast_store::{Health, ObjectStore, RetryPolicy, Switch};
+use holdfast_types::sync::RwLockExt;
 use holdfast_types::{Epoch, LogId, MemberId, Name, Sectors, SetId};
 use holdfast_volume::head::{Keyring, SetLife};
 use holdfast_volume::map::LeafShape;
@@ -385,7 +386,7 @@ impl Drop for Gateway {
         self.seat.depose();
         self.stop.cancel();
         let sets = &self.exports.sets;
-        sets.write().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+        sets.writing().clear();
     }
 }
 
@@ -432,11 +433,11 @@ mod tests {
             let _ = other.recv_timeout(Duration::from_millis(500));
         }));
         std::thread::scope(|scope| {
-            scope.spawn(|| server.look());
+            scope.spawn(|| server.follow());
             entered.recv().unwrap();
             seat.lead(Term(1));
             scope.spawn(|| {
-                server.look();
+                server.follow();
                 let _ = looked.send(());
             });
         });

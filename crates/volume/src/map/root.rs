@@ -38,6 +38,9 @@ pub struct RootStats {
     pub live_bytes: u64,
 }
 
+/// Approximate bytes of a page's entry in a root that is written whole.
+pub(super) const PAGE_ENTRY_BYTES: u64 = 12;
+
 /// The pages of a range of numbers.
 #[derive(Clone, Debug)]
 pub(super) struct PageSlot {
@@ -309,7 +312,7 @@ impl Root {
 
     /// Approximate bytes if written whole. Linear in the number of leaves.
     pub fn whole_bytes(&self) -> u64 {
-        self.page_count() * 12 + self.segments.len() as u64 * 30 + self.packs.len() as u64 * 24
+        self.page_count() * PAGE_ENTRY_BYTES + self.segments.len() as u64 * 30 + self.packs.len() as u64 * 24
     }
 
     /// Approximate memory in bytes, shared parts included. Linear in the number of leaves.

@@ -27,7 +27,7 @@
 //! ```
 
 use super::base::Base;
-use super::leaf::{Leaf, LeafOf, LeafRef, LeafShape, ObjectLeaf, PageLeaf, encode_objects, encode_pages};
+use super::leaf::{Leaf, LeafOf, LeafRef, ObjectLeaf, PageLeaf};
 use super::places::read_next_object;
 use super::root::{PageSlot, lookup};
 use super::sums::{Known, Sums};
@@ -35,11 +35,9 @@ use super::table::{Slot, Table};
 use super::under::Under;
 use super::{
     MapError, MapPiece, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_BYTES_MAX, PAGE_NUMBER_MAX, Page, PageRef, Root,
-    put_object,
 };
-use crate::wire::{self, Reader, WireError};
-use bytes::Bytes;
-use holdfast_seal::{ObjectSealer, PAGE_NUMBER_MAX as PACK_NUMBER_MAX, TAG_BYTES};
+use crate::wire::{Reader, WireError};
+use holdfast_seal::{PAGE_NUMBER_MAX as PACK_NUMBER_MAX, TAG_BYTES};
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{Lba, LogId, LogIndex, ObjectId, Sectors, Term, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};

@@ -197,9 +197,9 @@ impl Pair {
         Ok((client, token))
     }
 
-    pub(super) fn uri(&self, at: usize, token: &str, slot: u8, generation: u32) -> Result<Uri> {
+    pub(super) fn uri(&self, at: usize, token: &str, slot: u8, incarnation: u32) -> Result<Uri> {
         let gateway = &self.gateways[at];
-        Uri::parse(&format!("nbd://{}/{SET}/{VOLUME}?token={token}&conn={slot}&gen={generation}", gateway.nbd))
+        Uri::parse(&format!("nbd://{}/{SET}/{VOLUME}?token={token}&conn={slot}&gen={incarnation}", gateway.nbd))
     }
 }
 

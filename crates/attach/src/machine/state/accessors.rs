@@ -28,9 +28,9 @@ impl Machine {
         self.table.len()
     }
 
-    /// The generation of the connections.
-    pub fn generation(&self) -> u64 {
-        self.generation
+    /// The incarnation of the connections.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     /// Whether an answer to this renewal still counts.
@@ -45,9 +45,9 @@ impl Machine {
         self.phase == Phase::Serving && !self.lost_volumes.contains_key(&volume) && !stuck
     }
 
-    /// Whether an answer that a gateway gave in `generation` still counts: nothing was lost since, and the set does not
+    /// Whether an answer that a gateway gave in `incarnation` still counts: nothing was lost since, and the set does not
     /// end.
-    pub fn stands(&self, generation: u64) -> bool {
-        generation == self.generation && self.holds()
+    pub fn stands(&self, incarnation: u64) -> bool {
+        incarnation == self.incarnation && self.holds()
     }
 }

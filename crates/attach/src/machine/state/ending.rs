@@ -23,7 +23,7 @@ impl Machine {
         }
         self.releasing = true;
         if let Some(Grant { epoch, token, .. }) = self.lease.grant {
-            out.push(Action::Shut { generation: self.generation });
+            out.push(Action::Shut { incarnation: self.incarnation });
             out.push(Action::Release { epoch, token });
         }
     }

@@ -84,8 +84,7 @@ pub(super) async fn switchover(
     tell(common, &hosts("before", &before));
     if !yes {
         let answer = command(agents, &address, "/switchover", body.clone()).await?;
-        let plan = checked_plan(common, &answer, false, "")?;
-        let whom = plan.map_or_else(|| to.unwrap_or("the other host".into()), |plan| plan.to);
+        let whom = checked_plan(common, &answer, false, "")?.to;
         let when = scheduled.map_or(String::new(), |at| format!(" at {at}"));
         confirm(&format!("Move PostgreSQL from {from} to {whom}{when}? All its clients are disconnected."))?;
     }
@@ -128,7 +127,7 @@ pub(super) async fn failover(common: &Common, agents: &Agents, wanted: Forced) -
     let answer = command(agents, &address, "/failover", body).await?;
     check_started(common, &answer)?;
     tell(common, &answer.words());
-    let plan = plan_of(&answer.body).or(plan);
+    let plan = plan_of(&answer.body).or(Some(plan));
     arrived(common, agents, vec![address], Moved { from: None, before, plan, begun }).await
 }
 
@@ -155,18 +154,13 @@ fn show_dry_run(
     })
 }
 
-/// Shows the plan of an answer and checks that it may be carried out. `None` if an agent of an older build sent no plan.
-fn checked_plan(
-    common: &Common,
-    answer: &Answer,
-    allow_data_loss: bool,
-    reason: &str,
-) -> Result<Option<Plan>, CliError> {
+/// Shows the plan of an answer and checks that it may be carried out.
+fn checked_plan(common: &Common, answer: &Answer, allow_data_loss: bool, reason: &str) -> Result<Plan, CliError> {
     taken(answer)?;
-    let Some(plan) = plan_of(&answer.body) else { return Ok(None) };
+    let plan = plan_of(&answer.body).ok_or_else(|| CliError::failed("the agent's answer has no plan"))?;
     tell(common, &format!("{}\n", plan_text(&plan)));
     match plan.may_go(allow_data_loss, reason) {
-        Ok(()) => Ok(Some(plan)),
+        Ok(()) => Ok(plan),
         Err(why) => Err(CliError::refused(why).next(SHOWS_CHECKS)),
     }
 }

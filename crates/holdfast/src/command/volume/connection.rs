@@ -171,10 +171,10 @@ impl Connection {
         Err(CliError::refused(text).next("the volume was changed meanwhile: start again"))
     }
 
-    async fn connect_leased(&self, nbd: &str, generation: u64) -> Result<Requests, CliError> {
+    async fn connect_leased(&self, nbd: &str, incarnation: u64) -> Result<Requests, CliError> {
         let token = self.held().and_then(|held| Token::from_text(&held.token));
         let Some(token) = token else { return Err(CliError::failed("the gateway's answer has no token")) };
-        let session = Some(Session { token, slot: 0, incarnation: generation });
+        let session = Some(Session { token, slot: 0, incarnation });
         self.open(nbd, None, session).await
     }
 
@@ -209,7 +209,7 @@ impl Connection {
     }
 
     /// LINK-L2. Connects again.
-    async fn again(&self, api: &mut ClusterClient, generation: u64) -> Result<Requests, CliError> {
+    async fn again(&self, api: &mut ClusterClient, incarnation: u64) -> Result<Requests, CliError> {
         let Some((snapshot, id)) = &self.snapshot else {
             let held = self.held().ok_or_else(|| CliError::failed("there is no lease"))?;
             let request = v1::ContinueLeaseRequest {
@@ -223,7 +223,7 @@ impl Connection {
             let grant = api.call(&what, Effect::Changes, call).await?;
             self.note(&grant);
             self.check(&grant)?;
-            return self.connect_leased(&grant.lease.unwrap_or_default().gateway_nbd, generation).await;
+            return self.connect_leased(&grant.lease.unwrap_or_default().gateway_nbd, incarnation).await;
         };
         let arg = SnapshotArg { set: self.volume.set.clone(), name: snapshot.clone() };
         let found = find_snapshot(api, &arg).await?;

@@ -1,27 +1,34 @@
 //! A root without some of its leaves of pages: its memory is bounded, whatever the size of the volume (ADR 0034).
 //!
-//! LEAF-L4  Only an unchanged leaf of pages may be absent: its place and page count are known, and its pages are
-//!     counted in the objects. A lookup in it returns the leaf to fetch, and a change in it panics: treating "absent"
+//! LEAF-L4  Only an unchanged leaf of pages may be away: its place and page count are known, and its pages are
+//!     counted in the objects. A lookup in it returns the leaf to fetch, and a change in it panics: treating "away"
 //!     as "empty" would return zeroes instead of data.
 //! LEAF-L5  A checkpoint replaces pages in order. A leaf that it has passed changes no more; if memory is above the
 //!     bound, it is sealed at once and dropped. Beyond the bound, memory holds one leaf and the pack in progress.
 //! LEAF-L6  Leaves may be dropped only after all leaves of the root were read once, so that the counts of packs are
 //!     known to match the pages (MAP-M3).
 
-use super::write::{Writer, packs_to_leave};
-use super::*;
-use crate::map::root::PackCounts;
-use crate::map::{Live, LiveError, Objects, page_numbers};
+use super::write::{LeafPack, Writer, packs_to_leave};
+use super::{PageAt, PagesAt, Top, page_leaf, wrong};
+use crate::map::leaf::{Leaf, LeafOf, LeafRef, LeafShape};
+use crate::map::root::{PAGE_ENTRY_BYTES, PackCounts, PageSlot};
+use crate::map::{
+    Base, Live, LiveError, MapError, MapPiece, Objects, PAGE_NUMBER_MAX, Page, PageRef, Root, page_numbers,
+};
+use holdfast_seal::ObjectSealer;
+use holdfast_types::{Lba, LogId, ObjectId, Sectors, VolumeId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
+use std::sync::Arc;
 
 /// Key of a leaf of pages: its volume, and the number of its range.
 type Key = (VolumeId, u32);
 
-/// A root of which leaves of pages may be absent. Dereferences to the objects that it names. Operations on all pages
+/// A root of which leaves of pages may be away. Dereferences to the objects that it names. Operations on all pages
 /// need a [`Root`].
 #[derive(Clone, Debug)]
 pub struct PartialRoot {
-    /// The root without its absent leaves.
+    /// The root without the leaves that are away.
     pub(super) here: Root,
     /// No leaf is in both (LEAF-L4).
     away: BTreeMap<Key, PagesAt>,
@@ -37,7 +44,7 @@ impl Deref for PartialRoot {
     }
 }
 
-/// A root that is being checked: each leaf of pages is read once before any may be absent (LEAF-L6).
+/// A root that is being checked: each leaf of pages is read once before any may be away (LEAF-L6).
 #[derive(Clone, Debug)]
 pub struct Comparing {
     top: Arc<Top>,
@@ -107,7 +114,7 @@ impl Comparing {
         Ok(())
     }
 
-    /// The root, with all of its leaves of pages absent.
+    /// The root, with all of its leaves of pages away.
     ///
     /// # Errors
     /// [`MapError::Leaf`] where a leaf was not checked, or the counts of packs do not match the pages (MAP-M3).
@@ -121,7 +128,7 @@ impl Comparing {
 }
 
 impl From<Root> for PartialRoot {
-    /// A root with nothing absent.
+    /// A root of which nothing is away.
     fn from(here: Root) -> Self {
         let mut all = Self { here, away: BTreeMap::new(), bytes: 0 };
         all.count_bytes();
@@ -135,15 +142,15 @@ impl PartialRoot {
         self.here.upto
     }
 
-    /// The root, if nothing is absent.
+    /// The root, if nothing is away.
     pub fn whole(&self) -> Option<&Root> {
         self.away.is_empty().then_some(&self.here)
     }
 
-    /// The root, if nothing is absent.
+    /// The root, if nothing is away.
     ///
     /// # Errors
-    /// Returns itself if a leaf is absent.
+    /// Returns itself if a leaf is away.
     pub fn into_whole(self) -> Result<Root, Box<Self>> {
         if self.away.is_empty() { Ok(self.here) } else { Err(Box::new(self)) }
     }
@@ -186,7 +193,7 @@ impl PartialRoot {
         self.here.pages_in(volume, lba, sectors)
     }
 
-    /// The absent leaves that may have pages of a range, in order.
+    /// The leaves that are away and may have pages of a range, in order.
     pub fn away_in(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<LeafRef> {
         let numbers = page_numbers(lba, sectors);
         if numbers.is_empty() {
@@ -206,7 +213,7 @@ impl PartialRoot {
         self.here.written()
     }
 
-    /// All absent leaves, in order.
+    /// All leaves that are away, in order.
     pub fn away(&self) -> impl Iterator<Item = LeafRef> + '_ {
         self.away.iter().map(|(key, found)| self.leaf_ref(*key, found.at))
     }
@@ -226,7 +233,7 @@ impl PartialRoot {
     /// Approximate bytes if written whole. Linear in the number of leaves.
     pub fn whole_bytes(&self) -> u64 {
         let away: u64 = self.away.values().map(|found| found.pages).sum();
-        self.here.whole_bytes() + away * 12
+        self.here.whole_bytes() + away * PAGE_ENTRY_BYTES
     }
 
     /// Approximate memory in bytes, shared parts included. Linear in the number of leaves.
@@ -250,7 +257,7 @@ impl PartialRoot {
         LeafRef { at, of, key_id: self.key_of(at.object) }
     }
 
-    /// The absent leaf, if `leaf` is still its place.
+    /// The leaf that is away, if `leaf` is still its place.
     fn away_at(&self, leaf: &LeafRef) -> Option<(Key, PagesAt)> {
         let LeafOf::Pages { volume, first, width } = leaf.of else { return None };
         let key = self.key(volume, first);
@@ -277,8 +284,8 @@ impl PartialRoot {
         self.here.add_pack(object, stored_bytes);
     }
 
-    /// Adds an absent leaf that was fetched. Ignored if the leaf is here already or was written elsewhere since: the
-    /// leaf here is newer.
+    /// Adds a leaf that was away, once it is fetched. Ignored if the leaf is here already or was written elsewhere
+    /// since: the leaf here is newer.
     ///
     /// # Errors
     /// [`MapError::Leaf`] where it does not match the root.
@@ -297,7 +304,7 @@ impl PartialRoot {
     /// As [`Root::replace_page`].
     ///
     /// # Panics
-    /// LEAF-L4: when its leaf is absent: all other pages of the leaf would be lost.
+    /// LEAF-L4: when its leaf is away: all other pages of the leaf would be lost.
     pub fn replace_page(
         &mut self,
         volume: VolumeId,
@@ -356,8 +363,8 @@ impl PartialRoot {
         gone
     }
 
-    /// Whether a checkpoint can write its leaves without the absent ones. Another shape than its own divides all leaves
-    /// anew, so all must be here.
+    /// Whether a checkpoint can write its leaves without those that are away. Another shape than its own divides all
+    /// leaves anew, so all must be here.
     pub fn fits(&self, shape: &LeafShape) -> bool {
         self.away.is_empty() || self.here.width == shape.pages.clamp(1, PAGE_NUMBER_MAX + 1)
     }
@@ -422,12 +429,12 @@ impl PartialRoot {
         self.here.leave_packs(&writing.leaving);
     }
 
-    /// The absent leaves that have to be moved; pass each to [`PartialRoot::move_leaf`].
+    /// The leaves that are away and have to be moved; pass each to [`PartialRoot::move_leaf`].
     pub fn to_move<F: FnMut() -> ObjectSealer>(&self, writing: &LeafWriting<F>) -> Vec<LeafRef> {
         self.away().filter(|leaf| writing.leaving.contains(&leaf.at.object)).collect()
     }
 
-    /// Seals an absent leaf again, unchanged, in a new pack.
+    /// Seals a leaf that is away once more, unchanged, in a new pack.
     ///
     /// # Errors
     /// [`MapError::Leaf`] where it does not match the root.
@@ -449,8 +456,8 @@ impl PartialRoot {
         Ok(())
     }
 
-    /// A leaf that was to be moved cannot be read. It stays in place with the other absent leaves of its pack, and the
-    /// root still names the pack. Only for leaves that [`PartialRoot::to_move`] names after
+    /// A leaf that was to be moved cannot be read. It stays in place with the other leaves of its pack that are away,
+    /// and the root still names the pack. Only for leaves that [`PartialRoot::to_move`] names after
     /// [`PartialRoot::write_rest`]: leaves under an older data key have to be moved.
     ///
     /// # Panics

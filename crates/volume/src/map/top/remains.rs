@@ -1,7 +1,14 @@
 //! A root in leaves of which some cannot be opened: checks leaf by leaf, and keeps the rest. Only for the search for
 //! damage.
 
-use super::*;
+use super::{ObjectsAt, Top, take, wrong};
+use crate::map::leaf::{Leaf, LeafOf, LeafRef, ObjectLeaf};
+use crate::map::root::PageSlot;
+use crate::map::sums::Known;
+use crate::map::table::Table;
+use crate::map::under::Under;
+use crate::map::{Base, MapError, PageRef, Root};
+use holdfast_types::VolumeId;
 
 /// The readable part of a root. If it is not complete, it is no [`Root`]: it must not serve reads, checkpoints or
 /// deletions, since a page that is missing here may exist (LEAF-L4).

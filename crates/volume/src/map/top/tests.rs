@@ -2,7 +2,8 @@ use super::super::*;
 use super::*;
 use crate::map::root::Root;
 use crate::object::tests::{KEY_ID, OBJECT, SET, assert_golden, from_hex, key, object, opener, sealer};
-use holdfast_seal::ObjectOpener;
+use bytes::Bytes;
+use holdfast_seal::{ObjectOpener, ObjectSealer};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

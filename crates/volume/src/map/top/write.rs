@@ -1,9 +1,21 @@
 //! Writes the leaves of a root: those that changed, and those that move out of sparsely used packs.
 
-use super::*;
+use super::MAGIC;
+use crate::map::leaf::{Leaf, LeafOf, LeafShape, ObjectLeaf, encode_objects, encode_pages};
 use crate::map::objects::Objects;
 use crate::map::pack::LeafPackBuilder;
+use crate::map::root::PageSlot;
+use crate::map::sums::Known;
+use crate::map::table::{Slot, Table};
+use crate::map::under::Under;
+use crate::map::{NO_OBJECT, PAGE_NUMBER_MAX, PageRef, Root, put_object};
+use crate::wire;
+use bytes::Bytes;
+use holdfast_seal::ObjectSealer;
+use holdfast_types::{ObjectId, VolumeId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A pack of leaves is emptied when less than one in this many bytes is in use. Leaves are written often, so the rest
 /// of a pack soon becomes unused; and they are small beside pages, so waiting for that costs little.
