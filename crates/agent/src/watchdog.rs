@@ -327,7 +327,7 @@ mod tests {
             let text = format!(
                 r#"{{"phase":"{phase}","pid":1,"lease_renewed_at":{shown},"lease_renewed_boot_ns":{renewed}}}"#
             );
-        std::fs::write(dir.path().join("status.json"), text).unwrap();
+            std::fs::write(dir.path().join("status.json"), text).unwrap();
         };
         show("serving");
         assert_eq!(lease_until(dir.path(), 3000), Some(MonoTime(renewed + at(3).0)));

@@ -249,8 +249,8 @@ async fn a_client_that_disconnects_and_closes_its_sending_side_is_answered() {
     let (mut socket, theirs) = UnixStream::pair().unwrap();
     let negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
     let serving = tokio::spawn(transmit(theirs, 0, shared.clone(), negotiated, BytesMut::new()));
-    let generation = shared.look(Machine::generation);
-    shared.act(|machine, now, out| machine.connected(now, Lane { generation, volume: 0, slot: 0 }, out));
+    let incarnation = shared.look(Machine::incarnation);
+    shared.act(|machine, now, out| machine.connected(now, Lane { incarnation, volume: 0, slot: 0 }, out));
     let all = REQUESTS as u64 + 2;
     for cookie in 1..=all {
         socket.write_all(&write(cookie, cookie * SECTOR as u64)).await.unwrap();
@@ -260,7 +260,7 @@ async fn a_client_that_disconnects_and_closes_its_sending_side_is_answered() {
     socket.shutdown().await.unwrap();
     // The machine numbers requests from 1 on, in the order in which it takes them.
     for number in 1..=all {
-        shared.act(|machine, now, out| machine.answered(now, generation, number, Ok(Reply::Done), out));
+        shared.act(|machine, now, out| machine.answered(now, incarnation, number, Ok(Reply::Done), out));
         assert_eq!(reply(&mut socket).await, (number, 0), "CLIENT-F5");
         until("the next one is taken", || shared.look(Machine::unanswered) == REQUESTS.min((all - number) as usize))
             .await;

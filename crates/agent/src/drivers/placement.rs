@@ -100,7 +100,7 @@ pub async fn looks_end() {
             let none_left = LOOKS.none_left.notified();
             if LOOKS.under_way.load(Ordering::Acquire) == 0 {
                 return;
-    }
+            }
             none_left.await;
         }
     };

@@ -7,8 +7,8 @@ fn clears() -> [CommandOut; 2] {
     [CommandOut::Trim { fua: false }, CommandOut::Zero { punch: true, fast: false, fua: false }]
 }
 
-fn lane(generation: u64) -> Lane {
-    Lane { generation, volume: 0, slot: 0 }
+fn lane(incarnation: u64) -> Lane {
+    Lane { incarnation, volume: 0, slot: 0 }
 }
 
 /// ATTACH-M1, ATTACH-M2: carried out out of order, a trim would take away what was written and answered after it.

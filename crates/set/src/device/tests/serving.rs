@@ -72,7 +72,7 @@ async fn r6_a_lease_that_was_granted_here_in_an_earlier_term_waits_for_its_owner
     let granted = grant_at(&world, ME).await;
     next_term(&world.seat);
     for _ in 0..2 {
-        world.server.look();
+        world.server.follow();
         assert_eq!(served(&world.server), None, "it names this gateway, and is of the term before");
     }
     let epoch = continued(&world.server).await;
@@ -82,11 +82,11 @@ async fn r6_a_lease_that_was_granted_here_in_an_earlier_term_waits_for_its_owner
     // In its own term it is served.
     let world = World::new(true).await;
     let granted = grant_at(&world, ME).await;
-    world.server.look();
+    world.server.follow();
     assert_eq!(served(&world.server), Some(granted));
     // A new term ends that as well.
     next_term(&world.seat);
-    world.server.look();
+    world.server.follow();
     assert_eq!(served(&world.server), None);
 }
 
@@ -94,7 +94,7 @@ async fn r6_a_lease_that_was_granted_here_in_an_earlier_term_waits_for_its_owner
 async fn a_lease_that_was_granted_at_another_gateway_is_not_served() {
     let world = World::new(true).await;
     grant_at(&world, OTHER).await;
-    world.server.look();
+    world.server.follow();
     assert_eq!(served(&world.server), None);
     let epoch = continued(&world.server).await;
     assert_eq!(served(&world.server), Some(epoch), "its owner has come here");
@@ -105,13 +105,13 @@ async fn a_lease_that_was_granted_at_another_gateway_is_not_served() {
 async fn r2_an_epoch_is_served_once() {
     let world = World::new(true).await;
     let granted = grant_at(&world, ME).await;
-    world.server.look();
+    world.server.follow();
     assert_eq!(served(&world.server), Some(granted));
     world.seat.at().leads = false;
-    world.server.look();
+    world.server.follow();
     assert_eq!(served(&world.server), None, "it does not lead");
     world.seat.at().leads = true;
-    world.server.look();
+    world.server.follow();
     assert_eq!(served(&world.server), None, "it leads in the same term, or it seems so, and the epoch is over");
     let epoch = continued(&world.server).await;
     assert!(epoch > granted && served(&world.server) == Some(epoch));
@@ -124,10 +124,10 @@ async fn r2_an_epoch_that_has_writes_is_not_begun() {
     let device = world.open().await;
     let epoch = served(&world.server);
     let anew = started_anew(&world);
-    anew.look();
+    anew.follow();
     assert_eq!((served(&anew), epoch.is_some()), (epoch, true), "nothing was written under it");
     assert_eq!(soon(device.clone().write(0, written().0, false)).await, Ok(()));
     let anew = started_anew(&world);
-    anew.look();
+    anew.follow();
     assert_eq!(served(&anew), None);
 }

@@ -50,7 +50,7 @@ async fn a_set_that_another_life_has_taken_over_is_granted_to_nobody() {
     world.acquire(1).await;
     assert!(world.server.serving().is_some() && world.server.can_grant().is_ok());
     take_over(&world.server.head).await;
-    world.server.look();
+    world.server.follow();
     assert!(world.server.serving().is_none(), "connections are closed");
     assert!(world.server.leading_ready().is_some(), "it leads its group still");
     assert!(world.server.leads().is_none() && world.server.can_grant().is_err());
