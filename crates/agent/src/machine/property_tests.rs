@@ -54,6 +54,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         1 => Just(DatabaseView::Busy),
         1 => Just(DatabaseView::Ending),
         1 => Just(DatabaseView::Silent),
+        1 => Just(DatabaseView::Elsewhere),
         1 => Just(DatabaseView::Gone),
         1 => Just(DatabaseView::Standby),
     ];
