@@ -254,8 +254,8 @@ impl Database {
         start_ended: Result<(), String>,
     ) -> Result<(), String> {
         let kind = self.config.database.kind;
-        // Killed first alone, it would leave processes that no longer have it as their parent: those that work in another
-        // directory (DB-D5) are not found without it.
+        // The first process killed alone would leave the others without it as their parent, and those that work in
+        // another directory (DB-D5) are not found then.
         if how != Stop::Kill {
             // A failed look does not prevent the SIGKILL below, which tries for longer.
             drop(self.signal(what));

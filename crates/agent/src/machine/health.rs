@@ -25,8 +25,8 @@ impl Machine {
         }
     }
 
-    /// Notes since when the lease is renewed in time without a device that serves. Time without renewals does not count:
-    /// then the cluster is away, and AGENT-A3 acts.
+    /// Notes since when the lease is renewed in time without a device that serves. Time without renewals does not
+    /// count: then the cluster is away, and AGENT-A3 acts.
     pub(super) fn device_seen(&mut self, now: MonoTime) {
         let serves = self.lease.attach.as_ref().is_none_or(|attach| attach.phase == AttachPhase::Serving);
         let counts = !serves && now < self.stop_at();

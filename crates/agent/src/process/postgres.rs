@@ -398,7 +398,7 @@ mod tests {
         assert!(look_in(dir.path(), &pg(data)).whole().is_err(), "it may work in the data directory");
     }
 
-    /// A configuration with another `data_directory`: the first process is known by `-D`, and the others work elsewhere.
+    /// A configuration with another `data_directory`: the first process is known by `-D`, the others work elsewhere.
     #[test]
     fn backends_that_work_elsewhere_are_the_servers() {
         let (dir, data, other) = (tempfile::tempdir().unwrap(), Path::new("/srv/pg/data"), Path::new("/var/lib/pg"));

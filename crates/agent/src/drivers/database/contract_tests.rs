@@ -313,8 +313,8 @@ async fn started_by_debians_template() {
     );
 }
 
-/// DB-D5: a configuration with another `data_directory`, here an option of the start command. The first process is known
-/// by its `-D`; the others work elsewhere, and are ended with it.
+/// DB-D5: a configuration with another `data_directory`, here an option of the start command. The first process is
+/// known by its `-D`; the others work elsewhere, and are ended with it.
 #[tokio::test]
 async fn a_server_that_works_in_another_directory_is_not_the_sets() {
     let Some(mut stage) = Stage::new(By::Command) else { return };

@@ -24,8 +24,8 @@ const WRITE_LIMIT: Duration = Duration::from_secs(10);
 /// psql's exit code if there was no connection.
 const PSQL_NO_CONNECTION: i32 = 2;
 
-/// The health query: whether the server is in recovery, and its data directory (DB-D5). `current_setting` would fail for
-/// a user who may not see that; this view leaves it out.
+/// The health query: whether the server is in recovery, and its data directory (DB-D5). `current_setting` would fail
+/// for a user who may not see that; this view leaves it out.
 const HEALTH: &str = "select pg_is_in_recovery(), (select setting from pg_settings where name = 'data_directory')";
 
 /// Time limit of a check whether two paths are the same directory: they may lie on a device that hangs.
