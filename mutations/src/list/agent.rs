@@ -381,8 +381,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A3",
         edits: &[Edit {
             file: TAKEOVER,
-            old: "DatabaseView::Gone if self.lease.attach.is_none() => {}",
-            new: "DatabaseView::Gone if self.lease.attach.is_none() && !self.present.attached => {}",
+            old: "DatabaseView::Gone if self.last_renewal().is_none() => {}",
+            new: "DatabaseView::Gone if self.last_renewal().is_none() && !self.present.attached => {}",
         }],
         tests: &[STORIES],
         smoke: false,

@@ -405,7 +405,7 @@ impl Machine {
                 }
                 DatabaseView::Gone if self.orders.paused => {}
                 // AGENT-A3: an agent that begins does not know yet when the lease ends.
-                DatabaseView::Gone if self.lease.attach.is_none() => {}
+                DatabaseView::Gone if self.last_renewal().is_none() => {}
                 // PostgreSQL has not failed: a pause is over, or an earlier agent had stopped it.
                 DatabaseView::Gone if self.orders.held => {
                     let way = self.way.take();
