@@ -24,7 +24,7 @@ fail. A row that no test catches shows a missing test. `cargo xtask mutations --
 **Layer** is the kind of test that caught it: *model* walks through all histories within bounds ([model](model.md)), *property* draws random histories and compares
 with a simple model, *crash* cuts the power of a simulated disk, *story* and *unit* are fixed cases, *cluster* runs several Raft members in one
 process, *simulation* runs whole clusters from seeds ([simulation](simulation.md)), *scenario* runs real processes (`cargo xtask e2e`). **Seconds** is the time until that test failed, without building, on a busy machine.
-`not run` means that the test is named, but no run has yet seen it fail for this bug. The rules are in the [glossary](../GLOSSARY.md); AGENT-A1 to AGENT-A9 are the
+`not run` means that the test is named, but no run has yet seen it fail for this bug. The rules are in the [glossary](../GLOSSARY.md); AGENT-A1 to AGENT-A10 are the
 agent's (`crates/agent/src/machine.rs`). Here the simulation runs as many seeds as begin within 120 s in each mode; a test that has not ended after 25 minutes gives no verdict.
 
 `--smoke` runs a few bugs in crates that build in seconds, each with a test that finds it in every run (random tests may miss a bug). It is part of `cargo xtask test`.

@@ -201,7 +201,8 @@ settings! {
         args: Vec<String> = Vec::new();
         /// Time limit from its start until it has the lease, in milliseconds, 1000 to 600000.
         acquire_timeout_ms: u64 = 10_000;
-        /// Time limit from the lease until the devices are there, in milliseconds, 1000 to 600000.
+        /// Time limit from the lease until the devices are there, in milliseconds, 1000 to 600000. If they do not serve for
+        /// this long afterwards, while the lease is renewed, the lease is given away.
         device_timeout_ms: u64 = 20_000;
         /// Time limit to release devices and lease in good order, in milliseconds, 500 to 600000; then attach is killed.
         detach_timeout_ms: u64 = 10_000;
@@ -278,7 +279,7 @@ settings! {
         host: String = "/var/run/postgresql".into();
         /// Its port.
         port: u16 = 5432;
-        /// Further options of the server, as pg_ctl's -o. For kind "pg_ctl".
+        /// Further options of the server, as pg_ctl's -o. For kind "pg_ctl". They do not change the data directory.
         options: String = String::new();
         /// Full name of its unit. For kind "systemd". The unit must be disabled, wanted by no other unit, and have
         /// Restart=no; this is checked before each start.

@@ -219,6 +219,11 @@ fn to_export(found: Result<bool, NotOurs>) -> Result<Option<bool>, String> {
     }
 }
 
+/// Two findings as one text.
+fn both(one: String, other: String) -> String {
+    if one.is_empty() || other.is_empty() { one + &other } else { format!("{one}; {other}") }
+}
+
 /// See [`Host`].
 #[derive(Debug)]
 pub struct Real {
@@ -385,7 +390,11 @@ impl Host for Real {
                 there.locked().are_placed(found);
             });
         }
-        looked.look.clone()
+        let mut look = looked.look.clone();
+        if self.runs.load(Ordering::Relaxed) {
+            look.off_set = both(self.database.elsewhere(), look.off_set);
+        }
+        look
     }
 
     async fn openers(&self) -> PoolUsers {

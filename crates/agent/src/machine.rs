@@ -26,8 +26,11 @@
 //! - AGENT-A8 A takeover counts for the limit per hour from the start of PostgreSQL on. One that ended before
 //!   interrupted nobody; the next try waits longer each time.
 //! - AGENT-A9 This host is fenced and rebooted only without a lease: it was lost, or is given up because PostgreSQL or
-//!   its device does not work here. A planned move, or the end of the agent, that cannot let go keeps the lease. A host
-//!   that gives up waits for the pool's users, not for ever.
+//!   its device does not work here. A planned move, or the end of the agent, that cannot let go keeps the lease; a new
+//!   agent that finds device and pool starts PostgreSQL again under it. A host that gives up waits for the pool's
+//!   users, not for ever.
+//! - AGENT-A10 A lease that is renewed here while its device does not serve is given away after the time limit of a
+//!   device, but not in a pause: PostgreSQL does not work here, and may on another host.
 
 mod commands;
 mod health;
@@ -121,7 +124,7 @@ impl Machine {
     /// A machine that does nothing before [`Input::Found`]. `takeovers`: the automatic ones of the last hour.
     pub fn new(policy: Policy, now: MonoTime, takeovers: Vec<MonoTime>) -> Self {
         Self {
-            lease: OwnLease { attach: None, leased_at: now, granted: 0, ttl: policy.lease.ttl },
+            lease: OwnLease { attach: None, leased_at: now, granted: 0, ttl: policy.lease.ttl, unserved_since: None },
             policy,
             state: State::Standby,
             times: Times { since: now, last_step: now, stalled: Duration::ZERO },
@@ -174,19 +177,30 @@ impl Machine {
             (found.attach, found.mounted, found.database);
         match (found.attach, found.mounted, found.database) {
             (false, false, false) => self.why = "nothing known of the lease yet".into(),
-            // AGENT-A4: in a pause PostgreSQL may be stopped on purpose.
-            (true, true, runs) if runs || self.orders.paused => {
-                self.lease.leased_at = now;
-                self.way = Some(Way::new(Event::Adopted, "an earlier agent had ended".into(), None, false, now, now));
-                let why = if runs { "PostgreSQL runs already" } else { "an earlier agent left device and pool" };
-                self.hold(now, why, runs);
-            }
+            (true, true, runs) => self.adopt(now, runs),
             _ => {
                 let reason = "an earlier agent left something behind".to_string();
                 let then = Then::Standby { wait: Duration::ZERO, why: String::new() };
                 self.leave(now, !found.attach, false, reason, then, out);
             }
         }
+    }
+
+    /// An earlier agent left device and pool. The lease may be ours still: PostgreSQL goes on, or is started again once
+    /// that is known. It may have ended with that agent, which could not let go of the pool: to let go of it now would
+    /// end in the same way, and then in fencing (AGENT-A9).
+    fn adopt(&mut self, now: MonoTime, runs: bool) {
+        self.lease.leased_at = now;
+        // AGENT-A4: in a pause PostgreSQL may be stopped on purpose.
+        let (event, reason) = if runs || self.orders.paused {
+            (Event::Adopted, "an earlier agent had ended")
+        } else {
+            (Event::Restart, "an earlier agent had ended, and PostgreSQL did not run")
+        };
+        self.way = Some(Way::new(event, reason.into(), None, false, now, now));
+        // Nothing has failed that would count as a restart.
+        self.orders.held = !runs;
+        self.hold(now, if runs { "PostgreSQL runs already" } else { "an earlier agent left device and pool" }, runs);
     }
 
     fn lease_seen(&mut self, now: MonoTime, view: LeaseView) {
@@ -293,7 +307,9 @@ impl Machine {
 
     /// Runs after each input: first safety, then the steps that are due.
     fn settle(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        self.device_seen(now);
         self.keep_safe(now, out);
+        self.give_away_unserved(now, out);
         match self.state.clone() {
             State::Standby => self.stand_by(now, out),
             State::Acquiring => self.acquire(now, out),

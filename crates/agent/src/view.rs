@@ -28,7 +28,7 @@ pub struct View {
     pub why: String,
     /// Paused: nothing happens by itself.
     pub paused: bool,
-    /// ready, standby, busy, silent or gone.
+    /// ready, standby, busy, silent, elsewhere or gone.
     pub database: String,
     /// State of attach, if there is one.
     pub attach: Option<AttachPhase>,
@@ -143,6 +143,7 @@ impl View {
             DatabaseView::Standby => "standby",
             DatabaseView::Busy | DatabaseView::Ending => "busy",
             DatabaseView::Silent => "silent",
+            DatabaseView::Elsewhere => "elsewhere",
             DatabaseView::Gone => "gone",
         };
         Self {

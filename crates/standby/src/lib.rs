@@ -68,7 +68,7 @@ pub struct StandbyView {
     pub set: String,
     /// PostgreSQL answers queries, on the current copy.
     pub serving: bool,
-    /// ready, busy, silent or gone.
+    /// ready, busy, silent, elsewhere or gone.
     pub database: String,
     /// The copy that serves, or served last.
     pub current: Option<Current>,
@@ -356,6 +356,7 @@ impl Standby {
             Some(DatabaseView::Ready) => "ready",
             Some(DatabaseView::Standby | DatabaseView::Busy | DatabaseView::Ending) => "busy",
             Some(DatabaseView::Silent) | None => "silent",
+            Some(DatabaseView::Elsewhere) => "elsewhere",
             Some(DatabaseView::Gone) => "gone",
         }
         .into();

@@ -70,8 +70,8 @@ fn begin(lab: &Lab, report: &mut Report, index: usize) -> Result<Guest> {
     guest.put(&format!("/etc/systemd/system/{AGENT}"), &shipped(AGENT)?)?;
     if index == 0 {
         let sample = shipped(POSTGRESQL[0])?;
-        let unit = sample.replace("-D /srv/pg/data", &format!("-D {DATA}"));
-        anyhow::ensure!(unit != sample, "{}: found no -D /srv/pg/data, expected one to replace", POSTGRESQL[0]);
+        let unit = sample.replace("/srv/pg/data", DATA);
+        anyhow::ensure!(unit != sample, "{}: found no /srv/pg/data, expected one to replace", POSTGRESQL[0]);
         guest.put(&format!("/etc/systemd/system/{}", POSTGRESQL[0]), &unit)?;
     } else {
         guest.put("/etc/postgresql/15/main/postgresql.conf", &cluster())?;

@@ -11,6 +11,8 @@
 //! DB-D4  A start is given once: until it has shown itself, or has ended for certain, its process is known by its
 //!     arguments (pg_ctl), by its unit ([`systemd`]) or by a mark in its environment ([`commands`]). A second start
 //!     beside it would take the first one's lock file away (DB-D2).
+//! DB-D5  What answers is this PostgreSQL only if it says that it works in `database.data`. Otherwise its answers count
+//!     for nothing: another server has the port, or a `data_directory` in the configuration outranks `-D`.
 
 mod commands;
 mod own_server;
@@ -135,6 +137,7 @@ impl Database {
             DatabaseKind::Command => {}
         }
         let version = self.clear().await?;
+        self.queries.forget();
         // Only after it was seen does "no process" mean that it ended.
         let limit = Duration::from_secs(self.config.database.start_timeout_s);
         match self.config.database.kind {
@@ -251,8 +254,12 @@ impl Database {
         start_ended: Result<(), String>,
     ) -> Result<(), String> {
         let kind = self.config.database.kind;
-        // A failed look does not prevent the SIGKILL below, which tries for longer.
-        drop(self.signal(what));
+        // The first process killed alone would leave the others without it as their parent, and those that work in
+        // another directory (DB-D5) are not found then.
+        if how != Stop::Kill {
+            // A failed look does not prevent the SIGKILL below, which tries for longer.
+            drop(self.signal(what));
+        }
         let ended = async {
             let gone = how != Stop::Kill && process::postgres_gone(&self.processes, limit).await;
             if gone { Ok(()) } else { self.kill().await }
@@ -294,13 +301,21 @@ impl Database {
         }
         let view = match self.runs() {
             Ok(true) => self.queries.health().await,
-            Ok(false) => Ok(DatabaseView::Gone),
+            Ok(false) => {
+                self.queries.forget();
+                Ok(DatabaseView::Gone)
+            }
             Err(why) => Err(why),
         };
         if let Err(why) = &view {
             tracing::warn!(why, "PostgreSQL could not be asked: nothing is known of it");
         }
         view.ok()
+    }
+
+    /// The other data directory of what answers, and the remedy; "" for none (DB-D5).
+    pub fn elsewhere(&self) -> String {
+        self.queries.elsewhere()
     }
 
     /// Makes a checkpoint, unless that is switched off.

@@ -48,6 +48,8 @@ impl Machine {
             // The time of the pause does not count against PostgreSQL.
             (self.times.since, self.times.stalled) = (now, Duration::ZERO);
         }
+        // Nor does it count against the device (AGENT-A10).
+        self.lease.unserved_since = None;
         "resumed".into()
     }
 

@@ -25,6 +25,32 @@ impl Machine {
         }
     }
 
+    /// Notes since when the lease is renewed in time without a device that serves. Time without renewals does not
+    /// count: then the cluster is away, and AGENT-A3 acts.
+    pub(super) fn device_seen(&mut self, now: MonoTime) {
+        let serves = self.lease.attach.as_ref().is_none_or(|attach| attach.phase == AttachPhase::Serving);
+        let counts = !serves && now < self.stop_at();
+        self.lease.unserved_since = counts.then(|| self.lease.unserved_since.unwrap_or(now));
+    }
+
+    /// The device has not served for as long as a new one may take to appear.
+    pub(super) fn device_is_gone(&self, now: MonoTime) -> bool {
+        let since = self.lease.unserved_since;
+        since.is_some_and(|since| now.saturating_since(since) >= self.policy.timeouts.attach)
+    }
+
+    /// AGENT-A10. In each state that would otherwise wait for the device, which is not watched elsewhere: while it does
+    /// not serve, nothing counts against PostgreSQL.
+    pub(super) fn give_away_unserved(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        let waits = matches!(self.state, State::Primary | State::Following | State::Starting(_) | State::CutOff(None));
+        if !waits || self.orders.paused || !self.device_is_gone(now) {
+            return;
+        }
+        let limit = self.policy.timeouts.attach.as_millis();
+        let reason = format!("the lease is renewed, and the device has not served for {limit} ms");
+        self.give_away(now, reason, out);
+    }
+
     /// Takes in what of a PostgreSQL that runs does not lie on the set, and what to do about it; "" for nothing. It is
     /// reported and ends nothing: a primary that was stopped for it would not be started again on any host.
     pub fn set_off_set(&mut self, found: &str, out: &mut Vec<Action>) {
@@ -51,7 +77,8 @@ impl Machine {
                 }
             }
             DatabaseView::Busy | DatabaseView::Ending => self.no_queries(now, out),
-            DatabaseView::Ready | DatabaseView::Standby => {}
+            // What works elsewhere is reported (ONSET-L2).
+            DatabaseView::Ready | DatabaseView::Standby | DatabaseView::Elsewhere => {}
         }
     }
 

@@ -46,6 +46,8 @@ pub(super) struct OwnLease {
     pub granted: u64,
     /// How long it lasts from each renewal.
     pub ttl: Duration,
+    /// Since when it has been renewed in time although its device does not serve (AGENT-A10).
+    pub unserved_since: Option<MonoTime>,
 }
 
 /// The present primary's promise to give the lease to us.

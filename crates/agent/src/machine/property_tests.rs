@@ -54,6 +54,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         1 => Just(DatabaseView::Busy),
         1 => Just(DatabaseView::Ending),
         1 => Just(DatabaseView::Silent),
+        1 => Just(DatabaseView::Elsewhere),
         1 => Just(DatabaseView::Gone),
         1 => Just(DatabaseView::Standby),
     ];
@@ -212,11 +213,24 @@ fn run_with(story: Vec<Happens>, guard: Guard) -> Result<StateName, TestCaseErro
 }
 
 fn run_under(story: Vec<Happens>, policy: Policy) -> Result<StateName, TestCaseError> {
+    run_from(Found::default(), story, policy)
+}
+
+/// With what an earlier agent left.
+fn run_from(found: Found, story: Vec<Happens>, policy: Policy) -> Result<StateName, TestCaseError> {
     let mut now = MonoTime(1_000_000_000_000);
     let mut machine = Machine::new(policy, now, Vec::new());
-    let mut world = World::default();
+    let mut world = World {
+        attached: found.attach,
+        mounted: found.mounted,
+        running: found.database,
+        renewed: now,
+        begun: found.mounted && !found.database,
+        ..World::default()
+    };
     let mut out = Vec::new();
-    machine.step(now, Input::Found(Found::default()), &mut out);
+    machine.step(now, Input::Found(found), &mut out);
+    world.take(now, out, &machine)?;
     for happens in story {
         let mut out = Vec::new();
         let input = match happens {
@@ -336,6 +350,39 @@ proptest! {
         guard in prop_oneof![Just(Guard::Automatic), Just(Guard::Required)],
     ) {
         prop_assert_eq!(run_with(story, guard)?, StateName::Primary);
+    }
+
+    #[test]
+    fn invariants_hold_after_an_earlier_agent(
+        story in prop::collection::vec(happens(), 1..120),
+        runs in any::<bool>(),
+    ) {
+        let found = Found { attach: true, mounted: true, database: runs };
+        prop_assert_eq!(run_from(found, story, unlimited())?, StateName::Primary);
+    }
+}
+
+/// AGENT-A9, AGENT-A10: whatever an agent finds, and however long its device does not serve: it does not stay so.
+#[test]
+fn a_dead_device_is_no_reason_to_keep_the_lease() {
+    for runs in [false, true] {
+        let mut now = MonoTime(1_000_000_000_000);
+        let mut machine = Machine::new(policy(), now, Vec::new());
+        let mut out = Vec::new();
+        machine.step(now, Input::Found(Found { attach: true, mounted: true, database: runs }), &mut out);
+        for _ in 0..210 {
+            now = now.saturating_add(Duration::from_millis(100));
+            let view = AttachView {
+                phase: AttachPhase::Reconnecting,
+                epoch: 10,
+                renewed: Some(now),
+                ttl: None,
+                fenced_by: String::new(),
+                lost: Vec::new(),
+            };
+            machine.step(now, Input::Attach(view), &mut out);
+        }
+        assert_eq!(machine.state(), StateName::Demoting, "{runs}: {}", machine.why());
     }
 }
 

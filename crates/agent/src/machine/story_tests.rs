@@ -7,7 +7,7 @@
 //!   lease free | unreachable | OWNER EPOCH REMAINING_MS [TTL_MS]
 //!   attach PHASE EPOCH [ttl=MS] [by=OWNER] [lost=VOLUME]  renewed just now; `stale` keeps the last renewal
 //!   attach-ended refused|fenced|failed TEXT
-//!   db ready|standby|busy|ending|silent|gone
+//!   db ready|standby|busy|ending|silent|elsewhere|gone
 //!   ok | fail TEXT                 the newest job
 //!   pause | resume | restart | shutdown | failover REASON | switchover HOST | claim HOST MS
 //!   refuse TEXT                    the newest job: nothing was done
@@ -176,6 +176,7 @@ impl Teller {
                 "busy" => DatabaseView::Busy,
                 "ending" => DatabaseView::Ending,
                 "silent" => DatabaseView::Silent,
+                "elsewhere" => DatabaseView::Elsewhere,
                 "gone" => DatabaseView::Gone,
                 other => panic!("db {other}"),
             })),

@@ -404,15 +404,18 @@ impl Machine {
                     return;
                 }
                 DatabaseView::Gone if self.orders.paused => {}
-                // PostgreSQL has not failed: the pause is over.
+                // AGENT-A3: an agent that begins does not know yet when the lease ends.
+                DatabaseView::Gone if self.last_renewal().is_none() => {}
+                // PostgreSQL has not failed: a pause is over, or an earlier agent had stopped it.
                 DatabaseView::Gone if self.orders.held => {
                     let way = self.way.take();
-                    self.rise(now, "started after a pause", Stop::Kill, false, out);
+                    self.rise(now, "PostgreSQL was stopped, and is started again", Stop::Kill, false, out);
                     self.way = way.or(self.way.take());
                     return;
                 }
                 DatabaseView::Gone => return self.fell(now, "PostgreSQL ended while it started", out),
                 DatabaseView::Busy | DatabaseView::Ending | DatabaseView::Silent => {}
+                DatabaseView::Elsewhere => return self.answers_elsewhere(now, out),
                 DatabaseView::Standby if self.policy.follows => {
                     self.mark(now, |phases, took| phases.recover_ms = Some(phases.recover_ms.unwrap_or(0) + took));
                     return self.settled(now, State::Following, "PostgreSQL is a standby: it follows another one", out);
@@ -428,6 +431,17 @@ impl Machine {
             let limit = millis(self.policy.timeouts.start);
             self.give_away(now, format!("PostgreSQL took no writes within {limit} ms; {}", self.why), out);
         }
+    }
+
+    /// What answers works in another data directory (DB-D5). A write there proves nothing (AGENT-A5), and what was
+    /// started so is off the set (ONSET-L1). One that ran before this agent is not stopped (ONSET-L2).
+    fn answers_elsewhere(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        let why = format!("what answers is not the PostgreSQL of this set: {}", self.obstacles.off_set);
+        if self.orders.paused || self.way.as_ref().is_some_and(|way| way.event == Event::Adopted) {
+            self.why = why;
+            return;
+        }
+        self.give_away(now, why, out);
     }
 
     /// The first write is durable (AGENT-A5).

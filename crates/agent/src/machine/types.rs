@@ -168,6 +168,8 @@ pub enum DatabaseView {
     Ending,
     /// It lives and gave no answer in time.
     Silent,
+    /// What answers works in another data directory than this PostgreSQL's.
+    Elsewhere,
     /// There is no process.
     Gone,
 }

@@ -69,7 +69,7 @@ pub fn is_elsewhere(proc: &Path, pid: i32, data: &Path) -> bool {
 enum Seen {
     /// It is one of the server's, or becomes the server.
     Server,
-    /// It works in the data directory: the server's if the server started it.
+    /// It works in the data directory, or runs the server's program elsewhere: the server's if the server started it.
     WorksThere,
     /// Its working directory cannot be read, which matters only if the server started it.
     Veiled(io::Error),
@@ -103,6 +103,8 @@ fn seen(proc: &Path, pid: i32, of: &Server, looks: u32) -> io::Result<Seen> {
         _ if is_told => Ok(Seen::Server),
         // The arguments of a server's process say what it does, not in which directory.
         Err(error) if is_server => Err(error),
+        // A backend of a server whose configuration has another `data_directory`.
+        Ok(Some(_)) if is_server => Ok(Seen::WorksThere),
         place => Ok(started(place)),
     }
 }
@@ -394,6 +396,23 @@ mod tests {
         assert_eq!(look_in(dir.path(), &pg(data)).whole().unwrap(), BTreeSet::from([7]));
         veiled("9", b"archive", "archive\0", "7");
         assert!(look_in(dir.path(), &pg(data)).whole().is_err(), "it may work in the data directory");
+    }
+
+    /// A configuration with another `data_directory`: the first process is known by `-D`, the others work elsewhere.
+    #[test]
+    fn backends_that_work_elsewhere_are_the_servers() {
+        let (dir, data, other) = (tempfile::tempdir().unwrap(), Path::new("/srv/pg/data"), Path::new("/var/lib/pg"));
+        for (pid, args, parent) in [
+            ("7", "postgres\0-D\0/srv/pg/data\0", "1"),
+            ("8", "postgres: checkpointer \0", "7"),
+            ("9", "postgres\0-D\0/srv/others\0", "1"),
+            ("10", "postgres: checkpointer \0", "9"),
+        ] {
+            let of = shown(dir.path(), pid, b"postgres", other);
+            std::fs::write(of.join("cmdline"), args).unwrap();
+            std::fs::write(of.join("stat"), format!("{pid} (postgres) S {parent} 7 7 0 -1 4194304 0")).unwrap();
+        }
+        assert_eq!(look_in(dir.path(), &pg(data)).whole().unwrap(), BTreeSet::from([7, 8]));
     }
 
     /// The kernel cuts a name at fifteen bytes, in the middle of a character if need be.

@@ -313,6 +313,42 @@ async fn started_by_debians_template() {
     );
 }
 
+/// DB-D5: a configuration with another `data_directory`, here an option of the start command. The first process is
+/// known by its `-D`; the others work elsewhere, and are ended with it.
+#[tokio::test]
+async fn a_server_that_works_in_another_directory_is_not_the_sets() {
+    let Some(mut stage) = Stage::new(By::Command) else { return };
+    let other = stage.place.join("pg/other");
+    tell(Blocking::new("cp").arg("-a").arg(&stage.config.database.data).arg(&other));
+    let start = stage.config.database.start.take().unwrap();
+    let told = start.replace("start -W", &format!("start -W -o '-c data_directory={}'", other.display()));
+    assert_ne!(told, start);
+    stage.config.database.start = Some(told);
+    let database = stage.database();
+    database.start().await.unwrap();
+    stage.until(&database, DatabaseView::Elsewhere).await;
+    let found = database.elsewhere();
+    assert!(found.contains(&format!("works in {}", other.display())), "{found}");
+    assert!(of_postgres(&Server::of(&stage.config.database)).unwrap().len() > 1, "the first process alone was found");
+    database.stop(Stop::Kill).await.unwrap();
+    // Nothing that was said of it is left.
+    assert_eq!((database.probe().await, database.elsewhere()), (Some(DatabaseView::Gone), String::new()));
+}
+
+/// The same by the agent itself, whose own option comes last.
+#[tokio::test]
+async fn another_directory_in_the_options_does_not_count() {
+    let Some(mut stage) = Stage::new(By::Ourselves) else { return };
+    let other = stage.place.join("pg/other");
+    tell(Blocking::new("cp").arg("-a").arg(&stage.config.database.data).arg(&other));
+    stage.config.database.options = format!("-c data_directory={}", other.display());
+    let database = stage.database();
+    database.start().await.unwrap();
+    stage.until(&database, DatabaseView::Ready).await;
+    assert!(stage.config.database.data.join("postmaster.pid").exists() && !other.join("postmaster.pid").exists());
+    database.stop(Stop::Kill).await.unwrap();
+}
+
 /// What only a unit can do wrong.
 async fn unit_holds(by: By) {
     let Some(stage) = Stage::new(by) else { return };

@@ -79,8 +79,9 @@ impl OwnServer {
     async fn command(&self, version: &str) -> Result<Command, String> {
         let settings = &self.settings;
         let mut command = self.user.shell().await?;
-        // The shell takes the options apart, as pg_ctl's does, and becomes the server.
-        command.arg("-c").arg(format!("exec \"$0\" \"$@\" {}", settings.options));
+        // The shell takes the options apart, as pg_ctl's does, and becomes the server. DB-D5: a `data_directory` of a
+        // configuration file, or of the options, would outrank `-D`. $2 is the data directory.
+        command.arg("-c").arg(format!("exec \"$0\" \"$@\" {} -c data_directory=\"$2\"", settings.options));
         command.arg(settings.bin_dir.join("postgres")).arg("-D").arg(&settings.data);
         // The server opens the socket and port that the agent queries.
         command.args(["-p", &settings.port.to_string()]).args(quick_sync(version));
@@ -127,6 +128,24 @@ mod tests {
         for old in ["13\n", "9.6\n", "?"] {
             assert!(quick_sync(old).is_empty(), "{old}");
         }
+    }
+
+    /// DB-D5: a server of these options would work on a disk of the host.
+    #[tokio::test]
+    async fn the_data_directory_of_the_settings_has_the_last_word() {
+        let dir = tempfile::tempdir().unwrap();
+        // In place of the server: it says its arguments.
+        std::os::unix::fs::symlink("/bin/echo", dir.path().join("postgres")).unwrap();
+        let mut config = AgentConfig::default();
+        config.database.user = "root".into();
+        config.database.bin_dir = dir.path().into();
+        config.database.data = "/srv/it's a pool/data".into();
+        config.database.options = "-c config_file=/etc/pg.conf -c data_directory=/var/lib/pg".into();
+        let server = OwnServer::new(&config, Arc::new(User::new(&config.database)), Path::new("/nonexistent/log"));
+        let said = server.command("13\n").await.unwrap().output().await.unwrap();
+        let said = String::from_utf8_lossy(&said.stdout).trim().to_string();
+        let wanted = "-c data_directory=/var/lib/pg -c data_directory=/srv/it's a pool/data";
+        assert!(said.starts_with("-D /srv/it's a pool/data -p ") && said.ends_with(wanted), "{said}");
     }
 
     /// The agent's unit has OOMScoreAdjust=-900, which is not for backends.

@@ -4,8 +4,11 @@ use super::user::User;
 use crate::config::DatabaseConfig;
 use crate::machine::DatabaseView;
 use crate::process::{NotRan, Ran, ran};
-use std::sync::Arc;
+use holdfast_types::sync::LockExt;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Time limit of one health query.
@@ -21,6 +24,13 @@ const WRITE_LIMIT: Duration = Duration::from_secs(10);
 /// psql's exit code if there was no connection.
 const PSQL_NO_CONNECTION: i32 = 2;
 
+/// The health query: whether the server is in recovery, and its data directory (DB-D5). `current_setting` would fail
+/// for a user who may not see that; this view leaves it out.
+const HEALTH: &str = "select pg_is_in_recovery(), (select setting from pg_settings where name = 'data_directory')";
+
+/// Time limit of a check whether two paths are the same directory: they may lie on a device that hangs.
+const PATHS_LIMIT: Duration = Duration::from_secs(1);
+
 /// The agent's own sessions.
 #[derive(Debug)]
 pub struct Queries {
@@ -28,12 +38,35 @@ pub struct Queries {
     user: Arc<User>,
     /// The refused login was logged.
     complained: AtomicBool,
+    /// It was logged that the data directory is hidden from the user.
+    hidden: AtomicBool,
+    /// Another path to `database.data`, which the server has for it.
+    same: Mutex<String>,
+    /// What was found in place of `database.data`, and the remedy; "" for nothing.
+    elsewhere: Mutex<String>,
 }
 
 impl Queries {
     /// For these settings.
     pub fn new(settings: &DatabaseConfig, user: Arc<User>) -> Self {
-        Self { settings: settings.clone(), user, complained: AtomicBool::new(false) }
+        Self {
+            settings: settings.clone(),
+            user,
+            complained: AtomicBool::new(false),
+            hidden: AtomicBool::new(false),
+            same: Mutex::default(),
+            elsewhere: Mutex::default(),
+        }
+    }
+
+    /// The other data directory of what answers, and the remedy; "" if it was not seen in another one.
+    pub fn elsewhere(&self) -> String {
+        self.elsewhere.locked().clone()
+    }
+
+    /// Another server will answer, or none.
+    pub fn forget(&self) {
+        self.elsewhere.locked().clear();
     }
 
     async fn psql(&self, statements: &[&str], limit: Duration) -> Result<Ran, NotRan> {
@@ -58,11 +91,10 @@ impl Queries {
     /// State of a PostgreSQL that has processes.
     ///
     /// # Errors
-    /// psql could not be run: nothing is known of PostgreSQL.
+    /// psql could not be run, or the data directory not be checked: nothing is known of PostgreSQL.
     pub async fn health(&self) -> Result<DatabaseView, String> {
-        Ok(match self.psql(&["select pg_is_in_recovery()"], PROBE_LIMIT).await {
-            Ok(Ran { code: Some(0), out, .. }) if out == "f" => DatabaseView::Ready,
-            Ok(Ran { code: Some(0), .. }) => DatabaseView::Standby,
+        Ok(match self.psql(&[HEALTH], PROBE_LIMIT).await {
+            Ok(Ran { code: Some(0), out, .. }) => self.judged(&out).await?,
             Ok(Ran { code: Some(PSQL_NO_CONNECTION), err, .. }) => {
                 let (view, refuses_login) = refused(&err);
                 if refuses_login && !self.complained.swap(true, Ordering::Relaxed) {
@@ -85,6 +117,63 @@ impl Queries {
         })
     }
 
+    /// The state by the answer to [`HEALTH`].
+    async fn judged(&self, answer: &str) -> Result<DatabaseView, String> {
+        let (in_recovery, place) = answer.split_once('|').unwrap_or((answer, ""));
+        let found = match self.is_data(place).await? {
+            true => String::new(),
+            false => self.told_elsewhere(place),
+        };
+        let view = match in_recovery {
+            _ if !found.is_empty() => DatabaseView::Elsewhere,
+            "f" => DatabaseView::Ready,
+            _ => DatabaseView::Standby,
+        };
+        let mut elsewhere = self.elsewhere.locked();
+        if *elsewhere != found {
+            if !found.is_empty() {
+                tracing::error!(found, "what answers is not the PostgreSQL of this set");
+            }
+            *elsewhere = found;
+        }
+        Ok(view)
+    }
+
+    fn told_elsewhere(&self, place: &str) -> String {
+        let (data, host, port) = (self.settings.data.display(), &self.settings.host, self.settings.port);
+        format!(
+            "the PostgreSQL at {host}, port {port}, works in {place}, expected {data} (database.data): \
+             correct data_directory in its configuration, or database.host and database.port"
+        )
+    }
+
+    /// Whether a server with this data directory is ours (DB-D5). One that hides it counts as ours.
+    ///
+    /// # Errors
+    /// It could not be checked.
+    async fn is_data(&self, place: &str) -> Result<bool, String> {
+        let data = &self.settings.data;
+        if place.is_empty() && !self.hidden.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                user = self.settings.user,
+                "PostgreSQL hides its data directory from database.user: it is not checked; grant pg_read_all_settings"
+            );
+        }
+        if place.is_empty() || Path::new(place) == data || *self.same.locked() == place {
+            return Ok(true);
+        }
+        // A unit or a script may name the data directory by a link. The paths may lie on the device (DB-D3).
+        let (theirs, ours) = (PathBuf::from(place), data.clone());
+        let looking = tokio::task::spawn_blocking(move || same_place(&theirs, &ours));
+        let looked = tokio::time::timeout(PATHS_LIMIT, looking).await;
+        let looked = looked.map_err(|_| format!("{place}: its disk does not answer"))?;
+        let same = looked.map_err(|error| error.to_string())?.map_err(|error| format!("{place}: {error}"))?;
+        if same {
+            place.clone_into(&mut self.same.locked());
+        }
+        Ok(same)
+    }
+
     /// Makes a checkpoint, unless that is switched off.
     ///
     /// # Errors
@@ -105,6 +194,16 @@ impl Queries {
         // Local: with synchronous replication, clients wait for standbys with their own transactions, not with this
         // one.
         self.tell(&["set synchronous_commit = local", message], WRITE_LIMIT).await
+    }
+}
+
+/// Whether both paths are the same directory.
+fn same_place(theirs: &Path, ours: &Path) -> io::Result<bool> {
+    let ours = ours.canonicalize()?;
+    match theirs.canonicalize() {
+        Ok(theirs) => Ok(theirs == ours),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -168,6 +267,38 @@ mod tests {
         ] {
             assert_eq!(refused(&format!("{socket}{words}")), view, "{words}");
         }
+    }
+
+    /// DB-D5: another server of this host at the same port, or ours with a `data_directory` in its configuration.
+    #[tokio::test]
+    async fn a_server_with_another_data_directory_is_not_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap();
+        let (data, other, link) = (place.join("data"), place.join("other"), place.join("link"));
+        for dir in [&data, &other] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        std::os::unix::fs::symlink(&data, &link).unwrap();
+        let settings = DatabaseConfig { data: data.clone(), ..DatabaseConfig::default() };
+        let queries = Queries::new(&settings, Arc::new(User::new(&settings)));
+        let judged = async |word: &str, place: &Path| queries.judged(&format!("{word}|{}", place.display())).await;
+        for elsewhere in [other.as_path(), Path::new("/nonexistent/data")] {
+            for word in ["f", "t"] {
+                assert_eq!(judged(word, elsewhere).await, Ok(DatabaseView::Elsewhere), "{word} {elsewhere:?}");
+                let told = queries.elsewhere();
+                let wanted = format!("works in {}, expected {}", elsewhere.display(), data.display());
+                assert!(told.contains(&wanted), "{told}");
+            }
+        }
+        // By a link, and hidden from a user who may not see it.
+        for ours in [data.as_path(), link.as_path(), Path::new("")] {
+            assert_eq!(judged("f", ours).await, Ok(DatabaseView::Ready), "{ours:?}");
+            assert_eq!(judged("t", ours).await, Ok(DatabaseView::Standby), "{ours:?}");
+            assert_eq!(queries.elsewhere(), "");
+        }
+        // A path that cannot be looked at says nothing.
+        std::fs::remove_dir(&data).unwrap();
+        assert!(judged("f", &other).await.is_err());
     }
 
     /// A server that hangs is restarted, one that takes no connection is waited for. psql must not report the second
