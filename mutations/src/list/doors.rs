@@ -29,15 +29,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "waiting-request-of-a-closed-socket",
-        bug: "a request that waits for room is taken in although the kernel's driver has closed the socket and sent it again on another one",
+        name: "request-of-a-closed-socket",
+        bug: "a request is taken in although the kernel's driver has closed the socket and sent it again on another one",
         rule: "CLIENT-F4",
         edits: &[Edit {
             file: "crates/attach/src/client.rs",
-            old: "return if waited { unread.look_for_end(socket) } else { Ok(()) };",
-            new: "return Ok(());",
+            old: "            if intake.changes() {\n                client = look_for_end();\n",
+            new: "            if intake.changes() && intake.offset == u64::MAX {\n                client = look_for_end();\n",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-attach", &["what_waited_for_room_is_not_taken_once_its_client_is_gone"])],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-attach",
+            &[
+                "what_waited_for_room_is_not_taken_once_its_client_is_gone",
+                "a_write_of_a_client_that_is_gone_is_not_taken_although_there_is_room",
+            ],
+        )],
         smoke: false,
     },
     Mutation {
