@@ -48,6 +48,34 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "no-spare-for-a-full-disk",
+        bug: "what is renewed ten times a second is not written on a full file system: the agent and the watchdog's helper take a lease that attach renews for one that ends, and end a healthy PostgreSQL",
+        rule: "REWRITE-F2",
+        edits: &[Edit {
+            file: "crates/host/src/rewritten.rs",
+            old: "self.spares.iter().any(|spare| self.write_spare(spare, content).is_ok())",
+            new: "self.spares.iter().any(|spare| content.is_empty() && self.write_spare(spare, content).is_ok())",
+        }],
+        tests: &[
+            lib(Layer::Unit, "holdfast-host", &["a_full_file_system_takes_new_contents_in_the_space_of_earlier_ones"]),
+            lib(Layer::Unit, "holdfast-attach", &["a_full_file_system_still_shows_the_status"]),
+            lib(Layer::Unit, "holdfast-agent", &["signs_are_given_on_a_full_file_system"]),
+        ],
+        smoke: false,
+    },
+    Mutation {
+        name: "spare-overwritten-while-it-is-read",
+        bug: "on a full file system a spare is written while somebody reads it: half an old and half a new sign of life",
+        rule: "REWRITE-F1",
+        edits: &[Edit {
+            file: "crates/host/src/rewritten.rs",
+            old: "    flock(&file, FlockOperation::NonBlockingLockExclusive)?;\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-host", &["what_somebody_reads_is_not_overwritten"])],
+        smoke: false,
+    },
+    Mutation {
         name: "device-disconnect-not-looked-for",
         bug: "a device's client that sends NBD_CMD_DISC and closes its sending side counts as gone: requests that wait for room stay unanswered",
         rule: "CLIENT-F5",
