@@ -48,6 +48,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "request-of-a-closed-socket-of-a-copy",
+        bug: "a write to a snapshot copy is carried out although the kernel's driver has closed the socket and sent it again on another one",
+        rule: "CLIENT-F4",
+        edits: &[Edit {
+            file: "crates/attach/src/snapshot_copy/serve.rs",
+            old: "        // CLIENT-F4, CLIENT-F5.\n        unread.look_for_end(socket)?;\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["a_write_of_a_client_that_is_gone_is_not_carried_out"])],
+        smoke: false,
+    },
+    Mutation {
         name: "no-spare-for-a-full-disk",
         bug: "what is renewed ten times a second is not written on a full file system: the agent and the watchdog's helper take a lease that attach renews for one that ends, and end a healthy PostgreSQL",
         rule: "REWRITE-F2",
@@ -190,7 +202,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "token-to-whoever-listens",
-        bug: "the agents' token is sent to whoever listens at the default address",
+        bug: "a command with the agents' token is sent to whoever listens at the default address",
         rule: "HEALTH-H2",
         edits: &[Edit {
             file: "crates/holdfast/src/command/agent/ask.rs",
@@ -201,7 +213,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             Layer::Unit,
             "holdfast",
             &["--bin", "holdfast"],
-            &["a_token_goes_only_to_an_address_that_was_named"],
+            &["a_command_with_a_token_goes_only_to_an_address_that_was_named"],
         )],
         smoke: false,
     },
