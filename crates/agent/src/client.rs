@@ -68,7 +68,7 @@ pub fn over_tcp() -> Dial {
 }
 
 /// Asks the agent at `address` once; `body` makes it a POST, a command, which proves that its sender has the `token`. The
-/// token itself is not sent ([`crate::proof`]).
+/// token itself is not sent (PROOF-P1 to PROOF-P3).
 ///
 /// # Errors
 /// [`ClientError`]. A refusal is an answer, not an error.

@@ -114,7 +114,6 @@ impl Proof {
 pub(crate) struct Stale(pub(crate) &'static str);
 
 /// The challenges of this process.
-#[derive(Debug)]
 pub(crate) struct Challenges {
     /// Of this process alone: after a restart no earlier challenge is taken.
     key: [u8; 32],

@@ -148,8 +148,8 @@ impl Reply {
     pub(super) fn proven(self, proof: &Proof, token: &str) -> Response {
         let text = self.body.to_string();
         let own = proof.of_answer(token, self.code.as_u16(), &text);
-        (self.code, [(header::CONTENT_TYPE.as_str(), "application/json"), (proof::HEADER, own.as_str())], text)
-            .into_response()
+        let headers = [("content-type", "application/json"), (proof::HEADER, own.as_str())];
+        (self.code, headers, text).into_response()
     }
 
     /// Its text.
