@@ -6,7 +6,7 @@ use crate::config::AgentConfig;
 use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, AttachView};
 use crate::process::{self, system};
-use holdfast_host::mounts;
+use holdfast_host::{mounts, rewritten};
 use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
 use rustix::process::Signal;
@@ -84,7 +84,7 @@ pub struct Volume {
 impl Status {
     /// The content of a run directory.
     pub fn read(dir: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(dir.join("status.json")).ok()?).ok()
+        serde_json::from_slice(&rewritten::read(&dir.join("status.json")).ok()?).ok()
     }
 
     /// When the last renewal was sent, by the clock of leases.

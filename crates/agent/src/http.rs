@@ -3,7 +3,8 @@
 //! HEALTH-H1  Health checks are answered from the last state that the agent's one task showed. If the task hangs, it shows
 //!     nothing new, and after [`STALE`] every health check is answered with 503.
 //! HEALTH-H2  Anybody may ask for health. Commands over TCP need the token, also from this host: any of its users can
-//!     connect to loopback. Over the agent's Unix socket they need none.
+//!     connect to loopback. Over the agent's Unix socket they need none. Agents and `holdfast agent` prove that they
+//!     have the token and do not send it ([`crate::proof`]); other programs may send it as a Bearer token.
 
 mod commands;
 mod door;
@@ -17,6 +18,7 @@ use crate::clock;
 use crate::facts::{Facts, Weight};
 use crate::listen::{Asker, Bounded};
 use crate::machine::{Command, Role, StateName};
+use crate::proof;
 use crate::view::{Added, View};
 use axum::Router;
 use axum::body::Bytes;
@@ -91,6 +93,7 @@ pub(crate) async fn serve(listener: impl Into<Bounded>, door: Door) -> std::io::
         .route("/history", any(history))
         .route("/status", any(status))
         .route("/patroni", any(status))
+        .route(proof::PATH, any(challenge))
         .route("/switchover", post(command))
         .route("/switchover/cancel", post(command))
         .route("/claim", post(command))
@@ -147,6 +150,10 @@ async fn history(State(door): State<Door>) -> Response {
     json(StatusCode::OK, &lines)
 }
 
+async fn challenge(State(door): State<Door>) -> Response {
+    json(StatusCode::OK, &serde_json::json!({ "challenge": door.challenges.give(clock::now()) }))
+}
+
 async fn command(
     State(door): State<Door>,
     ConnectInfo(who): ConnectInfo<Asker>,
@@ -154,7 +161,11 @@ async fn command(
     uri: axum::http::Uri,
     body: Bytes,
 ) -> Response {
-    if !door.may_command(who, &headers) {
+    let proof = match door.proof(uri.path(), &headers, &body) {
+        Ok(proof) => proof,
+        Err(stale) => return stale.into_response(),
+    };
+    if proof.is_none() && !door.may_command(who, &headers) {
         let from = match who {
             Asker::Remote(from) => from.ip().to_string(),
             Asker::Local => "this host".into(),
@@ -173,7 +184,11 @@ async fn command(
         "/switchover/cancel" => timed::cancel(&door),
         _ => commands::switchover(&door, &body).await,
     };
-    done.unwrap_or_else(|reply| reply).into_response()
+    let reply = done.unwrap_or_else(|reply| reply);
+    match (proof, &door.token) {
+        (Some(proof), Some(token)) => reply.proven(&proof, token),
+        _ => reply.into_response(),
+    }
 }
 
 async fn metrics(State(door): State<Door>) -> String {

@@ -28,6 +28,7 @@ pub mod local;
 pub mod machine;
 pub mod plan;
 pub mod process;
+mod proof;
 mod run;
 pub mod run_dir;
 pub mod schedule;

@@ -6,7 +6,8 @@
 //! LISTEN-L2  A connection over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a header.
 //! LISTEN-L3  An agent that finds something of an earlier one goes on with it, also if it cannot listen. It tries to
 //!     listen again and again, and says so. Only an agent that finds nothing ends. The same holds for its token, and for
-//!     the file of its history.
+//!     the file of its history. A port that is taken ends no agent: any user of the host can take it while no agent
+//!     has it, and would switch the failover to this host off.
 
 use crate::host::Host;
 use crate::local;
@@ -161,7 +162,7 @@ impl From<Source> for Bounded {
 /// Listens at `http.listen` (LISTEN-L3).
 ///
 /// # Errors
-/// That is not possible, and nothing of an earlier agent is there.
+/// That is not possible for another reason than that the port is taken, and nothing of an earlier agent is there.
 pub(crate) async fn tcp<H: Host>(address: SocketAddr, host: &H) -> io::Result<Bounded> {
     now_or_later(Address::Tcp(address), host).await
 }
@@ -179,7 +180,10 @@ async fn now_or_later<H: Host>(address: Address, host: &H) -> io::Result<Bounded
         Ok(source) => return Ok(source.into()),
         Err(error) => error,
     };
-    if is_first(host).await { Err(error) } else { Ok(Source::Later(address).into()) }
+    if error.kind() != io::ErrorKind::AddrInUse && is_first(host).await {
+        return Err(error);
+    }
+    Ok(Source::Later(address).into())
 }
 
 /// Whether nothing of an earlier agent is there. If that cannot be found out, the agent's own start tells why.

@@ -249,6 +249,7 @@ impl<H: Host> Agent<H> {
         let door = Door {
             config: config.clone(),
             token,
+            challenges: Arc::default(),
             view,
             history: history.clone(),
             commands: asks,

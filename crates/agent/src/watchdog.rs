@@ -11,7 +11,7 @@
 //!     that early only where something waits in it.
 //! WATCHDOG-W2  Whatever the lease says, PostgreSQL may not run for longer than `timeout_ms` without a sign of life of
 //!     an agent. One exception: the agent was told to end in a pause and left it running; then it may run until the
-//!     next agent's first sign.
+//!     next agent's first sign. A full file system is no reason to give none (REWRITE-F2).
 //! WATCHDOG-W3  The machine's watchdog (`guard`) is fed only while WATCHDOG-W1 and WATCHDOG-W2 hold, or nothing is left
 //!     of PostgreSQL.
 //!
@@ -29,8 +29,9 @@ pub use device::looked_at as device_looked_at;
 use guard::Shown;
 pub use helper::run;
 use holdfast_host::lock::is_locked;
+use holdfast_host::rewritten::{self, Rewritten};
 use holdfast_types::MonoTime;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -65,7 +66,7 @@ impl Sign {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let numbers: Option<Vec<u64>> = text.strip_suffix('\n')?.split(' ').map(|word| word.parse().ok()).collect();
+        let numbers: Option<Vec<u64>> = text.split_once('\n')?.0.split(' ').map(|word| word.parse().ok()).collect();
         let [at, until, ttl_ms, guarded] = <[u64; 4]>::try_from(numbers?).ok()?;
         let at = (at != LEFT_ALONE).then_some(MonoTime(at));
         let may_run_until = (until > 0).then_some(MonoTime(until));
@@ -81,32 +82,29 @@ impl Sign {
 /// Where the agent gives its signs.
 #[derive(Debug)]
 pub struct Signs {
-    path: PathBuf,
+    file: Rewritten,
     complained: AtomicBool,
 }
 
 impl Signs {
     /// In this run directory.
     pub fn new(run_dir: &Path) -> Self {
-        Self { path: run_dir.join("watchdog"), complained: AtomicBool::new(false) }
+        Self { file: Rewritten::new(run_dir.join("watchdog")), complained: AtomicBool::new(false) }
     }
 
     /// Writes a sign of life.
     pub fn give(&self, sign: Sign) {
-        // In a file of its own: the helper writes its report at the same time.
-        let new = self.path.with_extension("sign.new");
-        let written = std::fs::write(&new, sign.text()).and_then(|()| std::fs::rename(&new, &self.path));
-        match written {
+        match self.file.write(sign.text().as_bytes()) {
             Ok(()) => self.complained.store(false, Ordering::Relaxed),
             Err(error) if !self.complained.swap(true, Ordering::Relaxed) => {
-                tracing::error!(path = %self.path.display(), %error, "no sign of life can be given: the watchdog will stop PostgreSQL");
+                tracing::error!(path = %self.file.path().display(), %error, "no sign of life can be given: the watchdog will stop PostgreSQL");
             }
             Err(_) => {}
         }
     }
 
     fn last(&self) -> Option<Sign> {
-        Sign::parse(&std::fs::read_to_string(&self.path).ok()?)
+        Sign::parse(&String::from_utf8(rewritten::read(self.file.path()).ok()?).ok()?)
     }
 }
 
@@ -346,6 +344,27 @@ mod tests {
         let nothing = Sign { at: None, may_run_until: None, ..sign };
         assert_eq!(nothing.text(), "18446744073709551615 0 333 1\n");
         assert_eq!(Sign::parse(&nothing.text()), Some(nothing));
+    }
+
+    /// REWRITE-F2: a healthy PostgreSQL was ended because /run was full.
+    #[test]
+    fn signs_are_given_on_a_full_file_system() {
+        let dir = tempfile::tempdir().unwrap();
+        let signs = Signs::new(dir.path());
+        let sign = |at: u64| Sign {
+            at: Some(MonoTime(at)),
+            may_run_until: Some(MonoTime(2 * at)),
+            ttl_ms: 3000,
+            guarded: true,
+        };
+        signs.give(sign(1_000_000));
+        // No new file can be made.
+        std::fs::create_dir(dir.path().join("watchdog.next")).unwrap();
+        // Also shorter ones than before.
+        for at in [1_000_001, 9, 1_000_002, 10] {
+            signs.give(sign(at));
+            assert_eq!(signs.last(), Some(sign(at)));
+        }
     }
 
     /// The lease of a paused host ended in an outage. A person may work on the files: only PostgreSQL is ended.

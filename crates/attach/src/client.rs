@@ -4,9 +4,11 @@
 //!     answers.
 //! CLIENT-F2  When a client leaves, its unanswered reads are dropped. Its unanswered writes are still carried out.
 //! CLIENT-F3  A client is answered with an error only for a wrong request, or once the set is fenced (R8).
-//! CLIENT-F4  Once a client has closed its connection, a request that waits for room is not taken in, nor any request
-//!     behind it. The kernel's driver sends them again on another socket, and the retry may be answered by now. A
-//!     client that closes only its sending side counts as one that has closed: drivers do not do that.
+//! CLIENT-F4  Once a client has closed its connection, no request that changes data is taken in, whether or not it
+//!     waited for room, nor any request behind it. The kernel's driver sends them again on another socket, and the
+//!     retry may be answered by now. The driver closes the first socket before it sends again: the look at the socket
+//!     is under the machine's lock, and so a retry is always behind what was taken in. A client that closes only its
+//!     sending side counts as one that has closed: drivers do not do that.
 //! CLIENT-F5  After NBD_CMD_DISC everything before it is answered, also if the client then closes its sending side, as
 //!     libnbd does (CONN-C8 of the gateway's side).
 
@@ -227,8 +229,7 @@ impl Unread {
         Self { decoder: RequestDecoder::new(negotiated.style, negotiated.allocation), input, leaves: false }
     }
 
-    /// While a request waits: an error if its client has closed its side of the connection, and did not disconnect
-    /// before (CLIENT-F4).
+    /// An error if the client has closed its side of the connection, and did not disconnect before (CLIENT-F4).
     pub(crate) fn look_for_end(&mut self, socket: &impl Client) -> Result<(), String> {
         if self.leaves {
             return Ok(());
@@ -242,7 +243,7 @@ impl Unread {
         if self.leaves {
             return Ok(());
         }
-        Err("it closed the connection, and what waited for room is dropped".to_string())
+        Err("it closed the connection, and what was not taken in is dropped".to_string())
     }
 }
 
@@ -264,7 +265,7 @@ impl Reader<'_> {
                 Decoded::Request(request) if request.command == Command::Disconnect => return Ok(()),
                 Decoded::Request(request) => {
                     self.wait_for_room(socket, &mut unread).await?;
-                    self.take(request);
+                    self.take(request, || unread.look_for_end(socket))?;
                 }
                 Decoded::Need(more) => {
                     grow(&mut unread.input, more);
@@ -276,9 +277,8 @@ impl Reader<'_> {
         }
     }
 
-    /// CLIENT-F1, CLIENT-F4, CLIENT-F5.
+    /// CLIENT-F1, CLIENT-F5. A client that is gone is not waited for.
     async fn wait_for_room(&self, socket: &mut impl Client, unread: &mut Unread) -> Result<(), String> {
-        let mut waited = false;
         loop {
             let notified = self.room.notified();
             tokio::pin!(notified);
@@ -289,10 +289,8 @@ impl Reader<'_> {
                 replies.clogged
             });
             if !clogged && self.shared.has_room(self.volume) {
-                // The end may have come together with the room.
-                return if waited { unread.look_for_end(socket) } else { Ok(()) };
+                return Ok(());
             }
-            waited = true;
             tokio::select! {
                 biased;
                 () = socket.ended(), if !unread.leaves => unread.end(&socket.left().unwrap_or_default())?,
@@ -301,11 +299,13 @@ impl Reader<'_> {
         }
     }
 
-    fn take(&self, request: Request) {
+    /// `look_for_end`: whether the client still has its connection (CLIENT-F4).
+    fn take(&self, request: Request, look_for_end: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
         let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
         // With the present size: the volume may have grown since the client connected (GROWTH-G1).
         if let Err(errno) = request.check(self.shared.size(self.volume), false, self.style) {
-            return self.replies.with(|replies| replies.queue.error(to, errno));
+            self.replies.with(|replies| replies.queue.error(to, errno));
+            return Ok(());
         }
         let Request { offset, len, command, .. } = request;
         let mut payload = Bytes::new();
@@ -313,7 +313,10 @@ impl Reader<'_> {
         let command = match command {
             Command::Flush => CommandOut::Flush,
             // Every device can do nothing.
-            _ if len == 0 => return self.replies.with(|replies| replies.queue.ok(to)),
+            _ if len == 0 => {
+                self.replies.with(|replies| replies.queue.ok(to));
+                return Ok(());
+            }
             Command::Read { unfragmented } => {
                 narrow = unfragmented;
                 CommandOut::Read { unfragmented: false }
@@ -330,12 +333,21 @@ impl Reader<'_> {
                 CommandOut::BlockStatus { one }
             }
             // Neither arrives here: the first ends the reader, the second never passes its check.
-            Command::Disconnect | Command::Bad(_) => return,
+            Command::Disconnect | Command::Bad(_) => return Ok(()),
         };
         self.replies.with(|replies| replies.open += 1);
         let ticket = Ticket { client: self.id, to, narrow, len };
         let intake = Intake { ticket, offset, command, data: payload };
-        self.shared.act(|machine, now, out: &mut Vec<Action>| machine.request(now, self.volume, intake, out));
+        let mut client = Ok(());
+        self.shared.act(|machine, now, out: &mut Vec<Action>| {
+            if intake.changes() {
+                client = look_for_end();
+            }
+            if client.is_ok() {
+                machine.request(now, self.volume, intake, out);
+            }
+        });
+        client
     }
 }
 

@@ -171,6 +171,13 @@ async fn what_a_client_that_left_had_asked_for_is_asked_for_no_more() {
     until("the read is dropped", || shared.look(Machine::unanswered) == 1).await;
 }
 
+/// A write of zeros to one sector, as bytes on the wire.
+fn zero(cookie: u64, offset: u64) -> Vec<u8> {
+    let mut bytes = read(cookie, offset);
+    bytes[7] = 6;
+    bytes
+}
+
 struct Wakes(std::sync::atomic::AtomicUsize);
 
 impl std::task::Wake for Wakes {
@@ -230,6 +237,27 @@ async fn what_waited_for_room_is_not_taken_once_its_client_is_gone() {
     shared.act(|machine, now, out| machine.answered(now, incarnation, number, Ok(Reply::Done), out));
     tokio::time::timeout(LIMIT, serving).await.expect("it ends").unwrap();
     assert_eq!(shared.look(Machine::unanswered), REQUESTS - 1, "CLIENT-F4");
+}
+
+/// CLIENT-F4: the driver gave the socket up while its request was read, and nothing waited for room. The retry may be
+/// answered by now, and a later write of the same place too.
+#[tokio::test]
+async fn a_write_of_a_client_that_is_gone_is_not_taken_although_there_is_room() {
+    for (request, taken) in [(write(1, 0), 0), (zero(1, 0), 0), (read(1, 0), 1)] {
+        let shared = shared();
+        let (mut socket, theirs) = UnixStream::pair().unwrap();
+        socket.write_all(&request).await.unwrap();
+        drop(socket);
+        let negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
+        let (mut client, _write) = theirs.into_split();
+        let replies = Arc::new(Outbox::new(ClientReplies::new(HeaderStyle::Simple)));
+        let room = shared.room(0);
+        let id = shared.join(replies.clone());
+        let reader = Reader { id, volume: 0, shared: &shared, replies: &replies, room, style: HeaderStyle::Simple };
+        let why = reader.run(&mut client, negotiated, BytesMut::new()).await.unwrap_err();
+        assert!(why.contains("it closed the connection"), "{why}");
+        assert_eq!(shared.look(Machine::unanswered), taken, "CLIENT-F4: {request:?}");
+    }
 }
 
 /// The end of the socket alone ends the wait.

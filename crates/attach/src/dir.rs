@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   DIR/attach.lock    held (flock) while it is attached; holds the process's number
-//!   DIR/status.json    see [`Status`]
+//!   DIR/status.json    see [`Status`]; beside it the files of `holdfast_host::rewritten`
 //!   DIR/VOLUME.sock    one per volume
 //!   DIR/VOLUME/        mount point of nbdfuse, where that is used
 //! ```
 
 use crate::status::Status;
+use holdfast_host::rewritten::{self, Rewritten};
 use holdfast_types::Name;
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
@@ -81,6 +82,7 @@ pub fn default_dir(set: &Name) -> PathBuf {
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
+    status: Rewritten,
     // Held open: the lock goes with it.
     _lock: File,
 }
@@ -142,7 +144,8 @@ impl RunDir {
         }
         let written = lock.set_len(0).and_then(|()| lock.rewind());
         written.and_then(|()| write!(lock, "{}", std::process::id())).map_err(at(&lock_path))?;
-        Ok(Self { path: path.to_path_buf(), _lock: lock })
+        let status = Rewritten::new(path.join("status.json"));
+        Ok(Self { path: path.to_path_buf(), status, _lock: lock })
     }
 
     /// The directory.
@@ -162,15 +165,15 @@ impl RunDir {
         }
     }
 
-    /// Writes `status`.
+    /// Writes `status`, also if the file system has no space left (REWRITE-F2): the agent and the watchdog's helper read
+    /// there that the lease is renewed, and end PostgreSQL without that.
     ///
     /// # Errors
     /// The file system's.
     pub fn show(&self, status: &impl Serialize) -> Result<(), DirError> {
-        let (path, new) = (self.path.join("status.json"), self.path.join("status.json.new"));
-        let text = serde_json::to_vec_pretty(status).map_err(|error| at(&path)(error.into()))?;
-        std::fs::write(&new, text).map_err(at(&new))?;
-        std::fs::rename(&new, &path).map_err(at(&path))
+        let path = self.status.path();
+        let text = serde_json::to_vec_pretty(status).map_err(|error| at(path)(error.into()))?;
+        self.status.write(&text).map_err(at(path))
     }
 
     /// The status in a run directory.
@@ -179,7 +182,7 @@ impl RunDir {
     /// The file system's, or a file that is not a status.
     pub fn status(dir: &Path) -> Result<Status, DirError> {
         let path = dir.join("status.json");
-        let text = std::fs::read(&path).map_err(at(&path))?;
+        let text = rewritten::read(&path).map_err(at(&path))?;
         serde_json::from_slice(&text).map_err(|error| at(&path)(error.into()))
     }
 }
@@ -222,6 +225,25 @@ mod tests {
         std::fs::create_dir_all(path.join("attach.lock")).unwrap();
         let error = RunDir::take(&path).unwrap_err();
         assert!(matches!(error, DirError::Io { .. }), "{error}");
+    }
+
+    /// REWRITE-F2: the agent and the watchdog's helper find out there that the lease is renewed.
+    #[test]
+    fn a_full_file_system_still_shows_the_status() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = RunDir::take(dir.path()).unwrap();
+        let show = |renewed: u64| held.show(&serde_json::json!({ "lease_renewed_boot_ns": renewed }));
+        show(1).unwrap();
+        // No new file can be made, under the name of this build or of an earlier one.
+        for name in ["status.json.next", "status.json.new"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        for renewed in 2..10 {
+            show(renewed).unwrap();
+            let text = rewritten::read(&dir.path().join("status.json")).unwrap();
+            let seen: serde_json::Value = serde_json::from_slice(&text).unwrap();
+            assert_eq!(seen["lease_renewed_boot_ns"], renewed);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use holdfast_agent::clock;
 use holdfast_agent::listen::Bounded;
 use holdfast_host::lock::lock;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -90,11 +91,11 @@ impl Turns {
 }
 
 /// Listens for health checks. A standby whose PostgreSQL already serves refreshes it also while it cannot listen, and
-/// tries again.
+/// tries again. So does one whose port is taken: any user of the host can take it while no standby has it.
 async fn listener(listen: SocketAddr, serving: bool) -> Result<Bounded, String> {
     match TcpListener::bind(listen).await {
         Ok(listener) => Ok(Bounded::new(listener)),
-        Err(_) if serving => Ok(Bounded::later(listen)),
+        Err(error) if serving || error.kind() == io::ErrorKind::AddrInUse => Ok(Bounded::later(listen)),
         Err(error) => Err(format!("http.listen {listen}: {error}")),
     }
 }
@@ -167,14 +168,17 @@ mod tests {
         assert_eq!(next(true, Some(5), Some(30)), Next::Wait, "a refresh by hand that failed");
     }
 
-    /// A PostgreSQL that serves is not left to age because another program has the port. A first start is refused.
+    /// A PostgreSQL that serves is not left to age because nothing can listen, nor any standby because its port is taken.
     #[tokio::test]
-    async fn a_port_that_is_taken_ends_only_a_standby_that_serves_nothing() {
+    async fn a_port_that_is_taken_ends_no_standby() {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = taken.local_addr().unwrap();
-        let refused = listener(address, false).await.unwrap_err();
-        assert!(refused.starts_with(&format!("http.listen {address}: ")), "{refused}");
-        let mut late = listener(address, true).await.unwrap();
+        // An address of no host.
+        let nowhere = "192.0.2.1:8008".parse().unwrap();
+        let refused = listener(nowhere, false).await.unwrap_err();
+        assert!(refused.starts_with("http.listen 192.0.2.1:8008: "), "{refused}");
+        assert!(listener(nowhere, true).await.is_ok());
+        let mut late = listener(address, false).await.unwrap();
         drop(taken);
         let asks = async {
             loop {

@@ -21,6 +21,7 @@ use holdfast_agent::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
 use holdfast_agent::process::{Server, look_for_postgres, run, signal, system, tail, unlooked};
 use holdfast_host::lock::is_locked;
 use holdfast_host::mounts::{Mounted, mount_at};
+use holdfast_host::rewritten;
 use holdfast_types::sync::LockExt;
 use rustix::process::Signal;
 use serde::Deserialize;
@@ -158,7 +159,7 @@ impl Slot {
 
     /// Status of its copy.
     pub fn copy(&self) -> Option<Copy> {
-        serde_json::from_slice(&std::fs::read(self.attach().dir().join("status.json")).ok()?).ok()
+        serde_json::from_slice(&rewritten::read(&self.attach().dir().join("status.json")).ok()?).ok()
     }
 
     /// Arguments of the program that runs the copy.

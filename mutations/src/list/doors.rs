@@ -29,15 +29,62 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "waiting-request-of-a-closed-socket",
-        bug: "a request that waits for room is taken in although the kernel's driver has closed the socket and sent it again on another one",
+        name: "request-of-a-closed-socket",
+        bug: "a request is taken in although the kernel's driver has closed the socket and sent it again on another one",
         rule: "CLIENT-F4",
         edits: &[Edit {
             file: "crates/attach/src/client.rs",
-            old: "return if waited { unread.look_for_end(socket) } else { Ok(()) };",
-            new: "return Ok(());",
+            old: "            if intake.changes() {\n                client = look_for_end();\n",
+            new: "            if intake.changes() && intake.offset == u64::MAX {\n                client = look_for_end();\n",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-attach", &["what_waited_for_room_is_not_taken_once_its_client_is_gone"])],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-attach",
+            &[
+                "what_waited_for_room_is_not_taken_once_its_client_is_gone",
+                "a_write_of_a_client_that_is_gone_is_not_taken_although_there_is_room",
+            ],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "request-of-a-closed-socket-of-a-copy",
+        bug: "a write to a snapshot copy is carried out although the kernel's driver has closed the socket and sent it again on another one",
+        rule: "CLIENT-F4",
+        edits: &[Edit {
+            file: "crates/attach/src/snapshot_copy/serve.rs",
+            old: "        // CLIENT-F4, CLIENT-F5.\n        unread.look_for_end(socket)?;\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["a_write_of_a_client_that_is_gone_is_not_carried_out"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "no-spare-for-a-full-disk",
+        bug: "what is renewed ten times a second is not written on a full file system: the agent and the watchdog's helper take a lease that attach renews for one that ends, and end a healthy PostgreSQL",
+        rule: "REWRITE-F2",
+        edits: &[Edit {
+            file: "crates/host/src/rewritten.rs",
+            old: "self.spares.iter().any(|spare| self.write_spare(spare, content).is_ok())",
+            new: "self.spares.iter().any(|spare| content.is_empty() && self.write_spare(spare, content).is_ok())",
+        }],
+        tests: &[
+            lib(Layer::Unit, "holdfast-host", &["a_full_file_system_takes_new_contents_in_the_space_of_earlier_ones"]),
+            lib(Layer::Unit, "holdfast-attach", &["a_full_file_system_still_shows_the_status"]),
+            lib(Layer::Unit, "holdfast-agent", &["signs_are_given_on_a_full_file_system"]),
+        ],
+        smoke: false,
+    },
+    Mutation {
+        name: "spare-overwritten-while-it-is-read",
+        bug: "on a full file system a spare is written while somebody reads it: half an old and half a new sign of life",
+        rule: "REWRITE-F1",
+        edits: &[Edit {
+            file: "crates/host/src/rewritten.rs",
+            old: "    flock(&file, FlockOperation::NonBlockingLockExclusive)?;\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-host", &["what_somebody_reads_is_not_overwritten"])],
         smoke: false,
     },
     Mutation {
@@ -155,7 +202,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "token-to-whoever-listens",
-        bug: "the agents' token is sent to whoever listens at the default address",
+        bug: "a command with the agents' token is sent to whoever listens at the default address",
         rule: "HEALTH-H2",
         edits: &[Edit {
             file: "crates/holdfast/src/command/agent/ask.rs",
@@ -166,7 +213,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             Layer::Unit,
             "holdfast",
             &["--bin", "holdfast"],
-            &["a_token_goes_only_to_an_address_that_was_named"],
+            &["a_command_with_a_token_goes_only_to_an_address_that_was_named"],
         )],
         smoke: false,
     },

@@ -28,6 +28,8 @@ struct Switchover {
 #[serde(deny_unknown_fields)]
 struct Claim {
     from: String,
+    /// The target. A command may be passed on by somebody who listens at the address of another agent.
+    to: String,
     set: String,
     within_ms: u64,
 }
@@ -47,9 +49,14 @@ fn read<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, Reply> {
 }
 
 pub(super) async fn claim(door: &Door, body: &Bytes) -> Result<Reply, Reply> {
-    let Claim { from, set, within_ms } = read(body)?;
-    if set != door.config.set {
-        let (own, ours) = (&door.config.name, &door.config.set);
+    let Claim { from, to, set, within_ms } = read(body)?;
+    let (own, ours) = (&door.config.name, &door.config.set);
+    if to != *own {
+        return Err(refused(format!(
+            "this is {own}: found a claim for {to}: correct [peers] in the settings of {from}, or `name` in those of {own}"
+        )));
+    }
+    if set != *ours {
         return Err(refused(format!(
             "{own}: found set {set}, expected {ours}: correct `set` or [peers] in the settings of {from} or {own}"
         )));

@@ -1,5 +1,6 @@
 //! State shared by the handlers of the HTTP server, and their answers.
 
+use crate::clock;
 use crate::config::AgentConfig;
 use crate::facts::Known;
 use crate::history::History;
@@ -7,6 +8,7 @@ use crate::host::PoolUsers;
 use crate::listen::Asker;
 use crate::machine::{Command, Event, Record, Refused};
 use crate::plan::Plan;
+use crate::proof::{self, Challenges, Proof};
 use crate::schedule::Schedule;
 use crate::seams::Dial;
 use crate::view::View;
@@ -32,6 +34,7 @@ pub(crate) type Asked = (Command, oneshot::Sender<Result<String, Refused>>);
 pub(crate) struct Door {
     pub config: Arc<AgentConfig>,
     pub token: Option<Arc<str>>,
+    pub challenges: Arc<Challenges>,
     pub view: watch::Receiver<Arc<View>>,
     pub history: Arc<Mutex<History>>,
     pub commands: mpsc::Sender<Asked>,
@@ -81,7 +84,20 @@ impl Door {
         history.add(&self.config.name, &self.config.set, record);
     }
 
-    /// HEALTH-H2: whether this caller may give commands.
+    /// The proof of a command's sender that it has the token; `None` if there is none.
+    ///
+    /// # Errors
+    /// The refusal of a command that may be sent again.
+    pub(super) fn proof(&self, path: &str, headers: &HeaderMap, body: &[u8]) -> Result<Option<Proof>, Reply> {
+        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let Some((given, token)) = given.zip(self.token.as_deref()) else { return Ok(None) };
+        self.challenges.check(token, given, (path, body), clock::now()).map_err(|stale| {
+            let words = format!("{}, and nothing was done: ask again", stale.0);
+            Reply::no(StatusCode::PRECONDITION_FAILED, words)
+        })
+    }
+
+    /// HEALTH-H2: whether this caller may give commands without such a proof.
     pub(super) fn may_command(&self, who: Asker, headers: &HeaderMap) -> bool {
         if who == Asker::Local {
             return true;
@@ -127,6 +143,14 @@ impl Reply {
     /// Not done.
     pub(super) fn no(code: StatusCode, message: impl Into<String>) -> Self {
         Self { code, body: serde_json::json!({ "message": message.into() }) }
+    }
+
+    /// The answer to a command with this proof, with its own one (PROOF-P3).
+    pub(super) fn proven(self, proof: &Proof, token: &str) -> Response {
+        let text = self.body.to_string();
+        let own = proof.of_answer(token, self.code.as_u16(), &text);
+        let headers = [("content-type", "application/json"), (proof::HEADER, own.as_str())];
+        (self.code, headers, text).into_response()
     }
 
     /// Its text.

@@ -108,7 +108,7 @@ pub(super) async fn claimed(door: &Door, plan: &Plan) -> Result<(), NotBegun> {
     let within = Duration::from_secs(seconds + config.takeover.switchover_hold_s)
         + Duration::from_millis(config.attach.detach_timeout_ms);
     let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
-    let body = serde_json::json!({ "from": config.name, "set": config.set, "within_ms": within_ms });
+    let body = serde_json::json!({ "from": config.name, "to": to, "set": config.set, "within_ms": within_ms });
     let token = door.token.as_deref();
     let (reply, transient) =
         match client::ask_over(&door.dial, &address, "/claim", Some(&body), token, PEER_LIMIT).await {

@@ -109,6 +109,7 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
         Door {
             config,
             token: token.map(Into::into),
+            challenges: Arc::default(),
             view,
             history,
             commands,
@@ -219,8 +220,12 @@ async fn asked_over_a_real_socket() {
     assert_eq!((plan.kind, plan.from.as_str()), (crate::plan::Move::Switchover, "db1"));
     let answer = post("/switchover", serde_json::json!({ "leader": "db9" })).await;
     assert!(answer.code == 412 && answer.words().contains("`holdfast agent status`"), "{}", answer.words());
-    let answer = post("/claim", serde_json::json!({ "from": "db9", "set": "other", "within_ms": 1 })).await;
+    let claim = serde_json::json!({ "from": "db9", "to": "db1", "set": "other", "within_ms": 1 });
+    let answer = post("/claim", claim).await;
     assert!(answer.code == 412 && answer.words().contains("[peers] in the settings of db9"), "{}", answer.words());
+    let claim = serde_json::json!({ "from": "db9", "to": "db3", "set": "demo", "within_ms": 1 });
+    let answer = post("/claim", claim).await;
+    assert!(answer.code == 412 && answer.words().contains("found a claim for db3"), "{}", answer.words());
     let answer = post("/switchover/cancel", serde_json::json!({})).await;
     assert!(answer.code == 412 && answer.words().contains("no switchover"), "{}", answer.words());
     serving.abort();

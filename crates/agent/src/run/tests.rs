@@ -455,7 +455,7 @@ async fn a_host_that_cannot_take_over_takes_no_lease() {
     }
     assert_eq!(lab.get("/readiness").await.0, 503);
     for (path, body) in [
-        ("/claim", serde_json::json!({ "from": "db2", "set": "demo", "within_ms": 1000 })),
+        ("/claim", serde_json::json!({ "from": "db2", "to": "db1", "set": "demo", "within_ms": 1000 })),
         ("/failover", serde_json::json!({ "reason": "now" })),
     ] {
         let limit = Duration::from_secs(20);
@@ -520,19 +520,21 @@ async fn a_primary_that_is_not_all_on_the_set_goes_on_and_is_told_about() {
     lab.end().await;
 }
 
-/// PostgreSQL is not left without its agent because another program listens at its port. A first start is refused.
+/// LISTEN-L3: any user can take the port while no agent has it. Failover to this host works without it.
 #[tokio::test]
-async fn a_port_that_is_taken_ends_only_an_agent_that_has_nothing_to_do() {
+async fn a_port_that_is_taken_ends_no_agent() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
     let fake = Fake::default();
-    let refused = listen::tcp(address, &fake).await.unwrap_err();
-    assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
-    fake.world(|world| world.found.attach = true);
     let mut late = listen::tcp(address, &fake).await.unwrap();
+    // An address of no host: a first start is refused, and PostgreSQL is not left without its agent.
+    let nowhere = "192.0.2.1:8008".parse().unwrap();
+    assert_eq!(listen::tcp(nowhere, &fake).await.unwrap_err().kind(), std::io::ErrorKind::AddrNotAvailable);
+    fake.world(|world| world.found.attach = true);
+    assert!(listen::tcp(nowhere, &fake).await.is_ok());
     // What is there and is somebody else's is told by the agent itself.
     fake.world(|world| (world.found.attach, world.foreign) = (false, Some("/srv/pg: found /dev/sda1".into())));
-    assert!(listen::tcp(address, &fake).await.is_ok());
+    assert!(listen::tcp(nowhere, &fake).await.is_ok());
     drop(taken);
     let asks = tokio::spawn(async move {
         loop {

@@ -34,7 +34,8 @@ pub struct Intake {
 }
 
 impl Intake {
-    fn changes(&self) -> bool {
+    /// It changes data.
+    pub(crate) fn changes(&self) -> bool {
         matches!(self.command, CommandOut::Write { .. } | CommandOut::Zero { .. } | CommandOut::Trim { .. })
     }
 

@@ -224,10 +224,8 @@ async fn its_socket_speaks_nbd() {
     assert!(bytes == expected);
 }
 
-/// CLIENT-F5.
-#[tokio::test]
-async fn a_client_that_disconnects_and_closes_its_sending_side_is_answered() {
-    let (disk, _, _dir) = disk(&[], 1 << 20);
+/// A client after its handshake, and the task that serves it.
+async fn shaken(disk: &Arc<Disk>) -> (UnixStream, JoinHandle<()>) {
     let (mut client, served) = UnixStream::pair().unwrap();
     let serving = tokio::spawn({
         let disk = disk.clone();
@@ -239,7 +237,31 @@ async fn a_client_that_disconnects_and_closes_its_sending_side_is_answered() {
     let asked: [&[u8]; 5] = [&flags, b"IHAVEOPT", &option, &len, export.as_bytes()];
     client.write_all(&asked.concat()).await.unwrap();
     client.read_exact(&mut [0; 28]).await.unwrap();
+    (client, serving)
+}
 
+/// CLIENT-F4, although there was room.
+#[tokio::test]
+async fn a_write_of_a_client_that_is_gone_is_not_carried_out() {
+    let (disk, _, _dir) = disk(&[], 1 << 20);
+    let (mut client, serving) = shaken(&disk).await;
+    let mut sent = BytesMut::new();
+    let request = RequestOut { cookie: 1, offset: 0, len: 512, command: CommandOut::Write { fua: false } };
+    encode_request(&mut sent, HeaderStyle::Simple, &request).unwrap();
+    sent.extend_from_slice(&[8; 512]);
+    client.write_all_buf(&mut sent).await.unwrap();
+    drop(client);
+    tokio::time::timeout(LIMIT, serving).await.expect("it ends").unwrap();
+    // Whatever was taken in is carried out by then.
+    drop(disk.room(u64::MAX).await);
+    assert_eq!(disk.held_bytes(), 0, "CLIENT-F4");
+}
+
+/// CLIENT-F5.
+#[tokio::test]
+async fn a_client_that_disconnects_and_closes_its_sending_side_is_answered() {
+    let (disk, _, _dir) = disk(&[], 1 << 20);
+    let (mut client, serving) = shaken(&disk).await;
     let all_room = disk.room(u64::MAX).await;
     let mut sent = BytesMut::new();
     for cookie in 0..2 {

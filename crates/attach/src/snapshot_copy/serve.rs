@@ -6,7 +6,6 @@ use crate::client_replies::ClientReplies;
 use crate::machine::{Reply, Ticket};
 use crate::outbox::Outbox;
 use bytes::BytesMut;
-use futures_util::FutureExt;
 use holdfast_nbd::server::{Command, Decoded, Negotiated, ReplyTo, Request};
 use holdfast_nbd::{Errno, HeaderStyle};
 use std::future::poll_fn;
@@ -121,10 +120,8 @@ async fn requests(
             }
         };
         // CLIENT-F1: the answers that it does not take are bounded.
-        let mut waited = false;
         while replies.with(|replies| replies.backlog() >= BACKLOG_BYTES_MAX) {
             flows.notified().await;
-            waited = true;
         }
         let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
         let narrow =
@@ -137,17 +134,9 @@ async fn requests(
         }
         let carried = matches!(request.command, Command::Read { .. } | Command::Write { .. });
         let bytes = if carried { request.len } else { 0 };
-        let room = match disk.room(bytes).now_or_never() {
-            Some(room) => room,
-            None => {
-                waited = true;
-                disk.room(bytes).await
-            }
-        };
-        if waited {
-            // CLIENT-F4, CLIENT-F5.
-            unread.look_for_end(socket)?;
-        }
+        let room = disk.room(bytes).await;
+        // CLIENT-F4, CLIENT-F5.
+        unread.look_for_end(socket)?;
         let (disk, replies) = (disk.clone(), replies.clone());
         tokio::spawn(async move {
             let outcome = disk.carry_out(request.offset, request.len, request.command).await;

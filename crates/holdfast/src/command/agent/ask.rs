@@ -1,7 +1,8 @@
 //! Asks agents, and sends them commands.
 //!
-//! A token goes over TCP only to an address that the user named with `--agent`, or that the agent of this host has
-//! under `[peers]`. While no agent listens at the default address, any user of this host may listen there.
+//! A command that needs the token goes over TCP only to an address that the user named with `--agent`, or that the agent
+//! of this host has under `[peers]`. While no agent listens at the default address, any user of this host may listen
+//! there: nobody gets the token itself, but an agent of another host could be passed the command.
 
 use crate::cli::Agents;
 use crate::exit::CliError;
@@ -56,7 +57,7 @@ pub async fn command(agents: &Agents, address: &str, path: &str, body: serde_jso
     }
     if token.is_some() && !agents.named && !is_peer(agents, address).await {
         let found = format!(
-            "the token is not sent to {address}: found no --agent that names it, and no agent of this host that has it under [peers]"
+            "the token is not used for {address}: found no --agent that names it, and no agent of this host that has it under [peers]"
         );
         return Err(CliError::refused(found).next(
             "name the agent with --agent, or run the command as root on the agent's host, where no token is needed",
@@ -255,27 +256,28 @@ mod tests {
         heard
     }
 
-    /// While no agent listens at the default address, any user of the host may listen there.
+    /// While no agent listens at the default address, any user of the host may listen there. The token itself goes to
+    /// nobody.
     #[tokio::test]
-    async fn a_token_goes_only_to_an_address_that_was_named() {
+    async fn a_command_with_a_token_goes_only_to_an_address_that_was_named() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         std::fs::write(&file, "secret\n").unwrap();
-        let has_token = |heard: &[String]| heard.iter().any(|request| request.contains("secret"));
+        let has_command = |heard: &[String]| heard.iter().any(|request| request.starts_with("GET /challenge "));
         for named in [true, false] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap().to_string();
             let agents = agents(&address, named, Some(file.clone()));
             // Expected: a request for its status; another one to find out whether it is a peer, if the user did not
-            // name it; then the command, if it is sent.
+            // name it; then one for a challenge, with which the command would be sent.
             let hearing = tokio::spawn(heard(listener, 2));
             let sent = command(&agents, &address, "/pause", serde_json::json!({})).await;
             let heard = hearing.await.unwrap();
-            assert_eq!(has_token(&heard), named, "{heard:?}");
-            match sent {
-                Ok(answer) => assert!(named && answer.code == 200),
-                Err(error) => assert!(!named && error.message.contains("the token is not sent"), "{error:?}"),
-            }
+            assert_eq!(has_command(&heard), named, "{heard:?}");
+            assert!(heard.iter().all(|request| !request.contains("secret")), "{heard:?}");
+            let words = if named { "no challenge of an agent" } else { "the token is not used for" };
+            let error = sent.unwrap_err();
+            assert!(error.message.contains(words), "{error:?}");
         }
     }
 
