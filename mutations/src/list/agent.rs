@@ -327,4 +327,36 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         )],
         smoke: false,
     },
+    Mutation {
+        name: "any-error-of-zpool-means-no-pool",
+        bug: "a zpool that fails without a look counts as a pool that is not there: its device is removed under it",
+        rule: "OWN-P1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/zfs/vdevs.rs",
+            old: "        Some(_) if says_absent(&listed.err) => Ok(false),",
+            new: "        Some(_) => Ok(false),",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-agent",
+            &["only_the_words_no_such_pool_mean_that_there_is_none", "a_pool_that_zpool_did_not_look_for_may_be_imported"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "unread-note-means-no-pool",
+        bug: "a note of the agent's own pool that cannot be read counts as none: the pool counts as somebody else's, and its device is removed under it",
+        rule: "OWN-P1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/ownership.rs",
+            old: "        Err(error) => return unread(&error),\n",
+            new: "        Err(_) => return Noted::No,\n",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-agent",
+            &["a_pool_is_absent_only_if_zpool_says_so_and_its_note_only_if_it_is_not_there"],
+        )],
+        smoke: false,
+    },
 ];
