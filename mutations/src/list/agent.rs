@@ -410,4 +410,28 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_pause_that_cannot_be_read_is_one"])],
         smoke: false,
     },
+    Mutation {
+        name: "kept-mounts-not-seen",
+        bug: "any user's `unshare -m` keeps the pool mounted, and nobody is named for it: each switchover stops PostgreSQL in vain",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/openers/namespaces.rs",
+            old: ".filter(|space| *space != own)",
+            new: ".filter(|space| *space == own)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_namespace_that_keeps_the_pool_mounted_is_named_once"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "services-keep-the-pool",
+        bug: "each service with a mount namespace that follows the host's counts as a user of the pool: no switchover is possible",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/host/src/mounts/spread.rs",
+            old: "[above.shared.as_ref(), above.master.as_ref()]",
+            new: "[above.shared.as_ref(), None]",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-host", &["a_copy_stays_if_what_is_above_it_follows_nobody"])],
+        smoke: false,
+    },
 ];
