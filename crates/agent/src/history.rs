@@ -14,12 +14,8 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-pub use writer::Writer;
 use writer::appending;
-
-/// Maximum number of lines in memory, of those that wait for the disk, and in the file after the next start: enough for
-/// years of failovers.
-pub const LINES_MAX: usize = 2000;
+pub use writer::{LINES_MAX, Writer};
 
 /// Time for which a takeover counts against flapping.
 const HOUR_MS: u64 = 3_600_000;

@@ -2,6 +2,7 @@
 //! and no pool exported. They are found in /proc, without a read from the pool's device. So are mount namespaces that
 //! keep a copy of its mounts.
 
+mod family;
 mod namespaces;
 
 use super::leaving;
@@ -9,8 +10,9 @@ use super::placement::{of_pool, scratch};
 use crate::config::{AgentConfig, PoolKind};
 use crate::host::PoolUsers;
 use crate::process;
+use family::{comes_from, named_process, parents};
 use holdfast_host::mounts::{self, Mount, mounts_of, points_below};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -69,36 +71,6 @@ fn devices(roots: &[PathBuf], table: &[u8]) -> BTreeSet<String> {
     mounts_of(table).into_iter().filter(|mount| roots.contains(&mount.at)).map(|mount| mount.device).collect()
 }
 
-/// Each process with its parent.
-fn parents(proc: &Path) -> BTreeMap<i32, i32> {
-    let pids = std::fs::read_dir(proc)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let parent = |pid: i32| {
-        let stat = std::fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
-        // The name stands in brackets and may hold blanks.
-        String::from_utf8_lossy(&stat).rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-    };
-    pids.map(|pid: i32| (pid, parent(pid).unwrap_or_default())).collect()
-}
-
-/// Whether this process, or one of its ancestors, is among these.
-fn comes_from(pid: i32, of: &BTreeSet<i32>, parents: &BTreeMap<i32, i32>) -> bool {
-    let mut at = pid;
-    // Numbers of processes are used again: a chain could be a circle.
-    for _ in 0..64 {
-        if of.contains(&at) {
-            return true;
-        }
-        match parents.get(&at) {
-            Some(parent) if *parent > 1 => at = *parent,
-            _ => return false,
-        }
-    }
-    false
-}
-
 /// The first thing found that a process has open below one of these places. For the agent itself (`own`) only its
 /// working directory counts: it opens and closes files there.
 fn open_of(proc: &Path, pid: i32, roots: &[PathBuf], own: bool) -> Option<String> {
@@ -123,12 +95,6 @@ fn open_of(proc: &Path, pid: i32, roots: &[PathBuf], own: bool) -> Option<String
     let maps = String::from_utf8_lossy(&maps);
     let mut paths = maps.lines().filter_map(|line| line.find('/').map(|at| line[at..].trim_end_matches(DELETED)));
     paths.find(|path| below(Path::new(path))).map(|path| format!("has {path} in its memory"))
-}
-
-/// A process by name and number, and what it does.
-fn named_process(proc: &Path, pid: i32, what: &str) -> String {
-    let name = std::fs::read(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
-    format!("{} (pid {pid}) {what}", String::from_utf8_lossy(&name).trim_end())
 }
 
 /// `but`: processes that do not count; `leaving`: those that end by themselves. Both with their descendants.

@@ -1,6 +1,5 @@
 //! Writes lines to the end of a file: at once, or on a thread of its own, so that nobody waits for a disk.
 
-use super::LINES_MAX;
 use holdfast_types::sync::LockExt;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -8,6 +7,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+
+/// Maximum number of lines in memory, of those that wait for the disk, and in the file after the next start: enough for
+/// years of failovers.
+pub const LINES_MAX: usize = 2000;
 
 /// See the module. The thread ends with it, once it has tried to write every line.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //! ZFS exports no pool, and an ext4 or XFS lives on over a device that is removed. Any user can make such a namespace
 //! (`unshare -Um`); containers and services have some. One without a process is not found.
 
-use super::{comes_from, named_process};
+use super::family::{comes_from, named_process};
 use crate::host::PoolUsers;
 use holdfast_host::mounts::{Mount, Spread, table_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +51,7 @@ pub(super) fn add_keepers(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drivers::openers::parents;
+    use crate::drivers::openers::family::parents;
     use std::os::unix::fs::symlink;
 
     const OURS: &str = "1 0 8:1 / / rw shared:1 - ext4 a rw\n2 1 0:50 / /tank/pg rw shared:2 - zfs tank/pg rw\n";
