@@ -2,9 +2,9 @@
 //!
 //! OWN-P1  Only a mount or pool over devices of this agent's attach is unmounted or exported, and only then is the
 //!     PostgreSQL on it stopped; or the very mount, or the pool, that this agent noted when it made it (its device may
-//!     have lost its name by now). A note that cannot be read counts neither as its own nor as none: until it can be
-//!     read, nothing is touched, and the pool keeps its device. With the pool the agent unmounts file systems on directories in it whose content
-//!     PostgreSQL can lose. A cache device of a pool may be anybody's.
+//!     have lost its name by now). With the pool the agent unmounts file systems on directories in it whose content
+//!     PostgreSQL can lose. A cache device of a pool may be anybody's. A note that cannot be read counts neither as a
+//!     note nor as none: until it can be read, nothing is touched, and the pool keeps its device.
 
 use super::zfs::rules::COPY_POOL;
 use super::zfs::vdevs;
@@ -162,11 +162,6 @@ enum Noted {
 }
 
 impl Noted {
-    /// Whether its device has to stay until the pool is known to be gone.
-    fn maybe(&self) -> bool {
-        *self != Self::No
-    }
-
     /// What is not recognised by its devices: `why` it is somebody else's, unless the note would have told better.
     fn foreign(&self, why: String) -> NotOurs {
         match self {
@@ -251,10 +246,10 @@ async fn pool_there_within(
         Ok(Some(devices)) => devices,
         Ok(None) => return Ok(false),
         // No answer: a suspended pool is there.
-        Err(NotRan::Late(_)) if noted.maybe() => return Ok(true),
+        Err(NotRan::Late(_)) if noted == Noted::Yes => return Ok(true),
         Err(NotRan::Late(why)) => {
             // This does not mean that the pool is there: ZFS answers no question while it imports any pool of the host.
-            return Err(NotOurs::Foreign(format!(
+            return Err(noted.foreign(format!(
                 "pool {name}: found no answer to whether it is here, expected one: {why}. This agent has imported no pool of that name. ZFS does not answer while another import of this host goes on (a standby's copy too), or the export of \
                  a suspended pool: the processes named zpool show which; wait for their end"
             )));
@@ -262,7 +257,7 @@ async fn pool_there_within(
         Err(NotRan::Unable(why)) => {
             let why = format!("pool {name}: could not look for it: {why}");
             // Without a note this agent has imported none.
-            return Err(if noted.maybe() { NotOurs::Unlooked(why) } else { NotOurs::Foreign(why) });
+            return Err(if noted == Noted::No { NotOurs::Foreign(why) } else { NotOurs::Unlooked(why) });
         }
     };
     // A cache device may be a disk of this host: it holds copies only.
@@ -344,6 +339,8 @@ mod tests {
         assert!(why.contains("no answer to whether it is here") && why.contains("a standby's copy too"), "{why}");
         note(&config);
         assert_eq!(silent().await, Ok(true));
+        std::fs::write(dir.path().join(NOTE), "").unwrap();
+        assert!(matches!(silent().await, Err(NotOurs::Unlooked(_))), "the note cannot be read");
     }
 
     /// The device must not be removed under a pool because a check failed.
