@@ -1,18 +1,21 @@
-//! The history of this host: what it did and why, as lines of JSON in `DIR/history.jsonl`. A line is on disk before
-//! anything of it is reported, unless the disk does not take it: then it is written with the next one.
+//! The history of this host: what it did and why, as lines of JSON in `DIR/history.jsonl`. A line is shown at once. A
+//! thread of its own writes it ([`History::beside`]), so that neither the agent's task nor anybody who asks waits for a
+//! disk. What the disk does not take is written with the next line.
+
+mod writer;
 
 use crate::clock;
 use crate::machine::{Event, Record};
 use holdfast_types::MonoTime;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
-
-/// Maximum number of lines in memory, and in the file after the next start: enough for years of failovers.
-pub const LINES_MAX: usize = 2000;
+use writer::appending;
+pub use writer::{LINES_MAX, Writer};
 
 /// Time for which a takeover counts against flapping.
 const HOUR_MS: u64 = 3_600_000;
@@ -37,16 +40,8 @@ pub struct Line {
 /// The history of one host.
 #[derive(Debug)]
 pub struct History {
-    path: PathBuf,
-    /// `None`: it could not be opened, or not be written to.
-    file: Option<File>,
     lines: VecDeque<Line>,
-    /// The last so many lines are not in the file.
-    unwritten: usize,
-}
-
-fn appending(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    writer: Arc<Writer>,
 }
 
 /// The lines of this file, and whether it has other ones, which cannot be read.
@@ -89,7 +84,7 @@ impl History {
             std::fs::rename(&new, &path)?;
         }
         let file = Some(appending(&path)?);
-        Ok(Self { path, file, lines, unwritten: 0 })
+        Ok(Self { lines, writer: Arc::new(Writer::new(path, file)) })
     }
 
     /// Without the file: what can be read of it, and new lines in memory. Each new line tries the file again.
@@ -97,44 +92,30 @@ impl History {
         let path = dir.join("history.jsonl");
         let mut lines = read(&path).map(|(lines, _)| lines).unwrap_or_default();
         lines.drain(..lines.len().saturating_sub(LINES_MAX));
-        Self { path, file: None, lines, unwritten: 0 }
+        Self { lines, writer: Arc::new(Writer::new(path, None)) }
     }
 
-    /// Adds a line and returns it as JSON.
+    /// From now on a thread writes new lines. Called before anything was added.
+    #[must_use]
+    pub fn beside(self) -> Self {
+        let writer = Arc::try_unwrap(self.writer).map(Writer::beside).map(Arc::new);
+        Self { writer: writer.unwrap_or_else(|shared| shared), lines: self.lines }
+    }
+
+    /// What writes the lines.
+    pub fn writer(&self) -> Arc<Writer> {
+        self.writer.clone()
+    }
+
+    /// Adds a line and returns it as JSON. After [`History::beside`] this waits for no disk.
     pub fn add(&mut self, host: &str, set: &str, record: Record) -> String {
         let total_ms = record.phases.as_ref().map(crate::machine::Phases::total_ms);
         let line = Line { at_unix_ms: clock::unix_ms(), host: host.into(), set: set.into(), total_ms, record };
         let text = serde_json::to_string(&line).unwrap_or_default();
         self.lines.push_back(line);
         self.lines.drain(..self.lines.len().saturating_sub(LINES_MAX));
-        self.unwritten += 1;
-        if let Err(error) = self.write() {
-            tracing::error!(
-                path = %self.path.display(),
-                %error,
-                "a line of the history cannot be written and is kept in memory: make room in this directory, or make it writable"
-            );
-        }
+        self.writer.add(text.clone());
         text
-    }
-
-    /// Writes what is not in the file.
-    fn write(&mut self) -> io::Result<()> {
-        let mut file = match self.file.take() {
-            Some(file) => file,
-            None => appending(&self.path)?,
-        };
-        // A try before this one may have written a part of a line.
-        let mut text = if self.unwritten > 1 { b"\n".to_vec() } else { Vec::new() };
-        for line in self.lines.iter().skip(self.lines.len().saturating_sub(self.unwritten)) {
-            serde_json::to_writer(&mut text, line)?;
-            text.push(b'\n');
-        }
-        file.write_all(&text)?;
-        self.unwritten = 0;
-        let synced = file.sync_data();
-        self.file = Some(file);
-        synced
     }
 
     /// All lines, oldest first.

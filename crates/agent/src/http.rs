@@ -181,7 +181,7 @@ async fn command(
         "/restart" => door.command(Command::Restart).await.map(Reply::yes),
         "/claim" => commands::claim(&door, &body).await,
         "/failover" => commands::failover(&door, &body).await,
-        "/switchover/cancel" => timed::cancel(&door),
+        "/switchover/cancel" => timed::cancel(&door).await,
         _ => commands::switchover(&door, &body).await,
     };
     let reply = done.unwrap_or_else(|reply| reply);

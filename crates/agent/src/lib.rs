@@ -26,6 +26,7 @@ mod http;
 pub mod listen;
 pub mod local;
 pub mod machine;
+mod pause;
 pub mod plan;
 pub mod process;
 mod proof;

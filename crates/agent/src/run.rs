@@ -4,6 +4,9 @@
 //!   start or stop is dropped.
 //! - TASK-N2 At most one job is at work. A later one ends the earlier one first: an abandoned job must not go on.
 //! - TASK-N3 A sign of life is given before PostgreSQL is started, with the time until which it may run.
+//! - TASK-N4 The task waits for no disk: without its signs the watchdog would end a healthy PostgreSQL. The history and
+//!   pauses are written beside it. Only before a reboot, and at its end, it waits for the history, for a bounded time.
+//! - TASK-N5 A pause, or its end, is answered only once it is on the disk, and refused if that fails.
 
 mod beside;
 mod error;
@@ -18,6 +21,7 @@ use crate::http::{self, Asked, Door};
 use crate::listen::{self, Bounded};
 use crate::local;
 use crate::machine::{Action, AttachPhase, Command, Input, Job, Machine, Refused, StateName};
+use crate::pause;
 use crate::process;
 use crate::run_dir;
 use crate::schedule::Schedule;
@@ -36,8 +40,8 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::AbortHandle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::MissedTickBehavior;
 
 /// Interval of the machine's tick, and of the looks at attach.
@@ -54,6 +58,9 @@ const NEWS_MAX: usize = 64;
 
 /// Length of the queue of commands.
 const COMMANDS_MAX: usize = 8;
+
+/// How long the task waits for the history before a reboot, and at its end: the disk may hang.
+const HISTORY_LIMIT: Duration = Duration::from_secs(2);
 
 /// The token in this file.
 fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
@@ -123,7 +130,7 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
     let tcp = listen::tcp(address, &*host).await.map_err(|source| RunError::Listen { address, source })?;
     let socket = config.run_dir.join(local::SOCKET);
     let local = listen::local(&config.run_dir, &*host).await.map_err(dir_error(&socket))?;
-    let history = history_in(&config.dir, &*host).await?;
+    let history = history_in(&config.dir, &*host).await?.beside();
     let watched = config.watchdog.kind != WatchdogKind::Off;
     log_settings(&config);
     let doors = Doors { tcp, local: Some((socket, local)), compares: true };
@@ -160,7 +167,8 @@ fn log_settings(config: &AgentConfig) {
 }
 
 /// The same on another host than this machine, over other seams: for a simulation (ADR 0017). It takes no lock, and
-/// starts `helper` whenever none runs for this run directory.
+/// starts `helper` whenever none runs for this run directory. Lines of its history are written at once: a thread would
+/// bring an order of its own into the run.
 ///
 /// # Errors
 /// As [`run`].
@@ -206,7 +214,6 @@ struct Pace {
 /// What was logged last.
 struct Logged {
     state: StateName,
-    paused: bool,
     /// The stop margin in use.
     margin: Duration,
 }
@@ -220,6 +227,8 @@ struct Agent<H: Host> {
     inbox: Inbox,
     pace: Pace,
     job: Option<AbortHandle>,
+    /// Writes the last pause, or its end, to the disk.
+    storing: Option<JoinHandle<()>>,
     attach: Option<AttachPhase>,
     logged: Logged,
     _tasks: Tasks,
@@ -236,7 +245,7 @@ impl<H: Host> Agent<H> {
     ) -> Self {
         let now = clock::now();
         let mut machine = Machine::new(config.policy(), now, history.takeovers(now));
-        machine.set_paused(paused_file(&config).exists());
+        machine.set_paused(pause::was(&pause::file_in(&config.dir)));
         let config = Arc::new(config);
         let history = Arc::new(Mutex::new(history));
         let (shows, view) = watch::channel(Arc::new(View::of(&machine, &config, now, None, host.pool_look())));
@@ -273,7 +282,7 @@ impl<H: Host> Agent<H> {
         }
         let margin = Duration::from_millis(config.lease.stop_margin_ms);
         Self {
-            logged: Logged { state: machine.state(), paused: machine.paused(), margin },
+            logged: Logged { state: machine.state(), margin },
             config,
             host,
             machine,
@@ -282,6 +291,7 @@ impl<H: Host> Agent<H> {
             inbox: Inbox { commands, told, news },
             pace: Pace { probing, poll_ms, life: 0 },
             job: None,
+            storing: None,
             attach: None,
             _tasks: tasks,
         }
@@ -312,7 +322,7 @@ impl<H: Host> Agent<H> {
                     self.follow(out).await;
                 }
                 Some(news) = self.inbox.told.recv() => self.handle(news).await,
-                Some((command, answer)) = self.inbox.commands.recv() => self.obey(command, answer).await,
+                Some(asked) = self.inbox.commands.recv() => self.obey(asked).await,
                 _ = helpers.tick() => {
                     if matches!(is_locked(&self.config.run_dir, watchdog::HELPER_LOCK), Ok(false))
                         && let Err(error) = helper()
@@ -324,6 +334,7 @@ impl<H: Host> Agent<H> {
             }
         }
         tracing::info!(why = self.machine.why(), "the agent ends");
+        self.history_is_written();
         Ok(())
     }
 
@@ -348,16 +359,51 @@ impl<H: Host> Agent<H> {
             News::Database(life, view) if life == self.pace.life => self.step(Input::Database(view)).await,
             News::Database(..) => {}
             News::Lease(view) => self.step(Input::Lease(view)).await,
+            // What is on the disk counts, also if its caller is gone: the outcome was unknown (R12).
+            News::Stored(asked, Ok(())) => self.carry_out(asked).await,
+            News::Stored((command, answer), Err(error)) => {
+                let path = pause::file_in(&self.config.dir);
+                let (name, path) = (&self.config.name, path.display());
+                let not = if command == Command::Pause { "paused" } else { "resumed" };
+                let words = format!(
+                    "{name} is not {not}, {path}: {error}: make room there, or make it writable, and ask again"
+                );
+                tracing::error!(words, "a command is refused");
+                let _ = answer.send(Err(Refused(words)));
+            }
         }
     }
 
     /// Carries a command out. R12: if the caller's time ran out, it was told that the outcome is unknown, so the
     /// command is dropped.
-    async fn obey(&mut self, command: Command, answer: oneshot::Sender<Result<String, Refused>>) {
-        if answer.is_closed() {
-            tracing::warn!(?command, "command dropped: it waited too long, and its caller is gone");
+    async fn obey(&mut self, asked: Asked) {
+        if is_dropped(&asked) {
             return;
         }
+        match asked.0 {
+            Command::Pause | Command::Resume => self.store(asked),
+            _ => self.carry_out(asked).await,
+        }
+    }
+
+    /// TASK-N5. One after the other, in the order of the commands.
+    fn store(&mut self, asked: Asked) {
+        let (path, news) = (pause::file_in(&self.config.dir), self.inbox.news.clone());
+        let (paused, earlier) = (asked.0 == Command::Pause, self.storing.take());
+        self.storing = Some(tokio::spawn(async move {
+            if let Some(earlier) = earlier {
+                let _ = earlier.await;
+            }
+            if is_dropped(&asked) {
+                return;
+            }
+            let stored = tokio::task::spawn_blocking(move || pause::store(&path, paused)).await;
+            let stored = stored.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            let _ = news.send(News::Stored(asked, stored)).await;
+        }));
+    }
+
+    async fn carry_out(&mut self, (command, answer): Asked) {
         let mut out = Vec::new();
         let said = self.machine.command(clock::now(), command, &mut out);
         self.follow(out).await;
@@ -394,13 +440,10 @@ impl<H: Host> Agent<H> {
     /// Publishes the present state, then carries the actions out.
     async fn follow(&mut self, out: Vec<Action>) {
         let now = clock::now();
-        if self.machine.paused() != self.logged.paused {
-            self.keep_paused();
-        }
         if self.machine.state() != self.logged.state {
             tracing::info!(from = %self.logged.state, to = %self.machine.state(), why = self.machine.why(), epoch = self.machine.epoch(), "state");
         }
-        (self.logged.state, self.logged.paused) = (self.machine.state(), self.machine.paused());
+        self.logged.state = self.machine.state();
         let margin = self.machine.stop_margin();
         if margin != self.logged.margin {
             self.logged.margin = margin;
@@ -434,11 +477,11 @@ impl<H: Host> Agent<H> {
         self.shows.send_replace(Arc::new(view));
     }
 
-    fn keep_paused(&self) {
-        let path = paused_file(&self.config);
-        let kept = if self.machine.paused() { std::fs::write(&path, "") } else { std::fs::remove_file(&path) };
-        if let Err(error) = kept {
-            tracing::error!(path = %path.display(), %error, "the pause does not outlive this process");
+    /// TASK-N4: nothing comes after this that has to be done in time.
+    fn history_is_written(&self) {
+        let writer = self.history.locked().writer();
+        if !writer.settled(HISTORY_LIMIT) {
+            tracing::error!("the last lines of the history are not written: its disk does not answer");
         }
     }
 
@@ -479,7 +522,10 @@ impl<H: Host> Agent<H> {
                 drop(history);
                 self.host.hook_event(&line, self.machine.role(), self.machine.epoch());
             }
-            Action::Reboot(why) => self.host.reboot(&why),
+            Action::Reboot(why) => {
+                self.history_is_written();
+                self.host.reboot(&why);
+            }
         }
     }
 
@@ -507,8 +553,12 @@ impl<H: Host> Agent<H> {
     }
 }
 
-fn paused_file(config: &AgentConfig) -> PathBuf {
-    config.dir.join("paused")
+/// Whether nobody waits for the answer to this command any more.
+fn is_dropped((command, answer): &Asked) -> bool {
+    if answer.is_closed() {
+        tracing::warn!(?command, "command dropped: it waited too long, and its caller is gone");
+    }
+    answer.is_closed()
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! A scheduled switchover: kept on disk until it is due, then carried out once or dropped with a reason.
 //!
 //! TIMED-T1  At most once: it is removed from the disk before it begins. An agent that ends in between has not done it,
-//!     and only its log says so.
+//!     and only its log says so. A loss of power brings nothing back that was removed.
 //! TIMED-T2  Never later than [`LATE_MAX`]: an operator who chose a time meant that time.
 //! TIMED-T3  An obstacle that may go away by itself does not drop it. It is tried again until [`LATE_MAX`] has passed.
 
+use crate::pause::sync_above;
 use holdfast_types::sync::LockExt;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// Maximum delay: the agent may restart meanwhile.
@@ -116,28 +117,34 @@ pub fn may_ask(at_unix_ms: u64, now_unix_ms: u64) -> Result<(), Untimely> {
     Ok(())
 }
 
-/// The scheduled switchover of an agent.
+/// The scheduled switchover of an agent. [`Schedule::get`] waits for no disk; everything else does, and is called beside
+/// the runtime's own threads.
 #[derive(Debug)]
 pub struct Schedule {
     path: PathBuf,
+    /// Held by whoever changes it, also while the disk is waited for.
+    change: Mutex<()>,
     kept: Mutex<Option<Scheduled>>,
 }
 
 impl Schedule {
-    /// Reads it from this directory. A file that cannot be read counts as absent.
+    /// Reads it from this directory. A file that cannot be read counts as absent, and the log says so.
     pub fn open(dir: &Path) -> Self {
         let path = dir.join("scheduled.json");
-        let kept = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        Self { path, kept: Mutex::new(kept) }
+        let parsed = |text: Vec<u8>| serde_json::from_slice::<Scheduled>(&text).map_err(std::io::Error::from);
+        let read = std::fs::read(&path).and_then(parsed);
+        if let Err(error) = &read
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            let path = path.display();
+            tracing::error!(%path, %error, "a scheduled switchover cannot be read, and is not carried out: ask for it anew");
     }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Scheduled>> {
-        self.kept.locked()
+        Self { path, change: Mutex::default(), kept: Mutex::new(read.ok()) }
     }
 
     /// The scheduled switchover.
     pub fn get(&self) -> Option<Scheduled> {
-        self.lock().clone()
+        self.kept.locked().clone()
     }
 
     /// Stores it and returns the earlier one that it replaces.
@@ -145,9 +152,9 @@ impl Schedule {
     /// # Errors
     /// It could not be written, and is not stored.
     pub fn set(&self, scheduled: Scheduled) -> std::io::Result<Option<Scheduled>> {
-        let mut kept = self.lock();
+        let _change = self.change.locked();
         self.write(&scheduled)?;
-        Ok(kept.replace(scheduled))
+        Ok(self.kept.locked().replace(scheduled))
     }
 
     /// Stores it again after [`Schedule::take_if`], unless another one was stored meanwhile. Says whether it is stored.
@@ -155,12 +162,12 @@ impl Schedule {
     /// # Errors
     /// It could not be written, and is not stored.
     pub fn put_back(&self, scheduled: Scheduled) -> std::io::Result<bool> {
-        let mut kept = self.lock();
-        if kept.is_some() {
+        let _change = self.change.locked();
+        if self.get().is_some() {
             return Ok(false);
         }
         self.write(&scheduled)?;
-        *kept = Some(scheduled);
+        *self.kept.locked() = Some(scheduled);
         Ok(true)
     }
 
@@ -169,7 +176,8 @@ impl Schedule {
         let file = std::fs::File::create(&new)?;
         serde_json::to_writer(&file, scheduled)?;
         file.sync_all()?;
-        std::fs::rename(&new, &self.path)
+        std::fs::rename(&new, &self.path)?;
+        sync_above(&self.path)
     }
 
     /// Removes it (TIMED-T1).
@@ -177,9 +185,9 @@ impl Schedule {
     /// # Errors
     /// It could not be removed, and is still stored.
     pub fn take(&self) -> std::io::Result<Option<Scheduled>> {
-        let mut kept = self.lock();
+        let _change = self.change.locked();
         self.remove()?;
-        Ok(kept.take())
+        Ok(self.kept.locked().take())
     }
 
     /// Removes it if it is still this one (TIMED-T1). Says whether it was: a person may have cancelled or replaced it.
@@ -187,20 +195,21 @@ impl Schedule {
     /// # Errors
     /// It could not be removed, and is still stored.
     pub fn take_if(&self, scheduled: &Scheduled) -> std::io::Result<bool> {
-        let mut kept = self.lock();
-        if kept.as_ref() != Some(scheduled) {
+        let _change = self.change.locked();
+        if self.get().as_ref() != Some(scheduled) {
             return Ok(false);
         }
         self.remove()?;
-        *kept = None;
+        *self.kept.locked() = None;
         Ok(true)
     }
 
     fn remove(&self) -> std::io::Result<()> {
         match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
+        sync_above(&self.path)
     }
 }
 
@@ -248,6 +257,33 @@ mod tests {
         assert_eq!(may_ask(1000 + month, 1000), Ok(()));
         let far = may_ask(1001 + month, 1000).unwrap_err();
         assert!(far.found.contains("at most 30") && !far.next.is_empty(), "{far:?}");
+    }
+
+    /// `/status` and the agent's own looks go on while the disk hangs.
+    #[test]
+    fn it_is_seen_while_another_one_waits_for_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let schedule = std::sync::Arc::new(Schedule::open(dir.path()));
+        schedule.set(at(5)).unwrap();
+        // A pipe that nobody reads: whoever writes to it waits for a reader.
+        let pipe = dir.path().join("scheduled.new");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let there = schedule.clone();
+        let sets = std::thread::spawn(move || there.set(at(7)).map_err(|error| error.kind()));
+        // It holds the lock of changes by now.
+        let begun = std::time::Instant::now();
+        while schedule.change.try_lock().is_ok() {
+            assert!(begun.elapsed() < Duration::from_secs(20));
+            std::thread::yield_now();
+        }
+        let (sees, seen) = std::sync::mpsc::channel();
+        let there = schedule.clone();
+        std::thread::spawn(move || sees.send(there.get()));
+        let seen = seen.recv_timeout(Duration::from_secs(20));
+        // Now there is a reader. A pipe cannot be synced.
+        let _reads = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
+        assert!(sets.join().unwrap().is_err());
+        assert_eq!(seen.expect("it waits for no disk"), Some(at(5)));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The kernel's mount table, of this process or of another one. It is read as bytes, because any user may mount at a
 //! path that is not UTF-8. Reading it touches no device: the device may be dead.
 
+mod spread;
+
+pub use spread::Spread;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -33,12 +36,17 @@ pub struct Mount {
 }
 
 /// A line of the table.
+#[derive(Clone, Debug)]
 struct Line {
     id: String,
     parent: String,
     /// The device's numbers.
     device: String,
     at: PathBuf,
+    /// Its peer group.
+    shared: Option<String>,
+    /// The peer group that it follows.
+    master: Option<String>,
     kind: String,
     source: String,
     options: String,
@@ -77,11 +85,14 @@ fn line(line: &[u8]) -> Option<Line> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     // There may be any number of optional fields before it.
     let dash = fields.iter().position(|field| *field == b"-")?;
+    let tagged = |tag: &[u8]| fields.get(6..dash)?.iter().find_map(|field| field.strip_prefix(tag)).map(text);
     Some(Line {
         id: text(fields.first()?),
         parent: text(fields.get(1)?),
         device: text(fields.get(2)?),
         at: PathBuf::from(OsString::from_vec(unescaped(fields.get(4)?))),
+        shared: tagged(b"shared:"),
+        master: tagged(b"master:"),
         kind: text(fields.get(dash + 1)?),
         source: text(fields.get(dash + 2)?),
         options: fields.get(dash + 3).map(|field| text(field)).unwrap_or_default(),
@@ -145,6 +156,14 @@ pub fn mount_over(table: &[u8], path: &Path) -> Option<Mount> {
 /// The table cannot be read.
 pub fn below(dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(points_below(&read(Path::new(TABLE))?, dir))
+}
+
+/// The table of the mount namespace of another process, by its directory in /proc.
+///
+/// # Errors
+/// It cannot be read, or the process has ended.
+pub fn table_of(process: &Path) -> Result<Vec<u8>, String> {
+    read(&process.join("mountinfo"))
 }
 
 /// All mounts of this table, in its order.

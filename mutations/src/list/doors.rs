@@ -17,8 +17,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a client that sends NBD_CMD_DISC and closes its sending side counts as gone: requests that wait stay unanswered",
         rule: "CONN-C8",
         edits: &[Edit {
-            file: "crates/front/src/conn.rs",
-            old: "self.leaves = self.decoder.ends_with_disconnect(&self.input.bytes, &left);",
+            file: "crates/front/src/conn/incoming.rs",
+            old: "self.leaves = self.decoder.ends_with_disconnect(&self.input.bytes, left);",
             new: "self.leaves = self.input.bytes.len() + left.len() == usize::MAX;",
         }],
         tests: &[lib(

@@ -1,13 +1,18 @@
 //! Processes other than PostgreSQL that have something of the pool open: while one does, no file system is unmounted
-//! and no pool exported. They are found in /proc, without a read from the pool's device.
+//! and no pool exported. They are found in /proc, without a read from the pool's device. So are mount namespaces that
+//! keep a copy of its mounts.
+
+mod family;
+mod namespaces;
 
 use super::leaving;
 use super::placement::{of_pool, scratch};
 use crate::config::{AgentConfig, PoolKind};
 use crate::host::PoolUsers;
 use crate::process;
-use holdfast_host::mounts::{self, mounts_of, points_below};
-use std::collections::{BTreeMap, BTreeSet};
+use family::{comes_from, named_process, parents};
+use holdfast_host::mounts::{self, Mount, mounts_of, points_below};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -49,34 +54,21 @@ fn mounted_below(config: &AgentConfig, table: &[u8], roots: &[PathBuf]) -> Vec<S
     in_the_way.map(|at| format!("a file system is mounted at {}", at.display())).collect()
 }
 
-/// Each process with its parent.
-fn parents(proc: &Path) -> BTreeMap<i32, i32> {
-    let pids = std::fs::read_dir(proc)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let parent = |pid: i32| {
-        let stat = std::fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
-        // The name stands in brackets and may hold blanks.
-        String::from_utf8_lossy(&stat).rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-    };
-    pids.map(|pid: i32| (pid, parent(pid).unwrap_or_default())).collect()
+/// Other places where a file system of the pool is mounted, which is not ZFS: it is in use there when it is unmounted at
+/// its own. `zpool export` unmounts all places of a pool.
+fn mounted_beside(config: &AgentConfig, table: &[u8]) -> Vec<String> {
+    if !matches!(config.pool.kind, PoolKind::Ext4 | PoolKind::Xfs) {
+        return Vec::new();
+    }
+    let (mounts, at) = (mounts_of(table), config.pool.mount.as_path());
+    let Some(own) = mounts.iter().rev().find(|mount| mount.at == at) else { return Vec::new() };
+    let beside = mounts.iter().filter(|mount| mount.device == own.device && !mount.at.starts_with(at));
+    beside.map(|mount| format!("the pool's file system is mounted at {} too", mount.at.display())).collect()
 }
 
-/// Whether this process, or one of its ancestors, is among these.
-fn comes_from(pid: i32, of: &BTreeSet<i32>, parents: &BTreeMap<i32, i32>) -> bool {
-    let mut at = pid;
-    // Numbers of processes are used again: a chain could be a circle.
-    for _ in 0..64 {
-        if of.contains(&at) {
-            return true;
-        }
-        match parents.get(&at) {
-            Some(parent) if *parent > 1 => at = *parent,
-            _ => return false,
-        }
-    }
-    false
+/// The devices of the pool's own mounts, by this table.
+fn devices(roots: &[PathBuf], table: &[u8]) -> BTreeSet<String> {
+    mounts_of(table).into_iter().filter(|mount| roots.contains(&mount.at)).map(|mount| mount.device).collect()
 }
 
 /// The first thing found that a process has open below one of these places. For the agent itself (`own`) only its
@@ -114,11 +106,9 @@ fn openers_in(proc: &Path, own: i32, roots: &[PathBuf], but: &BTreeSet<i32>, lea
         let here: Vec<PathBuf> =
             roots.iter().filter(|root| !process::is_elsewhere(proc, *pid, root)).cloned().collect();
         let Some(open) = open_of(proc, *pid, &here, *pid == own) else { continue };
-        let name = std::fs::read(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
-        let named = format!("{} (pid {pid}) {open}", String::from_utf8_lossy(&name).trim_end());
         let leaves = comes_from(*pid, leaving, &parents);
         let list = if leaves { &mut users.leaving } else { &mut users.staying };
-        list.push(named);
+        list.push(named_process(proc, *pid, &open));
     }
     users
 }
@@ -136,8 +126,13 @@ fn look(config: &AgentConfig) -> Result<PoolUsers, String> {
     let leaving = leaving::found(Path::new(PROC), &server);
     let but = process::look_for_postgres(&server).found;
     let own = i32::try_from(std::process::id()).unwrap_or_default();
-    let mut found = openers_in(Path::new(PROC), own, &roots, &but, &leaving);
+    let proc = Path::new(PROC);
+    let mut found = openers_in(proc, own, &roots, &but, &leaving);
     found.staying.extend(mounted_below(config, &table, &roots));
+    found.staying.extend(mounted_beside(config, &table));
+    let devices = devices(&roots, &table);
+    let is_of_pool = |mount: &Mount| devices.contains(&mount.device) || of_pool(config, mount);
+    namespaces::add_keepers(proc, &table, &is_of_pool, &parents(proc), (&but, &leaving), &mut found);
     Ok(found)
 }
 
@@ -159,7 +154,7 @@ pub async fn openers(config: &AgentConfig) -> PoolUsers {
 /// A list of them for people.
 pub fn named(openers: &[String]) -> String {
     if openers.is_empty() {
-        return "found no process that has it open, expected one: look for an NFS export, a loop device or swap on it, or a container that has it mounted".into();
+        return "found no process that has it open, expected one: look for an NFS export, a loop device or swap on it, or a container or a mount namespace (`lsns -t mnt`) that has it mounted".into();
     }
     let more = openers.len().saturating_sub(NAMED_MAX);
     let more = if more == 0 { String::new() } else { format!(", and {more} more") };
@@ -248,8 +243,13 @@ mod tests {
         let found = roots(&config, table);
         assert_eq!(found, [PathBuf::from("/srv/pg")]);
         assert_eq!(mounted_below(&config, table, &found), Vec::<String>::new());
+        // Mounted at another place too, it would live on over a device that is removed.
+        let twice = [&table[..], b"8 1 7:0 /data /var/lib/pg rw - ext4 /dev/loop0 rw\n"].concat();
+        assert_eq!(mounted_beside(&config, &twice), ["the pool's file system is mounted at /var/lib/pg too"]);
+        assert_eq!(mounted_beside(&config, table), Vec::<String>::new());
+        assert_eq!(devices(&found, &twice), BTreeSet::from(["7:0".to_string()]));
         config.pool.kind = PoolKind::None;
-        assert!(roots(&config, table).is_empty());
+        assert!(roots(&config, table).is_empty() && mounted_beside(&config, &twice).is_empty());
     }
 
     /// In the real /proc: a process that works there, and one that has a file open.

@@ -3,7 +3,8 @@
 //! OWN-P1  Only a mount or pool over devices of this agent's attach is unmounted or exported, and only then is the
 //!     PostgreSQL on it stopped; or the very mount, or the pool, that this agent noted when it made it (its device may
 //!     have lost its name by now). With the pool the agent unmounts file systems on directories in it whose content
-//!     PostgreSQL can lose. A cache device of a pool may be anybody's.
+//!     PostgreSQL can lose. A cache device of a pool may be anybody's. A note that cannot be read counts neither as a
+//!     note nor as none: until it can be read, nothing is touched, and the pool keeps its device.
 
 use super::zfs::rules::COPY_POOL;
 use super::zfs::vdevs;
@@ -151,16 +152,50 @@ pub fn forget(config: &AgentConfig) {
     }
 }
 
-fn is_noted(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) -> bool {
-    let same = |note: String| words(config, mounted, guid).is_ok_and(|words| words == note);
-    read_to_string(config.run_dir.join(NOTE)).is_ok_and(same)
+/// Whether this agent has noted a mount or a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Noted {
+    Yes,
+    No,
+    /// The note cannot be read, for this reason: it may be noted.
+    Unread(String),
+}
+
+impl Noted {
+    /// What is not recognised by its devices: `why` it is somebody else's, unless the note would have told better.
+    fn foreign(&self, why: String) -> NotOurs {
+        match self {
+            Self::Unread(unread) => {
+                NotOurs::Unlooked(format!("{why}; whether this agent made it is not known: {unread}"))
+            }
+            Self::Yes | Self::No => NotOurs::Foreign(why),
+        }
+    }
+}
+
+fn is_noted(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) -> Noted {
+    let path = config.run_dir.join(NOTE);
+    let unread = |error: &dyn fmt::Display| Noted::Unread(format!("{}: {error}", path.display()));
+    let note = match std::fs::read(&path) {
+        // A full disk takes the file, and not its content.
+        Ok(note) if note.is_empty() => return unread(&"found an empty file"),
+        Ok(note) => note,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Noted::No,
+        Err(error) => return unread(&error),
+    };
+    match words(config, mounted, guid) {
+        Ok(words) if words.as_bytes() == note => Noted::Yes,
+        Ok(_) => Noted::No,
+        Err(error) => unread(&error),
+    }
 }
 
 /// Numbers of the device of the mount that was noted, if it is still mounted.
 pub(super) fn noted_device(config: &AgentConfig) -> Option<String> {
     let mounted = mount_at(&config.pool.mount).ok().flatten().filter(|_| config.pool.kind != PoolKind::Zfs)?;
     let device = mounted.id.split(' ').nth(1).map(str::to_string);
-    device.filter(|_| is_noted(config, Some(&mounted), None))
+    // ONSET-L1: for a start only what is known counts.
+    device.filter(|_| is_noted(config, Some(&mounted), None) == Noted::Yes)
 }
 
 /// Whether the pool, or its file system, is there and is ours (OWN-P1).
@@ -175,10 +210,11 @@ pub async fn there(config: &AgentConfig) -> Result<bool, NotOurs> {
             let at = &config.pool.mount;
             let Some(mounted) = mount_at(at).map_err(NotOurs::Unlooked)? else { return Ok(false) };
             let behind = behind(Path::new(&mounted.source));
-            if is_ours(behind.as_ref(), &dirs, is_noted(config, Some(&mounted), None)) {
+            let noted = is_noted(config, Some(&mounted), None);
+            if is_ours(behind.as_ref(), &dirs, noted == Noted::Yes) {
                 return Ok(true);
             }
-            Err(NotOurs::Foreign(format!(
+            Err(noted.foreign(format!(
                 "{}: found {} mounted there ({behind:?}), expected nothing, or a device of the attach in {}: unmount it, or see pool.mount and run_dir",
                 at.display(),
                 mounted.source,
@@ -210,10 +246,10 @@ async fn pool_there_within(
         Ok(Some(devices)) => devices,
         Ok(None) => return Ok(false),
         // No answer: a suspended pool is there.
-        Err(NotRan::Late(_)) if noted => return Ok(true),
+        Err(NotRan::Late(_)) if noted == Noted::Yes => return Ok(true),
         Err(NotRan::Late(why)) => {
             // This does not mean that the pool is there: ZFS answers no question while it imports any pool of the host.
-            return Err(NotOurs::Foreign(format!(
+            return Err(noted.foreign(format!(
                 "pool {name}: found no answer to whether it is here, expected one: {why}. This agent has imported no pool of that name. ZFS does not answer while another import of this host goes on (a standby's copy too), or the export of \
                  a suspended pool: the processes named zpool show which; wait for their end"
             )));
@@ -221,12 +257,12 @@ async fn pool_there_within(
         Err(NotRan::Unable(why)) => {
             let why = format!("pool {name}: could not look for it: {why}");
             // Without a note this agent has imported none.
-            return Err(if noted { NotOurs::Unlooked(why) } else { NotOurs::Foreign(why) });
+            return Err(if noted == Noted::No { NotOurs::Foreign(why) } else { NotOurs::Unlooked(why) });
         }
     };
     // A cache device may be a disk of this host: it holds copies only.
     let mut needed = devices.iter().filter(|device| device.class.is_needed()).map(|device| device.path.as_path());
-    let foreign = needed.find(|device| !is_ours(behind(device).as_ref(), &dirs, noted));
+    let foreign = needed.find(|device| !is_ours(behind(device).as_ref(), &dirs, noted == Noted::Yes));
     // After the end of the copy the export of its pool hangs, and so do all imports that wait for it.
     let advice = if name.starts_with(COPY_POOL) {
         "see name and run_dir; do not export it where its copy has ended: it goes with a reboot of this host"
@@ -235,7 +271,7 @@ async fn pool_there_within(
     };
     match foreign {
         None => Ok(true),
-        Some(device) => Err(NotOurs::Foreign(format!(
+        Some(device) => Err(noted.foreign(format!(
             "pool {name}: found it imported from {} ({:?}), expected devices of the attach in {}: {advice}",
             device.display(),
             behind(device),
@@ -303,6 +339,8 @@ mod tests {
         assert!(why.contains("no answer to whether it is here") && why.contains("a standby's copy too"), "{why}");
         note(&config);
         assert_eq!(silent().await, Ok(true));
+        std::fs::write(dir.path().join(NOTE), "").unwrap();
+        assert!(matches!(silent().await, Err(NotOurs::Unlooked(_))), "the note cannot be read");
     }
 
     /// The device must not be removed under a pool because a check failed.
@@ -315,6 +353,39 @@ mod tests {
         assert!(matches!(asked().await, Err(NotOurs::Foreign(why)) if why.contains("could not look")));
         note(&config);
         assert!(matches!(asked().await, Err(NotOurs::Unlooked(why)) if why.contains("could not look")));
+    }
+
+    /// After this the device is removed. `zpool` may fail without a look at the pool, and the note may not be readable.
+    #[tokio::test]
+    async fn a_pool_is_absent_only_if_zpool_says_so_and_its_note_only_if_it_is_not_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        (config.pool.kind, config.pool.name) = (PoolKind::Zfs, Some("tank".into()));
+        let asked = async |script: &str| {
+            let mut zpool = Command::new("sh");
+            zpool.arg("-c").arg(script);
+            pool_there(&config, zpool, None).await
+        };
+        let (absent, fails) =
+            ("echo \"cannot open 'tank': no such pool\" >&2; exit 1", "echo 'out of memory' >&2; exit 1");
+        let theirs = "printf 'tank\\t9.5G\\n\\t/dev/holdfast-no-such-disk\\t1G\\n'";
+        note(&config);
+        assert_eq!(asked(absent).await, Ok(false));
+        assert!(matches!(asked(fails).await, Err(NotOurs::Unlooked(why)) if why.contains("out of memory")));
+        assert_eq!(asked(theirs).await, Ok(true), "it was noted");
+        // A directory cannot be read as a file; an empty file is what a full disk leaves.
+        let note = dir.path().join(NOTE);
+        std::fs::write(&note, "").unwrap();
+        for kind in ["empty", "a directory"] {
+            assert!(matches!(asked(fails).await, Err(NotOurs::Unlooked(_))), "{kind}");
+            let why = asked(theirs).await.unwrap_err();
+            assert!(matches!(&why, NotOurs::Unlooked(why) if why.contains("pool.noted: ")), "{kind}: {why:?}");
+            assert_eq!(asked(absent).await, Ok(false), "{kind}");
+            let _ = std::fs::remove_file(&note);
+            let _ = std::fs::create_dir(&note);
+        }
+        std::fs::remove_dir(&note).unwrap();
+        assert!(matches!(asked(theirs).await, Err(NotOurs::Foreign(_))), "there is no note");
     }
 
     #[tokio::test]

@@ -6,16 +6,16 @@
 
 mod export;
 
+use super::zfs::vdevs::{in_english, is_imported};
 use super::zfs::{Warning, Zfs};
 use crate::attach_process::Volume;
 use crate::config::{AgentConfig, PoolKind};
 use crate::hostid;
-use crate::process::{ran, run, system};
+use crate::process::{NotRan, Ran, ran, run, system};
 pub use export::{Before, export, export_unless_used, mount_again};
 use holdfast_host::mounts::{Mounted, mount_at};
 use std::path::Path;
 use std::time::Duration;
-use tokio::process::Command;
 
 /// Time limit of a question to the system.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
@@ -32,10 +32,10 @@ fn may_be_mounted(found: &Result<Option<Mounted>, String>) -> bool {
     !matches!(found, Ok(None))
 }
 
-fn zpool(name: &str, args: &[&str]) -> Command {
-    let mut command = system("zpool");
-    command.args(args).arg(name);
-    command
+/// Whether the pool may be imported, from the result of `zpool list` for it. No answer counts as imported, since a
+/// suspended pool gives none. So does an error that does not say that there is no such pool.
+fn may_be_imported(listed: Result<Ran, NotRan>) -> bool {
+    listed.map_err(String::from).and_then(|listed| is_imported(&listed)).unwrap_or(true)
 }
 
 /// Whether the pool is mounted or imported, or may be.
@@ -44,9 +44,9 @@ pub async fn is_there(config: &AgentConfig) -> bool {
     match (pool.kind, &pool.name) {
         (PoolKind::Ext4 | PoolKind::Xfs, _) => may_be_mounted(&mount_at(&pool.mount)),
         (PoolKind::Zfs, Some(name)) => {
-            let listed = ran(zpool(name, &["list", "-H", "-o", "name"]), ASK_LIMIT).await;
-            // No answer: a suspended pool is there.
-            !matches!(listed, Ok(ran) if ran.code != Some(0))
+            let mut list = system("zpool");
+            in_english(&mut list).args(["list", "-H", "-o", "name"]).arg(name);
+            may_be_imported(ran(list, ASK_LIMIT).await)
         }
         (PoolKind::Zfs | PoolKind::None, _) => false,
     }
@@ -171,6 +171,16 @@ mod tests {
         let mounted = Mounted { id: "41 7:1".into(), source: "/dev/loop1".into() };
         assert!(may_be_mounted(&Ok(Some(mounted))) && may_be_mounted(&Err("too many open files".into())));
         assert!(!may_be_mounted(&Ok(None)));
+    }
+
+    /// The same for a pool of ZFS: only one text says that it is not there.
+    #[test]
+    fn a_pool_that_zpool_did_not_look_for_may_be_imported() {
+        let listed = |code, err: &str| Ok(Ran { code, out: String::new(), err: err.into() });
+        assert!(may_be_imported(listed(Some(0), "")));
+        assert!(!may_be_imported(listed(Some(1), "cannot open 'tank': no such pool")));
+        assert!(may_be_imported(listed(Some(1), "internal error: out of memory")));
+        assert!(may_be_imported(listed(None, "")) && may_be_imported(Err(NotRan::Late("not within 5 s".into()))));
     }
 
     /// Only the path without links shows mounts and working directories.

@@ -5,8 +5,9 @@ use super::moves::{self, planned, refused};
 use crate::clock;
 use crate::machine::Event;
 use crate::plan::{self, When};
-use crate::schedule::{self, Due, Obstacle, Scheduled};
+use crate::schedule::{self, Due, Obstacle, Schedule, Scheduled};
 use axum::http::StatusCode;
+use std::io;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -15,6 +16,22 @@ const SCHEDULE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Pause between two tries of one that is due. Each try asks all agents.
 const RETRY_PAUSE: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(3) };
+
+/// Changes the stored switchover, which waits for the disk: beside the runtime's own threads (TASK-N4).
+async fn beside<T: Send + 'static>(
+    door: &Door,
+    change: impl FnOnce(&Schedule) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let schedule = door.schedule.clone();
+    let changed = tokio::task::spawn_blocking(move || change(&schedule)).await;
+    changed.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+/// Removes this one, if it is still stored. Says whether it was.
+async fn taken(door: &Door, scheduled: &Scheduled) -> io::Result<bool> {
+    let scheduled = scheduled.clone();
+    beside(door, move |schedule| schedule.take_if(&scheduled)).await
+}
 
 /// Stores a switchover for later. Its target is checked now, and again at its time.
 pub(super) async fn plan_ahead(
@@ -31,7 +48,7 @@ pub(super) async fn plan_ahead(
         return Ok(Reply::would(&plan, may_go, &format!("would move {set} to {host} in {seconds} s")));
     }
     may_go.map_err(|why| refused(why).with(&plan))?;
-    let stored = door.schedule.set(Scheduled { at_unix_ms, to });
+    let stored = beside(door, move |schedule| schedule.set(Scheduled { at_unix_ms, to })).await;
     let failed = |error: std::io::Error| {
         let dir = door.config.dir.display();
         let words = format!("not scheduled, {dir}: {error}: make room there, or correct `dir` in the settings");
@@ -46,12 +63,12 @@ pub(super) async fn plan_ahead(
 }
 
 /// Removes the scheduled switchover.
-pub(super) fn cancel(door: &Door) -> Result<Reply, Reply> {
+pub(super) async fn cancel(door: &Door) -> Result<Reply, Reply> {
     let failed = |error: std::io::Error| {
         let words = format!("not cancelled, {}: {error}: ask again once it can be written", door.config.dir.display());
         Reply::no(StatusCode::INTERNAL_SERVER_ERROR, words)
     };
-    match door.schedule.take().map_err(failed)? {
+    match beside(door, Schedule::take).await.map_err(failed)? {
         Some(_) => {
             door.note(Event::Scheduled, "cancelled by command");
             Ok(Reply::yes("cancelled"))
@@ -127,7 +144,7 @@ async fn look(door: &Door, scheduled: &Scheduled, tries: &mut Tries) {
             Outcome::Withdrawn => {}
             Outcome::Given(why) => door.note(Event::Scheduled, &format!("dropped: {why}")),
             Outcome::Stored(obstacle) => match schedule::due(scheduled, clock::unix_ms(), Some(&obstacle), None) {
-                Due::Dropped(why) => drop_it(door, scheduled, &why, tries),
+                Due::Dropped(why) => drop_it(door, scheduled, &why, tries).await,
                 _ => {
                     tries.meet(obstacle.why);
                     tries.rest();
@@ -139,7 +156,7 @@ async fn look(door: &Door, scheduled: &Scheduled, tries: &mut Tries) {
                 tries.meet(obstacle.why);
             }
         }
-        Due::Dropped(why) => drop_it(door, scheduled, &why, tries),
+        Due::Dropped(why) => drop_it(door, scheduled, &why, tries).await,
     }
 }
 
@@ -169,7 +186,7 @@ async fn begin(door: &Door, scheduled: &Scheduled) -> Outcome {
         return Outcome::Stored(Obstacle::transient("the checks took too long"));
     }
     // TIMED-T1
-    match door.schedule.take_if(scheduled) {
+    match taken(door, scheduled).await {
         Ok(true) => {}
         Ok(false) => return Outcome::Withdrawn,
         Err(error) => return Outcome::Stored(Obstacle::transient(unwritten(door, &error))),
@@ -179,7 +196,8 @@ async fn begin(door: &Door, scheduled: &Scheduled) -> Outcome {
     if !obstacle.transient {
         return Outcome::Given(obstacle.why);
     }
-    match door.schedule.put_back(scheduled.clone()) {
+    let again = scheduled.clone();
+    match beside(door, move |schedule| schedule.put_back(again)).await {
         Ok(true) => Outcome::Stored(obstacle),
         Ok(false) => Outcome::Withdrawn,
         Err(error) => Outcome::Given(format!("{}; {}", obstacle.why, unwritten(door, &error))),
@@ -191,8 +209,8 @@ fn unwritten(door: &Door, error: &std::io::Error) -> String {
 }
 
 /// Drops it, unless a person has cancelled or replaced it meanwhile.
-fn drop_it(door: &Door, scheduled: &Scheduled, why: &str, tries: &mut Tries) {
-    match door.schedule.take_if(scheduled) {
+async fn drop_it(door: &Door, scheduled: &Scheduled, why: &str, tries: &mut Tries) {
+    match taken(door, scheduled).await {
         Ok(true) => door.note(Event::Scheduled, &format!("dropped: {why}")),
         Ok(false) => {}
         Err(error) if tries.rests() => tracing::debug!(%error, "a scheduled switchover is still on the disk"),

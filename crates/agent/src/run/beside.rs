@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::host::{Host, NotDone};
-use crate::http::{self, Door, Openers};
+use crate::http::{self, Asked, Door, Openers};
 use crate::listen::Bounded;
 use crate::machine::{DatabaseView, Job, LeaseView};
 use holdfast_types::MonoTime;
@@ -17,6 +17,8 @@ pub(super) enum News {
     Done(Job, Result<(), NotDone>),
     Database(u64, DatabaseView),
     Lease(LeaseView),
+    /// A command that changes what is on the disk, after the disk took it or not.
+    Stored(Asked, std::io::Result<()>),
 }
 
 /// Order for the prober: nothing, or to probe at this interval. The number tells one run of PostgreSQL from the next.

@@ -9,6 +9,8 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+#[path = "disk_tests.rs"]
+mod disk;
 #[path = "switchover_tests.rs"]
 mod switchovers;
 
@@ -46,6 +48,8 @@ struct World {
     /// Why the pool could not be imported on this host.
     unable: String,
     left_alone: bool,
+    /// The file of the history, whose lines are counted at a reboot.
+    history: PathBuf,
     did: Vec<String>,
 }
 
@@ -211,7 +215,8 @@ impl Host for Fake {
     fn hook_event(&self, _line: &str, _role: Role, _epoch: u64) {}
 
     fn reboot(&self, _why: &str) {
-        self.did("reboot");
+        let file = self.world(|world| world.history.clone());
+        self.did(format!("reboot after {} lines", std::fs::read_to_string(file).unwrap_or_default().lines().count()));
     }
 
     fn alive(&self, may_run_until: Option<MonoTime>, _ttl_ms: u64, guarded: bool) {
@@ -243,7 +248,7 @@ async fn lab(fake: Fake, turn: impl FnOnce(&mut AgentConfig)) -> Lab {
     config.database.probe_ms = 100;
     turn(&mut config);
     std::fs::create_dir_all(&config.dir).unwrap();
-    let history = History::open(&config.dir).unwrap();
+    let history = History::open(&config.dir).unwrap().beside();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     run_dir::make(&config.run_dir, watchdog::AGENT_LOCK).unwrap();

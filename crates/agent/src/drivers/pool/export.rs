@@ -12,6 +12,7 @@ use super::{ASK_LIMIT, is_there, may_be_mounted};
 use crate::config::{AgentConfig, PoolKind};
 use crate::drivers::openers::{named, openers, roots};
 use crate::drivers::placement::{of_pool, scratch};
+use crate::drivers::zfs::vdevs::{in_english, says_absent};
 use crate::host::{NotDone, PoolUsers};
 use crate::process::{Ran, ran, run, system};
 use holdfast_host::mounts::{self, Mount, mount_at, mounts_of};
@@ -131,8 +132,13 @@ pub async fn export(config: &AgentConfig, hard: bool) -> Result<(), String> {
         PoolKind::Ext4 | PoolKind::Xfs => unmount(config, hard, limit).await,
         PoolKind::Zfs => {
             let mut command = system("zpool");
-            command.arg("export").args(hard.then_some("-f")).arg(config.pool.name.as_deref().unwrap_or_default());
-            run(command, limit).await.map(drop)
+            in_english(&mut command).arg("export").args(hard.then_some("-f"));
+            command.arg(config.pool.name.as_deref().unwrap_or_default());
+            match run(command, limit).await {
+                Err(why) if !says_absent(&why) => Err(why),
+                // Or it was not there, which ZFS did not say before.
+                _ => Ok(()),
+            }
         }
     }
 }
@@ -217,6 +223,10 @@ async fn export_by(system: &System, config: &AgentConfig, before: &Before) -> Re
         Ok(()) => let_go(&release, limit, system.busy).await,
         not => not,
     };
+    if is_zfs && matches!(&done, Err(NotDone::Failed(why)) if says_absent(why)) {
+        // It may be asked for although ZFS did not say whether it is there.
+        done = Ok(());
+    }
     if matches!(done, Err(NotDone::Refused(_))) && system.openers(config).await.all_leave() {
         done = let_go(&release, limit, system.leaving).await;
     }

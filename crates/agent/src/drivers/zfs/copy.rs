@@ -11,6 +11,7 @@
 //! 4. The datasets.
 
 use super::rules::{Dataset, Imported, Label, to_mount};
+use super::vdevs::{in_english, is_imported};
 use super::{Zfs, hinted, of};
 use crate::process::{NotRan, Ran, SAID_BYTES_MAX, ran, run};
 use std::io::ErrorKind;
@@ -76,13 +77,15 @@ impl Zfs {
         Imported::list(&run(self.zpool(&["list", "-H", "-p", "-o", "name,guid,health"]), LOOK_LIMIT).await?)
     }
 
-    /// Whether a pool of this name is imported here, by an exit code: a list may lack output that came late and was not
-    /// waited for.
+    /// Whether a pool of this name is imported here, by exit code and error text: a list may lack output that came late
+    /// and was not waited for.
     ///
     /// # Errors
-    /// No answer.
+    /// No answer, or an error that says nothing about the pool.
     pub async fn has(&self, name: &str) -> Result<bool, String> {
-        Ok(ran(self.zpool(&["list", "-H", "-o", "name", name]), LOOK_LIMIT).await?.code == Some(0))
+        let mut list = self.zpool(&["list", "-H", "-o", "name", name]);
+        in_english(&mut list);
+        is_imported(&ran(list, LOOK_LIMIT).await?)
     }
 
     /// The labels of these devices, without an import.

@@ -1,6 +1,6 @@
 //! The devices of an imported ZFS pool, and what each of them holds.
 
-use crate::process::{NotRan, ran};
+use crate::process::{NotRan, Ran, ran};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +8,35 @@ use tokio::process::Command;
 
 /// Arguments of `zpool` for a list of a pool's devices, before the pool's name.
 pub const LIST: [&str; 4] = ["list", "-v", "-H", "-P"];
+
+/// Part of the error text of `zpool` about a pool that is not imported. Only this text means that: a program that fails
+/// for another reason has not looked.
+const NO_POOL: &str = "no such pool";
+
+/// Whether this error text of `zpool` says that the pool is not imported. The program ran with [`in_english`].
+pub fn says_absent(why: &str) -> bool {
+    why.contains(NO_POOL)
+}
+
+/// Its error text is compared.
+pub fn in_english(command: &mut Command) -> &mut Command {
+    command.env("LC_ALL", "C")
+}
+
+/// Whether the pool is imported, by the end of `zpool list` for it.
+///
+/// # Errors
+/// It does not say.
+pub fn is_imported(listed: &Ran) -> Result<bool, String> {
+    match listed.code {
+        Some(0) => Ok(true),
+        Some(_) if says_absent(&listed.err) => Ok(false),
+        code => {
+            let ended = code.map_or_else(|| "was killed".to_string(), |code| format!("exit code {code}"));
+            Err(format!("zpool list: {ended}: {}", if listed.err.is_empty() { &listed.out } else { &listed.err }))
+        }
+    }
+}
 
 /// What a device of a pool holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,14 +112,14 @@ pub fn parse(listed: &str) -> Vec<Vdev> {
     found
 }
 
-/// Asks `zpool` for the devices of this pool. `None` if the pool is not imported.
+/// Asks `zpool` for the devices of this pool. `None` if the pool is not imported, and only then.
 ///
 /// # Errors
-/// There was no answer.
+/// There was no answer, or an error that says nothing about the pool.
 pub async fn of_pool(mut zpool: Command, pool: &str, limit: Duration) -> Result<Option<Vec<Vdev>>, NotRan> {
-    zpool.args(LIST).arg(pool);
+    in_english(&mut zpool).args(LIST).arg(pool);
     let listed = ran(zpool, limit).await?;
-    Ok((listed.code == Some(0)).then(|| parse(&listed.out)))
+    Ok(is_imported(&listed).map_err(NotRan::Unable)?.then(|| parse(&listed.out)))
 }
 
 #[cfg(test)]
@@ -134,5 +163,27 @@ mod tests {
         // A pool may have the name of a class.
         let named = parse("logs\t9.5G\t1M\t9.5G\t-\t-\t0%\t0%\t1.00x\tONLINE\t-\n\t/dev/nbd0\t9.5G\n");
         assert_eq!(named, [Vdev { class: Class::Data, path: "/dev/nbd0".into() }]);
+    }
+
+    /// A `zpool` that finds no memory, or no descriptor, has not looked for the pool: its device must stay.
+    #[tokio::test]
+    async fn only_the_words_no_such_pool_mean_that_there_is_none() {
+        let asked = async |script: &str| {
+            let mut zpool = Command::new("sh");
+            zpool.arg("-c").arg(script);
+            of_pool(zpool, "tank", Duration::from_secs(60)).await
+        };
+        // In another language the text would be another one.
+        let absent = "[ \"$LC_ALL\" = C ] && echo \"cannot open 'tank': no such pool\" >&2; exit 1";
+        assert_eq!(asked(absent).await, Ok(None));
+        assert_eq!(asked("printf 'tank\\t1G\\n\\t/dev/nbd0\\t1G\\n'").await.unwrap().unwrap().len(), 1);
+        for (script, said) in [
+            ("echo 'internal error: out of memory' >&2; exit 1", "exit code 1: internal error: out of memory"),
+            ("echo 'cannot open: pool I/O is currently suspended'; exit 1", "I/O is currently suspended"),
+            ("kill -9 $$", "was killed"),
+        ] {
+            let not = asked(script).await;
+            assert!(matches!(&not, Err(NotRan::Unable(why)) if why.contains(said)), "{script}: {not:?}");
+        }
     }
 }

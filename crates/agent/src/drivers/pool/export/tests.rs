@@ -132,6 +132,16 @@ async fn a_start_after_a_failed_export_mounts_what_is_missing() {
     assert_eq!(stage.mounted(), ["/dev/sda1", "tank/pg", "tank/pg/wal"]);
 }
 
+/// ZFS did not say whether the pool is there, so its export is tried. It was gone.
+#[tokio::test]
+async fn a_pool_that_is_gone_is_let_go_of() {
+    let stage = Stage::new(&[]);
+    stage.program("zpool", "echo \"cannot open 'tank': no such pool\" >&2; exit 1");
+    assert_eq!(stage.export().await, Ok(()));
+    stage.program("zpool", "echo 'internal error: out of memory' >&2; exit 1");
+    assert!(matches!(stage.export().await, Err(NotDone::Failed(why)) if why.contains("out of memory")));
+}
+
 /// An archiver that is at its last segments is waited for. One process that stays is enough not to.
 #[tokio::test]
 async fn a_pool_whose_users_all_end_by_themselves_is_waited_for() {
