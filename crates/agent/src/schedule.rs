@@ -138,7 +138,7 @@ impl Schedule {
         {
             let path = path.display();
             tracing::error!(%path, %error, "a scheduled switchover cannot be read, and is not carried out: ask for it anew");
-    }
+        }
         Self { path, change: Mutex::default(), kept: Mutex::new(read.ok()) }
     }
 
