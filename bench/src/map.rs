@@ -8,8 +8,7 @@
 //! The map is made by the product's code (pages, packs, root, seals) and imported by a recovery. A slow or large result
 //! is no failure; a block that differs from the written data is.
 
-// Of the program that makes the map and prints them.
-#[path = "../large-map/src/figures.rs"]
+// Shared with the program that makes the map.
 mod figures;
 mod made;
 mod measure;

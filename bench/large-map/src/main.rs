@@ -13,6 +13,7 @@
 //!
 //! `large_map STORE_URL KEY_FILE SET EXTENTS READABLE SEED PLACES_FILE`; prints one line of JSON. No gateway of the set may run.
 
+#[path = "../../src/map/figures.rs"]
 mod figures;
 
 use bytes::Bytes;

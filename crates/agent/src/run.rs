@@ -280,9 +280,8 @@ impl<H: Host> Agent<H> {
         if doors.compares {
             tasks.add(facts::keep(config.clone(), dial, known));
         }
-        let margin = Duration::from_millis(config.lease.stop_margin_ms);
         Self {
-            logged: Logged { state: machine.state(), margin },
+            logged: Logged { state: machine.state(), margin: Duration::from_millis(config.lease.stop_margin_ms) },
             config,
             host,
             machine,

@@ -447,13 +447,13 @@ fn numbers_that_a_store_has_taken_are_passed() {
     };
     apply(&mut state, add(1, "g1", 1, 1));
     let pass = |upto| ClusterCommand::PassSets { upto: GroupId(upto) };
-    assert_eq!(apply(&mut state, pass(7)), ClusterAnswer::DeletionNoted);
+    assert_eq!(apply(&mut state, pass(7)), ClusterAnswer::SetsPassed);
     let taken = ClusterRefusal::SetIdTaken { set: GroupId(7), found: None };
     assert_eq!(apply(&mut state, restore(7, "s7", 2)), ClusterAnswer::Refused(taken));
     assert_eq!(apply(&mut state, create("a", vec![], 11)), ClusterAnswer::SetCreated { set: GroupId(8) });
-    assert_eq!(apply(&mut state, pass(3)), ClusterAnswer::DeletionNoted);
+    assert_eq!(apply(&mut state, pass(3)), ClusterAnswer::SetsPassed);
     assert_eq!(apply(&mut state, create("b", vec![], 12)), ClusterAnswer::SetCreated { set: GroupId(9) });
-    assert_eq!(apply(&mut state, pass(u64::MAX)), ClusterAnswer::DeletionNoted);
+    assert_eq!(apply(&mut state, pass(u64::MAX)), ClusterAnswer::SetsPassed);
     let none_left = apply(&mut state, create("c", vec![], 13));
     assert!(matches!(none_left, ClusterAnswer::Refused(ClusterRefusal::TooManySets { .. })), "{none_left:?}");
 }

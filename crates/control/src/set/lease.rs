@@ -16,6 +16,10 @@ pub(super) struct Grant<'a> {
     pub since_unix_ms: u64,
 }
 
+// SET-S10: a late copy of a request is never granted again. Each later grant that keeps its token has a place among the
+// earlier ones, and is among the requests that are remembered.
+const _: () = assert!(EARLIER_TOKENS_MAX <= REQUESTS_REMEMBERED);
+
 impl SetState {
     /// R2 for the write entry `id`: decides, counts it, and renews the lease. The caller applies the data only on
     /// [`Admit::Apply`].

@@ -19,9 +19,6 @@ pub struct Volume {
 /// Earlier tokens of a lease at most. Each is of a request that overtook another one, and all die with the next use. When
 /// there is no room for another one, a continuation gets the present grant.
 pub const EARLIER_TOKENS_MAX: usize = 16;
-// SET-S10: a late copy of a request is never granted again. Each later grant that keeps its token has a place among the
-// earlier ones, and is among the requests that are remembered.
-const _: () = assert!(EARLIER_TOKENS_MAX <= super::command::REQUESTS_REMEMBERED);
 
 /// Who may write, where, under which epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

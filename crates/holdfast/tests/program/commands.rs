@@ -226,7 +226,7 @@ async fn a_refusal_after_a_lost_answer_does_not_say_that_nothing_happened() {
     let grant = json(&api, &["lease", "acquire", "demo", "--owner", "db1"]).await;
     set_mood(&world, 2, Mood::Forgets(1));
     let token = grant["token"].as_str().unwrap();
-    let again = error(5, &api, &["lease", "release", "demo", "--token", token]).await;
+    let again = error(5, &api, &["lease", "continue", "demo", "--owner", "db1", "--token", token]).await;
     assert_eq!(again["code"], "stale-token");
     assert!(again["message"].as_str().unwrap().contains("an earlier attempt of this command had no answer"), "{again}");
 }

@@ -178,9 +178,7 @@ impl World {
     async fn wait_for_rest(&mut self) -> Result<(), String> {
         let mut waited = Duration::ZERO;
         // Missing copies at one of several stores are compared, searched and copied at intervals of seconds.
-        // Data under an older key is looked for again after five minutes (`RESEAL_AGAIN`) where nothing could be moved.
-        let slow = self.common.store.several() || self.changes_keys();
-        let patience = if slow { 10 * PATIENCE } else { PATIENCE };
+        let patience = if self.common.store.several() { 10 * PATIENCE } else { PATIENCE };
         loop {
             self.check_named()?;
             self.settle_keys();
@@ -198,9 +196,10 @@ impl World {
     }
 
     /// Whether the present leader must find all unnamed objects by itself. Exceptions: objects that only a damaged root
-    /// named, and late copies at one of several stores, are found by the next term's sweep.
+    /// named, and late copies at one of several stores, are found by the next term's sweep; and data under an older key
+    /// that the store did not hand out is spared until the next term.
     fn rests_as_it_is(&self) -> bool {
-        self.roots.rotten_in != Some(self.term()) && !self.common.store.several()
+        self.roots.rotten_in != Some(self.term()) && !self.common.store.several() && !self.changes_keys()
     }
 
     /// Brings the set to rest: the store answers, there are no writes, and the leader has all the time it needs: first

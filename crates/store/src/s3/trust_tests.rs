@@ -116,6 +116,22 @@ fn a_server_that_lacks_the_key_of_a_named_certificate_is_refused() {
 }
 
 #[test]
+fn either_setting_names_the_certificates_of_its_file() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("own.pem");
+    let key = KeyPair::generate().expect("key");
+    let made = CertificateParams::new(vec![NAME.to_owned()]).expect("name").self_signed(&key).expect("certificate");
+    std::fs::write(&path, made.pem()).expect("write");
+    let bundle = StoreOptions { ca_bundle: Some(path.clone()), ..StoreOptions::default() };
+    let file = StoreOptions { cert_file: Some(path), ..StoreOptions::default() };
+    for options in [bundle, file] {
+        let trust = Trust::of(&options).expect("certificates");
+        assert_eq!(trust.named, [made.der().clone()]);
+        assert!(!trust.roots.is_empty());
+    }
+}
+
+#[test]
 fn a_bundle_without_certificates_is_refused() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("ca.pem");

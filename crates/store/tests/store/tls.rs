@@ -143,15 +143,11 @@ async fn a_certificate_is_trusted_where_it_is_named() {
             Ok(server) => server,
             Err(reason) => return holdfast_testkit::missing(&reason),
         };
-        let itself = Some(server.certificate());
-        for options in [
-            StoreOptions { ca_bundle: itself.clone(), ..server.options() },
-            StoreOptions { cert_file: itself, ..server.options() },
-        ] {
-            let store = open("s3://bucket", &options).expect("open");
-            let error = store.get("k").await.expect_err("no store");
-            assert!(error.to_string().contains("without an ETag"), "{more:?}: trusted, and answered: {error}");
-        }
+        // Not SSL_CERT_FILE: the environment of the test may have an AWS_CA_BUNDLE, which goes before.
+        let options = StoreOptions { ca_bundle: Some(server.certificate()), ..server.options() };
+        let store = open("s3://bucket", &options).expect("open");
+        let error = store.get("k").await.expect_err("no store");
+        assert!(error.to_string().contains("without an ETag"), "{more:?}: trusted, and answered: {error}");
     }
 }
 

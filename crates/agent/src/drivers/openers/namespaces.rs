@@ -81,7 +81,7 @@ mod tests {
         // PostgreSQL in a namespace of its own.
         shown(proc, "20", "2", "/", PRIVATE);
         // The first one sees nothing but what is below its root.
-        shown(proc, "30", "3", "/home/user", "");
+        shown(proc, "30", "3", "/jail/user", "");
         shown(proc, "31", "3", "/", PRIVATE);
         shown(proc, "32", "3", "/", PRIVATE);
         // A service of systemd, whose mounts follow those of the host.
