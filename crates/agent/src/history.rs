@@ -62,6 +62,18 @@ fn read(path: &Path) -> io::Result<(VecDeque<Line>, bool)> {
     Ok((lines, unread))
 }
 
+/// To a new file, which is renamed: nothing is lost if the agent ends meanwhile.
+fn write_anew(path: &Path, lines: &VecDeque<Line>) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    for line in lines {
+        serde_json::to_writer(&mut file, line)?;
+        file.write_all(b"\n")?;
+    }
+    file.sync_all()?;
+    std::fs::rename(&new, path)
+}
+
 impl History {
     /// Opens it in this directory. Lines that cannot be read are left out: the last one may be incomplete after a power cut.
     ///
@@ -72,19 +84,13 @@ impl History {
         let (mut lines, unread) = read(&path)?;
         let long = lines.len() > LINES_MAX;
         lines.drain(..lines.len().saturating_sub(LINES_MAX));
-        if long || unread {
-            // Written to a new file, which is renamed: nothing is lost if the agent ends meanwhile.
-            let new = path.with_extension("new");
-            let mut file = File::create(&new)?;
-            for line in &lines {
-                serde_json::to_writer(&mut file, line)?;
-                file.write_all(b"\n")?;
-            }
-            file.sync_all()?;
-            std::fs::rename(&new, &path)?;
+        // A full disk does not keep an agent from starting: then the file stays as it is, and new lines follow.
+        let anew = if long || unread { write_anew(&path, &lines) } else { Ok(()) };
+        if let Err(error) = &anew {
+            tracing::warn!(path = %path.display(), %error, "the history is not written anew: it is long, or a line cannot be read");
         }
         let file = Some(appending(&path)?);
-        Ok(Self { lines, writer: Arc::new(Writer::new(path, file)) })
+        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew.is_err())) })
     }
 
     /// Without the file: what can be read of it, and new lines in memory. Each new line tries the file again.
@@ -92,7 +98,7 @@ impl History {
         let path = dir.join("history.jsonl");
         let mut lines = read(&path).map(|(lines, _)| lines).unwrap_or_default();
         lines.drain(..lines.len().saturating_sub(LINES_MAX));
-        Self { lines, writer: Arc::new(Writer::new(path, None)) }
+        Self { lines, writer: Arc::new(Writer::new(path, None, true)) }
     }
 
     /// From now on a thread writes new lines. Called before anything was added.
@@ -160,6 +166,23 @@ mod tests {
         assert_eq!(history.takeovers(clock::now()).len(), 1, "a restart is no takeover");
     }
 
+    /// A full disk leaves a line in part, and has no room to write the file anew: a host without its agent takes nothing
+    /// over, for the sake of a log.
+    #[test]
+    fn a_history_that_cannot_be_written_anew_keeps_no_agent_from_starting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history.jsonl");
+        History::open(dir.path()).unwrap().add("db1", "demo", record(Event::Failover));
+        let whole = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{whole}torn")).unwrap();
+        // No new file can be made.
+        std::fs::create_dir(path.with_extension("new")).unwrap();
+        History::open(dir.path()).unwrap().add("db1", "demo", record(Event::Restart));
+        std::fs::remove_dir(path.with_extension("new")).unwrap();
+        let events: Vec<Event> = History::open(dir.path()).unwrap().lines().map(|line| line.record.event).collect();
+        assert_eq!(events, [Event::Failover, Event::Restart]);
+    }
+
     /// What was read counts against flapping, and what is added is not lost.
     #[test]
     fn lines_that_the_disk_did_not_take_are_written_later() {
@@ -170,11 +193,11 @@ mod tests {
         std::fs::write(&path, format!("{whole}torn")).unwrap();
         // As on a file system that is read-only; root may write to any other.
         std::fs::create_dir(path.with_extension("new")).unwrap();
-        assert!(History::open(dir.path()).is_err());
         let mut history = History::unwritable(dir.path());
         assert_eq!((history.lines().count(), history.takeovers(clock::now()).len()), (1, 1));
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
+        assert!(History::open(dir.path()).is_err());
         for event in [Event::Restart, Event::Failover] {
             history.add("db1", "demo", record(event));
         }

@@ -45,11 +45,17 @@ fn begin(path: &Path) -> io::Result<()> {
 }
 
 fn end(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
+    let removed = match std::fs::remove_file(path) {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        Err(error) => return Err(error),
+    };
+    let synced = sync_above(path);
+    if synced.is_err() && removed {
+        // The command is refused: a later agent begins paused, as this one goes on.
+        drop(File::create(path));
     }
-    sync_above(path)
+    synced
 }
 
 /// A new name in a directory, or a removed one, outlives a loss of power only once the directory is on the disk.

@@ -177,7 +177,8 @@ impl Schedule {
         serde_json::to_writer(&file, scheduled)?;
         file.sync_all()?;
         std::fs::rename(&new, &self.path)?;
-        sync_above(&self.path)
+        // What is refused is not carried out by a later agent.
+        sync_above(&self.path).inspect_err(|_| drop(std::fs::remove_file(&self.path)))
     }
 
     /// Removes it (TIMED-T1).

@@ -16,7 +16,7 @@ mod requests;
 
 pub use requests::{GroupHealth, Objection, may_drain, may_leave, may_replace_by_witness};
 
-use crate::cluster::{ClusterState, Member, Standing};
+use crate::cluster::{ClusterState, Member, MemberRole, Standing};
 use holdfast_types::{GroupId, MemberId};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -243,8 +243,12 @@ fn heir(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) ->
     };
     let leaves = |id: MemberId| state.members.get(&id).is_none_or(|member| member.standing == Standing::Leaving);
     let goes = leaves(group.me) || !wanted.contains(&group.me);
+    // A set is not given to a witness while a member that may serve is still to vote: nobody would serve it meanwhile.
+    let awaits = group.next.is_none() && !wanted.contains(&group.me) && wanted.iter().any(|id| serves(*id));
+    let witness = |id: MemberId| state.members.get(&id).is_some_and(|member| member.role == MemberRole::Witness);
     // Two leaving members would pass it back and forth.
-    let found = best(&serves).or_else(|| if goes { best(&|id| !leaves(id)) } else { None });
+    let others = |id: MemberId| !(leaves(id) || awaits && witness(id));
+    let found = best(&serves).or_else(|| if goes { best(&others) } else { None });
     found.map(|peer| peer.id)
 }
 

@@ -42,6 +42,8 @@ struct Line {
     parent: String,
     /// The device's numbers.
     device: String,
+    /// What of the file system is mounted.
+    root: PathBuf,
     at: PathBuf,
     /// Its peer group.
     shared: Option<String>,
@@ -81,6 +83,10 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(&unescaped(field)).into_owned()
 }
 
+fn path(field: &[u8]) -> PathBuf {
+    PathBuf::from(OsString::from_vec(unescaped(field)))
+}
+
 fn line(line: &[u8]) -> Option<Line> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     // There may be any number of optional fields before it.
@@ -90,7 +96,8 @@ fn line(line: &[u8]) -> Option<Line> {
         id: text(fields.first()?),
         parent: text(fields.get(1)?),
         device: text(fields.get(2)?),
-        at: PathBuf::from(OsString::from_vec(unescaped(fields.get(4)?))),
+        root: path(fields.get(3)?),
+        at: path(fields.get(4)?),
         shared: tagged(b"shared:"),
         master: tagged(b"master:"),
         kind: text(fields.get(dash + 1)?),

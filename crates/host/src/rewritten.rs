@@ -89,18 +89,23 @@ impl Rewritten {
             return;
         }
         let bytes = len.saturating_mul(2).max(1).next_multiple_of(PAGE_BYTES);
-        if self.spares.iter().all(|spare| fill(spare, &vec![b'\n'; bytes], true).is_ok()) {
+        if self
+            .spares
+            .iter()
+            .all(|spare| fill(spare, &vec![b'\n'; bytes], true).is_ok_and(|file| unlock(&file).is_ok()))
+        {
             self.spare_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 
     fn write_spare(&self, spare: &Path, content: &[u8]) -> io::Result<()> {
-        let _held = fill(spare, content, false)?;
-        match renameat_with(CWD, spare, CWD, self.path.as_path(), RenameFlags::EXCHANGE) {
+        let held = fill(spare, content, false)?;
+        let done = match renameat_with(CWD, spare, CWD, self.path.as_path(), RenameFlags::EXCHANGE) {
             // Somebody removed the file.
             Err(Errno::NOENT) => std::fs::rename(spare, &self.path),
             done => done.map_err(io::Error::from),
-        }
+        };
+        unlock(&held).and(done)
     }
 }
 
@@ -112,8 +117,15 @@ fn fill(spare: &Path, content: &[u8], create: bool) -> io::Result<File> {
     let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
     let mut bytes = content.to_vec();
     bytes.resize(bytes.len().max(len), b'\n');
-    file.write_all_at(&bytes, 0)?;
-    Ok(file)
+    match file.write_all_at(&bytes, 0) {
+        Ok(()) => Ok(file),
+        Err(error) => unlock(&file).and(Err(error)),
+    }
+}
+
+/// A program that is being started has a copy of the open file for a moment, so the end of this one would not unlock it.
+fn unlock(file: &File) -> io::Result<()> {
+    flock(file, FlockOperation::Unlock).map_err(io::Error::from)
 }
 
 /// The content of a file that a [`Rewritten`] of another process may write meanwhile (REWRITE-F1). Line feeds may follow
@@ -129,14 +141,21 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
             continue;
         }
         // It may have become a spare before it was locked, and then it may have been written in part.
-        let (held, there) = (file.metadata()?, std::fs::metadata(path)?);
-        if (held.dev(), held.ino()) == (there.dev(), there.ino()) {
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)?;
+        let mut bytes = Vec::new();
+        let read =
+            is_at(&file, path).and_then(|it_is| if it_is { file.read_to_end(&mut bytes).map(Some) } else { Ok(None) });
+        unlock(&file)?;
+        if read?.is_some() {
             return Ok(bytes);
         }
     }
     Err(io::Error::new(io::ErrorKind::WouldBlock, "found it replaced again and again, expected one content"))
+}
+
+/// Whether this open file is the one that has the name now.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let (held, there) = (file.metadata()?, std::fs::metadata(path)?);
+    Ok((held.dev(), held.ino()) == (there.dev(), there.ino()))
 }
 
 #[cfg(test)]

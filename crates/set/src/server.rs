@@ -340,7 +340,7 @@ impl SetServer {
         let _one = self.grants.one.lock().await;
         self.grants.may_begin()?;
         self.wait_ready().await?;
-        self.before_answer().await?;
+        self.before_continuing().await?;
         let command =
             SetCommand::Continue { owner, gateway: self.group.me(), token, new_token, request, at_unix_ms: unix_ms() };
         self.granted(&command).await
@@ -372,9 +372,7 @@ impl SetServer {
             return Err(SetError::NotReady("the set is being rolled back; no grants until that is finished".into()));
         }
         let answered = self.command("a grant", command).await;
-        if matches!(answered, Ok(_) | Err(SetError::Refused(_))) {
-            self.before_telling().await?;
-        }
+        self.before_telling(command, &answered).await?;
         match answered? {
             SetAnswer::Granted(lease) => {
                 self.follow();
@@ -424,6 +422,14 @@ impl SetServer {
             // Another connection of the same owner was faster: join its lease.
             Err(SetError::Refused(refusal)) => {
                 self.join(|s| s.plain && s.owner == owner).ok_or(SetError::Refused(refusal))
+            }
+            // It may have been granted: what nobody uses is released.
+            Err(error @ SetError::Propose(ProposeError::Unknown { .. })) => {
+                self.follow();
+                if let Some(unused) = self.serving().filter(|s| s.plain && s.owner == owner && s.begin_ending()) {
+                    unused.end(WriteFailure::Gone);
+                }
+                Err(error)
             }
             Err(e) => Err(e),
         }

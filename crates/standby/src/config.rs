@@ -278,7 +278,7 @@ fn section(name: &str) -> &'static [FieldDoc] {
 
 /// The documented sample file: the defaults with every field and its comment.
 ///
-/// Never for the present defaults. A value that TOML cannot hold would be an error.
+/// # Errors
 /// Never for the present defaults. A value that TOML cannot hold would be an error.
 pub fn sample() -> Result<String, toml::ser::Error> {
     let values = toml::Table::try_from(StandbyConfig::default())?;

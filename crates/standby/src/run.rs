@@ -173,10 +173,10 @@ mod tests {
     async fn a_port_that_is_taken_ends_no_standby() {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = taken.local_addr().unwrap();
-        // An address of no host.
-        let nowhere = "192.0.2.1:8008".parse().unwrap();
+        // Without an interface nobody can listen there.
+        let nowhere = "[fe80::1]:8008".parse().unwrap();
         let refused = listener(nowhere, false).await.unwrap_err();
-        assert!(refused.starts_with("http.listen 192.0.2.1:8008: "), "{refused}");
+        assert!(refused.starts_with("http.listen [fe80::1]:8008: "), "{refused}");
         assert!(listener(nowhere, true).await.is_ok());
         let mut late = listener(address, false).await.unwrap();
         drop(taken);

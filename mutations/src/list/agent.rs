@@ -117,7 +117,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A2",
         edits: &[Edit {
             file: "crates/host/src/mounts.rs",
-            old: "        at: PathBuf::from(OsString::from_vec(unescaped(fields.get(4)?))),",
+            old: "        at: path(fields.get(4)?),",
             new: "        at: PathBuf::from(OsString::from_vec(fields.get(4)?.to_vec())),",
         }],
         tests: &[lib(Layer::Unit, "holdfast-host", &["mounts::"])],
@@ -568,8 +568,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A9",
         edits: &[Edit {
             file: "crates/host/src/mounts/spread.rs",
-            old: "[above.shared.as_ref(), above.master.as_ref()]",
-            new: "[above.shared.as_ref(), None]",
+            old: "[&above.shared, &above.master]",
+            new: "[&above.shared, &None]",
         }],
         tests: &[lib(Layer::Unit, "holdfast-host", &["a_copy_stays_if_what_is_above_it_follows_nobody"])],
         smoke: false,

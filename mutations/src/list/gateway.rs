@@ -109,7 +109,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "HEAD-H1",
         edits: &[Edit {
             file: "crates/set/src/server.rs",
-            old: "        self.before_answer().await?;
+            old: "        self.before_continuing().await?;
         let command =
             SetCommand::Continue",
             new: "        let command =
@@ -124,8 +124,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "HEAD-H1",
         edits: &[Edit {
             file: "crates/set/src/server.rs",
-            old: "if matches!(answered, Ok(_) | Err(SetError::Refused(_))) {",
-            new: "if false && matches!(answered, Ok(_) | Err(SetError::Refused(_))) {",
+            old: "        self.before_telling(command, &answered).await?;\n",
+            new: "",
         }],
         tests: &[lib(Layer::Unit, "holdfast-set", &["device::"])],
         smoke: false,

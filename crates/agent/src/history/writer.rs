@@ -120,10 +120,10 @@ pub(super) fn appending(path: &Path) -> io::Result<File> {
 }
 
 impl Writer {
-    /// Writes to the end of this file, at once. Without a file each line tries to open it.
-    pub(super) fn new(path: PathBuf, file: Option<File>) -> Self {
-        // One that could not be opened may end within a line.
-        let disk = Mutex::new(Disk { torn: file.is_none(), file });
+    /// Writes to the end of this file, at once. Without a file each line tries to open it. `torn`: it may end within a
+    /// line.
+    pub(super) fn new(path: PathBuf, file: Option<File>, torn: bool) -> Self {
+        let disk = Mutex::new(Disk { torn: torn || file.is_none(), file });
         let shared = Shared { path, queue: Mutex::default(), changed: Condvar::new(), disk };
         Self { shared: Arc::new(shared), beside: false }
     }
@@ -179,7 +179,7 @@ mod tests {
     fn nobody_waits_for_a_disk_that_hangs() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lines");
-        let writer = Arc::new(Writer::new(path.clone(), Some(appending(&path).unwrap())).beside());
+        let writer = Arc::new(Writer::new(path.clone(), Some(appending(&path).unwrap()), false).beside());
         let hangs = writer.shared.disk.lock().unwrap();
         let (adds, added) = std::sync::mpsc::channel();
         let there = writer.clone();
@@ -203,7 +203,7 @@ mod tests {
         let path = dir.path().join("lines");
         // A directory cannot be written to.
         std::fs::create_dir(&path).unwrap();
-        let writer = Writer::new(path.clone(), None);
+        let writer = Writer::new(path.clone(), None, true);
         for line in 0..LINES_MAX + 3 {
             writer.add(line.to_string());
         }

@@ -33,17 +33,18 @@ impl Machine {
         self.lease.unserved_since = counts.then(|| self.lease.unserved_since.unwrap_or(now));
     }
 
-    /// The device has not served for as long as a new one may take to appear.
-    pub(super) fn device_is_gone(&self, now: MonoTime) -> bool {
-        let since = self.lease.unserved_since;
-        since.is_some_and(|since| now.saturating_since(since) >= self.policy.timeouts.attach)
+    /// The device has not served for as long as a new one may take to appear, and the lease was renewed after that. Time
+    /// alone does not count: a lease may be long, and the cluster away for less.
+    pub(super) fn device_is_gone(&self) -> bool {
+        let times = self.lease.unserved_since.zip(self.last_renewal());
+        times.is_some_and(|(since, renewed)| renewed.saturating_since(since) >= self.policy.timeouts.attach)
     }
 
     /// AGENT-A10. In each state that would otherwise wait for the device, which is not watched elsewhere: while it does
     /// not serve, nothing counts against PostgreSQL.
     pub(super) fn give_away_unserved(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         let waits = matches!(self.state, State::Primary | State::Following | State::Starting(_) | State::CutOff(None));
-        if !waits || self.orders.paused || !self.device_is_gone(now) {
+        if !waits || self.orders.paused || !self.device_is_gone() {
             return;
         }
         let limit = self.policy.timeouts.attach.as_millis();

@@ -177,7 +177,7 @@ impl Machine {
         let first = if checkpoint { Step::Checkpoint } else { Step::Stop };
         let why = reason.clone();
         // A clean stop writes a checkpoint, which a dead device would not take.
-        let how = if self.device_is_gone(now) { Stop::Immediate } else { Stop::Fast };
+        let how = if self.device_is_gone() { Stop::Immediate } else { Stop::Fast };
         let leaving = Leaving { step: first, job: None, hard, how, reason, then, round: 0, failed: String::new() };
         self.enter(now, if hard { State::Fencing(leaving.clone()) } else { State::Demoting(leaving.clone()) }, &why);
         self.go_on(now, leaving, out);

@@ -151,11 +151,12 @@ fn others_serve(state: &ClusterState, id: MemberId) -> bool {
     state.members.values().any(|member| member.id != id && member.serves())
 }
 
-/// Whether anybody but `id` could serve at once: it may, and each group that has a leader could make it the next one.
+/// Whether others could serve at once: for each group that has a leader, there is one but `id` that may and could be its
+/// next leader.
 fn others_could_serve(state: &ClusterState, groups: &[GroupHealth], id: MemberId) -> bool {
-    let led = || groups.iter().filter(|group| !group.voters.is_empty());
-    let could = |member: &Member| member.serves() && led().all(|group| group.answering.contains(&member.id));
-    state.members.values().any(|member| member.id != id && could(member))
+    let others = || state.members.values().filter(|member| member.id != id && member.serves());
+    let could = |group: &GroupHealth| others().any(|member| group.answering.contains(&member.id));
+    others_serve(state, id) && groups.iter().filter(|group| !group.voters.is_empty()).all(could)
 }
 
 /// Whether `member` may leave the cluster. With `force`, also if that reduces the failures that a group survives.
@@ -173,15 +174,13 @@ pub fn may_leave(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     if let Some(other) = state.members.values().find(leaving).filter(|_| votes) {
         return Err(Objection::OneAtATime { other: other.name.to_string() });
     }
+    for group in groups {
+        hard(state, group, id, &name)?;
+    }
     if member.role == MemberRole::Gateway && !others_could_serve(state, groups, id) {
         return Err(Objection::NobodyServes { name });
     }
-    let mut soft = None;
-    for group in groups {
-        hard(state, group, id, &name)?;
-        soft = soft.or_else(|| costs(group, id, &name));
-    }
-    match soft {
+    match groups.iter().find_map(|group| costs(group, id, &name)) {
         Some(objection) if !force => Err(objection),
         _ => Ok(()),
     }
@@ -211,13 +210,19 @@ pub fn may_drain(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     if member.standing == Standing::Leaving {
         return Err(Objection::Leaving { name });
     }
-    // A witness, or a drained member, leads nothing anyway. With `force` it serves on until another one answers.
-    let others = if force { others_serve(state, id) } else { others_could_serve(state, groups, id) };
-    if member.serves() && !others {
+    // A witness, or a drained member, leads nothing anyway.
+    if member.serves() && !others_serve(state, id) {
         return Err(Objection::NobodyServes { name });
     }
-    for group in groups.iter().filter(|_| !force) {
+    if force {
+        // It serves on until another one can.
+        return Ok(());
+    }
+    for group in groups {
         stopped(state, group, id, &name)?;
+    }
+    if member.serves() && !others_could_serve(state, groups, id) {
+        return Err(Objection::NobodyServes { name });
     }
     Ok(())
 }

@@ -280,6 +280,15 @@ fn a_witness_does_not_replace_the_last_gateway_that_could_serve() {
     assert_eq!(replace(&state, &all, 4), Ok(()), "again: g4 leaves already");
     let two = cluster(&[G, G, WITNESS, WITNESS]);
     assert_eq!(replace(&two, &all, 1), Ok(()), "g2 serves");
+    let each_its_own = || {
+        let mut groups = health(&[1, 2, 3], &[1, 2, 3]);
+        groups[0].answering = ids([1, 2]);
+        groups[1].answering = ids([1, 3]);
+        groups
+    };
+    let three = cluster(&[G, G, G]);
+    let one = &three.members[&MemberId(1)];
+    assert_eq!(may_replace_by_witness(&three, &each_its_own(), one), Ok(()), "each group has one");
     assert_eq!(replace(&two, &[1, 3, 4], 1), nobody("g1"), "g2 does not answer");
     let alone = cluster(&[WITNESS, DRAINED]);
     assert_eq!(replace(&alone, &all, 2), nobody("g2"), "it could be undrained");
@@ -307,6 +316,22 @@ fn m3_a_leaving_leader_of_group_0_hands_over_also_to_one_that_does_not_serve() {
     assert_ne!(next_step(&led_by(2), &state, &all), Step::HandOver(MemberId(1)));
     let both = cluster(&[LEAVING, LEAVING, LEAVING, WITNESS]);
     assert!(!matches!(next_step(&led_by(1), &both, &all), Step::HandOver(_)), "two would pass it back and forth");
+}
+
+/// The newcomer that replaces it may never come up.
+#[test]
+fn m3_the_last_gateway_does_not_give_a_set_to_a_witness_while_its_successor_is_to_come() {
+    let state = cluster(&[LEAVING, WITNESS, WITNESS, G]);
+    let wanted = ids([2, 3, 4]);
+    let group = |peers: Vec<Peer>| GroupView { me: MemberId(1), peers, next: None };
+    let alone = group(vec![voter(1), voter(2), voter(3)]);
+    assert_eq!(next_step(&alone, &state, &wanted), Step::Learn(ids([4])));
+    let copies = group(vec![voter(1), voter(2), voter(3), learner(4, u64::MAX)]);
+    assert!(!matches!(next_step(&copies, &state, &wanted), Step::HandOver(_)));
+    let votes = group(vec![voter(1), voter(2), voter(3), voter(4)]);
+    assert_eq!(next_step(&votes, &state, &wanted), Step::HandOver(MemberId(4)));
+    let nobody = cluster(&[LEAVING, WITNESS, WITNESS, LEAVING]);
+    assert_eq!(next_step(&alone, &nobody, &ids([2, 3])), Step::HandOver(MemberId(2)), "nobody is to come");
 }
 
 #[test]

@@ -20,6 +20,7 @@ use holdfast_volume::head::read_keyring;
 use rand::Rng;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tokio::sync::MutexGuard;
 
 /// How long a new cluster may take to elect its first leader.
 const FIRST_LEADER_LIMIT: Duration = Duration::from_secs(20);
@@ -376,7 +377,7 @@ impl AdminDoor {
             }
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
         }
-        self.each_member_votes(adopted, &state)?;
+        let _none_joins = self.each_member_votes(adopted).await?;
         // A new cluster begins at the first level; the level rises by itself.
         let stores = self.stores_of_new_set(&request.store).await?;
         self.check_for_new_set(stores.urls(), GroupId(state.next_set)).await?;
@@ -405,17 +406,19 @@ impl AdminDoor {
     }
 
     /// A new set begins with each member that stays as a voter. One that does not vote in group 0 yet may never have come
-    /// up: with it the set might have no leader for ever, and then no member could leave either.
-    pub(super) fn each_member_votes(&self, adopted: &Adopted, state: &ClusterState) -> Result<(), Refusal> {
+    /// up: with it the set might have no leader for ever, and then no member could leave either. No member is added while
+    /// the guard lives.
+    pub(super) async fn each_member_votes(&self, adopted: &Adopted) -> Result<MutexGuard<'_, ()>, Refusal> {
+        let none_joins = self.node.turns.members.lock().await;
         // A pair has no votes.
         if self.node.pair().is_some() {
-            return Ok(());
+            return Ok(none_joins);
         }
-        let status = adopted.group.status();
+        let (state, status) = (self.node.cluster.state(), adopted.group.status());
         let votes = |id: MemberId| status.members.iter().any(|member| member.member == id && member.voter);
         let joining = |member: &&Member| member.standing != Standing::Leaving && !votes(member.id);
         match state.members.values().find(joining) {
-            None => Ok(()),
+            None => Ok(none_joins),
             Some(member) => {
                 let message = format!(
                     "{} has not joined the cluster completely: a new set would need its vote. Wait until it has, start \

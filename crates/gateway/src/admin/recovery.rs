@@ -64,9 +64,7 @@ impl AdminDoor {
         }
         let state = self.node.cluster.state();
         let created = !state.sets.contains_key(&set);
-        if created {
-            self.each_member_votes(adopted, &state)?;
-        }
+        let _none_joins = if created { Some(self.each_member_votes(adopted).await?) } else { None };
         let found = self.found_in(&request.store, set).await?;
         let life = found.head.life;
         if (life.cluster, life.generation) != (state.cluster_id, request.generation) {

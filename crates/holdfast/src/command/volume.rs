@@ -17,7 +17,7 @@ use super::set_calls::create_volume;
 use super::text::created_text;
 use crate::cli::{Common, VolumeCommand, VolumePath};
 use crate::client::{Client, ClusterClient, Effect, request_id};
-use crate::exit::CliError;
+use crate::exit::{CliError, Exit};
 use crate::output;
 use holdfast_api::v1::{self, change_volume_request::Change};
 use holdfast_types::{ByteSize, Name};
@@ -136,7 +136,7 @@ async fn delete(common: &Common, volume: &VolumePath, force: bool, yes: bool) ->
 
 /// Adds advice for a volume that is in use.
 fn in_use(error: CliError, may_be_forced: bool) -> CliError {
-    if error.code != "precondition" || error.next.is_some() {
+    if error.code != "precondition" || error.next.is_some() || error.exit == Exit::Unknown {
         return error;
     }
     error.next(if may_be_forced { "disconnect its clients, or add --force" } else { "disconnect its clients" })

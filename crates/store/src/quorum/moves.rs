@@ -292,8 +292,8 @@ impl Quorum {
 
     /// Whether the next list's head counts already.
     ///
-    /// Errors of the stores.
-    /// The stores.
+    /// # Errors
+    /// Those of the stores.
     pub fn list_ended(&self, set: SetId) -> BoxFuture<'_, Result<bool, StoreError>> {
         Box::pin(async move { Ok(matches!(self.which(set).await?, Counts::Next(..))) })
     }

@@ -39,7 +39,7 @@ pub(super) fn add_keepers(
 ) {
     // PostgreSQL's own namespace ends with it.
     let others = others(proc, parents.keys().copied().filter(|pid| !comes_from(*pid, but, parents)));
-    let spread = Spread::of(ours, others.iter().map(|(_, table)| table.as_slice()), is);
+    let spread = Spread::of(ours, others.iter().map(|(_, table)| table.as_slice()));
     for (pid, theirs) in &others {
         let Some(mount) = spread.staying(theirs, is).into_iter().next() else { continue };
         let what = format!("keeps {} mounted, in a mount namespace of its own", mount.at.display());

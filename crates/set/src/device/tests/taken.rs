@@ -3,6 +3,9 @@
 
 use super::*;
 use crate::head::tests::take_over;
+use futures_util::future::BoxFuture;
+use holdfast_store::{Head, ListPage, Object, StoreError, Version};
+use std::ops::Range;
 
 /// Neither data, also not what needs none, nor that a change was carried out: the other life does not have it. And no error
 /// either (R8): the client may find the set there.
@@ -61,4 +64,58 @@ async fn a_set_that_another_life_has_taken_over_is_granted_to_nobody() {
     assert!(matches!(granted, Err(SetError::Fenced(_))), "{granted:?}");
     let export = ExportName::plain(name("demo"), name("vol1"));
     assert!(world.exports.open(&export, ConnInfo { id: 1, peer: Peer::Unix }).await.is_err());
+}
+
+/// A store that answers nothing.
+#[derive(Debug)]
+struct Silent;
+
+fn nothing<'a, T: 'a>() -> BoxFuture<'a, Result<T, StoreError>> {
+    Box::pin(std::future::pending())
+}
+
+impl ObjectStore for Silent {
+    fn place(&self) -> &str {
+        "silent"
+    }
+
+    fn put_new<'a>(&'a self, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        nothing()
+    }
+
+    fn get_object<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+        nothing()
+    }
+
+    fn get_range<'a>(&'a self, _: &'a str, _: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        nothing()
+    }
+
+    fn head<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Head, StoreError>> {
+        nothing()
+    }
+
+    fn delete<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
+        nothing()
+    }
+
+    fn list<'a>(&'a self, _: &'a str, _: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
+        nothing()
+    }
+
+    fn swap<'a>(&'a self, _: &'a str, _: Option<&'a Version>, _: Bytes) -> BoxFuture<'a, Result<Version, StoreError>> {
+        nothing()
+    }
+}
+
+/// R8: a gateway fails while the store is away. The host continues its lease at another one, which has not looked at the
+/// head for long. If it waited for that, the lease would end, and a healthy database with it.
+#[tokio::test]
+async fn r8_a_lease_is_continued_while_the_store_is_away() {
+    let world = World::new(true).await;
+    world.acquire(1).await;
+    world.server.switch.set("silent", Arc::new(Silent));
+    look_is_old(&world.server.head);
+    let continued = world.continued(7, 2).await.expect("the store is away, and no other life is known");
+    assert_eq!(continued.token, Token(8));
 }
