@@ -45,6 +45,38 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "leaving-leader-of-group-0-stays",
+        bug: "a leaving gateway leads group 0 on, with witnesses beside it: nobody asks whether it is out of all sets, and it never leaves",
+        rule: "MEMBER-M3",
+        edits: &[Edit {
+            file: MEMBERS,
+            old: "let goes = leaves(group.me) || !wanted.contains(&group.me);",
+            new: "let goes = !wanted.contains(&group.me);",
+        }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "set-given-to-a-witness",
+        bug: "the last gateway gives its sets to a witness before the gateway that replaces it can serve: nobody serves them",
+        rule: "R8",
+        edits: &[Edit { file: MEMBERS, old: "|| awaits && witness(id))", new: "|| awaits && witness(id) && false)" }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "last-gateway-grants-nothing",
+        bug: "a gateway that is being replaced grants nothing from the start on, also while its successor has not come up",
+        rule: "R8",
+        edits: &[Edit {
+            file: MEMBERS,
+            old: "peer.id != group.me && peer.voter && peer.close() && serves(peer.id)",
+            new: "peer.id != group.me && peer.voter && serves(peer.id)",
+        }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
         name: "change-of-voters-left-open",
         bug: "a new leader begins other changes before it has completed a half-done change of voters",
         rule: "R8",

@@ -119,6 +119,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "continuation-waits-for-the-store",
+        bug: "while the store is away, a host's lease is not continued after the loss of its gateway: a healthy database is stopped",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/set/src/server/hold.rs",
+            old: "const CONTINUATION_WAITS: Duration = Duration::from_millis(300);",
+            new: "const CONTINUATION_WAITS: Duration = Duration::from_secs(300);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["device::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "refused-by-an-older-life",
         bug: "a gateway of an older life refuses a continuation after a slow proposal, and a host ends its devices for good",
         rule: "HEAD-H1",
