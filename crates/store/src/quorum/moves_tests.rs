@@ -251,7 +251,7 @@ async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
         let writer = async |name: u64, place: &str| {
             let mine = over(&stores, place);
             let (mut done, mut perhaps, mut not) = (Vec::new(), Vec::new(), Vec::new());
-            for turn in 0..40_u64 {
+            for turn in 0..80_u64 {
                 if turn % 7 == 3 && name == 0 {
                     stores.iter().for_each(|store| store.within().set(faults()));
                     stores[(turn / 7) as usize % 5].within().set(Faults { down: true, ..Faults::default() });
@@ -311,8 +311,7 @@ async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
         for one in &done {
             assert!(chain.contains(*one), "{both}: {one} was answered as done and is lost; seed {seed}");
         }
-        // Some came through. How many depends on the moments in which stores are down.
-        assert!(done.len() > 3, "{both}: only {} swaps came through; seed {seed}", done.len());
+        assert!(done.len() > 10, "{both}: only {} swaps came through; seed {seed}", done.len());
     }
 }
 
