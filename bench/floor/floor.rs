@@ -1,8 +1,8 @@
 //! The floor: the least that three processes must do to acknowledge an NBD write on every one of their disks.
 //!
-//! No consensus engine, no index, no encryption, no recovery: not a store, a yardstick. One thread a process, blocking sockets,
-//! one O_DIRECT|O_DSYNC write for each batch of whatever requests had arrived, followers written to before the own disk, all three waited for.
-//! Data is kept in a plain file for reads (page cache).
+//! No consensus engine, no index, no encryption, no recovery: not a store, a yardstick. One thread a process, blocking
+//! sockets, one O_DIRECT|O_DSYNC write for each batch of whatever requests had arrived, followers written to before the
+//! own disk, all three waited for. Data is kept in a plain file for reads (page cache).
 //!
 //!     rustc -O --edition 2024 floor.rs
 //!     ./floor follow 22001 /dir/f1 &  ./floor follow 22002 /dir/f2 &

@@ -1,5 +1,5 @@
-//! The floor: three processes that do the least there is to do for a durable write on three disks (`bench/floor`). It is
-//! no store: no consensus, index, encryption or recovery. It says how far a path can go on this machine.
+//! The floor: three processes that do the least there is to do for a durable write on three disks (`bench/floor`). It
+//! is no store: no consensus, index, encryption or recovery. It says how far a path can go on this machine.
 
 use crate::binary::root;
 use crate::cluster::free_ports;

@@ -67,8 +67,8 @@ pub struct Args {
     /// Run one short round on little data: shows that the benchmark runs; its figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// Targets to measure: any of a b e c d s z f. With z, the peer ZeroFS is downloaded from crates.io and built first,
-    /// once
+    /// Targets to measure: any of a b e c d s z f. With z, the peer ZeroFS is downloaded from crates.io and built
+    /// first, once
     #[arg(long, value_name = "LETTERS", default_value = "abecd")]
     targets: String,
     /// Run only rows whose key contains this text

@@ -14,7 +14,8 @@ pub struct Build {
     /// Use this `holdfast` program and build none
     #[arg(long, env = "HOLDFAST_BIN", value_name = "PATH")]
     pub bin: Option<PathBuf>,
-    /// Cargo profile to build with: dev (lightly optimised, with checks), quick (a release that builds sooner) or release
+    /// Cargo profile to build with: dev (lightly optimised, with checks), quick (a release that builds sooner) or
+    /// release
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<String>,
 }

@@ -79,7 +79,8 @@ pub(crate) fn will_look(folder: &Path) {
     known(|known| known.folders.insert(folder.into()));
 }
 
-/// Notes the end of a process of ours. `judged`: whoever started it has seen the status, or waits for it, and judges it.
+/// Notes the end of a process of ours. `judged`: whoever started it has seen the status, or waits for it, and judges
+/// it.
 pub(crate) fn note(name: &str, pid: u32, status: ExitStatus, log: Option<&Path>, judged: bool) {
     let aborted = status.signal() == Some(ABORT);
     let usual = status.success() || status.signal().is_some_and(|signal| USUAL.contains(&signal));

@@ -1,5 +1,5 @@
-//! The end of a chore: its closing lines, or a report for the program that runs it: counts, times and failures in a JSON
-//! file.
+//! The end of a chore: its closing lines, or a report for the program that runs it: counts, times and failures in a
+//! JSON file.
 //!
 //! ```text
 //!  xtask test ── HOLDFAST_CHORE_REPORT=FILE ──▶ holdfast-scenarios e2e …   (it prints to our stdout)

@@ -1,5 +1,5 @@
-//! `cargo xtask`: runs `verify | test | fix | dev | setup | tidy | proof | sim | reached` itself, and builds and starts the
-//! programs that run the other chores.
+//! `cargo xtask`: runs `verify | test | fix | dev | setup | tidy | proof | sim | reached` itself, and builds and starts
+//! the programs that run the other chores.
 //!
 //! Owns: checks of the source tree, cargo's tests, the order of a whole run. Does not own: scenarios, benchmarks, known
 //! bugs. They are

@@ -9,6 +9,7 @@ mod probes;
 mod source;
 mod text;
 mod versions;
+mod widths;
 
 use crate::binary::root;
 use crate::cmd::cmd;
@@ -28,6 +29,7 @@ pub fn check(count: &mut Count) -> Result<()> {
     count.check("tidy: openraft and the AWS SDK are named in one crate each", report(text::borders(&sources)));
     count.check("tidy: file length", report(text::lengths(&sources)));
     count.check("tidy: function length", report(functions::lengths(&sources)));
+    count.check("tidy: width of prose", report(widths::narrow(&sources)));
     count.check("tidy: nothing left over", report(text::leftovers(&sources)));
     count.check("tidy: no settings of tests arm a machine's watchdog", report(text::unarmed(&sources)));
     count.check("tidy: no settings of tests reboot a machine", report(text::unrebooted(&sources)));

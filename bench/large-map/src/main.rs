@@ -1,5 +1,6 @@
 //! Makes the map of a large volume as its checkpoints would have left it, without writing the volume (`cargo xtask
-//! bench map`). It is a program of its own, so that it needs nothing that `holdfast` does not. It is part of no release.
+//! bench map`). It is a program of its own, so that it needs nothing that `holdfast` does not. It is part of no
+//! release.
 //!
 //! ```text
 //!   head of a set that has one volume and one checkpoint ─▶ page packs, some segments, leaves and a root ─▶ the head names that root
@@ -11,7 +12,8 @@
 //! begin. Segments are referenced but need not exist. Those of the blocks that are to be read do exist, with content
 //! that shows its place.
 //!
-//! `large_map STORE_URL KEY_FILE SET EXTENTS READABLE SEED PLACES_FILE`; prints one line of JSON. No gateway of the set may run.
+//! `large_map STORE_URL KEY_FILE SET EXTENTS READABLE SEED PLACES_FILE`; prints one line of JSON. No gateway of the set
+//! may run.
 
 #[path = "../../src/map/figures.rs"]
 mod figures;
@@ -322,8 +324,8 @@ fn make_root(
     }
     let none = Live::new();
     for (at, (number, place)) in made.pages.iter().enumerate() {
-        // The references of all pages are added with the last page: the sums are the same (MAP-M4), and it is done once,
-        // not for each extent.
+        // The references of all pages are added with the last page: the sums are the same (MAP-M4), and it is done
+        // once, not for each extent.
         let after = if at + 1 == made.pages.len() { &live } else { &none };
         root.replace_page(shape.volume, *number, Some(*place), &none, after)?;
     }

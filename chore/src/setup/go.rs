@@ -1,5 +1,6 @@
-//! A Go tool chain: the S3 server of the tests and the judge of histories are built with it. The one on the PATH, else one that the distribution has
-//! beside its default, else the one that Go's own module proxy hands out, in a folder of its own and on nobody's PATH.
+//! A Go tool chain: the S3 server of the tests and the judge of histories are built with it. The one on the PATH, else
+//! one that the distribution has beside its default, else the one that Go's own module proxy hands out, in a folder of
+//! its own and on nobody's PATH.
 
 use super::apt::{self, is_root};
 use crate::cmd::{cmd, on_path};
@@ -16,7 +17,8 @@ pub const LEAST: &str = "1.21";
 /// What is fetched where there is no other.
 const VERSION: &str = "1.25.4";
 
-/// The proxy's archive of it for each kind of processor, with its SHA-256: as Rust names the processor, as Go does, the digest.
+/// The proxy's archive of it for each kind of processor, with its SHA-256: as Rust names the processor, as Go does, the
+/// digest.
 const ARCHIVES: [(&str, &str, &str); 2] = [
     ("x86_64", "amd64", "f4fa35e13952bae9836a82d8cf077710cd58fee98d31680f94edf435852b1af2"),
     ("aarch64", "arm64", "2f51856a090fbee308b1e38e19eb46f59827b1518c61afb4cc46cc4f649b1799"),

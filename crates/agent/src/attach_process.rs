@@ -340,7 +340,8 @@ fn abandon_args(config: &AgentConfig) -> Vec<String> {
     ["attach", &config.set, "--owner", &config.name, "--abandon", "--dir", &dir].map(String::from).to_vec()
 }
 
-/// Whether a process that is gone may have left devices in the kernel: attach keeps its lease there then. What cannot be looked at may be one.
+/// Whether a process that is gone may have left devices in the kernel: attach keeps its lease there then. What cannot
+/// be looked at may be one.
 fn left_devices(dir: &Path) -> bool {
     !may_run(dir) && dir.join("lease.json").try_exists().unwrap_or(true)
 }

@@ -1,6 +1,7 @@
 //! HTTP client for other agents: one short request per connection, bounded in time and size.
 //!
-//! Written by hand, without a client crate: both sides are this program, and a message is a status with a small JSON body.
+//! Written by hand, without a client crate: both sides are this program, and a message is a status with a small JSON
+//! body.
 
 use crate::local;
 use crate::proof::{self, Proof};
@@ -67,8 +68,8 @@ pub fn over_tcp() -> Dial {
     })
 }
 
-/// Asks the agent at `address` once; `body` makes it a POST, a command, which proves that its sender has the `token`. The
-/// token itself is not sent (PROOF-P1 to PROOF-P3).
+/// Asks the agent at `address` once; `body` makes it a POST, a command, which proves that its sender has the `token`.
+/// The token itself is not sent (PROOF-P1 to PROOF-P3).
 ///
 /// # Errors
 /// [`ClientError`]. A refusal is an answer, not an error.
@@ -161,8 +162,8 @@ impl Peer<'_> {
         request + body.unwrap_or_default()
     }
 
-    /// Sends a request over a connection of its own, which is made by then, and returns the answer with its proof. Waits
-    /// `limit` for the answer.
+    /// Sends a request over a connection of its own, which is made by then, and returns the answer with its proof.
+    /// Waits `limit` for the answer.
     async fn exchange(&self, request: &str, by: Instant) -> Result<(Answer, Option<String>), ClientError> {
         let connecting = tokio::time::timeout_at(by, (self.dial)(self.address.to_string())).await;
         let mut stream = match connecting {

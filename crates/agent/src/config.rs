@@ -1,8 +1,8 @@
 //! Settings of one agent.
 //!
-//! One struct per section. `Default` has all defaults. The comment of a field (unit, range, cost of a change) is also its
-//! comment in the sample file, `crates/agent/agent.sample.toml`; a test compares that with [`sample`]. No field holds a
-//! secret, only the path of one.
+//! One struct per section. `Default` has all defaults. The comment of a field (unit, range, cost of a change) is also
+//! its comment in the sample file, `crates/agent/agent.sample.toml`; a test compares that with [`sample`]. No field
+//! holds a secret, only the path of one.
 
 mod check;
 mod document;
@@ -114,7 +114,8 @@ pub enum FenceAction {
 
 settings! {
     /// Settings of one agent (`holdfast agent run --config FILE`).
-    /// A field that is left out has the value shown, or none where it is marked "Left out: none". An unknown field is an error.
+    /// A field that is left out has the value shown, or none where it is marked "Left out: none". An unknown field is
+    /// an error.
     pub struct AgentConfig {
         /// Name of this host: the owner of its leases. Unique among the set's hosts.
         name: String = "db1".into();
@@ -128,8 +129,8 @@ settings! {
         run_dir: PathBuf = PathBuf::from("/run/holdfast-agent");
         /// "automatic": takes over by itself. "manual": only `holdfast agent failover` and switchovers do it.
         mode: Mode = Mode::Automatic;
-        /// 1 to 100. A host of lower priority leaves a free lease to better ones: it waits `takeover.priority_step_ms` for
-        /// each step below 100.
+        /// 1 to 100. A host of lower priority leaves a free lease to better ones: it waits `takeover.priority_step_ms`
+        /// for each step below 100.
         priority: u32 = 100;
         /// Never take over by itself, whatever happens; switchovers to this host and `holdfast agent failover` work.
         nofailover: bool = false;
@@ -159,13 +160,16 @@ settings! {
 settings! {
     /// When and how often this host takes over.
     pub struct TakeoverConfig {
-        /// Milliseconds that a host waits for each step of priority below 100, 0 to 1000. At 20 a host of priority 50 waits a second.
+        /// Milliseconds that a host waits for each step of priority below 100, 0 to 1000. At 20 a host of priority 50
+        /// waits a second.
         priority_step_ms: u64 = 20;
-        /// After this host gave the lease away because of a fault of its own: no takeover for this many seconds, 0 to 3600. Against flapping.
+        /// After this host gave the lease away because of a fault of its own: no takeover for this many seconds, 0
+        /// to 3600. Against flapping.
         flap_delay_s: u64 = 30;
         /// Maximum number of automatic takeovers within an hour, 1 to 1000. After that a person decides.
         per_hour_max: u32 = 6;
-        /// Pause after a takeover that failed, in milliseconds, 100 to 600000; doubled by each further one, up to backoff_max_ms.
+        /// Pause after a takeover that failed, in milliseconds, 100 to 600000; doubled by each further one, up to
+        /// backoff_max_ms.
         backoff_min_ms: u64 = 1000;
         /// See backoff_min_ms.
         backoff_max_ms: u64 = 60_000;
@@ -178,12 +182,13 @@ settings! {
 settings! {
     /// How the agent asks for the lease, and when it stops PostgreSQL because the lease cannot be renewed.
     pub struct LeaseConfig {
-        /// How often a standby asks who holds the lease, in milliseconds, 100 to 10000. It asks at once when the lease may run out.
+        /// How often a standby asks who holds the lease, in milliseconds, 100 to 10000. It asks at once when the lease
+        /// may run out.
         poll_ms: u64 = 500;
         /// How often it asks while something is about to change, in milliseconds, 20 to 1000.
         eager_poll_ms: u64 = 50;
-        /// PostgreSQL is stopped this long before the lease could end, in milliseconds, 50 to half of the lease. Longer: safer against a slow machine.
-        /// Shorter: a longer loss of gateways is only a pause.
+        /// PostgreSQL is stopped this long before the lease could end, in milliseconds, 50 to half of the lease.
+        /// Longer: safer against a slow machine. Shorter: a longer loss of gateways is only a pause.
         stop_margin_ms: u64 = 300;
         /// Duration of a lease in milliseconds, as long as no gateway has told it.
         ttl_ms: u64 = 3000;
@@ -201,10 +206,11 @@ settings! {
         args: Vec<String> = Vec::new();
         /// Time limit from its start until it has the lease, in milliseconds, 1000 to 600000.
         acquire_timeout_ms: u64 = 10_000;
-        /// Time limit from the lease until the devices are there, in milliseconds, 1000 to 600000. If they do not serve for
-        /// this long afterwards, while the lease is renewed, the lease is given away.
+        /// Time limit from the lease until the devices are there, in milliseconds, 1000 to 600000. If they do not serve
+        /// for this long afterwards, while the lease is renewed, the lease is given away.
         device_timeout_ms: u64 = 20_000;
-        /// Time limit to release devices and lease in good order, in milliseconds, 500 to 600000; then attach is killed.
+        /// Time limit to release devices and lease in good order, in milliseconds, 500 to 600000; then attach is
+        /// killed.
         detach_timeout_ms: u64 = 10_000;
     }
 }
@@ -222,25 +228,26 @@ settings! {
         options: String = "noatime".into();
         /// Name of the ZFS pool.
         name: Option<String> = None, sample "tank";
-        /// The ZFS pool has `multihost=on`; the agent turns it on if it is off. This is ZFS's own guard, behind the lease.
-        /// The pool is not imported on a host without a host id (`zgenhostid`), or with the id of a peer. ZFS writes all
-        /// the time, takeovers take longer, and the module zfs needs other parameters (docs/zfs.md).
+        /// The ZFS pool has `multihost=on`; the agent turns it on if it is off. This is ZFS's own guard, behind the
+        /// lease. The pool is not imported on a host without a host id (`zgenhostid`), or with the id of a peer. ZFS
+        /// writes all the time, takeovers take longer, and the module zfs needs other parameters (docs/zfs.md).
         multihost: bool = false;
-        /// Time limit to check and mount, or to import, in seconds, 1 to 3600. A pool with `multihost=on` whose last host
-        /// was lost takes 20 to 25 s more with ZFS's defaults: with `multihost` at least 30.
+        /// Time limit to check and mount, or to import, in seconds, 1 to 3600. A pool with `multihost=on` whose last
+        /// host was lost takes 20 to 25 s more with ZFS's defaults: with `multihost` at least 30.
         import_timeout_s: u64 = 60;
         /// Time limit to unmount or export, in seconds, 1 to 3600.
         export_timeout_s: u64 = 20;
-        /// For a host that has lost its lease, or gives it up because of a fault of its own, and cannot release device or
-        /// pool: "retry" for ever, or "reboot" the machine, which is the only way out of a suspended ZFS pool. Never used
-        /// for a switchover, nor for a pool that somebody has open. Left out: "reboot" if kind is "zfs", else "retry".
+        /// For a host that has lost its lease, or gives it up because of a fault of its own, and cannot release device
+        /// or pool: "retry" for ever, or "reboot" the machine, which is the only way out of a suspended ZFS pool. Never
+        /// used for a switchover, nor for a pool that somebody has open. Left out: "reboot" if kind is "zfs", else
+        /// "retry".
         fence_action: Option<FenceAction> = None, sample "retry";
     }
 }
 
 impl PoolConfig {
-    /// For a host that cannot release its device or pool: as set, else by the kind of the pool. Only a reboot gets rid of
-    /// a suspended ZFS pool; a host that tries again would never stand by.
+    /// For a host that cannot release its device or pool: as set, else by the kind of the pool. Only a reboot gets rid
+    /// of a suspended ZFS pool; a host that tries again would never stand by.
     pub fn fence(&self) -> FenceAction {
         self.fence_action.unwrap_or(match self.kind {
             PoolKind::Zfs => FenceAction::Reboot,
@@ -267,7 +274,8 @@ settings! {
         data: PathBuf = PathBuf::from("/srv/pg/data");
         /// Folders outside of the set in which tablespaces may lie. Their content is lost with the host, and PostgreSQL
         /// continues without it on another one: only for tablespaces with temporary files, and for configuration that
-        /// PostgreSQL only reads. Data directory and WAL have to be on the set in any case; else PostgreSQL is not started.
+        /// PostgreSQL only reads. Data directory and WAL have to be on the set in any case; else PostgreSQL is not
+        /// started.
         allow_off_set: Vec<PathBuf> = Vec::new();
         /// Where its programs are (postgres, psql).
         bin_dir: PathBuf = PathBuf::from("/usr/lib/postgresql/15/bin");
@@ -284,15 +292,16 @@ settings! {
         /// Full name of its unit. For kind "systemd". The unit must be disabled, wanted by no other unit, and have
         /// Restart=no; this is checked before each start.
         unit: String = "postgresql@15-main.service".into();
-        /// Command that starts it and returns, at once or when it is ready (pg_ctl start). If the command has not returned
-        /// after 30 s, it is enough that PostgreSQL runs. Another exit code than 0 before that is a failed start. For kind
-        /// "command"; run by sh as root.
+        /// Command that starts it and returns, at once or when it is ready (pg_ctl start). If the command has not
+        /// returned after 30 s, it is enough that PostgreSQL runs. Another exit code than 0 before that is a failed
+        /// start. For kind "command"; run by sh as root.
         start: Option<String> = None, sample "/usr/local/sbin/pg-up";
-        /// Command that stops it and returns once it has ended; $HOLDFAST_STOP is fast or immediate. For kind "command".
+        /// Command that stops it and returns once it has ended; $HOLDFAST_STOP is fast or immediate. For kind
+        /// "command".
         stop: Option<String> = None, sample "/usr/local/sbin/pg-down";
-        /// true: a PostgreSQL with standby.signal is in order. It follows one on another set by streaming replication, and
-        /// answers /replica, never /primary, until it is promoted. false: such a PostgreSQL counts as one that does not
-        /// start.
+        /// true: a PostgreSQL with standby.signal is in order. It follows one on another set by streaming replication,
+        /// and answers /replica, never /primary, until it is promoted. false: such a PostgreSQL counts as one that does
+        /// not start.
         follows: bool = false;
         /// Time limit from its start until it takes writes, recovery included, in seconds, 5 to 86400.
         start_timeout_s: u64 = 300;
@@ -303,7 +312,8 @@ settings! {
         checkpoint_timeout_s: u64 = 60;
         /// Interval of the health checks of PostgreSQL, in milliseconds, 100 to 60000.
         probe_ms: u64 = 1000;
-        /// PostgreSQL counts as hung when it has not answered for this long while its device worked, in seconds, 1 to 3600.
+        /// PostgreSQL counts as hung when it has not answered for this long while its device worked, in seconds, 1
+        /// to 3600.
         health_timeout_s: u64 = 20;
         /// Maximum number of restarts in place within restart_window_s, 0 to 100; after that the lease is given away.
         restarts_max: u32 = 3;
@@ -317,17 +327,18 @@ settings! {
     pub struct WatchdogConfig {
         /// "helper": a second process kills PostgreSQL and attach. "off": nothing.
         kind: WatchdogKind = WatchdogKind::Helper;
-        /// The machine's watchdog device, behind the helper. If nothing else could stop PostgreSQL, it resets the machine
-        /// before another host can get the lease. "off", "automatic" (used if it can be opened and set) or "required"
-        /// (PostgreSQL is not started here without it). Its timeout is two thirds of the lease, in whole seconds: for
-        /// leases of 1.5 s and more. A machine whose PostgreSQL still runs some 70 ms before the end of the lease is reset;
-        /// `lease.stop_margin_ms` of 600 and more leaves time.
+        /// The machine's watchdog device, behind the helper. If nothing else could stop PostgreSQL, it resets the
+        /// machine before another host can get the lease. "off", "automatic" (used if it can be opened and set) or
+        /// "required" (PostgreSQL is not started here without it). Its timeout is two thirds of the lease, in whole
+        /// seconds: for leases of 1.5 s and more. A machine whose PostgreSQL still runs some 70 ms before the end of
+        /// the lease is reset; `lease.stop_margin_ms` of 600 and more leaves time.
         mode: WatchdogMode = WatchdogMode::Off;
         /// That device. No other program may have it open, also not systemd with RuntimeWatchdogSec.
         device: PathBuf = PathBuf::from("/dev/watchdog");
-        /// An agent that gives no sign of life for this long while PostgreSQL runs counts as hung, in milliseconds, 2000 to
-        /// 600000. A new agent process that starts within this time continues without a stop of PostgreSQL. When the lease
-        /// has ended, the helper does not wait for it.
+        /// An agent that gives no sign of life for this long while PostgreSQL runs counts as hung, in milliseconds,
+        /// 2000 to
+        /// 600000. A new agent process that starts within this time continues without a stop of PostgreSQL. When the
+        ///         lease has ended, the helper does not wait for it.
         timeout_ms: u64 = 10_000;
     }
 }
@@ -376,8 +387,8 @@ settings! {
     /// Programs that the agent runs when something happens, by sh, with HOLDFAST_ROLE, HOLDFAST_SET, HOLDFAST_NAME,
     /// HOLDFAST_EPOCH. Their output goes to the log. The agent waits only for before_start.
     pub struct HooksConfig {
-        /// Run before PostgreSQL is started, with HOLDFAST_DATA (its data directory) too. The agent waits for it. If its
-        /// exit code is not 0, PostgreSQL is not started here, and its output is the reason. Left out: none.
+        /// Run before PostgreSQL is started, with HOLDFAST_DATA (its data directory) too. The agent waits for it. If
+        /// its exit code is not 0, PostgreSQL is not started here, and its output is the reason. Left out: none.
         before_start: Option<String> = None, sample "/usr/local/sbin/not-two-primaries";
         /// Run when this host becomes or stops being primary. Left out: none.
         on_role_change: Option<String> = None, sample "/usr/local/sbin/on-role-change";

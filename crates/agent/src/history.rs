@@ -75,7 +75,8 @@ fn write_anew(path: &Path, lines: &VecDeque<Line>) -> io::Result<()> {
 }
 
 impl History {
-    /// Opens it in this directory. Lines that cannot be read are left out: the last one may be incomplete after a power cut.
+    /// Opens it in this directory. Lines that cannot be read are left out: the last one may be incomplete after a power
+    /// cut.
     ///
     /// # Errors
     /// The file cannot be used.
@@ -166,8 +167,8 @@ mod tests {
         assert_eq!(history.takeovers(clock::now()).len(), 1, "a restart is no takeover");
     }
 
-    /// A full disk leaves a line in part, and has no room to write the file anew: a host without its agent takes nothing
-    /// over, for the sake of a log.
+    /// A full disk leaves a line in part, and has no room to write the file anew: a host without its agent takes
+    /// nothing over, for the sake of a log.
     #[test]
     fn a_history_that_cannot_be_written_anew_keeps_no_agent_from_starting() {
         let dir = tempfile::tempdir().unwrap();

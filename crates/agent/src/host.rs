@@ -36,7 +36,8 @@ pub struct PoolLook {
 pub struct PoolUsers {
     /// Those that stay until they or a person end them.
     pub staying: Vec<String>,
-    /// Those that end by themselves once PostgreSQL is stopped, such as an archiver of WAL that is at its last segments.
+    /// Those that end by themselves once PostgreSQL is stopped, such as an archiver of WAL that is at its last
+    /// segments.
     pub leaving: Vec<String>,
 }
 
@@ -146,7 +147,7 @@ pub trait Host: Send + Sync + 'static {
     /// A sign of life for the watchdog: until when PostgreSQL may run (`None` if it does not run), and whether the
     /// machine's watchdog has to count down (`guarded`).
     fn alive(&self, may_run_until: Option<MonoTime>, ttl_ms: u64, guarded: bool);
-    /// The last sign of life of an agent that ends and leaves PostgreSQL running: from then on only the end of the lease
-    /// stops PostgreSQL.
+    /// The last sign of life of an agent that ends and leaves PostgreSQL running: from then on only the end of the
+    /// lease stops PostgreSQL.
     fn left_alone(&self, may_run_until: Option<MonoTime>, ttl_ms: u64, guarded: bool);
 }

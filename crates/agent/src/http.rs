@@ -1,7 +1,7 @@
 //! Health checks and commands over HTTP, with the paths and codes that load balancer files written for Patroni expect.
 //!
-//! HEALTH-H1  Health checks are answered from the last state that the agent's one task showed. If the task hangs, it shows
-//!     nothing new, and after [`STALE`] every health check is answered with 503.
+//! HEALTH-H1  Health checks are answered from the last state that the agent's one task showed. If the task hangs, it
+//!     shows nothing new, and after [`STALE`] every health check is answered with 503.
 //! HEALTH-H2  Anybody may ask for health. Commands over TCP need the token, also from this host: any of its users can
 //!     connect to loopback. Over the agent's Unix socket they need none. Agents and `holdfast agent` prove that they
 //!     have the token and do not send it ([`crate::proof`]); other programs may send it as a Bearer token.
@@ -48,7 +48,8 @@ fn healthy(view: &View, path: &str) -> Option<bool> {
         "/replica" | "/standby-leader" | "/standby_leader" | "/asynchronous" | "/async" => standby,
         "/read-only" => primary || standby,
         "/health" => view.database_runs(),
-        // It serves, or it would take over. A primary whose files would be lost with its host is not ready, but serves on.
+        // It serves, or it would take over. A primary whose files would be lost with its host is not ready, but serves
+        // on.
         "/readiness" if !view.pool.off_set.is_empty() => false,
         "/readiness" => primary || following || view.state == StateName::Standby && view.obstacle.is_empty(),
         "/liveness" => true,

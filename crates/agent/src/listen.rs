@@ -1,12 +1,13 @@
-//! Connections of a port that anybody can reach: limited in number and in idle time. A client that opens many of them, or
-//! sends nothing, uses up neither the file descriptors of this process nor the places of others.
+//! Connections of a port that anybody can reach: limited in number and in idle time. A client that opens many of them,
+//! or sends nothing, uses up neither the file descriptors of this process nor the places of others.
 //!
-//! LISTEN-L1  At most [`CONNECTIONS_MAX`] connections. One more closes the oldest. A health check is over at once, so the
-//!     oldest connections are those over which nothing is asked.
-//! LISTEN-L2  A connection over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a header.
+//! LISTEN-L1  At most [`CONNECTIONS_MAX`] connections. One more closes the oldest. A health check is over at once, so
+//!     the oldest connections are those over which nothing is asked.
+//! LISTEN-L2  A connection over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a
+//!     header.
 //! LISTEN-L3  An agent that finds something of an earlier one goes on with it, also if it cannot listen. It tries to
-//!     listen again and again, and says so. Only an agent that finds nothing ends. The same holds for its token, and for
-//!     the file of its history. A port that is taken ends no agent: any user of the host can take it while no agent
+//!     listen again and again, and says so. Only an agent that finds nothing ends. The same holds for its token, and
+//!     for the file of its history. A port that is taken ends no agent: any user of the host can take it while no agent
 //!     has it, and would switch the failover to this host off.
 
 use crate::host::Host;

@@ -1,7 +1,7 @@
 //! The agent's Unix socket: commands of this host's root need no token.
 //!
-//! LOCAL-L1  Only root and the agent's own user may connect. The kernel tells the user of the other process (SO_PEERCRED).
-//!     The modes of the socket (0600) and of the run directory (0700) have the same effect.
+//! LOCAL-L1  Only root and the agent's own user may connect. The kernel tells the user of the other process
+//!     (SO_PEERCRED). The modes of the socket (0600) and of the run directory (0700) have the same effect.
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;

@@ -1,5 +1,5 @@
-//! How the sender of a command proves over TCP that it has the agents' token, without sending it. Any user of a host may
-//! listen at the agent's port while no agent does.
+//! How the sender of a command proves over TCP that it has the agents' token, without sending it. Any user of a host
+//! may listen at the agent's port while no agent does.
 //!
 //! ```text
 //!   sender ── GET /challenge ─────────────────────────────────▶ agent
@@ -8,10 +8,10 @@
 //!          ◀─ answer, holdfast-proof: MAC ─────────────────────       the same over the command's MAC and the answer
 //! ```
 //! PROOF-P1  A challenge is good for one command, for [`CHALLENGE_LIFE`], and for the process that gave it.
-//! PROOF-P2  Memory is bounded: a challenge is remembered only once a command with the token's proof has used it, and at
-//!     most [`USED_MAX`] are. Beyond that commands are refused.
-//! PROOF-P3  The sender believes an agent that a command was carried out only if the answer proves the token too, for this
-//!     command.
+//! PROOF-P2  Memory is bounded: a challenge is remembered only once a command with the token's proof has used it, and
+//!     at most [`USED_MAX`] are. Beyond that commands are refused.
+//! PROOF-P3  The sender believes an agent that a command was carried out only if the answer proves the token too, for
+//!     this command.
 //!
 //! The clocks of two hosts need not agree. Not protected: contents, which everybody on the way can read; and a command
 //! from being passed on to another agent with the same token. So a claim names its target.
@@ -146,8 +146,8 @@ impl Challenges {
         is(self.over(head), tag).then_some(MonoTime(at))
     }
 
-    /// The proof of a POST with this header Authorization; `None` if the header has none by this token. The challenge is
-    /// used up.
+    /// The proof of a POST with this header Authorization; `None` if the header has none by this token. The challenge
+    /// is used up.
     ///
     /// # Errors
     /// The sender has the token, but its challenge is not good (PROOF-P1).

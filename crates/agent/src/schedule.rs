@@ -117,8 +117,8 @@ pub fn may_ask(at_unix_ms: u64, now_unix_ms: u64) -> Result<(), Untimely> {
     Ok(())
 }
 
-/// The scheduled switchover of an agent. [`Schedule::get`] waits for no disk; everything else does, and is called beside
-/// the runtime's own threads.
+/// The scheduled switchover of an agent. [`Schedule::get`] waits for no disk; everything else does, and is called
+/// beside the runtime's own threads.
 #[derive(Debug)]
 pub struct Schedule {
     path: PathBuf,

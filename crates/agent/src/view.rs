@@ -85,7 +85,8 @@ pub struct PoolShown {
     /// A fault that keeps nothing from working; "" for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub warning: String,
-    /// Files of a running PostgreSQL that do not lie on the set, and the remedy; "" for none. They are lost with this host.
+    /// Files of a running PostgreSQL that do not lie on the set, and the remedy; "" for none. They are lost with this
+    /// host.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub off_set: String,
     /// Processes other than PostgreSQL that have the pool open. Looked for in the plan of a switchover only.

@@ -165,8 +165,8 @@ impl RunDir {
         }
     }
 
-    /// Writes `status`, also if the file system has no space left (REWRITE-F2): the agent and the watchdog's helper read
-    /// there that the lease is renewed, and end PostgreSQL without that.
+    /// Writes `status`, also if the file system has no space left (REWRITE-F2): the agent and the watchdog's helper
+    /// read there that the lease is renewed, and end PostgreSQL without that.
     ///
     /// # Errors
     /// The file system's.

@@ -81,8 +81,8 @@ pub(super) struct Found {
 }
 
 /// The order in which blocks are evicted: as they were filled. A block is old once half the disk was filled after it;
-/// data read from an old block is written again (CACHE-C7). With a smaller part than half, fewer of the rarely read entries
-/// would be caught. Foyer's own picker of this kind reports nothing before the first block is evicted.
+/// data read from an old block is written again (CACHE-C7). With a smaller part than half, fewer of the rarely read
+/// entries would be caught. Foyer's own picker of this kind reports nothing before the first block is evicted.
 #[derive(Debug, Default)]
 struct Round {
     filled: VecDeque<u32>,

@@ -12,17 +12,18 @@
 //!   keep_sealed: data that a checkpoint seals goes to disk at once
 //! ```
 //!
-//! CACHE-C1  The key is object and number, never an LBA. Both name the same content for ever (R7), so no entry is ever stale.
-//! CACHE-C2  Every answer was opened, that is authenticated, by this process (R9). The disk tier holds the same sealed bytes
-//!     as the store (R10) and is trusted as little.
+//! CACHE-C1  The key is object and number, never an LBA. Both name the same content for ever (R7), so no entry is ever
+//!     stale.
+//! CACHE-C2  Every answer was opened, that is authenticated, by this process (R9). The disk tier holds the same sealed
+//!     bytes as the store (R10) and is trusted as little.
 //! CACHE-C3  The cache holds clean data only: losing any or all of it, at any time, costs a fetch.
 //! CACHE-C4  Size limits: memory by `memory_bytes`, disk by `disk_bytes`, plus buffers of [`DISK_BUFFER_BYTES`].
-//! CACHE-C5  The disk is a ring: new data evicts the oldest. So data fetched for a scan goes to disk only when it is fetched
-//!     a second time.
-//! CACHE-C6  Left-out data is remembered up to a quarter of the disk, in bytes, and up to 131,072 entries. Larger scans never
-//!     go to disk.
-//! CACHE-C7  Data read from the older half of the disk, other than by a scan, is written there again. These writes never
-//!     exceed the bytes of new data since the last time the disk was too slow for a read.
+//! CACHE-C5  The disk is a ring: new data evicts the oldest. So data fetched for a scan goes to disk only when it is
+//!     fetched a second time.
+//! CACHE-C6  Left-out data is remembered up to a quarter of the disk, in bytes, and up to 131,072 entries. Larger scans
+//!     never go to disk.
+//! CACHE-C7  Data read from the older half of the disk, other than by a scan, is written there again. These writes
+//!     never exceed the bytes of new data since the last time the disk was too slow for a read.
 //!
 //! Owns: memory and disk of the cache, and one fetch per key. Does not own: the store, keys, the decision what to read.
 //! May depend on: types. It is the only crate that uses foyer.
@@ -155,7 +156,8 @@ impl Cache {
     /// Opens the cache of extents with `memory_bytes` of memory and, if `disk` is given, a disk tier in that directory
     /// with at most that many bytes of files. The directory's content belongs to the cache and may be dropped.
     ///
-    /// A disk tier that cannot be opened is dropped and recreated. If that fails too, the cache works without one (CACHE-C3).
+    /// A disk tier that cannot be opened is dropped and recreated. If that fails too, the cache works without one
+    /// (CACHE-C3).
     ///
     /// # Errors
     /// There is too little memory.
@@ -226,8 +228,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         self.get_or_open_for(Demand::Point, key, fetch, open).await
     }
 
-    /// The same, for a reader that may be a scan (CACHE-C5). If callers share a flight, the demand of the caller that runs it
-    /// counts.
+    /// The same, for a reader that may be a scan (CACHE-C5). If callers share a flight, the demand of the caller that
+    /// runs it counts.
     ///
     /// # Errors
     /// As [`ReadCache::get_or_open`].

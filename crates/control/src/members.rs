@@ -230,8 +230,8 @@ fn no_quorum(group: &GroupView, voters: &BTreeSet<MemberId>) -> Waiting {
 
 /// The successor, if leadership is to be handed over (MEMBER-M3): a serving voter that answers and has nearly
 /// everything; the most up-to-date one. A leaving leader without such a voter hands over to any that stays: also in
-/// group 0, which keeps it until it is out of all sets' groups. It may not see that itself, since a leader of a set that
-/// takes it out sends it nothing more, and only the leader of group 0 asks the sets' leaders.
+/// group 0, which keeps it until it is out of all sets' groups. It may not see that itself, since a leader of a set
+/// that takes it out sends it nothing more, and only the leader of group 0 asks the sets' leaders.
 fn heir(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> Option<MemberId> {
     let serves = |id: MemberId| state.members.get(&id).is_some_and(Member::serves);
     if serves(group.me) && wanted.contains(&group.me) {

@@ -9,15 +9,15 @@
 //!
 //! SET-S1  The epoch of a grant is base + log index of the grant: it only grows, and no two grants share one (R6).
 //! SET-S2  A write is applied only under the epoch of the current lease and as the next number of it (R2).
-//! SET-S3  A token opens the current grant only. The one it was continued from, and those of grants after that which were never
-//!     used, stay valid until the newest one is first used: an answer may be lost, and a late request of a process that is gone
-//!     must not lock its successor out. Then they are dead for ever.
-//! SET-S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that judged it
-//!     expired names what it judged (epoch and last renewal), and apply compares.
+//! SET-S3  A token opens the current grant only. The one it was continued from, and those of grants after that which
+//!     were never used, stay valid until the newest one is first used: an answer may be lost, and a late request of a
+//!     process that is gone must not lock its successor out. Then they are dead for ever.
+//! SET-S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that
+//!     judged it expired names what it judged (epoch and last renewal), and apply compares.
 //! SET-S5  A checkpoint ends only for the latest begin, proposed in the term of its own entry (R4, R7).
-//! SET-S10  A request is granted once (R12): the last `REQUESTS_REMEMBERED` granted requests are part of the state. A copy
-//!     of it changes nothing. It gets the present lease if that is its own, or if its token still continues that lease;
-//!     else it is refused.
+//! SET-S10  A request is granted once (R12): the last `REQUESTS_REMEMBERED` granted requests are part of the state. A
+//!     copy of it changes nothing. It gets the present lease if that is its own, or if its token still continues that
+//!     lease; else it is refused.
 //!
 //! SET-S6 to SET-S9 and SET-S11, snapshots and garbage: see `set/space.rs`. SET-S12, rollback: `set/rollback.rs`.
 //! Volumes, VOLUME-V1 to VOLUME-V4: `set/volumes.rs`. SET-S13 and SET-S14, clones: `set/pins.rs`. SET-S15 and SET-S16,

@@ -1,7 +1,7 @@
 //! A set's lease as it is mirrored in an etcd, and whether it is newer than what is there.
 //!
-//! GRANT-G1  A record is replaced only by a newer one: of a later life of the set, or of a later entry of its log. A leader
-//!     that was stopped and resumes takes nothing back.
+//! GRANT-G1  A record is replaced only by a newer one: of a later life of the set, or of a later entry of its log. A
+//!     leader that was stopped and resumes takes nothing back.
 //! GRANT-G2  A record that is not ours stays.
 
 use serde::{Deserialize, Serialize};

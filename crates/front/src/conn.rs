@@ -22,9 +22,9 @@
 //!     sent its requests again on another connection, and a retry may be answered by now.
 //! CONN-C8  A client that closes its sending side without NBD_CMD_DISC gets no more answers, even if it could still
 //!     receive them. On TCP this looks the same as a closed connection, and the specification calls it a hard
-//!     disconnect. After NBD_CMD_DISC everything before it is answered, also if the client then closes its sending side,
-//!     as libnbd does. The look for it reads ahead without a charge, so it is bounded (`LEFT_BYTES_MAX`). A client that
-//!     leaves more behind than that, and NBD_CMD_DISC at the end of it, counts as gone.
+//!     disconnect. After NBD_CMD_DISC everything before it is answered, also if the client then closes its sending
+//!     side, as libnbd does. The look for it reads ahead without a charge, so it is bounded (`LEFT_BYTES_MAX`). A
+//!     client that leaves more behind than that, and NBD_CMD_DISC at the end of it, counts as gone.
 
 use super::budget::{Charge, Ledger, Place};
 use super::device::{Device, DeviceError, ReadPart};

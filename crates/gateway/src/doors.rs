@@ -5,8 +5,8 @@
 //! ```
 //! - **DOOR-D1** A listener has [`Limits::connections`] places. A connection that finds none is closed at once, so the
 //!   client tries another gateway instead of waiting in a queue.
-//! - **DOOR-D2** A connection that sends nothing is closed: at first after [`Limits::hello`], later after [`Limits::idle`].
-//!   Live peers answer HTTP/2 pings, so only dead ones are silent that long there.
+//! - **DOOR-D2** A connection that sends nothing is closed: at first after [`Limits::hello`], later after
+//!   [`Limits::idle`]. Live peers answer HTTP/2 pings, so only dead ones are silent that long there.
 //! - **DOOR-D3** A peer that vanished silently is detected: by HTTP/2 pings, by the kernel's keepalive, and by missing
 //!   acknowledgements. Each network cut between gateways leaves some such connections behind.
 //! - **DOOR-D4** After a failure to accept (no more file descriptors), the listener waits before it retries. It never
@@ -144,8 +144,8 @@ impl axum::serve::Listener for Door {
     }
 }
 
-/// An accepted connection. It holds its place at the listener until it is dropped (DOOR-D1), and fails if no data arrives
-/// (DOOR-D2).
+/// An accepted connection. It holds its place at the listener until it is dropped (DOOR-D1), and fails if no data
+/// arrives (DOOR-D2).
 pub(crate) struct Socket {
     stream: TcpStream,
     /// When to check whether the peer has been silent for too long. Reads do not move it; it is compared with

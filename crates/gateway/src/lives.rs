@@ -1,6 +1,6 @@
-//! The lives of this disk (CLUSTER-C3), stored on the disk itself. A life is a counter and a random nonce. A life begins with
-//! each start, and whenever a running gateway renews it. So a copy of the disk that is older than the last renewal is
-//! detected, however often it is started.
+//! The lives of this disk (CLUSTER-C3), stored on the disk itself. A life is a counter and a random nonce. A life
+//! begins with each start, and whenever a running gateway renews it. So a copy of the disk that is older than the last
+//! renewal is detected, however often it is started.
 //!
 //! ```text
 //!   registered ── start ──▶ begun ──▶ used ── registered ──▶ earlier lives are dropped
@@ -9,13 +9,14 @@
 //!                             └── start: no peer knows the life, so it is dropped
 //! ```
 //!
-//! LIFE-V1  A life is on the disk before it is used with any peer, and its counter is above that of every used life of this
-//!     disk.
-//! LIFE-V2  The disk remembers every used life since the last one that is known to be registered. Once `LIVES_MAX` lives are
-//!     unconfirmed, no further one begins: later starts reuse the last one. So a life that may be the registered one is
-//!     never forgotten.
-//! LIFE-V3  A start that is cut short, or cannot save its life, has told nobody of it. It may have raised the counter of
-//!     starts. The remembered lives stay, and the next life's counter is above them and not below the counter of starts.
+//! LIFE-V1  A life is on the disk before it is used with any peer, and its counter is above that of every used life of
+//!     this disk.
+//! LIFE-V2  The disk remembers every used life since the last one that is known to be registered. Once `LIVES_MAX`
+//!     lives are unconfirmed, no further one begins: later starts reuse the last one. So a life that may be the
+//!     registered one is never forgotten.
+//! LIFE-V3  A start that is cut short, or cannot save its life, has told nobody of it. It may have raised the counter
+//!     of starts. The remembered lives stay, and the next life's counter is above them and not below the counter of
+//!     starts.
 
 use crate::identity_file::{IdentityError, save};
 use holdfast_raft::LIVES_MAX;

@@ -1,7 +1,7 @@
-//! Registers starts and lives (CLUSTER-C3). Every start of this gateway is registered in group 0, and so is every renewal of
-//! its life while it runs. The peer protocol gets the registered lives of all members from group 0 and refuses any
-//! other. `control::cluster` decides what a registration changes. `raft::KnownLife` decides whether a disk remembers
-//! the life that was registered last.
+//! Registers starts and lives (CLUSTER-C3). Every start of this gateway is registered in group 0, and so is every
+//! renewal of its life while it runs. The peer protocol gets the registered lives of all members from group 0 and
+//! refuses any other. `control::cluster` decides what a registration changes. `raft::KnownLife` decides whether a disk
+//! remembers the life that was registered last.
 
 use crate::identity::{Identity, IdentityError};
 use crate::node::{Adopted, Node};

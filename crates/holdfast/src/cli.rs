@@ -114,7 +114,8 @@ pub enum Command {
     Failover(FailoverArgs),
     /// Attach the volumes of a set as devices on this host; they survive the loss of any gateway
     Attach(Box<AttachArgs>),
-    /// Run PostgreSQL on one of several hosts: acquires the set, mounts it, starts PostgreSQL, and fails over when a host is lost
+    /// Run PostgreSQL on one of several hosts: acquires the set, mounts it, starts PostgreSQL, and fails over when a
+    /// host is lost
     Agent(Box<AgentArgs>),
     /// Run a read-only PostgreSQL on a local copy of a snapshot, refreshed at an interval, without load on the primary
     #[command(subcommand)]

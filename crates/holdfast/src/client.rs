@@ -123,7 +123,8 @@ impl ClusterClient {
         ))
     }
 
-    /// Sends `call`, which changes nothing, once, to this gateway alone. `None` if it is unreachable, too slow, or refuses.
+    /// Sends `call`, which changes nothing, once, to this gateway alone. `None` if it is unreachable, too slow, or
+    /// refuses.
     pub async fn once<T, F>(&mut self, address: &str, call: F) -> Option<T>
     where
         F: AsyncFn(Client) -> Result<Response<T>, Status>,

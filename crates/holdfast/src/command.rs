@@ -42,7 +42,8 @@ use std::io::IsTerminal;
 
 pub use cluster::node;
 
-/// Default log filter of a gateway. openraft warns of every unanswered heartbeat of a dead peer; the gateway logs the consequences itself.
+/// Default log filter of a gateway. openraft warns of every unanswered heartbeat of a dead peer; the gateway logs the
+/// consequences itself.
 const GATEWAY_LOG: &str = "info,openraft=error";
 
 /// Runs the command.
@@ -110,7 +111,8 @@ fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
         .map_err(|error| CliError::usage(format!("--log {filter:?}")).because(&error))?;
     let ansi = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
-    // A log line that cannot be written (full disk, closed pipe) is dropped: reporting that on the same stderr would panic.
+    // A log line that cannot be written (full disk, closed pipe) is dropped: reporting that on the same stderr would
+    // panic.
     let log = log.log_internal_errors(false);
     // Tests run several commands in one process.
     let _ = log.try_init();

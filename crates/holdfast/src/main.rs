@@ -19,7 +19,8 @@ use clap::Parser;
 use exit::{CliError, Exit};
 use std::process::ExitCode;
 
-/// Many small buffers of mixed lifetimes across threads: mimalloc gives memory back better than the system's allocator here.
+/// Many small buffers of mixed lifetimes across threads: mimalloc gives memory back better than the system's allocator
+/// here.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -91,7 +91,8 @@ pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [
     table.trim_fmt()
 }
 
-/// Preferred width of a table or a line of facts, in characters: long error messages are shortened or wrapped to keep it.
+/// Preferred width of a table or a line of facts, in characters: long error messages are shortened or wrapped to keep
+/// it.
 pub const WIDTH: usize = 100;
 
 /// Cells up to this many characters are never shortened: ordinary values such as `65.0MiB of 1024GiB`.
@@ -100,8 +101,9 @@ const CELL_WHOLE: usize = 20;
 /// Shortest width of a shortened cell.
 const CELL_MIN: usize = 12;
 
-/// A table in which the `long` columns (numbers from 0) may hold error messages of any length. If the table is wider than [`WIDTH`], such a message is
-/// shortened in its cell and repeated in full below the table, after the first `names` cells of its row.
+/// A table in which the `long` columns (numbers from 0) may hold error messages of any length. If the table is wider
+/// than [`WIDTH`], such a message is shortened in its cell and repeated in full below the table, after the first
+/// `names` cells of its row.
 pub fn table_with_messages<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,

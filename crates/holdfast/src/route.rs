@@ -1,14 +1,19 @@
-//! Decides which gateway to send a call to next. Pure: no clock, no sockets; [`crate::client`] sends, waits and reports back.
+//! Decides which gateway to send a call to next. Pure: no clock, no sockets; [`crate::client`] sends, waits and reports
+//! back.
 //!
 //! ```text
 //!   step() ──► Ask(address) ──► heard(address, outcome) ──► Some(end)   final
 //!          └─► Pause(time)                              └─► None       step() again
 //! ```
-//! - A leader hint is followed at once, up to [`HINTS_MAX`] in a row: during an election two gateways may name each other.
-//! - A gateway that is busy, or does not know the outcome, is asked again after a pause, before the others. After [`AGAIN_MAX`] times the
-//!   others follow: a leader in a minority partition answers "busy" while the others elect a new leader.
-//! - Otherwise the known addresses are asked in turn. After each round there is a pause, which grows up to [`PAUSE_MAX`].
-//! - "Not adopted" is final only when every known address answers so: the list may contain a gateway that has not joined yet.
+//! - A leader hint is followed at once, up to [`HINTS_MAX`] in a row: during an election two gateways may name each
+//!   other.
+//! - A gateway that is busy, or does not know the outcome, is asked again after a pause, before the others. After
+//!   [`AGAIN_MAX`] times the others follow: a leader in a minority partition answers "busy" while the others elect a
+//!   new leader.
+//! - Otherwise the known addresses are asked in turn. After each round there is a pause, which grows up to
+//!   [`PAUSE_MAX`].
+//! - "Not adopted" is final only when every known address answers so: the list may contain a gateway that has not
+//!   joined yet.
 
 use holdfast_api::{Disposition, Refusal, RefusalCode};
 use std::collections::BTreeSet;

@@ -140,8 +140,8 @@ pub fn table() -> Result<Vec<u8>, String> {
     read(Path::new(TABLE))
 }
 
-/// The mount that `path`, which is without links, lies on by this table. It goes down from the root as the kernel does: a mount that a later one hides is not
-/// found.
+/// The mount that `path`, which is without links, lies on by this table. It goes down from the root as the kernel does:
+/// a mount that a later one hides is not found.
 pub fn mount_over(table: &[u8], path: &Path) -> Option<Mount> {
     let mut left: Vec<Line> = lines(table).filter(|line| path.starts_with(&line.at)).collect();
     let depth = |line: &Line| line.at.components().count();

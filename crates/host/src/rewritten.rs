@@ -123,13 +123,14 @@ fn fill(spare: &Path, content: &[u8], create: bool) -> io::Result<File> {
     }
 }
 
-/// A program that is being started has a copy of the open file for a moment, so the end of this one would not unlock it.
+/// A program that is being started has a copy of the open file for a moment, so the end of this one would not unlock
+/// it.
 fn unlock(file: &File) -> io::Result<()> {
     flock(file, FlockOperation::Unlock).map_err(io::Error::from)
 }
 
-/// The content of a file that a [`Rewritten`] of another process may write meanwhile (REWRITE-F1). Line feeds may follow
-/// it.
+/// The content of a file that a [`Rewritten`] of another process may write meanwhile (REWRITE-F1). Line feeds may
+/// follow it.
 ///
 /// # Errors
 /// The file system's; or the file was replaced again and again.

@@ -5,13 +5,13 @@ use rustix::io::ioctl_fionread;
 use rustix::net::{RecvFlags, recv};
 use std::os::fd::AsFd;
 
-/// Maximum number of bytes that [`left_by_client`] returns: more than Linux keeps for a socket by default (6 MiB for TCP,
-/// 208 KiB for a Unix socket). A caller that drops them before it waits holds them once for each thread, not once for
-/// each connection.
+/// Maximum number of bytes that [`left_by_client`] returns: more than Linux keeps for a socket by default (6 MiB for
+/// TCP, 208 KiB for a Unix socket). A caller that drops them before it waits holds them once for each thread, not once
+/// for each connection.
 pub const LEFT_BYTES_MAX: usize = 8 << 20;
 
-/// The unread bytes of a client that sends nothing more, at most the first [`LEFT_BYTES_MAX`]. `None`: it may send more.
-/// Never waits, and leaves the bytes in the socket.
+/// The unread bytes of a client that sends nothing more, at most the first [`LEFT_BYTES_MAX`]. `None`: it may send
+/// more. Never waits, and leaves the bytes in the socket.
 pub fn left_by_client(socket: &impl AsFd) -> Option<Vec<u8>> {
     left_within(socket, LEFT_BYTES_MAX)
 }

@@ -271,11 +271,13 @@ impl<D: Disk> Journal<D> {
         PURGE_ROOM_BYTES_MAX.min(self.params.file_bytes / 16) / block * block
     }
 
-    /// Makes those of `purges` durable that drop durable entries, ahead of all waiting operations: on a full disk nothing
-    /// else would ever free space for those. True if any was written; the same purge in its turn then changes nothing.
+    /// Makes those of `purges` durable that drop durable entries, ahead of all waiting operations: on a full disk
+    /// nothing else would ever free space for those. True if any was written; the same purge in its turn then changes
+    /// nothing.
     ///
-    /// Waiting operations of the same group may go back behind `upto`: a truncation and entries of one leader, and those of
-    /// the next. Entries up to a durable purge take no place, so after a crash the group begins where the purge ends.
+    /// Waiting operations of the same group may go back behind `upto`: a truncation and entries of one leader, and
+    /// those of the next. Entries up to a durable purge take no place, so after a crash the group begins where the
+    /// purge ends.
     ///
     /// # Errors
     /// Final (JOURNAL-J2).

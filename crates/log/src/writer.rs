@@ -126,7 +126,8 @@ impl<D: Disk> Writer<D> {
         self.tidy();
     }
 
-    /// True if `ops` are durable or the journal failed (LOG-L2). False only in turns: the disk has no room for the rest.
+    /// True if `ops` are durable or the journal failed (LOG-L2). False only in turns: the disk has no room for the
+    /// rest.
     fn write_durably(&mut self, ops: &mut VecDeque<Op>) -> bool {
         while self.queue.failed().is_none() && !ops.is_empty() {
             let begun = Instant::now();

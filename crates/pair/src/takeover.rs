@@ -189,10 +189,10 @@ impl Takeover {
             return Ok(None);
         }
         // Listed snapshots are restored unchecked. Their objects existed when they were listed, and nobody has deleted
-        // them since (SET-S15). A snapshot that has lost an object is in the same state as without a takeover: present, but
-        // unreadable. Garbage collection reports it and stops before it deletes anything.
-        // This check does not keep an older tenure out; the condition of the PUT does. It keeps a tenure that stood
-        // still from fencing a later one needlessly.
+        // them since (SET-S15). A snapshot that has lost an object is in the same state as without a takeover: present,
+        // but unreadable. Garbage collection reports it and stops before it deletes anything. This check does not keep
+        // an older tenure out; the condition of the PUT does. It keeps a tenure that stood still from fencing a later
+        // one needlessly.
         self.authority.may_answer().map_err(PairError::Over)?;
         let raised = match recovery::raise(&found, id.cluster(), self.node.identity().disk()).await {
             Err(error @ RecoveryError::LastGeneration { .. }) => {

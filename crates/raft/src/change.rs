@@ -3,8 +3,8 @@
 //! openraft proposes the two entries of a change of voters one after the other, in the future that requests it. If a
 //! time limit or a lost connection ended that future between the two, the group would stay in its joint membership.
 //!
-//! CHANGE-B1  A process makes one change of a group at a time, in a task of its own. Only the end of the process or of the
-//!     leadership leaves it unfinished; then the next leader ends it (`control::members`, MEMBER-M5).
+//! CHANGE-B1  A process makes one change of a group at a time, in a task of its own. Only the end of the process or of
+//!     the leadership leaves it unfinished; then the next leader ends it (`control::members`, MEMBER-M5).
 //! CHANGE-B2  Every change names the membership that it was decided on, and is refused if there is a newer one. So two
 //!     deciders (the loop that follows group 0, and a member that asks to be removed) never undo each other's change.
 
@@ -131,8 +131,8 @@ impl RaftGroup {
     }
 
     /// Removes `member` at its own request, because it has lost part of its log (R9). Once a membership without it is
-    /// committed, what it has forgotten no longer matters (quarantine, QUARANTINE-Q3). Only at the leader; needs a quorum without
-    /// `member`. Returns the entry of that membership.
+    /// committed, what it has forgotten no longer matters (quarantine, QUARANTINE-Q3). Only at the leader; needs a
+    /// quorum without `member`. Returns the entry of that membership.
     ///
     /// Also ends a joint membership that an earlier leader left, without `member`.
     pub(crate) async fn expel(&self, member: MemberId, limit: Duration) -> Result<LogId, NotLeading> {

@@ -8,9 +8,9 @@
 //! END-E1  The note is durable before anything is dropped. An emptied log without a note would pass for a healthy new
 //!     group, and a node that has not heard of the deletion could give it its first members again.
 //! END-E2  This member reports the end only when nothing of the group is left here and nothing of it runs.
-//! END-E3  The reported voters are those in the log when nothing was appended to it any more, so a member that agreed to a
-//!     change of voters reports that change. The note stays: it takes a few dozen bytes, and a group's number is never
-//!     used again.
+//! END-E3  The reported voters are those in the log when nothing was appended to it any more, so a member that agreed
+//!     to a change of voters reports that change. The note stays: it takes a few dozen bytes, and a group's number is
+//!     never used again.
 
 use crate::end_marker::{self, Ended, Stage};
 use crate::node::{NodeError, RaftNode};
@@ -130,8 +130,8 @@ impl RaftNode {
         })
     }
 
-    /// Whether group `id` has ended here or begins to, so that it must not start (END-E1). An unreadable note is reported
-    /// by the start.
+    /// Whether group `id` has ended here or begins to, so that it must not start (END-E1). An unreadable note is
+    /// reported by the start.
     pub fn is_over(&self, id: GroupId) -> bool {
         end_marker::is_over(self.snapshots_dir(), id).unwrap_or(false)
     }

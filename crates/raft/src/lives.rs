@@ -319,7 +319,8 @@ mod tests {
         assert!(parse_before(&many.join(" ")).is_none() && parse_before(&many[1..].join(" ")).is_some());
     }
 
-    /// It counts starts and no lives, so its counter may be behind: it is told that its build is too old, and nothing else.
+    /// It counts starts and no lives, so its counter may be behind: it is told that its build is too old, and nothing
+    /// else.
     #[test]
     fn a_member_of_a_build_below_the_clusters_level_is_not_judged_by_its_life() {
         let (member, lives) = (MemberId(2), Lives::new(Life { disk: 1, boot: 1, nonce: 1 }.into(), PROTOCOL));

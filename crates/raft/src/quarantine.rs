@@ -11,13 +11,14 @@
 //! ```
 //!
 //! QUARANTINE-Q1  While the note says `Out`, the group is not started here: it does not vote, acknowledge or serve.
-//! QUARANTINE-Q2  The note is durable before anything is dropped: an emptied log without a note would pass for a healthy new one.
-//! QUARANTINE-Q3  Log and snapshot are dropped only after a membership without this member was committed (`since`). Any quorum of
-//!     the membership before it, without this member, still meets the quorum that committed it.
-//! QUARANTINE-Q4  While `Rejoining`, this member gives no vote to a candidate whose log ends before `since`, and takes nothing
-//!     from a leader of an earlier term. Its own log is valid but empty. A member that was left behind in a much older
-//!     membership (it was away while others were replaced) could be elected with such a vote, or go on leading. A
-//!     legitimate leader has `since`, because it was committed.
+//! QUARANTINE-Q2  The note is durable before anything is dropped: an emptied log without a note would pass for a
+//!     healthy new one.
+//! QUARANTINE-Q3  Log and snapshot are dropped only after a membership without this member was committed (`since`). Any
+//!     quorum of the membership before it, without this member, still meets the quorum that committed it.
+//! QUARANTINE-Q4  While `Rejoining`, this member gives no vote to a candidate whose log ends before `since`, and takes
+//!     nothing from a leader of an earlier term. Its own log is valid but empty. A member that was left behind in a
+//!     much older membership (it was away while others were replaced) could be elected with such a vote, or go on
+//!     leading. A legitimate leader has `since`, because it was committed.
 
 use crate::note_file::{self, Magic};
 use bytes::Bytes;

@@ -158,7 +158,8 @@ impl RaftNode {
         }
     }
 
-    /// Writes the note of quarantine for a damaged group (QUARANTINE-Q2), and logs the record. The group does not start.
+    /// Writes the note of quarantine for a damaged group (QUARANTINE-Q2), and logs the record. The group does not
+    /// start.
     pub(crate) fn quarantine(&self, id: GroupId, record: CorruptRecord) -> NodeError {
         holdfast_reached::reached!("quarantine: a damaged group is taken out");
         let note = Quarantine { record: record.clone(), stage: Stage::Out };

@@ -3,8 +3,8 @@
 //! what each follower has acknowledged in its term, and tells a follower that denies it. That follower quarantines the
 //! group and ends its process (R11). Its next start is healed (`quarantine`).
 //!
-//! REVERSION-V1  Within one term of one leader no acknowledged entry goes away: only a leader of a later term truncates, and then
-//!     the answer to this leader is a higher vote, not a conflict.
+//! REVERSION-V1  Within one term of one leader no acknowledged entry goes away: only a leader of a later term
+//!     truncates, and then the answer to this leader is a higher vote, not a conflict.
 
 use holdfast_types::sync::LockExt;
 use holdfast_types::{LogId, MemberId};

@@ -1,8 +1,8 @@
 //! Computes the changes of a volume between two snapshots of a set from their maps, part by part.
 //!
 //! Data removed by a shrink or a deletion reads as zeroes in every later map, up to the end of the largest possible
-//! volume (MACHINE-M7 of `volume::machine`). So there is no data behind a volume's end: the new part of a grown volume is
-//! zeroes unless listed, and a removed part that was grown over again is listed as zeroes.
+//! volume (MACHINE-M7 of `volume::machine`). So there is no data behind a volume's end: the new part of a grown volume
+//! is zeroes unless listed, and a removed part that was grown over again is listed as zeroes.
 
 use crate::mapping::{MapError, Mapping};
 use holdfast_control::set::Snapshot;

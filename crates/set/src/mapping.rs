@@ -30,8 +30,8 @@ const EXTENTS_AT_ONCE: usize = 8;
 /// Maximum pause between two attempts of a read that the store did not answer.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Number of requests before a missing object counts as lost. A root names it, so it should exist (HEAD-H2), and one answer
-/// may be stale. With the pauses this takes three seconds, longer than a stale answer lasts.
+/// Number of requests before a missing object counts as lost. A root names it, so it should exist (HEAD-H2), and one
+/// answer may be stale. With the pauses this takes three seconds, longer than a stale answer lasts.
 const MISSING_TRIES: u32 = 6;
 
 /// Number of fetches before an object with wrong bytes counts as damaged: the bytes may have been damaged in transit.

@@ -207,8 +207,8 @@ impl Reader {
         Ok(parts)
     }
 
-    /// The pieces that lie in the journal, several read at once; empty if it is at most one. A large read of data that was
-    /// written in small pieces has up to one for each block: read one after the other, they would take as many disk
+    /// The pieces that lie in the journal, several read at once; empty if it is at most one. A large read of data that
+    /// was written in small pieces has up to one for each block: read one after the other, they would take as many disk
     /// accesses in a row.
     async fn read_scattered(&self, volume: VolumeId, pieces: &[Piece]) -> Result<Vec<Bytes>, ReadError> {
         let planned = |piece: &Piece| match piece.source {

@@ -120,8 +120,8 @@ pub fn survey<'a>(
 ) -> BoxFuture<'a, Result<Survey, RecoveryError>> {
     Box::pin(async move {
         let mut numbers = listed(&*store).await?;
-        // Numbers around each listed set, not all between the lowest and the highest: anybody may have written a key with
-        // any number.
+        // Numbers around each listed set, not all between the lowest and the highest: anybody may have written a key
+        // with any number.
         let around = |at: u64| at.saturating_sub(NUMBERS_PROBED).max(1)..=at.saturating_add(NUMBERS_PROBED);
         let probed: Vec<u64> = numbers.iter().copied().chain([1]).flat_map(around).collect();
         numbers.extend(probed);
@@ -152,8 +152,8 @@ async fn listed(store: &dyn ObjectStore) -> Result<BTreeSet<u64>, RecoveryError>
         let page = store.list("sets/", after.as_deref()).await?;
         let key = page.objects.first().map(|object| object.key.clone());
         after = match (key.as_deref().map(keys::set_of), page.more) {
-            // Each key below `sets/N/` sorts before this, whatever others keep there; no other set's key does, since `0`
-            // is the byte after the slash.
+            // Each key below `sets/N/` sorts before this, whatever others keep there; no other set's key does, since
+            // `0` is the byte after the slash.
             (Some(Some(set)), _) => {
                 numbers.insert(set.0);
                 Some(format!("sets/{}0", set.0))
@@ -314,8 +314,8 @@ pub fn raise(found: &Found, cluster: u128, disk: u128) -> BoxFuture<'_, Result<F
         }
         let id = ObjectId { term: Term(0), member: MemberId(0), boot: 0, random: random_u128() };
         let body = seal_head(&head, &found.keyring, found.key.sealer(id));
-        // R12: the store's retries resolve an unknown outcome. If it stays unknown, the next run finds its own disk in the
-        // head.
+        // R12: the store's retries resolve an unknown outcome. If it stays unknown, the next run finds its own disk in
+        // the head.
         match found.store.swap(&keys::head(found.set), Some(&found.version), body).await {
             Ok(version) => Ok(Found {
                 set: found.set,

@@ -8,12 +8,12 @@
 //! No timer: a single write leaves at once. While IN_FLIGHT_MAX entries are in flight, new operations share the next
 //! entry.
 //! SEQ-S1  Entries carry s = 1, 2, 3 … and are submitted in that order, only in the term of the grant.
-//! SEQ-S2  After the first entry that does not come back as written, nothing more is submitted and nothing more is answered
-//!     as written: every later operation fails the same way.
-//! SEQ-S3  An operation may fall outside of its volume if that is shrunk or deleted meanwhile. Only this operation fails:
-//!     its entry came back as written, and the other operations are answered as usual.
-//! SEQ-S4  A caller of `settled` is answered once every earlier operation has its outcome: applied here, or unknown and the
-//!     epoch is no longer served.
+//! SEQ-S2  After the first entry that does not come back as written, nothing more is submitted and nothing more is
+//!     answered as written: every later operation fails the same way.
+//! SEQ-S3  An operation may fall outside of its volume if that is shrunk or deleted meanwhile. Only this operation
+//!     fails: its entry came back as written, and the other operations are answered as usual.
+//! SEQ-S4  A caller of `settled` is answered once every earlier operation has its outcome: applied here, or unknown and
+//!     the epoch is no longer served.
 
 use bytes::Bytes;
 use holdfast_raft::{Group, Pending};

@@ -168,8 +168,8 @@ impl SpaceKeeper {
     async fn one_turn(&mut self, term: Term) -> Result<(), SpaceError> {
         let shown = self.show().await;
         let keys = self.look_at_keys(term).await;
-        // SET-S12: the checkpoint after the rollback is in progress, and apply would refuse. No head names what is already
-        // retired.
+        // SET-S12: the checkpoint after the rollback is in progress, and apply would refuse. No head names what is
+        //     already retired.
         if self.host.with(|m| m.state().rolled_back.is_some()) {
             holdfast_reached::reached!("collection: it waits for the checkpoint after a rollback");
             let deleted = self.delete_retired(term).await;

@@ -1,17 +1,17 @@
 //! Carries out a change of the set's stores, at the set's leader (ADR 0018). Group 0 holds the plan. This task prepares
-//! each step and reports when it is ready (`PlacingBoard`). The heads decide which list of stores counts (`store`, LIST-L1
-//! to LIST-L4).
+//! each step and reports when it is ready (`PlacingBoard`). The heads decide which list of stores counts
+//! (`store`, LIST-L1 to LIST-L4).
 //!
 //! ```text
 //!   A | B    a checkpoint, if there is none ─▶ the stores of B have everything that kept roots name ─▶ ready for A => B
 //!   A => B   MOVE-V1 a checkpoint of this leader ─▶ MOVE-V2 no checkpoint from here on ─▶ everything is compared again ─▶ MOVE-V3 the list ends
 //!            ─▶ checkpoints again ─▶ the old stores release the head ─▶ ready for B
 //! ```
-//! MOVE-V1  The head that ends the list belongs to a checkpoint that this leader began and ended after both lists counted:
-//!     another gateway that leads meanwhile, and does not know them, replaces the head, and MOVE-V3 fails (it names the
-//!     head's version).
-//! MOVE-V2  While the list ends, nothing is uploaded here, and the comparison begins after that. So everything that the head
-//!     names was looked for in the stores of B, even objects written before these were known.
+//! MOVE-V1  The head that ends the list belongs to a checkpoint that this leader began and ended after both lists
+//!     counted: another gateway that leads meanwhile, and does not know them, replaces the head, and MOVE-V3 fails (it
+//!     names the head's version).
+//! MOVE-V2  While the list ends, nothing is uploaded here, and the comparison begins after that. So everything that the
+//!     head names was looked for in the stores of B, even objects written before these were known.
 //! MOVE-V3  Every store of B has everything, and answers: B's head begins only if all of them take part (QUORUM-Q3).
 //!
 //! Every step may be repeated, by this leader or the next one.

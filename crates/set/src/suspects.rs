@@ -1,5 +1,5 @@
-//! Places of this gateway's journal that did not read back, as the readers of one set report them. `bad_reads` reads them
-//! again.
+//! Places of this gateway's journal that did not read back, as the readers of one set report them. `bad_reads` reads
+//! them again.
 
 use holdfast_raft::{ReadLogError, ReadPlace};
 use holdfast_types::LogIndex;

@@ -179,8 +179,8 @@ pub struct Uploader {
     stop: CancellationToken,
 }
 
-/// Frees the buffers of a checkpoint when it ends, or when it is given up in the middle: dropped, because the set's stores
-/// were changed. They would stay until the next checkpoint.
+/// Frees the buffers of a checkpoint when it ends, or when it is given up in the middle: dropped, because the set's
+/// stores were changed. They would stay until the next checkpoint.
 struct FreedAtTheEnd<'a>(&'a Mutex<Vec<Vec<u8>>>);
 
 impl Drop for FreedAtTheEnd<'_> {
@@ -337,7 +337,8 @@ impl Uploader {
         self.server.given_up().begin(at);
         let uploaded = async {
             let _freed = FreedAtTheEnd(&self.current.bodies);
-            // DATAKEY-Z2: a checkpoint must not seal under a lower key than its base root. Opening the root shows that key.
+            // DATAKEY-Z2: a checkpoint must not seal under a lower key than its base root. Opening the root shows that
+            //     key.
             if let Some(base) = self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
                 self.mapping.key.seen(self.mapping.shown(base).await?.key_id());
             }

@@ -247,8 +247,8 @@ pub(crate) struct Checked {
 /// and the total number of pages.
 ///
 /// # Errors
-/// The store did not answer or refused: nothing is known then. Damage is not an error but part of the report, and so is an
-/// object that the store refuses to give while it gives others.
+/// The store did not answer or refused: nothing is known then. Damage is not an error but part of the report, and so is
+/// an object that the store refuses to give while it gives others.
 pub async fn verify(
     found: &Found,
     all: &[Found],

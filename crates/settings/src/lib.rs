@@ -1,6 +1,8 @@
-//! Settings structs and their sample files, from one source: each field is declared once with its type, default and comment.
+//! Settings structs and their sample files, from one source: each field is declared once with its type, default and
+//! comment.
 //!
-//! Owns: the macro [`settings!`] and the printing of sample files. Does not own: any setting. Used by gateway, agent and standby. Depends on: nothing of ours.
+//! Owns: the macro [`settings!`] and the printing of sample files. Does not own: any setting. Used by gateway, agent
+//! and standby. Depends on: nothing of ours.
 
 use std::fmt::Write as _;
 
@@ -22,7 +24,8 @@ pub trait Documented {
     const FIELDS: &'static [FieldDoc];
 }
 
-/// Defines a settings struct: comment, field, type, default, and a sample value for an optional field. The caller imports serde's derive macros.
+/// Defines a settings struct: comment, field, type, default, and a sample value for an optional field. The caller
+/// imports serde's derive macros.
 #[macro_export]
 macro_rules! settings {
     ($(#[doc = $about:literal])* pub struct $name:ident {
@@ -68,8 +71,9 @@ fn fields(out: &mut String, docs: &[FieldDoc], values: &toml::Table) {
     }
 }
 
-/// The sample file of `T`: `note` below the struct's comment, then all fields with their comments. `section` gives the fields of each table; the entries of
-/// a table without documented fields, such as the names of hosts, are printed as they are.
+/// The sample file of `T`: `note` below the struct's comment, then all fields with their comments. `section` gives the
+/// fields of each table; the entries of a table without documented fields, such as the names of hosts, are printed as
+/// they are.
 pub fn sample_of<T: Documented>(note: &str, values: &toml::Table, section: fn(&str) -> &'static [FieldDoc]) -> String {
     let mut out = String::new();
     comment(&mut out, T::ABOUT);

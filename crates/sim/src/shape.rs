@@ -19,8 +19,8 @@ pub fn draws(seed: u64) -> Option<Rng> {
     (!rng.chance(USUAL)).then_some(rng)
 }
 
-/// One of `of` with this probability in thousandths; `None` where the setting is the usual one. It is drawn in any case,
-/// so that a further setting changes no other one.
+/// One of `of` with this probability in thousandths; `None` where the setting is the usual one. It is drawn in any
+/// case, so that a further setting changes no other one.
 pub fn setting<T: Clone>(rng: &mut Rng, differs: u64, of: &[T]) -> Option<T> {
     let (differs, drawn) = (rng.chance(differs), rng.pick(of));
     differs.then_some(drawn)

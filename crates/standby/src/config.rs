@@ -15,39 +15,41 @@ use std::path::{Component, Path, PathBuf};
 /// Maximum length of a standby's name, in bytes. Its snapshots are named after it and the time.
 const NAME_BYTES_MAX: usize = 40;
 
-/// Options with which the PostgreSQL of a standby is always started. It is read-only by default. No setting that was copied
-/// from the primary may act outside of this host: no WAL into the archive of the primary, no subscriptions, no wait for
-/// synchronous standbys, no streaming under the name of the original. Its writes are thrown away, so they are not synced,
-/// and there is no autovacuum.
+/// Options with which the PostgreSQL of a standby is always started. It is read-only by default. No setting that was
+/// copied from the primary may act outside of this host: no WAL into the archive of the primary, no subscriptions, no
+/// wait for synchronous standbys, no streaming under the name of the original. Its writes are thrown away, so they are
+/// not synced, and there is no autovacuum.
 const OPTIONS: &str = "-c default_transaction_read_only=on -c archive_mode=off -c max_logical_replication_workers=0 \
                        -c synchronous_standby_names='' -c primary_conninfo= -c primary_slot_name= -c restore_command= \
                        -c autovacuum=off -c fsync=off -c full_page_writes=off";
 
-/// Options after those of the user. The copied settings may name files of the primary, which may be in use on this host:
-/// this server must not write to them. A `data_directory` in a configuration file would outrank `-D`; the logging collector
-/// would write to the log of the primary; and many configurations name a file for the process id.
+/// Options after those of the user. The copied settings may name files of the primary, which may be in use on this
+/// host: this server must not write to them. A `data_directory` in a configuration file would outrank `-D`; the logging
+/// collector would write to the log of the primary; and many configurations name a file for the process id.
 fn last_options(data: &Path) -> String {
     let data = data.display().to_string().replace('\'', "'\\''");
     format!("-c data_directory='{data}' -c logging_collector=off -c external_pid_file=external.pid")
 }
 
 settings! {
-    /// Settings of one standby (`holdfast standby run --config FILE`): a PostgreSQL for reading on a local copy of a snapshot.
-    /// A field that is left out has the value shown, or none where it is marked "Left out: none". An unknown field is an error.
+    /// Settings of one standby (`holdfast standby run --config FILE`): a PostgreSQL for reading on a local copy of a
+    /// snapshot. A field that is left out has the value shown, or none where it is marked "Left out: none". An unknown
+    /// field is an error.
     pub struct StandbyConfig {
-        /// Name of this standby, at most 40 characters. Its snapshots are named standby-NAME-TIME: unique among all standbys of the set.
+        /// Name of this standby, at most 40 characters. Its snapshots are named standby-NAME-TIME: unique among all
+        /// standbys of the set.
         name: String = "report1".into();
         /// The volume set that the primary's PostgreSQL lives on.
         set: String = "demo".into();
         /// Admin addresses of gateways, HOST:PORT each. Any of them finds the others.
         gateways: Vec<String> = vec!["127.0.0.1:7400".into()];
-        /// Directory of the state, of PostgreSQL's output and of the scratch files. On a local disk with space for twice
-        /// scratch_max.
+        /// Directory of the state, of PostgreSQL's output and of the scratch files. On a local disk with space for
+        /// twice scratch_max.
         dir: PathBuf = PathBuf::from("/var/lib/holdfast-standby");
         /// Directory of what a reboot may delete: sockets, process ids.
         run_dir: PathBuf = PathBuf::from("/run/holdfast-standby");
-        /// Interval in which `standby run` takes a new snapshot, in seconds, 10 to 604800. After a failed refresh the old
-        /// data is served on, and the refresh is tried again after retry_s.
+        /// Interval in which `standby run` takes a new snapshot, in seconds, 10 to 604800. After a failed refresh the
+        /// old data is served on, and the refresh is tried again after retry_s.
         refresh_every_s: u64 = 900;
         /// See refresh_every_s. In seconds, 1 to 86400.
         retry_s: u64 = 30;
@@ -56,8 +58,8 @@ settings! {
         scratch_max: ByteSize = ByteSize(10 << 30);
         /// "auto" or "nbdfuse": a loop device over the file of nbdfuse.
         device: Device = Device::Auto;
-        /// Time limit to take a snapshot and have it in the store, in seconds, 5 to 86400. The first one of a set uploads
-        /// everything that is not in the store yet.
+        /// Time limit to take a snapshot and have it in the store, in seconds, 5 to 86400. The first one of a set
+        /// uploads everything that is not in the store yet.
         snapshot_timeout_s: u64 = 600;
         /// Time limit until the device of a copy is there, in seconds, 1 to 600.
         device_timeout_s: u64 = 60;
@@ -67,8 +69,8 @@ settings! {
         database: StandbyDatabase = StandbyDatabase::default();
         /// Health checks for load balancers.
         http: StandbyHttp = StandbyHttp::default();
-        /// Mutually authenticated TLS towards the gateways: all three files, or none. The certificate needs the role of an
-        /// administrator, which may make and delete snapshots.
+        /// Mutually authenticated TLS towards the gateways: all three files, or none. The certificate needs the role of
+        /// an administrator, which may make and delete snapshots.
         tls: TlsConfig = TlsConfig::default();
     }
 }
@@ -76,11 +78,11 @@ settings! {
 settings! {
     /// The file system on the copy.
     pub struct StandbyPool {
-        /// "ext4", "xfs" or "zfs", as on the primary. A ZFS pool (over all volumes of the set) can be copied only to a host
-        /// that does not have the pool itself.
+        /// "ext4", "xfs" or "zfs", as on the primary. A ZFS pool (over all volumes of the set) can be copied only to a
+        /// host that does not have the pool itself.
         kind: PoolKind = PoolKind::Ext4;
-        /// The copies are mounted in turn at a/ and b/ below this directory. Each dataset of a ZFS pool is mounted at its
-        /// own mountpoint below that.
+        /// The copies are mounted in turn at a/ and b/ below this directory. Each dataset of a ZFS pool is mounted at
+        /// its own mountpoint below that.
         mount: PathBuf = PathBuf::from("/srv/standby");
         /// Volume of ext4 or XFS. Left out: the only one of the set.
         volume: Option<String> = None, sample "vol1";
@@ -93,11 +95,11 @@ settings! {
 }
 
 settings! {
-    /// PostgreSQL. It has the settings of the primary (postgresql.conf, pg_hba.conf) unless a setting here is different, and is
-    /// read-only.
+    /// PostgreSQL. It has the settings of the primary (postgresql.conf, pg_hba.conf) unless a setting here is
+    /// different, and is read-only.
     pub struct StandbyDatabase {
-        /// Its data directory, below the root of the file system. Example: data, for /srv/pg/data of a primary that mounts
-        /// at /srv/pg. On ZFS the whole path of the primary: tank/pg/data for /tank/pg/data.
+        /// Its data directory, below the root of the file system. Example: data, for /srv/pg/data of a primary that
+        /// mounts at /srv/pg. On ZFS the whole path of the primary: tank/pg/data for /tank/pg/data.
         data: PathBuf = PathBuf::from("data");
         /// Where its programs are (pg_ctl, psql): of the primary's major version.
         bin_dir: PathBuf = PathBuf::from("/usr/lib/postgresql/15/bin");
@@ -113,14 +115,15 @@ settings! {
         options: String = String::new();
         /// Time limit from its start until it answers, recovery included, in seconds, 5 to 86400.
         start_timeout_s: u64 = 300;
-        /// Time limit of a stop in good order when it is replaced, in seconds, 1 to 3600; then it is killed. Its sessions
-        /// end when the stop begins.
+        /// Time limit of a stop in good order when it is replaced, in seconds, 1 to 3600; then it is killed. Its
+        /// sessions end when the stop begins.
         stop_timeout_s: u64 = 30;
     }
 }
 
 settings! {
-    /// Health checks for load balancers: GET /replica is 200 while PostgreSQL here answers, /replica?max_age_s=900 while its data is also no older.
+    /// Health checks for load balancers: GET /replica is 200 while PostgreSQL here answers, /replica?max_age_s=900
+    /// while its data is also no older.
     pub struct StandbyHttp {
         /// IP:PORT. Anybody may ask; it accepts no commands.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8018));

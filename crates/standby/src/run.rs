@@ -168,7 +168,8 @@ mod tests {
         assert_eq!(next(true, Some(5), Some(30)), Next::Wait, "a refresh by hand that failed");
     }
 
-    /// A PostgreSQL that serves is not left to age because nothing can listen, nor any standby because its port is taken.
+    /// A PostgreSQL that serves is not left to age because nothing can listen, nor any standby because its port is
+    /// taken.
     #[tokio::test]
     async fn a_port_that_is_taken_ends_no_standby() {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();

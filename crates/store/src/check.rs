@@ -172,7 +172,8 @@ const LIST_PAGES_MAX: usize = 16;
 
 /// Writes, conditionally overwrites, reads, lists and deletes eight objects below `check/`, one of them as long as a
 /// segment. `nonce` is part of their names and must be new each time. Takes some 26 requests, and at most `limit` plus
-/// three seconds. Finds a store that ignores If-None-Match or If-Match, refuses large objects, or lists in another order.
+/// three seconds. Finds a store that ignores If-None-Match or If-Match, refuses large objects, or lists in another
+/// order.
 ///
 /// Several stores are checked one by one: together they have another kind of head.
 ///

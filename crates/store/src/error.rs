@@ -327,8 +327,8 @@ impl StoreError {
         }
     }
 
-    /// Whether the store refuses only this object and may deliver others: it is in a storage class that cannot be read, or
-    /// rights or its encryption key are missing.
+    /// Whether the store refuses only this object and may deliver others: it is in a storage class that cannot be read,
+    /// or rights or its encryption key are missing.
     pub fn is_of_object(&self) -> bool {
         let StoreError::Denied { at, cause, .. } = self else { return false };
         let of_object = |code: &str| matches!(code, "InvalidObjectState" | "AccessDenied") || code.starts_with("KMS.");

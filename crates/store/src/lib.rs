@@ -12,10 +12,11 @@
 //!   tests               --> Retrying --> Faulty --> Memory
 //! ```
 //!
-//! STORE-S1  An object that was written by `put_new` is never changed by this crate; a key names one content for ever (R7).
+//! STORE-S1  An object that was written by `put_new` is never changed by this crate; a key names one content for ever
+//!     (R7).
 //! STORE-S2  `Ok` from a write means that it is durable as far as the store promises it: synced, or answered with 200.
-//! STORE-S3  An error says whether the request can have happened ([`Disposition::Unknown`], R12). All others mean: it has
-//!     not.
+//! STORE-S3  An error says whether the request can have happened ([`Disposition::Unknown`], R12). All others mean: it
+//!     has not.
 //! STORE-S4  A read answers the bytes that were asked for, all of them, or an error.
 
 #![warn(missing_docs)]

@@ -9,8 +9,8 @@
 //!      '-----denied, corrupt, not found ----------------------> as it is, but Unknown if ever unknown
 //! ```
 //!
-//! RETRY-T1  A write that ends in anything but `Unknown` and `Ok` has not happened: no attempt of it was ever unknown, or the
-//!     store's content proves it.
+//! RETRY-T1  A write that ends in anything but `Unknown` and `Ok` has not happened: no attempt of it was ever unknown,
+//!     or the store's content proves it.
 //! RETRY-T2  The number of attempts, each attempt, and all of them together are bounded.
 
 use crate::error::{At, Cause, Disposition, Op, StoreError};

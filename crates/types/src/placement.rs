@@ -6,10 +6,12 @@
 //!   A | B        they are being changed to B: what is written goes to both, B is filled, A counts
 //!   A => B       the change is decided, and cannot be abandoned: A counts until its head says that it has moved, then B
 //! ```
-//! `A` and `B` are texts of their own, of one store or several, which this module does not read. Neither holds ` | ` or ` => `: URLs have no blanks.
+//! `A` and `B` are texts of their own, of one store or several, which this module does not read. Neither holds ` | ` or
+//! ` => `: URLs have no blanks.
 //!
-//! PLACE-P1  A change goes these ways only: `A` to `A | B`, that to `A` (abandoned) or `A => B`, that to `B` ([`Placement::may_become`]). So a
-//!     reader that has seen `A => B` knows that B follows, even if it has missed other changes.
+//! PLACE-P1  A change goes these ways only: `A` to `A | B`, that to `A` (abandoned) or `A => B`, that to `B`
+//!     ([`Placement::may_become`]). So a reader that has seen `A => B` knows that B follows, even if it has missed
+//!     other changes.
 
 use std::fmt;
 

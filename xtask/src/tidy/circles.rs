@@ -1,6 +1,7 @@
 //! Import circles between the modules of a crate: files that need one another can only be read, and moved, together.
 //!
-//! A module is a file. Arrows are read from the text (`imports`), without tests. Circles that may stay are listed in `circles/allowed.txt`.
+//! A module is a file. Arrows are read from the text (`imports`), without tests. Circles that may stay are listed in
+//! `circles/allowed.txt`.
 
 mod imports;
 mod modules;
@@ -9,7 +10,8 @@ use super::source::Source;
 use modules::Arrows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Circles that may stay: blocks with a blank line between them. A block is `reason: ...` (an ADR, or why), then the files of the circle.
+/// Circles that may stay: blocks with a blank line between them. A block is `reason: ...` (an ADR, or why), then the
+/// files of the circle.
 const ALLOWED: &str = include_str!("circles/allowed.txt");
 
 /// What stands in place of a reason in the lines that [`problems`] prints. A list that has it is refused.
@@ -82,7 +84,8 @@ fn listed(found: &[BTreeSet<String>], allowed: &[Allowed]) -> String {
     found.iter().map(block).collect::<Vec<_>>().join("\n")
 }
 
-/// Groups of files, each of which reaches each other one by arrows; sorted. These are the strongly connected components of more than one file.
+/// Groups of files, each of which reaches each other one by arrows; sorted. These are the strongly connected components
+/// of more than one file.
 fn circles(arrows: &Arrows) -> Vec<BTreeSet<String>> {
     let mut reached: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for from in arrows.keys() {

@@ -1,6 +1,8 @@
-//! Labels of rules are unique: `PAIR-P1` is one rule, defined in the first lines of one module, and whoever cites it means that one.
+//! Labels of rules are unique: `PAIR-P1` is one rule, defined in the first lines of one module, and whoever cites it
+//! means that one.
 //!
-//! Which prefix belongs to which module is a table in docs/adr/0038-labels.md. R1 to R12, the product's own rules, have no prefix.
+//! Which prefix belongs to which module is a table in docs/adr/0038-labels.md. R1 to R12, the product's own rules, have
+//! no prefix.
 
 use super::source::Source;
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,7 +89,8 @@ fn quoted(cell: Option<&str>) -> Vec<&str> {
     cell.unwrap_or_default().split('`').skip(1).step_by(2).collect()
 }
 
-/// Labels that a line defines: `//! PAIR-P1  text`, `//! - PAIR-P1 text`, `//! - **PAIR-P1** text`; in an ADR `**SEAT-F1**`. R1 to R12 are none of these.
+/// Labels that a line defines: `//! PAIR-P1  text`, `//! - PAIR-P1 text`, `//! - **PAIR-P1** text`; in an ADR
+/// `**SEAT-F1**`. R1 to R12 are none of these.
 fn definitions<'a>(source: &Source, line: &'a str) -> Vec<&'a str> {
     if source.path.starts_with("docs/adr/") {
         // Only where the prefix is a document's own: other bold ones are citations.

@@ -91,7 +91,8 @@ fn an_attach_that_lost_a_volume_serves_and_says_so() {
     assert_eq!((view.phase, view.lost), (AttachPhase::Serving, vec!["volume vol2 is gone".to_string()]));
 }
 
-/// The machine was suspended for a minute: by the time of day as attach reckons it the renewal is young, by the clock of leases it is not.
+/// The machine was suspended for a minute: by the time of day as attach reckons it the renewal is young, by the clock
+/// of leases it is not.
 #[test]
 fn a_renewal_is_as_old_as_the_clock_of_leases_says() {
     let dir = tempfile::tempdir().unwrap();
@@ -164,7 +165,8 @@ async fn its_end_tells_refused_from_fenced_from_failed() {
     }
 }
 
-/// The helper outlives upgrades, and has to end devices in the kernel all the same: else what waits on them outlives the lease.
+/// The helper outlives upgrades, and has to end devices in the kernel all the same: else what waits on them outlives
+/// the lease.
 #[test]
 fn a_program_that_was_replaced_is_run_by_its_path() {
     let dir = tempfile::tempdir().unwrap();

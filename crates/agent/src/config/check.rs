@@ -4,8 +4,8 @@ use super::{AgentConfig, DatabaseKind, PoolConfig, PoolKind, WatchdogKind, Watch
 use std::fmt;
 use std::path::PathBuf;
 
-/// With `pool.multihost`: by its defaults, ZFS's activity check of a lost host's pool takes up to 25 s (twice ten intervals
-/// of a second, and up to a quarter more). An import with a shorter limit would never succeed.
+/// With `pool.multihost`: by its defaults, ZFS's activity check of a lost host's pool takes up to 25 s (twice ten
+/// intervals of a second, and up to a quarter more). An import with a shorter limit would never succeed.
 const MULTIHOST_IMPORT_MIN_S: u64 = 30;
 
 /// Reason why settings cannot be used.

@@ -54,8 +54,8 @@ fn mounted_below(config: &AgentConfig, table: &[u8], roots: &[PathBuf]) -> Vec<S
     in_the_way.map(|at| format!("a file system is mounted at {}", at.display())).collect()
 }
 
-/// Other places where a file system of the pool is mounted, which is not ZFS: it is in use there when it is unmounted at
-/// its own. `zpool export` unmounts all places of a pool.
+/// Other places where a file system of the pool is mounted, which is not ZFS: it is in use there when it is unmounted
+/// at its own. `zpool export` unmounts all places of a pool.
 fn mounted_beside(config: &AgentConfig, table: &[u8]) -> Vec<String> {
     if !matches!(config.pool.kind, PoolKind::Ext4 | PoolKind::Xfs) {
         return Vec::new();

@@ -8,8 +8,8 @@
 //!
 //! ONSET-L1  PostgreSQL is started only if its data directory, its WAL, every tablespace and every link of the data
 //!     directory lie on a file system over the set's devices, by the kernel's table of mounts. Each device of a Btrfs
-//!     or XFS file system has to be the set's. `database.allow_off_set` names places for tablespaces that may be lost, and for
-//!     files that PostgreSQL only reads.
+//!     or XFS file system has to be the set's. `database.allow_off_set` names places for tablespaces that may be lost,
+//!     and for files that PostgreSQL only reads.
 //! ONSET-L2  While PostgreSQL runs this is checked again: a tablespace may come later. What is found then is reported
 //!     in log, status, history and metrics. It ends nothing.
 //! ONSET-L3  ONSET-L1 and ONSET-L2 hold also for each device of a ZFS pool that these files lie on (data, log, special,

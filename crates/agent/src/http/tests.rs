@@ -54,7 +54,8 @@ fn a_health_check_of_a_standby_with_a_condition_is_refused() {
     }
 }
 
-/// HEALTH-H1, with times of the test. Over a socket the real clock counts, and on a busy machine the view may be too old.
+/// HEALTH-H1, with times of the test. Over a socket the real clock counts, and on a busy machine the view may be too
+/// old.
 #[test]
 fn an_old_state_is_not_used() {
     let primary = view(StateName::Primary, Role::Primary, "ready");

@@ -33,8 +33,8 @@ impl Machine {
         self.lease.unserved_since = counts.then(|| self.lease.unserved_since.unwrap_or(now));
     }
 
-    /// The device has not served for as long as a new one may take to appear, and the lease was renewed after that. Time
-    /// alone does not count: a lease may be long, and the cluster away for less.
+    /// The device has not served for as long as a new one may take to appear, and the lease was renewed after that.
+    /// Time alone does not count: a lease may be long, and the cluster away for less.
     pub(super) fn device_is_gone(&self) -> bool {
         let times = self.lease.unserved_since.zip(self.last_renewal());
         times.is_some_and(|(since, renewed)| renewed.saturating_since(since) >= self.policy.timeouts.attach)

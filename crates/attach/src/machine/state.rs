@@ -394,7 +394,8 @@ impl Machine {
         self.end_if_drained(out);
     }
 
-    /// A connection of `incarnation` is lost: all connections of the set are shut, and the lease is continued elsewhere.
+    /// A connection of `incarnation` is lost: all connections of the set are shut, and the lease is continued
+    /// elsewhere.
     pub fn lost(&mut self, now: Moment, incarnation: u64, why: &Lost, out: &mut Vec<Action>) {
         let over = matches!(self.phase, Phase::Acquiring | Phase::Fenced | Phase::Detached);
         // While the lease is being continued nothing can be lost: this is a late report of a socket that was shut.

@@ -1,5 +1,5 @@
-//! Checks of an administrator's requests (drain, remove, replace), before anything is changed. Input: what each gateway reported
-//! a moment ago.
+//! Checks of an administrator's requests (drain, remove, replace), before anything is changed. Input: what each gateway
+//! reported a moment ago.
 
 use crate::cluster::{ClusterState, Member, MemberRole, Standing};
 use holdfast_types::{GroupId, MemberId};
@@ -151,8 +151,8 @@ fn others_serve(state: &ClusterState, id: MemberId) -> bool {
     state.members.values().any(|member| member.id != id && member.serves())
 }
 
-/// Whether others could serve at once: for each group that has a leader, there is one but `id` that may and could be its
-/// next leader.
+/// Whether others could serve at once: for each group that has a leader, there is one but `id` that may and could be
+/// its next leader.
 fn others_could_serve(state: &ClusterState, groups: &[GroupHealth], id: MemberId) -> bool {
     let others = || state.members.values().filter(|member| member.id != id && member.serves());
     let could = |group: &GroupHealth| others().any(|member| group.answering.contains(&member.id));

@@ -149,8 +149,8 @@ pub enum SetCommand {
         /// As in `Acquire`.
         at_unix_ms: u64,
     },
-    /// The owner is alive. Proposed only while it is known to have the current token (a connection was opened with it, or it
-    /// asked): this is a use of it, and ends the tokens before (SET-S3).
+    /// The owner is alive. Proposed only while it is known to have the current token (a connection was opened with it,
+    /// or it asked): this is a use of it, and ends the tokens before (SET-S3).
     Renew {
         /// Of the lease.
         epoch: Epoch,

@@ -131,9 +131,9 @@ impl SetState {
         }
         holdfast_reached::reached!("lease: continued with an earlier token", token != lease.token);
         let (ttl_ms, earlier_tokens) = (lease.ttl_ms, lease.tokens_after(token));
-        // SET-S10: a copy of a request that another one overtook. Or there is no room for one more unused token. Nothing
-        // is granted anew, and no token is dropped. The caller has shown that the lease is its own, and may have waited
-        // all the time: a refusal would end its devices for good. It gets the present grant.
+        // SET-S10: a copy of a request that another one overtook. Or there is no room for one more unused token.
+        //     Nothing is granted anew, and no token is dropped. The caller has shown that the lease is its own, and may
+        //     have waited all the time: a refusal would end its devices for good. It gets the present grant.
         if self.granted_requests.contains(&request) || earlier_tokens.len() > EARLIER_TOKENS_MAX {
             holdfast_reached::reached!("lease: a continuation gets the present grant");
             return Ok(SetAnswer::Granted(lease.clone()));

@@ -16,8 +16,8 @@ pub struct Volume {
     pub size: Sectors,
 }
 
-/// Earlier tokens of a lease at most. Each is of a request that overtook another one, and all die with the next use. When
-/// there is no room for another one, a continuation gets the present grant.
+/// Earlier tokens of a lease at most. Each is of a request that overtook another one, and all die with the next use.
+/// When there is no room for another one, a continuation gets the present grant.
 pub const EARLIER_TOKENS_MAX: usize = 16;
 
 /// Who may write, where, under which epoch.
@@ -31,8 +31,8 @@ pub struct Lease {
     pub epoch: Epoch,
     /// Opens this grant.
     pub token: Token,
-    /// Tokens that continue it too, until `token` is first used (SET-S3): what it was continued from, and those of later
-    /// grants that were not used. Oldest first, at most [`EARLIER_TOKENS_MAX`].
+    /// Tokens that continue it too, until `token` is first used (SET-S3): what it was continued from, and those of
+    /// later grants that were not used. Oldest first, at most [`EARLIER_TOKENS_MAX`].
     pub earlier_tokens: Vec<Token>,
     /// Time to live without a renewal, in milliseconds.
     pub ttl_ms: u32,
@@ -54,9 +54,10 @@ impl Lease {
         token == self.token || self.earlier_tokens.contains(&token)
     }
 
-    /// The tokens that continue a grant which follows this one, for a caller that shows `token`. That token stays, since
-    /// the answer to the new grant may be lost. Those of unused grants after it stay too: the request may be a late one of
-    /// a process that is gone, and its successor may hold the newest token. Those before it die: its caller has a newer one.
+    /// The tokens that continue a grant which follows this one, for a caller that shows `token`. That token stays,
+    /// since the answer to the new grant may be lost. Those of unused grants after it stay too: the request may be a
+    /// late one of a process that is gone, and its successor may hold the newest token. Those before it die: its caller
+    /// has a newer one.
     pub(super) fn tokens_after(&self, token: Token) -> Vec<Token> {
         let from = self.earlier_tokens.iter().position(|earlier| *earlier == token);
         let mut tokens: Vec<Token> = from.map_or(Vec::new(), |from| self.earlier_tokens[from..].to_vec());

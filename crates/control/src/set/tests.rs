@@ -209,8 +209,8 @@ fn a_lease_lives_neither_too_short_nor_too_long() {
     }
 }
 
-/// A process that was started again and again shows the token that it found, and never hears an answer. The token of each
-/// of its grants may be the one that somebody holds: a refusal of it ends the devices for good.
+/// A process that was started again and again shows the token that it found, and never hears an answer. The token of
+/// each of its grants may be the one that somebody holds: a refusal of it ends the devices for good.
 #[test]
 fn no_unused_token_is_dropped_for_want_of_room() {
     let mut state = SetState::new(Epoch(0));

@@ -17,8 +17,8 @@ pub struct Granted {
     pub over: bool,
 }
 
-/// SET-S3 by history: a grant's token opens the last grant if each grant after it continued one of them, and none of those was
-/// used, or shown to continue.
+/// SET-S3 by history: a grant's token opens the last grant if each grant after it continued one of them, and none of
+///     those was used, or shown to continue.
 pub fn opens(grants: &[Granted], grant: usize) -> bool {
     grants[grant + 1..].iter().all(|later| later.from.is_some() && !later.used && !later.shown)
 }

@@ -1,6 +1,6 @@
-//! What is checked before a set is created: new stores, before it relies on them (ADR 0008; `store/src/check.rs` has the
-//! requirements), and the cluster key. Only the leader of group 0 does this: it decides which sets are created, and in
-//! which stores.
+//! What is checked before a set is created: new stores, before it relies on them (ADR 0008; `store/src/check.rs` has
+//! the requirements), and the cluster key. Only the leader of group 0 does this: it decides which sets are created, and
+//! in which stores.
 
 use super::AdminDoor;
 use super::stores::not_opened;

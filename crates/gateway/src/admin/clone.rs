@@ -156,8 +156,8 @@ impl AdminDoor {
     }
 }
 
-/// A recovery of the origin must find the pin, or it would delete what the clone uses (ADR 0013). So the store itself is
-/// asked.
+/// A recovery of the origin must find the pin, or it would delete what the clone uses (ADR 0013). So the store itself
+/// is asked.
 async fn head_names(set: &SetServer, request: RequestId, pin: &Pin) -> Result<(), Refusal> {
     match tokio::time::timeout(STORE_LIMIT, set.head.names_pin(request, pin)).await {
         Ok(Ok(true)) => Ok(()),

@@ -405,9 +405,9 @@ impl AdminDoor {
         }
     }
 
-    /// A new set begins with each member that stays as a voter. One that does not vote in group 0 yet may never have come
-    /// up: with it the set might have no leader for ever, and then no member could leave either. No member is added while
-    /// the guard lives.
+    /// A new set begins with each member that stays as a voter. One that does not vote in group 0 yet may never have
+    /// come up: with it the set might have no leader for ever, and then no member could leave either. No member is
+    /// added while the guard lives.
     pub(super) async fn each_member_votes(&self, adopted: &Adopted) -> Result<MutexGuard<'_, ()>, Refusal> {
         let none_joins = self.node.turns.members.lock().await;
         // A pair has no votes.

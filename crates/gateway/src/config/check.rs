@@ -233,7 +233,8 @@ fn pair(config: &GatewayConfig, out: &mut Problems) {
         let good = holdfast_api::disk_from_text("pair.adopt", adopt).is_ok();
         out.need(good, "pair.adopt", format!("{adopt:?}"), "the id of a cluster, 32 hex digits");
     }
-    // A plain connection that reconnects by itself would continue without the data that was lost with the gateway (PAIR-P5).
+    // A plain connection that reconnects by itself would continue without the data that was lost with the gateway
+    // (PAIR-P5).
     let plain = config.plain_exports && pair.durability == PairDurability::Flush;
     out.need(!plain, "plain_exports", "true in a pair with durability \"flush\"", "false, or durability \"write\"");
     let role = config.role == GatewayRole::Gateway;

@@ -40,8 +40,8 @@ fn serve(server: Server, door: Door) -> tokio::task::JoinHandle<()> {
     })
 }
 
-/// Forwards everything to `to` until `silent`. After that it forwards nothing and closes no socket, like a network cut or a
-/// host that lost power.
+/// Forwards everything to `to` until `silent`. After that it forwards nothing and closes no socket, like a network cut
+/// or a host that lost power.
 async fn proxy(to: SocketAddr, silent: CancellationToken) -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;

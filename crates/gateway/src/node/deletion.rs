@@ -1,5 +1,6 @@
 //! Carries out deletions of sets, on the leader of group 0 (ADR 0029). Group 0 decides which steps are allowed
-//! (`control::cluster::deletion`, DELETE-D1 to DELETE-D4). This file asks the members, deletes objects, and proposes the steps.
+//! (`control::cluster::deletion`, DELETE-D1 to DELETE-D4). This file asks the members, deletes objects, and proposes
+//! the steps.
 //!
 //! ```text
 //!   which members have ended the group? ─▶ SetEnded ─▶ fenced? ─▶ tombstone in the head's place ─▶ ForgetSet

@@ -1,8 +1,8 @@
 //! Stops a set that is no longer in group 0, and removes it from this disk (ADR 0029).
 //!
 //! In this order: the set can no longer be found here and its connections are closed; its tasks end, so that no request
-//! goes to its store; its Raft group is ended for ever, and its log and snapshots are dropped (`holdfast_raft`, END-E1 to
-//! END-E3); its notes are deleted. Only then does this gateway report that the set has ended here. Each step can be
+//! goes to its store; its Raft group is ended for ever, and its log and snapshots are dropped (`holdfast_raft`, END-E1
+//! to END-E3); its notes are deleted. Only then does this gateway report that the set has ended here. Each step can be
 //! repeated; after a crash, the rest is done.
 
 use super::running::{Running, notes};

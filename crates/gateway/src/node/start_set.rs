@@ -233,8 +233,8 @@ impl Starting<'_> {
         Inspector::new(server.clone(), node.cluster.clone(), raft, election_max, self.stop.clone())
     }
 
-    /// Initialises the group if this gateway is one of its first members. A group that is being healed here has an empty
-    /// log for a while: it gets its members from its leader, and this gateway must not initialise it again.
+    /// Initialises the group if this gateway is one of its first members. A group that is being healed here has an
+    /// empty log for a while: it gets its members from its leader, and this gateway must not initialise it again.
     async fn initialize_group(&self, group: &Group) {
         let (entry, adopted) = (self.entry, self.adopted);
         if !entry.initial_members.contains(&adopted.member) || adopted.raft.is_healing(self.id) {

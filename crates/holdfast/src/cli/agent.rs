@@ -86,7 +86,8 @@ pub enum AgentCommand {
         /// The new primary [default: the only other host]
         #[arg(long, value_name = "HOST")]
         to: Option<String>,
-        /// When: a time such as 2026-11-22T04:00:00Z or 2026-11-22T05:00+01:00, or a duration from now, such as 10m [default: now]
+        /// When: a time such as 2026-11-22T04:00:00Z or 2026-11-22T05:00+01:00, or a duration from now, such as 10m
+        /// [default: now]
         #[arg(long, value_name = "TIME", value_parser = crate::timestamp::parse, conflicts_with = "cancel")]
         scheduled: Option<crate::timestamp::Timestamp>,
         /// Cancel the scheduled switchover

@@ -65,7 +65,8 @@ pub struct AttachArgs {
     /// The same limit in bytes: the memory that each volume may use while no gateway serves it
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub queue_bytes: ByteSize,
-    /// Sockets between a kernel device and this process; with more than one, the kernel drops a socket whose request is older than 30 s
+    /// Sockets between a kernel device and this process; with more than one, the kernel drops a socket whose request is
+    /// older than 30 s
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub kernel_sockets: u8,
     /// How long a kernel device waits for a new process after this one died, before its requests fail

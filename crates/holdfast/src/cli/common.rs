@@ -58,11 +58,13 @@ pub struct Common {
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t, help_heading = COMMON)]
     pub output: output::Format,
 
-    /// Time limit of the whole command, retries included; for `dev` until it is ready [default: 30s; `dev` 1m; `cluster recover` 2m; 10m for `set delete` and `gateway add`, `replace`, `remove` and `drain` while they wait]
+    /// Time limit of the whole command, retries included; for `dev` until it is ready [default: 30s; `dev` 1m; `cluster
+    /// recover` 2m; 10m for `set delete` and `gateway add`, `replace`, `remove` and `drain` while they wait]
     #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse, help_heading = COMMON)]
     pub timeout: Option<Duration>,
 
-    /// Log filter for standard error, such as `debug` or `holdfast_raft=debug,info` [default: info,openraft=error for gateways, warn for other commands]
+    /// Log filter for standard error, such as `debug` or `holdfast_raft=debug,info` [default: info,openraft=error for
+    /// gateways, warn for other commands]
     #[arg(long, global = true, env = "HOLDFAST_LOG", hide_env_values = true, value_name = "FILTER", help_heading = COMMON)]
     pub log: Option<String>,
 

@@ -26,10 +26,12 @@ Examples:
 /// `holdfast key`.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Show which cluster key wraps which data keys, which keys each gateway has, and whether the previous key is still needed
+    /// Show which cluster key wraps which data keys, which keys each gateway has, and whether the previous key is still
+    /// needed
     #[command(visible_alias = "show", after_long_help = with_codes(LIST))]
     List,
-    /// Wrap all data keys with a new cluster key, which every gateway must have already; no downtime, and no data is rewritten
+    /// Wrap all data keys with a new cluster key, which every gateway must have already; no downtime, and no data is
+    /// rewritten
     #[command(after_long_help = with_codes(ROTATE))]
     RotateCluster,
     /// Give a set a new data key: rewrites all its data under the new key in the background, then destroys the old key
@@ -41,7 +43,8 @@ pub enum KeyCommand {
         #[arg(long)]
         yes: bool,
     },
-    /// Print new parameters with a random salt that derive a key from a passphrase, for the settings of every gateway; contacts no gateway
+    /// Print new parameters with a random salt that derive a key from a passphrase, for the settings of every gateway;
+    /// contacts no gateway
     #[command(after_long_help = with_codes(KDF))]
     Kdf,
 }

@@ -1,4 +1,5 @@
-//! Arguments of the membership commands: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`, `update`.
+//! Arguments of the membership commands: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`,
+//! `update`.
 
 use super::values::{address, with_codes};
 use clap::Subcommand;
@@ -25,7 +26,8 @@ pub enum MembersCommand {
         /// Name or member id, as `gateway list` shows it
         #[arg(value_name = "GATEWAY")]
         gateway: String,
-        /// Remove it even if the cluster can then survive fewer failures; still refused if acknowledged writes could be lost
+        /// Remove it even if the cluster can then survive fewer failures; still refused if acknowledged writes could be
+        /// lost
         #[arg(long)]
         force: bool,
         /// Do not ask for confirmation

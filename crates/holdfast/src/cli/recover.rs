@@ -9,8 +9,9 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(after_long_help = with_codes(RECOVER))]
 pub struct RecoverArgs {
-    /// A store of the lost cluster; repeat it for each store. For a set with several stores, or whose stores were changed, the text that
-    /// `set stores show` printed for a recovery: 'w=2 URL URL URL', 'c=2 URL', or 'LIST => LIST' during a change
+    /// A store of the lost cluster; repeat it for each store. For a set with several stores, or whose stores were
+    /// changed, the text that `set stores show` printed for a recovery: 'w=2 URL URL URL', 'c=2 URL', or 'LIST => LIST'
+    /// during a change
     #[arg(long = "from-store", value_name = "URL", required = true, value_parser = stores_text)]
     pub from_store: Vec<String>,
     /// The new gateways: a plan as for `cluster bootstrap`, without sets

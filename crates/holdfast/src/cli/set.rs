@@ -151,7 +151,8 @@ pub enum SetCommand {
         /// Object store of the set; repeat it for several stores, which each get all data
         #[arg(long = "store", value_name = "URL", value_parser = store_url, required = true, action = ArgAction::Append)]
         stores: Vec<String>,
-        /// With several stores: how many must confirm an object, more than half of them [default: the smallest majority]
+        /// With several stores: how many must confirm an object, more than half of them [default: the smallest
+        /// majority]
         #[arg(long, value_name = "COUNT")]
         write_quorum: Option<usize>,
         /// A volume and its size; volumes are thin-provisioned; may be repeated

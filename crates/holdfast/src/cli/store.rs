@@ -54,8 +54,8 @@ pub struct KeyArgs {
 /// Source of the credentials of s3:// stores.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StoreArgs {
-    /// AWS credentials file for s3:// stores, with the profile of ?profile=NAME in the URL, or of AWS_PROFILE, or `default`
-    /// [default: the AWS variables, including AWS_SHARED_CREDENTIALS_FILE]
+    /// AWS credentials file for s3:// stores, with the profile of ?profile=NAME in the URL, or of AWS_PROFILE, or
+    /// `default` [default: the AWS variables, including AWS_SHARED_CREDENTIALS_FILE]
     #[arg(long, value_name = "FILE")]
     pub credentials_file: Option<PathBuf>,
 }

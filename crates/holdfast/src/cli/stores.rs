@@ -82,7 +82,8 @@ pub enum StoresCommand {
 /// Write quorum of the new list.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct QuorumArgs {
-    /// How many stores of the new list must confirm an object: more than half, fewer than all [default: the smallest majority]
+    /// How many stores of the new list must confirm an object: more than half, fewer than all [default: the smallest
+    /// majority]
     #[arg(long, value_name = "COUNT")]
     pub write_quorum: Option<usize>,
 }

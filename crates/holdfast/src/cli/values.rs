@@ -72,7 +72,8 @@ pub fn store_url(text: &str) -> Result<String, String> {
     }
 }
 
-/// As [`store_url`]. Also accepts what `holdfast set list` shows of a set whose stores were changed: `c=2 ...`, and both lists during a change.
+/// As [`store_url`]. Also accepts what `holdfast set list` shows of a set whose stores were changed: `c=2 ...`, and
+/// both lists during a change.
 pub fn stores_text(text: &str) -> Result<String, String> {
     let placement = Placement::parse(text);
     if placement.next.is_none() && (text.contains(" | ") || text.contains(" => ")) {

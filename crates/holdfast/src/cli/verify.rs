@@ -12,7 +12,8 @@ use holdfast_types::Name;
 pub struct VerifyArgs {
     /// Sets to check [default: all sets in the store]
     pub sets: Vec<Name>,
-    /// The store; for a set with several stores, or whose stores were changed, the text that `set stores show` printed for a recovery
+    /// The store; for a set with several stores, or whose stores were changed, the text that `set stores show` printed
+    /// for a recovery
     #[arg(long, value_name = "URL", value_parser = stores_text)]
     pub store: String,
     #[command(flatten)]
@@ -22,7 +23,8 @@ pub struct VerifyArgs {
     /// Check only a random share of the map pages, such as 1%
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     pub sample: Option<u32>,
-    /// With several stores: read the copies in each store, one store after the other [default: for each object the copy that answers first]
+    /// With several stores: read the copies in each store, one store after the other [default: for each object the copy
+    /// that answers first]
     #[arg(long)]
     pub each_store: bool,
     /// Check the same pages as an earlier run that printed this seed

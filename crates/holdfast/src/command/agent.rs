@@ -115,7 +115,8 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
     ended.map_err(|error| CliError::failed("agent").because(&error))
 }
 
-/// The log of the watchdog. A watchdog with invalid settings is restarted every second and logs each time: a long log is truncated.
+/// The log of the watchdog. A watchdog with invalid settings is restarted every second and logs each time: a long log
+/// is truncated.
 fn open_log(path: &Path) -> std::io::Result<File> {
     holdfast_agent::process::log::open(path, HELPER_LOG_BYTES_MAX)
 }

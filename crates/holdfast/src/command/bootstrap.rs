@@ -1,7 +1,9 @@
 //! `holdfast cluster bootstrap`: creates a cluster from a plan. Steps that are done already are skipped.
 //!
-//! 1. Ask every gateway for its identity. If no cluster exists yet, all must answer: a silent gateway might belong to one.
-//! 2. Adopt gateways without a member id: ids from 1 in the plan's order; existing ids are kept. They are on disk before step 3.
+//! 1. Ask every gateway for its identity. If no cluster exists yet, all must answer: a silent gateway might belong to
+//!    one.
+//! 2. Adopt gateways without a member id: ids from 1 in the plan's order; existing ids are kept. They are on disk
+//!    before step 3.
 //! 3. Start the cluster group at the first gateway. Repeating this has no further effect.
 //! 4. If the cluster exists already, new gateways join. A known name on an unknown disk needs a decision of the user.
 //! 5. Create sets, then volumes. Wait until each set is served.
@@ -359,7 +361,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Completes an interrupted earlier run that adopted gateways without registering them. All gateways are needed, since ids only grow.
+    /// Completes an interrupted earlier run that adopted gateways without registering them. All gateways are needed,
+    /// since ids only grow.
     async fn registered(&mut self, status: &v1::ClusterStatusReply, nodes: &Nodes) -> Result<(), CliError> {
         let known = |node: &v1::Node| {
             let disks = status.members.iter().filter_map(|member| member.member.as_ref()).map(|member| &member.disk);

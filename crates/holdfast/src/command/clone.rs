@@ -1,9 +1,11 @@
 //! `holdfast set clone`, and the text for clones.
 //!
 //! 1. The origin's leader pins the snapshot's root for the next set number, and records that in the head in the store.
-//! 2. Group 0's leader creates the set with that number. If another set took the number meanwhile, both steps are repeated with the next one.
+//! 2. Group 0's leader creates the set with that number. If another set took the number meanwhile, both steps are
+//!    repeated with the next one.
 //!
-//! After an interruption, a new run is a new request, which creates or finds the clone. The pin of the first run is released by itself.
+//! After an interruption, a new run is a new request, which creates or finds the clone. The pin of the first run is
+//! released by itself.
 
 use super::connect::{connect, incomplete};
 use super::set_calls::status;

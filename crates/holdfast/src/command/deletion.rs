@@ -116,7 +116,8 @@ pub async fn run(common: &Common, args: DeleteArgs) -> Result<(), CliError> {
     })
 }
 
-/// The set before the deletion, from its leader. With `--force --with-snapshots` from any gateway's list, which needs no leader.
+/// The set before the deletion, from its leader. With `--force --with-snapshots` from any gateway's list, which needs
+/// no leader.
 async fn before(api: &mut ClusterClient, args: &DeleteArgs) -> Result<Option<v1::SetStatus>, CliError> {
     let set = args.set.as_str();
     let call = async |mut client: Client| client.list_sets(v1::ListSetsRequest {}).await;

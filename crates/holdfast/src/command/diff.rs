@@ -1,7 +1,8 @@
 //! `holdfast snapshot diff`.
 //!
 //! 1. The volumes of both snapshots, compared by id.
-//! 2. The ranges of each volume of the later snapshot, line by line: the command holds one answer at a time, independent of the volumes' size.
+//! 2. The ranges of each volume of the later snapshot, line by line: the command holds one answer at a time,
+//!    independent of the volumes' size.
 //! 3. An end line, so that a program can detect an incomplete list.
 //!
 //! The volumes are compared here: a gateway answers for one volume at a time.

@@ -80,7 +80,8 @@ pub fn with_settings(config: GatewayConfig, given: &[(String, String)]) -> Resul
     table.try_into().map_err(|error: toml::de::Error| failed(&error))
 }
 
-/// Applies a setting such as `journal.bound=2GiB`. A value that is not valid TOML is taken as a string, to avoid double quoting in a shell.
+/// Applies a setting such as `journal.bound=2GiB`. A value that is not valid TOML is taken as a string, to avoid double
+/// quoting in a shell.
 fn put(table: &mut toml::Table, key: &str, text: &str) -> Result<(), CliError> {
     let parsed = format!("value = {text}").parse::<toml::Table>().ok().and_then(|mut parsed| parsed.remove("value"));
     let value = parsed.unwrap_or_else(|| toml::Value::String(text.to_string()));
@@ -125,7 +126,8 @@ fn absolute(path: &Path) -> std::path::PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// The kernel kills this process when `parent` ends. SIGKILL also ends a stopped process, and R1 needs no clean shutdown.
+/// The kernel kills this process when `parent` ends. SIGKILL also ends a stopped process, and R1 needs no clean
+/// shutdown.
 fn end_with_parent(parent: u32) -> Result<(), CliError> {
     let set = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     set.map_err(|error| CliError::failed("cannot watch the parent process").because(&error))?;

@@ -94,7 +94,8 @@ fn show_grant(common: &Common, set: &Name, owner: &Owner, grant: &v1::GrantReply
 
 async fn renew(common: &Common, set: &Name, token: String, epoch: Option<u64>) -> Result<(), CliError> {
     let mut api = connect(common);
-    // Without an epoch the current grant is meant. A set without an owner has none: the gateway answers that the token is stale.
+    // Without an epoch the current grant is meant. A set without an owner has none: the gateway answers that the token
+    // is stale.
     let epoch = match epoch {
         Some(epoch) => epoch,
         None => current(&mut api, set).await?.lease.map_or(0, |lease| lease.epoch),

@@ -1,5 +1,5 @@
-//! Cluster membership: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`, `update`. The gateways do the work;
-//! this module requests it and shows the progress.
+//! Cluster membership: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`, `update`. The gateways
+//! do the work; this module requests it and shows the progress.
 
 use super::cluster::{admit, node, status};
 use super::connect::connect;
@@ -106,7 +106,8 @@ fn progress(status: &v1::ClusterStatusReply, member: MemberId, goal: Goal) -> Pr
     }
 }
 
-/// Shows progress on standard error: one line that is overwritten on a terminal, otherwise one line per change; JSON for programs.
+/// Shows progress on standard error: one line that is overwritten on a terminal, otherwise one line per change; JSON
+/// for programs.
 struct Shown {
     format: Format,
     terminal: bool,

@@ -73,7 +73,8 @@ pub async fn failover(common: &Common, args: &FailoverArgs) -> Result<(), CliErr
     finish(common, &mut api, set, to, &before, &reply, started).await
 }
 
-/// The state before, from the leader if there is one, else from any gateway: a failover is needed when there is no leader.
+/// The state before, from the leader if there is one, else from any gateway: a failover is needed when there is no
+/// leader.
 async fn before(common: &Common, set: &str) -> Result<v1::SetStatus, CliError> {
     let mut quick = ClusterClient::new(&common.dialer, &common.api, common.timeout().min(BEFORE_TIMEOUT));
     match set_calls::status(&mut quick, set, false).await {
@@ -134,8 +135,8 @@ async fn finish(
     })
 }
 
-/// The grant fences the old owner at once, at the gateway that led then. If leadership moved after it, the lease is continued at the new
-/// gateway with its token, which returns a new token (R6).
+/// The grant fences the old owner at once, at the gateway that led then. If leadership moved after it, the lease is
+/// continued at the new gateway with its token, which returns a new token (R6).
 async fn brought_along(
     api: &mut ClusterClient,
     to: &str,

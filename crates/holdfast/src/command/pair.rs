@@ -1,4 +1,5 @@
-//! `holdfast pair`: which gateway of a pair holds its seat in etcd (ADR 0031). Reads etcd, and asks the admin API of the holder.
+//! `holdfast pair`: which gateway of a pair holds its seat in etcd (ADR 0031). Reads etcd, and asks the admin API of
+//! the holder.
 
 use super::text::time;
 use crate::cli::{Common, PairCommand};

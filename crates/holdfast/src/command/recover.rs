@@ -1,13 +1,14 @@
 //! `holdfast cluster recover`: a new cluster from the data in a store.
 //!
-//! 1. Survey: read the sets from the stores and the identities of the plan's gateways. Nothing is changed before everything is known and allowed.
-//! 2. Raise the generation in each set's head for the new cluster: from then on the store fences every older generation of the set. This is refused for
-//!    a store that ignores conditional PUTs, which cannot fence.
+//! 1. Survey: read the sets from the stores and the identities of the plan's gateways. Nothing is changed before
+//!    everything is known and allowed.
+//! 2. Raise the generation in each set's head for the new cluster: from then on the store fences every older generation
+//!    of the set. This is refused for a store that ignores conditional PUTs, which cannot fence.
 //! 3. Wait until an old gateway that still runs has noticed.
 //! 4. Create the new cluster (as `bootstrap` does), and start each set from its head.
 //!
-//! Each step detects what an earlier run has done: a head records the cluster that it was raised for, and until the first checkpoint also the gateway.
-//! A run with other gateways raises it again and thereby fences the earlier run.
+//! Each step detects what an earlier run has done: a head records the cluster that it was raised for, and until the
+//! first checkpoint also the gateway. A run with other gateways raises it again and thereby fences the earlier run.
 
 use super::connect::incomplete;
 use super::console::tell;
@@ -127,8 +128,8 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     output::show(common.output, &json, || table(&found, &restored))
 }
 
-/// Surveys until no head changes meanwhile: checking snapshots can take minutes, and a live gateway may replace a head in that time. A repeated survey checks
-/// only new snapshots.
+/// Surveys until no head changes meanwhile: checking snapshots can take minutes, and a live gateway may replace a head
+/// in that time. A repeated survey checks only new snapshots.
 async fn look_until_it_stands(
     common: &Common,
     args: &RecoverArgs,
@@ -152,7 +153,8 @@ async fn replaced(looked: &Looked) -> Result<Vec<String>, CliError> {
     Ok(names)
 }
 
-/// Repeats `look` until nothing is `replaced`, at most [`LOOKS_MAX`] times. After that the raise refuses a changed head.
+/// Repeats `look` until nothing is `replaced`, at most [`LOOKS_MAX`] times. After that the raise refuses a changed
+/// head.
 async fn until_it_stands<L>(
     mut look: impl AsyncFnMut() -> Result<L, CliError>,
     replaced: impl AsyncFn(&L) -> Result<Vec<String>, CliError>,
@@ -453,7 +455,8 @@ mod tests {
         (stood, said)
     }
 
-    /// A set is raised only if its head has not changed since the survey: otherwise the raise would be refused, or a new snapshot would be missed.
+    /// A set is raised only if its head has not changed since the survey: otherwise the raise would be refused, or a
+    /// new snapshot would be missed.
     #[tokio::test]
     async fn a_head_that_was_replaced_meanwhile_is_surveyed_again() {
         assert_eq!(looks(&[]).await, (1, Vec::new()));

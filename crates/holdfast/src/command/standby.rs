@@ -1,6 +1,7 @@
 //! `holdfast standby`: a read-only PostgreSQL on a local copy of a snapshot.
 //!
-//! Owns: output, exit codes. Does not own: arguments (`cli`), the steps of a refresh (crate `agent`), the copy (crate `attach`).
+//! Owns: output, exit codes. Does not own: arguments (`cli`), the steps of a refresh (crate `agent`), the copy (crate
+//! `attach`).
 
 use super::console::tell;
 use super::text::since;

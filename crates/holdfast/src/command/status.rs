@@ -29,7 +29,8 @@ pub fn describe(status: &v1::ClusterStatusReply) -> String {
     format!("{head}\n\n{members}\n\n{groups}\n\n{sets}{changes}{reads}")
 }
 
-/// Share of reads that each tier of each gateway answered, since its start and over the last minutes. Empty if there were no reads.
+/// Share of reads that each tier of each gateway answered, since its start and over the last minutes. Empty if there
+/// were no reads.
 fn reads(status: &v1::ClusterStatusReply) -> String {
     let rows = status.members.iter().flat_map(|member| {
         let name = member.member.as_ref().map_or("", |known| known.name.as_str());

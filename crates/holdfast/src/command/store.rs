@@ -113,8 +113,9 @@ fn table(rows: &[Row]) -> String {
     output::table_with_messages(["STORE", "FIT", "PUT", "GET", "ERROR"], rows, &[4], 1)
 }
 
-/// Checks the stores before a recovery raises generations in them: without conditional PUTs the raise would fence nobody. A store that does not answer is
-/// skipped: a write quorum is enough, and the raise itself fails if it does not reach one.
+/// Checks the stores before a recovery raises generations in them: without conditional PUTs the raise would fence
+/// nobody. A store that does not answer is skipped: a write quorum is enough, and the raise itself fails if it does not
+/// reach one.
 pub async fn check_before_raise(common: &Common, access: &StoreArgs, stores: &[String]) -> Result<(), CliError> {
     let checked = check_all(stores, access, true, CHECK_LIMIT).await?;
     for text in admitted(&checked)? {

@@ -1,4 +1,5 @@
-//! `holdfast set stores`: shows and changes the stores of a set. The gateways carry out a change; this module requests it and shows its progress.
+//! `holdfast set stores`: shows and changes the stores of a set. The gateways carry out a change; this module requests
+//! it and shows its progress.
 
 mod list;
 mod view;
@@ -195,7 +196,8 @@ async fn abandon(common: &Common, set: &Name, dry_run: bool) -> Result<(), CliEr
     })
 }
 
-/// Waits until the set is in `to` only, and shows the progress on standard error. The change does not depend on this wait.
+/// Waits until the set is in `to` only, and shows the progress on standard error. The change does not depend on this
+/// wait.
 async fn wait(common: &Common, set: &v1::SetSummary, to: &str, ends: Instant) -> Result<(), CliError> {
     let mut display = Display::new(common);
     let (mut begun, mut waits) = (false, String::new());

@@ -1,4 +1,5 @@
-//! `holdfast watch`: changes of sets, leases and gateways. On a terminal a table that is redrawn, otherwise a line for each change.
+//! `holdfast watch`: changes of sets, leases and gateways. On a terminal a table that is redrawn, otherwise a line for
+//! each change.
 
 use super::cluster;
 use super::text::epoch_text;
@@ -140,7 +141,8 @@ async fn ask(common: &Common, address: &str, names: &[&str]) -> Views {
     views
 }
 
-/// Keeps the previous state of a set if this poll returned an older one (a lease with a lower epoch), because fewer gateways answered.
+/// Keeps the previous state of a set if this poll returned an older one (a lease with a lower epoch), because fewer
+/// gateways answered.
 fn not_older(before: Option<&Seen>, mut now: Seen) -> Seen {
     let Some(before) = before else { return now };
     for (name, set) in &mut now.sets {
@@ -151,8 +153,8 @@ fn not_older(before: Option<&Seen>, mut now: Seen) -> Seen {
     now
 }
 
-/// Combines the views of several gateways. A partitioned or restarted gateway may have an old view: the lease is taken from the view with the highest
-/// epoch, the leader from the view with the highest term.
+/// Combines the views of several gateways. A partitioned or restarted gateway may have an old view: the lease is taken
+/// from the view with the highest epoch, the leader from the view with the highest term.
 fn newest(views: &[&v1::SetStatus]) -> Option<SetSeen> {
     let leads = |view: &v1::SetStatus| view.leader.as_ref().is_some_and(|leader| leader.id == view.answered_by);
     let of_lease = views.iter().max_by_key(|view| (view.epoch, view.applied_index, leads(view)))?;

@@ -1,5 +1,6 @@
-//! The gateways as child processes. They end with this process, even if it is killed: each one requests that from the kernel
-//! (`--die-with`). The request depends on the thread that started the child, so all are started from the main thread.
+//! The gateways as child processes. They end with this process, even if it is killed: each one requests that from the
+//! kernel (`--die-with`). The request depends on the thread that started the child, so all are started from the main
+//! thread.
 
 use super::layout::{DevGateway, Layout};
 use crate::exit::CliError;
@@ -121,7 +122,8 @@ impl Children {
         CliError { message: format!("{}; the end of its log:\n{}", error.message, tail.trim_end()), ..error }.next(next)
     }
 
-    /// Stops all gateways: SIGTERM, then SIGKILL after the time limit. A second signal to this process shortens the wait.
+    /// Stops all gateways: SIGTERM, then SIGKILL after the time limit. A second signal to this process shortens the
+    /// wait.
     pub async fn stop(&mut self) {
         for running in &self.running {
             if running.child.is_some() {

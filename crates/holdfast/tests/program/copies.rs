@@ -2,7 +2,8 @@
 
 use crate::commands::{calls, cluster, error};
 
-/// Between the grant and the first connection the set may move to another gateway. The copy continues its lease, as after any lost connection.
+/// Between the grant and the first connection the set may move to another gateway. The copy continues its lease, as
+/// after any lost connection.
 #[tokio::test]
 async fn a_copy_whose_first_connection_fails_looks_for_the_gateway_again() {
     let (world, api) = cluster().await;

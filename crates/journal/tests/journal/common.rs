@@ -177,7 +177,8 @@ impl Generator {
                 ops
             }
             76..79 if next > first => {
-                // A leader overwrites the end of the log, the next one brings back what was there, and purges some of it.
+                // A leader overwrites the end of the log, the next one brings back what was there, and purges some of
+                // it.
                 let from = first + self.rng.below(next - first);
                 let Some(upto) = id_at(from + self.rng.below(next - from)) else { return Vec::new() };
                 let overwritten = from..from + 1 + self.rng.below(2 * (next - from));

@@ -231,8 +231,8 @@ fn a_missing_sync_is_noticed() {
     assert!(caught >= 15, "only {caught} of 20 histories without syncs were found wrong");
 }
 
-/// On a full disk, a purge goes ahead of two changes of leader: one overwrote what is purged, the next brought it back. The
-/// power may go between any two of them, and the group is sound.
+/// On a full disk, a purge goes ahead of two changes of leader: one overwrote what is purged, the next brought it back.
+/// The power may go between any two of them, and the group is sound.
 #[test]
 fn a_purge_that_goes_ahead_of_two_leaders_damages_nothing() {
     let group = GroupId(1);

@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 const G: GroupId = GroupId(1);
 const OTHER: GroupId = GroupId(2);
 const BLOCK: u64 = 4096;
-/// Payload of an entry that takes a block of its own, with little left: a file of them is too full to be carried forward.
+/// Payload of an entry that takes a block of its own, with little left: a file of them is too full to be carried
+/// forward.
 const FULL: usize = 3900;
 
 fn entry(group: GroupId, index: u64, len: usize) -> Op {

@@ -163,7 +163,8 @@ fn many_places_are_read_in_their_order_wherever_they_are() {
     }
 }
 
-/// R9: nobody knows whose the lost records were. Of a group that the journal does not know, all may have been among them.
+/// R9: nobody knows whose the lost records were. Of a group that the journal does not know, all may have been among
+/// them.
 #[test]
 fn a_group_that_may_be_among_the_lost_is_damaged_until_it_is_dropped() {
     let disk = SimDisk::new();

@@ -122,8 +122,8 @@ impl StateMachine for At {
     }
 }
 
-/// A state may be older than the newest membership: whoever begins with it must not know who votes later, nor forget who
-/// votes.
+/// A state may be older than the newest membership: whoever begins with it must not know who votes later, nor forget
+/// who votes.
 #[tokio::test]
 async fn a_snapshot_names_the_members_of_its_moment() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -574,8 +574,8 @@ async fn closed_exports_answer_alike_whatever_is_there() {
     }
 }
 
-/// A set that is created again under its name begins with epoch 1. Its clients are not refused because of the epochs and
-/// incarnations of the deleted one.
+/// A set that is created again under its name begins with epoch 1. Its clients are not refused because of the epochs
+/// and incarnations of the deleted one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_set_that_is_created_again_under_its_name_has_slots_of_its_own() {
     let (first, second) = (World::new(true).await, World::new(true).await);

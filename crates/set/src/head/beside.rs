@@ -30,8 +30,8 @@ impl Beside {
         *self.stored.locked() = Some((keyring, links));
     }
 
-    /// Records pins and snapshots as of `state`, applied up to `applied`. Returns the number of snapshots that no longer
-    /// fit the head, if that is news. `led`: as for `HeadKeeper::note`.
+    /// Records pins and snapshots as of `state`, applied up to `applied`. Returns the number of snapshots that no
+    /// longer fit the head, if that is news. `led`: as for `HeadKeeper::note`.
     pub(super) fn note(&self, state: &SetState, applied: LogIndex, led: Option<Term>) -> Option<usize> {
         self.note_pins(state);
         self.listing.locked().note(state, applied, led)

@@ -37,8 +37,8 @@ impl Drop for Committing<'_> {
 
 impl HeadKeeper {
     /// Makes `content` the start of a recovery. Everything that its root names must be in `store`, which is the set's
-    /// store as of the upload. If the set's stores were changed meanwhile, the commit fails (LIST-L1), because these objects
-    /// were not compared with the other stores.
+    /// store as of the upload. If the set's stores were changed meanwhile, the commit fails (LIST-L1), because these
+    /// objects were not compared with the other stores.
     ///
     /// # Errors
     /// [`KeepError`]. If it may pass, try again with the same content.

@@ -194,7 +194,8 @@ async fn a_recovery_fences_whoever_lived_before() {
     assert!(new.fenced().is_none());
 }
 
-/// HEAD-H4: a gateway that served a deleted set finds the tombstone, whatever it was doing, and a recovery finds nothing.
+/// HEAD-H4: a gateway that served a deleted set finds the tombstone, whatever it was doing, and a recovery finds
+///     nothing.
 #[tokio::test]
 async fn a_tombstone_ends_every_life_and_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -403,8 +404,9 @@ async fn the_head_follows_a_change_of_the_cluster_key() {
     assert_eq!(opened(&new).await.0[0].covered, Some(covered(20)));
 }
 
-/// DATAKEY-Z1, DATAKEY-Z2: a gateway that lags behind in group 0 neither replaces a head under a key that it does not know, nor counts
-/// it as damaged. A gateway with the key seals the next head under it, even if group 0 has not told it to.
+/// DATAKEY-Z1, DATAKEY-Z2: a gateway that lags behind in group 0 neither replaces a head under a key that it does not
+/// know, nor counts it as damaged. A gateway with the key seals the next head under it, even if group 0 has not told it
+/// to.
 #[tokio::test]
 async fn a_head_is_never_under_an_older_data_key_than_the_one_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -457,8 +459,8 @@ async fn a_head_is_never_under_an_older_data_key_than_the_one_before() {
     assert_eq!(found(&store).await.key.ids(), [1, 2].into());
 }
 
-/// LIST-L1: nobody compared objects that a checkpoint wrote before a change of the set's stores with the new stores. The
-/// checkpoint fails, even if its gateway knows of the change by the time of the commit.
+/// LIST-L1: nobody compared objects that a checkpoint wrote before a change of the set's stores with the new stores.
+///     The checkpoint fails, even if its gateway knows of the change by the time of the commit.
 #[tokio::test]
 async fn a_checkpoint_stays_in_the_stores_where_it_began() {
     let dir = tempfile::tempdir().unwrap();

@@ -116,8 +116,8 @@ impl Mapping {
         }
     }
 
-    /// Reads all leaves of a root (LEAF-L6), and keeps as many as fit. Each is requested separately, so that those that are
-    /// away are on local disk (R8).
+    /// Reads all leaves of a root (LEAF-L6), and keeps as many as fit. Each is requested separately, so that those that
+    /// are away are on local disk (R8).
     async fn compare(&self, object: ObjectId, top: Arc<Top>) -> Result<PartialRoot, MapError> {
         let bad =
             move |e: holdfast_volume::map::MapError| MapError::Bad { what: "root", object, reason: e.to_string() };

@@ -1,10 +1,10 @@
 //! Position, findings and schedule of a set's scrub. Plain data: kept on disk; gets the time as an argument and does no
 //! I/O.
 //!
-//! SCRUB-B1  A place that is in the set during a whole round is read in that round, whatever else changes; or it is reported
-//!     as damaged, with the leaf or root without which it cannot be found.
-//! SCRUB-B2  Damage that the last complete round found stays known until the next round is complete; damage that a running
-//!     round finds is known at once.
+//! SCRUB-B1  A place that is in the set during a whole round is read in that round, whatever else changes; or it is
+//!     reported as damaged, with the leaf or root without which it cannot be found.
+//! SCRUB-B2  Damage that the last complete round found stays known until the next round is complete; damage that a
+//!     running round finds is known at once.
 
 use holdfast_types::{Name, SetId, VolumeId};
 use serde::{Deserialize, Serialize};

@@ -119,7 +119,8 @@ async fn a_damaged_leaf_is_told_and_the_round_goes_on_behind_it() {
     }
 }
 
-/// SCRUB-B1, SCRUB-B2: a restart in the middle of a round reports nothing twice, and continues from the earlier position.
+/// SCRUB-B1, SCRUB-B2: a restart in the middle of a round reports nothing twice, and continues from the earlier
+/// position.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_leaf_is_told_once_though_the_gateway_is_started_anew() {
     let (stored, dir) = (Stored::in_two_packs().await, tempfile::tempdir().unwrap());

@@ -1,7 +1,8 @@
 //! Which volumes have connections here, and which are being changed.
 //!
-//! RESIZE-U1  A change that connections must not see is decided while there is no connection, and none is accepted until its
-//!     outcome is known. So no client stays connected by a name that the volume has lost, by which it could not reconnect.
+//! RESIZE-U1  A change that connections must not see is decided while there is no connection, and none is accepted
+//!     until its outcome is known. So no client stays connected by a name that the volume has lost, by which it could
+//!     not reconnect.
 
 use super::{SetError, SetServer};
 use holdfast_control::set::SetRefusal;

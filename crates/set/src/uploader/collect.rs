@@ -1,8 +1,8 @@
 //! Collection within a checkpoint: copies the segments with the least data in use into new ones (ADR 0012).
 //!
 //! Copied are the parts of a victim that the pages of the last checkpoint name and the sealed memtable does not
-//! replace. The new pages accept a move only if they still name the copied place (`volume::space`, SPACE-G2). Writes after
-//! the begin are in the journal index, above any map. So a copy never overwrites a newer write.
+//! replace. The new pages accept a move only if they still name the copied place (`volume::space`, SPACE-G2). Writes
+//! after the begin are in the journal index, above any map. So a copy never overwrites a newer write.
 
 use super::{LEAVES_AHEAD, PAGES_AHEAD, UploadError, Uploader};
 use crate::mapping::{MapError, Pay};
@@ -142,8 +142,8 @@ impl Uploader {
             (packs, left, resealed)
         })
         .await?;
-        // Each pack has a page (MAP-M3), in a leaf in memory or in the store. Leaves in the store are not read for moves
-        // that are not allowed yet.
+        // Each pack has a page (MAP-M3), in a leaf in memory or in the store. Leaves in the store are not read for
+        // moves that are not allowed yet.
         if !packs.is_empty() && !self.may_move() {
             self.collection.held.store(true, Ordering::Relaxed);
             return Ok(());

@@ -143,8 +143,8 @@ impl Uploader {
         Ok(())
     }
 
-    /// Writes all changed pages. Random writes touch one page each, so the old pages and their leaves are fetched ahead,
-    /// in order.
+    /// Writes all changed pages. Random writes touch one page each, so the old pages and their leaves are fetched
+    /// ahead, in order.
     async fn replace_pages(
         &self,
         map: &mut NewMap<'_>,

@@ -65,7 +65,8 @@ fn checkpoint(key: &SetKey, n: u128, places: &[u64]) -> (Bytes, Bytes, Root) {
     (segment, pack, root)
 }
 
-/// No store has these objects, so whatever is read was cached. WARM-W3: of moved extents, those cached under their old name.
+/// No store has these objects, so whatever is read was cached. WARM-W3: of moved extents, those cached under their old
+/// name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_brought_in_is_read_without_the_store() {
     let dir = tempfile::tempdir().expect("temporary directory");

@@ -62,8 +62,8 @@ impl World {
     }
 
     /// R3: a member that has voted in a later term leads in no earlier one. Its answer to the candidate leaves once the
-    /// vote is on disk, and openraft tells of it later still. A write to disk takes more than one slice, so there is one
-    /// in which the vote is neither on disk nor told of.
+    /// vote is on disk, and openraft tells of it later still. A write to disk takes more than one slice, so there is
+    /// one in which the vote is neither on disk nor told of.
     fn check_votes(&self, index: usize) -> Result<()> {
         let adopted = self.node(index).and_then(|node| node.adopted());
         for group in adopted.map(|adopted| adopted.raft.groups()).unwrap_or_default() {

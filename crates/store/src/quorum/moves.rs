@@ -11,13 +11,13 @@
 //!     decided writes them there, as a swap on nothing. So all writers write the same bytes, and only once, and the
 //!     next list begins with what the previous list has decided. Before the last value is written, every store of the
 //!     next list has a slot, so that w of them are enough to begin.
-//! LIST-L3  Once the next list's head exists, H is removed from the last value: H holds the set's wrapped keys and is no
-//!     longer needed.
-//! LIST-L4  An object counts once each list has it at its own quorum, and is deleted in all lists. Once the first list is
-//!     known to have ended, the next one alone decides, and nothing more is deleted in the first.
+//! LIST-L3  Once the next list's head exists, H is removed from the last value: H holds the set's wrapped keys and is
+//!     no longer needed.
+//! LIST-L4  An object counts once each list has it at its own quorum, and is deleted in all lists. Once the first list
+//!     is known to have ended, the next one alone decides, and nothing more is deleted in the first.
 //!
-//! The two registers share nothing, so each keeps its own rules (QUORUM-Q1 to QUORUM-Q3), and their quorums need not meet. The next
-//! list is never taken from a store's word: it is compared with what group 0 or a person has said.
+//! The two registers share nothing, so each keeps its own rules (QUORUM-Q1 to QUORUM-Q3), and their quorums need not
+//! meet. The next list is never taken from a store's word: it is compared with what group 0 or a person has said.
 
 use super::state::{Quorum, Register};
 use crate::error::{Cause, Disposition, Op, StoreError};

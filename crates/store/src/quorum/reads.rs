@@ -4,8 +4,8 @@
 //! answer before the read ends; the others are known to be no faster. Only the repair's reads wait for all.
 //!
 //! - **READ-E1** After an error or "not here", the next store is asked at once.
-//! - **READ-E2** A store that has not answered within the read's patience counts as failed, and the next one is asked beside
-//!   it. The first answer counts, and ends the other requests.
+//! - **READ-E2** A store that has not answered within the read's patience counts as failed, and the next one is asked
+//!   beside it. The first answer counts, and ends the other requests.
 //! - **READ-E3** A read asks each store once.
 
 use super::state::{Quorum, Replica, worst};

@@ -12,10 +12,10 @@
 //!   a look: w stores with the same accepted ballot: that is the value, decided; nothing is written. Otherwise 1 and 2 with what was found
 //! ```
 //!
-//! QUORUM-Q1  w > n / 2: any two sets of w stores share a store. So every later ballot that gets w promises sees what w stores
-//!     accepted under one ballot.
-//! QUORUM-Q2  A store whose slot is gone or damaged has forgotten its promises and votes. It takes part in no round, and
-//!     begins a new *life* ([`Slot::lives`]) in three steps:
+//! QUORUM-Q1  w > n / 2: any two sets of w stores share a store. So every later ballot that gets w promises sees what w
+//!     stores accepted under one ballot.
+//! QUORUM-Q2  A store whose slot is gone or damaged has forgotten its promises and votes. It takes part in no round,
+//!     and begins a new *life* ([`Slot::lives`]) in three steps:
 //!     1. A mark with the number of that life is put in place of the slot, as a conditional PUT on nothing (or on the
 //!        damaged object). Everything forgotten was said before that.
 //!     2. A round with a ballot of its own, begun after that, at *every* store that has a slot, w or more; the others
@@ -30,9 +30,9 @@
 //!     A forgotten promise counts only beside others. Those made after step 2 carry the new life, and then the
 //!     forgotten one no longer counts ([`promised_value`]); those made before step 2 with a higher ballot make step 2
 //!     fail, those with a lower ballot end in it.
-//! QUORUM-Q3  Slots are created, without a value, only while all n stores have answered, none has a value, and fewer than w
-//!     have a slot. The first round begins only when all n have one. So a store that lost its slot before there was a
-//!     value is told from one that never had it; QUORUM-Q2 applies to the former.
+//! QUORUM-Q3  Slots are created, without a value, only while all n stores have answered, none has a value, and fewer
+//!     than w have a slot. The first round begins only when all n have one. So a store that lost its slot before there
+//!     was a value is told from one that never had it; QUORUM-Q2 applies to the former.
 
 use crate::several::STORES_MAX;
 use bytes::{BufMut, Bytes, BytesMut};

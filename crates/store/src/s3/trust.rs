@@ -181,8 +181,8 @@ const PURPOSES: [u8; 5] = [6, 3, 0x55, 0x1d, 0x25];
 /// One of its values: for servers (1.3.6.1.5.5.7.3.1).
 const FOR_SERVERS: [u8; 10] = [6, 8, 0x2b, 6, 1, 5, 5, 7, 3, 1];
 
-/// Whether a certificate says what it is for, and not for servers. webpki gives no access to this. Looking for the bytes
-/// will do: a person has named this very certificate, so nobody has put them elsewhere on purpose.
+/// Whether a certificate says what it is for, and not for servers. webpki gives no access to this. Looking for the
+/// bytes will do: a person has named this very certificate, so nobody has put them elsewhere on purpose.
 fn is_for_others(certificate: &CertificateDer<'_>) -> bool {
     let has = |bytes: &[u8]| certificate.windows(bytes.len()).any(|window| window == bytes);
     has(&PURPOSES) && !has(&FOR_SERVERS)

@@ -129,8 +129,9 @@ fn host_with_log(lab: &mut Lab, report: &mut Report, b: Guest, a: &Guest) -> Res
     Ok(())
 }
 
-/// The host comes back with that disk. Its agent imports the pool and does not start PostgreSQL over that log: an administrator
-/// removes it, and everything is there. Added again while PostgreSQL runs, the log is reported. The other host is paused, and stays so.
+/// The host comes back with that disk. Its agent imports the pool and does not start PostgreSQL over that log: an
+/// administrator removes it, and everything is there. Added again while PostgreSQL runs, the log is reported. The other
+/// host is paused, and stays so.
 fn host_is_back(lab: &mut Lab, report: &mut Report, a: &Guest) -> Result<Guest> {
     step("The host is back, with its log");
     a.run("holdfast agent pause", LIMIT)?;

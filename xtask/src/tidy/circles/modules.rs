@@ -72,7 +72,8 @@ fn without_tests(modules: &mut Modules) {
     modules.retain(|at, _| !tests.iter().any(|test| at.starts_with(test)));
 }
 
-/// The module in whose file that is what `path` names: re-exports are followed. `None` where they lead to another crate.
+/// The module in whose file that is what `path` names: re-exports are followed. `None` where they lead to another
+/// crate.
 fn target(modules: &Modules, path: &[String], more: usize) -> Option<Vec<String>> {
     let depth = (0..=path.len()).rev().find(|n| modules.contains_key(&path[..*n]))?;
     let at = &path[..depth];

@@ -2,9 +2,9 @@
 //! below one directory. [`rules`](super::rules) decides.
 //!
 //! 1. `zpool import -R` under a new name: the name is stored in the copy's scratch file only, and every mountpoint lies
-//!    below that directory. Not a temporary name (`-t`): `zpool` checks the name on the disk when it looks for a name in
-//!    use, and would refuse the pool itself beside its copy. By force, because the labels still name the primary's host.
-//!    `failmode=continue`: processes that wait for a failed copy get an error and can end.
+//!    below that directory. Not a temporary name (`-t`): `zpool` checks the name on the disk when it looks for a name
+//!    in use, and would refuse the pool itself beside its copy. By force, because the labels still name the primary's
+//!    host. `failmode=continue`: processes that wait for a failed copy get an error and can end.
 //! 2. `zpool reguid`, next in the same process. If an agent of this host imports the pool itself in between, ZFS
 //!    refuses, and the agent tries again.
 //! 3. `multihost=off` if it is on: no other host can have this copy, and it would write all the time.

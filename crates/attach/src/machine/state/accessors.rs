@@ -45,8 +45,8 @@ impl Machine {
         self.phase == Phase::Serving && !self.lost_volumes.contains_key(&volume) && !stuck
     }
 
-    /// Whether an answer that a gateway gave in `incarnation` still counts: nothing was lost since, and the set does not
-    /// end.
+    /// Whether an answer that a gateway gave in `incarnation` still counts: nothing was lost since, and the set does
+    /// not end.
     pub fn stands(&self, incarnation: u64) -> bool {
         incarnation == self.incarnation && self.holds()
     }

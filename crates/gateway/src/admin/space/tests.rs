@@ -81,8 +81,8 @@ fn of_one_checkpoint_no_snapshot_has_anything_of_its_own() {
     assert_eq!(kept(&current, vec![root(2, &[(2, 200)])]), (200, expected(&[("monday", 0)])));
 }
 
-/// SET-S13: the clone of a snapshot keeps all its data. The clone of a deleted earlier snapshot keeps the data that both
-/// use.
+/// SET-S13: the clone of a snapshot keeps all its data. The clone of a deleted earlier snapshot keeps the data that
+///     both use.
 #[test]
 fn what_a_clone_shows_goes_with_no_snapshot() {
     let roots = || vec![root(1, &[(1, 10)]), root(2, &[(2, 200), (3, 50)])];

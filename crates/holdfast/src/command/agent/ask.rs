@@ -1,8 +1,8 @@
 //! Asks agents, and sends them commands.
 //!
-//! A command that needs the token goes over TCP only to an address that the user named with `--agent`, or that the agent
-//! of this host has under `[peers]`. While no agent listens at the default address, any user of this host may listen
-//! there: nobody gets the token itself, but an agent of another host could be passed the command.
+//! A command that needs the token goes over TCP only to an address that the user named with `--agent`, or that the
+//! agent of this host has under `[peers]`. While no agent listens at the default address, any user of this host may
+//! listen there: nobody gets the token itself, but an agent of another host could be passed the command.
 
 use crate::cli::Agents;
 use crate::exit::CliError;

@@ -1,5 +1,5 @@
-//! `holdfast agent switchover` and `holdfast agent failover`: show the hosts before and after, the plan with its checks, the progress, and refusals.
-//! With `--output json` one object has all of it, with or without `--yes`.
+//! `holdfast agent switchover` and `holdfast agent failover`: show the hosts before and after, the plan with its
+//! checks, the progress, and refusals. With `--output json` one object has all of it, with or without `--yes`.
 
 use super::ask::{NO_AGENT, Seen, command, look, post, survey, taken};
 use super::table::table;

@@ -7,7 +7,8 @@ use crate::exit::CliError;
 use holdfast_set::recovery::Found;
 use holdfast_set::recovery::snapshots::{LeftOut, Looked, leave_out};
 
-/// Checks the objects of the set's snapshots that are not `known` yet, and leaves out snapshots with missing objects: they do not prevent the recovery.
+/// Checks the objects of the set's snapshots that are not `known` yet, and leaves out snapshots with missing objects:
+/// they do not prevent the recovery.
 pub(super) async fn look(common: &Common, found: &mut Found, known: &mut Looked) -> Result<Vec<LeftOut>, CliError> {
     let name = found.head.name.clone();
     if found.head.links.snapshots.is_blank() {

@@ -68,7 +68,8 @@ pub fn line(set: &v1::SetSummary, health: Option<&v1::StoreHealth>) -> Option<St
     Some(format!("{}{waits}", phase_text(&placement)))
 }
 
-/// The stores for a recovery: the old list during `filling`; both lists during `ending`, when either may be the valid one.
+/// The stores for a recovery: the old list during `filling`; both lists during `ending`, when either may be the valid
+/// one.
 pub fn from_store(placement: &Placement) -> String {
     match placement.next {
         Some((PlacementPhase::Filling, _)) => placement.stores.clone(),

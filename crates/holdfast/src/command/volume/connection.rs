@@ -1,8 +1,9 @@
-//! An NBD connection to a volume, or to a volume of a snapshot, for a copy. It survives the loss of gateways within the time limit.
+//! An NBD connection to a volume, or to a volume of a snapshot, for a copy. It survives the loss of gateways within the
+//! time limit.
 //!
 //! LINK-L1  The copy of a volume holds the lease of the set and renews it, so that nobody else writes meanwhile.
-//! LINK-L2  After a lost connection the lease is continued with a new epoch. Requests of the old epoch have no further effect (R6), so it is always
-//!     safe to repeat unanswered requests.
+//! LINK-L2  After a lost connection the lease is continued with a new epoch. Requests of the old epoch have no further
+//!     effect (R6), so it is always safe to repeat unanswered requests.
 //! LINK-L3  Every grant must list the volume with the original id and size: another volume may have its name by now.
 
 use crate::cli::{Common, SnapshotArg, VolumePath};
@@ -88,7 +89,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Connects for the first time. The set may have moved to another gateway since the grant: then this is a lost connection as any other.
+    /// Connects for the first time. The set may have moved to another gateway since the grant: then this is a lost
+    /// connection as any other.
     async fn first(&mut self, grant: &v1::GrantReply, nbd: &str) -> Result<(), CliError> {
         self.check(grant)?;
         let requests = match self.connect_leased(nbd, 1).await {
@@ -272,7 +274,8 @@ impl Connection {
 
     async fn until_answered<T>(&self, ask: impl AsyncFn(&Requests) -> Result<T, RequestError>) -> Result<T, CliError> {
         let mut lost = 0;
-        // Counted per request: a gateway that closes the connection on this request (R9: unreadable data) must not be asked forever.
+        // Counted per request: a gateway that closes the connection on this request (R9: unreadable data) must not be
+        // asked forever.
         let mut losses = 0;
         let mut deadline = None;
         loop {

@@ -1,5 +1,6 @@
-//! Local images: read and written in order, as runs of data and of zeroes. Each runs in its own thread, with a bounded number of pieces
-//! between it and the network. The digest covers all bytes including zeroes, as `sha256sum` of a raw image.
+//! Local images: read and written in order, as runs of data and of zeroes. Each runs in its own thread, with a bounded
+//! number of pieces between it and the network. The digest covers all bytes including zeroes, as `sha256sum` of a raw
+//! image.
 
 use super::state::hex;
 use bytes::{Bytes, BytesMut};

@@ -171,8 +171,8 @@ async fn fill(
     Ok(whole)
 }
 
-/// Writes the pieces, several at once, and calls `answered` with the offset, length and mark of each. The reader ends when
-/// this returns, because its receiver is dropped.
+/// Writes the pieces, several at once, and calls `answered` with the offset, length and mark of each. The reader ends
+/// when this returns, because its receiver is dropped.
 async fn write_all(
     connection: &Connection,
     parallel: usize,
@@ -229,8 +229,9 @@ async fn ask_before_data_goes(args: &ImportArgs, connection: &Connection, volume
     asked.await.map_err(|error| CliError::failed("the confirmation failed").because(&error))?
 }
 
-/// Offset of the first possible data; `None` if the volume certainly reads as zeroes. `read` returns whether a range is all zeroes; it is used where the block
-/// status is "allocated", as for everything in a checkpoint. A range that was not checked by `until` counts as data.
+/// Offset of the first possible data; `None` if the volume certainly reads as zeroes. `read` returns whether a range is
+/// all zeroes; it is used where the block status is "allocated", as for everything in a checkpoint. A range that was
+/// not checked by `until` counts as data.
 async fn first_data(
     volume_bytes: u64,
     until: Instant,
@@ -260,7 +261,8 @@ async fn first_data(
     Ok(None)
 }
 
-/// Reads and checks the finished part of an interrupted import under the new lease: a rollback, or a shrink and a grow, do not change the epoch.
+/// Reads and checks the finished part of an interrupted import under the new lease: a rollback, or a shrink and a grow,
+/// do not change the epoch.
 async fn check_filled(connection: &Connection, state: &State) -> Result<(), CliError> {
     let mut hash = Hash::new();
     while hash.bytes < state.done_bytes {

@@ -2,7 +2,8 @@
 //!
 //! PART-P1  NAME is always a complete image: the old one, or the new one after it is synced.
 //! PART-P2  NAME.part is locked, so that one export at a time writes it.
-//! PART-P3  Nothing is overwritten without `--overwrite`: neither NAME, even if it is created meanwhile, nor the NAME.part of another export.
+//! PART-P3  Nothing is overwritten without `--overwrite`: neither NAME, even if it is created meanwhile, nor the
+//!     NAME.part of another export.
 
 use super::copy::about;
 use crate::exit::CliError;
@@ -62,10 +63,12 @@ pub fn check_state(image: &Path, state: &Path) -> Result<(), CliError> {
 }
 
 impl PartFile {
-    /// Opens and locks the `.part` file of `image`. It must contain `done_bytes` of an interrupted export, or is new (`None`).
+    /// Opens and locks the `.part` file of `image`. It must contain `done_bytes` of an interrupted export, or is new
+    /// (`None`).
     ///
     /// # Errors
-    /// A file exists already (PART-P3), another export writes it (PART-P2), or the interrupted export's file is missing.
+    /// A file exists already (PART-P3), another export writes it (PART-P2), or the interrupted export's file is
+    /// missing.
     pub fn open(image: &Path, overwrite: bool, done_bytes: Option<u64>) -> Result<Self, CliError> {
         let (image, path) = names(image);
         let old = std::fs::metadata(&image).ok();

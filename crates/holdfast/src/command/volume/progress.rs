@@ -4,7 +4,8 @@ use crate::output::Format;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
-/// A bar on standard error, hidden with JSON output. `total` is 0 if unknown; `done` was copied by an earlier run. Both in bytes.
+/// A bar on standard error, hidden with JSON output. `total` is 0 if unknown; `done` was copied by an earlier run. Both
+/// in bytes.
 pub fn bar(format: Format, what: &str, total: u64, done: u64) -> ProgressBar {
     if format == Format::Json {
         return ProgressBar::hidden();

@@ -1,7 +1,9 @@
 //! Progress of a copy in a small file, to resume an interrupted copy.
 //!
-//! COPIED-T1  It is correct after a power failure: finished data was acknowledged as durable (import), or is synced (export).
-//! COPIED-T2  It is used only if everything matches: its checksum, source and target, and the digest of the finished data.
+//! COPIED-T1  It is correct after a power failure: finished data was acknowledged as durable (import), or is synced
+//!     (export).
+//! COPIED-T2  It is used only if everything matches: its checksum, source and target, and the digest of the finished
+//!     data.
 
 use crate::exit::CliError;
 use serde::{Deserialize, Serialize};
@@ -42,7 +44,8 @@ pub struct State {
     pub done_bytes: u64,
     /// SHA-256 of the image up to there.
     pub done_sha256: String,
-    /// Epoch of the lease during the copy; 0 for a snapshot. If it is still the latest epoch, nobody else has held the set since.
+    /// Epoch of the lease during the copy; 0 for a snapshot. If it is still the latest epoch, nobody else has held the
+    /// set since.
     pub epoch: u64,
     check: String,
 }

@@ -1,5 +1,5 @@
-//! What a gateway answers once another life has taken over its set in the store (HEAD-H1, ADR 0013): its group may go on,
-//! and everything that it says would be of a life that is over.
+//! What a gateway answers once another life has taken over its set in the store (HEAD-H1, ADR 0013): its group may go
+//! on, and everything that it says would be of a life that is over.
 
 use super::*;
 use crate::head::tests::take_over;
@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use holdfast_store::{Head, ListPage, Object, StoreError, Version};
 use std::ops::Range;
 
-/// Neither data, also not what needs none, nor that a change was carried out: the other life does not have it. And no error
-/// either (R8): the client may find the set there.
+/// Neither data, also not what needs none, nor that a change was carried out: the other life does not have it. And no
+/// error either (R8): the client may find the set there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_answered_once_the_head_names_another_life() {
     let world = World::new(true).await;
@@ -108,8 +108,8 @@ impl ObjectStore for Silent {
     }
 }
 
-/// R8: a gateway fails while the store is away. The host continues its lease at another one, which has not looked at the
-/// head for long. If it waited for that, the lease would end, and a healthy database with it.
+/// R8: a gateway fails while the store is away. The host continues its lease at another one, which has not looked at
+/// the head for long. If it waited for that, the lease would end, and a healthy database with it.
 #[tokio::test]
 async fn r8_a_lease_is_continued_while_the_store_is_away() {
     let world = World::new(true).await;

@@ -15,8 +15,8 @@ async fn listed(store: &Arc<dyn ObjectStore>) -> Vec<(String, Snapshot)> {
     list.snapshots.iter().map(|(name, snapshot)| (name.to_string(), snapshot.clone())).collect()
 }
 
-/// SET-S15, SET-S16: a snapshot is listed before anybody learns of it; its own objects stay until no head lists it; and nobody
-/// restores it.
+/// SET-S15, SET-S16: a snapshot is listed before anybody learns of it; its own objects stay until no head lists it; and
+/// nobody restores it.
 #[tokio::test]
 async fn a_head_lists_snapshots_and_who_was_cut_off_brings_none_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -76,8 +76,8 @@ async fn a_head_lists_snapshots_and_who_was_cut_off_brings_none_back() {
     assert!(!third.behind());
 }
 
-/// SET-S15 across a takeover: a paused gateway deletes a snapshot that the next life has restored. The head shows this, and
-/// none of its objects are retired.
+/// SET-S15 across a takeover: a paused gateway deletes a snapshot that the next life has restored. The head shows this,
+///     and none of its objects are retired.
 #[tokio::test]
 async fn who_was_replaced_retires_nothing_of_what_came_back() {
     let dir = tempfile::tempdir().unwrap();
