@@ -134,7 +134,8 @@ struct Collection {
     /// Budget of the store traffic for moves, in time since `begun`.
     budget: Mutex<MoveBudget>,
     begun: Instant,
-    /// The budget made the last checkpoint move less than necessary.
+    /// The last checkpoint moved less than necessary: because of the budget, of writers that waited for the journal, or
+    /// of a rollback before it.
     held: AtomicBool,
     /// The root's key for which collection was started, to move what earlier leaders left under older keys.
     resealing: Mutex<Option<(u32, Instant)>>,
