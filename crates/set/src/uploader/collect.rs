@@ -4,7 +4,7 @@
 //! replace. The new pages accept a move only if they still name the copied place (`volume::space`, SPACE-G2). Writes
 //! after the begin are in the journal index, above any map. So a copy never overwrites a newer write.
 
-use super::{LEAVES_AHEAD, PAGES_AHEAD, UploadError, Uploader};
+use super::state::{LEAVES_AHEAD, PAGES_AHEAD, UploadError, Uploader};
 use crate::mapping::{DAMAGED_TRIES, MapError, Pay};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
