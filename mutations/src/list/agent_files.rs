@@ -16,6 +16,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "rewritten-before-a-sign-of-life",
+        bug: "an agent that begins waits until the disk has its long history anew, before its first sign of life: the watchdog ends a healthy PostgreSQL",
+        rule: "TASK-N4",
+        edits: &[Edit {
+            file: "crates/agent/src/history.rs",
+            old: "        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew)) })\n",
+            new: "        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew)) }.at_once())\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["nobody_waits_until_a_history_is_written_anew"])],
+        smoke: false,
+    },
+    Mutation {
         name: "reboot-before-the-history",
         bug: "the lines that say why a machine was rebooted are lost with the reboot",
         rule: "TASK-N4",
