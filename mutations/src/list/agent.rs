@@ -515,6 +515,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "unmounted-under-a-namespace",
+        bug: "an ext4 that a mount namespace keeps since PostgreSQL began to stop is unmounted here: it lives on there over a device that is removed",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/pool/export.rs",
+            old: "    while config.pool.kind != PoolKind::Zfs && ",
+            new: "    while config.pool.kind == PoolKind::Zfs && ",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_file_system_that_somebody_keeps_mounted_is_not_unmounted"])],
+        smoke: false,
+    },
+    Mutation {
         name: "services-keep-the-pool",
         bug: "each service with a mount namespace that follows the host's counts as a user of the pool: no switchover is possible",
         rule: "AGENT-A9",
