@@ -96,8 +96,8 @@ mod tests {
         store(&path, false).unwrap_err();
     }
 
-    /// TASK-N5: a loss of power could bring the other state back, so the command is refused, and a later agent begins as
-    /// this one goes on.
+    /// TASK-N5: a loss of power could bring the other state back. So the command is refused, and a later agent begins
+    /// as this one goes on.
     #[test]
     fn a_directory_that_does_not_sync_leaves_a_pause_as_it_was() {
         let dir = tempfile::tempdir().unwrap();

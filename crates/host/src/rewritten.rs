@@ -142,8 +142,8 @@ impl Rewritten {
     }
 }
 
-/// Overwrites a spare in place, unless somebody reads it. With `create` it is made, with these permissions. The file has
-/// its lock (REWRITE-F1).
+/// Overwrites a spare in place, unless somebody reads it. With `create` it is made, with these permissions. The file
+/// has its lock (REWRITE-F1).
 fn fill(spare: &Path, content: &[u8], create: Option<u32>) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(create.is_some()).mode(create.unwrap_or(SECRET_MODE)).truncate(false);

@@ -316,8 +316,8 @@ fn what_could_not_be_shown_is_shown_later() {
     assert_eq!(Shown::read(dir.path()), Some(Shown::Armed(2)));
 }
 
-/// REWRITE-F2: an agent waits for the state before it starts PostgreSQL, and took a full /run for a helper that does not
-/// answer.
+/// REWRITE-F2: an agent waits for the state before it starts PostgreSQL, and took a full /run for a helper that does
+/// not answer.
 #[test]
 fn the_state_is_shown_on_a_full_file_system() {
     let dir = tempfile::tempdir().unwrap();

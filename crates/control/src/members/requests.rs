@@ -200,7 +200,7 @@ pub fn may_replace_by_witness(state: &ClusterState, groups: &[GroupHealth], memb
     Err(Objection::NobodyServes { name: member.name.to_string() })
 }
 
-/// The first member that stays and is no voter of group 0 yet, given these. A new set begins with each member that stays
+/// The first member that stays and is none of these voters of group 0 yet. A new set begins with each member that stays
 /// as a voter: with one that may never have come up it might have no leader for ever, and then no member could leave
 /// either.
 pub fn joining<'a>(state: &'a ClusterState, voters: &BTreeSet<MemberId>) -> Option<&'a Member> {
