@@ -9,11 +9,10 @@
 //!   0xffff_ffff                         the header: the object's own table
 //! ```
 
+use crate::cipher::{Cipher, NONCE_BYTES};
 use crate::error::{SealError, SealedKind, SealedPart, hex};
 use crate::key::{DataKey, derive};
 use crate::part::{ExtentAad, Part, TAG_BYTES};
-use chacha20poly1305::aead::inout::InOutBuf;
-use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit, Nonce};
 use holdfast_types::{ObjectId, SetId};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -44,10 +43,10 @@ fn nonce_number(kind: &SealedKind) -> Option<u32> {
     }
 }
 
-fn nonce(number: u32) -> Nonce {
-    let mut bytes = [0u8; 12];
+fn nonce(number: u32) -> [u8; NONCE_BYTES] {
+    let mut bytes = [0u8; NONCE_BYTES];
     bytes[..4].copy_from_slice(&number.to_le_bytes());
-    bytes.into()
+    bytes
 }
 
 /// The associated data: little-endian and of fixed length, so that two parts never have the same.
@@ -81,7 +80,7 @@ fn associated(part: &SealedPart, nonce: u32) -> Vec<u8> {
 
 /// One object's key and identity, shared by sealer and opener.
 struct ObjectKey {
-    cipher: ChaCha20Poly1305,
+    cipher: Cipher,
     key_id: u32,
     set: SetId,
     object: ObjectId,
@@ -90,7 +89,7 @@ struct ObjectKey {
 impl ObjectKey {
     fn new(key: &DataKey, key_id: u32, set: SetId, object: ObjectId) -> Self {
         let object_key = derive(b"holdfast object key v1", key.bytes(), object.to_string().as_bytes());
-        Self { cipher: ChaCha20Poly1305::new(&(*object_key).into()), key_id, set, object }
+        Self { cipher: Cipher::new(object_key), key_id, set, object }
     }
 
     fn part(&self, part: SealedKind, plain_len: usize) -> SealedPart {
@@ -176,8 +175,8 @@ impl ObjectSealer {
         let tag = self
             .key
             .cipher
-            .encrypt_inout_detached(&nonce(number), &associated(&part, number), InOutBuf::from(&mut out[start..]))
-            .unwrap_or_else(|_| panic!("R10: too long for the cipher: {part}"));
+            .seal(nonce(number), &associated(&part, number), &mut out[start..])
+            .unwrap_or_else(|| panic!("R10: too long for the cipher: {part}"));
         out.extend_from_slice(&tag);
     }
 }
@@ -277,13 +276,7 @@ impl ObjectKey {
         // A number outside of the space was never sealed: the caller read it from damaged data.
         let Some(number) = nonce_number(&part.part) else { return Err(refuse(part)) };
         let mut plain = body.to_vec();
-        let opened = self.cipher.decrypt_inout_detached(
-            &nonce(number),
-            &associated(&part, number),
-            InOutBuf::from(plain.as_mut_slice()),
-            &(*tag).into(),
-        );
-        match opened {
+        match self.cipher.open(nonce(number), &associated(&part, number), &mut plain, tag) {
             Ok(()) => Ok(plain),
             Err(_) => Err(refuse(part)),
         }
