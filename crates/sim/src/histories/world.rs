@@ -1,5 +1,6 @@
 //! A history: the steps of a set, drawn from its seed, and the comparisons meanwhile.
 
+mod former;
 mod late;
 
 use super::gateway::{Common, Gateway, TIMING, name};
