@@ -161,6 +161,7 @@ async fn restore(world: &mut World, others: &Others, rng: &mut Rng) -> Result<Be
     // With a key that it has not heard of yet, a gateway cannot open the new head, and nobody tells it here.
     let goes_on = rng.chance(OUTLIVES) && !lock(&world.common.ledger).changes();
     let client = if goes_on { world.some_device().await? } else { None };
+    world.common.store.keep_for_stale_reads(&keys::head(world.common.set));
     let (head, raised, keyring, key) = raise(world, rng).await?;
     let covered = head.covered.ok_or("no checkpoint")?;
     let then = if covered.generation == world.common.life.generation {
