@@ -1,6 +1,8 @@
 //! Scenes: courses that random faults produce too seldom. The same faults in the same order with every seed; the seed
 //! still decides everything else (clocks, network, which member).
 
+mod late_commands;
+
 use crate::client::{Client, SET, VOLUME_NAMES};
 use crate::host::name;
 use crate::members::Wish;
@@ -30,6 +32,8 @@ pub enum Scene {
     MovedStores,
     /// A machine goes back to an older copy of its disk, and is started again and again: it counts for nobody.
     RestoredDisk,
+    /// Commands that were right when they were checked come too late when they are applied: all are refused.
+    LateCommands,
 }
 
 impl Scene {
@@ -44,6 +48,7 @@ impl Scene {
             Scene::DeletedSet => "deleted-set",
             Scene::MovedStores => "moved-stores",
             Scene::RestoredDisk => "restored-disk",
+            Scene::LateCommands => "late-commands",
         }
     }
 }
@@ -67,6 +72,7 @@ impl World {
             Scene::DeletedSet => self.deleted_set(),
             Scene::MovedStores => self.moved_stores(),
             Scene::RestoredDisk => self.restored_disk(),
+            Scene::LateCommands => self.late_commands(),
         }
     }
 

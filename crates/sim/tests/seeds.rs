@@ -308,6 +308,12 @@ fn a_machine_that_goes_back_to_an_older_copy_of_its_disk_counts_for_nobody() {
     scenes("restored-disk", 8);
 }
 
+/// R12, SET-S3 to SET-S10, CLUSTER-C2 to CLUSTER-C4, DELETE-D2 and DELETE-D3.
+#[test]
+fn commands_that_come_too_late_are_refused_and_change_nothing() {
+    scene("late-commands");
+}
+
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
