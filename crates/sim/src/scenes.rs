@@ -34,6 +34,8 @@ pub enum Scene {
     RestoredDisk,
     /// Commands that were right when they were checked come too late when they are applied: all are refused.
     LateCommands,
+    /// A deletion is cut short at each of its steps: it is done again from there, and nothing is left.
+    DeletionCutShort,
 }
 
 impl Scene {
@@ -49,6 +51,7 @@ impl Scene {
             Scene::MovedStores => "moved-stores",
             Scene::RestoredDisk => "restored-disk",
             Scene::LateCommands => "late-commands",
+            Scene::DeletionCutShort => "deletion-cut-short",
         }
     }
 }
@@ -73,6 +76,7 @@ impl World {
             Scene::MovedStores => self.moved_stores(),
             Scene::RestoredDisk => self.restored_disk(),
             Scene::LateCommands => self.late_commands(),
+            Scene::DeletionCutShort => self.deletion_cut_short(),
         }
     }
 

@@ -296,6 +296,12 @@ fn of_a_set_that_is_deleted_under_faults_nothing_is_left() {
     scenes("deleted-set", 12);
 }
 
+/// END-E1 and END-E3, TOMB-T1 and TOMB-T2: each step is done again.
+#[test]
+fn of_a_set_whose_deletion_is_cut_short_nothing_is_left() {
+    scenes("deletion-cut-short", 4);
+}
+
 /// TOMB-T1 for each store: one is down at times, and in the end everything is gone from all.
 #[test]
 fn of_a_set_in_several_stores_that_is_deleted_nothing_is_left_in_any() {
