@@ -282,6 +282,11 @@ impl Host {
         std::fs::write(self.dir.join("raft").join("group-0.quarantine"), b"")
     }
 
+    /// The file of a group's state snapshot.
+    pub fn state_snapshot(&self, group: GroupId) -> PathBuf {
+        self.dir.join("raft").join(format!("group-{}.snapshot", group.0))
+    }
+
     /// Whether the note is there that a group ends here, or has.
     pub fn ends_group(&self, group: GroupId) -> bool {
         self.dir.join("raft").join(format!("group-{}.ended", group.0)).exists()

@@ -1,6 +1,7 @@
 //! Scenes: courses that random faults produce too seldom. The same faults in the same order with every seed; the seed
 //! still decides everything else (clocks, network, which member).
 
+mod damaged_disks;
 mod late_commands;
 
 use crate::client::{Client, SET, VOLUME_NAMES};
@@ -36,6 +37,10 @@ pub enum Scene {
     LateCommands,
     /// A deletion is cut short at each of its steps: it is done again from there, and nothing is left.
     DeletionCutShort,
+    /// Files of one gateway after the other are gone, unreadable or rotten: each is found and healed.
+    DamagedDisks,
+    /// A gateway is killed between the steps of its readmission to a group: it asks again, and is healed.
+    HealingCutShort,
 }
 
 impl Scene {
@@ -52,6 +57,8 @@ impl Scene {
             Scene::RestoredDisk => "restored-disk",
             Scene::LateCommands => "late-commands",
             Scene::DeletionCutShort => "deletion-cut-short",
+            Scene::DamagedDisks => "damaged-disks",
+            Scene::HealingCutShort => "healing-cut-short",
         }
     }
 }
@@ -77,6 +84,8 @@ impl World {
             Scene::RestoredDisk => self.restored_disk(),
             Scene::LateCommands => self.late_commands(),
             Scene::DeletionCutShort => self.deletion_cut_short(),
+            Scene::DamagedDisks => self.damaged_disks(),
+            Scene::HealingCutShort => self.healing_cut_short(),
         }
     }
 

@@ -320,6 +320,18 @@ fn commands_that_come_too_late_are_refused_and_change_nothing() {
     scene("late-commands");
 }
 
+/// R9, for what single bits of a journal do not show.
+#[test]
+fn files_that_are_gone_unreadable_or_rotten_are_found_and_healed() {
+    scenes("damaged-disks", 4);
+}
+
+/// QUARANTINE-Q3.
+#[test]
+fn a_readmission_that_is_cut_short_is_asked_for_again() {
+    scene("healing-cut-short");
+}
+
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
