@@ -11,8 +11,9 @@ use crate::rng::Rng;
 use crate::world::{MS, World};
 use anyhow::{Context, Result};
 use holdfast_api::v1::{self, admin_server::Admin as _};
+use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, Member};
 use holdfast_gateway::admin::AdminDoor;
-use holdfast_types::{GroupId, MemberId, Name};
+use holdfast_types::{GroupId, MemberId, Name, RequestId};
 
 /// A course of things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -95,6 +96,8 @@ impl World {
         let members: Vec<usize> = (0..self.hosts.len()).filter(|host| self.places[*host].is_some()).collect();
         let host = rng.pick(&members);
         let member = self.places[host].context("a member")?;
+        let known = self.cluster().and_then(|state| state.members.get(&MemberId(member)).cloned());
+        let known = known.context("group 0 does not know it")?;
         let (now, rtt) = (self.now, self.rtt_ms);
         self.hosts[host].kill(now);
         self.hosts[host].quarantine_group_0()?;
@@ -113,7 +116,14 @@ impl World {
         anyhow::ensure!(self.group(host, GroupId::CLUSTER).is_none(), "group 0 is not to run there");
         self.cut(host, false);
         self.note(format!("m{member} is removed, and hears the others again"));
-        self.until(60_000, "the removed gateway ends", |w| w.places[host].is_none())
+        self.until(60_000, "the removed gateway ends", |w| w.places[host].is_none())?;
+        // CLUSTER-C2: nor does its disk come back as another member.
+        let at = self.leader_of(GroupId::CLUSTER).context("no leader of group 0")?;
+        let node = self.node(at).context("no node")?;
+        let member = Member { id: MemberId(0), ..known };
+        let join = ClusterCommand::AddMember { member, replaces: None, request: RequestId(5100) };
+        let retired = |why: &ClusterRefusal| matches!(why, ClusterRefusal::DiskRetired { .. });
+        self.call(at, 30_000, async move { late_commands::cluster_refuses(&node, join, retired).await })?
     }
 
     fn damaged_page(&mut self) -> Result<()> {

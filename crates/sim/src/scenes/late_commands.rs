@@ -195,7 +195,15 @@ impl Proposer {
     }
 }
 
-async fn cluster_refuses(node: &Node, command: ClusterCommand, fits: impl Fn(&ClusterRefusal) -> bool) -> Result<()> {
+/// Group 0 refuses the command for a reason that `fits`, and its members stay as they are.
+///
+/// # Errors
+/// It does not.
+pub(super) async fn cluster_refuses(
+    node: &Node,
+    command: ClusterCommand,
+    fits: impl Fn(&ClusterRefusal) -> bool,
+) -> Result<()> {
     let group = node.adopted().context("not adopted")?.group;
     let before = node.cluster.state().members;
     match node.cluster.command(&group, &command).await {
