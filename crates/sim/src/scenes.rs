@@ -2,6 +2,7 @@
 //! still decides everything else (clocks, network, which member).
 
 mod damaged_disks;
+mod last_gateway;
 mod late_commands;
 
 use crate::client::{Client, SET, VOLUME_NAMES};
@@ -42,6 +43,8 @@ pub enum Scene {
     DamagedDisks,
     /// A gateway is killed between the steps of its readmission to a group: it asks again, and is healed.
     HealingCutShort,
+    /// A witness is to replace the last gateway that is not drained: it is refused.
+    LastGateway,
 }
 
 impl Scene {
@@ -60,6 +63,7 @@ impl Scene {
             Scene::DeletionCutShort => "deletion-cut-short",
             Scene::DamagedDisks => "damaged-disks",
             Scene::HealingCutShort => "healing-cut-short",
+            Scene::LastGateway => "last-gateway",
         }
     }
 }
@@ -87,6 +91,7 @@ impl World {
             Scene::DeletionCutShort => self.deletion_cut_short(),
             Scene::DamagedDisks => self.damaged_disks(),
             Scene::HealingCutShort => self.healing_cut_short(),
+            Scene::LastGateway => self.last_gateway(),
         }
     }
 

@@ -332,6 +332,11 @@ fn a_readmission_that_is_cut_short_is_asked_for_again() {
     scene("healing-cut-short");
 }
 
+#[test]
+fn a_witness_does_not_take_the_place_of_the_last_gateway_that_serves() {
+    scene("last-gateway");
+}
+
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
