@@ -4,6 +4,7 @@
 mod damaged_disks;
 mod last_gateway;
 mod late_commands;
+mod old_leader;
 
 use crate::client::{Client, SET, VOLUME_NAMES};
 use crate::host::name;
@@ -45,6 +46,8 @@ pub enum Scene {
     HealingCutShort,
     /// A witness is to replace the last gateway that is not drained: it is refused.
     LastGateway,
+    /// A member that is being healed hears only a leader of before its removal: it follows it in nothing.
+    OldLeader,
 }
 
 impl Scene {
@@ -64,6 +67,7 @@ impl Scene {
             Scene::DamagedDisks => "damaged-disks",
             Scene::HealingCutShort => "healing-cut-short",
             Scene::LastGateway => "last-gateway",
+            Scene::OldLeader => "old-leader",
         }
     }
 }
@@ -92,6 +96,7 @@ impl World {
             Scene::DamagedDisks => self.damaged_disks(),
             Scene::HealingCutShort => self.healing_cut_short(),
             Scene::LastGateway => self.last_gateway(),
+            Scene::OldLeader => self.old_leader(),
         }
     }
 
