@@ -48,6 +48,8 @@ pub enum Scene {
     LastGateway,
     /// A member that is being healed hears only a leader of before its removal: it follows it in nothing.
     OldLeader,
+    /// A copy of a member's disk is started on another machine while the member runs: the copy is refused.
+    CopiedDisk,
 }
 
 impl Scene {
@@ -68,6 +70,7 @@ impl Scene {
             Scene::HealingCutShort => "healing-cut-short",
             Scene::LastGateway => "last-gateway",
             Scene::OldLeader => "old-leader",
+            Scene::CopiedDisk => "copied-disk",
         }
     }
 }
@@ -97,6 +100,7 @@ impl World {
             Scene::HealingCutShort => self.healing_cut_short(),
             Scene::LastGateway => self.last_gateway(),
             Scene::OldLeader => self.old_leader(),
+            Scene::CopiedDisk => self.copied_disk(),
         }
     }
 

@@ -343,6 +343,12 @@ fn a_member_that_is_healed_follows_no_leader_of_before_its_removal() {
     scenes("old-leader", 12);
 }
 
+/// CLUSTER-C3. Three worlds in five have a machine to spare.
+#[test]
+fn a_copy_of_a_disk_that_starts_beside_its_member_is_refused() {
+    scenes("copied-disk", 4);
+}
+
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
