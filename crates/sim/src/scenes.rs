@@ -50,6 +50,9 @@ pub enum Scene {
     OldLeader,
     /// A copy of a member's disk is started on another machine while the member runs: the copy is refused.
     CopiedDisk,
+    /// A gateway does not hear that the set's stores were changed: it answers nothing once it has looked at the old
+    /// ones.
+    LeftStores,
 }
 
 impl Scene {
@@ -71,6 +74,7 @@ impl Scene {
             Scene::LastGateway => "last-gateway",
             Scene::OldLeader => "old-leader",
             Scene::CopiedDisk => "copied-disk",
+            Scene::LeftStores => "left-stores",
         }
     }
 }
@@ -81,7 +85,7 @@ impl World {
     /// # Errors
     /// A broken rule, or no progress.
     pub fn play(&mut self, scene: Scene) -> Result<()> {
-        if scene == Scene::MovedStores {
+        if matches!(scene, Scene::MovedStores | Scene::LeftStores) {
             self.more_stores();
         }
         self.bootstrap()?;
@@ -101,6 +105,7 @@ impl World {
             Scene::LastGateway => self.last_gateway(),
             Scene::OldLeader => self.old_leader(),
             Scene::CopiedDisk => self.copied_disk(),
+            Scene::LeftStores => self.left_stores(),
         }
     }
 

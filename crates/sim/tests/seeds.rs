@@ -349,6 +349,12 @@ fn a_copy_of_a_disk_that_starts_beside_its_member_is_refused() {
     scenes("copied-disk", 4);
 }
 
+/// HEAD-H1.
+#[test]
+fn a_gateway_that_knows_only_stores_that_were_left_answers_nothing() {
+    scenes("left-stores", 3);
+}
+
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
