@@ -1,6 +1,7 @@
 //! Scenes: courses that random faults produce too seldom. The same faults in the same order with every seed; the seed
 //! still decides everything else (clocks, network, which member).
 
+mod alone;
 mod damaged_disks;
 mod last_gateway;
 mod late_commands;
@@ -53,6 +54,8 @@ pub enum Scene {
     /// A gateway does not hear that the set's stores were changed: it answers nothing once it has looked at the old
     /// ones.
     LeftStores,
+    /// All gateways but one leave, and others join it: alone it serves, and in company only with a quorum.
+    Alone,
 }
 
 impl Scene {
@@ -75,6 +78,7 @@ impl Scene {
             Scene::OldLeader => "old-leader",
             Scene::CopiedDisk => "copied-disk",
             Scene::LeftStores => "left-stores",
+            Scene::Alone => "alone",
         }
     }
 }
@@ -106,6 +110,7 @@ impl World {
             Scene::OldLeader => self.old_leader(),
             Scene::CopiedDisk => self.copied_disk(),
             Scene::LeftStores => self.left_stores(),
+            Scene::Alone => self.alone(),
         }
     }
 

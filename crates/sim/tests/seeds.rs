@@ -355,6 +355,12 @@ fn a_gateway_that_knows_only_stores_that_were_left_answers_nothing() {
     scenes("left-stores", 3);
 }
 
+/// R3, with a quorum of one that grows.
+#[test]
+fn a_gateway_that_was_alone_serves_with_a_quorum_once_it_has_company() {
+    scenes("alone", 3);
+}
+
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
