@@ -6,6 +6,7 @@ mod damaged_disks;
 mod last_gateway;
 mod late_commands;
 mod old_leader;
+mod other_cluster;
 
 use crate::client::{Client, SET, VOLUME_NAMES};
 use crate::host::name;
@@ -56,6 +57,8 @@ pub enum Scene {
     LeftStores,
     /// All gateways but one leave, and others join it: alone it serves, and in company only with a quorum.
     Alone,
+    /// A gateway of another cluster takes one of this cluster for its member: it gets no answer.
+    OtherCluster,
 }
 
 impl Scene {
@@ -79,6 +82,7 @@ impl Scene {
             Scene::CopiedDisk => "copied-disk",
             Scene::LeftStores => "left-stores",
             Scene::Alone => "alone",
+            Scene::OtherCluster => "other-cluster",
         }
     }
 }
@@ -111,6 +115,7 @@ impl World {
             Scene::CopiedDisk => self.copied_disk(),
             Scene::LeftStores => self.left_stores(),
             Scene::Alone => self.alone(),
+            Scene::OtherCluster => self.other_cluster(),
         }
     }
 

@@ -361,6 +361,12 @@ fn a_gateway_that_was_alone_serves_with_a_quorum_once_it_has_company() {
     scenes("alone", 3);
 }
 
+/// CLUSTER-C3. Three worlds in five have a machine to spare.
+#[test]
+fn a_gateway_of_another_cluster_gets_no_vote() {
+    scenes("other-cluster", 4);
+}
+
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
