@@ -5,6 +5,7 @@ mod alone;
 mod damaged_disks;
 mod last_gateway;
 mod late_commands;
+mod lying_disk;
 mod old_leader;
 mod other_cluster;
 
@@ -59,6 +60,8 @@ pub enum Scene {
     Alone,
     /// A gateway of another cluster takes one of this cluster for its member: it gets no answer.
     OtherCluster,
+    /// A disk says that it has synced and loses everything: its log went backwards, which is noticed and healed.
+    LyingDisk,
 }
 
 impl Scene {
@@ -83,6 +86,7 @@ impl Scene {
             Scene::LeftStores => "left-stores",
             Scene::Alone => "alone",
             Scene::OtherCluster => "other-cluster",
+            Scene::LyingDisk => "lying-disk",
         }
     }
 }
@@ -116,6 +120,7 @@ impl World {
             Scene::LeftStores => self.left_stores(),
             Scene::Alone => self.alone(),
             Scene::OtherCluster => self.other_cluster(),
+            Scene::LyingDisk => self.lying_disk(),
         }
     }
 

@@ -367,6 +367,12 @@ fn a_gateway_of_another_cluster_gets_no_vote() {
     scenes("other-cluster", 4);
 }
 
+/// REVERSION-V1.
+#[test]
+fn a_log_that_went_backwards_is_noticed_and_healed() {
+    scenes("lying-disk", 4);
+}
+
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {

@@ -73,7 +73,10 @@ impl World {
     }
 
     /// The gateway at `host` asks for votes.
-    fn stands(&mut self, host: usize, id: GroupId) -> Result<()> {
+    ///
+    /// # Errors
+    /// It does not run the group.
+    pub(super) fn stands(&mut self, host: usize, id: GroupId) -> Result<()> {
         let group = self.group(host, id).context("no group")?;
         let process = self.hosts[host].process.as_ref().context("no process")?;
         process.spawn(async move { drop(group.stand_for_election().await) });
