@@ -2,6 +2,7 @@
 //! still decides everything else (clocks, network, which member).
 
 mod alone;
+mod between_voters;
 mod damaged_disks;
 mod last_gateway;
 mod late_commands;
@@ -62,6 +63,8 @@ pub enum Scene {
     OtherCluster,
     /// A disk says that it has synced and loses everything: its log went backwards, which is noticed and healed.
     LyingDisk,
+    /// A change of voters stops between its two entries, with a leader that is to go, or without the newer voters.
+    BetweenVoters,
 }
 
 impl Scene {
@@ -87,6 +90,7 @@ impl Scene {
             Scene::Alone => "alone",
             Scene::OtherCluster => "other-cluster",
             Scene::LyingDisk => "lying-disk",
+            Scene::BetweenVoters => "between-voters",
         }
     }
 }
@@ -121,6 +125,7 @@ impl World {
             Scene::Alone => self.alone(),
             Scene::OtherCluster => self.other_cluster(),
             Scene::LyingDisk => self.lying_disk(),
+            Scene::BetweenVoters => self.between_voters(),
         }
     }
 

@@ -373,6 +373,12 @@ fn a_log_that_went_backwards_is_noticed_and_healed() {
     scenes("lying-disk", 4);
 }
 
+/// MEMBER-M5. Three worlds in five have a machine to spare.
+#[test]
+fn a_change_of_voters_that_stops_in_the_middle_ends() {
+    scenes("between-voters", 6);
+}
+
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
