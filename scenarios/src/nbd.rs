@@ -223,6 +223,14 @@ impl Client {
         self.send(CMD_FLUSH, 0, 0, &[])
     }
 
+    /// Sends a trim without waiting for its answer.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn send_trim(&mut self, offset: u64, len: u32) -> std::result::Result<u64, NbdError> {
+        self.send(CMD_TRIM, offset, len, &[])
+    }
+
     /// Waits for the next answer to any request.
     ///
     /// # Errors
@@ -287,7 +295,7 @@ impl Client {
     /// # Errors
     /// As [`Client::read`].
     pub fn trim(&mut self, offset: u64, len: u32) -> std::result::Result<(), NbdError> {
-        let cookie = self.send(CMD_TRIM, offset, len, &[])?;
+        let cookie = self.send_trim(offset, len)?;
         self.answer_to(cookie).map(drop)
     }
 

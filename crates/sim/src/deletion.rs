@@ -1,6 +1,8 @@
 //! Scene: a set is deleted while gateways die, lose power, are stopped and are cut off, and while PUTs arrive late.
 //! Checks rules at every moment, and that nothing remains at the end.
 
+mod cut_short;
+
 use crate::host::name;
 use crate::net::Link;
 use crate::rng::Rng;
@@ -67,8 +69,12 @@ impl World {
             self.tick()?;
             self.check_fence(id, &mut since)?;
         }
+        self.nothing_comes_back(id, &mut since)
+    }
+
+    /// Nothing is left, nor after all have lost power and start from their disks and logs.
+    fn nothing_comes_back(&mut self, id: SetId, since: &mut Option<u64>) -> Result<()> {
         self.note("nothing is left of the deleted set");
-        // Nor after all have lost power and start from their disks and logs.
         for index in 0..self.hosts.len() {
             let (now, rtt) = (self.now, self.rtt_ms);
             self.hosts[index].cut_power(now);
@@ -77,7 +83,7 @@ impl World {
         let settled = self.now + 10_000 * MS;
         while self.now < settled {
             self.tick()?;
-            self.check_fence(id, &mut since)?;
+            self.check_fence(id, since)?;
         }
         self.until(30_000, "group 0 after a power cut", |w| w.cluster().is_some_and(|state| state.was_deleted(id)))?;
         let left = self.left_of(id);

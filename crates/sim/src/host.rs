@@ -20,7 +20,7 @@ use holdfast_log::{LogConfig, NodeLog, Turns};
 use holdfast_store::{Faults, RetryPolicy};
 use holdfast_testkit::{SimDisk, Survives};
 use holdfast_tls::Dialer;
-use holdfast_types::{ByteSize, Name};
+use holdfast_types::{ByteSize, GroupId, Name};
 use holdfast_volume::map::LeafShape;
 use hyper_util::rt::TokioIo;
 use std::future::Future;
@@ -280,6 +280,16 @@ impl Host {
     /// Failure at its directory.
     pub fn quarantine_group_0(&self) -> std::io::Result<()> {
         std::fs::write(self.dir.join("raft").join("group-0.quarantine"), b"")
+    }
+
+    /// The file of a group's state snapshot.
+    pub fn state_snapshot(&self, group: GroupId) -> PathBuf {
+        self.dir.join("raft").join(format!("group-{}.snapshot", group.0))
+    }
+
+    /// Whether the note is there that a group ends here, or has.
+    pub fn ends_group(&self, group: GroupId) -> bool {
+        self.dir.join("raft").join(format!("group-{}.ended", group.0)).exists()
     }
 
     fn config(&self, rtt_ms: u32) -> anyhow::Result<GatewayConfig> {

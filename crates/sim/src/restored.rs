@@ -1,5 +1,5 @@
-//! Scene: a machine is put back to an older copy of its disk and started again and again, while all members with its
-//! later acknowledgements are down (CLUSTER-C3).
+//! Scenes: a machine is put back to an older copy of its disk and started again and again, while all members with its
+//! later acknowledgements are down (CLUSTER-C3); and a copy of a disk is started while the original runs.
 
 use crate::host::name;
 use crate::net::Link;
@@ -65,6 +65,43 @@ impl World {
         self.note(format!("{} are started again", names(keepers)));
         self.until(60_000, "the restored machine is told", |w| w.told > 0)?;
         self.works("writes and reads, after everything was read")
+    }
+
+    /// A copy of a member's disk is started on another machine, while the member runs: the copy finds the member at its
+    /// own address, and is refused before it registers. The member goes on. Without a machine to spare nothing happens.
+    ///
+    /// # Errors
+    /// A broken rule, or no progress.
+    pub fn copied_disk(&mut self) -> Result<()> {
+        let mut rng = Rng::new(self.seed, 12);
+        self.busy = true;
+        self.works("the first writes")?;
+        self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
+        let Some(spare) = (0..self.hosts.len()).find(|host| self.places[*host].is_none()) else {
+            self.note("no machine is empty");
+            return Ok(());
+        };
+        let members: Vec<usize> = (0..self.hosts.len()).filter(|host| self.places[*host].is_some()).collect();
+        let original = rng.pick(&members);
+        let life = self.hosts[original].process.as_ref().map(|process| process.life);
+        let copy = self.hosts[original].copy_disk()?;
+        let (now, rtt) = (self.now, self.rtt_ms);
+        self.hosts[spare].restore(now, &copy)?;
+        self.hosts[spare].witness = false;
+        (self.restored, self.told) = (Some(spare), 0);
+        self.note(format!("a copy of the disk of {} starts as {}", name(original), name(spare)));
+        self.hosts[spare].start(now, rtt)?;
+        self.until(60_000, "the copy is told", |w| w.told > 0)?;
+        self.works("writes and reads beside the copy")?;
+        let goes_on = self.hosts[original].process.as_ref().map(|process| process.life) == life;
+        ensure!(goes_on, "CLUSTER-C3: {} was started anew beside its copy", name(original));
+        // After a power cut of all, whichever of the two is up first would be the member.
+        let now = self.now;
+        self.hosts[spare].wipe(now)?;
+        self.hosts[spare].start(now, rtt)?;
+        self.restored = None;
+        self.all_in_the_store()?;
+        self.power_and_read_back()
     }
 
     fn start_again(&mut self, host: usize) -> Result<()> {

@@ -1,6 +1,15 @@
 //! Scenes: courses that random faults produce too seldom. The same faults in the same order with every seed; the seed
 //! still decides everything else (clocks, network, which member).
 
+mod alone;
+mod between_voters;
+mod damaged_disks;
+mod last_gateway;
+mod late_commands;
+mod lying_disk;
+mod old_leader;
+mod other_cluster;
+
 use crate::client::{Client, SET, VOLUME_NAMES};
 use crate::host::name;
 use crate::members::Wish;
@@ -8,8 +17,9 @@ use crate::rng::Rng;
 use crate::world::{MS, World};
 use anyhow::{Context, Result};
 use holdfast_api::v1::{self, admin_server::Admin as _};
+use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, Member};
 use holdfast_gateway::admin::AdminDoor;
-use holdfast_types::{GroupId, MemberId, Name};
+use holdfast_types::{GroupId, MemberId, Name, RequestId};
 
 /// A course of things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -30,6 +40,31 @@ pub enum Scene {
     MovedStores,
     /// A machine goes back to an older copy of its disk, and is started again and again: it counts for nobody.
     RestoredDisk,
+    /// Commands that were right when they were checked come too late when they are applied: all are refused.
+    LateCommands,
+    /// A deletion is cut short at each of its steps: it is done again from there, and nothing is left.
+    DeletionCutShort,
+    /// Files of one gateway after the other are gone, unreadable or rotten: each is found and healed.
+    DamagedDisks,
+    /// A gateway is killed between the steps of its readmission to a group: it asks again, and is healed.
+    HealingCutShort,
+    /// A witness is to replace the last gateway that is not drained: it is refused.
+    LastGateway,
+    /// A member that is being healed hears only a leader of before its removal: it follows it in nothing.
+    OldLeader,
+    /// A copy of a member's disk is started on another machine while the member runs: the copy is refused.
+    CopiedDisk,
+    /// A gateway does not hear that the set's stores were changed: it answers nothing once it has looked at the old
+    /// ones.
+    LeftStores,
+    /// All gateways but one leave, and others join it: alone it serves, and in company only with a quorum.
+    Alone,
+    /// A gateway of another cluster takes one of this cluster for its member: it gets no answer.
+    OtherCluster,
+    /// A disk says that it has synced and loses everything: its log went backwards, which is noticed and healed.
+    LyingDisk,
+    /// A change of voters stops between its two entries, with a leader that is to go, or without the newer voters.
+    BetweenVoters,
 }
 
 impl Scene {
@@ -44,6 +79,18 @@ impl Scene {
             Scene::DeletedSet => "deleted-set",
             Scene::MovedStores => "moved-stores",
             Scene::RestoredDisk => "restored-disk",
+            Scene::LateCommands => "late-commands",
+            Scene::DeletionCutShort => "deletion-cut-short",
+            Scene::DamagedDisks => "damaged-disks",
+            Scene::HealingCutShort => "healing-cut-short",
+            Scene::LastGateway => "last-gateway",
+            Scene::OldLeader => "old-leader",
+            Scene::CopiedDisk => "copied-disk",
+            Scene::LeftStores => "left-stores",
+            Scene::Alone => "alone",
+            Scene::OtherCluster => "other-cluster",
+            Scene::LyingDisk => "lying-disk",
+            Scene::BetweenVoters => "between-voters",
         }
     }
 }
@@ -54,7 +101,7 @@ impl World {
     /// # Errors
     /// A broken rule, or no progress.
     pub fn play(&mut self, scene: Scene) -> Result<()> {
-        if scene == Scene::MovedStores {
+        if matches!(scene, Scene::MovedStores | Scene::LeftStores) {
             self.more_stores();
         }
         self.bootstrap()?;
@@ -67,6 +114,18 @@ impl World {
             Scene::DeletedSet => self.deleted_set(),
             Scene::MovedStores => self.moved_stores(),
             Scene::RestoredDisk => self.restored_disk(),
+            Scene::LateCommands => self.late_commands(),
+            Scene::DeletionCutShort => self.deletion_cut_short(),
+            Scene::DamagedDisks => self.damaged_disks(),
+            Scene::HealingCutShort => self.healing_cut_short(),
+            Scene::LastGateway => self.last_gateway(),
+            Scene::OldLeader => self.old_leader(),
+            Scene::CopiedDisk => self.copied_disk(),
+            Scene::LeftStores => self.left_stores(),
+            Scene::Alone => self.alone(),
+            Scene::OtherCluster => self.other_cluster(),
+            Scene::LyingDisk => self.lying_disk(),
+            Scene::BetweenVoters => self.between_voters(),
         }
     }
 
@@ -76,6 +135,8 @@ impl World {
         let members: Vec<usize> = (0..self.hosts.len()).filter(|host| self.places[*host].is_some()).collect();
         let host = rng.pick(&members);
         let member = self.places[host].context("a member")?;
+        let known = self.cluster().and_then(|state| state.members.get(&MemberId(member)).cloned());
+        let known = known.context("group 0 does not know it")?;
         let (now, rtt) = (self.now, self.rtt_ms);
         self.hosts[host].kill(now);
         self.hosts[host].quarantine_group_0()?;
@@ -94,7 +155,14 @@ impl World {
         anyhow::ensure!(self.group(host, GroupId::CLUSTER).is_none(), "group 0 is not to run there");
         self.cut(host, false);
         self.note(format!("m{member} is removed, and hears the others again"));
-        self.until(60_000, "the removed gateway ends", |w| w.places[host].is_none())
+        self.until(60_000, "the removed gateway ends", |w| w.places[host].is_none())?;
+        // CLUSTER-C2: nor does its disk come back as another member.
+        let at = self.leader_of(GroupId::CLUSTER).context("no leader of group 0")?;
+        let node = self.node(at).context("no node")?;
+        let member = Member { id: MemberId(0), ..known };
+        let join = ClusterCommand::AddMember { member, replaces: None, request: RequestId(5100) };
+        let retired = |why: &ClusterRefusal| matches!(why, ClusterRefusal::DiskRetired { .. });
+        self.call(at, 30_000, async move { late_commands::cluster_refuses(&node, join, retired).await })?
     }
 
     fn damaged_page(&mut self) -> Result<()> {

@@ -124,6 +124,18 @@ impl Server {
         self.memory.get(key).now_or_never()?.ok()
     }
 
+    /// Removes an object, as somebody with access to the store could, and returns it.
+    pub fn take(&self, key: &str) -> Option<Bytes> {
+        let body = self.object(key)?;
+        drop(self.memory.delete(key).now_or_never());
+        Some(body)
+    }
+
+    /// Puts an object where none is.
+    pub fn put_back(&self, key: &str, body: Bytes) {
+        drop(self.memory.put_new(key, body).now_or_never());
+    }
+
     /// Whether this object is there.
     pub fn has(&self, key: &str) -> bool {
         matches!(self.memory.head(key).now_or_never(), Some(Ok(_)))

@@ -82,6 +82,8 @@ pub struct World {
     pub restored: Option<usize>,
     /// How often it was told so.
     pub told: u64,
+    /// This gateway's disk says that it syncs, and does not.
+    pub liar: Option<usize>,
     /// The set is being deleted: clients, stores and replicas are no longer compared.
     pub set_goes: bool,
     pub stats: Stats,
@@ -136,6 +138,7 @@ impl World {
             short: false,
             restored: None,
             told: 0,
+            liar: None,
             set_goes: false,
             broken,
             places: (0..count).map(|index| (index < first).then_some(index as u64 + 1)).collect(),
@@ -202,7 +205,7 @@ impl World {
 
     fn after_slice(&mut self, index: usize) -> Result<()> {
         let fatal = host::take_fatal();
-        if !fatal.is_empty() {
+        if !fatal.is_empty() && !self.went_backwards(index, &fatal)? {
             bail!("R11: {}", fatal.join("; "));
         }
         if let Some(why) = self.hosts[index].process.as_ref().and_then(|process| lock(&process.ended).take()) {

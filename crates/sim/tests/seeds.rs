@@ -296,6 +296,12 @@ fn of_a_set_that_is_deleted_under_faults_nothing_is_left() {
     scenes("deleted-set", 12);
 }
 
+/// END-E1 and END-E3, TOMB-T1 and TOMB-T2: each step is done again.
+#[test]
+fn of_a_set_whose_deletion_is_cut_short_nothing_is_left() {
+    scenes("deletion-cut-short", 4);
+}
+
 /// TOMB-T1 for each store: one is down at times, and in the end everything is gone from all.
 #[test]
 fn of_a_set_in_several_stores_that_is_deleted_nothing_is_left_in_any() {
@@ -306,6 +312,71 @@ fn of_a_set_in_several_stores_that_is_deleted_nothing_is_left_in_any() {
 #[test]
 fn a_machine_that_goes_back_to_an_older_copy_of_its_disk_counts_for_nobody() {
     scenes("restored-disk", 8);
+}
+
+/// R12, SET-S3 to SET-S10, CLUSTER-C2 to CLUSTER-C4, DELETE-D2 and DELETE-D3.
+#[test]
+fn commands_that_come_too_late_are_refused_and_change_nothing() {
+    scene("late-commands");
+}
+
+/// R9, for what single bits of a journal do not show.
+#[test]
+fn files_that_are_gone_unreadable_or_rotten_are_found_and_healed() {
+    scenes("damaged-disks", 4);
+}
+
+/// QUARANTINE-Q3.
+#[test]
+fn a_readmission_that_is_cut_short_is_asked_for_again() {
+    scene("healing-cut-short");
+}
+
+#[test]
+fn a_witness_does_not_take_the_place_of_the_last_gateway_that_serves() {
+    scene("last-gateway");
+}
+
+/// QUARANTINE-Q4. Only one world in four has the five members that it takes.
+#[test]
+fn a_member_that_is_healed_follows_no_leader_of_before_its_removal() {
+    scenes("old-leader", 12);
+}
+
+/// CLUSTER-C3. Three worlds in five have a machine to spare.
+#[test]
+fn a_copy_of_a_disk_that_starts_beside_its_member_is_refused() {
+    scenes("copied-disk", 4);
+}
+
+/// HEAD-H1.
+#[test]
+fn a_gateway_that_knows_only_stores_that_were_left_answers_nothing() {
+    scenes("left-stores", 3);
+}
+
+/// R3, with a quorum of one that grows.
+#[test]
+fn a_gateway_that_was_alone_serves_with_a_quorum_once_it_has_company() {
+    scenes("alone", 3);
+}
+
+/// CLUSTER-C3. Three worlds in five have a machine to spare.
+#[test]
+fn a_gateway_of_another_cluster_gets_no_vote() {
+    scenes("other-cluster", 4);
+}
+
+/// REVERSION-V1.
+#[test]
+fn a_log_that_went_backwards_is_noticed_and_healed() {
+    scenes("lying-disk", 4);
+}
+
+/// MEMBER-M5. Three worlds in five have a machine to spare.
+#[test]
+fn a_change_of_voters_that_stops_in_the_middle_ends() {
+    scenes("between-voters", 6);
 }
 
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.

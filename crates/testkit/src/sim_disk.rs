@@ -216,6 +216,13 @@ impl SimDisk {
         contents.pending.clear();
     }
 
+    /// Loses a file, durably and unseen by the journal.
+    pub fn lose(&self, name: &str) {
+        let mut inner = self.inner();
+        inner.names.remove(name);
+        inner.durable_names.remove(name);
+    }
+
     /// Makes the block at `offset` of a file unreadable.
     pub fn make_unreadable(&self, name: &str, offset: u64) {
         let Some(file) = self.inner().names.get(name).cloned() else { return };

@@ -57,6 +57,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 
     forced_away(&cluster, second, &bridge)?;
     one_lost(lab, &cluster, &dir.join("c"))?;
+    one_cut(lab, &cluster, &dir.join("d"))?;
     cluster.stop()?;
     Ok(())
 }
@@ -178,6 +179,10 @@ fn usurp(lab: &Lab, cluster: &Cluster, mut first: Attached, bridge: &Bridge, dir
     let uri = Uri { addr, export: format!("{SET}/{VOLUME}?token={token}&conn=0&gen=1") };
     let mut other = Client::connect(&uri, PATIENCE).context("the new owner's session")?;
     other.write(AT, &pattern(2, AT, BLOCK))?;
+    // A late copy of that connection's beginning must not end it (SLOT-S2).
+    let again = Client::connect(&uri, PATIENCE);
+    anyhow::ensure!(matches!(again, Err(NbdError::Refused(_))), "the same incarnation a second time: {again:?}");
+    other.write(AT, &pattern(2, AT, BLOCK)).context("beside a refused connection of its slot")?;
     refused(&mut user, "after the grant to host-b")?;
     // An idle user of the old owner gets errors too, because the lease is not renewed.
     anyhow::ensure!(first.code("--status")? == FENCED, "--status of a fenced set ends with another code than {FENCED}");
@@ -237,6 +242,7 @@ fn one_lost(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     let doomed = Bridge::to(&dir.join("vol2.sock"), &other)?;
     let (mut user, mut loser) = (Client::connect(&bridge.uri, PATIENCE)?, Client::connect(&doomed.uri, PATIENCE)?);
     loser.write(AT, &pattern(4, AT, BLOCK))?;
+    trims(cluster, &attached, &mut user)?;
     grows(cluster, &attached, &other, &mut loser)?;
     cluster.holdfast(&["volume", "delete", &other, "--yes", "--force"])?;
     user.write(AT, &pattern(5, AT, BLOCK))?;
@@ -259,6 +265,55 @@ fn one_lost(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     anyhow::ensure!(attached.code("--detach")? == 0, "--detach failed");
     anyhow::ensure!(attached.proc.wait(PATIENCE)?.success(), "a detached attach ended badly");
     note("a volume that was deleted under its device fails alone");
+    Ok(())
+}
+
+/// Trims wait for a paused gateway and are sent to the next one: one that overlaps a write behind it, one alone.
+fn trims(cluster: &Cluster, attached: &Attached, user: &mut Client) -> Result<()> {
+    let (block, alone) = (u32::try_from(BLOCK)?, AT + 8 * BLOCK as u64);
+    user.write(alone, &pattern(10, alone, BLOCK))?;
+    let before = attached.look()?;
+    let serving = gateway_of(cluster, &before)?;
+    cluster.pause(serving)?;
+    user.send_write(AT, &pattern(11, AT, BLOCK))?;
+    user.send_trim(AT, block)?;
+    user.send_trim(alone, block)?;
+    let moved = wait_until(TAKEOVER_LIMIT, || attached.look().is_ok_and(|now| serves_anew(&now, &before)));
+    cluster.proceed(serving);
+    anyhow::ensure!(moved, "not reconnected with trims under way: {}", attached.look()?);
+    for _ in 0..3 {
+        let reply = user.receive()?;
+        anyhow::ensure!(reply.result.is_ok(), "a request over a failover: {reply:?}");
+    }
+    for at in [AT, alone] {
+        let zeroes = user.read(at, block)?.iter().all(|byte| *byte == 0);
+        anyhow::ensure!(zeroes, "R1: byte {at} on shows data after a trim that was answered");
+    }
+    cluster.caught_up(TAKEOVER_LIMIT)?;
+    note("trims are sent again to the next gateway, in the order of what they overlap");
+    Ok(())
+}
+
+/// Shrinks one of two attached volumes: only its device fails, although the volume is there.
+fn one_cut(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
+    let other = format!("{SET}/vol3");
+    cluster.holdfast(&["volume", "create", &other, "--size", "128MiB"])?;
+    let mut attached = Attached::start(lab, cluster, dir, "host-f")?;
+    let bridge = Bridge::to(&attached.socket(), &export())?;
+    let doomed = Bridge::to(&dir.join("vol3.sock"), &other)?;
+    let (mut user, mut loser) = (Client::connect(&bridge.uri, PATIENCE)?, Client::connect(&doomed.uri, PATIENCE)?);
+    loser.write(AT, &pattern(12, AT, BLOCK))?;
+    cluster.holdfast(&["volume", "shrink", &other, "--size", "64MiB", "--discard-data", "--force"])?;
+    let known = wait_until(PATIENCE, || attached.look().is_ok_and(|now| now["volumes"][1]["lost"].is_string()));
+    anyhow::ensure!(known, "the shrink is not known: {}", attached.look()?);
+    refused(&mut loser, "once the shrink is known")?;
+    user.write(AT, &pattern(13, AT, BLOCK))?;
+    let seen = tag_of(&user.read(AT, u32::try_from(BLOCK)?)?, AT)?;
+    anyhow::ensure!(seen == 13, "the other volume: found write {seen}, expected 13");
+    user.disconnect();
+    anyhow::ensure!(attached.code("--detach")? == 0, "--detach failed");
+    anyhow::ensure!(attached.proc.wait(PATIENCE)?.success(), "a detached attach ended badly");
+    note("a volume that was shrunk under its device fails alone");
     Ok(())
 }
 

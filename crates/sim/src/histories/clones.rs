@@ -15,6 +15,7 @@ use super::sums::Sums;
 use super::units::{GATEWAYS, STEP, STEPS};
 use super::world::{PATIENCE, World};
 use crate::rng::Rng;
+use crate::sync::lock;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, MemberRole, Standing};
 use holdfast_control::set::{
     CloneOf, Pin, PinStanding, Restored, RootRef, SetAnswer, SetCommand, Snapshot, SnapshotId,
@@ -38,6 +39,8 @@ const ONE_IN: u64 = 4;
 const NAMED_TRIES: u32 = 100;
 /// Tries of a raise, like an administrator who repeats it.
 const RAISE_TRIES: u32 = 20;
+/// Of a thousand losses of all gateways, how many are none: a recovery was asked for, and they go on for a while.
+const OUTLIVES: u64 = 250;
 /// First write number of a clone: it distinguishes its writes from its origin's.
 const CLONE_TAGS: u32 = 1 << 24;
 
@@ -155,6 +158,10 @@ struct Begin {
 async fn restore(world: &mut World, others: &Others, rng: &mut Rng) -> Result<Begin, String> {
     world.forget_ghost();
     world.set_weather(Weather::default());
+    // With a key that it has not heard of yet, a gateway cannot open the new head, and nobody tells it here.
+    let goes_on = rng.chance(OUTLIVES) && !lock(&world.common.ledger).changes();
+    let client = if goes_on { world.some_device().await? } else { None };
+    world.common.store.keep_for_stale_reads(&keys::head(world.common.set));
     let (head, raised, keyring, key) = raise(world, rng).await?;
     let covered = head.covered.ok_or("no checkpoint")?;
     let then = if covered.generation == world.common.life.generation {
@@ -180,6 +187,9 @@ async fn restore(world: &mut World, others: &Others, rng: &mut Rng) -> Result<Be
     let answer = others.apply(&command);
     if answer != (ClusterAnswer::SetCreated { set }) {
         return Err(format!("R4: set {set} does not come back: {answer:?}"));
+    }
+    if let Some(client) = client {
+        world.outlive(client).await?;
     }
     Ok(Begin { set, then, snapshots, term: Term(world.term().0 + 1), tag: world.tag })
 }

@@ -287,7 +287,7 @@ fn head_keeper(
         store,
         member,
         boot,
-        // No gateway is ever fenced here, so no note is written.
+        // Never written: no gateway of a life starts after that life's end.
         note: PathBuf::from("/nonexistent/fenced"),
         clone_of: common.links.clone_of.clone(),
         by_own_keyring: None,

@@ -11,16 +11,36 @@ use crate::sync::lock;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use holdfast_control::cluster::SetEntry;
-use holdfast_control::set::Links;
+use holdfast_control::set::{Links, SetCommand};
 use holdfast_raft::{
     Consensus, GroupError, GroupStatus, Leadership, MemberStatus, Outcome, Pending, ProposeError, Proposed,
     ReadLogError, ReadPlace, StateMachine, boot_now,
 };
 use holdfast_set::host::{SetHost, decode_answer};
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, SetId, Term};
+use holdfast_volume::entry::{self, EntryPayload};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
+
+/// A copy of an entry arrives behind this many others at most: a set remembers 16 grants (SET-S10).
+const REPEATED_MAX: usize = 24;
+
+/// Whether its sender may send it again. What a leader says of its own uploads and deletions it says once, or at once
+/// again: a later copy would speak of objects that are gone.
+fn may_come_again(payload: &Bytes) -> bool {
+    match entry::decode(payload) {
+        Ok(EntryPayload::Writes(_)) => true,
+        Ok(EntryPayload::Control(command)) => matches!(
+            command,
+            SetCommand::Acquire { .. }
+                | SetCommand::Release { .. }
+                | SetCommand::CheckpointBegin { .. }
+                | SetCommand::CheckpointEnd { .. }
+        ),
+        Err(_) => false,
+    }
+}
 
 /// The order of entries, and its model.
 pub struct Order {
@@ -56,6 +76,12 @@ impl Journal {
 }
 
 impl Order {
+    /// Of the last entries those that may come a second time.
+    pub fn repeatable(&self) -> Vec<Bytes> {
+        let last = &self.entries[self.entries.len().saturating_sub(REPEATED_MAX)..];
+        last.iter().filter_map(|(_, payload)| payload.clone()).filter(may_come_again).collect()
+    }
+
     fn append(&mut self, term: Term, payload: Option<Bytes>) -> LogId {
         let id = LogId::new(term.0, self.entries.len() as u64 + 1);
         self.entries.push((id, payload));
@@ -155,6 +181,11 @@ impl Seat {
 }
 
 impl Seat {
+    /// Submits a payload whose sender does not wait for the answer.
+    pub fn submit_unheard(&self, payload: Bytes) {
+        drop(self.take(None, payload));
+    }
+
     /// Commits a proposal and applies it here at once.
     fn take(&self, term: Option<Term>, payload: Bytes) -> oneshot::Receiver<Outcome> {
         let (tx, rx) = oneshot::channel();

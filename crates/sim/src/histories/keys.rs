@@ -82,6 +82,11 @@ impl Ledger {
         Arc::new(Mutex::new(Self { set, changes, rng: Rng::new(seed, 13), rings: vec![ring], said, words, ever }))
     }
 
+    /// Whether the key changes in this history.
+    pub fn changes(&self) -> bool {
+        self.changes
+    }
+
     fn ring(&self) -> Ring {
         self.rings.last().cloned().unwrap_or_default()
     }

@@ -19,6 +19,9 @@ use tokio::time::sleep;
 /// history may fail by chance.
 const SPOILT_MAX: u8 = 2;
 
+/// Most reads of a key that show what [`Server::keep_for_stale_reads`] kept.
+const OLD_READS_MAX: u8 = 3;
+
 /// Faults, in thousandths of the requests that each can hit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
@@ -32,7 +35,7 @@ pub struct Weather {
     pub missing: u64,
     /// A read returns one flipped bit.
     pub spoilt: u64,
-    /// A listing shows an earlier state.
+    /// A listing shows an earlier state, and a read what was kept for it.
     pub stale: u64,
     /// A listing leaves out each entry.
     pub lacking: u64,
@@ -70,6 +73,8 @@ struct State {
     present: BTreeSet<String>,
     /// Keys in stale listings.
     old: BTreeSet<String>,
+    /// What stale reads show, and how many may still.
+    kept: BTreeMap<String, (u8, Object)>,
     played: [u64; 8],
 }
 
@@ -116,6 +121,7 @@ impl Server {
             spoilt: BTreeMap::new(),
             present: BTreeSet::new(),
             old: BTreeSet::new(),
+            kept: BTreeMap::new(),
             played: [0; 8],
         };
         Self(Arc::new(Inner { memory: Memory::new(), state: Mutex::new(state) }))
@@ -139,6 +145,13 @@ impl Server {
     /// An object as stored.
     pub fn object(&self, key: &str) -> Option<Bytes> {
         self.0.memory.get(key).now_or_never()?.ok()
+    }
+
+    /// Some later reads of this object may show what it is now.
+    pub fn keep_for_stale_reads(&self, key: &str) {
+        if let Some(Ok(object)) = self.0.memory.get_object(key).now_or_never() {
+            lock(&self.0.state).kept.insert(key.to_string(), (OLD_READS_MAX, object));
+        }
     }
 
     /// Flips one bit of an object; false if there is none.
@@ -243,6 +256,19 @@ impl Inner {
         }
     }
 
+    /// The kept object, for a stale read.
+    fn stale_read(&self, key: &str) -> Option<Object> {
+        let mut state = lock(&self.state);
+        let state = &mut *state;
+        let (left, object) = state.kept.get_mut(key).filter(|(left, _)| *left > 0)?;
+        if !state.rng.chance(state.weather.stale) {
+            return None;
+        }
+        *left -= 1;
+        state.played[5] += 1;
+        Some(object.clone())
+    }
+
     /// `body` as its reader gets it.
     fn spoil(&self, op: Op, key: &str, body: Bytes) -> Result<Bytes, StoreError> {
         let mut state = lock(&self.state);
@@ -309,6 +335,9 @@ impl ObjectStore for Server {
     fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
         let name = key.to_string();
         Box::pin(self.call(Op::Get, key, move |inner| {
+            if let Some(old) = inner.stale_read(&name) {
+                return Ok(old);
+            }
             let Object { body, version } = at_once(inner.memory.get_object(&name))?;
             Ok(Object { body: inner.spoil(Op::Get, &name, body)?, version })
         }))

@@ -97,6 +97,14 @@ impl Stores {
         found.into_values().collect()
     }
 
+    /// Some later reads of this object may show what it is now. Not in several stores: what a read of a slot shows is
+    /// that store's vote, and a vote is never an old one.
+    pub fn keep_for_stale_reads(&self, key: &str) {
+        if let [only] = &self.0[..] {
+            only.keep_for_stale_reads(key);
+        }
+    }
+
     /// Flips one bit of an object in every store; false if there is none.
     pub fn damage(&self, key: &str) -> bool {
         self.0.iter().filter(|server| server.damage(key)).count() > 0

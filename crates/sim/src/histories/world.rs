@@ -1,5 +1,8 @@
 //! A history: the steps of a set, drawn from its seed, and the comparisons meanwhile.
 
+mod former;
+mod late;
+
 use super::gateway::{Common, Gateway, TIMING, name};
 use super::model::{Counts, SIZE_MAX, Stats, Volumes, WINDOW, WINDOWS, content};
 use super::roots::Roots;
@@ -146,7 +149,7 @@ impl World {
             Step::Snapshot => self.snapshot().await?,
             Step::DeleteSnapshot => self.delete_snapshot().await?,
             Step::RollBack => self.roll_back().await?,
-            Step::Checkpoint => self.gateway.server.head.want_checkpoint(),
+            Step::Checkpoint => self.checkpoint().await?,
             Step::Weather => self.turn_weather(),
             Step::TakeOver => self.take_over().await?,
             Step::LateCopy => self.late_copy().await?,
@@ -415,6 +418,7 @@ impl World {
                 _ => VolumeChange::Create { name: new, size: Sectors(size) },
             },
         };
+        self.outdated_change(&change).await?;
         let command = SetCommand::ChangeVolume { change, request };
         let answer = self.command(&command).await?;
         self.say(|| format!("{command:?}: {answer:?}"));
@@ -459,18 +463,6 @@ impl World {
         Ok(())
     }
 
-    /// A copy of a request that was carried out before. The model knows what it must not do.
-    async fn late_copy(&mut self) -> Done {
-        if self.late.is_empty() {
-            return Ok(());
-        }
-        let at = self.rng.below(self.late.len() as u64) as usize;
-        let command = self.late[at].clone();
-        let answer = self.command(&command).await?;
-        self.say(|| format!("late copy of {command:?}: {answer:?}"));
-        Ok(())
-    }
-
     async fn release(&mut self) -> Done {
         self.open.clear();
         self.free().await
@@ -499,6 +491,7 @@ impl World {
         let held = self.gateway.server.hold_off().await;
         self.open.clear();
         self.free().await?;
+        self.roll_back_with_a_former_life(&to).await?;
         let request = self.request();
         let safety = SnapshotId { name: name(format!("safe-{}", self.stats.steps)), made_by: self.request() };
         let create = SetCommand::SnapshotCreate {
@@ -521,6 +514,7 @@ impl World {
             self.open.clear();
             self.free().await?;
         }
+        self.checkpoint_before_a_rollback().await?;
         let command = SetCommand::Rollback { to, safety: safety.clone(), request };
         let answer = self.command(&command).await?;
         self.say(|| format!("{command:?}: {answer:?}"));

@@ -224,7 +224,8 @@ impl World {
     /// It should not have ended; failure at the disk.
     pub fn ended(&mut self, index: usize, why: &str) -> Result<()> {
         let member = self.places[index].unwrap_or(0);
-        if self.restored == Some(index) && why.contains("is not who it says: boot counter") {
+        let copy = ["is not who it says: boot counter", "answers at this member's address"];
+        if self.restored == Some(index) && copy.iter().any(|said| why.contains(said)) {
             self.note(format!("{} (m{member}) {why}", index + 1));
             self.told += 1;
             let now = self.now;

@@ -1,0 +1,213 @@
+//! Scenes: what a gateway has on disk is damaged, one gateway at a time (R9). Seeds flip single bits of journals; here
+//! are whole files that are gone, blocks that cannot be read, and damage beside the journal. Each time the gateway has
+//! to find it, to leave the groups that are damaged, and to come back as a voter, while clients write; then everything
+//! is read, after a power cut of all.
+
+use crate::host::name;
+use crate::rng::Rng;
+use crate::world::World;
+use anyhow::{Context, Result};
+use holdfast_api::v1::{self, admin_server::Admin as _};
+use holdfast_gateway::admin::AdminDoor;
+use holdfast_types::{GroupId, Name};
+use std::fs;
+
+/// At the beginning of each journal file (docs/formats.md).
+const FILE_HEADER_BYTES: usize = 4096;
+/// Head of a record with one chunk of payload, of which the kind 2 is a vote (docs/formats.md).
+const RECORD_HEAD_BYTES: usize = 68;
+const VOTE: u8 = 2;
+/// Old files of a journal before one is damaged.
+const OLD_FILES: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    SnapshotGone,
+    SnapshotRotten,
+    OldestFileGone,
+    FileGone,
+    BlockUnreadable,
+    HeaderUnreadableOnce,
+    VoteRotten,
+}
+
+const ALL: [Damage; 7] = [
+    Damage::SnapshotGone,
+    Damage::SnapshotRotten,
+    Damage::OldestFileGone,
+    Damage::FileGone,
+    Damage::BlockUnreadable,
+    Damage::HeaderUnreadableOnce,
+    Damage::VoteRotten,
+];
+
+impl Damage {
+    /// Whether some group is damaged for certain. The oldest file may have nothing that is still needed, a vote may be
+    /// followed by a later one, and a read that fails once is made again.
+    fn is_found(self) -> bool {
+        !matches!(self, Damage::OldestFileGone | Damage::HeaderUnreadableOnce | Damage::VoteRotten)
+    }
+}
+
+/// Where the last vote of a journal file lies: a record has its own offset.
+fn last_vote(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.len().saturating_sub(RECORD_HEAD_BYTES);
+    (FILE_HEADER_BYTES..end).step_by(8).rev().find(|at| {
+        let head = &bytes[*at..*at + RECORD_HEAD_BYTES];
+        head[4] == VOTE && head[6..8] == [1, 0] && head[40..48] == (*at as u64).to_le_bytes()
+    })
+}
+
+impl World {
+    /// See the module.
+    ///
+    /// # Errors
+    /// A broken rule, or no progress.
+    pub(super) fn damaged_disks(&mut self) -> Result<()> {
+        let mut rng = Rng::new(self.seed, 10);
+        self.busy = true;
+        self.works("the first writes")?;
+        let mut damages = ALL;
+        rng.shuffle(&mut damages);
+        for damage in damages {
+            let host = self.seasoned_member(&mut rng)?;
+            self.damage(host, damage)?;
+            if damage == Damage::FileGone {
+                self.group_that_a_damaged_journal_does_not_know(host)?;
+            }
+        }
+        self.works("writes and reads after all damage")?;
+        self.all_in_the_store()?;
+        self.power_and_read_back()
+    }
+
+    /// A gateway is killed between the steps of its readmission (QUARANTINE-Q3): when its state snapshot is removed and
+    /// its log is not dropped yet, and when that is dropped and the note does not say so yet.
+    ///
+    /// # Errors
+    /// A broken rule, or no progress.
+    pub(super) fn healing_cut_short(&mut self) -> Result<()> {
+        let mut rng = Rng::new(self.seed, 10);
+        self.busy = true;
+        self.works("the first writes")?;
+        for is_dropped in [false, true] {
+            let host = self.seasoned_member(&mut rng)?;
+            let set = self.set(host).context("no set")?.id;
+            let snapshot = self.hosts[host].state_snapshot(set);
+            let (now, rtt) = (self.now, self.rtt_ms);
+            self.hosts[host].kill(now);
+            rot(&snapshot)?;
+            // The disk takes no time: its turn is the one below, and none before.
+            let delay = std::mem::replace(&mut self.hosts[host].disk_delay, (0, 0));
+            self.hosts[host].start(now, rtt)?;
+            self.until(60_000, "it is out of the group, and its snapshot is removed", |_| !snapshot.exists())?;
+            let now = self.now;
+            if is_dropped {
+                self.hosts[host].slice_and_stop_after(now, 0);
+            }
+            self.hosts[host].kill(now);
+            self.hosts[host].disk_delay = delay;
+            self.hosts[host].start(now, rtt)?;
+            self.note(format!("{} is killed between two steps; its log was dropped: {is_dropped}", name(host)));
+            self.until(180_000, "every member whole again", |w| w.is_whole())?;
+        }
+        self.works("writes and reads after both")?;
+        self.all_in_the_store()?;
+        self.power_and_read_back()
+    }
+
+    /// A member, once all are whole and it has a state snapshot and old journal files, which it keeps while the store
+    /// is away.
+    fn seasoned_member(&mut self, rng: &mut Rng) -> Result<usize> {
+        self.until(180_000, "every member whole", |w| w.is_whole())?;
+        let members: Vec<usize> = (0..self.hosts.len()).filter(|host| self.places[*host].is_some()).collect();
+        let host = rng.pick(&members);
+        self.until(120_000, "a state snapshot, and a purge up to it", |w| w.has_purged(host))?;
+        self.lose_store(0);
+        self.until(120_000, "old journal files", |w| w.old_files(host).len() >= OLD_FILES)?;
+        self.calm_stores();
+        self.until(60_000, "every member whole", |w| w.is_whole())?;
+        Ok(host)
+    }
+
+    fn has_purged(&self, host: usize) -> bool {
+        let Some(id) = self.set(host).map(|set| set.id) else { return false };
+        let log = self.node(host).and_then(|node| node.adopted()).map(|adopted| adopted.raft.log().group(id));
+        self.hosts[host].state_snapshot(id).exists() && log.is_some_and(|log| log.state().purged.is_some())
+    }
+
+    /// The journal's files with batches, but for the newest: what no later batch confirms passes for a torn tail.
+    fn old_files(&self, host: usize) -> Vec<String> {
+        let disk = &self.hosts[host].disk;
+        let written = |bytes: Vec<u8>| bytes.iter().skip(FILE_HEADER_BYTES).any(|byte| *byte != 0);
+        let mut names: Vec<String> =
+            disk.names().into_iter().filter(|name| disk.contents(name).is_some_and(written)).collect();
+        names.pop();
+        names
+    }
+
+    fn damage(&mut self, host: usize, damage: Damage) -> Result<()> {
+        let set = self.set(host).context("no set")?.id;
+        let (now, rtt) = (self.now, self.rtt_ms);
+        self.hosts[host].kill(now);
+        let (old, snapshot) = (self.old_files(host), self.hosts[host].state_snapshot(set));
+        let disk = &self.hosts[host].disk;
+        let oldest = old.first().context("no old file")?;
+        match damage {
+            Damage::SnapshotGone => fs::remove_file(&snapshot)?,
+            Damage::SnapshotRotten => rot(&snapshot)?,
+            Damage::OldestFileGone => disk.lose(oldest),
+            // One with a file on either side.
+            Damage::FileGone => disk.lose(old.get(1).context("one old file only")?),
+            Damage::BlockUnreadable => disk.make_unreadable(oldest, FILE_HEADER_BYTES as u64),
+            Damage::HeaderUnreadableOnce => disk.fail_read_after(0),
+            Damage::VoteRotten => {
+                let of = |name: &String| Some((name.clone(), last_vote(&disk.contents(name)?)?));
+                if let Some((name, at)) = old.iter().rev().find_map(of) {
+                    disk.damage(&name, |bytes| bytes[at + RECORD_HEAD_BYTES] ^= 1);
+                }
+            }
+        }
+        self.note(format!("{damage:?} at {}", name(host)));
+        self.hosts[host].start(now, rtt)?;
+        if damage.is_found() {
+            self.until(60_000, "the damage is found", |w| w.heals(host))?;
+        }
+        self.until(180_000, "every member whole again", |w| w.is_whole())
+    }
+
+    fn heals(&self, host: usize) -> bool {
+        self.node(host).and_then(|node| node.raft()).is_some_and(|raft| !raft.healing().is_empty())
+    }
+
+    /// The journal at `host` has lost a file in this process's recovery: a group that it does not know may have been in
+    /// it, and is healed before it takes part (R9).
+    fn group_that_a_damaged_journal_does_not_know(&mut self, host: usize) -> Result<()> {
+        let at = self.leader_of(GroupId::CLUSTER).context("no leader of group 0")?;
+        // Who makes a set gives its group the first members, and cannot while its own part waits to be healed.
+        if at == host {
+            return Ok(());
+        }
+        let node = self.node(at).context("no node")?;
+        let store = node.cluster.state().sets.values().next().map(|set| set.store_url.clone()).context("no set")?;
+        let create = v1::CreateSetRequest { name: "unknown".into(), store, request_id: holdfast_api::hex128(7200) };
+        let door = AdminDoor::new(node);
+        let made = self.call(at, 60_000, async move { door.create_set(tonic::Request::new(create)).await })?;
+        self.note(format!("another set: {made:?}"));
+        made?;
+        self.until(60_000, "the new group is healed there first", |w| w.heals(host))?;
+        let set = Name::new("unknown")?;
+        self.until(180_000, "the new set runs there", |w| {
+            !w.heals(host) && w.node(host).is_some_and(|node| node.set(&set).is_some())
+        })
+    }
+}
+
+/// Flips a bit in the middle of a file.
+fn rot(file: &std::path::Path) -> Result<()> {
+    let mut bytes = fs::read(file)?;
+    let at = bytes.len() / 2;
+    *bytes.get_mut(at).context("an empty file")? ^= 1;
+    fs::write(file, bytes)?;
+    Ok(())
+}
