@@ -248,6 +248,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "leadership-before-its-report",
+        bug: "a change of leadership is published before openraft's report of it can be read: whoever is woken by it still finds the old leader",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/leadership.rs",
+            old: "let same = whole.vote == server.vote && whole.current_leader == server.current_leader;",
+            new: "let same = server.vote == server.vote;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["leadership::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "purge-behind-what-has-no-room",
         bug: "on a full disk, the purge that would free space waits behind writes that have no space",
         rule: "R8",
