@@ -15,17 +15,21 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, options};
 use holdfast_types::Name;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::convert::Infallible;
 use std::future::IntoFuture;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
-/// Upper limits of the histograms' buckets, in seconds: from a fast disk write to one that has waited for a takeover or
-/// a store.
+/// Upper limits of the buckets in seconds: from a fast disk write to one that has waited for a takeover or a store.
 const BUCKETS: [f64; 17] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+/// Upper limits of the buckets of histograms that count something, and of those in bytes.
+const COUNTS: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
+const BYTES: [f64; 11] =
+    [1024.0, 2048.0, 4096.0, 8192.0, 16_384.0, 32_768.0, 65_536.0, 131_072.0, 262_144.0, 524_288.0, 1_048_576.0];
 
 /// How often measurements are moved into their buckets. Until then each one is kept separately. Without this, they
 /// would use ever more memory if nobody requests the page. And a request after four million measurements would count
@@ -39,6 +43,8 @@ fn recorder() -> Option<PrometheusHandle> {
         .get_or_init(|| {
             PrometheusBuilder::new()
                 .set_buckets(&BUCKETS)
+                .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_ops".to_string()), &COUNTS))
+                .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_bytes".to_string()), &BYTES))
                 .and_then(PrometheusBuilder::install_recorder)
                 .inspect(|_| crate::metrics::describe())
                 .inspect_err(|e| tracing::warn!(error = %e, "no metrics: another recorder is installed"))
@@ -160,7 +166,9 @@ mod tests {
 
     #[test]
     fn buckets_grow() {
-        assert!(BUCKETS.windows(2).all(|two| two[0] < two[1]));
+        for buckets in [&BUCKETS[..], &COUNTS, &BYTES] {
+            assert!(buckets.windows(2).all(|two| two[0] < two[1]));
+        }
     }
 
     /// For a gateway without a cluster.

@@ -77,6 +77,12 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "holdfast_door_refused_total",
         "Connections to the admin, peer and HTTP listeners that were closed because the connection limit was reached, by door.",
     ),
+    (
+        Kind::Histogram,
+        "holdfast_entry_bytes",
+        "Bytes of one entry of writes. Writes that wait for earlier entries share one.",
+    ),
+    (Kind::Histogram, "holdfast_entry_ops", "Writes, trims and zeroes in one entry."),
     (Kind::Counter, "holdfast_etcd_failures_total", "Grants that could not be written to etcd."),
     (Kind::Counter, "holdfast_etcd_grants_told_total", "Grants that were written to etcd."),
     (Kind::Counter, "holdfast_etcd_newer_total", "Grants that were not written because etcd already had a newer one."),
@@ -297,8 +303,9 @@ mod tests {
         let mut page = "# Metrics of a gateway\n\n\
             At `http_listen`, `/metrics`, for Prometheus. Counters restart at 0 with the process. Labels, if they apply: `set`,\n\
             `group`, `op`, `kind`, `tier`, `store`, `outcome`, `door`. An agent and a standby have their own metrics, described at\n\
-            their `/metrics`. Histograms are in seconds, in buckets from 0.1 ms to 30 s that are the same at every gateway, so the\n\
-            histograms of several gateways can be added up. A measurement appears in them within a second.\n\n\
+            their `/metrics`. Histograms of seconds have buckets from 0.1 ms to 30 s, of bytes from 1 KiB to 1 MiB, of other counts\n\
+            from 1 to 1024. They are the same at every gateway, so the histograms of several gateways can be added up. A\n\
+            measurement appears in them within a second.\n\n\
             Alert on: `holdfast_store_needs_operator` 1, `holdfast_journal_stalled` 1, `holdfast_scrub_damaged` above 0, `/healthz`\n\
             other than 200 for a minute, no gateway with `holdfast_raft_leader` 1 for a group.\n\n\
             | metric | kind | what |\n| --- | --- | --- |\n"

@@ -133,7 +133,17 @@ impl GroupLog {
     /// It gets an error for entries that do not continue the log, for a payload that is too large, and if the journal
     /// has failed or is closed.
     pub fn append(&self, entries: Vec<Entry>, done: impl FnOnce(io::Result<()>) + Send + 'static) {
-        let done: Done = Box::new(done);
+        self.append_and_tell(entries, Done::each(done));
+    }
+
+    /// Like [`GroupLog::append`], for a caller to whom a call for these entries says that all earlier ones are durable
+    /// too. If one batch makes several of these appends durable, `done` of the last is called, and the others are
+    /// dropped; an error is told to each (LOG-L1).
+    pub fn append_upto(&self, entries: Vec<Entry>, done: impl FnOnce(io::Result<()>) + Send + 'static) {
+        self.append_and_tell(entries, Done::Last(self.group.id, Box::new(done)));
+    }
+
+    fn append_and_tell(&self, entries: Vec<Entry>, done: Done) {
         let Some(first) = entries.first() else {
             return self.submit(Vec::new(), 0, None, done);
         };
@@ -236,7 +246,7 @@ impl GroupLog {
             return Err(stopped(Some(why)));
         }
         let group = self.group.id;
-        let done: Done = Box::new(move |result| {
+        let done = Done::each(move |result| {
             if let Err(error) = result {
                 tracing::warn!(%group, %upto, %error, "journal: a purge is not durable; the next start repeats it");
             }
@@ -414,7 +424,7 @@ impl GroupLog {
     /// Changes memory and queues the record for the change, both under the group's lock; waits until it is durable.
     async fn change(&self, change: impl FnOnce(&mut Memory) -> io::Result<(Option<Op>, Removed)>) -> io::Result<()> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        let done: Done = Box::new(move |result| {
+        let done = Done::each(move |result| {
             // The caller may have stopped waiting.
             let _ = sender.send(result);
         });
@@ -449,12 +459,12 @@ impl GroupLog {
 
     /// An error for this caller only, delivered in the order of the calls.
     fn refuse(&self, error: io::Error, done: Done) {
-        self.submit(Vec::new(), 0, None, Box::new(move |_| done(Err(error))));
+        self.submit(Vec::new(), 0, None, Done::each(move |_| done.call(Err(error))));
     }
 
     fn fail_back(&self, back: Option<Job>) {
         if let Some(job) = back {
-            (job.done)(Err(stopped(self.shared.queue.failed())));
+            job.done.call(Err(stopped(self.shared.queue.failed())));
         }
     }
 }

@@ -10,8 +10,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Called once with the result (LOG-L1).
-pub(crate) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
+type Callback = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+/// Whom to tell the result (LOG-L1).
+pub(crate) enum Done {
+    /// Called once.
+    Each(Callback),
+    /// Speaks for all earlier ones of its group: of those that a batch makes durable only the last is called.
+    Last(GroupId, Callback),
+}
+
+impl Done {
+    pub fn each(callback: impl FnOnce(io::Result<()>) + Send + 'static) -> Done {
+        Done::Each(Box::new(callback))
+    }
+
+    /// The group for whose earlier jobs it speaks.
+    pub fn speaks_for(&self) -> Option<GroupId> {
+        match self {
+            Done::Each(_) => None,
+            Done::Last(group, _) => Some(*group),
+        }
+    }
+
+    pub fn call(self, result: io::Result<()>) {
+        let (Done::Each(callback) | Done::Last(_, callback)) = self;
+        callback(result);
+    }
+}
 
 /// Payloads of an append in memory: they may be evicted once the job is durable (LOG-L3).
 pub(crate) struct Evictable {
@@ -237,7 +263,7 @@ mod tests {
     use super::*;
 
     fn job(ops: Vec<Op>) -> Job {
-        Job { ops, bytes: 0, evictable: None, done: Box::new(|_| ()) }
+        Job { ops, bytes: 0, evictable: None, done: Done::each(|_| ()) }
     }
 
     /// A purge that goes ahead on a full disk must be of the group's present life: its next one has the same numbers.

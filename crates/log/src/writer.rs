@@ -22,6 +22,14 @@ struct Chunk {
     jobs: Vec<(u64, Option<Evictable>, Done)>,
 }
 
+impl Chunk {
+    /// Of each group the last job that speaks for its earlier ones, by its place among the jobs.
+    fn speakers(&self) -> BTreeMap<GroupId, usize> {
+        let speaks = |(at, (_, _, done)): (usize, &(u64, Option<Evictable>, Done))| Some((done.speaks_for()?, at));
+        self.jobs.iter().enumerate().filter_map(speaks).collect()
+    }
+}
+
 /// The part of one turn that could not be written because the disk is full.
 struct Held {
     chunk: Chunk,
@@ -109,17 +117,21 @@ impl<D: Disk> Writer<D> {
         chunk
     }
 
-    /// Calls back: the chunk is durable, or the journal has failed.
+    /// Calls back (LOG-L1): the chunk is durable, or the journal has failed.
     fn answer(&mut self, chunk: Chunk) {
         let used = self.journal.used_bytes();
-        for (job_bytes, evictable, done) in chunk.jobs {
+        let speakers = chunk.speakers();
+        for (at, (job_bytes, evictable, done)) in chunk.jobs.into_iter().enumerate() {
             self.queue.written(job_bytes, used);
             match self.queue.failed() {
                 None => {
-                    done(Ok(()));
+                    let covered = done.speaks_for().is_some_and(|group| speakers.get(&group) > Some(&at));
+                    if !covered {
+                        done.call(Ok(()));
+                    }
                     self.evictable.extend(evictable);
                 }
-                Some(why) => done(Err(stopped(Some(why)))),
+                Some(why) => done.call(Err(stopped(Some(why)))),
             }
         }
         self.evict();

@@ -1,5 +1,6 @@
 //! CLOCK_BOOTTIME as openraft's clock: it runs while the machine sleeps, so a lease cannot outlive a suspend.
 
+use futures_util::future::{Either, Ready, ready};
 use holdfast_types::MonoTime;
 use openraft::OptionalSend;
 use openraft::async_runtime::AsyncRuntime;
@@ -12,6 +13,11 @@ use std::time::Duration;
 
 /// The clocks of a simulation.
 static REPLACED: OnceLock<fn() -> Clocks> = OnceLock::new();
+
+/// A sleep of at most this does not sleep. openraft's forwarder of completed writes waits a microsecond after each, to
+/// tell of several at once. Tokio's timer rounds that up to a whole millisecond, for which an acknowledgement waits.
+/// Not more than that microsecond: openraft's tick sleeps until a moment and does not expect to wake before.
+const TOO_SHORT: Duration = Duration::from_micros(1);
 
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +109,7 @@ pub struct BootRuntime(TokioRuntime);
 impl AsyncRuntime for BootRuntime {
     type JoinError = tokio::task::JoinError;
     type JoinHandle<T: OptionalSend + 'static> = tokio::task::JoinHandle<T>;
-    type Sleep = tokio::time::Sleep;
+    type Sleep = Either<Ready<()>, tokio::time::Sleep>;
     type Instant = BootInstant;
     type TimeoutError = tokio::time::error::Elapsed;
     type Timeout<R, T: Future<Output = R> + OptionalSend> = tokio::time::Timeout<T>;
@@ -118,11 +124,14 @@ impl AsyncRuntime for BootRuntime {
     }
 
     fn sleep(duration: Duration) -> Self::Sleep {
-        tokio::time::sleep(duration)
+        Either::Right(tokio::time::sleep(duration))
     }
 
+    /// Ready at once if that is [`TOO_SHORT`]. Not in a simulation: there no time passes while anything runs, so what
+    /// wakes early and sleeps again would never end.
     fn sleep_until(deadline: Self::Instant) -> Self::Sleep {
-        tokio::time::sleep(deadline - BootInstant::now())
+        let left = deadline - BootInstant::now();
+        if left <= TOO_SHORT && REPLACED.get().is_none() { Either::Left(ready(())) } else { Self::sleep(left) }
     }
 
     fn timeout<R, F: Future<Output = R> + OptionalSend>(duration: Duration, future: F) -> Self::Timeout<R, F> {
@@ -161,6 +170,7 @@ impl AsyncRuntime for BootRuntime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     #[test]
     fn boot_time_moves_forward_and_never_underflows() {
@@ -169,5 +179,19 @@ mod tests {
         assert_eq!(b - a, Duration::from_secs(1));
         assert_eq!(a - b, Duration::ZERO);
         assert!(BootInstant::now() >= a);
+    }
+
+    /// Without a runtime: nothing here may ask for a timer.
+    #[test]
+    fn a_sleep_shorter_than_a_timer_can_be_is_none() {
+        let left = BootInstant::now() + TOO_SHORT;
+        assert_eq!(BootRuntime::sleep_until(left).now_or_never(), Some(()));
+        assert_eq!(BootRuntime::sleep_until(BootInstant(MonoTime(0))).now_or_never(), Some(()), "long past");
+    }
+
+    #[tokio::test]
+    async fn a_longer_sleep_is_one() {
+        let later = BootInstant::now() + Duration::from_secs(3600);
+        assert_eq!(BootRuntime::sleep_until(later).now_or_never(), None);
     }
 }

@@ -3,6 +3,7 @@
 use crate::candidacy::Candidacy;
 use crate::config::{Answer, TypeConfig};
 use crate::consensus::GroupError;
+use crate::leadership::{Asks, watch_leadership};
 use crate::log_store::VotedTerm;
 use crate::machine::{Adapter, Shared};
 use crate::network::Acks;
@@ -45,7 +46,8 @@ pub(crate) struct RaftGroup {
 
 impl RaftGroup {
     pub(crate) fn new(parts: GroupParts) -> Self {
-        let leadership = watch_leadership(parts.me, &parts.raft, parts.started_in);
+        let asks = Asks { me: parts.me, started_in: parts.started_in };
+        let leadership = watch_leadership(asks, parts.raft.server_metrics(), parts.raft.metrics());
         let candidacy = Candidacy::new(crate::clock::boot_now());
         Self { parts, leadership, candidacy, changing: Arc::default() }
     }
@@ -217,35 +219,4 @@ impl From<Answer> for Bytes {
     fn from(answer: Answer) -> Bytes {
         answer.0
     }
-}
-
-/// Follows openraft's metrics and publishes changes of leadership only.
-fn watch_leadership(me: MemberId, raft: &Raft, started_in: Term) -> watch::Receiver<Leadership> {
-    use openraft::async_runtime::watch::WatchReceiver;
-    let mut metrics = raft.metrics();
-    let read = move |m: &openraft::RaftMetrics<TypeConfig>| {
-        let stopped = m.running_state.is_err();
-        // As in `RaftGroup::leading_term`.
-        let restored = m.current_leader == Some(me.0) && Term(m.current_term) <= started_in;
-        let leader = m.current_leader.map(MemberId).filter(|_| !restored);
-        Leadership { term: Term(m.current_term), leader, mine: leader == Some(me) && !stopped, stopped }
-    };
-    let (tx, rx) = watch::channel(read(&metrics.borrow_watched()));
-    tokio::spawn(async move {
-        loop {
-            if metrics.changed().await.is_err() {
-                tx.send_modify(|l| {
-                    l.mine = false;
-                    l.stopped = true;
-                });
-                return;
-            }
-            let now = read(&metrics.borrow_watched());
-            tx.send_if_modified(|old| std::mem::replace(old, now) != now);
-            if now.stopped || tx.is_closed() {
-                return;
-            }
-        }
-    });
-    rx
 }

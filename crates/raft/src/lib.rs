@@ -23,6 +23,7 @@ mod end_group;
 mod end_marker;
 mod group;
 mod hooks;
+mod leadership;
 mod lives;
 mod log_store;
 mod machine;

@@ -148,7 +148,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I::IntoIter: OptionalSend,
     {
         let entries: Vec<_> = entries.into_iter().map(|e| entry_to_log(&e)).collect();
-        self.log.append(entries, move |result| callback.io_completed(result));
+        // openraft takes a completion for one of everything before it, too, and only ever reads the newest.
+        self.log.append_upto(entries, move |result| callback.io_completed(result));
         Ok(())
     }
 

@@ -5,8 +5,8 @@
 //!   push ─▶ queue ─▶ [entry s] ─▶ group ─▶ applied ─▶ answers, in order
 //!                    at most IN_FLIGHT_MAX entries between queue and answer
 //! ```
-//! No timer: a single write leaves at once. While IN_FLIGHT_MAX entries are in flight, new operations share the next
-//! entry.
+//! No timer: while nothing is in flight, a write leaves at once. Otherwise new operations share the next entry, which
+//! leaves once it is worth one, or once nothing is in flight any more (`may_leave`).
 //! SEQ-S1  Entries carry s = 1, 2, 3 … and are submitted in that order, only in the term of the grant.
 //! SEQ-S2  After the first entry that does not come back as written, nothing more is submitted and nothing more is
 //!     answered as written: every later operation fails the same way.
@@ -20,6 +20,7 @@ use holdfast_raft::{Group, Pending};
 use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, Lba, Sectors, Term, VolumeId, WriteSeq};
 use holdfast_volume::entry::{EntryBuilder, OpKind};
+use metrics::histogram;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -30,6 +31,24 @@ use tokio_util::sync::CancellationToken;
 /// limits the rate, and operations that wait meanwhile share an entry. More than one, so that the next entry is sent
 /// while one is being synced.
 const IN_FLIGHT_MAX: usize = 4;
+
+/// With this many operations, or [`WORTH_BYTES`], an entry leaves although others are in flight. Whatever is in it, an
+/// entry costs each gateway replication, a journal write with its sync, and an apply: about as much as ten small
+/// operations. With fewer it waits, and those that come meanwhile share the cost.
+const WORTH_OPS: usize = 16;
+/// With this much data the data itself is the greater part of an entry's cost: waiting would save little, and disks and
+/// network would have nothing to do meanwhile.
+const WORTH_BYTES: usize = 64 << 10;
+
+/// Whether `ops` waiting operations with `bytes` of data leave in an entry now, with `in_flight` entries between queue
+/// and answer.
+fn may_leave(in_flight: usize, ops: usize, bytes: usize) -> bool {
+    match in_flight {
+        0 => ops > 0,
+        1..IN_FLIGHT_MAX => ops >= WORTH_OPS || bytes >= WORTH_BYTES,
+        _ => false,
+    }
+}
 
 /// Reason why an operation was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +80,18 @@ type Answer = oneshot::Sender<Result<(), WriteFailure>>;
 struct Queue {
     ops: VecDeque<(Op, Answer)>,
     bytes: usize,
+    /// Entries that were taken from the queue and have not come back.
+    in_flight: usize,
     /// Number of operations ever accepted.
     taken: u64,
     /// SEQ-S2: set once, never cleared.
     failed: Option<WriteFailure>,
+}
+
+impl Queue {
+    fn may_leave(&self) -> bool {
+        may_leave(self.in_flight, self.ops.len(), self.bytes)
+    }
 }
 
 /// How fast writers may go (design: the journal's bound acts here and only here).
@@ -101,6 +128,7 @@ pub struct Sequencer {
 
 struct Shared {
     queue: Mutex<Queue>,
+    /// Notified when an entry may leave that could not before, and when nothing leaves any more.
     wake: Notify,
     /// Number of operations with a known outcome, counted in their order of arrival (SEQ-S4).
     settled: watch::Sender<u64>,
@@ -111,6 +139,23 @@ struct Shared {
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.locked()
+    }
+
+    /// Whether an entry may leave; `None` if none ever will (SEQ-S2).
+    fn may_leave(&self) -> Option<bool> {
+        let queue = self.queue();
+        queue.failed.is_none().then(|| queue.may_leave())
+    }
+
+    /// An entry came back.
+    fn came_back(&self) {
+        let mut queue = self.queue();
+        queue.in_flight -= 1;
+        let leaves = queue.may_leave();
+        drop(queue);
+        if leaves {
+            self.wake.notify_one();
+        }
     }
 
     /// SEQ-S2: nothing is written from here on.
@@ -145,7 +190,7 @@ impl Sequencer {
         closed: CancellationToken,
     ) -> Self {
         let shared = Arc::new(Shared {
-            queue: Mutex::new(Queue { ops: VecDeque::new(), bytes: 0, taken: 0, failed: None }),
+            queue: Mutex::new(Queue { ops: VecDeque::new(), bytes: 0, in_flight: 0, taken: 0, failed: None }),
             wake: Notify::new(),
             settled: watch::Sender::new(0),
             closed,
@@ -168,12 +213,14 @@ impl Sequencer {
             let _ = tx.send(Err(why));
             return rx;
         }
+        let left = queue.may_leave();
         queue.bytes += op.data.len();
         queue.taken += 1;
         queue.ops.push_back((op, tx));
-        let first = queue.ops.len() == 1;
+        let leaves = queue.may_leave();
         drop(queue);
-        if first {
+        // Once per entry: it looks again by itself when it has taken one.
+        if leaves && !left {
             self.shared.wake.notify_one();
         }
         rx
@@ -238,6 +285,7 @@ fn next_entry(shared: &Shared, epoch: Epoch, seq: WriteSeq) -> Option<(Bytes, Ve
         assert!(queue.ops.is_empty(), "R5: an operation of more than an entry's size reached the sequencer");
         return None;
     }
+    queue.in_flight += 1;
     // Copies the data and calculates its checksums: without the lock, so that new operations come in meanwhile.
     drop(queue);
     Some((builder.finish(), answers))
@@ -253,13 +301,17 @@ async fn submit_loop(
     admission: Arc<dyn Admission>,
     tx: mpsc::Sender<InFlight>,
 ) {
+    let (entry_ops, entry_bytes) = (histogram!("holdfast_entry_ops"), histogram!("holdfast_entry_bytes"));
     let mut seq = WriteSeq(0);
     loop {
-        // Reserves a slot first: operations that arrive while there is none share the entry.
-        let Ok(place) = tx.reserve().await else { return };
         let (payload, answers) = loop {
-            if shared.queue().failed.is_some() {
-                return;
+            match shared.may_leave() {
+                None => return,
+                Some(false) => {
+                    shared.wake.notified().await;
+                    continue;
+                }
+                Some(true) => {}
             }
             let pace = admission.pace();
             if let Pace::After(pause) | Pace::Full(pause) = pace {
@@ -272,14 +324,21 @@ async fn submit_loop(
                     continue;
                 }
             }
-            match next_entry(&shared, epoch, WriteSeq(seq.0 + 1)) {
-                Some(entry) => break entry,
-                None => shared.wake.notified().await,
+            // `None` only if the sequencer was stopped meanwhile.
+            if let Some(entry) = next_entry(&shared, epoch, WriteSeq(seq.0 + 1)) {
+                break entry;
             }
         };
         seq = WriteSeq(seq.0 + 1);
+        entry_ops.record(answers.len() as f64);
+        entry_bytes.record(payload.len() as f64);
         match group.submit(Some(term), payload).await {
-            Ok(pending) => place.send((pending, answers)),
+            // There is a place: the channel holds as many as may be in flight.
+            Ok(pending) => {
+                if tx.send((pending, answers)).await.is_err() {
+                    return;
+                }
+            }
             Err(e) => {
                 holdfast_reached::reached!("sequencer: the group takes no more entries of this term");
                 tracing::info!(%epoch, %seq, error = %e, "sequencer ends: the group accepts no more entries");
@@ -346,23 +405,9 @@ async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verd
             let _ = answer.send(each);
         }
         shared.settled.send_modify(|settled| *settled += operations);
+        shared.came_back();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn s2_nothing_behind_a_failed_entry_is_answered_as_written() {
-        for why in [WriteFailure::Gone, WriteFailure::Fenced] {
-            let mut outcomes = Outcomes::default();
-            assert_eq!(outcomes.next(Ok(vec![])), Ok(vec![]));
-            assert_eq!(outcomes.next(Ok(vec![3])), Ok(vec![3]), "SEQ-S3: the entry itself did not fail");
-            assert_eq!(outcomes.next(Err(why)), Err(why));
-            assert_eq!(outcomes.next(Ok(vec![])), Err(why), "R12: it follows an entry of unknown outcome");
-            assert_eq!(outcomes.next(Err(WriteFailure::Gone)), Err(why), "the first failure gives the reason");
-            assert_eq!(outcomes.next(Ok(vec![])), Err(why));
-        }
-    }
-}
+mod tests;

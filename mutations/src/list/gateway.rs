@@ -50,6 +50,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "nobody-wakes-what-waits",
+        bug: "writes that wait for the entries in flight are not sent when these have come back: they hang until somebody else writes",
+        rule: "R8",
+        edits: &[Edit { file: "crates/set/src/sequencer.rs", old: "        if leaves {", new: "        if false {" }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["sequencer::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "goes-on-after-an-unknown",
         bug: "after an entry with unknown outcome the next one is answered as written",
         rule: "R12",

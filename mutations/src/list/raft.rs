@@ -17,6 +17,7 @@ const CALLED_BACK: Test = file(Layer::Crash, "holdfast-log", &["--test", "log"],
 const FAILING: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["a_failed_"]);
 const DISK: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["real_disk::"]);
 
+const SPEAKS: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["speaks_for_those_before_it"]);
 const FULL: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["on_a_full_disk"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -54,8 +55,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "            let Job { ops, bytes: job_bytes, evictable, done } = job;
 ",
             new: "            let Job { ops, bytes: job_bytes, evictable, done } = job;
-            done(Ok(()));
-            let done: Box<dyn FnOnce(std::io::Result<()>) + Send> = Box::new(|_| ());
+            done.call(Ok(()));
+            let done = Done::each(|_| ());
 ",
         }],
         tests: &[CALLED_BACK, FAILING],
@@ -67,9 +68,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R1",
         edits: &[Edit {
             file: "crates/log/src/writer.rs",
-            old: "                Some(why) => done(Err(stopped(Some(why)))),
+            old: "                Some(why) => done.call(Err(stopped(Some(why)))),
 ",
-            new: "                Some(_) => done(Ok(())),
+            new: "                Some(_) => done.call(Ok(())),
 ",
         }],
         tests: &[FAILING, CALLED_BACK],
@@ -245,6 +246,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "let longest = rtt_ms(own);",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["vote_embargo::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "leadership-before-its-report",
+        bug: "a change of leadership is published before openraft's report of it can be read: whoever is woken by it still finds the old leader",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/leadership.rs",
+            old: "let same = whole.vote == server.vote && whole.current_leader == server.current_leader;",
+            new: "let same = server.vote == server.vote;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["leadership::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "nobody-speaks-for-a-batch",
+        bug: "of the appends that one batch made durable none is told to openraft: a commit waits until the next batch",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/log/src/writer.rs",
+            old: "is_some_and(|group| speakers.get(&group) > Some(&at));",
+            new: "is_some_and(|group| speakers.get(&group) >= Some(&at));",
+        }],
+        tests: &[SPEAKS],
         smoke: false,
     },
     Mutation {

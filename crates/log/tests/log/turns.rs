@@ -35,6 +35,12 @@ fn append(log: &GroupLog, entries: Vec<Entry>) -> mpsc::Receiver<io::Result<()>>
     receiver
 }
 
+fn append_upto(log: &GroupLog, entries: Vec<Entry>) -> mpsc::Receiver<io::Result<()>> {
+    let (sender, receiver) = mpsc::channel();
+    log.append_upto(entries, move |result| drop(sender.send(result)));
+    receiver
+}
+
 /// The answer to `asked`, after one turn if it needs one.
 fn answer<T>(turns: &mut Turns, asked: impl Future<Output = T>) -> T {
     let mut context = Context::from_waker(Waker::noop());
@@ -209,4 +215,32 @@ fn closed_while_the_disk_is_full_nothing_more_is_acknowledged() {
     // Of the job that was under way a part may be there.
     let last = again.group(GroupId(1)).state().last;
     assert!(last.is_some_and(|last| last.index.0 + 1 >= done as u64), "{done} were acknowledged, the last is {last:?}");
+}
+
+/// LOG-L1: openraft needs only the newest completion, and each call costs it a pass of its core.
+#[test]
+fn the_last_append_of_a_batch_speaks_for_those_before_it() {
+    let disk = SimDisk::new();
+    let (node, _, mut turns) = open(&disk, 0);
+    let (log, other) = (node.group(GroupId(1)), node.group(GroupId(2)));
+    let first = append_upto(&log, vec![entry(0, 100)]);
+    let of_another_group = append_upto(&other, vec![entry(0, 100)]);
+    let of_itself_only = append(&log, vec![entry(1, 100)]);
+    let last = append_upto(&log, vec![entry(2, 100)]);
+    let behind = append(&log, vec![entry(3, 100)]);
+    turns.turn(false);
+    assert_eq!(first.try_recv().expect_err("the last one speaks for it"), mpsc::TryRecvError::Disconnected);
+    for told in [of_another_group, of_itself_only, last, behind] {
+        told.try_recv().expect("called back").expect("durable");
+    }
+    let alone = append_upto(&log, vec![entry(4, 100)]);
+    turns.turn(false);
+    alone.try_recv().expect("called back").expect("durable");
+    // LOG-L2: an error is told to each.
+    disk.fail_write_after(0);
+    let failing = [5, 6].map(|index| append_upto(&log, vec![entry(index, 100)]));
+    turns.turn(false);
+    for told in failing {
+        told.try_recv().expect("called back").expect_err("not durable");
+    }
 }

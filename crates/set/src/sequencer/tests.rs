@@ -1,0 +1,200 @@
+use super::*;
+use futures_util::future::{BoxFuture, ready};
+use holdfast_raft::{Consensus, GroupError, GroupStatus, Leadership, Outcome, ProposeError, Proposed, ReadLogError};
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, SECTOR_BYTES};
+use holdfast_volume::entry::{EntryPayload, decode};
+
+/// For a test that would otherwise wait for ever.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn s2_nothing_behind_a_failed_entry_is_answered_as_written() {
+    for why in [WriteFailure::Gone, WriteFailure::Fenced] {
+        let mut outcomes = Outcomes::default();
+        assert_eq!(outcomes.next(Ok(vec![])), Ok(vec![]));
+        assert_eq!(outcomes.next(Ok(vec![3])), Ok(vec![3]), "SEQ-S3: the entry itself did not fail");
+        assert_eq!(outcomes.next(Err(why)), Err(why));
+        assert_eq!(outcomes.next(Ok(vec![])), Err(why), "R12: it follows an entry of unknown outcome");
+        assert_eq!(outcomes.next(Err(WriteFailure::Gone)), Err(why), "the first failure gives the reason");
+        assert_eq!(outcomes.next(Ok(vec![])), Err(why));
+    }
+}
+
+#[test]
+fn an_entry_leaves_alone_or_when_it_is_worth_one() {
+    assert!(may_leave(0, 1, 0), "a single write waits for nothing");
+    assert!(may_leave(0, 100, 1 << 20));
+    assert!(!may_leave(0, 0, 0), "an entry has at least one operation");
+    for in_flight in 1..IN_FLIGHT_MAX {
+        assert!(!may_leave(in_flight, 0, 0));
+        assert!(!may_leave(in_flight, WORTH_OPS - 1, WORTH_BYTES - 1));
+        assert!(may_leave(in_flight, WORTH_OPS, 0), "trims have no data");
+        assert!(may_leave(in_flight, 1, WORTH_BYTES), "large writes do not wait for one another");
+    }
+    for in_flight in [IN_FLIGHT_MAX, IN_FLIGHT_MAX + 1] {
+        assert!(!may_leave(in_flight, 1000, 1 << 30));
+    }
+}
+
+/// A group whose entries come back when the test says so.
+struct Slow {
+    submitted: mpsc::UnboundedSender<(usize, oneshot::Sender<Outcome>)>,
+}
+
+impl Consensus for Slow {
+    fn id(&self) -> GroupId {
+        GroupId(3)
+    }
+
+    fn me(&self) -> MemberId {
+        MemberId(1)
+    }
+
+    fn leadership(&self) -> watch::Receiver<Leadership> {
+        watch::channel(Leadership::default()).1
+    }
+
+    fn leading_term(&self) -> Option<Term> {
+        Some(Term(1))
+    }
+
+    fn quorum_acked(&self) -> Option<(Term, MonoTime)> {
+        None
+    }
+
+    fn applied(&self) -> LogId {
+        LogId::default()
+    }
+
+    fn snapshot_last(&self) -> Option<LogId> {
+        None
+    }
+
+    fn live_bytes(&self) -> u64 {
+        0
+    }
+
+    fn submit(&self, _: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
+        let (answer, outcome) = oneshot::channel();
+        let Ok(EntryPayload::Writes(entry)) = decode(&payload) else { panic!("no entry of writes") };
+        self.submitted.send((entry.len(), answer)).expect("the test listens");
+        Box::pin(ready(Ok(Pending::from(outcome))))
+    }
+
+    fn read_log(&self, _: LogIndex, _: u32, _: usize) -> BoxFuture<'_, Result<Bytes, ReadLogError>> {
+        unreachable!("a sequencer reads nothing")
+    }
+
+    fn trigger_snapshot(&self) -> BoxFuture<'_, Result<(), GroupError>> {
+        unreachable!("a sequencer takes no snapshot")
+    }
+
+    fn status(&self) -> GroupStatus {
+        unreachable!("a sequencer does not ask for it")
+    }
+}
+
+struct Always;
+
+impl Admission for Always {
+    fn pace(&self) -> Pace {
+        Pace::Go
+    }
+}
+
+impl Verdict for Always {
+    fn judge(&self, _: &Bytes) -> Result<Vec<u32>, WriteFailure> {
+        Ok(Vec::new())
+    }
+}
+
+fn write(bytes: usize) -> Op {
+    let sectors = Sectors(bytes as u64 / SECTOR_BYTES);
+    Op { kind: OpKind::Write, volume: VolumeId(1), lba: Lba(0), sectors, data: Bytes::from(vec![1; bytes]) }
+}
+
+/// A sequencer, and what it has submitted: the operations of each entry, and who answers it.
+struct Stage {
+    sequencer: Sequencer,
+    submitted: mpsc::UnboundedReceiver<(usize, oneshot::Sender<Outcome>)>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let (tx, submitted) = mpsc::unbounded_channel();
+        let group: Group = Arc::new(Slow { submitted: tx });
+        let closed = CancellationToken::new();
+        let sequencer = Sequencer::start(group, Term(1), Epoch(1), Arc::new(Always), Arc::new(Always), closed);
+        Self { sequencer, submitted }
+    }
+
+    /// The next entry, which leaves without any further event.
+    async fn entry(&mut self) -> (usize, oneshot::Sender<Outcome>) {
+        let entry = tokio::time::timeout(PATIENCE, self.submitted.recv()).await;
+        entry.expect("nothing leaves").expect("the sequencer has ended")
+    }
+
+    /// Whether nothing leaves: all tasks of the test's one thread have nothing to do.
+    async fn rests(&mut self) -> bool {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        self.submitted.try_recv().is_err()
+    }
+}
+
+fn written(answer: oneshot::Sender<Outcome>) {
+    let proposed = Proposed { id: LogId::new(1, 1), answer: Bytes::new() };
+    assert!(answer.send(Ok(proposed)).is_ok(), "the sequencer waits for it");
+}
+
+#[tokio::test]
+async fn operations_share_the_entry_that_leaves_when_the_last_one_is_back() {
+    let mut stage = Stage::new();
+    let first = stage.sequencer.push(write(4096));
+    let (operations, answer) = stage.entry().await;
+    assert_eq!(operations, 1);
+    let waiting: Vec<_> = (0..5).map(|_| stage.sequencer.push(write(4096))).collect();
+    assert!(stage.rests().await);
+    written(answer);
+    let (operations, answer) = stage.entry().await;
+    assert_eq!(operations, 5);
+    assert_eq!(first.await, Ok(Ok(())));
+    written(answer);
+    for operation in waiting {
+        assert_eq!(operation.await, Ok(Ok(())));
+    }
+    assert!(stage.rests().await);
+    let _alone = stage.sequencer.push(write(4096));
+    assert_eq!(stage.entry().await.0, 1, "nothing is in flight");
+}
+
+#[tokio::test]
+async fn entries_that_are_worth_it_leave_up_to_the_most_that_may_be_in_flight() {
+    let mut stage = Stage::new();
+    let mut pushed = vec![stage.sequencer.push(write(512))];
+    let mut in_flight = VecDeque::from([stage.entry().await]);
+    pushed.extend((1..WORTH_OPS).map(|_| stage.sequencer.push(write(512))));
+    assert!(stage.rests().await);
+    pushed.push(stage.sequencer.push(write(512)));
+    in_flight.push_back(stage.entry().await);
+    while in_flight.len() < IN_FLIGHT_MAX {
+        pushed.push(stage.sequencer.push(write(WORTH_BYTES)));
+        in_flight.push_back(stage.entry().await);
+    }
+    pushed.extend((0..3).map(|_| stage.sequencer.push(write(WORTH_BYTES))));
+    assert!(stage.rests().await, "no more than {IN_FLIGHT_MAX} are in flight");
+    let operations: Vec<usize> = in_flight.iter().map(|(operations, _)| *operations).collect();
+    assert_eq!(operations, [1, WORTH_OPS, 1, 1]);
+    let (_, answer) = in_flight.pop_front().expect("the oldest");
+    written(answer);
+    in_flight.push_back(stage.entry().await);
+    assert_eq!(in_flight.back().expect("it left").0, 3, "what came meanwhile shares it");
+    for (_, answer) in in_flight {
+        written(answer);
+    }
+    for operation in pushed {
+        assert_eq!(operation.await, Ok(Ok(())));
+    }
+    assert_eq!(stage.sequencer.waiting_bytes(), 0);
+}
