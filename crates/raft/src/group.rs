@@ -6,6 +6,7 @@ use crate::consensus::GroupError;
 use crate::log_store::VotedTerm;
 use crate::machine::{Adapter, Shared};
 use crate::network::Acks;
+use crate::newest_stream::NewestStreams;
 use crate::status::{GroupStatus, Leadership, MemberStatus};
 use crate::wire::{id_from_raft, vote_from_bytes};
 use bytes::Bytes;
@@ -41,13 +42,15 @@ pub(crate) struct RaftGroup {
     pub(crate) candidacy: Candidacy,
     /// Held by the change of members that is under way (CHANGE-B1).
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
+    /// Of the peers that append here.
+    pub(crate) newest_streams: NewestStreams,
 }
 
 impl RaftGroup {
     pub(crate) fn new(parts: GroupParts) -> Self {
         let leadership = watch_leadership(parts.me, &parts.raft, parts.started_in);
         let candidacy = Candidacy::new(crate::clock::boot_now());
-        Self { parts, leadership, candidacy, changing: Arc::default() }
+        Self { parts, leadership, candidacy, changing: Arc::default(), newest_streams: NewestStreams::default() }
     }
 
     pub(crate) fn id(&self) -> GroupId {
