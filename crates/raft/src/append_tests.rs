@@ -6,6 +6,7 @@ use crate::config::{Payload, TypeConfig};
 use crate::consensus::Consensus;
 use crate::group_tests::{GROUP, Host, LIMIT, listeners, propose, wait_len};
 use crate::lives::Life;
+use crate::network::Network;
 use crate::node::RaftNode;
 use crate::rpc_error::Rpc;
 use crate::wire::{META_CLUSTER, META_GROUP, META_TO, RaftEntryOf, RaftVote, id_to_raft};
@@ -15,6 +16,8 @@ use holdfast_tls::make::{Wanted, certificates};
 use holdfast_tls::{Connection, Dialer, Role, Tls, TlsFiles};
 use holdfast_types::{LogId, MemberId};
 use openraft::EntryPayload;
+use openraft::impls::BasicNode;
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
 use std::future::poll_fn;
 use std::path::Path;
@@ -193,6 +196,38 @@ async fn a_stream_that_is_meant_for_others_is_refused() -> anyhow::Result<()> {
     host.node.set_lives([(MemberId(9), known)].into(), MemberId(10), 1);
     let why = refused(Teller::at(&addr).await?.opens(1, &asking.channels().request((), GROUP, ME)).await?)?;
     assert!(why.starts_with("m9 is not who it says"), "{why:?}");
+    host.end().await;
+    asking.stop().await;
+    Ok(())
+}
+
+/// CLUSTER-C3: what answers is a life of the receiver's disk that the sender does not believe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_to_another_life_ends() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (host, asking, addr) = asked(dir.path()).await?;
+    let parts = &host.group.parts;
+    let mut network = Network {
+        acks: parts.acks.clone(),
+        log: asking.log().clone(),
+        shared: parts.shared.clone(),
+        group: GROUP,
+        timing: asking.config().timing,
+        channels: asking.channels().clone(),
+    };
+    let mut client = network.new_client(ME.0, &BasicNode { addr }).await;
+    for (nonce, believed) in [(7, false), (1, true)] {
+        let known = crate::KnownLife { disk: 1, boot: Some((1, nonce)) };
+        asking.set_lives([(ME, known)].into(), MemberId(10), 1);
+        let input = futures_util::stream::iter(vec![Teller::request(3, &["zero"])]);
+        match client.stream_append(input, RPCOption::new(LIMIT)).await {
+            Ok(answers) => {
+                let answers: Vec<_> = answers.collect().await;
+                assert!(believed && matches!(&answers[..], [Ok(Ok(Some(_)))]), "{answers:?}");
+            }
+            Err(why) => assert!(!believed && why.to_string().contains("not who it says"), "{why}"),
+        }
+    }
     host.end().await;
     asking.stop().await;
     Ok(())
@@ -400,9 +435,20 @@ async fn a_connection_is_used_again_after_a_stream_in_good_order() -> anyhow::Re
     let answers = heard(second, &mut slot, vec![], LIMIT).await;
     assert!(answers.len() == 1 && answers[0].as_ref().is_ok_and(|text| text.contains("Conflict")), "{answers:?}");
 
+    // A request is under way: its answer would come in the next stream.
+    let kept = slot.take().ok_or_else(|| anyhow::anyhow!("closed"))?;
+    let third = begun(&mut script, kept, 3).await?;
+    script.answers(3, 1, &conflict).await?;
+    let answers = heard(third, &mut slot, vec![Teller::after(3, Some(0), &["one"])], LIMIT).await;
+    assert!(answers.len() == 1 && slot.is_none(), "{answers:?}");
+
+    let ((mut script, wire), mut slot) = (Script::new(), None);
+    let first = begun(&mut script, wire, 1).await?;
+    script.answers(1, 1, &at(0)).await?;
+    assert_eq!(heard(first, &mut slot, vec![], LIMIT).await.len(), 1);
     let mut kept = slot.take().ok_or_else(|| anyhow::anyhow!("closed"))?;
     assert!(kept.is_silent().await);
-    script.answers(2, 2, &at(0)).await?;
+    script.answers(1, 2, &at(1)).await?;
     assert!(!kept.is_silent().await, "something came between two streams");
     Ok(())
 }
