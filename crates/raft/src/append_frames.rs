@@ -1,5 +1,4 @@
-//! Frames of append streams between gateways ([ADR 0043](../../../docs/adr/0043-append-frames.md)): bytes in, frames
-//! out, no I/O.
+//! Frames of append streams between gateways (ADR 0043): bytes in, frames out, no I/O of its own.
 //!
 //! A connection begins with [`PREFACE`]. Then both sides send frames; all numbers are little-endian:
 //! ```text
@@ -11,10 +10,10 @@
 //!
 //!   kind         sent by   body
 //!   1  open      sender    metadata as in every call between gateways, a line `key value` each
-//!   2  append    sender    number in its stream (u64, from 1), vote (term u64, member u64), position before the entries
-//!                          (term u64, index u64), commit (term u64, index u64), number of entries (u32), which of these
-//!                          are there (1 byte: 1 the vote is committed, 2 position, 4 commit); of each entry term (u64),
-//!                          index (u64), length (u32); then all payloads
+//!   2  append    sender    number in its stream (u64, from 1), vote (term u64, member u64), position before the
+//!                          entries (term u64, index u64), commit (term u64, index u64), number of entries (u32), which
+//!                          of these are there (1 byte: 1 the vote is committed, 2 position, 4 commit); of each entry
+//!                          term (u64), index (u64), length (u32); then all payloads
 //!   3  ping      sender    nothing
 //!   4  welcome   receiver  metadata as in every answer between gateways
 //!   5  answer    receiver  number of the request (u64), outcome (1 byte: 0 matched at no entry, 1 matched, 2 conflict,
@@ -27,7 +26,7 @@
 //! - **FRAME-F1** Bytes that are no frame end their connection, and nothing of them is used.
 //! - **FRAME-F2** An answer counts only for the oldest request that has none, by stream and number. So no answer of an
 //!   earlier stream, or of an earlier request, acknowledges anything.
-//! - **FRAME-F3** Once a newer stream of a sender has begun for a group, no request of an older one reaches the group.
+//! - **FRAME-F3** Once a newer stream of a sender has begun for a group, no request of an older one reaches it.
 //! - **FRAME-F4** A connection begins with an `open`, of at most [`META_BYTES_MAX`]. Each stream begins with one, and is
 //!   checked as each call is: protocol, cluster, receiver, life of the sender, group.
 

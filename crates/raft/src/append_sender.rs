@@ -26,7 +26,7 @@ const REQUESTS_MAX: usize = 1024;
 const UNANSWERED_BYTES_MAX: usize = 4 * APPEND_BYTES_MAX;
 /// No further request is taken while so many bytes are not written yet: entries that come meanwhile share the next one.
 const OUTGOING_BYTES_MAX: usize = 1 << 20;
-/// A silent stream asks whether the receiver is there after this long. The peer door closes what is silent for a minute.
+/// A silent stream asks after this long whether the receiver is there. The peer door closes what is silent for 60 s.
 const PING_AFTER: Duration = Duration::from_secs(20);
 
 type Request = AppendEntriesRequest<TypeConfig>;

@@ -70,8 +70,8 @@ impl Dialer {
         }
     }
 
-    /// A connection to the gateway at `address` (HOST:PORT) that is not HTTP/2. The server must prove to be a gateway of
-    /// this cluster (TLS-T2). The connection below TLS takes at most `limit`.
+    /// A connection to the gateway at `address` (HOST:PORT) that is not HTTP/2. The server must prove to be a gateway
+    /// of this cluster (TLS-T2). The connection below TLS takes at most `limit`.
     ///
     /// # Errors
     /// The connection cannot be made, or not in time; the server has no certificate of a gateway.
