@@ -4,10 +4,11 @@ use crate::doors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Enough for the NBD connections (1024 by default), all other listeners, the files of journal and cache, and
-/// connections to stores and peers. A small cluster needs fewer. If they run out, the operations that need one wait.
-const ENOUGH: u64 = 4096;
+/// connections to stores and peers (two for each set that is led here). A small cluster needs fewer. If they run out,
+/// the operations that need one wait.
+const ENOUGH: u64 = 6144;
 
-const _: () = assert!(ENOUGH as usize >= 1024 + doors::CONNECTIONS + 1024);
+const _: () = assert!(ENOUGH as usize >= 1024 + doors::CONNECTIONS + 2048);
 
 /// Raises the limit of open file descriptors as far as this process may, and logs it. Call it once, before a gateway
 /// runs.

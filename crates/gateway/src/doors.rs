@@ -1,12 +1,14 @@
 //! The listeners other than NBD (admin, peer, HTTP): limits on connections, and the detection of dead ones.
 //!
 //! ```text
-//!   listener ─▶ Door::accept ─▶ Socket, holds one of the door's places ─▶ TLS (5 s, crate `tls`) ─▶ HTTP/2 with pings, or HTTP
+//!   listener ─▶ Door::accept ─▶ Socket, holds one of the door's places ─▶ TLS (5 s, crate `tls`) ─▶ HTTP/2 with pings;
+//!                                       HTTP; between gateways also append streams with pings (crate `raft`)
 //! ```
 //! - **DOOR-D1** A listener has [`Limits::connections`] places. A connection that finds none is closed at once, so the
 //!   client tries another gateway instead of waiting in a queue.
 //! - **DOOR-D2** A connection that sends nothing is closed: at first after [`Limits::hello`], later after
-//!   [`Limits::idle`]. Live peers answer HTTP/2 pings, so only dead ones are silent that long there.
+//!   [`Limits::idle`]. Live peers answer HTTP/2 pings, and send pings in append streams, so only dead ones are silent
+//!   that long there. A connection that waits for the next append stream may be: the sender makes another one.
 //! - **DOOR-D3** A peer that vanished silently is detected: by HTTP/2 pings, by the kernel's keepalive, and by missing
 //!   acknowledgements. Each network cut between gateways leaves some such connections behind.
 //! - **DOOR-D4** After a failure to accept (no more file descriptors), the listener waits before it retries. It never
@@ -50,8 +52,8 @@ pub(crate) struct Limits {
 /// Agents and attach processes have one connection each; commands come and go.
 pub(crate) const ADMIN: Limits =
     Limits { connections: 1024, hello: Duration::from_secs(10), idle: Duration::from_secs(60) };
-/// Two for each other gateway, plus dead ones that are not detected yet.
-pub(crate) const PEERS: Limits = Limits { connections: 256, ..ADMIN };
+/// Two for each other gateway, one for each set that another gateway leads, plus dead ones that are not detected yet.
+pub(crate) const PEERS: Limits = Limits { connections: 1024, ..ADMIN };
 /// Load balancers, and a Prometheus that may keep its connection from one scrape to the next.
 pub(crate) const HTTP: Limits = Limits { connections: 256, idle: Duration::from_secs(180), ..ADMIN };
 

@@ -9,8 +9,9 @@ use futures_util::Stream;
 use futures_util::future::BoxFuture;
 use holdfast_api::v1::admin_server::AdminServer;
 use holdfast_front::{Front, FrontLimits, LimitsError};
+use holdfast_raft::{RaftNode, Sorted};
 use holdfast_set::device::NodeExports;
-use holdfast_tls::{Role, Tls, require};
+use holdfast_tls::{Role, Tls, admits, require};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,7 +197,7 @@ async fn first_failure(
 /// The roles that may use the API between gateways.
 const GATEWAYS: &[Role] = &[Role::Gateway];
 
-/// R10: with a certificate, a listener accepts only mutual TLS.
+/// R10: with a certificate, the admin door accepts only mutual TLS.
 fn with_tls(builder: Server, tls: Option<&Tls>) -> Result<Server, String> {
     match tls {
         Some(tls) => builder.tls_config(tls.server()).map_err(|error| error.to_string()),
@@ -239,7 +240,7 @@ async fn serve_peers(listener: TcpListener, node: Arc<Node>, stop: CancellationT
 /// # Errors
 /// The listener.
 pub async fn serve_doors_over<C>(
-    incoming: impl Stream<Item = std::io::Result<C>>,
+    incoming: impl Stream<Item = std::io::Result<C>> + Send + 'static,
     node: Arc<Node>,
     stop: CancellationToken,
 ) -> Result<(), String>
@@ -267,9 +268,9 @@ where
     Ok(front)
 }
 
-/// Serves the peer API on the incoming connections until `stop` is cancelled, and `admin` beside it.
+/// Serves the peer API and append streams on the incoming connections until `stop` is cancelled, and `admin` beside it.
 async fn serve_peers_over<C>(
-    incoming: impl Stream<Item = std::io::Result<C>>,
+    incoming: impl Stream<Item = std::io::Result<C>> + Send + 'static,
     node: Arc<Node>,
     admin: Option<AdminServer<AdminDoor>>,
     stop: CancellationToken,
@@ -287,10 +288,37 @@ where
             () = tokio::time::sleep(Duration::from_millis(20)) => {}
         }
     };
+    // R10: with a certificate, a listener accepts only mutual TLS.
+    let Some(acceptor) = node.tls.as_ref().map(Tls::acceptor) else {
+        let plain = |connection: C| std::future::ready(Ok((connection, Ok(()))));
+        return serve_calls(raft.sorted(incoming, plain), node, raft, admin, stop).await;
+    };
+    let open = move |connection: C| {
+        let acceptor = acceptor.clone();
+        async move {
+            let connection = acceptor.accept(connection).await?;
+            // TLS-T3: only a gateway may append.
+            let may_append = admits(&connection, GATEWAYS);
+            Ok::<_, std::io::Error>((connection, may_append))
+        }
+    };
+    serve_calls(raft.sorted(incoming, open), node, raft, admin, stop).await
+}
+
+/// Serves the calls of peers: everything but append streams.
+async fn serve_calls<C>(
+    incoming: Sorted<C>,
+    node: Arc<Node>,
+    raft: RaftNode,
+    admin: Option<AdminServer<AdminDoor>>,
+    stop: CancellationToken,
+) -> Result<(), String>
+where
+    C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
     // TLS-T3: only a gateway may vote, append and ask for votes.
     let door = InterceptedService::new(raft.service(), require(node.tls.as_ref().map(|_| GATEWAYS)));
-    let builder = with_tls(doors::server(), node.tls.as_ref())?;
-    let served = builder
+    let served = doors::server()
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .max_frame_size(256 << 10)

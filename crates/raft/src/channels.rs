@@ -1,11 +1,11 @@
-//! Channels to the other gateways, shared by all groups, and the metadata of every call.
+//! Channels and connections to the other gateways, and the metadata of every call.
 
 use crate::config::{RaftTiming, TypeConfig};
 use crate::lives::{Lineage, Lives};
 use crate::promise::Promises;
 use crate::protocol::Protocol;
 use crate::wire::{META_CLUSTER, META_FROM, META_GROUP, META_TO};
-use holdfast_tls::Dialer;
+use holdfast_tls::{Connection, Dialer};
 use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, MemberId};
 use openraft::errors::Unreachable;
@@ -16,11 +16,11 @@ use tonic::Request;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
 
-/// HTTP/2 windows: entries of 1 MiB must not wait for a window update (measured: this doubles their rate).
+/// HTTP/2 windows: a snapshot must not wait for a window update at each 64 KiB.
 const WINDOW_BYTES: u32 = 4 << 20;
 
-/// Channels to all peers, shared by all groups. Two each, so that heartbeats and votes do not queue behind bulk
-/// appends.
+/// Channels to all peers, shared by all groups. Two each, so that heartbeats and votes do not queue behind snapshots.
+/// Append streams have connections of their own, one for each group and peer.
 pub(crate) struct Channels {
     cluster: String,
     me: MemberId,
@@ -78,12 +78,20 @@ impl Channels {
         self.addresses.locked().insert(member, addr);
     }
 
+    /// The newest address of `member` that is known here.
+    pub(crate) fn address(&self, member: MemberId, fallback: &str) -> String {
+        self.addresses.locked().get(&member).cloned().unwrap_or_else(|| fallback.to_string())
+    }
+
+    /// A connection to `member` for append streams.
+    pub(crate) async fn dial(&self, member: MemberId, addr: &str) -> Result<Connection, Unreachable<TypeConfig>> {
+        let dialled = self.dialer.stream(addr, self.timing.election_min).await;
+        dialled.map_err(|e| Unreachable::from_string(format!("member {member} at {addr}: {e}")))
+    }
+
     /// A lazily connecting channel to `member`.
     pub(crate) fn get(&self, member: MemberId, fallback: &str, bulk: bool) -> Result<Channel, Unreachable<TypeConfig>> {
-        let addr = {
-            let addresses = self.addresses.locked();
-            addresses.get(&member).cloned().unwrap_or_else(|| fallback.to_string())
-        };
+        let addr = self.address(member, fallback);
         let mut open = self.open.locked();
         if let Some((known, channel)) = open.get(&(member, bulk))
             && *known == addr

@@ -1,6 +1,8 @@
 //! What a member refuses of others, asked over a real socket: whoever is behind the entry at which it was taken out
 //! (QUARANTINE-Q4), calls that are meant for others, and a leader that is wrong about its log.
 
+use crate::append_frames::Body;
+use crate::append_tests::Teller;
 use crate::consensus::Consensus;
 use crate::group_tests::{GROUP, Host, LIMIT, listeners, propose};
 use crate::node::RaftNode;
@@ -8,7 +10,6 @@ use crate::proto::{self, peer_client::PeerClient};
 use crate::quarantine::{self, Quarantine, Stage};
 use crate::readmit::ReadmitError;
 use crate::wire::{META_CLUSTER, META_TO};
-use futures_util::StreamExt;
 use holdfast_log::CorruptRecord;
 use holdfast_types::{GroupId, LogId, MemberId, Term};
 use std::collections::BTreeMap;
@@ -80,9 +81,12 @@ async fn q4_who_is_behind_the_removal_gets_nothing_of_a_member_that_learns_anew(
     let request = at.request(append(2));
     let why = refusal(at.peer.append(request).await);
     assert!(why.contains("QUARANTINE-Q4"), "{why:?}");
-    let request = at.request(futures_util::stream::iter([append(2)]));
-    let mut replies = at.peer.append_stream(request).await?.into_inner();
-    assert!(replies.next().await.is_none(), "QUARANTINE-Q4: it is answered");
+    let mut teller = Teller::at(&at.addresses[&ME]).await?;
+    let welcome = teller.opens(1, &at.request(())).await?;
+    assert!(matches!(welcome, Some(Body::Welcome(_))), "{welcome:?}");
+    let told = teller.appends(1, 1, &Teller::request(2, &[])).await?;
+    let Some(Body::Refused(status)) = told else { anyhow::bail!("QUARANTINE-Q4: it is answered: {told:?}") };
+    assert!(status.message().contains("QUARANTINE-Q4"), "{status}");
     let snapshot = |term: u64, crc: u32| {
         let vote = append(term).vote;
         proto::SnapshotRequest { vote, data: b"state".to_vec().into(), crc, ..Default::default() }

@@ -7,6 +7,7 @@ use crate::leadership::{Asks, watch_leadership};
 use crate::log_store::VotedTerm;
 use crate::machine::{Adapter, Shared};
 use crate::network::Acks;
+use crate::newest_stream::NewestStreams;
 use crate::status::{GroupStatus, Leadership, MemberStatus};
 use crate::wire::{id_from_raft, vote_from_bytes};
 use bytes::Bytes;
@@ -42,6 +43,8 @@ pub(crate) struct RaftGroup {
     pub(crate) candidacy: Candidacy,
     /// Held by the change of members that is under way (CHANGE-B1).
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
+    /// Of the peers that append here.
+    pub(crate) newest_streams: NewestStreams,
 }
 
 impl RaftGroup {
@@ -49,7 +52,7 @@ impl RaftGroup {
         let asks = Asks { me: parts.me, started_in: parts.started_in };
         let leadership = watch_leadership(asks, parts.raft.server_metrics(), parts.raft.metrics());
         let candidacy = Candidacy::new(crate::clock::boot_now());
-        Self { parts, leadership, candidacy, changing: Arc::default() }
+        Self { parts, leadership, candidacy, changing: Arc::default(), newest_streams: NewestStreams::default() }
     }
 
     pub(crate) fn id(&self) -> GroupId {

@@ -1,22 +1,26 @@
 //! Three nodes in one process, over real sockets and real journals.
 
+use crate::append_door::Sorted;
 use crate::config::RaftTiming;
 use crate::consensus::{Consensus, ProposeError};
 use crate::group::RaftGroup;
 use crate::lives::Life;
 use crate::machine::{StateMachine, Unfit};
 use crate::node::{NodeConfig, RaftNode};
+use crate::server::PeerService;
 use bytes::Bytes;
 use holdfast_log::{LogConfig, NodeLog};
+use holdfast_tls::{Dialer, Role, Tls};
 use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, MemberId};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::TcpIncoming;
+use tonic::transport::server::{Connected, TcpIncoming};
 
 pub(crate) const GROUP: GroupId = GroupId(3);
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
@@ -102,20 +106,34 @@ impl Host {
         Self::node_as(dir, member, embargo, Life { disk: u128::from(member), boot: 1, nonce: 1 })
     }
 
-    /// The same as another process.
-    pub(crate) fn node_as(dir: &Path, member: u64, embargo: Duration, life: Life) -> anyhow::Result<RaftNode> {
-        let timing = RaftTiming {
+    pub(crate) fn timing(embargo: Duration) -> RaftTiming {
+        RaftTiming {
             heartbeat: Duration::from_millis(100),
             election_min: Duration::from_millis(300),
             election_max: Duration::from_millis(600),
             read_lease: Duration::from_millis(480),
             embargo,
-        };
-        Self::node_with(dir, member, timing, life)
+        }
+    }
+
+    /// The same as another process.
+    pub(crate) fn node_as(dir: &Path, member: u64, embargo: Duration, life: Life) -> anyhow::Result<RaftNode> {
+        Self::node_with(dir, member, Self::timing(embargo), life)
     }
 
     /// The same with other times.
     pub(crate) fn node_with(dir: &Path, member: u64, timing: RaftTiming, life: Life) -> anyhow::Result<RaftNode> {
+        Self::node_dialling(dir, member, timing, life, Dialer::plaintext())
+    }
+
+    /// The same with another way to its peers.
+    pub(crate) fn node_dialling(
+        dir: &Path,
+        member: u64,
+        timing: RaftTiming,
+        life: Life,
+        dialer: Dialer,
+    ) -> anyhow::Result<RaftNode> {
         let config = LogConfig {
             file_bytes: 16 << 20,
             reserve_bytes: 64 << 20,
@@ -131,7 +149,7 @@ impl Host {
             snapshots,
             sealing: None,
             timing,
-            dialer: Default::default(),
+            dialer,
             lineage: life.into(),
             protocol: crate::PROTOCOL,
             abort,
@@ -141,16 +159,33 @@ impl Host {
 
     /// Starts the group of `node` and serves it.
     pub(crate) async fn with(node: RaftNode, listener: TcpListener) -> anyhow::Result<Self> {
+        Self::behind(node, listener, None).await
+    }
+
+    /// The same behind a door with TLS, for gateways.
+    pub(crate) async fn behind(node: RaftNode, listener: TcpListener, tls: Option<Tls>) -> anyhow::Result<Self> {
         let list = Arc::new(List::default());
         let group = node.start_local(GROUP, list.clone(), None).await?;
         let stop = CancellationToken::new();
-        let (service, ended) = (node.service(), stop.clone());
-        tokio::spawn(async move {
-            let server = tonic::transport::Server::builder().add_service(service);
-            // Open connections end too when it is stopped: peers must not continue to talk to a node that has stopped.
-            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-            let _ = server.serve_with_incoming_shutdown(incoming, ended.cancelled_owned()).await;
-        });
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        match tls {
+            None => {
+                let plain = |connection| std::future::ready(Ok((connection, Ok(()))));
+                serve(node.service(), node.sorted(incoming, plain), stop.clone());
+            }
+            Some(tls) => {
+                let acceptor = tls.acceptor();
+                let open = move |connection: TcpStream| {
+                    let acceptor = acceptor.clone();
+                    async move {
+                        let connection = acceptor.accept(connection).await?;
+                        let may_append = holdfast_tls::admits(&connection, &[Role::Gateway]);
+                        Ok::<_, std::io::Error>((connection, may_append))
+                    }
+                };
+                serve(node.service(), node.sorted(incoming, open), stop.clone());
+            }
+        }
         Ok(Self { node, group, list, stop })
     }
 
@@ -158,6 +193,17 @@ impl Host {
         self.stop.cancel();
         self.node.stop().await;
     }
+}
+
+fn serve<C>(service: PeerService, incoming: Sorted<C>, stop: CancellationToken)
+where
+    C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
+    tokio::spawn(async move {
+        let server = tonic::transport::Server::builder().add_service(service);
+        // Open connections end too when it is stopped: peers must not continue to talk to a node that has stopped.
+        let _ = server.serve_with_incoming_shutdown(incoming, stop.cancelled_owned()).await;
+    });
 }
 
 pub(crate) async fn listeners(n: usize) -> anyhow::Result<(Vec<TcpListener>, BTreeMap<MemberId, String>)> {

@@ -8,11 +8,16 @@
 //!
 //! ```text
 //!   Group::submit ──▶ openraft core ─▶ LogStore ─▶ journal (fdatasync) ───────────────────────────────┐
-//!                          │ └───────▶ PeerClient ─▶ server of a peer ─▶ its LogStore ─▶ its journal ──┤ quorum
+//!                          │ └───────▶ Session ─▶ Connection at a peer ─▶ its LogStore ─▶ its journal ─┤ quorum
 //!                          ▼                                                                           ▼
 //!                    StateMachine::apply ◀─────────────────────────────────────────────────────── committed
 //! ```
 
+mod append_door;
+mod append_frames;
+mod append_receiver;
+mod append_sender;
+mod appender;
 mod candidacy;
 mod change;
 mod channels;
@@ -29,6 +34,7 @@ mod log_store;
 mod machine;
 mod membership_query;
 mod network;
+mod newest_stream;
 mod node;
 mod note_file;
 mod peer_call;
@@ -40,12 +46,17 @@ mod raft_consensus;
 mod readmit;
 mod register;
 mod reversion;
+mod rpc_error;
 mod server;
 mod snapshot_file;
 mod start_group;
 mod status;
 mod wire;
 
+#[cfg(test)]
+mod append_frames_tests;
+#[cfg(test)]
+mod append_tests;
 #[cfg(test)]
 mod change_tests;
 #[cfg(test)]
@@ -70,6 +81,7 @@ mod proto {
     tonic::include_proto!("holdfast.peer.v1");
 }
 
+pub use append_door::{Admitted, Opened, Sorted};
 pub use change::CommittedMembers;
 pub use clock::{Clocks, boot_now, monotonic_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};

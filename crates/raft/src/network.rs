@@ -1,13 +1,15 @@
 //! The client side of the protocol between gateways. Everything has a deadline; nothing here retries, openraft does.
 
+use crate::append_sender::{Begun, Wire};
 use crate::channels::Channels;
 use crate::clock::boot_now;
 use crate::config::{RaftTiming, TypeConfig};
 use crate::machine::Shared;
 use crate::proto::{self, peer_client::PeerClient};
 use crate::reversion::Acked;
+use crate::rpc_error::{Rpc, broken, from_status, late};
 use crate::wire::{
-    RaftLogId, RaftVote, WireError, append_reply_from_wire, append_to_wire, id_from_raft, id_from_wire, id_to_wire,
+    RaftVote, WireError, append_reply_from_wire, append_to_wire, id_from_raft, id_from_wire, id_to_wire,
     membership_to_bytes, vote_from_wire,
 };
 use bytes::Bytes;
@@ -27,13 +29,11 @@ use openraft::raft::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
-use tonic::{Request, Status, Streaming};
-
-type Rpc = RPCError<TypeConfig>;
+use tonic::{Request, Status};
 
 /// What followers have acknowledged to this leader.
 #[derive(Default)]
@@ -86,34 +86,11 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Client;
 
     async fn new_client(&mut self, target: u64, node: &BasicNode) -> Client {
-        Client { net: self.clone(), target: MemberId(target), addr: node.addr.clone(), bulk: true }
+        Client { net: self.clone(), target: MemberId(target), addr: node.addr.clone(), bulk: true, wire: None }
     }
 
     async fn new_heartbeat_client(&mut self, target: u64, node: &BasicNode) -> Client {
-        Client { net: self.clone(), target: MemberId(target), addr: node.addr.clone(), bulk: false }
-    }
-}
-
-/// The position up to which one append stream has carried the log. Drops requests that only carry a newer commit.
-///
-/// openraft sends such a request to every peer after each commit that is not followed by an entry at once: at depth 1
-/// as many as there are appends. Nobody waits for them: a follower learns the commit with the next append or heartbeat,
-/// and openraft needs no answer to each request (an answer acknowledges everything up to its position).
-#[derive(Default)]
-struct Carried {
-    /// The last position of the requests so far; `None` before the first.
-    last: Option<Option<RaftLogId>>,
-}
-
-impl Carried {
-    /// Whether to send the request. False if it has no entries and an earlier one of this stream has carried its
-    /// position: the answer to that one says the same. The first request of a stream is always sent: it may be a probe.
-    fn note(&mut self, req: &AppendEntriesRequest<TypeConfig>) -> bool {
-        if req.entries.is_empty() && self.last.as_ref().is_some_and(|last| *last >= req.prev_log_id) {
-            return false;
-        }
-        self.last = Some(req.entries.last().map_or(req.prev_log_id, |entry| Some(entry.log_id)));
-        true
+        Client { net: self.clone(), target: MemberId(target), addr: node.addr.clone(), bulk: false, wire: None }
     }
 }
 
@@ -124,80 +101,52 @@ pub(crate) struct Client {
     addr: String,
     /// False for heartbeats: these are unary calls, on the channel without bulk.
     bulk: bool,
+    /// The connection of the last append stream, if it ended in good order.
+    wire: Option<Wire>,
 }
 
-/// The answers of one append stream.
-struct Replies {
-    net: Network,
-    target: MemberId,
-    addr: String,
-    term: u64,
-    /// Requests sent so far.
-    sent: Arc<AtomicU64>,
-    received: u64,
-    /// How long an answer may take while something is unanswered. A slow disk does not mean a dead peer.
-    stall: Duration,
-    incoming: Streaming<proto::AppendReply>,
-}
-
-impl Replies {
-    /// The next answer, and the rest. Ends after the first error or refusal, as openraft asks.
-    async fn step(replies: Option<Self>) -> Option<(Result<StreamAppendResult<TypeConfig>, Rpc>, Option<Self>)> {
-        let mut replies = replies?;
-        let item = match replies.next().await? {
-            Ok(result) => replies.judge(result),
-            Err(e) => Err(e),
-        };
-        replies.received += 1;
-        let go_on = matches!(item, Ok(Ok(_)));
-        Some((item, go_on.then_some(replies)))
-    }
-
-    async fn next(&mut self) -> Option<Result<StreamAppendResult<TypeConfig>, Rpc>> {
-        let reply = loop {
-            match tokio::time::timeout(self.stall, self.incoming.next()).await {
-                Ok(reply) => break reply?,
-                Err(_) if self.sent.load(Ordering::Relaxed) > self.received => {
-                    return Some(Err(late("append stream", self.stall)));
-                }
-                Err(_) => {}
-            }
-        };
-        Some(match reply {
-            Err(status) => Err(from_status(&status)),
-            Ok(reply) => append_reply_from_wire(reply).map_err(|e| from_wire(&e)),
-        })
-    }
-
+impl Network {
     /// Notes what the follower has acknowledged. Refuses a follower that lags too far, or that denies what it had
     /// acknowledged.
-    fn judge(&self, result: StreamAppendResult<TypeConfig>) -> Result<StreamAppendResult<TypeConfig>, Rpc> {
-        let Self { net, target, term, .. } = self;
+    fn judge(
+        &self,
+        target: MemberId,
+        addr: &str,
+        term: u64,
+        result: StreamAppendResult<TypeConfig>,
+    ) -> Result<StreamAppendResult<TypeConfig>, Rpc> {
         match result {
-            Ok(matched) if net.must_let_go(*term, matched.as_ref().map(id_from_raft)) => {
+            Ok(matched) if self.must_let_go(term, matched.as_ref().map(id_from_raft)) => {
                 holdfast_reached::reached!("network: a follower that lags too far is given up");
-                tracing::warn!(group = %net.group, %target, "follower lags too far for this journal: its stream ends, it gets a snapshot");
+                tracing::warn!(group = %self.group, %target, "follower lags too far for this journal: its stream ends, it gets a snapshot");
                 let why = "lags too far for the leader's journal";
                 Err(RPCError::Unreachable(Unreachable::from_string(why)))
             }
             Ok(matched) => {
                 if let Some(id) = &matched {
-                    net.acks.acked.note(*target, *term, id_from_raft(id));
+                    self.acks.acked.note(target, term, id_from_raft(id));
                 }
                 Ok(Ok(matched))
             }
             Err(StreamAppendError::Conflict(conflict)) => {
-                match net.acks.acked.denied(*target, *term, id_from_raft(&conflict)) {
+                match self.acks.acked.denied(target, term, id_from_raft(&conflict)) {
                     None => Ok(Err(StreamAppendError::Conflict(conflict))),
-                    Some(acked) => Err(net.accuse(*target, self.addr.clone(), acked)),
+                    Some(acked) => Err(self.accuse(target, addr.to_string(), acked)),
                 }
             }
             refused => Ok(refused),
         }
     }
-}
 
-impl Network {
+    /// Whether an answer comes from `target` as this gateway knows it (CLUSTER-C3).
+    fn believe(&self, target: MemberId, meta: &MetadataMap) -> Result<(), Rpc> {
+        self.channels.lives.check(target, meta).map_err(|why| {
+            holdfast_reached::reached!("network: an answer of another life is ignored");
+            tracing::warn!(group = %self.group, %why, "answer ignored: its sender is not the member it says");
+            RPCError::Unreachable(Unreachable::from_string(why))
+        })
+    }
+
     /// Whether to give up a follower that has `matched`: see [`lets_go`].
     fn must_let_go(&self, term: u64, matched: Option<LogId>) -> bool {
         let usage = self.log.usage();
@@ -220,7 +169,7 @@ impl Network {
         holdfast_reached::reached!("reversion: a follower denies what it had acknowledged");
         let net = self.clone();
         tokio::spawn(async move {
-            let client = Client { net, target, addr, bulk: false };
+            let client = Client { net, target, addr, bulk: false, wire: None };
             let acknowledged = Some(proto::LogId { term: acked.term.0, index: acked.index.0 });
             let Ok(mut peer) = client.peer(false) else { return };
             let limit = client.net.timing.election_max.saturating_mul(2);
@@ -259,22 +208,8 @@ fn lets_go(
     filling && settled && matched < snapshot && purged < snapshot
 }
 
-fn from_status(status: &Status) -> Rpc {
-    match status.code() {
-        tonic::Code::Unavailable
-        | tonic::Code::NotFound
-        | tonic::Code::PermissionDenied
-        | tonic::Code::FailedPrecondition => RPCError::Unreachable(Unreachable::new(status)),
-        _ => RPCError::Network(NetworkError::new(status)),
-    }
-}
-
 fn from_wire(e: &WireError) -> Rpc {
-    RPCError::Network(NetworkError::new(e))
-}
-
-fn late(what: &str, after: Duration) -> Rpc {
-    RPCError::Network(NetworkError::from_string(format!("{what}: no answer within {after:?}")))
+    broken(e)
 }
 
 impl Client {
@@ -305,17 +240,29 @@ impl Client {
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<tonic::Response<T>, Rpc> {
         match tokio::time::timeout(limit, call).await {
-            Ok(Ok(reply)) => match self.net.channels.lives.check(self.target, reply.metadata()) {
-                Ok(()) => Ok(reply),
-                Err(why) => {
-                    holdfast_reached::reached!("network: an answer of another life is ignored");
-                    tracing::warn!(group = %self.net.group, %why, "answer ignored: its sender is not the member it says");
-                    Err(RPCError::Unreachable(Unreachable::from_string(why)))
-                }
-            },
+            Ok(Ok(reply)) => self.net.believe(self.target, reply.metadata()).map(|()| reply),
             Ok(Err(status)) => Err(from_status(&status)),
             Err(_) => Err(late(what, limit)),
         }
+    }
+
+    /// Begins an append stream: over the connection of the last one, if it is still there.
+    async fn begin(&mut self, first: &AppendEntriesRequest<TypeConfig>) -> Result<Begun, Rpc> {
+        let (channels, target) = (&self.net.channels, self.target);
+        let addr = channels.address(target, &self.addr);
+        let mut kept = self.wire.take().filter(|wire| wire.addr() == addr);
+        if let Some(wire) = &mut kept
+            && !wire.is_silent().await
+        {
+            kept = None;
+        }
+        let wire = match kept {
+            Some(wire) => wire,
+            None => Wire::new(channels.dial(target, &addr).await?, addr),
+        };
+        let (begun, theirs) = Begun::on(wire, self.request(()).metadata(), first).await?;
+        self.net.believe(target, &theirs)?;
+        Ok(begun)
     }
 
     async fn ask_vote(
@@ -382,27 +329,17 @@ impl RaftNetworkV2<TypeConfig> for Client {
             // The first request is awaited before the call: openraft waits for its backoff inside this stream. A call
             // that failed before anything was requested from the stream would be repeated at once, for ever.
             let Some(first) = input.next().await else { return Ok(futures_util::stream::empty().boxed()) };
-            let term = first.vote.leader_id.term;
-            let sent = Arc::new(AtomicU64::new(0));
-            let counter = sent.clone();
-            let mut carried = Carried::default();
-            let outgoing = futures_util::stream::once(async move { first }).chain(input).filter_map(move |req| {
-                let worth_sending = carried.note(&req);
-                if worth_sending {
-                    counter.fetch_add(1, Ordering::Relaxed);
-                }
-                std::future::ready(worth_sending.then(|| append_to_wire(req)))
-            });
-            let mut peer = self.peer(true)?;
-            let request = self.request(outgoing);
-            let election_max = self.net.timing.election_max;
-            // A server answers the call as soon as it has read the metadata.
+            let (term, election_max) = (first.vote.leader_id.term, self.net.timing.election_max);
+            // A receiver answers as soon as it has read the metadata.
             let limit = election_max.saturating_mul(2);
-            let incoming = self.within("append stream", limit, peer.append_stream(request)).await?;
-            let (net, target, addr) = (self.net.clone(), self.target, self.addr.clone());
+            let begun = tokio::time::timeout(limit, self.begin(&first)).await;
+            let begun = begun.unwrap_or_else(|_| Err(late("append stream", limit)))?;
+            // A slow disk does not mean a dead peer.
             let stall = election_max.saturating_mul(8).max(Duration::from_secs(5));
-            let replies = Replies { net, target, addr, term, sent, received: 0, stall, incoming };
-            Ok(futures_util::stream::unfold(Some(replies), Replies::step).boxed())
+            let Self { net, target, addr, wire, .. } = self;
+            let (net, target, addr): (&Network, MemberId, &str) = (net, *target, addr);
+            let judge = move |result| net.judge(target, addr, term, result);
+            Ok(begun.session(wire, input, judge, stall).boxed())
         })
     }
 
@@ -467,31 +404,6 @@ impl RaftNetworkV2<TypeConfig> for Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{RaftEntryOf, id_to_raft};
-
-    /// A request of term 3 that follows `prev` and carries the entries `prev + 1 ..= last`.
-    fn request(prev: u64, last: u64, commit: u64) -> AppendEntriesRequest<TypeConfig> {
-        let at =
-            |index: u64| id_to_raft(LogId { term: holdfast_types::Term(3), index: holdfast_types::LogIndex(index) });
-        let entry = |index| RaftEntryOf { log_id: at(index), payload: openraft::EntryPayload::Blank };
-        AppendEntriesRequest {
-            vote: RaftVote::new_committed(3, 1),
-            prev_log_id: Some(at(prev)),
-            entries: (prev + 1..=last).map(entry).collect(),
-            leader_commit: Some(at(commit)),
-        }
-    }
-
-    #[test]
-    fn a_request_that_only_carries_a_newer_commit_is_not_sent() {
-        let mut carried = Carried::default();
-        assert!(carried.note(&request(7, 7, 5)), "the first of a stream may be a probe");
-        assert!(!carried.note(&request(7, 7, 6)), "only a commit");
-        assert!(carried.note(&request(7, 9, 7)), "entries");
-        assert!(!carried.note(&request(9, 9, 9)), "only a commit");
-        assert!(!carried.note(&request(8, 8, 9)), "of a position before");
-        assert!(carried.note(&request(12, 12, 9)), "a position that nothing of this stream has carried");
-    }
 
     #[test]
     fn a_laggard_is_let_go_only_by_a_leader_that_a_quorum_has_followed() {

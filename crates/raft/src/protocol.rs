@@ -18,8 +18,8 @@ pub struct Protocol {
     pub newest: u32,
 }
 
-/// The versions of this build.
-pub const PROTOCOL: Protocol = Protocol { oldest: 1, newest: 1 };
+/// The versions of this build. 2: append streams are frames on connections of their own (ADR 0043).
+pub const PROTOCOL: Protocol = Protocol { oldest: 2, newest: 2 };
 
 impl Protocol {
     /// Adds our versions.

@@ -1,5 +1,6 @@
 //! The server side of the protocol between gateways. Checks sender, receiver and group of each call.
 
+use crate::appender::{Appender, fatal, of_before};
 use crate::change::NotLeading;
 use crate::group::RaftGroup;
 use crate::hooks::Registered;
@@ -12,22 +13,14 @@ use crate::wire::{
     META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftSnapshotMeta, RaftStoredMembership, append_from_wire,
     append_reply_to_wire, id_from_wire, id_to_wire, membership_from_bytes, vote_from_wire,
 };
-use futures_util::stream::BoxStream;
-use futures_util::{Stream, StreamExt, TryStreamExt};
-use holdfast_log::NodeLog;
-use holdfast_types::limits::{APPEND_BYTES_MAX, PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
+use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId};
 use openraft::raft::{StreamAppendError, TransferLeaderRequest, VoteRequest};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status, Streaming};
-
-/// Appends of a stream are accepted while at most this much waits for the disk, over all groups. This limits the memory
-/// of a follower that catches up, in addition to one message of each stream. openraft itself accepts 64 messages of up
-/// to [`APPEND_BYTES_MAX`] for each group.
-const QUEUE_BYTES_MAX: u64 = 4 * APPEND_BYTES_MAX as u64;
+use tonic::{Request, Response, Status};
 
 /// Time limit for the removal of a member; after it the member is told to ask again.
 const EXPEL_LIMIT: Duration = Duration::from_secs(5);
@@ -43,7 +36,7 @@ pub struct Handler {
 impl RaftNode {
     /// The service that answers peers.
     pub fn service(&self) -> PeerService {
-        PeerServer::new(Handler { node: self.clone() })
+        PeerServer::new(Handler::new(self.clone()))
             // One limit for all calls: a snapshot is the largest of them.
             .max_decoding_message_size(PEER_SNAPSHOT_BYTES_MAX)
             .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX)
@@ -51,6 +44,14 @@ impl RaftNode {
 }
 
 impl Handler {
+    pub(crate) fn new(node: RaftNode) -> Self {
+        Self { node }
+    }
+
+    pub(crate) fn node(&self) -> &RaftNode {
+        &self.node
+    }
+
     /// The sender, after cluster, receiver and protocol version were checked.
     fn sender(&self, meta: &MetadataMap) -> Result<MemberId, Status> {
         let cluster = meta.get(META_CLUSTER).and_then(|v| v.to_str().ok()).unwrap_or("");
@@ -81,7 +82,7 @@ impl Handler {
     }
 
     /// The group of a call, and the checked sender.
-    fn group(&self, meta: &MetadataMap) -> Result<(Arc<RaftGroup>, MemberId), Status> {
+    pub(crate) fn group(&self, meta: &MetadataMap) -> Result<(Arc<RaftGroup>, MemberId), Status> {
         let from = self.believed(meta)?;
         self.node.channels().promises.heard(from, meta);
         let id = GroupId(number(meta, META_GROUP)?);
@@ -157,86 +158,25 @@ fn number<T: FromStr>(meta: &MetadataMap, key: &str) -> Result<T, Status> {
     text.parse().map_err(|_| Status::invalid_argument(format!("metadata {key}: found {text:?}, expected a number")))
 }
 
-fn bad(e: impl std::fmt::Display) -> Status {
+/// What was sent is not understood.
+pub(crate) fn bad(e: impl std::fmt::Display) -> Status {
     Status::invalid_argument(e.to_string())
-}
-
-fn fatal(e: impl std::fmt::Display) -> Status {
-    Status::internal(e.to_string())
-}
-
-/// Refuses a leader of a term before `floor` (QUARANTINE-Q4).
-#[allow(clippy::result_large_err, reason = "tonic's own")]
-fn of_before(floor: Option<LogId>, vote: Option<&proto::Vote>, from: MemberId) -> Result<(), Status> {
-    let term = vote.map_or(0, |vote| vote.term);
-    match floor.filter(|since| term < since.term.0) {
-        None => Ok(()),
-        Some(since) => Err(Status::unavailable(format!(
-            "found term {term} of {from}, expected at least that of {since}, at which this member was taken out of the group (QUARANTINE-Q4)"
-        ))),
-    }
-}
-
-/// `input`, slowed down to the speed of the journal's disk.
-fn paced<S: Stream>(input: S, log: NodeLog) -> impl Stream<Item = S::Item> {
-    input.then(move |item| {
-        let log = log.clone();
-        async move {
-            log.queue_at_most(QUEUE_BYTES_MAX).await;
-            item
-        }
-    })
 }
 
 #[tonic::async_trait]
 impl Peer for Handler {
     async fn append(&self, request: Request<proto::AppendRequest>) -> Result<Response<proto::AppendReply>, Status> {
         let (group, from) = self.group(request.metadata())?;
-        let message = request.into_inner();
-        holdfast_reached::reached!(
-            "readmission: an append of a leader before the removal",
-            of_before(self.node.floor(group.id()), message.vote.as_ref(), from).is_err()
-        );
-        of_before(self.node.floor(group.id()), message.vote.as_ref(), from)?;
-        let rpc = append_from_wire(message).map_err(bad)?;
-        let input = futures_util::stream::once(async move { rpc });
-        let mut replies = Box::pin(group.raft().stream_append(input));
-        let reply = replies.next().await.ok_or_else(|| fatal("no answer from the group"))?.map_err(fatal)?;
+        let message = append_from_wire(request.into_inner()).map_err(bad)?;
+        let appender = Appender { node: self.node.clone(), group: group.clone(), from };
+        let taken = appender.take(message).inspect_err(|_| {
+            holdfast_reached::reached!("readmission: an append of a leader before the removal");
+        })?;
+        let reply = taken.await?;
         if !matches!(reply, Err(StreamAppendError::HigherVote(_))) {
             group.candidacy.heard();
         }
         Ok(self.answer(append_reply_to_wire(reply)))
-    }
-
-    type AppendStreamStream = BoxStream<'static, Result<proto::AppendReply, Status>>;
-
-    async fn append_stream(
-        &self,
-        request: Request<Streaming<proto::AppendRequest>>,
-    ) -> Result<Response<Self::AppendStreamStream>, Status> {
-        let (group, from) = self.group(request.metadata())?;
-        let input = request.into_inner();
-        // A message that does not decode ends the stream: the sender starts again from the last answered position.
-        let (node, id) = (self.node.clone(), group.id());
-        let requests = input
-            .map(move |item| match item {
-                Ok(message) if of_before(node.floor(id), message.vote.as_ref(), from).is_err() => {
-                    holdfast_reached::reached!("readmission: an append stream of a leader before the removal");
-                    tracing::warn!(%from, group = %id, "append of a term before this member was removed; stream closed (QUARANTINE-Q4)");
-                    Err(())
-                }
-                Ok(message) => append_from_wire(message).map_err(|e| {
-                    tracing::warn!(%from, error = %e, "append from a peer does not decode; stream closed");
-                }),
-                Err(status) => {
-                    tracing::debug!(%from, %status, "append stream ended");
-                    Err(())
-                }
-            })
-            .take_while(|item| futures_util::future::ready(item.is_ok()))
-            .filter_map(|item| futures_util::future::ready(item.ok()));
-        let replies = group.raft().stream_append(paced(requests, self.node.log().clone()));
-        Ok(self.answer(replies.map_ok(append_reply_to_wire).map_err(fatal).boxed()))
     }
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Result<Response<proto::VoteReply>, Status> {
@@ -389,55 +329,5 @@ impl Peer for Handler {
             Err(e) => return Err(fatal(e)),
         };
         Ok(self.answer(reply))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use bytes::Bytes;
-    use futures_util::FutureExt;
-    use holdfast_log::{Entry, Identity, LogConfig, RealDisk};
-
-    /// QUARANTINE-Q4: of the term of the removal there is one leader, and it has the entry.
-    #[test]
-    fn a_leader_of_a_term_before_the_removal_is_refused() {
-        let (floor, from) = (Some(LogId::new(3, 77)), MemberId(2));
-        let refused = |floor, term| {
-            let vote = proto::Vote { term, member: from.0, committed: true };
-            of_before(floor, Some(&vote), from).is_err()
-        };
-        assert_eq!([1, 2, 3, 4].map(|term| refused(floor, term)), [true, true, false, false]);
-        assert!(!refused(None, 1), "nothing is learnt anew here");
-        assert!(of_before(floor, None, from).is_err() && of_before(None, None, from).is_ok());
-    }
-
-    /// While the disk does not respond, a follower that catches up accepts only a limited amount of appends.
-    #[tokio::test]
-    async fn appends_are_taken_in_no_faster_than_the_disk_takes_them() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let (file_bytes, bound_bytes, reserve_bytes) = (64 << 20, 512 << 20, 128 << 20);
-        let config = LogConfig { file_bytes, bound_bytes, reserve_bytes, ..LogConfig::new(dir.path()) };
-        let disk = RealDisk::open(dir.path(), file_bytes, 4).expect("opens");
-        let (log, _, mut turns) = NodeLog::open_in_turns(disk, config, Identity::default(), None).expect("opens");
-        let group = log.group(GroupId(7));
-        let mut input = std::pin::pin!(paced(futures_util::stream::iter(0..60_u64), log.clone()));
-        let (mut index, mut waiting, message) = (0, 0, 1 << 20);
-        while index < 60 {
-            match input.next().now_or_never() {
-                Some(item) => {
-                    let id = LogId::new(1, item.expect("one of 60"));
-                    group.append(vec![Entry { id, payload: Bytes::from(vec![7; message]) }], |done| {
-                        done.expect("durable");
-                    });
-                    (index, waiting) = (index + 1, waiting + message as u64);
-                }
-                None => {
-                    turns.turn(false);
-                    waiting = 0;
-                }
-            }
-            assert!(waiting <= QUEUE_BYTES_MAX + 2 * message as u64, "{waiting} bytes wait for the disk");
-        }
     }
 }

@@ -19,7 +19,7 @@ use holdfast_gateway::serve_nbd_over;
 use holdfast_log::{LogConfig, NodeLog, Turns};
 use holdfast_store::{Faults, RetryPolicy};
 use holdfast_testkit::{SimDisk, Survives};
-use holdfast_tls::Dialer;
+use holdfast_tls::{Connection, Dialer};
 use holdfast_types::{ByteSize, GroupId, Name};
 use holdfast_volume::map::LeafShape;
 use hyper_util::rt::TokioIo;
@@ -160,6 +160,24 @@ impl Service<Uri> for Connector {
             }
         })
     }
+}
+
+/// How gateways are reached from `from`.
+pub fn dialer(from: usize, net: &Net) -> Dialer {
+    let connector = Connector { from, net: net.clone() };
+    let net = net.clone();
+    Dialer::over(
+        Arc::new(move |endpoint| endpoint.connect_with_connector_lazy(connector.clone())),
+        Arc::new(move |address: &str| {
+            let to = address.rsplit_once(':').and_then(|(host, _)| machine_of(host));
+            let net = net.clone();
+            Box::pin(async move {
+                let to = to.ok_or(std::io::ErrorKind::InvalidInput)?;
+                let connection: Connection = Box::new(net.connect(from, to, Door::Rpc).await?);
+                Ok(connection)
+            })
+        }),
+    )
 }
 
 /// Content of a machine's disk at one moment.
@@ -331,7 +349,6 @@ impl Host {
             Ok((log, report))
         };
         let (ways, broken) = (self.ways.clone(), self.broken);
-        let connector = Connector { from: self.index, net: self.net.clone() };
         let policy = RetryPolicy {
             read_timeout_ms: 2_000,
             write_timeout_ms: 4_000,
@@ -345,9 +362,7 @@ impl Host {
             }),
             // The simulated stores are correct, and the check would change the course of seeds.
             check_limit: None,
-            dialer: Some(Dialer::over(Arc::new(move |endpoint| {
-                endpoint.connect_with_connector_lazy(connector.clone())
-            }))),
+            dialer: Some(dialer(self.index, &self.net)),
             abort: fatal,
             renew: RENEW,
             pair: None,

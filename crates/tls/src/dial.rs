@@ -1,18 +1,36 @@
 //! Connects clients to gateways.
 
+use crate::stream::{Connection, Dial, dial, within};
 use std::fmt;
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio_rustls::rustls::ClientConfig;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 
 /// Makes a channel from an endpoint; it connects when first used.
 pub type Connect = Arc<dyn Fn(&Endpoint) -> Channel + Send + Sync>;
 
-/// Makes endpoints of gateways: with TLS if this process has a certificate, else without. Cheap to clone.
+/// Makes endpoints of gateways, and connections to them: with TLS if this process has a certificate, else without.
+/// Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Dialer {
-    tls: Option<ClientTlsConfig>,
+    tls: Option<ClientTls>,
     /// Used in place of TCP.
-    connect: Option<Connect>,
+    over: Option<Over>,
+}
+
+/// The same settings twice: for gRPC, and for connections that are not HTTP/2.
+#[derive(Clone)]
+pub(crate) struct ClientTls {
+    pub(crate) grpc: ClientTlsConfig,
+    pub(crate) plain: Arc<ClientConfig>,
+}
+
+#[derive(Clone)]
+struct Over {
+    connect: Connect,
+    dial: Dial,
 }
 
 impl fmt::Debug for Dialer {
@@ -22,8 +40,8 @@ impl fmt::Debug for Dialer {
 }
 
 impl Dialer {
-    pub(crate) fn with(tls: ClientTlsConfig) -> Self {
-        Self { tls: Some(tls), connect: None }
+    pub(crate) fn with(tls: ClientTls) -> Self {
+        Self { tls: Some(tls), over: None }
     }
 
     /// Without TLS: for this machine, or for a private network.
@@ -32,13 +50,13 @@ impl Dialer {
     }
 
     /// Without TLS, over a simulated network.
-    pub fn over(connect: Connect) -> Self {
-        Self { tls: None, connect: Some(connect) }
+    pub fn over(connect: Connect, dial: Dial) -> Self {
+        Self { tls: None, over: Some(Over { connect, dial }) }
     }
 
     /// A channel to `endpoint` that connects when it is first used.
     pub fn channel(&self, endpoint: &Endpoint) -> Channel {
-        self.connect.as_ref().map_or_else(|| endpoint.connect_lazy(), |connect| connect(endpoint))
+        self.over.as_ref().map_or_else(|| endpoint.connect_lazy(), |over| (over.connect)(endpoint))
     }
 
     /// A connected channel to `endpoint`; over a simulated network one that connects when first used.
@@ -46,9 +64,21 @@ impl Dialer {
     /// # Errors
     /// The connection cannot be made.
     pub async fn connect(&self, endpoint: &Endpoint) -> Result<Channel, tonic::transport::Error> {
-        match &self.connect {
-            Some(connect) => Ok(connect(endpoint)),
+        match &self.over {
+            Some(over) => Ok((over.connect)(endpoint)),
             None => endpoint.connect().await,
+        }
+    }
+
+    /// A connection to the gateway at `address` (HOST:PORT) that is not HTTP/2. The server must prove to be a gateway
+    /// of this cluster (TLS-T2). The connection below TLS takes at most `limit`.
+    ///
+    /// # Errors
+    /// The connection cannot be made, or not in time; the server has no certificate of a gateway.
+    pub async fn stream(&self, address: &str, limit: Duration) -> io::Result<Connection> {
+        match &self.over {
+            Some(over) => within(limit, "connection", (over.dial)(address)).await,
+            None => dial(address, limit, self.tls.as_ref().map(|tls| &tls.plain)).await,
         }
     }
 
@@ -61,7 +91,7 @@ impl Dialer {
         let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
             .map_err(|error| format!("address {address:?}: {}", innermost(&error)))?;
         match &self.tls {
-            Some(tls) => endpoint.tls_config(tls.clone()).map_err(|error| innermost(&error)),
+            Some(tls) => endpoint.tls_config(tls.grpc.clone()).map_err(|error| innermost(&error)),
             None => Ok(endpoint),
         }
     }

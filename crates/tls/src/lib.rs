@@ -1,8 +1,8 @@
 //! Mutually authenticated TLS between gateways, hosts and administrators (R10): certificates and roles.
 //!
-//! Owns: loading a process's own certificate, the [`Dialer`] of every client of a gateway, the check of the [`Role`] at
-//! a door, making certificates for a cluster ([`make`]), and reading files that settings name ([`files`]). Does not
-//! own: the service behind a door. Depends on `types` alone.
+//! Owns: loading a process's own certificate, the [`Dialer`] of every client of a gateway, the [`Acceptor`] of a door
+//! that takes more than gRPC, the check of the [`Role`] at a door, making certificates for a cluster ([`make`]), and
+//! reading files that settings name ([`files`]). Does not own: the service behind a door. Depends on `types` alone.
 //!
 //! - **TLS-T1** A cluster has one authority of its own, and trusts no other: neither the system's roots nor another
 //!   cluster's authority.
@@ -18,10 +18,12 @@ pub mod files;
 mod load;
 pub mod make;
 mod role;
+mod stream;
 #[cfg(test)]
 mod tests;
 
 pub use dial::{Connect, Dialer};
 pub use error::TlsError;
 pub use load::{Tls, TlsFiles};
-pub use role::{Role, require};
+pub use role::{Role, admits, require};
+pub use stream::{Acceptor, Connection, Dial, Dialling, Duplex, TlsStream};

@@ -1,19 +1,18 @@
 //! A process's own certificate, from its files.
 
-use crate::dial::Dialer;
+use crate::dial::{ClientTls, Dialer};
 use crate::error::TlsError;
 use crate::files::{PEM_BYTES_MAX, text, whole};
 use crate::role::{Role, roles_text};
+use crate::stream::{Acceptor, Configs, HANDSHAKE_TIMEOUT};
 use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
-
-/// Time limit of a peer's handshake, so that a silent peer does not hold a socket.
-const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Paths of the three files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +55,7 @@ impl TlsFiles {
 pub struct Tls {
     ca: Certificate,
     identity: Identity,
+    configs: Configs,
 }
 
 impl fmt::Debug for Tls {
@@ -74,15 +74,15 @@ fn read(path: &Path) -> Result<(String, u32), TlsError> {
     Ok((text, mode))
 }
 
-fn certificates(path: &Path) -> Result<(String, Vec<Vec<u8>>), TlsError> {
+fn certificates(path: &Path) -> Result<(String, Vec<CertificateDer<'static>>), TlsError> {
     let (text, _) = read(path)?;
     let bad = |found| TlsError::Content { path: path.into(), found, expected: "a certificate (PEM)" };
-    let all: Result<Vec<_>, _> = rustls_pki_types::CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
     let all = all.map_err(|error| bad(error.to_string()))?;
     if all.is_empty() {
         return Err(bad("none".to_string()));
     }
-    Ok((text, all.into_iter().map(|der| der.to_vec()).collect()))
+    Ok((text, all))
 }
 
 impl Tls {
@@ -91,7 +91,7 @@ impl Tls {
     /// # Errors
     /// [`TlsError`].
     pub fn load(ca: &Path, certificate: &Path, key: &Path, role: Role) -> Result<Self, TlsError> {
-        let (ca_text, _) = certificates(ca)?;
+        let (ca_text, ca) = certificates(ca)?;
         let (own_text, own) = certificates(certificate)?;
         let roles = own.first().map_or(Ok(Vec::new()), |der| Role::of(der)).map_err(|found| TlsError::Content {
             path: certificate.into(),
@@ -107,18 +107,20 @@ impl Tls {
         if mode & 0o007 != 0 {
             return Err(TlsError::Exposed { path: key.into(), mode });
         }
-        rustls_pki_types::PrivateKeyDer::from_pem_slice(key_text.as_bytes()).map_err(|error| TlsError::Content {
+        let key = PrivateKeyDer::from_pem_slice(key_text.as_bytes()).map_err(|error| TlsError::Content {
             path: key.into(),
             found: error.to_string(),
             expected: "a private key (PEM)",
         })?;
-        let tls = Self { ca: Certificate::from_pem(ca_text), identity: Identity::from_pem(own_text, key_text) };
+        let configs = Configs::new(ca, own, key).map_err(|reason| TlsError::Unusable { reason })?;
+        let (ca, identity) = (Certificate::from_pem(ca_text), Identity::from_pem(own_text, key_text));
+        let tls = Self { ca, identity, configs };
         // Finds a key of another certificate now, not at the first connection.
         Dialer::from(&tls).endpoint("127.0.0.1:1").map_err(|reason| TlsError::Unusable { reason })?;
         Ok(tls)
     }
 
-    /// TLS settings for a server.
+    /// TLS settings for a gRPC server.
     pub fn server(&self) -> ServerTlsConfig {
         ServerTlsConfig::new()
             .identity(self.identity.clone())
@@ -126,11 +128,17 @@ impl Tls {
             .timeout(HANDSHAKE_TIMEOUT)
     }
 
-    pub(crate) fn client(&self) -> ClientTlsConfig {
-        ClientTlsConfig::new()
+    /// The same for a door that takes gRPC and other connections.
+    pub fn acceptor(&self) -> Acceptor {
+        self.configs.acceptor()
+    }
+
+    pub(crate) fn client(&self) -> ClientTls {
+        let grpc = ClientTlsConfig::new()
             .ca_certificate(self.ca.clone())
             .identity(self.identity.clone())
-            .domain_name(Role::Gateway.dns_name())
+            .domain_name(Role::Gateway.dns_name());
+        ClientTls { grpc, plain: self.configs.client.clone() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The role that a certificate gives to its bearer.
 
 use std::fmt;
+use tokio_rustls::server::TlsStream;
 use tonic::{Request, Status};
 
 /// The role of a process in a cluster.
@@ -63,14 +64,28 @@ pub fn require(
     move |request| {
         let Some(allowed) = allowed else { return Ok(request) };
         let certificates = request.peer_certs();
-        let Some(own) = certificates.as_ref().and_then(|all| all.first()) else {
-            return Err(Status::unauthenticated("found no certificate, expected one of this cluster's authority"));
-        };
-        let roles = Role::of(own).map_err(|error| Status::unauthenticated(format!("certificate: {error}")))?;
-        if roles.iter().any(|role| allowed.contains(role)) {
-            return Ok(request);
-        }
-        let (found, expected) = (roles_text(&roles), roles_text(allowed));
-        Err(Status::permission_denied(format!("found a certificate of {found}, expected one of {expected}")))
+        let own = certificates.as_ref().and_then(|all| all.first());
+        judge(own.map(|own| own.as_ref()), allowed).map(|()| request)
     }
+}
+
+/// The same check of an accepted connection, for a door that is not only gRPC (TLS-T3).
+///
+/// # Errors
+/// What was found and what was expected; for the peer.
+pub fn admits<C>(connection: &TlsStream<C>, allowed: &[Role]) -> Result<(), String> {
+    let own = connection.get_ref().1.peer_certificates().and_then(|all| all.first());
+    judge(own.map(|own| own.as_ref()), allowed).map_err(|status| status.message().to_string())
+}
+
+fn judge(certificate_der: Option<&[u8]>, allowed: &[Role]) -> Result<(), Status> {
+    let Some(own) = certificate_der else {
+        return Err(Status::unauthenticated("found no certificate, expected one of this cluster's authority"));
+    };
+    let roles = Role::of(own).map_err(|error| Status::unauthenticated(format!("certificate: {error}")))?;
+    if roles.iter().any(|role| allowed.contains(role)) {
+        return Ok(());
+    }
+    let (found, expected) = (roles_text(&roles), roles_text(allowed));
+    Err(Status::permission_denied(format!("found a certificate of {found}, expected one of {expected}")))
 }

@@ -4,7 +4,7 @@ use super::bug::Bug;
 use super::fake_drivers::{FakeDrivers, FakeHost};
 use crate::attached::wires::{self, TTL};
 use crate::client::SET;
-use crate::host::machine_of;
+use crate::host::{self, machine_of};
 use crate::net::{Door, Net};
 use crate::slices::Slices;
 use crate::sync::lock;
@@ -129,7 +129,7 @@ impl Agent {
             }
         });
         let config = config(seat, plan, gateways);
-        let (dialer, dial) = (wires::dialer(seat.at, seat.net), dial(seat.at, seat.net));
+        let (dialer, dial) = (host::dialer(seat.at, seat.net), dial(seat.at, seat.net));
         let (drivers, name, bug) = (drivers.clone(), seat.name.to_string(), plan.bug);
         let (stopped, said) = (stop.clone(), ended.clone());
         slices.spawn(async move {

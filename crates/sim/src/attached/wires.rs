@@ -3,14 +3,12 @@
 use super::bugs;
 use super::kernel::{Habits, KernelDevice, User, VolumeDoor};
 use crate::client::{SET, VOLUME_NAMES};
-use crate::host::Connector;
-use crate::host::{self, machine_of};
+use crate::host::{self, dialer, machine_of};
 use crate::net::{Door, Net};
 use crate::rng::Rng;
 use crate::sync::lock;
 use holdfast_attach::requests::ExportName;
 use holdfast_attach::{AttachError, Bounds, Connect, DeviceKind, Ended, Halves, KernelOptions, Options};
-use holdfast_tls::Dialer;
 use holdfast_types::{Name, Owner};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,12 +29,6 @@ pub struct Said {
     pub ready: Option<u64>,
     pub devices: Vec<Vec<User>>,
     pub ended: Option<Result<Ended, AttachError>>,
-}
-
-/// How the gateways' admin APIs are reached from `from`.
-pub fn dialer(from: usize, net: &Net) -> Dialer {
-    let connector = Connector { from, net: net.clone() };
-    Dialer::over(Arc::new(move |endpoint| endpoint.connect_with_connector_lazy(connector.clone())))
 }
 
 /// The admin addresses of as many machines.

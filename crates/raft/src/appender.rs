@@ -1,0 +1,73 @@
+//! Hands appends of peers to a group, in whichever way they came: unary (heartbeats) or in a stream.
+
+use crate::config::TypeConfig;
+use crate::group::RaftGroup;
+use crate::node::RaftNode;
+use crate::proto;
+use holdfast_types::{LogId, MemberId};
+use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
+use std::pin::Pin;
+use std::sync::Arc;
+use tonic::Status;
+
+/// The answer to an append, once what it carries is durable here.
+pub(crate) type Taken = Pin<Box<dyn Future<Output = Result<StreamAppendResult<TypeConfig>, Status>> + Send>>;
+
+/// Hands the appends of one sender to one group.
+pub(crate) struct Appender {
+    pub(crate) node: RaftNode,
+    pub(crate) group: Arc<RaftGroup>,
+    pub(crate) from: MemberId,
+}
+
+impl Appender {
+    /// The answer to `request`. The group has the request once the answer was polled for the first time.
+    ///
+    /// # Errors
+    /// The sender is a leader of before the removal of this member (QUARANTINE-Q4).
+    pub(crate) fn take(&self, request: AppendEntriesRequest<TypeConfig>) -> Result<Taken, Status> {
+        of_before(self.node.floor(self.group.id()), Some(&(&request.vote).into()), self.from)?;
+        let group = self.group.clone();
+        let (before, last) = (request.prev_log_id, request.entries.last().map(|entry| entry.log_id));
+        Ok(Box::pin(async move {
+            let answer = group.raft().append_entries(request).await.map_err(fatal)?;
+            // openraft denies the position before the entries, and acknowledges the last one.
+            Ok(answer.into_stream_result(before, last.or(before)))
+        }))
+    }
+}
+
+/// The group's Raft has stopped here.
+pub(crate) fn fatal(e: impl std::fmt::Display) -> Status {
+    Status::internal(e.to_string())
+}
+
+/// Refuses a leader of a term before `floor` (QUARANTINE-Q4).
+#[allow(clippy::result_large_err, reason = "tonic's own")]
+pub(crate) fn of_before(floor: Option<LogId>, vote: Option<&proto::Vote>, from: MemberId) -> Result<(), Status> {
+    let term = vote.map_or(0, |vote| vote.term);
+    match floor.filter(|since| term < since.term.0) {
+        None => Ok(()),
+        Some(since) => Err(Status::unavailable(format!(
+            "found term {term} of {from}, expected at least that of {since}, at which this member was taken out of the group (QUARANTINE-Q4)"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// QUARANTINE-Q4: of the term of the removal there is one leader, and it has the entry.
+    #[test]
+    fn a_leader_of_a_term_before_the_removal_is_refused() {
+        let (floor, from) = (Some(LogId::new(3, 77)), MemberId(2));
+        let refused = |floor, term| {
+            let vote = proto::Vote { term, member: from.0, committed: true };
+            of_before(floor, Some(&vote), from).is_err()
+        };
+        assert_eq!([1, 2, 3, 4].map(|term| refused(floor, term)), [true, true, false, false]);
+        assert!(!refused(None, 1), "nothing is learnt anew here");
+        assert!(of_before(floor, None, from).is_err() && of_before(None, None, from).is_ok());
+    }
+}

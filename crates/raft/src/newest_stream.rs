@@ -1,0 +1,54 @@
+//! Which append stream of a sender is the newest (FRAME-F3).
+
+use holdfast_types::MemberId;
+use holdfast_types::sync::LockExt;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// The newest append stream of each sender to one group.
+#[derive(Default)]
+pub(crate) struct NewestStreams(Mutex<BTreeMap<MemberId, Arc<Mutex<u64>>>>);
+
+impl NewestStreams {
+    /// A new stream of `from` begins: the ones before are over.
+    pub(crate) fn begin(&self, from: MemberId) -> Turn {
+        let newest = self.0.locked().entry(from).or_default().clone();
+        let number = {
+            let mut newest = newest.locked();
+            *newest += 1;
+            *newest
+        };
+        Turn { newest, number }
+    }
+}
+
+/// One of them.
+pub(crate) struct Turn {
+    newest: Arc<Mutex<u64>>,
+    number: u64,
+}
+
+impl Turn {
+    /// Does this, unless a newer stream has begun. None begins meanwhile.
+    pub(crate) fn unless_over<T>(&self, what: impl FnOnce() -> T) -> Option<T> {
+        let newest = self.newest.locked();
+        (*newest == self.number).then(what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newer_stream_of_the_same_sender_ends_the_ones_before() {
+        let streams = NewestStreams::default();
+        let (first, other) = (streams.begin(MemberId(1)), streams.begin(MemberId(2)));
+        assert_eq!(first.unless_over(|| 1), Some(1));
+        let second = streams.begin(MemberId(1));
+        assert_eq!((first.unless_over(|| 1), second.unless_over(|| 2)), (None, Some(2)));
+        assert_eq!(other.unless_over(|| 3), Some(3), "of another sender");
+        let third = streams.begin(MemberId(1));
+        assert_eq!((first.unless_over(|| 1), second.unless_over(|| 2), third.unless_over(|| 3)), (None, None, Some(3)));
+    }
+}

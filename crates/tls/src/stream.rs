@@ -1,0 +1,129 @@
+//! Connections that are not HTTP/2: how a client makes one, and TLS of a door that tells its connections apart itself.
+//! The same certificates and the same authority as of every other connection (TLS-T1, TLS-T2).
+
+use crate::role::Role;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+pub use tokio_rustls::server::TlsStream;
+
+/// Time limit of a peer's handshake, so that a silent peer does not hold a socket.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A peer that has been silent for this long is probed.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
+/// A connection ends if sent bytes are not acknowledged for this long.
+const USER_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// What is needed of a connection.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Duplex for T {}
+
+/// A connection over TCP, with or without TLS, or over a simulated network.
+pub type Connection = Box<dyn Duplex>;
+
+/// A connection, once it is made.
+pub type Dialling = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>;
+
+/// Makes a connection to HOST:PORT.
+pub type Dial = Arc<dyn Fn(&str) -> Dialling + Send + Sync>;
+
+/// TLS settings of connections that are not HTTP/2, and of doors that take both.
+#[derive(Clone)]
+pub(crate) struct Configs {
+    pub(crate) client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl Configs {
+    pub(crate) fn new(
+        ca: Vec<CertificateDer<'static>>,
+        own: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Self, String> {
+        let provider: Arc<CryptoProvider> = Arc::new(ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(ca);
+        let roots = Arc::new(roots);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
+        let verifier = verifier.build().map_err(|error| error.to_string())?;
+        let text = |error: tokio_rustls::rustls::Error| error.to_string();
+        let client = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(text)?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(own.clone(), key.clone_key())
+            .map_err(text)?;
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(text)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(own, key)
+            .map_err(text)?;
+        // gRPC clients insist on it. A client that names no protocol is taken as well.
+        server.alpn_protocols.push(b"h2".to_vec());
+        Ok(Self { client: Arc::new(client), server: Arc::new(server) })
+    }
+
+    pub(crate) fn acceptor(&self) -> Acceptor {
+        Acceptor(TlsAcceptor::from(self.server.clone()))
+    }
+}
+
+/// TLS at a door: demands a certificate of the authority (TLS-T3). Cheap to clone.
+#[derive(Clone)]
+pub struct Acceptor(TlsAcceptor);
+
+impl Acceptor {
+    /// The accepted `connection` after its handshake. Ask [`crate::admits`] for the role of its peer.
+    ///
+    /// # Errors
+    /// No handshake within five seconds, or none with a certificate of the authority.
+    pub async fn accept<C>(&self, connection: C) -> io::Result<TlsStream<C>>
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
+        within(HANDSHAKE_TIMEOUT, "TLS handshake", self.0.accept(connection)).await
+    }
+}
+
+/// A connection to HOST:PORT over TCP, with TLS if there are settings for it. The TCP connection takes at most `limit`.
+pub(crate) async fn dial(address: &str, limit: Duration, tls: Option<&Arc<ClientConfig>>) -> io::Result<Connection> {
+    let socket = within(limit, "connection", TcpStream::connect(address)).await?;
+    set_up(&socket)?;
+    let Some(tls) = tls else { return Ok(Box::new(socket)) };
+    let name = ServerName::try_from(Role::Gateway.dns_name()).map_err(io::Error::other)?;
+    let handshake = TlsConnector::from(tls.clone()).connect(name, socket);
+    Ok(Box::new(within(HANDSHAKE_TIMEOUT, "TLS handshake", handshake).await?))
+}
+
+pub(crate) async fn within<T>(limit: Duration, what: &str, made: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(limit, made)
+        .await
+        .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, format!("{what}: not within {limit:?}"))))
+}
+
+/// Nagle's algorithm is off: a small frame would wait for the answer to the one before. The kernel finds dead peers.
+fn set_up(socket: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_user_timeout(socket, u32::try_from(USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX))?;
+    Ok(())
+}
