@@ -1,6 +1,7 @@
 //! The list of known bugs: what each one changes, which rule it breaks, and which tests must find it, fastest first.
 
 mod agent;
+mod agent_files;
 mod cluster;
 mod control;
 mod data;
@@ -24,6 +25,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     gateway::MUTATIONS,
     doors::MUTATIONS,
     agent::MUTATIONS,
+    agent_files::MUTATIONS,
     space::MUTATIONS,
     stores::MUTATIONS,
     volumes::MUTATIONS,

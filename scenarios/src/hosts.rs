@@ -408,7 +408,8 @@ impl Host {
         serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
     }
 
-    /// The same for a command that must be refused (exit code 3). Returns its message.
+    /// The same for a command that must be refused (exit code 3). Returns its message. Nothing else is taken: the
+    /// command is sent to an agent once, so no attempt without an answer (exit code 5) comes before its refusal.
     ///
     /// # Errors
     /// When it ends otherwise.

@@ -6,17 +6,17 @@
 
 mod check;
 mod document;
+mod load;
 #[cfg(test)]
 mod tests;
 
 pub use check::{ConfigError, Problem};
 pub use document::sample;
 use holdfast_settings::settings;
-use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use holdfast_tls::{Tls, TlsError, TlsFiles};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Whether this host takes over by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -405,39 +405,12 @@ settings! {
 pub struct PeersConfig(pub std::collections::BTreeMap<String, String>);
 
 impl AgentConfig {
-    /// Reads and validates `path`.
-    ///
-    /// # Errors
-    /// Unreadable, not TOML of this form, or [`AgentConfig::validate`]'s.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = files::read_text(path, SETTINGS_BYTES_MAX)
-            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        let config =
-            Self::parse(&text).map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
-        config.validate()?;
-        Ok(config)
-    }
-
     /// Reads TOML without a check of the values.
     ///
     /// # Errors
     /// Not TOML, an unknown field, or a value of another type.
     pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
         toml::from_str(text)
-    }
-
-    /// All faults: ranges, and the relations between fields.
-    pub fn problems(&self) -> Vec<Problem> {
-        check::problems(self)
-    }
-
-    /// Checks ranges, and the relations between fields.
-    ///
-    /// # Errors
-    /// All faults, not only the first.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        let problems = self.problems();
-        if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid { problems }) }
     }
 
     /// A configuration that works for a first try: the defaults, and a peer.

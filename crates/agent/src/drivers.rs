@@ -22,6 +22,7 @@ use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
 use hooks::Hooks;
 use ownership::NotOurs;
+use placement::{Looks, PlacementError};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -136,7 +137,7 @@ impl Looked {
     }
 
     /// The places of a PostgreSQL that runs were checked. A check that failed says nothing new.
-    fn are_placed(&mut self, found: Result<String, String>) {
+    fn are_placed(&mut self, found: Result<String, PlacementError>) {
         self.of_places.goes_on = false;
         match found {
             Ok(off_set) if off_set != self.look.off_set => {
@@ -151,7 +152,10 @@ impl Looked {
                 self.look.off_set = off_set;
             }
             Ok(_) => {}
-            Err(why) => tracing::warn!(why, "could not check where PostgreSQL's files lie"),
+            Err(error) => {
+                let why = error.to_string();
+                tracing::warn!(why, "could not check where PostgreSQL's files lie");
+            }
         }
     }
 
@@ -234,6 +238,8 @@ pub struct Real {
     hooks: Hooks,
     signs: crate::watchdog::Signs,
     pool_look: Arc<Mutex<Looked>>,
+    /// Checks of the places of PostgreSQL's files that are going on.
+    looks: Arc<Looks>,
     /// Datasets to mount again if the pool is not let go of after all.
     mounted_before: pool::Before,
     /// PostgreSQL may run, as the last sign of life says.
@@ -261,6 +267,7 @@ impl Real {
                 config.pool.kind == PoolKind::Zfs && config.pool.multihost,
                 config.watchdog.mode == WatchdogMode::Required,
             ))),
+            looks: Arc::default(),
             mounted_before: pool::Before::default(),
             runs: AtomicBool::new(false),
             root: ROOT.into(),
@@ -270,8 +277,8 @@ impl Real {
     /// A PostgreSQL that runs already is kept running wherever its files lie (ONSET-L2): it is primary. It is not
     /// started again there.
     async fn places_adopted(&self) {
-        let look = tokio::time::timeout(PLACES_LIMIT, placement::off_set(&self.config));
-        let found = look.await.unwrap_or_else(|_| Err("the device does not answer".into()));
+        let look = tokio::time::timeout(PLACES_LIMIT, placement::off_set(&self.config, &self.looks));
+        let found = look.await.unwrap_or(Err(PlacementError::Silent));
         self.looked().are_placed(found);
     }
 
@@ -384,9 +391,9 @@ impl Host for Real {
                 looked.look.off_set.clear();
             }
         } else if looked.of_places.is_due(PLACES_INTERVAL) {
-            let (config, there) = (self.config.clone(), self.pool_look.clone());
+            let (config, looks, there) = (self.config.clone(), self.looks.clone(), self.pool_look.clone());
             tokio::spawn(async move {
-                let found = placement::off_set(&config).await;
+                let found = placement::off_set(&config, &looks).await;
                 there.locked().are_placed(found);
             });
         }
@@ -405,7 +412,7 @@ impl Host for Real {
         self.looked().look.warning.clear();
         let Some(there) = to_export(ownership::there(&self.config).await)? else { return Ok(()) };
         if there {
-            placement::looks_end().await;
+            self.looks.ended().await;
             match hard {
                 true => pool::export(&self.config, true).await?,
                 false => pool::export_unless_used(&self.config, &self.mounted_before).await?,
@@ -426,7 +433,7 @@ impl Host for Real {
         pool::mount_again(&self.mounted_before).await;
         // The hook may mount what is checked next.
         self.database.ask_first().await?;
-        placement::may_start(&self.config).await?;
+        placement::may_start(&self.config, &self.looks).await?;
         Ok(self.database.start_unasked().await?)
     }
 

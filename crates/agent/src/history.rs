@@ -9,8 +9,7 @@ use crate::machine::{Event, Record};
 use holdfast_types::MonoTime;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,36 +61,30 @@ fn read(path: &Path) -> io::Result<(VecDeque<Line>, bool)> {
     Ok((lines, unread))
 }
 
-/// To a new file, which is renamed: nothing is lost if the agent ends meanwhile.
-fn write_anew(path: &Path, lines: &VecDeque<Line>) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
-    for line in lines {
-        serde_json::to_writer(&mut file, line)?;
-        file.write_all(b"\n")?;
-    }
-    file.sync_all()?;
-    std::fs::rename(&new, path)
-}
-
 impl History {
-    /// Opens it in this directory. Lines that cannot be read are left out: the last one may be incomplete after a power
-    /// cut.
+    /// Opens it in this directory. New lines are written at once.
     ///
     /// # Errors
     /// The file cannot be used.
     pub fn open(dir: &Path) -> io::Result<Self> {
+        Self::read_in(dir).map(Self::at_once)
+    }
+
+    /// Reads it in this directory, for [`History::beside`] or [`History::at_once`]. Lines that cannot be read are left
+    /// out: the last one may be incomplete after a power cut. Then the file is written anew, as it is if it is long,
+    /// but not here: an agent that begins has given no sign of life yet (TASK-N4).
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn read_in(dir: &Path) -> io::Result<Self> {
         let path = dir.join("history.jsonl");
         let (mut lines, unread) = read(&path)?;
         let long = lines.len() > LINES_MAX;
         lines.drain(..lines.len().saturating_sub(LINES_MAX));
-        // A full disk does not keep an agent from starting: then the file stays as it is, and new lines follow.
-        let anew = if long || unread { write_anew(&path, &lines) } else { Ok(()) };
-        if let Err(error) = &anew {
-            tracing::warn!(path = %path.display(), %error, "the history is not written anew: it is long, or a line cannot be read");
-        }
+        let whole = |line: &Line| serde_json::to_string(line).map(|line| line + "\n");
+        let anew = if long || unread { Some(lines.iter().map(whole).collect::<Result<String, _>>()?) } else { None };
         let file = Some(appending(&path)?);
-        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew.is_err())) })
+        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew)) })
     }
 
     /// Without the file: what can be read of it, and new lines in memory. Each new line tries the file again.
@@ -99,7 +92,7 @@ impl History {
         let path = dir.join("history.jsonl");
         let mut lines = read(&path).map(|(lines, _)| lines).unwrap_or_default();
         lines.drain(..lines.len().saturating_sub(LINES_MAX));
-        Self { lines, writer: Arc::new(Writer::new(path, None, true)) }
+        Self { lines, writer: Arc::new(Writer::new(path, None, None)) }
     }
 
     /// From now on a thread writes new lines. Called before anything was added.
@@ -107,6 +100,13 @@ impl History {
     pub fn beside(self) -> Self {
         let writer = Arc::try_unwrap(self.writer).map(Writer::beside).map(Arc::new);
         Self { writer: writer.unwrap_or_else(|shared| shared), lines: self.lines }
+    }
+
+    /// Every line is written before [`History::add`] returns.
+    #[must_use]
+    pub fn at_once(self) -> Self {
+        self.writer.write();
+        self
     }
 
     /// What writes the lines.
@@ -182,6 +182,52 @@ mod tests {
         std::fs::remove_dir(path.with_extension("new")).unwrap();
         let events: Vec<Event> = History::open(dir.path()).unwrap().lines().map(|line| line.record.event).collect();
         assert_eq!(events, [Event::Failover, Event::Restart]);
+    }
+
+    /// TASK-N4: an agent that begins beside a running PostgreSQL has given no sign of life yet.
+    #[test]
+    fn nobody_waits_until_a_history_is_written_anew() {
+        let limit = Duration::from_secs(20);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history.jsonl");
+        History::open(dir.path()).unwrap().add("db1", "demo", record(Event::Failover));
+        let line = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{line}torn")).unwrap();
+        // A pipe that nobody reads: whoever writes to it waits for a reader.
+        let pipe = path.with_extension("new");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (opens, opened) = std::sync::mpsc::channel();
+        let there = dir.path().to_path_buf();
+        std::thread::spawn(move || {
+            let mut history = History::read_in(&there).unwrap().beside();
+            history.add("db1", "demo", record(Event::Restart));
+            opens.send(history)
+        });
+        let history = opened.recv_timeout(limit).expect("the agent begins meanwhile");
+        assert_eq!((history.lines().count(), history.writer().settled(Duration::ZERO)), (2, false));
+        // Now there is a reader. A pipe cannot be synced, so the file stays as it is, and the new line follows.
+        let _reads = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
+        assert!(history.writer().settled(limit));
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with(&format!("{line}torn\n{{")) && text.ends_with("}\n"), "{text}");
+    }
+
+    #[test]
+    fn a_long_history_is_written_anew_with_its_newest_lines() {
+        let limit = Duration::from_secs(20);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history.jsonl");
+        History::open(dir.path()).unwrap().add("db1", "demo", record(Event::Failover));
+        let line = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, line.repeat(LINES_MAX + 3)).unwrap();
+        let mut history = History::read_in(dir.path()).unwrap().beside();
+        assert!(history.writer().settled(limit));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), line.repeat(LINES_MAX));
+        history.add("db1", "demo", record(Event::Restart));
+        assert!(history.writer().settled(limit));
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), LINES_MAX + 1);
+        assert!(text.starts_with(&line) && text.contains("\"event\":\"restart\""));
     }
 
     /// What was read counts against flapping, and what is added is not lost.

@@ -36,6 +36,7 @@ mod commands;
 mod health;
 mod parts;
 mod shown;
+mod state;
 mod step_down;
 mod takeover;
 mod types;
@@ -47,69 +48,16 @@ mod property_tests;
 #[path = "machine/story_tests.rs"]
 mod story_tests;
 
+pub use state::Machine;
 pub use types::{
     Action, AttachEnd, AttachPhase, AttachView, Command, DatabaseView, Event, Found, Guard, Input, Job, LeasePolicy,
     LeaseView, Phases, Policy, Record, Refused, RestartPolicy, Role, StateName, Stop, TakeoverPolicy, Timeouts,
 };
 
 use holdfast_types::MonoTime;
-use parts::{ClusterSeen, Obstacles, Orders, OwnLease, Present, Probes, TakeoverLimits, Times};
+use parts::{Then, Way};
+use state::{Rising, State};
 use std::time::Duration;
-use step_down::{Leaving, Then};
-use takeover::Way;
-
-/// Steps until PostgreSQL is up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rising {
-    /// Remains of the last PostgreSQL are stopped in this way. `asked`: an operator ordered the restart.
-    Clearing { job: Job, how: Stop, asked: bool },
-    /// Waits until the machine's watchdog counts down. `sure`: PostgreSQL is started even if a pause begins meanwhile.
-    Arming { job: Job, sure: bool },
-    /// PostgreSQL was started.
-    Launching(Job),
-    /// It recovers.
-    Recovering,
-    /// The first write is under way.
-    Writing(Job),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
-    Standby,
-    Acquiring,
-    Attaching,
-    Importing(Job),
-    Starting(Rising),
-    Primary,
-    Following,
-    /// The job that stops PostgreSQL, until it is done.
-    CutOff(Option<Job>),
-    Demoting(Leaving),
-    Fencing(Leaving),
-    Ended,
-}
-
-/// The machine. One per agent; one task owns it.
-#[derive(Debug)]
-pub struct Machine {
-    policy: Policy,
-    state: State,
-    times: Times,
-    /// Number of the last job.
-    jobs: u64,
-    orders: Orders,
-    /// Reason for the state, or what it waits for.
-    why: String,
-    obstacles: Obstacles,
-    cluster: ClusterSeen,
-    takeover: TakeoverLimits,
-    lease: OwnLease,
-    probes: Probes,
-    way: Option<Way>,
-    present: Present,
-    /// Role that the hooks were told last.
-    told_role: Role,
-}
 
 /// The history waits for a disk, so no time-critical step waits for it (AGENT-A3), except for the end of the machine.
 fn in_order(out: &mut [Action]) {
@@ -121,26 +69,6 @@ fn in_order(out: &mut [Action]) {
 }
 
 impl Machine {
-    /// A machine that does nothing before [`Input::Found`]. `takeovers`: the automatic ones of the last hour.
-    pub fn new(policy: Policy, now: MonoTime, takeovers: Vec<MonoTime>) -> Self {
-        Self {
-            lease: OwnLease { attach: None, leased_at: now, granted: 0, ttl: policy.lease.ttl, unserved_since: None },
-            policy,
-            state: State::Standby,
-            times: Times { since: now, last_step: now, stalled: Duration::ZERO },
-            jobs: 0,
-            orders: Orders::default(),
-            why: "starting".into(),
-            obstacles: Obstacles::default(),
-            cluster: ClusterSeen::default(),
-            takeover: TakeoverLimits::new(now, takeovers),
-            probes: Probes::default(),
-            way: None,
-            present: Present::default(),
-            told_role: Role::Standby,
-        }
-    }
-
     /// A pause outlives the agent: the shell passes the stored value.
     pub fn set_paused(&mut self, paused: bool) {
         self.orders.paused = paused;

@@ -27,16 +27,23 @@ pub fn was(path: &Path) -> bool {
 /// # Errors
 /// It is not on the disk for certain.
 pub fn store(path: &Path, paused: bool) -> io::Result<()> {
-    if paused { begin(path) } else { end(path) }
+    store_with(path, paused, sync_above)
 }
 
-fn begin(path: &Path) -> io::Result<()> {
+/// Brings the directory of this file to the disk. A test has its own.
+pub(crate) type SyncAbove = fn(&Path) -> io::Result<()>;
+
+fn store_with(path: &Path, paused: bool, sync: SyncAbove) -> io::Result<()> {
+    if paused { begin(path, sync) } else { end(path, sync) }
+}
+
+fn begin(path: &Path, sync: SyncAbove) -> io::Result<()> {
     let (file, is_new) = match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(file) => (file, true),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => (File::open(path)?, false),
         Err(error) => return Err(error),
     };
-    let synced = file.sync_all().and_then(|()| sync_above(path));
+    let synced = file.sync_all().and_then(|()| sync(path));
     if synced.is_err() && is_new {
         // The command is refused: a later agent does not begin with a pause.
         let _ = std::fs::remove_file(path);
@@ -44,13 +51,13 @@ fn begin(path: &Path) -> io::Result<()> {
     synced
 }
 
-fn end(path: &Path) -> io::Result<()> {
+fn end(path: &Path, sync: SyncAbove) -> io::Result<()> {
     let removed = match std::fs::remove_file(path) {
         Ok(()) => true,
         Err(error) if error.kind() == ErrorKind::NotFound => false,
         Err(error) => return Err(error),
     };
-    let synced = sync_above(path);
+    let synced = sync(path);
     if synced.is_err() && removed {
         // The command is refused: a later agent begins paused, as this one goes on.
         drop(File::create(path));
@@ -87,6 +94,22 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         store(&path, false).unwrap_err();
+    }
+
+    /// TASK-N5: a loss of power could bring the other state back. So the command is refused, and a later agent begins
+    /// as this one goes on.
+    #[test]
+    fn a_directory_that_does_not_sync_leaves_a_pause_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = file_in(dir.path());
+        let fails: SyncAbove = |_| Err(ErrorKind::StorageFull.into());
+        for before in [false, true] {
+            store(&path, before).unwrap();
+            for asked in [false, true] {
+                let error = store_with(&path, asked, fails).expect_err("it is not on the disk");
+                assert_eq!((error.kind(), was(&path)), (ErrorKind::StorageFull, before), "asked for {asked}");
+            }
+        }
     }
 
     /// A directory that cannot be read does not mean that nobody works there.

@@ -85,7 +85,7 @@ async fn token_of<H: Host>(config: &AgentConfig, host: &H) -> Result<Option<Arc<
 
 /// The history in `dir`. An agent that finds something of an earlier one goes on without its file (LISTEN-L3).
 async fn history_in<H: Host>(dir: &Path, host: &H) -> Result<History, RunError> {
-    match std::fs::create_dir_all(dir).and_then(|()| History::open(dir)) {
+    match std::fs::create_dir_all(dir).and_then(|()| History::read_in(dir)) {
         Err(error) if !listen::is_first(host).await => {
             tracing::error!(
                 dir = %dir.display(),
@@ -179,7 +179,7 @@ pub async fn run_over<H: Host>(
     stop: impl Future<Output = ()> + Send,
     helper: impl Fn() -> std::io::Result<()> + Send,
 ) -> Result<(), RunError> {
-    let history = history_in(&config.dir, &*host).await?;
+    let history = history_in(&config.dir, &*host).await?.at_once();
     let doors = Doors { tcp: seams.incoming.into(), local: None, compares: false };
     let agent = Agent::over(config, host, history, doors, seams.token, seams.dial);
     agent.run(stop, helper).await

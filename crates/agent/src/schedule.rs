@@ -5,7 +5,7 @@
 //! TIMED-T2  Never later than [`LATE_MAX`]: an operator who chose a time meant that time.
 //! TIMED-T3  An obstacle that may go away by itself does not drop it. It is tried again until [`LATE_MAX`] has passed.
 
-use crate::pause::sync_above;
+use crate::pause::{SyncAbove, sync_above};
 use holdfast_types::sync::LockExt;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -122,6 +122,7 @@ pub fn may_ask(at_unix_ms: u64, now_unix_ms: u64) -> Result<(), Untimely> {
 #[derive(Debug)]
 pub struct Schedule {
     path: PathBuf,
+    sync: SyncAbove,
     /// Held by whoever changes it, also while the disk is waited for.
     change: Mutex<()>,
     kept: Mutex<Option<Scheduled>>,
@@ -139,7 +140,7 @@ impl Schedule {
             let path = path.display();
             tracing::error!(%path, %error, "a scheduled switchover cannot be read, and is not carried out: ask for it anew");
         }
-        Self { path, change: Mutex::default(), kept: Mutex::new(read.ok()) }
+        Self { path, sync: sync_above, change: Mutex::default(), kept: Mutex::new(read.ok()) }
     }
 
     /// The scheduled switchover.
@@ -172,13 +173,34 @@ impl Schedule {
     }
 
     fn write(&self, scheduled: &Scheduled) -> std::io::Result<()> {
+        self.replace(scheduled)?;
+        self.sync_or_undo()
+    }
+
+    /// Under another name first: the file is whole at any time.
+    fn replace(&self, scheduled: &Scheduled) -> std::io::Result<()> {
         let new = self.path.with_extension("new");
         let file = std::fs::File::create(&new)?;
         serde_json::to_writer(&file, scheduled)?;
         file.sync_all()?;
-        std::fs::rename(&new, &self.path)?;
-        // What is refused is not carried out by a later agent.
-        sync_above(&self.path).inspect_err(|_| drop(std::fs::remove_file(&self.path)))
+        std::fs::rename(&new, &self.path)
+    }
+
+    /// A change that does not reach the disk is refused. Then the file becomes what it was: a later agent carries out
+    /// what this one goes on with, and nothing else.
+    fn sync_or_undo(&self) -> std::io::Result<()> {
+        let synced = (self.sync)(&self.path);
+        if synced.is_err() {
+            let undone = match self.get() {
+                Some(earlier) => self.replace(&earlier),
+                None => self.remove_file(),
+            };
+            if let Err(error) = undone {
+                let path = self.path.display();
+                tracing::error!(%path, %error, "a refused change of a scheduled switchover may count after a restart");
+            }
+        }
+        synced
     }
 
     /// Removes it (TIMED-T1).
@@ -206,11 +228,15 @@ impl Schedule {
     }
 
     fn remove(&self) -> std::io::Result<()> {
+        self.remove_file()?;
+        self.sync_or_undo()
+    }
+
+    fn remove_file(&self) -> std::io::Result<()> {
         match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
-        sync_above(&self.path)
     }
 }
 
@@ -285,6 +311,32 @@ mod tests {
         let _reads = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
         assert!(sets.join().unwrap().is_err());
         assert_eq!(seen.expect("it waits for no disk"), Some(at(5)));
+    }
+
+    /// Asked for or taken back, and refused: this agent and a later one go on with what was there.
+    #[test]
+    fn a_directory_that_does_not_sync_leaves_the_schedule_as_it_was() {
+        for before in [None, Some(at(5))] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut schedule = Schedule::open(dir.path());
+            if let Some(before) = before.clone() {
+                schedule.set(before).unwrap();
+            }
+            schedule.sync = |_| Err(std::io::ErrorKind::StorageFull.into());
+            let unchanged = |what: &str| {
+                assert_eq!(schedule.get(), before, "{what}");
+                assert_eq!(Schedule::open(dir.path()).get(), before, "{what}, a later agent");
+            };
+            schedule.set(at(7)).unwrap_err();
+            unchanged("set");
+            schedule.take().unwrap_err();
+            unchanged("taken");
+            match &before {
+                Some(before) => drop(schedule.take_if(before).unwrap_err()),
+                None => drop(schedule.put_back(at(7)).unwrap_err()),
+            }
+            unchanged("begun");
+        }
     }
 
     #[test]

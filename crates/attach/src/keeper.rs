@@ -1,181 +1,41 @@
 //! I/O shell of the attach state machine: calls gateways, connects, listens, starts devices, writes the status.
 
+mod growing;
 mod growth;
 mod lease_rpc;
 mod progress;
 mod resume;
 mod sockets;
+mod state;
+mod types;
 
 use crate::admin_client::{self, AdminClients, call};
-use crate::device::{self, DeviceError, DeviceKind, Devices, DriverError, Growth, KernelOptions};
-use crate::dir::{DirError, RunDir};
-use crate::lease_file::{Lease, LeaseFile};
-use crate::machine::{Action, Bounds, Cuts, Machine, Phase, VolumeFacts};
+use crate::device::{self, Devices};
+use crate::dir::RunDir;
+use crate::lease_file::Lease;
+use crate::machine::{Action, Machine, Phase};
 use crate::seams::Seams;
 use crate::shared::Shared;
 use crate::status::{Status, VolumeStatus};
 use futures_util::future::BoxFuture;
-use growth::Growing;
-use holdfast_api::{Refusal, v1};
+use growing::Growing;
+use holdfast_api::v1;
 use holdfast_host::unix_ms;
-use holdfast_tls::Dialer;
-use holdfast_types::{Name, Owner, RequestId};
-use lease_rpc::{acquire, carry_on, holder, renew};
+use holdfast_types::{Name, RequestId};
+use lease_rpc::{LOOK_LIMIT, acquire, carry_on, holder, renew};
 use resume::earlier;
 use sockets::{Listener, RemoveFile, accept, run_lane};
-use std::path::PathBuf;
+use state::{Keeper, News};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
+use types::RELEASE_LIMIT;
 
 pub use resume::abandon;
-
-/// Time limit of one renewal; the machine decides how many failures are a loss.
-const RENEW_LIMIT: Duration = Duration::from_secs(10);
-/// Time limit for giving the lease back at the end; after that it expires by itself.
-const RELEASE_LIMIT: Duration = Duration::from_secs(3);
-/// Time limit for finding the new owner of the set.
-const LOOK_LIMIT: Duration = Duration::from_secs(10);
-/// How long a clean end waits for unanswered requests.
-const DRAIN_LIMIT: Duration = Duration::from_secs(30);
-/// Interval of the questions for the list of gateways.
-const LEARN_INTERVAL: Duration = Duration::from_secs(30);
-/// Interval of status writes if only counters changed.
-const SHOW_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause after a client could not be accepted (no more file descriptors).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Pause before the lease is requested again while our own earlier process's lease has not expired.
-const EXPIRY_MARGIN: Duration = Duration::from_millis(100);
-
-/// Options of an attach.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The set.
-    pub set: Name,
-    /// Owner of the lease.
-    pub owner: Owner,
-    /// Admin addresses of some gateways; the others are found.
-    pub api: Vec<String>,
-    /// Connection to the admin ports (R10).
-    pub dialer: Dialer,
-    /// The run directory.
-    pub dir: PathBuf,
-    /// Time to live of the lease without a renewal; the gateway's default if none.
-    pub ttl: Option<Duration>,
-    /// Take the lease even if another owner holds it.
-    pub force: bool,
-    /// Connections per volume.
-    pub connections: u8,
-    /// Limit of unanswered requests per volume.
-    pub bounds: Bounds,
-    /// Kind of devices.
-    pub device: DeviceKind,
-    /// Options of kernel devices.
-    pub kernel: KernelOptions,
-    /// Time limit until the devices are ready.
-    pub patience: Duration,
-}
-
-/// End of an attached set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// In good order: all requests answered, the lease given back.
-    Detached,
-    /// Another owner holds the set, or none of its volumes is left.
-    Fenced {
-        /// The owner or the reason, as far as known.
-        by: Option<String>,
-    },
-}
-
-/// A set could not be attached, or not be detached in good order.
-#[derive(Debug, thiserror::Error)]
-pub enum AttachError {
-    /// The run directory.
-    #[error(transparent)]
-    Dir(#[from] DirError),
-    /// A device.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// A gateway's definite answer about the lease.
-    #[error("{0}")]
-    Refused(Refusal),
-    /// No gateway granted or served the lease in time.
-    #[error("set {set} is not attached within {limit:?}: {last}")]
-    Unreachable {
-        /// The set.
-        set: Name,
-        /// Duration of the attempt.
-        limit: Duration,
-        /// State reached.
-        last: String,
-    },
-    /// Requests were still unanswered when it had to end.
-    #[error(
-        "not ended in good order within {DRAIN_LIMIT:?}: {count} requests are unanswered; the lease expires by itself"
-    )]
-    Undrained {
-        /// Their number.
-        count: usize,
-    },
-    /// All requests are answered and the devices are gone, but no gateway took the lease back.
-    #[error(
-        "the lease was not given back: found no gateway that answers within {RELEASE_LIMIT:?}; nothing is unanswered, and it expires by itself"
-    )]
-    LeaseLeft,
-    /// A socket.
-    #[error("{}: {source}", path.display())]
-    Listen {
-        /// Its path.
-        path: PathBuf,
-        /// The error.
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-/// Events from the keeper's own tasks.
-enum News {
-    Refused(Refusal),
-    Devices(Result<Devices, DeviceError>),
-    DevicesStopped,
-    DeviceEnded(String),
-    /// The set's present volumes, as listed by the serving gateway, for the connections of this incarnation.
-    Volumes {
-        incarnation: u64,
-        volumes: Vec<VolumeFacts>,
-        cuts: Cuts,
-    },
-    /// The kernel's answer to a new size.
-    Told(Growth, Result<(), DriverError>),
-}
-
-struct Keeper {
-    // Removed before the lock is released, since the next process makes its own.
-    sockets: Vec<RemoveFile>,
-    seams: Seams,
-    options: Options,
-    dir: RunDir,
-    shared: Arc<Shared>,
-    doors: Arc<AdminClients>,
-    news: mpsc::UnboundedSender<News>,
-    /// Ends every task of this attach.
-    end: CancellationToken,
-    phase: Phase,
-    since: u64,
-    ready: bool,
-    /// `status.json` could not be written, and that was logged.
-    unshown: bool,
-    devices: Option<Devices>,
-    growing: Growing,
-    /// Stores the lease for the next process, if there are kernel devices.
-    kept: Option<Arc<LeaseFile>>,
-    /// What an earlier process left, to go on with.
-    left: Option<Lease>,
-}
+pub use types::{AttachError, Ended, Options};
 
 /// The time of day that was `age` ago; 0 if the clock shows an earlier time than that.
 fn before(unix_ms: u64, age: Duration) -> u64 {

@@ -1,24 +1,25 @@
 //! The lease token and the list of kernel devices, kept for the next process.
 //!
 //! ```text
-//!   DIR/lease.json   only root may read it; written before a grant is used, removed when the devices are let go of
+//!   DIR/lease.json   only root may read it; written before a grant is used, removed when the devices are let go of;
+//!                    beside it the files of `holdfast_host::rewritten`, which have earlier tokens
 //! ```
 //! TOKEN-P1  A token is in the file before it is first used, since that use ends the one before it. So whenever a
 //!     process dies, the file holds a token that the gateways still accept, unless the set was granted to another
-//!     owner. If the file cannot be written, the token is used all the same (a full /run must not take devices away),
-//!     and is written as soon as possible.
+//!     owner. On a full /run it is written too (REWRITE-F2), once it was before. If the file cannot be written, the
+//!     token is used all the same, so that no devices are taken away, and is written as soon as possible.
 //! TOKEN-P2  A process that finds devices continues with them only by continuing that very lease. With a grant of its
 //!     own, another owner might have written in between, and the requests that the kernel still holds for these devices
 //!     would overwrite that.
 
 use crate::dir::DirError;
 use crate::machine::VolumeFacts;
+use holdfast_host::rewritten::Rewritten;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{Name, Owner, Token};
 use serde::{Deserialize, Serialize};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
@@ -86,7 +87,7 @@ impl Lease {
 /// The file in a run directory.
 #[derive(Debug)]
 pub(crate) struct LeaseFile {
-    path: PathBuf,
+    file: Rewritten,
     lease: Mutex<Option<Lease>>,
     closed: AtomicBool,
     /// A grant is in use that the file does not have.
@@ -101,17 +102,19 @@ impl LeaseFile {
     /// reason.
     pub(crate) fn open(dir: &Path) -> Result<Self, DirError> {
         let file = Self::unread(dir);
-        let left = match std::fs::read(&file.path) {
+        let path = file.file.path();
+        // Nobody writes it meanwhile: this process has the lock of the run directory.
+        let left = match std::fs::read(path) {
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(lease) => Some(lease),
                 Err(error) => {
-                    let path = file.path.display();
+                    let path = path.display();
                     tracing::warn!(%path, %error, "found no lease of this build, expected one: the devices of an earlier process are not used again");
                     None
                 }
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(source) => return Err(DirError::Lease { path: file.path, source }),
+            Err(source) => return Err(DirError::Lease { path: path.to_path_buf(), source }),
         };
         *file.lock() = left;
         Ok(file)
@@ -119,8 +122,8 @@ impl LeaseFile {
 
     /// Without the lease of an earlier process.
     pub(crate) fn unread(dir: &Path) -> Self {
-        let (path, lease) = (dir.join("lease.json"), Mutex::new(None));
-        Self { path, lease, closed: AtomicBool::new(false), behind: AtomicBool::new(false) }
+        let (file, lease) = (Rewritten::secret(dir.join("lease.json")), Mutex::new(None));
+        Self { file, lease, closed: AtomicBool::new(false), behind: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Lease>> {
@@ -209,10 +212,7 @@ impl LeaseFile {
 
     /// Atomic.
     fn write(&self, lease: &Lease) -> io::Result<()> {
-        let new = self.path.with_extension("new");
-        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&serde_json::to_vec(lease)?)?;
-        std::fs::rename(&new, &self.path)?;
+        self.file.write(&serde_json::to_vec(lease)?)?;
         self.behind.store(false, Ordering::Relaxed);
         Ok(())
     }
@@ -226,7 +226,10 @@ impl LeaseFile {
     /// No process may use the devices again.
     pub(crate) fn remove(&self) {
         *self.lock() = None;
-        let _ = std::fs::remove_file(&self.path);
+        if let Err(error) = self.file.remove() {
+            let path = self.file.path().display();
+            tracing::warn!(%path, %error, "the lease is not removed: a later process looks for its devices");
+        }
     }
 }
 
@@ -281,18 +284,33 @@ mod tests {
         let volumes = [(VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 }, false)];
         file.granted(&set, &owner, Token(7), &volumes).unwrap();
         assert!(file.catch_up().is_none(), "nothing is missing");
-        // Like a full disk: nothing can be written under that name.
-        let in_the_way = dir.path().join("lease.new");
-        std::fs::create_dir(&in_the_way).unwrap();
+        let kept = || LeaseFile::open(dir.path()).unwrap().lease().unwrap().token();
+        // REWRITE-F2: as on a full /run, no new file can be made.
+        std::fs::create_dir(dir.path().join("lease.json.next")).unwrap();
+        for token in [Token(5), Token(6), Token(7)] {
+            file.granted(&set, &owner, token, &volumes).unwrap();
+            assert_eq!(kept(), Some(token));
+        }
+        // The spares cannot be written either.
+        let in_the_way = ["lease.json.spare1", "lease.json.spare2"].map(|name| dir.path().join(name));
+        let block = || {
+            for spare in &in_the_way {
+                std::fs::remove_file(spare).unwrap();
+                std::fs::create_dir(spare).unwrap();
+            }
+        };
+        block();
         file.granted(&set, &owner, Token(8), &volumes).unwrap_err();
         file.catch_up().unwrap().unwrap_err();
-        let kept = || LeaseFile::open(dir.path()).unwrap().lease().unwrap().token();
         assert_eq!(kept(), Some(Token(7)));
-        std::fs::remove_dir(&in_the_way).unwrap();
+        for path in in_the_way.iter().chain([&dir.path().join("lease.json.next")]) {
+            std::fs::remove_dir(path).unwrap();
+        }
         file.catch_up().unwrap().unwrap();
         assert_eq!(kept(), Some(Token(8)));
         assert!(file.catch_up().is_none(), "written once");
-        std::fs::create_dir(&in_the_way).unwrap();
+        block();
+        std::fs::create_dir(dir.path().join("lease.json.next")).unwrap();
         file.granted(&set, &owner, Token(9), &volumes).unwrap_err();
         file.close();
         assert!(file.catch_up().is_none(), "what is being let go of is not kept");

@@ -14,7 +14,7 @@
 
 mod requests;
 
-pub use requests::{GroupHealth, Objection, may_drain, may_leave, may_replace_by_witness};
+pub use requests::{GroupHealth, Objection, joining, may_drain, may_leave, may_replace_by_witness};
 
 use crate::cluster::{ClusterState, Member, MemberRole, Standing};
 use holdfast_types::{GroupId, MemberId};

@@ -6,6 +6,7 @@
 
 mod check;
 mod document;
+mod load;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
 use holdfast_set::keyring::KeySource;
 use holdfast_settings::settings;
-use holdfast_tls::files::{self, PEM_BYTES_MAX, SETTINGS_BYTES_MAX};
+use holdfast_tls::files::{self, PEM_BYTES_MAX};
 use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
 use serde::{Deserialize, Serialize};
@@ -482,35 +483,12 @@ impl TlsConfig {
 }
 
 impl GatewayConfig {
-    /// Reads and validates `path`.
-    ///
-    /// # Errors
-    /// Unreadable, not valid TOML for these settings, or an error of [`GatewayConfig::validate`].
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = files::read_text(path, SETTINGS_BYTES_MAX)
-            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        let wrong = |mistakes| ConfigError::Parse { path: path.into(), mistakes };
-        source::read(&text).map_err(wrong)?;
-        let config = Self::parse(&text).map_err(|error| wrong(vec![Mistake { line: 1, what: error.to_string() }]))?;
-        config.validate()?;
-        Ok(config)
-    }
-
     /// Reads TOML without checking the values.
     ///
     /// # Errors
     /// Not TOML, an unknown field, or a value of another type.
     pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
         toml::from_str(text)
-    }
-
-    /// Checks ranges and the relations between fields.
-    ///
-    /// # Errors
-    /// All problems, not only the first.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        let problems = check::problems(self);
-        if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid { problems }) }
     }
 
     /// A configuration for a first try: the defaults, plus values for the fields that have none.

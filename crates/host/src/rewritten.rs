@@ -19,13 +19,17 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A spare is a multiple of this, in bytes: space is given in pages.
 const PAGE_BYTES: usize = 4096;
+
+/// Permissions of the files, as for any new file, and of those with a secret.
+const MODE: u32 = 0o666;
+const SECRET_MODE: u32 = 0o600;
 
 /// How often a reader tries, if the file is replaced meanwhile.
 const READ_TRIES: u32 = 100;
@@ -36,6 +40,8 @@ pub struct Rewritten {
     path: PathBuf,
     next: PathBuf,
     spares: [PathBuf; 2],
+    /// Of new files; the process's umask takes from it.
+    mode: u32,
     /// Length of each spare in bytes; 0 if that is not known.
     spare_bytes: AtomicUsize,
 }
@@ -43,13 +49,22 @@ pub struct Rewritten {
 impl Rewritten {
     /// The file at `path`. Nothing is written yet.
     pub fn new(path: PathBuf) -> Self {
+        Self::with_mode(path, MODE)
+    }
+
+    /// The same for a secret: nobody but the owner may read it, and the spares, which have earlier contents.
+    pub fn secret(path: PathBuf) -> Self {
+        Self::with_mode(path, SECRET_MODE)
+    }
+
+    fn with_mode(path: PathBuf, mode: u32) -> Self {
         let with = |suffix: &str| {
             let mut name = OsString::from(&path);
             name.push(suffix);
             PathBuf::from(name)
         };
         let (next, spares) = (with(".next"), [with(".spare1"), with(".spare2")]);
-        Self { path, next, spares, spare_bytes: AtomicUsize::new(0) }
+        Self { path, next, spares, mode, spare_bytes: AtomicUsize::new(0) }
     }
 
     /// The file.
@@ -74,8 +89,26 @@ impl Rewritten {
         if self.spares.iter().any(|spare| self.write_spare(spare, content).is_ok()) { Ok(()) } else { Err(error) }
     }
 
+    /// Removes it, with its spares: a later [`Rewritten::write`] needs space again.
+    ///
+    /// # Errors
+    /// The file system's: some of it stays.
+    pub fn remove(&self) -> io::Result<()> {
+        self.spare_bytes.store(0, Ordering::Relaxed);
+        let mut done = Ok(());
+        for path in [&self.path, &self.next, &self.spares[0], &self.spares[1]] {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => done = done.and(Err(error)),
+                _ => {}
+            }
+        }
+        done
+    }
+
     fn write_next(&self, content: &[u8]) -> io::Result<()> {
-        let written = std::fs::write(&self.next, content).and_then(|()| std::fs::rename(&self.next, &self.path));
+        let new = OpenOptions::new().write(true).create(true).truncate(true).mode(self.mode).open(&self.next);
+        let written = new.and_then(|mut file| file.write_all(content));
+        let written = written.and_then(|()| std::fs::rename(&self.next, &self.path));
         if written.is_err() {
             // A part of it may hold the last space.
             let _ = std::fs::remove_file(&self.next);
@@ -92,14 +125,14 @@ impl Rewritten {
         if self
             .spares
             .iter()
-            .all(|spare| fill(spare, &vec![b'\n'; bytes], true).is_ok_and(|file| unlock(&file).is_ok()))
+            .all(|spare| fill(spare, &vec![b'\n'; bytes], Some(self.mode)).is_ok_and(|file| unlock(&file).is_ok()))
         {
             self.spare_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 
     fn write_spare(&self, spare: &Path, content: &[u8]) -> io::Result<()> {
-        let held = fill(spare, content, false)?;
+        let held = fill(spare, content, None)?;
         let done = match renameat_with(CWD, spare, CWD, self.path.as_path(), RenameFlags::EXCHANGE) {
             // Somebody removed the file.
             Err(Errno::NOENT) => std::fs::rename(spare, &self.path),
@@ -109,9 +142,12 @@ impl Rewritten {
     }
 }
 
-/// Overwrites a spare in place, unless somebody reads it. The file has its lock (REWRITE-F1).
-fn fill(spare: &Path, content: &[u8], create: bool) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).create(create).truncate(false).open(spare)?;
+/// Overwrites a spare in place, unless somebody reads it. With `create` it is made, with these permissions. The file
+/// has its lock (REWRITE-F1).
+fn fill(spare: &Path, content: &[u8], create: Option<u32>) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(create.is_some()).mode(create.unwrap_or(SECRET_MODE)).truncate(false);
+    let file = options.open(spare)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     // Never made shorter: that would give its space away.
     let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
@@ -217,6 +253,29 @@ mod tests {
         fill_up(&file);
         file.write(b"there again").unwrap();
         assert_eq!(text(file.path()), "there again");
+    }
+
+    #[test]
+    fn a_secret_is_its_owners_alone_and_nothing_of_it_stays() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let file = Rewritten::secret(dir.path().join("token"));
+        file.remove().unwrap();
+        file.write(b"1").unwrap();
+        for full in [false, true] {
+            if full {
+                fill_up(&file);
+            }
+            file.write(b"2").unwrap();
+            for path in [file.path(), file.spares[0].as_path(), file.spares[1].as_path()] {
+                assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600, "{}", path.display());
+            }
+        }
+        std::fs::remove_dir(&file.next).unwrap();
+        file.remove().unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        file.write(b"3").unwrap();
+        assert_eq!(text(file.path()), "3");
     }
 
     /// REWRITE-F1: as if a reader stopped between two of its steps.

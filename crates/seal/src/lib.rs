@@ -23,6 +23,7 @@
 //! - **SEAL-S3** Key bytes are wiped when dropped and never printed.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod cipher;
 mod error;
 mod fingerprint;
 mod kdf;

@@ -12,12 +12,13 @@
 //! there. A file is written once, and each place once, so no nonce is used twice under one key. Recycled space gets a
 //! new uuid.
 
+use crate::cipher::{Cipher, NONCE_BYTES as CHUNK_NONCE_BYTES};
 use crate::error::{SealError, hex};
 use crate::fingerprint::KeyFingerprint;
 use crate::key::{ClusterKey, derive};
 use crate::part::TAG_BYTES;
+use chacha20poly1305::AeadInOut;
 use chacha20poly1305::aead::inout::InOutBuf;
-use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit, Nonce};
 use std::fmt;
 use zeroize::Zeroizing;
 
@@ -69,7 +70,7 @@ impl NodeKey {
     /// The key of the file with this random uuid.
     pub fn file(&self, uuid: u128) -> FileKey {
         let key = derive(b"holdfast node file v1", &self.bytes, &uuid.to_le_bytes());
-        FileKey { cipher: ChaCha20Poly1305::new(&(*key).into()) }
+        FileKey { cipher: Cipher::new(key) }
     }
 }
 
@@ -81,7 +82,7 @@ pub struct NotAuthentic;
 /// The key of one file, ready for use. Wiped when dropped.
 #[derive(Clone)]
 pub struct FileKey {
-    cipher: ChaCha20Poly1305,
+    cipher: Cipher,
 }
 
 impl fmt::Debug for FileKey {
@@ -90,21 +91,18 @@ impl fmt::Debug for FileKey {
     }
 }
 
-fn nonce(offset: u64, number: u32) -> Nonce {
-    let mut nonce = [0u8; 12];
+fn nonce(offset: u64, number: u32) -> [u8; CHUNK_NONCE_BYTES] {
+    let mut nonce = [0u8; CHUNK_NONCE_BYTES];
     nonce[..8].copy_from_slice(&offset.to_le_bytes());
     nonce[8..].copy_from_slice(&number.to_le_bytes());
-    nonce.into()
+    nonce
 }
 
 impl FileKey {
     /// Seals `bytes` in place, and returns their tag. The caller MUST NOT seal twice at one offset and number of a
     /// file.
     pub fn seal(&self, offset: u64, number: u32, associated: &[u8], bytes: &mut [u8]) -> [u8; TAG_BYTES] {
-        self.cipher
-            .encrypt_inout_detached(&nonce(offset, number), associated, InOutBuf::from(bytes))
-            .expect("R10: too long for the cipher")
-            .into()
+        self.cipher.seal(nonce(offset, number), associated, bytes).expect("R10: too long for the cipher")
     }
 
     /// Opens `bytes` in place.
@@ -119,9 +117,7 @@ impl FileKey {
         bytes: &mut [u8],
         tag: &[u8; TAG_BYTES],
     ) -> Result<(), NotAuthentic> {
-        self.cipher
-            .decrypt_inout_detached(&nonce(offset, number), associated, InOutBuf::from(bytes), &(*tag).into())
-            .map_err(|_| NotAuthentic)
+        self.cipher.open(nonce(offset, number), associated, bytes, tag).map_err(|_| NotAuthentic)
     }
 }
 

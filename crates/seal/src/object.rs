@@ -12,11 +12,10 @@
 //! The second tells the parts of an extent apart: its blocks, 0 to 0xffff, and their lengths, 0xffff_ffff. It is 0 for
 //! all other parts.
 
+use crate::cipher::{Cipher, NONCE_BYTES};
 use crate::error::{SealError, SealedKind, SealedPart, hex};
 use crate::key::{DataKey, derive};
 use crate::part::{ExtentAad, ExtentPart, Part, TAG_BYTES};
-use chacha20poly1305::aead::inout::InOutBuf;
-use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit, Nonce};
 use holdfast_types::{ObjectId, SetId};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -55,11 +54,11 @@ fn nonce_numbers(kind: &SealedKind) -> Option<(u32, u32)> {
     }
 }
 
-fn nonce((number, within): (u32, u32)) -> Nonce {
-    let mut bytes = [0u8; 12];
+fn nonce((number, within): (u32, u32)) -> [u8; NONCE_BYTES] {
+    let mut bytes = [0u8; NONCE_BYTES];
     bytes[..4].copy_from_slice(&number.to_le_bytes());
     bytes[4..8].copy_from_slice(&within.to_le_bytes());
-    bytes.into()
+    bytes
 }
 
 /// The associated data: little-endian and of fixed length, so that two parts never have the same.
@@ -97,7 +96,7 @@ fn associated(part: &SealedPart, (number, within): (u32, u32)) -> Vec<u8> {
 
 /// One object's key and identity, shared by sealer and opener.
 struct ObjectKey {
-    cipher: ChaCha20Poly1305,
+    cipher: Cipher,
     key_id: u32,
     set: SetId,
     object: ObjectId,
@@ -106,7 +105,7 @@ struct ObjectKey {
 impl ObjectKey {
     fn new(key: &DataKey, key_id: u32, set: SetId, object: ObjectId) -> Self {
         let object_key = derive(b"holdfast object key v1", key.bytes(), object.to_string().as_bytes());
-        Self { cipher: ChaCha20Poly1305::new(&(*object_key).into()), key_id, set, object }
+        Self { cipher: Cipher::new(object_key), key_id, set, object }
     }
 
     fn part(&self, part: SealedKind, plain_len: usize) -> SealedPart {
@@ -192,8 +191,8 @@ impl ObjectSealer {
         let tag = self
             .key
             .cipher
-            .encrypt_inout_detached(&nonce(numbers), &associated(&part, numbers), InOutBuf::from(&mut out[start..]))
-            .unwrap_or_else(|_| panic!("R10: too long for the cipher: {part}"));
+            .seal(nonce(numbers), &associated(&part, numbers), &mut out[start..])
+            .unwrap_or_else(|| panic!("R10: too long for the cipher: {part}"));
         out.extend_from_slice(&tag);
     }
 }
@@ -323,13 +322,7 @@ impl ObjectKey {
         let Some(numbers) = nonce_numbers(&part.part) else { return Err(refuse(part)) };
         let start = out.len();
         out.extend_from_slice(body);
-        let opened = self.cipher.decrypt_inout_detached(
-            &nonce(numbers),
-            &associated(&part, numbers),
-            InOutBuf::from(&mut out[start..]),
-            &(*tag).into(),
-        );
-        match opened {
+        match self.cipher.open(nonce(numbers), &associated(&part, numbers), &mut out[start..], tag) {
             Ok(()) => Ok(()),
             Err(_) => {
                 out.truncate(start);

@@ -509,7 +509,7 @@ impl Exports for NodeExports {
             }
             let used = set.use_volume(volume, &name.volume).map_err(|e| this.refusal(&set, &e))?;
             let connection = match &name.session {
-                Some(session) => set.open_session(session.token).map_err(|e| this.refusal(&set, &e))?,
+                Some(session) => set.open_session(session.token).await.map_err(|e| this.refusal(&set, &e))?,
                 None => {
                     this.admit(&name)?;
                     let owner = plain_owner(&set, &conn.peer)?;

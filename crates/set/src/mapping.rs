@@ -27,7 +27,7 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
 const MISSING_TRIES: u32 = 6;
 
 /// Number of fetches before an object with wrong bytes counts as damaged: the bytes may have been damaged in transit.
-const DAMAGED_TRIES: u32 = 3;
+pub(super) const DAMAGED_TRIES: u32 = 3;
 
 /// Memory for a root's leaves of pages: enough for all leaves of some 28 TiB of random extents. Further leaves are in
 /// the cache while they fit, and in the store.
@@ -283,15 +283,20 @@ impl Mapping {
         loop {
             match load().await {
                 Err(MapError::Bad { what, object, reason }) if tries < DAMAGED_TRIES => {
-                    tracing::warn!(%object, what, reason, "R9: wrong bytes; fetching them again");
-                    metrics::counter!("holdfast_store_spoilt_total").increment(1);
-                    if let Some(several) = self.store.several() {
-                        several.doubt(object);
-                    }
+                    self.note_spoilt(what, object, &reason);
                     tries += 1;
                 }
                 other => return other,
             }
+        }
+    }
+
+    /// Reports wrong bytes that the caller fetches again; with several stores, from another one.
+    pub(super) fn note_spoilt(&self, what: &'static str, object: ObjectId, reason: &str) {
+        tracing::warn!(%object, what, reason, "R9: wrong bytes; fetching them again");
+        metrics::counter!("holdfast_store_spoilt_total").increment(1);
+        if let Some(several) = self.store.several() {
+            several.doubt(object);
         }
     }
 

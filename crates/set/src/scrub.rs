@@ -19,57 +19,35 @@
 
 mod board;
 pub mod book;
+mod brake;
 mod leaves;
+mod state;
 
 pub use board::{ScrubBoard, Shown};
+pub use state::{ScrubSettings, Scrubber};
 
-use crate::mapping::{Mapping, in_trouble};
-use crate::pace::JournalPace;
+use crate::mapping::in_trouble;
 use crate::roots::Known;
-use crate::sequencer::{Admission, Pace};
-use crate::server::SetServer;
 use crate::verify::{Checked, Damage, Subject, Throttle, check_page, copy_of};
-use book::{Book, Place, Target};
+use book::{Place, Target};
 use futures_util::future::BoxFuture;
 use holdfast_control::set::{Pin, RootRef, SetState};
 use holdfast_host::unix_ms;
 use holdfast_store::StoreError;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{Name, SetId, VolumeId};
-use holdfast_volume::map::{Opened, PageLeaf, PageRef};
+use holdfast_volume::map::PageRef;
 use leaves::{Look, Next, Reads};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use state::{AGAIN, DAMAGED_TRIES};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 /// Time between two checks for work.
 const TURN: Duration = Duration::from_secs(1);
-/// Number of pages read before the root is looked up again.
-const PAGES_PER_TURN: usize = 16;
 /// Time between two writes of the position to disk: a restart reads this much twice.
 const NOTE_EVERY: Duration = Duration::from_secs(30);
-/// Number of reads before damage is reported: bytes may be damaged in transit, and stale answers do not last.
-const DAMAGED_TRIES: u32 = 3;
-/// Time between those reads, and after a store that did not answer.
-const AGAIN: Duration = Duration::from_secs(2);
-/// Entries per second from which a set counts as busy.
-const BUSY_ENTRIES: u64 = 100;
-/// Maximum wait of the scrub in a busy set for each piece of up to 4 MiB: a database that never rests is scrubbed too.
-const BUSY_WAIT_MAX: Duration = Duration::from_secs(20);
-/// Time between two checks whether the reason to wait has ended.
-const WAIT_LOOK: Duration = Duration::from_millis(250);
-
-/// Settings of the scrub.
-#[derive(Clone, Copy, Debug)]
-pub struct ScrubSettings {
-    /// Maximum bytes per second; 0 disables the scrub.
-    pub bytes_per_second: u64,
-    /// Time from the end of one round to the begin of the next.
-    pub interval: Duration,
-}
 
 /// Result of a turn that was not finished.
 enum Turn {
@@ -79,53 +57,7 @@ enum Turn {
     Later,
 }
 
-/// A root that is being read.
-struct Reading {
-    at: RootRef,
-    /// With leaves, only its top.
-    root: Arc<Opened>,
-    /// The current leaf, and its place.
-    leaf: Option<(PageRef, Arc<PageLeaf>)>,
-}
-
-/// Scrubs one set while this gateway leads it.
-pub struct Scrubber {
-    server: Arc<SetServer>,
-    mapping: Arc<Mapping>,
-    settings: ScrubSettings,
-    file: PathBuf,
-    stop: CancellationToken,
-    throttle: Arc<Brake>,
-    book: Book,
-    noted: Option<Instant>,
-    root: Option<Reading>,
-    /// Number of pages of `root`.
-    pages: u64,
-    /// Time between repeated reads of apparently damaged objects.
-    again: Duration,
-}
-
 impl Scrubber {
-    /// Creates the scrubber for `server`'s set; continues from the position in `file`.
-    pub fn new(
-        server: Arc<SetServer>,
-        mapping: Arc<Mapping>,
-        pace: Arc<JournalPace>,
-        settings: ScrubSettings,
-        file: PathBuf,
-        stop: CancellationToken,
-    ) -> Self {
-        // An unreadable file counts as none: the round begins again.
-        let book: Book =
-            std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-        let rate = settings.bytes_per_second;
-        let seen = Mutex::new((Instant::now(), 0, false));
-        let copy = AtomicUsize::new(0);
-        let throttle = Arc::new(Brake { server: server.clone(), mapping: mapping.clone(), pace, rate, seen, copy });
-        server.scrub.shown.locked().bytes_per_second = rate;
-        Self { server, mapping, settings, file, stop, throttle, book, noted: None, root: None, pages: 0, again: AGAIN }
-    }
-
     /// Runs until stopped.
     pub fn run(mut self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
@@ -393,75 +325,10 @@ fn pinned_alone(state: &SetState) -> impl Iterator<Item = &Pin> {
     state.pins().map(|(_, pin)| pin).filter(move |pin| !shown(pin.root) && first(pin.root) == Some(pin.clone))
 }
 
-/// Limits the bytes per second of the scrub, and pauses it for other work.
-struct Brake {
-    server: Arc<SetServer>,
-    mapping: Arc<Mapping>,
-    /// With several stores, the one whose copies are read.
-    copy: AtomicUsize,
-    pace: Arc<JournalPace>,
-    rate: u64,
-    /// Time of the last check of the log, its index then, and whether it was moving fast.
-    seen: Mutex<(Instant, u64, bool)>,
-}
-
-impl Brake {
-    fn busy(&self) -> bool {
-        let index = self.server.group.applied().index.0;
-        let mut seen = self.seen.locked();
-        let elapsed = seen.0.elapsed();
-        if elapsed >= TURN {
-            let entries = index.saturating_sub(seen.1);
-            let busy = seen.1 != 0 && entries as f64 / elapsed.as_secs_f64() > BUSY_ENTRIES as f64;
-            *seen = (Instant::now(), index, busy);
-        }
-        seen.2
-    }
-
-    /// Reason to wait now, and whether to wait without a limit.
-    fn reason(&self) -> Option<(&'static str, bool)> {
-        match self.mapping.store.several() {
-            None if in_trouble(&self.server.health.standing(unix_ms())) => {
-                return Some(("the store is in trouble", true));
-            }
-            // With a limit: the next turn reads another store's copies.
-            Some(several) => {
-                let standings = several.standings(unix_ms());
-                let read = standings.get(self.copy.load(Ordering::Relaxed));
-                if read.is_some_and(|one| in_trouble(&one.standing)) {
-                    return Some(("the store is in trouble", false));
-                }
-            }
-            None => {}
-        }
-        if self.pace.pace() != Pace::Go {
-            return Some(("the journal fills", true));
-        }
-        self.busy().then_some(("the set is busy", false))
-    }
-}
-
 /// Of `copies`, the one in turn, or the next healthy one; the one in turn if none is healthy.
 fn pick_copy(turn: usize, copies: usize, well: impl Fn(usize) -> bool) -> usize {
     let order = || (0..copies).map(|step| turn.wrapping_add(step) % copies.max(1));
     order().find(|at| well(*at)).or_else(|| order().next()).unwrap_or(0)
-}
-
-impl Throttle for Brake {
-    fn spent(&self, bytes: u64) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            tokio::time::sleep(Duration::from_secs_f64(bytes as f64 / self.rate.max(1) as f64)).await;
-            let begun = Instant::now();
-            while let Some((why, always)) = self.reason() {
-                if self.server.leading_ready().is_none() || (!always && begun.elapsed() >= BUSY_WAIT_MAX) {
-                    break;
-                }
-                self.server.scrub.shown.locked().waits = why;
-                tokio::time::sleep(WAIT_LOOK).await;
-            }
-            self.server.scrub.shown.locked().waits = "";
-        })
-    }
 }
 
 #[cfg(test)]

@@ -439,26 +439,21 @@ impl SetServer {
     ///
     /// # Errors
     /// [`SetError::NotReady`] if that grant is not served here.
-    pub fn open_session(self: &Arc<Self>, token: Token) -> Result<Connection, SetError> {
+    pub async fn open_session(self: &Arc<Self>, token: Token) -> Result<Connection, SetError> {
         if let Some(connection) = self.join(|s| !s.plain && s.token == token) {
             return Ok(connection);
         }
-        match self.lease() {
-            // R8: the owner of an ended grant has lost the set for good, so it gets an error.
-            Some(l) if !l.opens(token) => {
-                Err(SetError::Refused(SetRefusal::Held {
-                    owner: l.owner,
-                    gateway: l.gateway,
-                    epoch: l.epoch,
-                    since_unix_ms: l.since_unix_ms,
-                    plain: l.plain,
-                }))
-            }
-            _ => Err(SetError::NotReady(
+        let Some(held) = self.lease().filter(|lease| !lease.opens(token)) else {
+            return Err(SetError::NotReady(
                 "the token does not belong to a grant that is served here now; continue the lease at this gateway first"
                     .into(),
-            )),
-        }
+            ));
+        };
+        // R8: the owner of an ended grant has lost the set for good, so it gets an error. HEAD-H1: not from a gateway
+        // of an older life, whose lease says nothing about the grants of the present one.
+        self.before_answer().await?;
+        let Lease { owner, gateway, epoch, since_unix_ms, plain, .. } = held;
+        Err(SetError::Refused(SetRefusal::Held { owner, gateway, epoch, since_unix_ms, plain }))
     }
 
     fn join(self: &Arc<Self>, fits: impl Fn(&Serving) -> bool) -> Option<Connection> {

@@ -22,7 +22,7 @@ use holdfast_control::set::{
     StoredObject,
 };
 use holdfast_raft::boot_now;
-use holdfast_store::{Disposition, StoreError, keys as store_keys};
+use holdfast_store::{StoreError, keys as store_keys};
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::{Objects, Root};
 use holdfast_volume::space::{Confirmed, Garbage, Looked, NoDeletion, Orphans, Reaper};
@@ -33,6 +33,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 mod keys;
+
+use keys::KeysOfRoots;
 
 /// Time between two turns.
 const TURN: Duration = Duration::from_millis(500);
@@ -82,16 +84,6 @@ enum SpaceError {
     Full,
 }
 
-/// Missing or damaged in the store: a retry will not help.
-fn is_lost(e: &MapError) -> bool {
-    match e {
-        // An object that is too short is damaged too: only parts of a pack of leaves are read.
-        MapError::Store(e) => matches!(e.disposition(), Disposition::NotFound | Disposition::Corrupt),
-        MapError::Bad { .. } => true,
-        MapError::Stopping => false,
-    }
-}
-
 /// What names a root that is in use, as text for users.
 fn named_by(state: &SetState, at: RootRef) -> String {
     let current = state.current_root().is_some_and(|root| root.object == at.object);
@@ -118,7 +110,7 @@ pub struct SpaceKeeper {
     shown: Option<RootRef>,
     /// The root whose leaves were all read.
     had: Option<RootRef>,
-    keys: keys::KeysOfRoots,
+    keys: KeysOfRoots,
     /// A deletion of this turn failed.
     undeleted: AtomicBool,
 }
@@ -152,7 +144,7 @@ impl SpaceKeeper {
         let host = server.host.clone();
         let (reaper, looked, roots) = (Reaper::new(), Looked::default(), Shelf::new(mapping.clone()));
         let undeleted = AtomicBool::new(false);
-        let (swept, shown, had, keys) = (None, None, None, keys::KeysOfRoots::default());
+        let (swept, shown, had, keys) = (None, None, None, KeysOfRoots::default());
         Self { server, host, mapping, settings, stop, reaper, looked, roots, swept, shown, had, keys, undeleted }
     }
 
@@ -202,6 +194,18 @@ impl SpaceKeeper {
         self.had = Some(current);
     }
 
+    /// Examines the roots for the keys they need, and reports the result.
+    async fn look_at_keys(&mut self, term: Term) -> Result<(), SpaceError> {
+        let ring = self.mapping.key.ring();
+        if !ring.is_changing() {
+            self.keys.clear(&self.server, &self.mapping);
+            return Ok(());
+        }
+        let state = self.state_of(term)?;
+        self.keys.look(term, &ring, &state, &self.server, &self.mapping, &mut self.roots).await?;
+        Ok(())
+    }
+
     fn state(&self) -> SetState {
         // Persistent maps: cloning is cheap.
         self.host.with(|m| m.state().clone())
@@ -238,7 +242,7 @@ impl SpaceKeeper {
             let mut garbage = match self.mapping.names_of(RootRef { object, bytes }).await {
                 Ok(names) => Garbage::of(object, &names),
                 // It will never be readable (damage in transit was already retried). The sweep finds what it named.
-                Err(e) if is_lost(&e) => {
+                Err(e) if e.is_lost() => {
                     holdfast_reached::reached!("collection: a dropped root is missing or damaged");
                     tracing::error!(set = %self.server.name, root = %object, error = %e, "a dropped root is missing or damaged");
                     Garbage::of(object, &Root::new(state.checkpoint.map(|c| c.upto).unwrap_or_default()))
@@ -265,7 +269,7 @@ impl SpaceKeeper {
     async fn kept_root(&mut self, state: &SetState, at: RootRef) -> Result<Arc<Objects>, MapError> {
         let read = self.roots.root(at).await;
         if let Err(e) = &read
-            && is_lost(e)
+            && e.is_lost()
         {
             self.mapping.note_object_trouble(e);
             let of = named_by(state, at);

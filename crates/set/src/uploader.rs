@@ -11,40 +11,35 @@
 //! A crash or a new leader at any step leaves orphans, never a map that names missing objects. A new leader starts
 //! again at step 1 with the journal only (R7). A leader's own sweep deletes what it gave up (SPACE-G4).
 
-use crate::head::{KeepError, content_at};
-use crate::host::SetHost;
-use crate::mapping::{MapError, Mapping};
-use crate::reader::{ReadError, Reader};
-use crate::server::{SetError, SetServer};
-use crate::set_key::SealingKey;
+use crate::head::content_at;
+use crate::reader::ReadError;
+use crate::server::SetError;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_control::set::{RootRef, SetAnswer, SetCommand};
 use holdfast_host::unix_ms;
-use holdfast_store::{ObjectStore, StoreError};
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId, sync::LockExt};
 use holdfast_volume::head::Covered;
 use holdfast_volume::index::Memtable;
-use holdfast_volume::map::{LeafShape, LiveError, MapExtent, page_numbers, split_by_page};
+use holdfast_volume::map::{MapExtent, page_numbers, split_by_page};
 use holdfast_volume::plan::batches;
-use holdfast_volume::segment::{Codec, SegmentBuilder};
-use holdfast_volume::space::{MoveBudget, MoveLimits, Spared};
-use std::collections::BTreeMap;
+use holdfast_volume::segment::SegmentBuilder;
 use std::future::Future;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio_util::sync::CancellationToken;
 
 mod collect;
 mod leaves;
 mod map;
 mod objects;
+mod state;
 #[cfg(test)]
 mod tests;
 
 use objects::seal_batch;
+use state::{Changes, RETRY_PAUSE_MAX, UploadError};
+pub use state::{InLeaves, UploadSettings, Uploader};
 
 /// Raw bytes that are compressed and sealed in one call outside of the runtime's threads.
 const BATCH_BYTES: u64 = 1 << 20;
@@ -52,132 +47,15 @@ const BATCH_BYTES: u64 = 1 << 20;
 /// Batches that are read from the journal ahead of the one being sealed.
 const BATCHES_AHEAD: usize = 2;
 
-/// Map pages that are read from the store concurrently.
-const PAGES_AHEAD: usize = 32;
-
-/// Leaves that are read concurrently when a caller goes through all of them in order.
-const LEAVES_AHEAD: usize = 16;
-
 /// Pause after a checkpoint that succeeded, and the first one after a failure, before it is doubled.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Maximum pause between two attempts after the store or the group did not answer.
-const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// … and after errors that a retry is unlikely to fix: each attempt writes all pending data again (SPACE-G4).
+/// Maximum pause after errors that a retry is unlikely to fix: each attempt writes all pending data again (SPACE-G4).
+/// After others it is [`RETRY_PAUSE_MAX`].
 const LASTING_PAUSE_MAX: Duration = Duration::from_secs(120);
 
 /// How often a waiting task checks whether an attempt is due or requested.
 const LOOK: Duration = Duration::from_millis(250);
-
-/// When and how to upload.
-#[derive(Clone, Copy, Debug)]
-pub struct UploadSettings {
-    /// A checkpoint begins when the journal holds this many bytes of the set.
-    pub bytes: u64,
-    /// … or when the oldest of them reaches this age.
-    pub interval: Duration,
-    /// Number of segments written concurrently.
-    pub parallel: usize,
-    /// How extents are compressed.
-    pub codec: Codec,
-    /// Stored bytes for each 100 bytes in use; above this, segments are emptied.
-    pub target_percent: u32,
-    /// Limits for the store traffic of emptying segments.
-    pub moves: MoveLimits,
-    /// Whether uploaded data also goes into the disk cache.
-    pub keep_uploaded: bool,
-}
-
-/// Why a checkpoint failed. It is started again.
-#[derive(Debug, thiserror::Error)]
-enum UploadError {
-    #[error(transparent)]
-    Set(#[from] SetError),
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error(transparent)]
-    Map(#[from] MapError),
-    #[error("store: {0}")]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Head(#[from] KeepError),
-    #[error(transparent)]
-    Live(#[from] LiveError),
-    #[error("another leader has begun anew")]
-    Superseded,
-    #[error("stopping")]
-    Stopping,
-    #[error("the store does not answer in time")]
-    Late,
-}
-
-impl From<tokio::task::JoinError> for UploadError {
-    /// A panic is passed on: a broken invariant must not be retried for ever as if the store were slow.
-    fn from(ended: tokio::task::JoinError) -> Self {
-        match ended.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Self::Stopping,
-        }
-    }
-}
-
-/// Shape of the leaves of a new root; `None` to write it whole, for gateways whose build reads no leaves.
-pub type InLeaves = Arc<dyn Fn() -> Option<LeafShape> + Send + Sync>;
-
-/// What is known of the garbage in the store, and what was spent on its collection.
-struct Collection {
-    /// The last checkpoint, perhaps an earlier leader's, left more garbage than the target allows.
-    due: AtomicBool,
-    /// Segments that could not be emptied usefully.
-    spared: Mutex<Spared>,
-    /// Budget of the store traffic for moves, in time since `begun`.
-    budget: Mutex<MoveBudget>,
-    begun: Instant,
-    /// The budget made the last checkpoint move less than necessary.
-    held: AtomicBool,
-    /// The root's key for which collection was started, to move what earlier leaders left under older keys.
-    resealing: Mutex<Option<(u32, Instant)>>,
-}
-
-impl Collection {
-    fn new(moves: MoveLimits) -> Self {
-        Self {
-            due: AtomicBool::new(false),
-            spared: Mutex::default(),
-            budget: Mutex::new(MoveBudget::new(moves)),
-            begun: Instant::now(),
-            held: AtomicBool::new(false),
-            resealing: Mutex::default(),
-        }
-    }
-}
-
-/// What belongs to the checkpoint under way.
-#[derive(Default)]
-struct Current {
-    /// The key of everything in it. Its root claims it for objects that it does not list (UNDER-U1).
-    sealing: Mutex<Option<SealingKey>>,
-    /// Its target, with its head: the set's stores as of its begin.
-    place: Mutex<Option<Arc<dyn ObjectStore>>>,
-    /// Buffers of uploaded segments, which are used again; as many as are written concurrently.
-    bodies: Mutex<Vec<Vec<u8>>>,
-}
-
-/// Uploads one set while this gateway leads it.
-pub struct Uploader {
-    server: Arc<SetServer>,
-    host: Arc<SetHost>,
-    reader: Reader,
-    mapping: Arc<Mapping>,
-    settings: UploadSettings,
-    boot: u64,
-    collection: Collection,
-    current: Current,
-    /// How roots are divided, if every gateway can read divided ones.
-    in_leaves: InLeaves,
-    stop: CancellationToken,
-}
 
 /// Frees the buffers of a checkpoint when it ends, or when it is given up in the middle: dropped, because the set's
 /// stores were changed. They would stay until the next checkpoint.
@@ -189,43 +67,7 @@ impl Drop for FreedAtTheEnd<'_> {
     }
 }
 
-#[derive(Default)]
-struct Changes {
-    extents: BTreeMap<(VolumeId, u32), Vec<MapExtent>>,
-    segments: Vec<(ObjectId, u64, Sectors)>,
-}
-
 impl Uploader {
-    /// `boot`: this disk's start counter, part of every object's name.
-    pub fn new(
-        server: Arc<SetServer>,
-        mapping: Arc<Mapping>,
-        settings: UploadSettings,
-        boot: u64,
-        stop: CancellationToken,
-    ) -> Self {
-        let (host, reader) = (server.host.clone(), server.reader.clone());
-        let collection = Collection::new(settings.moves);
-        Self {
-            server,
-            host,
-            reader,
-            mapping,
-            settings,
-            boot,
-            collection,
-            current: Current::default(),
-            in_leaves: Arc::new(|| None),
-            stop,
-        }
-    }
-
-    /// Sets the callback that is asked for the shape of each root.
-    #[must_use]
-    pub fn in_leaves(self, in_leaves: InLeaves) -> Self {
-        Self { in_leaves, ..self }
-    }
-
     /// Runs until stopped.
     pub fn run(self) -> BoxFuture<'static, ()> {
         Box::pin(async move {

@@ -503,54 +503,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "history-waited-for",
-        bug: "the agent's task waits for the disk of its history: a busy disk keeps its signs of life away, and the watchdog ends a healthy PostgreSQL",
-        rule: "TASK-N4",
-        edits: &[Edit {
-            file: "crates/agent/src/history/writer.rs",
-            old: "        if self.beside {\n",
-            new: "        if self.beside && self.shared.path.as_os_str().is_empty() {\n",
-        }],
-        tests: &[lib(Layer::Unit, "holdfast-agent", &["nobody_waits_for_a_disk_that_hangs"])],
-        smoke: false,
-    },
-    Mutation {
-        name: "reboot-before-the-history",
-        bug: "the lines that say why a machine was rebooted are lost with the reboot",
-        rule: "TASK-N4",
-        edits: &[Edit {
-            file: "crates/agent/src/run.rs",
-            old: "                self.history_is_written();\n",
-            new: "",
-        }],
-        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_reboot_waits_for_the_history"])],
-        smoke: false,
-    },
-    Mutation {
-        name: "paused-without-the-disk",
-        bug: "a pause is answered although the disk did not take it: a later agent starts PostgreSQL under the hands of a person",
-        rule: "TASK-N5",
-        edits: &[Edit {
-            file: "crates/agent/src/pause.rs",
-            old: "        Err(error) if error.kind() == ErrorKind::AlreadyExists => (File::open(path)?, false),",
-            new: "        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),",
-        }],
-        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_pause_that_the_disk_does_not_take_is_refused"])],
-        smoke: false,
-    },
-    Mutation {
-        name: "unread-pause-is-none",
-        bug: "a pause that cannot be read counts as none: the agent starts PostgreSQL under the hands of a person",
-        rule: "AGENT-A4",
-        edits: &[Edit {
-            file: "crates/agent/src/run.rs",
-            old: "pause::was(&pause::file_in(&config.dir))",
-            new: "pause::file_in(&config.dir).exists()",
-        }],
-        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_pause_that_cannot_be_read_is_one"])],
-        smoke: false,
-    },
-    Mutation {
         name: "kept-mounts-not-seen",
         bug: "any user's `unshare -m` keeps the pool mounted, and nobody is named for it: each switchover stops PostgreSQL in vain",
         rule: "AGENT-A9",
@@ -560,6 +512,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: ".filter(|space| *space == own)",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_namespace_that_keeps_the_pool_mounted_is_named_once"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "unmounted-under-a-namespace",
+        bug: "an ext4 that a mount namespace keeps since PostgreSQL began to stop is unmounted here: it lives on there over a device that is removed",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/pool/export.rs",
+            old: "    while config.pool.kind != PoolKind::Zfs && ",
+            new: "    while config.pool.kind == PoolKind::Zfs && ",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_file_system_that_somebody_keeps_mounted_is_not_unmounted"])],
         smoke: false,
     },
     Mutation {

@@ -1,6 +1,6 @@
 //! Membership and votes, valid disks, and changes of the cluster key.
 
-use crate::bug::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const MEMBERS: &str = "crates/control/src/members.rs";
 const REQUESTS: &str = "crates/control/src/members/requests.rs";
@@ -154,6 +154,35 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R1",
         edits: &[Edit { file: KEYS, old: "set.head != Some(target)", new: "set.head.is_some_and(|by| by != target)" }],
         tests: &[KEY_CHANGES],
+        smoke: false,
+    },
+    Mutation {
+        name: "new-set-with-a-member-that-joins",
+        bug: "a new set needs the vote of a member that may never have come up: it has no leader, and no member can leave any more",
+        rule: "R8",
+        edits: &[Edit {
+            file: REQUESTS,
+            old: "member.standing != Standing::Leaving && !voters.contains(&member.id)",
+            new: "member.standing == Standing::Leaving && !voters.contains(&member.id)",
+        }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "refused-after-a-lost-answer",
+        bug: "a command whose first attempt had no answer ends with exit code 3, nothing happened: the second attempt was refused for what the first had done",
+        rule: "R12",
+        edits: &[Edit {
+            file: "crates/holdfast/src/client.rs",
+            old: "let unknown = effect == Effect::Changes && route.maybe_happened();",
+            new: "let unknown = effect == Effect::Reads && route.maybe_happened();",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast",
+            &["--test", "program"],
+            &["a_refusal_after_a_lost_answer_does_not_say_that_nothing_happened"],
+        )],
         smoke: false,
     },
     Mutation {

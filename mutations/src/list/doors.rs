@@ -76,6 +76,45 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "token-not-kept-on-a-full-run",
+        bug: "on a full /run attach does not keep its new token: if it ends, the next process cannot continue with the devices",
+        rule: "TOKEN-P1",
+        edits: &[Edit {
+            file: "crates/attach/src/lease_file.rs",
+            old: "        self.file.write(&serde_json::to_vec(lease)?)?;\n",
+            new: "        let next = self.file.path().with_extension(\"json.next\");
+        std::fs::write(&next, serde_json::to_vec(lease)?)?;
+        std::fs::rename(&next, self.file.path())?;\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["lease_file::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "spares-of-a-secret-are-readable",
+        bug: "spare files with earlier tokens of a lease are readable for every user who reaches their directory",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/host/src/rewritten.rs",
+            old: "Some(self.mode)).is_ok_and(",
+            new: "Some(MODE)).is_ok_and(",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-host", &["a_secret_is_its_owners_alone_and_nothing_of_it_stays"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "armed-and-not-shown",
+        bug: "on a full /run the helper cannot say that the machine's watchdog counts, and PostgreSQL is not started",
+        rule: "REWRITE-F2",
+        edits: &[Edit {
+            file: "crates/agent/src/watchdog/guard.rs",
+            old: "        let done = self.shown_at.write(text.as_bytes());\n",
+            new: "        let next = self.shown_at.path().with_extension(\"device.next\");
+        let done = std::fs::write(&next, text).and_then(|()| std::fs::rename(&next, self.shown_at.path()));\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["the_state_is_shown_on_a_full_file_system"])],
+        smoke: false,
+    },
+    Mutation {
         name: "spare-overwritten-while-it-is-read",
         bug: "on a full file system a spare is written while somebody reads it: half an old and half a new sign of life",
         rule: "REWRITE-F1",

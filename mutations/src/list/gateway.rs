@@ -143,6 +143,31 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "session-refused-by-an-older-life",
+        bug: "a gateway of an older life refuses a session by its own lease, without a look at the head, and a host ends its devices for good",
+        rule: "HEAD-H1",
+        edits: &[Edit {
+            file: "crates/set/src/server.rs",
+            old: "        self.before_answer().await?;
+        let Lease { owner,",
+            new: "        let Lease { owner,",
+        }],
+        tests: &[DEVICES],
+        smoke: false,
+    },
+    Mutation {
+        name: "kept-back-plain-lease-stays",
+        bug: "a plain lease whose grant was kept back for want of a look at the head is not released: nobody uses it, and others are refused",
+        rule: "R12",
+        edits: &[Edit {
+            file: "crates/set/src/server.rs",
+            old: "unused.end(WriteFailure::Gone);",
+            new: "drop(unused);",
+        }],
+        tests: &[DEVICES],
+        smoke: false,
+    },
+    Mutation {
         name: "older-connection-takes-the-slot",
         bug: "a late connection replaces a newer one of its device",
         rule: "R6",

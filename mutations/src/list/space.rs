@@ -15,6 +15,7 @@ const FOLD: &str = "crates/volume/src/space/fold.rs";
 const ROLLBACK: &str = "crates/control/src/set/rollback.rs";
 const CONTROL_SPACE: &str = "crates/control/src/set/space.rs";
 const PINNED: &str = "crates/control/src/set/pins.rs";
+const COLLECT: &str = "crates/set/src/uploader/collect.rs";
 
 const HISTORIES: Test = lib(Layer::Property, "holdfast-volume", &["the_store_holds_what_the_state_names"]);
 const NAMED: Test = lib(Layer::Property, "holdfast-volume", &["map::names::"]);
@@ -24,6 +25,7 @@ const ROLLBACKS: Test = lib(Layer::Unit, "holdfast-control", &["set::rollback::"
 const KEPT: Test = lib(Layer::Unit, "holdfast-control", &["set::space::"]);
 const SPACE: Test = lib(Layer::Unit, "holdfast-volume", &["space::"]);
 const PINS: Test = lib(Layer::Unit, "holdfast-control", &["set::pins::"]);
+const MOVES: Test = lib(Layer::Unit, "holdfast-set", &["uploader::collect::"]);
 const BASES: Test = lib(Layer::Property, "holdfast-volume", &["map::base::"]);
 const CLONES: Test = file(
     Layer::Property,
@@ -365,6 +367,38 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             lib(Layer::Unit, "holdfast-control", &["set::schedule::tests::c3"]),
             lib(Layer::Property, "holdfast-control", &["set::schedule::"]),
         ],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-flipped-bit-spares-a-segment",
+        bug: "a segment to be emptied is not fetched again if a bit was flipped in transit: its garbage and its data key stay until the next term",
+        rule: "R9",
+        edits: &[Edit { file: COLLECT, old: "if tries == DAMAGED_TRIES {", new: "if tries <= DAMAGED_TRIES {" }],
+        tests: &[MOVES, CLONES],
+        smoke: false,
+    },
+    Mutation {
+        name: "rollback-keeps-its-garbage",
+        bug: "what a rollback brings back, garbage or data under an older key, is not collected until somebody writes",
+        rule: "R7",
+        edits: &[Edit {
+            file: COLLECT,
+            old: "            self.collection.held.store(true, Ordering::Relaxed);\n            self.spared().clear();\n",
+            new: "            self.spared().clear();\n",
+        }],
+        tests: &[MOVES, CLONES],
+        smoke: false,
+    },
+    Mutation {
+        name: "spared-across-a-rollback",
+        bug: "a segment that was spared before a rollback is spared in the root that comes back: its garbage and its data key stay until the next term",
+        rule: "R7",
+        edits: &[Edit {
+            file: COLLECT,
+            old: "            self.spared().clear();\n            return Ok(collected);",
+            new: "            return Ok(collected);",
+        }],
+        tests: &[MOVES, CLONES],
         smoke: false,
     },
 ];

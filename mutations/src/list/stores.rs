@@ -151,7 +151,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "verify ends at the first object that the store refuses to give",
         rule: "R9",
         edits: &[Edit {
-            file: "crates/set/src/verify.rs",
+            file: "crates/set/src/verify/subject.rs",
             old: "damage || (self.reports_refusals && e.is_of_object())",
             new: "damage || (self.reports_refusals && e.is_of_object() && damage)",
         }],

@@ -14,6 +14,9 @@ use std::time::Duration;
 
 const UP_LIMIT: Duration = Duration::from_secs(60);
 
+/// What the command says of a refusal that follows an attempt without an answer.
+const AFTER_NO_ANSWER: &str = "an earlier attempt of this command had no answer";
+
 impl Cluster {
     /// Starts one more gateway process with its own data folder, not yet in the cluster. Returns its index in
     /// `gateways`.
@@ -188,7 +191,9 @@ impl Cluster {
         Ok(leads.filter_map(|g| g["name"].as_str().map(str::to_owned)).collect())
     }
 
-    /// Runs `holdfast ARGS`, which a gateway must refuse. Returns the message.
+    /// Runs `holdfast ARGS`, which a gateway must refuse. Returns the message. The command asks all gateways, some of
+    /// which have just been killed or started: an attempt may get no answer, or one that the outcome is unknown, and
+    /// then the refusal of a later one has exit code 5 and says so (R12).
     ///
     /// # Errors
     /// When it ends in another way.
@@ -198,7 +203,12 @@ impl Cluster {
         command.args(args).args(["--output", "json", "--api", &doors.join(",")]);
         let output = command.envs(self.options.env.iter().cloned()).output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        anyhow::ensure!(output.status.code() == Some(3), "holdfast {args:?}: {}: {said}", output.status);
+        let refused = match output.status.code() {
+            Some(3) => true,
+            Some(5) => said.contains(AFTER_NO_ANSWER),
+            _ => false,
+        };
+        anyhow::ensure!(refused, "holdfast {args:?}: {}: {said}", output.status);
         Ok(said)
     }
 

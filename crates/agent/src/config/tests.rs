@@ -1,4 +1,6 @@
 use super::*;
+use holdfast_tls::files::SETTINGS_BYTES_MAX;
+use std::path::Path;
 
 /// The sample as it lies in the repository; `UPDATE_GOLDEN=1 cargo test -p holdfast-agent config` rewrites it.
 const SAMPLE: &str = "agent.sample.toml";

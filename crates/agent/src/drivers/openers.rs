@@ -114,8 +114,8 @@ fn openers_in(proc: &Path, own: i32, roots: &[PathBuf], but: &BTreeSet<i32>, lea
 }
 
 /// The processes that have something of the pool open, without PostgreSQL and its descendants; by name, number and
-/// path. Blocks, but not on the pool's device.
-fn look(config: &AgentConfig) -> Result<PoolUsers, String> {
+/// path. `only_keepers`: see [`keepers`]. Blocks, but not on the pool's device.
+fn look(config: &AgentConfig, only_keepers: bool) -> Result<PoolUsers, String> {
     let table = mounts::table()?;
     let roots = roots(config, &table);
     if roots.is_empty() {
@@ -127,8 +127,11 @@ fn look(config: &AgentConfig) -> Result<PoolUsers, String> {
     let but = process::look_for_postgres(&server).found;
     let own = i32::try_from(std::process::id()).unwrap_or_default();
     let proc = Path::new(PROC);
-    let mut found = openers_in(proc, own, &roots, &but, &leaving);
-    found.staying.extend(mounted_below(config, &table, &roots));
+    let mut found = PoolUsers::default();
+    if !only_keepers {
+        found = openers_in(proc, own, &roots, &but, &leaving);
+        found.staying.extend(mounted_below(config, &table, &roots));
+    }
     found.staying.extend(mounted_beside(config, &table));
     let devices = devices(&roots, &table);
     let is_of_pool = |mount: &Mount| devices.contains(&mount.device) || of_pool(config, mount);
@@ -138,8 +141,19 @@ fn look(config: &AgentConfig) -> Result<PoolUsers, String> {
 
 /// The same, beside the runtime's own threads. A search that fails names nobody: the export itself decides.
 pub async fn openers(config: &AgentConfig) -> PoolUsers {
+    search(config, false).await
+}
+
+/// Only what an unmount of an ext4 or XFS does not fail for: the file system at another place too, and mount namespaces
+/// that keep a copy of it. A search that fails names nobody.
+pub async fn keepers(config: &AgentConfig) -> PoolUsers {
+    search(config, true).await
+}
+
+async fn search(config: &AgentConfig, only_keepers: bool) -> PoolUsers {
     let config = config.clone();
-    let look = tokio::time::timeout(LOOK_LIMIT, tokio::task::spawn_blocking(move || look(&config))).await;
+    let look = tokio::task::spawn_blocking(move || look(&config, only_keepers));
+    let look = tokio::time::timeout(LOOK_LIMIT, look).await;
     let found = match look {
         Ok(Ok(found)) => found,
         Ok(Err(error)) => Err(error.to_string()),

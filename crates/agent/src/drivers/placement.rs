@@ -17,23 +17,27 @@
 //!     started, and the check is repeated while it runs.
 
 mod disks;
+mod error;
+mod looks;
 pub mod scratch;
 mod vdevs;
 
-use super::ownership::{self, NotOurs};
+pub use error::PlacementError;
+pub use looks::Looks;
+
+use super::ownership;
 use super::zfs::datasets;
 use super::zfs::vdevs::{Vdev, of_pool as vdevs_of};
 use crate::config::{AgentConfig, Device, PoolKind};
-use crate::host::NotDone;
-use crate::process::system;
+use crate::process::{NotRan, system};
 use disks::Disks;
 use holdfast_host::mounts::{self, Mount, mount_over, points_below};
+use looks::LOOK_LIMIT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
 use vdevs::OffDevice;
 
 /// The kernel's directory of devices.
@@ -58,54 +62,8 @@ const OWN: [&str; 11] = [
     "pg_xact",
 ];
 
-/// Time limit of a check that waits for a device.
-const LOOK_LIMIT: Duration = Duration::from_secs(5);
-
 /// Time limit of a question to `zpool`.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
-
-/// The checks of this process that are going on: each has directories of the pool open, which keeps it from being
-/// unmounted.
-static LOOKS: Looks = Looks { under_way: AtomicUsize::new(0), none_left: Notify::const_new() };
-
-struct Looks {
-    under_way: AtomicUsize,
-    /// The last one has ended.
-    none_left: Notify,
-}
-
-/// One of [`LOOKS`].
-struct Looking;
-
-impl Looking {
-    fn begin() -> Self {
-        LOOKS.under_way.fetch_add(1, Ordering::AcqRel);
-        Self
-    }
-}
-
-impl Drop for Looking {
-    fn drop(&mut self) {
-        if LOOKS.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
-            LOOKS.none_left.notify_waiters();
-        }
-    }
-}
-
-/// Waits until no check has directories of the pool open, but not for one that hangs.
-pub async fn looks_end() {
-    let end = async {
-        loop {
-            // Before the count is read: an end in between is not missed.
-            let none_left = LOOKS.none_left.notified();
-            if LOOKS.under_way.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            none_left.await;
-        }
-    };
-    let _ = tokio::time::timeout(LOOK_LIMIT, end).await;
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
@@ -263,7 +221,7 @@ impl Places<'_> {
     }
 
     /// Judges what lies at `path`, and the file systems that are mounted below it.
-    fn judge(&self, what: What, path: &Path, seen: &mut Seen) -> Result<(), String> {
+    fn judge(&self, what: What, path: &Path, seen: &mut Seen) -> Result<(), PlacementError> {
         let link = std::fs::read_link(path).ok();
         let is_allowed = |what: What, place: &Path| {
             let allowed = || self.config.database.allow_off_set.iter().any(|folder| place.starts_with(folder));
@@ -278,7 +236,7 @@ impl Places<'_> {
                 seen.off.push(OffSet { what, path: path.into(), link, real: None });
                 return Ok(());
             }
-            Err(error) => return Err(format!("{}: {error}", path.display())),
+            Err(source) => return Err(PlacementError::Unread { path: path.into(), source }),
         };
         if is_allowed(what, &real) {
             return Ok(());
@@ -301,7 +259,7 @@ impl Places<'_> {
     }
 
     /// Judges all places. Reads directories of the data directory.
-    fn seen(&self) -> Result<Seen, String> {
+    fn seen(&self) -> Result<Seen, PlacementError> {
         let (data, mut seen) = (self.config.database.data.as_path(), Seen::default());
         self.judge(What::Data, data, &mut seen)?;
         if seen.off.iter().any(|off| off.what == What::Data) {
@@ -310,8 +268,8 @@ impl Places<'_> {
         // In `base` each database has a directory, which a person may have moved away.
         for entry in entries(data)?.into_iter().chain(entries(&data.join("base"))?) {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let is_link =
-                entry.file_type().map_err(|error| format!("{}: {error}", entry.path().display()))?.is_symlink();
+            let unread = |source| PlacementError::Unread { path: entry.path(), source };
+            let is_link = entry.file_type().map_err(unread)?.is_symlink();
             if is_link && !scratch::NAMES.contains(&name.as_str()) && !READ_ONLY.iter().any(|end| name.ends_with(end)) {
                 self.judge(What::of(data, &entry.path()), &entry.path(), &mut seen)?;
             }
@@ -324,38 +282,46 @@ impl Places<'_> {
 }
 
 /// In the order of their names. None if the directory is not there.
-fn entries(dir: &Path) -> Result<Vec<std::fs::DirEntry>, String> {
+fn entries(dir: &Path) -> Result<Vec<std::fs::DirEntry>, PlacementError> {
     let listed = std::fs::read_dir(dir).and_then(Iterator::collect);
     let mut listed: Vec<std::fs::DirEntry> = match listed {
         Ok(listed) => listed,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(format!("{}: {error}", dir.display())),
+        Err(source) => return Err(PlacementError::Unread { path: dir.into(), source }),
     };
     listed.sort_by_key(std::fs::DirEntry::file_name);
     Ok(listed)
 }
 
 /// Answers of `zpool`, by the names of the pools.
-type Pools = BTreeMap<String, Result<Vec<Vdev>, String>>;
+type Pools = BTreeMap<String, Result<Vec<Vdev>, NotRan>>;
 
 /// What does not lie on the set.
 #[derive(Debug)]
 struct Found {
     files: Vec<OffSet>,
     /// Or why ZFS did not say it.
-    devices: Result<Vec<OffDevice>, String>,
+    devices: Result<Vec<OffDevice>, PlacementError>,
+}
+
+/// The devices of a pool, by the answer of `zpool`.
+fn devices_of<'a>(pool: &str, answer: &'a Result<Vec<Vdev>, NotRan>) -> Result<&'a [Vdev], PlacementError> {
+    match answer {
+        Ok(vdevs) => Ok(vdevs.as_slice()),
+        Err(why) => Err(PlacementError::Unasked { pool: pool.into(), why: why.clone() }),
+    }
 }
 
 /// Judges with the devices of the pools. The agent's own pool, if it has one, is always judged (ONSET-L3).
 ///
 /// # Errors
 /// ZFS did not say which devices a pool has that files lie on: these files may be on the set or not.
-fn decided(own: Option<&str>, seen: Seen, pools: &Pools, disks: &Disks<'_>) -> Result<Found, String> {
+fn decided(own: Option<&str>, seen: Seen, pools: &Pools, disks: &Disks<'_>) -> Result<Found, PlacementError> {
     let mut used: BTreeSet<&str> = own.into_iter().collect();
     let mut files = seen.off;
     for (name, off) in seen.on_pools {
         match pools.get_key_value(&name) {
-            Some((pool, vdevs)) if vdevs::is_the_sets(disks, vdevs.as_ref().map_err(Clone::clone)?) => {
+            Some((pool, answer)) if vdevs::is_the_sets(disks, devices_of(pool, answer)?) => {
                 used.insert(pool);
             }
             _ => files.push(off),
@@ -364,10 +330,10 @@ fn decided(own: Option<&str>, seen: Seen, pools: &Pools, disks: &Disks<'_>) -> R
     Ok(Found { files, devices: off_devices(&used, pools, disks) })
 }
 
-fn off_devices(used: &BTreeSet<&str>, pools: &Pools, disks: &Disks<'_>) -> Result<Vec<OffDevice>, String> {
+fn off_devices(used: &BTreeSet<&str>, pools: &Pools, disks: &Disks<'_>) -> Result<Vec<OffDevice>, PlacementError> {
     let mut off = Vec::new();
-    for (pool, vdevs) in pools.iter().filter(|(pool, _)| used.contains(pool.as_str())) {
-        off.extend(vdevs::off(disks, pool, vdevs.as_ref().map_err(Clone::clone)?));
+    for (pool, answer) in pools.iter().filter(|(pool, _)| used.contains(pool.as_str())) {
+        off.extend(vdevs::off(disks, pool, devices_of(pool, answer)?));
     }
     Ok(off)
 }
@@ -386,27 +352,24 @@ fn own_pool(config: &AgentConfig) -> Option<&str> {
 async fn asked(names: impl Iterator<Item = String>) -> Pools {
     let mut pools = Pools::new();
     for name in names {
-        let answer = match vdevs_of(system("zpool"), &name, ASK_LIMIT).await {
-            Ok(vdevs) => Ok(vdevs.unwrap_or_default()),
-            Err(why) => Err(format!("pool {name}: could not ask for its devices: {why}")),
-        };
-        pools.insert(name, answer);
+        let answer = vdevs_of(system("zpool"), &name, ASK_LIMIT).await;
+        pools.insert(name, answer.map(Option::unwrap_or_default));
     }
     pools
 }
 
 /// Looks at everything: files, then devices of pools.
-async fn look(config: &AgentConfig) -> Result<Found, String> {
-    let (config_there, looking) = (config.clone(), Looking::begin());
+async fn look(config: &AgentConfig, looks: &Arc<Looks>) -> Result<Found, PlacementError> {
+    let (config_there, looking) = (config.clone(), looks.begin());
     // On the device, which may hang: not on the runtime's own threads.
     let look = tokio::task::spawn_blocking(move || {
         let _looking = looking;
-        let table = mounts::table()?;
+        let table = mounts::table().map_err(PlacementError::Mounts)?;
         let disks = Disks { sys: Path::new(SYS), attach_dirs: ownership::attach_dirs(&config_there) };
         let noted = ownership::noted_device(&config_there);
         Places { config: &config_there, table: &table, disks, noted }.seen()
     });
-    let seen = look.await.map_err(|error| error.to_string())??;
+    let seen = look.await??;
     let own = own_pool(config).map(str::to_string);
     let names: BTreeSet<String> = seen.on_pools.iter().map(|(pool, _)| pool.clone()).chain(own.clone()).collect();
     let pools = asked(names.into_iter()).await;
@@ -432,11 +395,11 @@ async fn words(config: &AgentConfig, files: Vec<OffSet>, devices: Vec<OffDevice>
 ///
 /// # Errors
 /// It could not be checked.
-pub async fn off_set(config: &AgentConfig) -> Result<String, String> {
+pub async fn off_set(config: &AgentConfig, looks: &Arc<Looks>) -> Result<String, PlacementError> {
     if is_unknown(config) {
         return Ok(String::new());
     }
-    let Found { files, devices } = look(config).await?;
+    let Found { files, devices } = look(config, looks).await?;
     Ok(words(config, files, devices?).await)
 }
 
@@ -444,34 +407,25 @@ pub async fn off_set(config: &AgentConfig) -> Result<String, String> {
 ///
 /// # Errors
 /// What does not lie on the set, and what to do about it; or it could not be checked.
-pub async fn may_start(config: &AgentConfig) -> Result<(), NotDone> {
-    if config.pool.kind == PoolKind::Zfs {
-        match ownership::there(config).await {
-            Ok(true) => {}
-            Ok(false) => {
-                let (name, set) = (config.pool.name.as_deref().unwrap_or_default(), &config.set);
-                return Err(NotDone::Refused(format!(
-                    "found no pool {name}, expected it imported from the devices of set {set}: `holdfast agent restart` once it is"
-                )));
-            }
-            Err(NotOurs::Foreign(why)) => return Err(NotDone::Refused(why)),
-            Err(NotOurs::Unlooked(why)) => return Err(NotDone::Failed(why)),
-        }
+pub async fn may_start(config: &AgentConfig, looks: &Arc<Looks>) -> Result<(), PlacementError> {
+    if config.pool.kind == PoolKind::Zfs && !ownership::there(config).await.map_err(PlacementError::NotOurs)? {
+        let pool = config.pool.name.clone().unwrap_or_default();
+        return Err(PlacementError::NoPool { pool, set: config.set.clone() });
     }
     if is_unknown(config) {
         return Ok(());
     }
     let limit = LOOK_LIMIT.max(Duration::from_secs(config.pool.import_timeout_s));
-    let Found { files, devices } = tokio::time::timeout(limit, look(config))
-        .await
-        .map_err(|_| "found no answer to where PostgreSQL's files lie: the device does not answer".to_string())??;
+    let found = tokio::time::timeout(limit, look(config, looks)).await;
+    let Found { files, devices } = found.map_err(|_| PlacementError::Late)??;
     let devices = devices.unwrap_or_else(|why| {
+        let why = why.to_string();
         tracing::warn!(why, "PostgreSQL is started; the devices of its pool are checked again while it runs");
         Vec::new()
     });
     match words(config, files, devices).await {
         off if off.is_empty() => Ok(()),
-        off => Err(NotDone::Refused(off)),
+        off => Err(PlacementError::OffSet(off)),
     }
 }
 

@@ -34,7 +34,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     lines: VecDeque<String>,
-    /// Number of lines that were ever added.
+    /// Number of lines that were ever added, and one more if the file is to be written anew.
     added: u64,
     /// So many of these were in a try to write.
     tried: u64,
@@ -44,15 +44,33 @@ struct Queue {
 
 #[derive(Debug)]
 struct Disk {
-    /// `None`: it could not be opened, or not be written to.
+    /// `None`: it could not be opened, or not be written to, or it was replaced.
     file: Option<File>,
     /// The file may end within a line.
     torn: bool,
+    /// What the file becomes before anything follows.
+    anew: Option<String>,
 }
 
 impl Disk {
+    /// Writes the file anew, if it has to be. A full disk does not matter: then the file stays as it is, and new lines
+    /// follow.
+    fn renew(&mut self, path: &Path) {
+        let Some(text) = self.anew.take() else { return };
+        match replace(path, &text) {
+            Ok(()) => (self.file, self.torn) = (None, false),
+            Err(error) => {
+                self.torn = true;
+                tracing::warn!(path = %path.display(), %error, "the history is not written anew: it is long, or a line cannot be read");
+            }
+        }
+    }
+
     /// Appends these lines. Afterwards they are in the file, or there is no file.
     fn append(&mut self, path: &Path, lines: &[String]) -> io::Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
         let mut file = match self.file.take() {
             Some(file) => file,
             None => appending(path)?,
@@ -79,6 +97,7 @@ impl Shared {
             let queue = self.queue.locked();
             (queue.lines.iter().cloned().collect::<Vec<_>>(), queue.added)
         };
+        disk.renew(&self.path);
         let done = disk.append(&self.path, &lines);
         let wrote = disk.file.is_some();
         drop(disk);
@@ -119,13 +138,28 @@ pub(super) fn appending(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
+/// To a new file, which is renamed: nothing is lost if the agent ends meanwhile.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)
+}
+
 impl Writer {
-    /// Writes to the end of this file, at once. Without a file each line tries to open it. `torn`: it may end within a
-    /// line.
-    pub(super) fn new(path: PathBuf, file: Option<File>, torn: bool) -> Self {
-        let disk = Mutex::new(Disk { torn: torn || file.is_none(), file });
-        let shared = Shared { path, queue: Mutex::default(), changed: Condvar::new(), disk };
+    /// Writes to the end of this file, at once. Without a file each line tries to open it, and it may end within a
+    /// line. `anew`: what the file becomes with the first write.
+    pub(super) fn new(path: PathBuf, file: Option<File>, anew: Option<String>) -> Self {
+        let queue = Mutex::new(Queue { added: u64::from(anew.is_some()), ..Queue::default() });
+        let disk = Mutex::new(Disk { torn: file.is_none(), file, anew });
+        let shared = Shared { path, queue, changed: Condvar::new(), disk };
         Self { shared: Arc::new(shared), beside: false }
+    }
+
+    /// Writes what waits, without the thread.
+    pub(super) fn write(&self) {
+        self.shared.write();
     }
 
     /// From now on a thread writes.
@@ -133,7 +167,10 @@ impl Writer {
         let shared = self.shared.clone();
         match std::thread::Builder::new().name("history".into()).spawn(move || shared.write_on()) {
             Ok(_) => self.beside = true,
-            Err(error) => tracing::error!(%error, "no thread for the history: the agent waits for its disk"),
+            Err(error) => {
+                tracing::error!(%error, "no thread for the history: the agent waits for its disk");
+                self.write();
+            }
         }
         self
     }
@@ -179,7 +216,7 @@ mod tests {
     fn nobody_waits_for_a_disk_that_hangs() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lines");
-        let writer = Arc::new(Writer::new(path.clone(), Some(appending(&path).unwrap()), false).beside());
+        let writer = Arc::new(Writer::new(path.clone(), Some(appending(&path).unwrap()), None).beside());
         let hangs = writer.shared.disk.lock().unwrap();
         let (adds, added) = std::sync::mpsc::channel();
         let there = writer.clone();
@@ -203,7 +240,7 @@ mod tests {
         let path = dir.path().join("lines");
         // A directory cannot be written to.
         std::fs::create_dir(&path).unwrap();
-        let writer = Writer::new(path.clone(), None, true);
+        let writer = Writer::new(path.clone(), None, None);
         for line in 0..LINES_MAX + 3 {
             writer.add(line.to_string());
         }

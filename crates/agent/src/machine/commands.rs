@@ -1,9 +1,8 @@
 //! Commands of operators, and of other hosts' agents.
 
-use super::parts::Claim;
-use super::step_down::Then;
-use super::takeover::Way;
-use super::{Action, Command, Event, LeaseView, Machine, Refused, State, StateName, Stop, in_order};
+use super::parts::{Claim, Then, Way};
+use super::state::{Machine, State};
+use super::{Action, Command, Event, LeaseView, Refused, StateName, Stop, in_order};
 use holdfast_types::MonoTime;
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! Health of PostgreSQL while it runs, and the reactions to it.
 
-use super::{Action, AttachPhase, DatabaseView, Event, Machine, State};
+use super::state::{Machine, State};
+use super::{Action, AttachPhase, DatabaseView, Event};
 use holdfast_types::MonoTime;
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Parts of the machine's state.
 
-use super::types::{AttachView, DatabaseView, LeaseView};
+use super::types::{AttachView, DatabaseView, Event, Job, LeaseView, Phases, Stop};
 use holdfast_types::MonoTime;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -120,4 +120,102 @@ pub(super) struct Present {
     pub attached: bool,
     pub mounted: bool,
     pub running: bool,
+}
+
+/// Progress on the way to primary.
+#[derive(Clone, Debug)]
+pub(super) struct Way {
+    /// The event that the history gets on arrival.
+    pub event: Event,
+    /// The reason.
+    pub reason: String,
+    /// The previous owner of the lease.
+    pub other: Option<String>,
+    /// The previous owner did not export the pool in good order.
+    pub force_import: bool,
+    /// Duration of each phase so far.
+    pub phases: Phases,
+    /// End of the last phase.
+    pub mark: MonoTime,
+}
+
+impl Way {
+    /// A takeover that begins at `now`; `sign`: when the lease was last seen in use.
+    pub fn new(
+        event: Event,
+        reason: String,
+        other: Option<String>,
+        force_import: bool,
+        sign: MonoTime,
+        now: MonoTime,
+    ) -> Self {
+        let detect = (sign < now).then(|| millis(now.saturating_since(sign)));
+        let phases = Phases { detect_ms: detect, ..Phases::default() };
+        Self { event, reason, other, force_import, phases, mark: now }
+    }
+}
+
+/// Whole milliseconds.
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Next step after everything is released.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    /// Standby, and no campaign for a while.
+    Standby {
+        /// Length of that time.
+        wait: Duration,
+        /// Why.
+        why: String,
+    },
+    /// Standby as well, after a planned move: another host is to take over.
+    HandedOver {
+        /// Which.
+        to: String,
+        /// For how long it may.
+        wait: Duration,
+    },
+    /// The agent ends.
+    End,
+}
+
+/// Steps on the way to standby, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Checkpoint,
+    Stop,
+    Export,
+    Detach,
+    /// Waits until this time, then the next round begins.
+    Rest(MonoTime),
+}
+
+/// Present step on the way to standby.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Leaving {
+    pub step: Step,
+    /// The job that this step waits for.
+    pub job: Option<Job>,
+    pub hard: bool,
+    /// How PostgreSQL is stopped, in good order.
+    pub how: Stop,
+    pub reason: String,
+    /// What comes afterwards.
+    pub then: Then,
+    pub round: u32,
+    pub failed: String,
+}
+
+impl Leaving {
+    /// Clients may still write: the checkpoint before the stop is under way.
+    pub fn before_stop(&self) -> bool {
+        self.step == Step::Checkpoint
+    }
+
+    /// Only attach is left, and it has been ordered to end.
+    pub fn gives_back(&self) -> bool {
+        self.step == Step::Detach && self.job.is_some()
+    }
 }

@@ -1,6 +1,7 @@
 //! What the machine shows to others.
 
-use super::{DatabaseView, Guard, LeaseView, Machine, Role, State, StateName};
+use super::state::{Machine, State};
+use super::{DatabaseView, Guard, LeaseView, Role, StateName};
 use holdfast_types::MonoTime;
 use std::time::Duration;
 

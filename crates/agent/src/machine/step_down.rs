@@ -8,8 +8,9 @@
 //! somebody has the pool open, a planned move ends where it began; otherwise the agent waits, if fencing could end in a
 //! reboot (AGENT-A9).
 
-use super::takeover::Way;
-use super::{Action, Event, Job, Machine, State, Stop};
+use super::parts::{Leaving, Step, Then, Way};
+use super::state::{Machine, State};
+use super::{Action, Event, Stop};
 use holdfast_types::MonoTime;
 use std::time::Duration;
 
@@ -26,67 +27,6 @@ const ROUND_PAUSE_MAX: Duration = Duration::from_secs(60);
 fn pause_after(round: u32) -> Duration {
     let doubled = 1_u32.checked_shl(round.saturating_sub(ROUNDS_BEFORE_STUCK)).unwrap_or(u32::MAX);
     ROUND_PAUSE.saturating_mul(doubled).min(ROUND_PAUSE_MAX)
-}
-
-/// Next step after everything is released.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    /// Standby, and no campaign for a while.
-    Standby {
-        /// Length of that time.
-        wait: Duration,
-        /// Why.
-        why: String,
-    },
-    /// Standby as well, after a planned move: another host is to take over.
-    HandedOver {
-        /// Which.
-        to: String,
-        /// For how long it may.
-        wait: Duration,
-    },
-    /// The agent ends.
-    End,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Checkpoint,
-    Stop,
-    Export,
-    Detach,
-    /// Waits until this time, then the next round begins.
-    Rest(MonoTime),
-}
-
-/// Present step on the way to standby.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Leaving {
-    step: Step,
-    /// The job that this step waits for.
-    pub job: Option<Job>,
-    hard: bool,
-    /// How PostgreSQL is stopped, in good order.
-    how: Stop,
-    reason: String,
-    /// What comes afterwards.
-    pub then: Then,
-    round: u32,
-    failed: String,
-}
-
-impl Leaving {
-    /// Clients may still write: the checkpoint before the stop is under way.
-    pub fn before_stop(&self) -> bool {
-        self.step == Step::Checkpoint
-    }
-}
-
-impl Leaving {
-    /// Only attach is left, and it has been ordered to end.
-    pub fn gives_back(&self) -> bool {
-        self.step == Step::Detach && self.job.is_some()
-    }
 }
 
 impl Machine {

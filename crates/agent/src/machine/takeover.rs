@@ -1,51 +1,13 @@
 //! From standby to primary.
 
-use super::{
-    Action, AttachPhase, AttachView, DatabaseView, Event, Guard, LeaseView, Machine, Phases, Refused, Rising, State,
-    StateName, Stop,
-};
+use super::parts::{Way, millis};
+use super::state::{Machine, Rising, State};
+use super::{Action, AttachPhase, AttachView, DatabaseView, Event, Guard, LeaseView, Phases, Refused, StateName, Stop};
 use holdfast_types::MonoTime;
 use std::time::Duration;
 
 /// The window of `takeovers_per_hour_max`.
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// Progress on the way to primary.
-#[derive(Clone, Debug)]
-pub(super) struct Way {
-    /// The event that the history gets on arrival.
-    pub event: Event,
-    /// The reason.
-    pub reason: String,
-    /// The previous owner of the lease.
-    pub other: Option<String>,
-    /// The previous owner did not export the pool in good order.
-    pub force_import: bool,
-    /// Duration of each phase so far.
-    pub phases: Phases,
-    /// End of the last phase.
-    mark: MonoTime,
-}
-
-impl Way {
-    /// A takeover that begins at `now`; `sign`: when the lease was last seen in use.
-    pub fn new(
-        event: Event,
-        reason: String,
-        other: Option<String>,
-        force_import: bool,
-        sign: MonoTime,
-        now: MonoTime,
-    ) -> Self {
-        let detect = (sign < now).then(|| millis(now.saturating_since(sign)));
-        let phases = Phases { detect_ms: detect, ..Phases::default() };
-        Self { event, reason, other, force_import, phases, mark: now }
-    }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// Forgets entries older than `window`.
 fn forget(times: &mut std::collections::VecDeque<MonoTime>, now: MonoTime, window: Duration) {

@@ -12,7 +12,8 @@
 //! has time to end; once it is gone the device is fed again.
 
 use super::device::{Dog, Kennel};
-use std::path::{Path, PathBuf};
+use holdfast_host::rewritten::{self, Rewritten};
+use std::path::Path;
 use std::time::Duration;
 
 /// Time between two looks of the helper. Below a second: [`Guard::is_urgent`] computes with its nanoseconds.
@@ -21,6 +22,10 @@ const _: () = assert!(LOOK_PAUSE.as_secs() == 0);
 
 /// File below the run directory with the device's state, for the agent and for people.
 const SHOWN: &str = "watchdog.device";
+
+/// Its content while the device is not used. The file stays: it can be written on a full file system then (REWRITE-F2),
+/// and an agent waits for a state before it starts PostgreSQL.
+const OFF: &str = "off\n";
 
 /// Margin before the end of a lease: how late the kernel and this process may be.
 const SLACK_NS: u64 = 50_000_000;
@@ -48,7 +53,7 @@ impl Shown {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        match text.strip_suffix('\n')?.split_once(' ')? {
+        match text.split_once('\n')?.0.split_once(' ')? {
             ("armed", seconds) => seconds.parse().ok().map(Shown::Armed),
             ("refused", why) => Some(Shown::Refused(why.to_string())),
             _ => None,
@@ -57,7 +62,7 @@ impl Shown {
 
     /// The state that a helper wrote into this run directory, if any.
     pub fn read(run_dir: &Path) -> Option<Self> {
-        Self::parse(&std::fs::read_to_string(run_dir.join(SHOWN)).ok()?)
+        Self::parse(&String::from_utf8(rewritten::read(&run_dir.join(SHOWN)).ok()?).ok()?)
     }
 }
 
@@ -105,7 +110,7 @@ struct Open {
 /// The device, open or not.
 pub struct Guard<K: Kennel> {
     kennel: Option<K>,
-    shown_at: PathBuf,
+    shown_at: Rewritten,
     open: Option<Open>,
     shown: Option<Shown>,
     /// The file has this state. Otherwise it is written again at the next look.
@@ -114,10 +119,16 @@ pub struct Guard<K: Kennel> {
 }
 
 impl<K: Kennel> Guard<K> {
-    /// Nothing is opened yet; without a kennel nothing ever is. Removes the state that an earlier helper wrote.
+    /// Nothing is opened yet; without a kennel nothing ever is. What an earlier helper wrote counts no more.
     pub fn new(run_dir: &Path, kennel: Option<K>) -> Self {
-        let shown_at = run_dir.join(SHOWN);
-        let _ = std::fs::remove_file(&shown_at);
+        let shown_at = Rewritten::new(run_dir.join(SHOWN));
+        let cleared = match &kennel {
+            Some(_) => shown_at.write(OFF.as_bytes()).or_else(|_| shown_at.remove()),
+            None => shown_at.remove(),
+        };
+        if let Err(error) = cleared {
+            tracing::warn!(path = %shown_at.path().display(), %error, "the state of an earlier helper is not removed");
+        }
         Self { kennel, shown_at, open: None, shown: None, kept: true, retry_ns: 0 }
     }
 
@@ -126,27 +137,19 @@ impl<K: Kennel> Guard<K> {
         if !anew && self.kept {
             return;
         }
-        let done = match &shown {
-            Some(shown) => {
-                match shown {
-                    _ if !anew => {}
-                    Shown::Armed(seconds) => tracing::info!(seconds, "the machine's watchdog counts"),
-                    Shown::Refused(why) => tracing::error!(why, "the machine's watchdog is of no use"),
-                }
-                // In a file of its own: the agent writes its signs at the same time.
-                let new = self.shown_at.with_extension("device.new");
-                std::fs::write(&new, shown.text()).and_then(|()| std::fs::rename(&new, &self.shown_at))
-            }
-            None => match std::fs::remove_file(&self.shown_at) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                done => done,
-            },
-        };
+        match &shown {
+            Some(Shown::Armed(seconds)) if anew => tracing::info!(seconds, "the machine's watchdog counts"),
+            Some(Shown::Refused(why)) if anew => tracing::error!(why, "the machine's watchdog is of no use"),
+            _ => {}
+        }
+        let text = shown.as_ref().map_or_else(|| OFF.to_string(), Shown::text);
+        // In a file of its own: the agent writes its signs at the same time.
+        let done = self.shown_at.write(text.as_bytes());
         self.kept = done.is_ok();
         if let Err(error) = done
             && anew
         {
-            tracing::error!(path = %self.shown_at.display(), %error, "how the machine's watchdog is cannot be shown");
+            tracing::error!(path = %self.shown_at.path().display(), %error, "how the machine's watchdog is cannot be shown");
         }
         self.shown = shown;
     }

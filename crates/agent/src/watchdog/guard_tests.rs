@@ -5,6 +5,7 @@ use super::super::device::Device;
 use super::super::{Sign, Signs};
 use super::*;
 use holdfast_types::MonoTime;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 const TTL_MS: u64 = 3000;
@@ -282,6 +283,8 @@ fn what_is_shown_is_read_again() {
         assert_eq!(Shown::parse(&shown.text()), Some(shown));
     }
     assert_eq!(Shown::parse("armed 2"), None, "cut short");
+    assert_eq!(Shown::parse("armed 2\n\n\n"), Some(Shown::Armed(2)), "in the space of a longer one");
+    assert_eq!(Shown::parse(OFF), None);
 }
 
 /// The agent writes its signs at the same time. Seen in a virtual machine: a file of both lost the helper's report for
@@ -302,7 +305,7 @@ fn the_helpers_report_has_its_own_file() {
 #[test]
 fn what_could_not_be_shown_is_shown_later() {
     let dir = tempfile::tempdir().unwrap();
-    let in_its_way = dir.path().join("watchdog.device.new");
+    let in_its_way = dir.path().join("watchdog.device.next");
     std::fs::create_dir(&in_its_way).unwrap();
     let mut guard = Guard::new(dir.path(), Some(Fake::default()));
     let wish = Wish { wanted: true, ttl_ms: TTL_MS, until_ns: Some(u64::MAX) };
@@ -311,4 +314,22 @@ fn what_could_not_be_shown_is_shown_later() {
     std::fs::remove_dir(&in_its_way).unwrap();
     guard.look(2 * S, wish);
     assert_eq!(Shown::read(dir.path()), Some(Shown::Armed(2)));
+}
+
+/// REWRITE-F2: an agent waits for the state before it starts PostgreSQL, and took a full /run for a helper that does
+/// not answer.
+#[test]
+fn the_state_is_shown_on_a_full_file_system() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(SHOWN), "armed 9\n").unwrap();
+    let mut guard = Guard::new(dir.path(), Some(Fake::default()));
+    assert_eq!(Shown::read(dir.path()), None, "it is of an earlier helper");
+    // No new file can be made.
+    std::fs::create_dir(dir.path().join("watchdog.device.next")).unwrap();
+    for round in 1..6 {
+        guard.look(4 * round * S, Wish { wanted: true, ttl_ms: TTL_MS, until_ns: Some(u64::MAX) });
+        assert_eq!(Shown::read(dir.path()), Some(Shown::Armed(2)), "round {round}");
+        guard.look((4 * round + 2) * S, Wish { wanted: false, ttl_ms: TTL_MS, until_ns: None });
+        assert_eq!(Shown::read(dir.path()), None, "round {round}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Lease calls to the gateways; the answers go to the state machine.
 
-use super::{EXPIRY_MARGIN, LOOK_LIMIT, News, Options, RENEW_LIMIT};
+use super::state::News;
+use super::types::Options;
 use crate::admin_client::{self, AdminClients, Said, call};
 use crate::lease_file::LeaseFile;
 use crate::machine::{Cuts, Grant, Machine, VolumeFacts};
@@ -10,6 +11,13 @@ use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::mpsc;
+
+/// Time limit of one renewal; the machine decides how many failures are a loss.
+const RENEW_LIMIT: Duration = Duration::from_secs(10);
+/// Time limit for finding the new owner of the set.
+pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(10);
+/// Pause before the lease is requested again while our own earlier process's lease has not expired.
+const EXPIRY_MARGIN: Duration = Duration::from_millis(100);
 
 /// A grant arrived: it is stored for the next process (TOKEN-P1), and only then given to the machine, which sends under
 /// it at once. A late answer is dropped: the token in the file has been used since, so the token of this answer is

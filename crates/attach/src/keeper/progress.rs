@@ -1,8 +1,15 @@
 //! Steps of the keeper's loop: begin, news, stop, end.
 
-use super::{AttachError, DRAIN_LIMIT, Ended, Keeper, LEARN_INTERVAL, News, SHOW_INTERVAL};
+use super::state::{Keeper, News};
+use super::types::{AttachError, DRAIN_LIMIT, Ended};
 use crate::machine::{Machine, Phase};
+use std::time::Duration;
 use tokio::time::Instant;
+
+/// Interval of the questions for the list of gateways.
+const LEARN_INTERVAL: Duration = Duration::from_secs(30);
+/// Interval of status writes if only counters changed.
+const SHOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How far an attached set has come.
 pub(super) struct Progress {

@@ -1,6 +1,6 @@
 //! Devices that an earlier process of the run directory left: resumed or removed.
 
-use super::{AttachError, Options};
+use super::types::{AttachError, Options};
 use crate::device::kernel::{self, Left};
 use crate::device::{DeviceError, DeviceKind, DriverError};
 use crate::dir::RunDir;

@@ -1,6 +1,5 @@
 //! Sockets of both sides: clients of this host, lanes to the gateway.
 
-use super::ACCEPT_PAUSE;
 use crate::client;
 use crate::lane;
 use crate::machine::{Lane, Lost};
@@ -12,9 +11,13 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+
+/// Pause after a client could not be accepted (no more file descriptors).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Removes a socket when it is dropped.
 pub(super) struct RemoveFile(pub PathBuf);

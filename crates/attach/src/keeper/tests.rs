@@ -1,10 +1,14 @@
 //! The keeper's task, with a gateway that accepts connections and says nothing.
 
 use super::*;
-use crate::machine::{Cut, Grant, Intake, Lane, Lost, Ticket};
+use crate::device::{DeviceKind, KernelOptions};
+use crate::dir::DirError;
+use crate::lease_file::LeaseFile;
+use crate::machine::{Bounds, Cut, Cuts, Grant, Intake, Lane, Lost, Ticket, VolumeFacts};
 use holdfast_nbd::client::CommandOut;
 use holdfast_nbd::server::ReplyTo;
-use holdfast_types::{Epoch, Token};
+use holdfast_tls::Dialer;
+use holdfast_types::{Epoch, Owner, Token};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// Where no gateway is.

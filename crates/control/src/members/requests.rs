@@ -200,6 +200,13 @@ pub fn may_replace_by_witness(state: &ClusterState, groups: &[GroupHealth], memb
     Err(Objection::NobodyServes { name: member.name.to_string() })
 }
 
+/// The first member that stays and is none of these voters of group 0 yet. A new set begins with each member that stays
+/// as a voter: with one that may never have come up it might have no leader for ever, and then no member could leave
+/// either.
+pub fn joining<'a>(state: &'a ClusterState, voters: &BTreeSet<MemberId>) -> Option<&'a Member> {
+    state.members.values().find(|member| member.standing != Standing::Leaving && !voters.contains(&member.id))
+}
+
 /// Whether `member` may be drained and then stopped for a while: the others must be able to continue. With `force` it
 /// is drained even if they are not, and must then not be stopped.
 ///

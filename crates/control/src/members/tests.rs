@@ -74,6 +74,17 @@ fn a_newcomer_learns_before_it_votes_and_who_is_replaced_goes_with_the_same_step
     assert_eq!(step(2, &close, &state), Step::HandOver(MemberId(1)), "MEMBER-M3");
 }
 
+/// A new set would need the vote of a member that may never come up.
+#[test]
+fn a_new_set_waits_for_each_member_that_joins() {
+    let state = cluster(&[G, LEAVING, WITNESS, DRAINED]);
+    let joins = |voters: &[u64]| joining(&state, &ids(voters.iter().copied())).map(|member| member.id);
+    assert_eq!(joins(&[1, 2, 3, 4]), None);
+    assert_eq!(joins(&[1, 3, 4]), None, "who leaves is no member of a new set");
+    assert_eq!(joins(&[1, 2, 4]), Some(MemberId(3)), "a witness votes too");
+    assert_eq!(joins(&[1, 2, 3]), Some(MemberId(4)), "so does a drained gateway");
+}
+
 /// A leader died between the two entries of a change: its purpose, and the present leader.
 #[test]
 fn who_leads_next_ends_a_change_of_voters_before_anything_else() {

@@ -10,7 +10,7 @@ use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, MEMBERS_MAX, Member, MemberRole, Standing, was_changed,
 };
-use holdfast_control::members::may_replace_by_witness;
+use holdfast_control::members::{joining, may_replace_by_witness};
 use holdfast_raft::Leadership;
 use holdfast_seal::DataKey;
 use holdfast_set::head::open;
@@ -18,7 +18,7 @@ use holdfast_store::{FIRST_CONFIGURATION, Stores};
 use holdfast_types::{Epoch, GroupId, MemberId, RequestId, SetId, Term};
 use holdfast_volume::head::read_keyring;
 use rand::Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::MutexGuard;
 
@@ -405,9 +405,7 @@ impl AdminDoor {
         }
     }
 
-    /// A new set begins with each member that stays as a voter. One that does not vote in group 0 yet may never have
-    /// come up: with it the set might have no leader for ever, and then no member could leave either. No member is
-    /// added while the guard lives.
+    /// Refuses a new set while a member joins ([`joining`]). No member is added while the guard lives.
     pub(super) async fn each_member_votes(&self, adopted: &Adopted) -> Result<MutexGuard<'_, ()>, Refusal> {
         let none_joins = self.node.turns.members.lock().await;
         // A pair has no votes.
@@ -415,9 +413,8 @@ impl AdminDoor {
             return Ok(none_joins);
         }
         let (state, status) = (self.node.cluster.state(), adopted.group.status());
-        let votes = |id: MemberId| status.members.iter().any(|member| member.member == id && member.voter);
-        let joining = |member: &&Member| member.standing != Standing::Leaving && !votes(member.id);
-        match state.members.values().find(joining) {
+        let voters: BTreeSet<MemberId> = status.members.iter().filter(|m| m.voter).map(|m| m.member).collect();
+        match joining(&state, &voters) {
             None => Ok(none_joins),
             Some(member) => {
                 let message = format!(

@@ -1,4 +1,5 @@
 use super::*;
+use holdfast_tls::files::SETTINGS_BYTES_MAX;
 
 /// The sample file of the repository. `UPDATE_GOLDEN=1 cargo test -p holdfast-gateway config` rewrites it.
 const SAMPLE: &str = "gateway.sample.toml";

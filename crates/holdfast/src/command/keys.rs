@@ -4,15 +4,17 @@ use super::connect::connect;
 use super::console::tell;
 use super::text::member_text;
 use crate::cli::{Common, KeyCommand};
-use crate::client::{Client, ClusterClient, Effect};
+use crate::client::{Client, Effect};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::v1;
 use holdfast_set::keyring::new_passphrase_kdf;
+use list::list;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 mod data;
+mod list;
 
 /// Poll interval for the heads in the stores.
 const LOOK: Duration = Duration::from_millis(300);
@@ -31,11 +33,6 @@ pub async fn run(common: &Common, command: KeyCommand) -> Result<(), CliError> {
             output::show(common.output, &serde_json::json!({ "passphrase_kdf": kdf }), || kdf.clone())
         }
     }
-}
-
-async fn list(api: &mut ClusterClient) -> Result<v1::ListKeysReply, CliError> {
-    let call = async |mut client: Client| client.list_keys(v1::ListKeysRequest {}).await;
-    api.call("list the keys", Effect::Reads, call).await
 }
 
 async fn rotate(common: &Common) -> Result<(), CliError> {

@@ -31,6 +31,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 mod journal;
+mod kept_back;
 mod serving;
 mod taken;
 
@@ -260,6 +261,10 @@ impl World {
 
     /// The same with this root as that of the last checkpoint; it is in another store than the set's.
     pub async fn over(leads: bool, root: Option<RootRef>) -> Self {
+        Self::under(leads, root, None).await
+    }
+
+    async fn under(leads: bool, root: Option<RootRef>, pair: Option<Arc<crate::authority::Authority>>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let volume = Volume { name: name("vol1"), size: Sectors(2048) };
         let entry = SetEntry {
@@ -277,7 +282,7 @@ impl World {
         let seat = Seat::new(host.clone(), leads);
         let (group, health, stop) = (seat.clone(), Health::new("demo"), CancellationToken::new());
         let (health, switch) = (Arc::new(health), Arc::new(Switch::new("memory", Arc::new(Memory::new()))));
-        let head = keeper_of(switch.clone(), FIRST, dir.path(), None);
+        let head = keeper_of(switch.clone(), FIRST, dir.path(), pair);
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await.unwrap();
         let key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
         let mapping =

@@ -1,6 +1,6 @@
 //! Why a read from the store failed.
 
-use holdfast_store::StoreError;
+use holdfast_store::{Disposition, StoreError};
 use holdfast_types::ObjectId;
 use std::sync::Arc;
 
@@ -23,6 +23,18 @@ pub enum MapError {
     /// The gateway is stopping.
     #[error("stopping")]
     Stopping,
+}
+
+impl MapError {
+    /// Missing or damaged in the store: a retry will not help.
+    pub(crate) fn is_lost(&self) -> bool {
+        match self {
+            // An object that is too short is damaged too: only parts of a pack of leaves are read.
+            MapError::Store(e) => matches!(e.disposition(), Disposition::NotFound | Disposition::Corrupt),
+            MapError::Bad { .. } => true,
+            MapError::Stopping => false,
+        }
+    }
 }
 
 impl From<StoreError> for MapError {

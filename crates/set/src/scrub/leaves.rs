@@ -5,7 +5,7 @@
 //! and of that leaf at most.
 
 use super::book::{BEGIN, Place, Target};
-use super::{DAMAGED_TRIES, PAGES_PER_TURN, Reading, Scrubber};
+use super::state::{DAMAGED_TRIES, Reading, Scrubber};
 use crate::roots::Known;
 use crate::verify::{Damage, LeavesRead, Subject};
 use holdfast_control::set::RootRef;
@@ -13,6 +13,9 @@ use holdfast_store::StoreError;
 use holdfast_types::VolumeId;
 use holdfast_volume::map::{Leaf, LeafOf, LeafRef, Opened, PageLeaf, PageRef, Top};
 use std::sync::Arc;
+
+/// Number of pages read before the root is looked up again.
+const PAGES_PER_TURN: usize = 16;
 
 /// Result of reading a target's root.
 pub(super) enum Look {

@@ -1,5 +1,7 @@
 use super::*;
 use crate::device::tests::World as Served;
+use crate::mapping::Mapping;
+use crate::pace::JournalPace;
 use crate::recovery;
 use crate::verify::tests::World as Stored;
 use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
@@ -10,6 +12,7 @@ use holdfast_testkit::SimDisk;
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, ObjectId, RequestId, Sectors, Term};
 use holdfast_volume::map::PAGE_SECTORS;
 use std::path::Path;
+use tokio_util::sync::CancellationToken;
 
 fn at(root: u128) -> RootRef {
     RootRef { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: root }, bytes: 9 }

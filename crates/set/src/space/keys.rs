@@ -1,9 +1,11 @@
 //! Finds out, at the set's leader, which objects need which data key while there is more than one (ADR 0023). Group 0's
 //! leader acts on it (DATAKEY-Z3).
 
-use super::{SpaceError, SpaceKeeper, is_lost};
+use crate::mapping::{MapError, Mapping};
+use crate::references::Shelf;
+use crate::server::SetServer;
 use crate::set_key::KeyReport;
-use holdfast_control::keys::data::{Holder, Needs};
+use holdfast_control::keys::data::{Holder, Needs, Ring};
 use holdfast_control::set::{RootRef, SetState};
 use holdfast_types::{ObjectId, Term};
 use holdfast_volume::map::KeyUse;
@@ -36,66 +38,76 @@ fn holders(state: &SetState) -> Vec<(String, RootRef)> {
     current.into_iter().chain(snapshots).chain(pins).chain(dropped).collect()
 }
 
-impl SpaceKeeper {
-    /// Examines the roots for the keys they need, and reports the result.
-    pub(super) async fn look_at_keys(&mut self, term: Term) -> Result<(), SpaceError> {
-        let key = self.mapping.key.clone();
-        let ring = key.ring();
-        if !ring.is_changing() {
-            key.tell(None);
-            if std::mem::take(&mut self.keys).uses.is_some() {
-                metrics::gauge!("holdfast_data_key_older_bytes", "set" => self.server.name.to_string()).set(0.0);
-            }
-            return Ok(());
+impl KeysOfRoots {
+    /// There is only one key: forgets what was learned, and withdraws the report.
+    pub(super) fn clear(&mut self, server: &SetServer, mapping: &Mapping) {
+        mapping.key.tell(None);
+        if std::mem::take(self).uses.is_some() {
+            metrics::gauge!("holdfast_data_key_older_bytes", "set" => server.name.to_string()).set(0.0);
         }
-        let state = self.state_of(term)?;
-        let named = holders(&state);
-        self.keys.known.retain(|object, _| named.iter().any(|(_, root)| root.object == *object));
+    }
+
+    /// Examines the roots of `state` for the keys of `ring` that they need, and reports the result. `ring` is not newer
+    /// than `state`.
+    ///
+    /// # Errors
+    /// A root could not be read: its keys are unknown, and nothing is reported.
+    pub(super) async fn look(
+        &mut self,
+        term: Term,
+        ring: &Ring,
+        state: &SetState,
+        server: &SetServer,
+        mapping: &Mapping,
+        roots: &mut Shelf,
+    ) -> Result<(), MapError> {
+        let named = holders(state);
+        self.known.retain(|object, _| named.iter().any(|(_, root)| root.object == *object));
         let mut found = Vec::new();
         for (what, at) in named {
-            let keys = match self.keys.known.get(&at.object) {
+            let keys = match self.known.get(&at.object) {
                 Some(keys) => keys.clone(),
-                None => match self.mapping.known_once(at).await {
+                None => match mapping.known_once(at).await {
                     Ok(root) => root.keys_needed(),
                     // A dropped root that is lost: the sweep finds its objects by a listing.
-                    Err(e) if is_lost(&e) && state.dropped.contains_key(&at.object) => BTreeSet::new(),
+                    Err(e) if e.is_lost() && state.dropped.contains_key(&at.object) => BTreeSet::new(),
                     // The needed keys are unknown then, and no key is removed.
-                    Err(e) => return Err(e.into()),
+                    Err(e) => return Err(e),
                 },
             };
-            self.keys.known.insert(at.object, keys.clone());
+            self.known.insert(at.object, keys.clone());
             found.push(Holder { what, keys });
         }
         let current = match state.current_root() {
-            Some(at) => Some(self.roots.root(at).await?),
+            Some(at) => Some(roots.root(at).await?),
             None => None,
         };
         let root_key = current.as_ref().map_or(0, |root| root.key_id());
-        let head = &self.server.head;
-        let settled = state.rolled_back.is_none() && head.links_settled(&state, term) && head.committed_in(term);
+        let head = &server.head;
+        let settled = state.rolled_back.is_none() && head.links_settled(state, term) && head.committed_in(term);
         let newest = ring.newest();
         let old = |holder: &Holder| holder.keys.iter().copied().filter(|key| *key < newest).collect::<Vec<_>>();
         let named = found.iter().filter(|holder| !holder.what.is_empty());
         let held = named.flat_map(|holder| old(holder).into_iter().map(|key| (key, holder.what.clone()))).collect();
         let needs = Needs::of(root_key, &found, settled);
         // Everything else is done: request a checkpoint, so that the head names one of this leader.
-        let last = !Needs { settled: true, ..needs.clone() }.may_go(&ring).is_empty();
-        let asked = self.keys.asked.filter(|(in_term, at)| *in_term == term && at.elapsed() < ASK_AGAIN);
+        let last = !Needs { settled: true, ..needs.clone() }.may_go(ring).is_empty();
+        let asked = self.asked.filter(|(in_term, at)| *in_term == term && at.elapsed() < ASK_AGAIN);
         if last && !head.committed_in(term) && asked.is_none() {
-            self.keys.asked = Some((term, Instant::now()));
+            self.asked = Some((term, Instant::now()));
             head.want_checkpoint();
         }
         let uses = match (state.current_root(), current) {
-            (Some(at), Some(root)) => match self.keys.uses.take().filter(|(known, _)| *known == at.object) {
+            (Some(at), Some(root)) => match self.uses.take().filter(|(known, _)| *known == at.object) {
                 Some((_, uses)) => uses,
                 None => root.key_uses(),
             },
             _ => BTreeMap::new(),
         };
-        self.keys.uses = state.current_root().map(|at| (at.object, uses.clone()));
+        self.uses = state.current_root().map(|at| (at.object, uses.clone()));
         let older = uses.iter().filter(|(key, _)| **key < newest).map(|(_, usage)| usage.stored_bytes).sum::<u64>();
-        metrics::gauge!("holdfast_data_key_older_bytes", "set" => self.server.name.to_string()).set(older as f64);
-        key.tell(Some(KeyReport { needs, uses, held }));
+        metrics::gauge!("holdfast_data_key_older_bytes", "set" => server.name.to_string()).set(older as f64);
+        mapping.key.tell(Some(KeyReport { needs, uses, held }));
         Ok(())
     }
 }

@@ -36,7 +36,7 @@ fn who_names_a_root_in_use_is_told_by_name() -> Result<(), Box<dyn std::error::E
 async fn what_is_gone_too_short_or_does_not_open_is_lost_and_what_may_be_read_later_is_not() {
     let store = Faulty::new(Memory::new(), 1, Faults::default());
     let key = store_keys::map_pack(GroupId(3), id(1));
-    let lost = async || is_lost(&MapError::from(store.get_range(&key, 2..8).await.unwrap_err()));
+    let lost = async || MapError::from(store.get_range(&key, 2..8).await.unwrap_err()).is_lost();
     assert!(lost().await, "there is no such object");
     store.put_new(&key, Bytes::from_static(b"short")).await.unwrap();
     assert!(lost().await, "it ends before the requested range");
@@ -44,8 +44,8 @@ async fn what_is_gone_too_short_or_does_not_open_is_lost_and_what_may_be_read_la
     assert!(!lost().await, "the store is away");
     store.set(Faults { deny: 1000, ..Faults::default() });
     assert!(!lost().await, "the store refuses until an operator acts");
-    assert!(is_lost(&MapError::Bad { what: "leaf", object: id(1), reason: "found another tag".into() }));
-    assert!(!is_lost(&MapError::Stopping));
+    assert!(MapError::Bad { what: "leaf", object: id(1), reason: "found another tag".into() }.is_lost());
+    assert!(!MapError::Stopping.is_lost());
 }
 
 /// The collector of a set whose last checkpoint is in `stored`, and the other parts that serve the set.

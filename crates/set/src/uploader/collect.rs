@@ -4,8 +4,8 @@
 //! replace. The new pages accept a move only if they still name the copied place (`volume::space`, SPACE-G2). Writes
 //! after the begin are in the journal index, above any map. So a copy never overwrites a newer write.
 
-use super::{LEAVES_AHEAD, PAGES_AHEAD, UploadError, Uploader};
-use crate::mapping::{MapError, Pay};
+use super::state::{LEAVES_AHEAD, PAGES_AHEAD, UploadError, Uploader};
+use crate::mapping::{DAMAGED_TRIES, MapError, Pay};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_seal::ObjectOpener;
@@ -71,17 +71,18 @@ struct Filling {
     keep: Vec<Stretch>,
 }
 
-/// Result of filling a segment: it is full, the input ended, or part of the input was bad.
+/// Result of filling a segment: it is full, or the input ended.
 struct Filled {
     open: SegmentBuilder,
     copied: Vec<(Run, Lba, ExtentPlace)>,
     left: std::vec::IntoIter<Run>,
-    bad: Option<SegmentError>,
+    /// Runs that did not open.
+    unopened: Vec<(Run, SegmentError)>,
 }
 
 /// Copies until the segment is full or the input ends.
 fn fill(mut open: SegmentBuilder, opener: &ObjectOpener, segment: &[u8], mut left: std::vec::IntoIter<Run>) -> Filled {
-    let (mut copied, mut bad) = (Vec::new(), None);
+    let (mut copied, mut unopened) = (Vec::new(), Vec::new());
     while !open.is_full()
         && let Some(run) = left.next()
     {
@@ -91,10 +92,10 @@ fn fill(mut open: SegmentBuilder, opener: &ObjectOpener, segment: &[u8], mut lef
                 let place = open.push(run.volume, lba, &raw);
                 copied.push((run, lba, place));
             }
-            Err(e) => bad = Some(e),
+            Err(e) => unopened.push((run, e)),
         }
     }
-    Filled { open, copied, left, bad }
+    Filled { open, copied, left, unopened }
 }
 
 impl Uploader {
@@ -111,6 +112,10 @@ impl Uploader {
         // After a rollback nothing is retired before a checkpoint has ended. That checkpoint comes first and needs no
         // extra space.
         if self.host.with(|m| m.state().rolled_back.is_some()) {
+            // The next one collects, even if nobody writes: the snapshot's root may name garbage, and data under older
+            // keys. Counts of spared segments are those of another root.
+            self.collection.held.store(true, Ordering::Relaxed);
+            self.spared().clear();
             return Ok(collected);
         }
         let written = memtable.data_bytes();
@@ -194,16 +199,29 @@ impl Uploader {
             }
             // Reads wait for a store that refuses until an operator acts (R8). Moves must not: one object that cannot
             // be read (archived, denied) would block this and every later checkpoint.
-            let found = match self.survivors(*victim, base, memtable, SURVIVORS_LIMIT).await {
-                Ok(found) => found,
+            let emptied = match self.survivors(*victim, base, memtable, SURVIVORS_LIMIT).await {
+                Ok(Some((segment, found))) => {
+                    moves += found.len();
+                    copied_bytes += found.iter().map(|run| run.sectors().0 * SECTOR_BYTES).sum::<u64>();
+                    self.copy(term, *victim, segment, found, &mut filling, collected).await
+                }
+                // What the root counts was named by a page that was given up; or this checkpoint replaces all of it.
+                Ok(None) => {
+                    self.spared().note(base, *victim);
+                    Ok(())
+                }
+                Err(e) => Err(e),
+            };
+            match emptied {
+                Ok(()) => {}
                 Err(e) if damaged(&e) => {
-                    // R9: it stays where it is. A checkpoint must not fail for it, or the journal would fill up.
+                    // R9: it stays where it is. A checkpoint must not fail for it, or the journal would fill up. If
+                    // some of it moved, its count differs at the next checkpoint.
                     tracing::error!(
                         set = %self.server.name, segment = %victim, error = %e, "R9: a segment cannot be collected"
                     );
                     self.count_damaged();
                     self.spared().note(base, *victim);
-                    continue;
                 }
                 Err(UploadError::Late) => {
                     tracing::warn!(
@@ -215,21 +233,8 @@ impl Uploader {
                     if unread == UNREAD_MAX {
                         break;
                     }
-                    continue;
                 }
                 Err(e) => return Err(e),
-            };
-            let Some((segment, found)) = found else {
-                // No page names what the root counts: it belonged to a page that was given up. (Or this checkpoint
-                // replaces all of it: then the segment disappears with it.)
-                self.spared().note(base, *victim);
-                continue;
-            };
-            moves += found.len();
-            copied_bytes += found.iter().map(|run| run.sectors().0 * SECTOR_BYTES).sum::<u64>();
-            if !self.copy(term, *victim, segment, found, &mut filling, collected).await? {
-                // If some of it moved, its count differs at the next checkpoint.
-                self.spared().note(base, *victim);
             }
         }
         if let Some(open) = filling.builder.take() {
@@ -305,8 +310,9 @@ impl Uploader {
         Ok(pages)
     }
 
-    /// The live extents of `victim`, with the whole segment. Returns [`UploadError::Late`] if one store answer takes
-    /// longer than `limit`, or all together take longer than allowed. Holds at most [`PAGES_AHEAD`] pages in memory.
+    /// The live extents of `victim`, with the whole segment. Returns [`UploadError::Late`] if an object, with all
+    /// attempts at it, takes longer than `limit`, or all together take longer than allowed. Holds at most
+    /// [`PAGES_AHEAD`] pages in memory.
     async fn survivors(
         &self,
         victim: ObjectId,
@@ -314,9 +320,15 @@ impl Uploader {
         memtable: &Memtable,
         limit: Duration,
     ) -> Result<Option<(Bytes, Vec<Run>)>, UploadError> {
-        let segment = within(limit, self.mapping.segment(victim)).await?;
-        self.moved(segment.len() as u64);
-        let table = read_table(&self.mapping.key.opener(victim), &segment).map_err(|e| bad(victim, &e))?;
+        let read = || async {
+            let segment = self.mapping.segment(victim).await?;
+            self.moved(segment.len() as u64);
+            match read_table(&self.mapping.key.opener(victim), &segment) {
+                Ok(table) => Ok((segment, table)),
+                Err(e) => Err(bad(victim, &e)),
+            }
+        };
+        let (segment, table) = within(limit, self.mapping.unspoilt(read)).await?;
         let pages = pages_of(&table);
         let end = Instant::now() + limit + PAGE_LIMIT * u32::try_from(pages.len()).unwrap_or(u32::MAX);
         let pay = |bytes| self.moved(bytes);
@@ -338,18 +350,20 @@ impl Uploader {
         Ok((!found.is_empty()).then_some((segment, found)))
     }
 
-    /// Opens and seals outside of the runtime's threads, and closes each full segment. Returns whether everything
-    /// opened.
+    /// Opens and seals outside of the runtime's threads, and closes each full segment. What does not open is fetched
+    /// again, like all wrong bytes. Otherwise one bit flipped in transit would spare the segment for the term, and the
+    /// set would keep its garbage and its data key (DATAKEY-Z3). After an error, the rest has moved all the same.
     async fn copy(
         &self,
         term: Term,
         victim: ObjectId,
-        segment: Bytes,
+        mut segment: Bytes,
         found: Vec<Run>,
         filling: &mut Filling,
         collected: &mut Collected,
-    ) -> Result<bool, UploadError> {
-        let (mut left, mut whole) = (found.into_iter(), true);
+    ) -> Result<(), UploadError> {
+        let (mut left, mut tries) = (found.into_iter(), 1);
+        let mut unopened: Vec<(Run, SegmentError)> = Vec::new();
         loop {
             let open = filling.builder.take().unwrap_or_else(|| self.new_segment(term));
             let (opener, bytes) = (self.mapping.key.opener(victim), segment.clone());
@@ -366,21 +380,23 @@ impl Uploader {
                 let key = (run.volume, page_number(lba));
                 collected.moves.entry(key).or_default().push(Move { from: run.from, to });
             }
-            if let Some(e) = done.bad {
-                whole = false;
-                // R9: data that did not open stays where it is.
-                tracing::error!(
-                    set = %self.server.name, segment = %victim, error = %e,
-                    "R9: part of a segment cannot be collected"
-                );
-                self.count_damaged();
+            unopened.extend(done.unopened);
+            if done.open.is_full() {
+                self.close(term, done.open, std::mem::take(&mut filling.keep), collected).await?;
+                left = done.left;
+                continue;
             }
-            if !done.open.is_full() {
-                filling.builder = Some(done.open);
-                return Ok(whole);
+            filling.builder = Some(done.open);
+            let Some((_, e)) = unopened.first() else { return Ok(()) };
+            if tries == DAMAGED_TRIES {
+                return Err(bad(victim, e).into());
             }
-            self.close(term, done.open, std::mem::take(&mut filling.keep), collected).await?;
-            left = done.left;
+            self.mapping.note_spoilt("segment", victim, &e.to_string());
+            tries += 1;
+            segment = within(SURVIVORS_LIMIT, self.mapping.segment(victim)).await?;
+            self.moved(segment.len() as u64);
+            let again: Vec<Run> = std::mem::take(&mut unopened).into_iter().map(|(run, _)| run).collect();
+            left = again.into_iter();
         }
     }
 
@@ -509,8 +525,8 @@ async fn within<T>(limit: Duration, asked: impl Future<Output = Result<T, MapErr
     }
 }
 
-fn bad(object: ObjectId, error: &SegmentError) -> UploadError {
-    MapError::Bad { what: "segment", object, reason: error.to_string() }.into()
+fn bad(object: ObjectId, error: &SegmentError) -> MapError {
+    MapError::Bad { what: "segment", object, reason: error.to_string() }
 }
 
 /// Another request would give the same result.

@@ -5,7 +5,7 @@
 //! checkpoint goes through its pages. So memory stays limited, however much the checkpoint changes.
 
 use super::collect::{SURVIVORS_LIMIT, UNREAD_MAX, damaged};
-use super::{LEAVES_AHEAD, UploadError, Uploader};
+use super::state::{LEAVES_AHEAD, UploadError, Uploader};
 use crate::mapping::MapError;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::RootRef;

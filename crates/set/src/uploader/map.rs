@@ -2,7 +2,7 @@
 
 use super::collect::{Collected, damaged};
 use super::leaves::{Leaves, OldPage, bad_leaf};
-use super::{Changes, LEAVES_AHEAD, PAGES_AHEAD, UploadError, Uploader};
+use super::state::{Changes, LEAVES_AHEAD, PAGES_AHEAD, UploadError, Uploader};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::{RootRef, SetState, StoredKind};
 use holdfast_types::{Lba, LogId, Sectors, Term, VolumeId};

@@ -1,6 +1,6 @@
 //! Uploads of objects: their buffers, what is cached of them, and PUTs that are repeated until they succeed.
 
-use super::{RETRY_PAUSE_MAX, UploadError, Uploader};
+use super::state::{RETRY_PAUSE_MAX, UploadError, Uploader};
 use crate::reader::RawExtent;
 use crate::references::key_kind;
 use crate::server::SetError;

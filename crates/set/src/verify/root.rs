@@ -1,6 +1,7 @@
 //! Reads a root from its store: the object, and for a top the leaves that it names (ADR 0034).
 
-use super::{Damage, Subject, bounds};
+use super::report::{Damage, bounds};
+use super::subject::Subject;
 use crate::mapping::{span, together};
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::RootRef;

@@ -3,7 +3,9 @@
 //! Snapshots are read from the newest to the oldest, so that a page shared by several is read once: snapshots that
 //! share a page are neighbours. Memory holds three roots: the set's, the previous snapshot's, and its own.
 
-use super::{Report, Sample, Subject, check_pages};
+use super::pages::check_pages;
+use super::report::{Report, Sample};
+use super::subject::Subject;
 use crate::recovery::Found;
 use holdfast_control::set::Snapshot;
 use holdfast_store::StoreError;

@@ -1,12 +1,15 @@
 use super::*;
 use crate::keyring::ClusterKeys;
 use crate::mapping::SetKey;
+use bytes::Bytes;
 use holdfast_control::set::{Links, Restored, RootRef, Snapshot, Volume};
 use holdfast_seal::DataKey;
 use holdfast_store::{Faults, Faulty, Memory, ObjectStore};
-use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, Term};
-use holdfast_volume::head::{Argon2id, Head, Keyring, SetLife, seal_head};
-use holdfast_volume::map::{LeafShape, MapExtent, PackBuilder, open_root, seal_root};
+use holdfast_types::{
+    Epoch, GroupId, Lba, LogId, MemberId, Name, ObjectId, RequestId, SECTOR_BYTES, Sectors, Term, VolumeId,
+};
+use holdfast_volume::head::{Argon2id, Covered, Head, Keyring, SetLife, seal_head};
+use holdfast_volume::map::{LeafShape, Live, MapExtent, PackBuilder, Page, Root, open_root, seal_root};
 use holdfast_volume::segment::{Codec, SegmentBuilder};
 use std::sync::Arc;
 

@@ -195,12 +195,11 @@ impl World {
         }
     }
 
-    /// Whether the present leader must find all unnamed objects by itself. Exceptions: objects that only a damaged root
-    /// named, and late copies at one of several stores, are found by the next term's sweep. And where data keys change:
-    /// one leader may not come to rest in ten minutes (seed 1795952203), a new one does. It may be what it spares for
-    /// its term because the store did not hand it out; that was not traced to its end.
+    /// Whether the present leader must find all unnamed objects, and all data under older keys, by itself. Exceptions:
+    /// objects that only a damaged root named, and late copies at one of several stores, are found by the next term's
+    /// sweep.
     fn rests_as_it_is(&self) -> bool {
-        self.roots.rotten_in != Some(self.term()) && !self.common.store.several() && !self.changes_keys()
+        self.roots.rotten_in != Some(self.term()) && !self.common.store.several()
     }
 
     /// Brings the set to rest: the store answers, there are no writes, and the leader has all the time it needs: first

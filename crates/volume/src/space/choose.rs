@@ -50,7 +50,8 @@ fn share(bytes: u64, part: Sectors, whole: Sectors) -> u64 {
 }
 
 /// Segments that cannot be emptied: their live data cannot be read, or no page names it. Each is skipped until its
-/// count changes or another term begins. In memory only: it affects nothing but space.
+/// count changes, the set is rolled back, or another term begins. In memory only: it affects nothing but space, and how
+/// long an old data key is needed.
 #[derive(Debug, Default)]
 pub struct Spared {
     term: Term,
@@ -73,7 +74,7 @@ impl Spared {
         self.at.extend(root.segment(victim).map(|usage| (victim, usage.live_sectors)));
     }
 
-    /// Forgets all: the obstacle is gone.
+    /// Forgets all: the obstacle is gone, or the root is not one that was built on those before.
     pub fn clear(&mut self) {
         self.at.clear();
     }

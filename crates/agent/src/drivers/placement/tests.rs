@@ -1,6 +1,7 @@
 //! Real directories and links; the table of mounts and /sys are the tests' own.
 
 use super::*;
+use crate::host::NotDone;
 use std::os::unix::fs::symlink;
 
 struct Stage {
@@ -102,7 +103,7 @@ impl Stage {
         self.pools.insert(name.into(), Ok(crate::drivers::zfs::vdevs::parse(&listed)));
     }
 
-    fn found(&self) -> Result<Found, String> {
+    fn found(&self) -> Result<Found, PlacementError> {
         let table = format!("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n{}\n", self.mounts.join("\n"));
         let sys = self.at.join("sys");
         let disks = || Disks { sys: &sys, attach_dirs: ownership::attach_dirs(&self.config) };
@@ -403,8 +404,9 @@ fn each_device_of_the_pool_that_holds_data_is_on_the_set() {
     // Another pool of the host is none of it.
     stage.pool("other", &["sda"]);
     assert_eq!(stage.devices(), "");
-    stage.pools.insert("tank".into(), Err("not within 5 s".into()));
-    assert_eq!(stage.found().unwrap().devices.unwrap_err(), "not within 5 s");
+    stage.pools.insert("tank".into(), Err(NotRan::Late("not within 5 s".into())));
+    let unasked = stage.found().unwrap().devices.unwrap_err();
+    assert_eq!(unasked.to_string(), "pool tank: could not ask for its devices: not within 5 s");
     assert_eq!(stage.told(), "", "that says nothing of the files");
 }
 
@@ -422,8 +424,10 @@ fn a_persons_own_pool_over_the_sets_devices_is_on_the_set() {
         stage.pool("mine", devices);
         assert!(stage.told().contains("data: found") && stage.devices().is_empty(), "{devices:?}: {}", stage.told());
     }
-    stage.pools.insert("mine".into(), Err("not within 5 s".into()));
-    assert_eq!(stage.found().unwrap_err(), "not within 5 s", "nothing is known of these files");
+    stage.pools.insert("mine".into(), Err(NotRan::Late("not within 5 s".into())));
+    let unasked = stage.found().unwrap_err().to_string();
+    let expected = "pool mine: could not ask for its devices: not within 5 s";
+    assert_eq!(unasked, expected, "nothing is known of these files");
     // A WAL dataset of another pool, on a disk of the host.
     stage.pool("mine", &["nbd0"]);
     stage.pool("local", &["sda"]);
@@ -453,12 +457,13 @@ async fn a_real_loop_device_over_a_file_of_attachs_is_the_sets() {
     let Some(device) = mounted else { return holdfast_testkit::skipped("no loop device could be mounted here") };
     let mut config = AgentConfig { run_dir: at.join("run"), ..AgentConfig::default() };
     (config.pool.mount, config.database.data) = (at.join("set"), at.join("set/data"));
-    let good = may_start(&config).await;
+    let looks = Arc::new(Looks::default());
+    let good = may_start(&config, &looks).await.map_err(NotDone::from);
     sh("rmdir set/data/pg_wal && ln -s ../../ssd/wal set/data/pg_wal");
-    let wal = may_start(&config).await;
+    let wal = may_start(&config, &looks).await.map_err(NotDone::from);
     config.run_dir = at.join("other");
-    let foreign = may_start(&config).await;
-    looks_end().await;
+    let foreign = may_start(&config, &looks).await.map_err(NotDone::from);
+    looks.ended().await;
     sh(&format!("umount set; losetup -d {device}"));
     assert_eq!(good, Ok(()));
     let Err(NotDone::Refused(why)) = wal else { panic!("{wal:?}") };

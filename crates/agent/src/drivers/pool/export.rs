@@ -7,17 +7,21 @@
 //! A file system that is mounted on a directory whose content PostgreSQL can lose (a tmpfs on `pg_stat_tmp`) is
 //! unmounted first: the pool could not be unmounted below it. The agent does not mount it again; `hooks.before_start`
 //! can.
+//!
+//! `umount` succeeds although an ext4 or XFS stays mounted at another place, or in a mount namespace that keeps a copy:
+//! it lives on there, over a device that is removed. So in good order these are looked for right before, as a plan of a
+//! switchover does: one may have come while PostgreSQL was being stopped. A pool of ZFS is not exported then.
 
 use super::{ASK_LIMIT, is_there, may_be_mounted};
 use crate::config::{AgentConfig, PoolKind};
-use crate::drivers::openers::{named, openers, roots};
+use crate::drivers::openers::{keepers, named, openers, roots};
 use crate::drivers::placement::{of_pool, scratch};
 use crate::drivers::zfs::vdevs::{in_english, says_absent};
 use crate::host::{NotDone, PoolUsers};
 use crate::process::{Ran, ran, run, system};
 use holdfast_host::mounts::{self, Mount, mount_at, mounts_of};
 use holdfast_types::sync::LockExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tokio::process::Command;
@@ -41,7 +45,7 @@ const BUSY: &str = "busy";
 #[derive(Clone, Debug)]
 struct System {
     /// Directory with the programs, and with the table as the file `mounts`. The file `leaving` has names of processes
-    /// that have the pool open and end by themselves, `staying` of others.
+    /// that have the pool open and end by themselves, `staying` of others, `keepers` of those that keep it mounted.
     of_test: Option<PathBuf>,
     /// A pool that somebody has open is tried again for this long, while PostgreSQL is stopped.
     busy: Duration,
@@ -66,13 +70,24 @@ impl System {
     }
 
     async fn openers(&self, config: &AgentConfig) -> PoolUsers {
-        let Some(dir) = &self.of_test else { return openers(config).await };
-        let names = |file: &str| -> Vec<String> {
-            let text = std::fs::read_to_string(dir.join(file)).unwrap_or_default();
-            text.lines().map(str::to_string).collect()
-        };
-        PoolUsers { staying: names("staying"), leaving: names("leaving") }
+        match &self.of_test {
+            Some(dir) => PoolUsers { staying: names(&dir.join("staying")), leaving: names(&dir.join("leaving")) },
+            None => openers(config).await,
+        }
     }
+
+    async fn keepers(&self, config: &AgentConfig) -> PoolUsers {
+        match &self.of_test {
+            Some(dir) => PoolUsers { staying: names(&dir.join("keepers")), leaving: Vec::new() },
+            None => keepers(config).await,
+        }
+    }
+}
+
+/// The names in a file of a test.
+fn names(file: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(str::to_string).collect()
 }
 
 /// The pool's datasets that were mounted when the agent began to let go of the pool, until it is gone or all of them
@@ -220,7 +235,7 @@ async fn export_by(system: &System, config: &AgentConfig, before: &Before) -> Re
         command
     };
     let mut done = match unmount_scratch(system, config, &table, limit).await {
-        Ok(()) => let_go(&release, limit, system.busy).await,
+        Ok(()) => let_go_unless_kept(system, config, &release, limit, system.busy).await,
         not => not,
     };
     if is_zfs && matches!(&done, Err(NotDone::Failed(why)) if says_absent(why)) {
@@ -228,7 +243,7 @@ async fn export_by(system: &System, config: &AgentConfig, before: &Before) -> Re
         done = Ok(());
     }
     if matches!(done, Err(NotDone::Refused(_))) && system.openers(config).await.all_leave() {
-        done = let_go(&release, limit, system.leaving).await;
+        done = let_go_unless_kept(system, config, &release, limit, system.leaving).await;
     }
     match done {
         Ok(()) => {
@@ -259,6 +274,24 @@ async fn unmount_scratch(system: &System, config: &AgentConfig, table: &[u8], li
         );
     }
     Ok(())
+}
+
+/// The same as [`let_go`], and nothing is run while an ext4 or XFS would live on elsewhere.
+async fn let_go_unless_kept(
+    system: &System,
+    config: &AgentConfig,
+    release: impl Fn() -> Command,
+    limit: Duration,
+    busy: Duration,
+) -> Result<(), NotDone> {
+    let begun = Instant::now();
+    while config.pool.kind != PoolKind::Zfs && !system.keepers(config).await.all().is_empty() {
+        if begun.elapsed() >= busy.min(limit) {
+            return Err(NotDone::Refused("it would stay mounted there".into()));
+        }
+        tokio::time::sleep(BUSY_PAUSE).await;
+    }
+    let_go(release, limit, busy).await
 }
 
 /// Runs the command until it succeeds. Refused if it reports for longer than `busy` that its target is in use.

@@ -1,6 +1,6 @@
 //! `holdfast key rotate-data`, and the table of sets with several data keys.
 
-use super::list;
+use super::list::list;
 use crate::cli::Common;
 use crate::client::{Client, Effect};
 use crate::command::connect::connect;

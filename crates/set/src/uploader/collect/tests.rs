@@ -5,11 +5,11 @@ use crate::device::tests::World as Served;
 use crate::head::tests::SET;
 use crate::mapping::SetKey;
 use crate::uploader::UploadSettings;
-use holdfast_control::set::{Restored, RootRef, SetCommand};
+use holdfast_control::set::{Restored, RootRef, SetAnswer, SetCommand, SnapshotId};
 use holdfast_front::tests::harness::soon;
 use holdfast_seal::DataKey;
 use holdfast_store::{Faults, Faulty, Memory, ObjectStore, keys};
-use holdfast_types::{Epoch, LogId, MemberId};
+use holdfast_types::{Epoch, LogId, MemberId, Name, RequestId};
 use holdfast_volume::head::Covered;
 use holdfast_volume::map::{Live, PackBuilder, Page, Root, seal_root};
 use holdfast_volume::segment::Codec;
@@ -136,6 +136,84 @@ async fn every_page_that_the_store_is_asked_for_is_paid_for() {
     assert!(takes(1 + 40), "the segment, and each of its pages");
     uploader.survivors(id(VICTIM), &base, &Memtable::new(), SURVIVORS_LIMIT).await.unwrap().unwrap();
     assert!(takes(1 + 40 + 1), "the segment again; its pages are in memory");
+}
+
+/// A segment that was spared for one flipped bit would keep its garbage, and its data key, until the next term.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r9_a_segment_that_was_damaged_in_transit_is_fetched_again_and_moved() {
+    const RUNS: u32 = 8;
+    let world = World::new(RUNS).await;
+    let uploader = world.uploader(MoveLimits::default());
+    let base = uploader.mapping.base(world.root).await.unwrap();
+    let read = uploader.survivors(id(VICTIM), &base, &Memtable::new(), SURVIVORS_LIMIT).await.unwrap();
+    let (segment, found) = read.expect("its pages name it");
+    let mut spoilt = segment.to_vec();
+    for run in [1, 4] {
+        spoilt[found[run].from[0].place.range().start as usize] ^= 1;
+    }
+    let (mut filling, mut collected) = (Filling::default(), Collected::default());
+    let spoilt = Bytes::from(spoilt);
+    uploader
+        .copy(TERM, id(VICTIM), spoilt.clone(), found.clone(), &mut filling, &mut collected)
+        .await
+        .expect("the store has the right bytes");
+    assert_eq!(collected.moves.len(), RUNS as usize);
+
+    // The store itself has the wrong bytes: what opens is moved, and the rest is reported.
+    let key = keys::segment(SET, id(VICTIM));
+    world.store.delete(&key).await.unwrap();
+    world.store.put_new(&key, spoilt.clone()).await.unwrap();
+    let (mut filling, mut collected) = (Filling::default(), Collected::default());
+    let lost = uploader.copy(TERM, id(VICTIM), spoilt, found, &mut filling, &mut collected).await;
+    assert!(lost.is_err_and(|e| damaged(&e)));
+    assert_eq!(collected.moves.len(), RUNS as usize - 2);
+}
+
+/// As above, of the table. Each attempt is paid for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r9_a_segment_counts_as_damaged_once_it_was_fetched_as_often_as_other_objects() {
+    let world = World::new(1).await;
+    let uploader = world.uploader(MoveLimits { bytes_per_second: 0, requests_per_second: 1 });
+    let base = uploader.mapping.base(world.root).await.unwrap();
+    let key = keys::segment(SET, id(VICTIM));
+    let mut segment = world.store.get(&key).await.unwrap().to_vec();
+    // The table is the last part.
+    *segment.last_mut().unwrap() ^= 1;
+    world.store.delete(&key).await.unwrap();
+    world.store.put_new(&key, segment.into()).await.unwrap();
+    let read = uploader.survivors(id(VICTIM), &base, &Memtable::new(), SURVIVORS_LIMIT).await;
+    assert!(read.is_err_and(|e| damaged(&e)));
+    let (budget, paid) = (uploader.budget(), Duration::from_secs(DAMAGED_TRIES.into()));
+    assert!(budget.allows(paid) && !budget.allows(paid - Duration::from_millis(1)));
+}
+
+/// The checkpoint after a rollback moves nothing, and nobody writes after it. The root that came back has garbage, and
+/// may have data under older keys. Of its segments, one was spared in the root before, with the same count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_rollback_brings_back_is_collected_although_nobody_writes() {
+    let world = World::new(8).await;
+    let uploader = world.uploader(MoveLimits::default());
+    let server = &uploader.server;
+    let base = uploader.mapping.base(world.root).await.unwrap();
+    let snapshot = SnapshotId { name: Name::new("before").unwrap(), made_by: RequestId(1) };
+    let (name, request) = (snapshot.name.clone(), snapshot.made_by);
+    let create = SetCommand::SnapshotCreate { name, request, at_unix_ms: 0, scheduled: false };
+    server.command("a snapshot", &create).await.unwrap();
+    let begun = server.command("a begin", &SetCommand::CheckpointBegin { term: TERM }).await.unwrap();
+    let SetAnswer::CheckpointBegun { at } = begun else { panic!("found {begun:?}") };
+    let end = SetCommand::CheckpointEnd { term: TERM, begin: at, root: world.root };
+    server.command("an end", &end).await.unwrap();
+    uploader.spared().begin(TERM, &base);
+    uploader.spared().note(&base, id(VICTIM));
+    uploader.note_garbage(Arc::new(base.clone()), false).await.unwrap();
+    assert!(!uploader.collection_waits(), "nothing to do without the rollback: else nothing is tested");
+
+    let rollback = SetCommand::Rollback { to: snapshot.clone(), safety: snapshot, request: RequestId(2) };
+    server.command("a rollback", &rollback).await.unwrap();
+    let collected = uploader.collect(TERM, &base, &Memtable::new(), &[]).await.unwrap();
+    assert!(collected.moves.is_empty(), "SET-S12: nothing is retired before the head names the rollback");
+    uploader.note_garbage(Arc::new(base), true).await.unwrap();
+    assert!(uploader.collection_waits());
 }
 
 /// A term that was already judged is not judged again, and a root that is not in memory is not requested.

@@ -92,12 +92,6 @@ impl World {
         self.leader_hears(&mut ledger);
     }
 
-    /// Whether this history changes data keys, or has old ones of a former life that did.
-    pub fn changes_keys(&self) -> bool {
-        let ledger = lock(&self.common.ledger);
-        ledger.changes || ledger.ring().is_changing()
-    }
-
     /// HISTKEY-K3: whether keys still wait for something.
     pub fn keys_wait(&self) -> bool {
         let ring = lock(&self.common.ledger).ring();

@@ -162,6 +162,28 @@ async fn a_pool_whose_users_all_end_by_themselves_is_waited_for() {
     assert_eq!((tries(&stage), stage.mounted().len()), (3, 1));
 }
 
+/// A namespace may be made while PostgreSQL is being stopped. `umount` would succeed, and the file system would live on
+/// in it over a device that is removed. ZFS says so itself.
+#[tokio::test]
+async fn a_file_system_that_somebody_keeps_mounted_is_not_unmounted() {
+    let mut stage = Stage::new(&[PG]);
+    let keeper = "sleep (pid 31) keeps /tank/pg mounted, in a mount namespace of its own";
+    for file in ["keepers", "staying"] {
+        std::fs::write(stage.file(file), format!("{keeper}\n")).unwrap();
+    }
+    stage.config.pool.mount = Path::new("/tank/pg").into();
+    for kind in [PoolKind::Ext4, PoolKind::Xfs] {
+        stage.config.pool.kind = kind;
+        let refused = stage.export().await;
+        let named = |why: &str| why.contains("/tank/pg is in use: ") && why.contains(keeper);
+        assert!(matches!(&refused, Err(NotDone::Refused(why)) if named(why)), "{refused:?}");
+        assert_eq!((stage.did(), stage.mounted().len()), (Vec::new(), 2));
+    }
+    std::fs::remove_file(stage.file("keepers")).unwrap();
+    assert_eq!(stage.export().await, Ok(()));
+    assert_eq!(stage.did(), ["umount /tank/pg"]);
+}
+
 /// With a tmpfs in it the pool could not be unmounted: a switchover would be refused each time.
 #[tokio::test]
 async fn a_tmpfs_for_statistics_is_unmounted_with_the_pool() {

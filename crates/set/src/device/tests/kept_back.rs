@@ -1,0 +1,48 @@
+//! What a gateway does not say before it has looked at the head (HEAD-H1), and what becomes of it then.
+
+use super::*;
+use crate::authority::Authority;
+use holdfast_control::pair::{Ended, TenureId};
+
+fn tenure() -> Arc<Authority> {
+    let id = TenureId { pair: 1, revision: 1 };
+    Arc::new(Authority::begin(id, Durability::Flush, Vec::new(), boot_now(), Duration::from_secs(600)))
+}
+
+/// R12: the client of a plain export is sent away, and its lease may have been granted. No connection would ever end
+/// it, and others would be refused until it expires.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_lease_whose_grant_was_kept_back_is_released() {
+    let pair = tenure();
+    let world = World::under(true, None, Some(pair.clone())).await;
+    // A grant is kept back like this if no look at the head ends in time, which takes longer.
+    world.seat.at().proposed = Some(Box::new(move || pair.end(Ended::Resigned("its time is over".into()))));
+    let export = ExportName::plain(name("demo"), name("vol1"));
+    let refused = world.exports.open(&export, ConnInfo { id: 1, peer: Peer::Unix }).await.err();
+    assert!(refused.is_some_and(|refusal| refusal.kind == RefusalKind::NotHere), "it may try again");
+    let lease = world.server.lease();
+    assert!(lease.as_ref().is_some_and(|lease| lease.plain), "it was granted: {lease:?}");
+    world.server.follow();
+    let serving = world.server.serving();
+    assert!(serving.is_none_or(|serving| serving.closed.is_cancelled()), "nobody is connected, and nobody can be");
+    tokio::spawn(world.server.clone().run());
+    soon(async {
+        while world.server.lease().is_some() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// A host ends its devices for good on this refusal. The lease of an older life has nothing to do with its grant.
+#[tokio::test]
+async fn a_session_is_refused_only_after_a_recent_look_at_the_head() {
+    let world = World::new(true).await;
+    world.acquire(1).await;
+    let said = world.server.open_session(Token(9)).await.err();
+    assert!(matches!(said, Some(SetError::Refused(SetRefusal::Held { .. }))), "{said:?}");
+    recovered_elsewhere(&world.server.head, &world.store()).await;
+    look_is_old(&world.server.head);
+    let said = world.server.open_session(Token(9)).await.err();
+    assert!(matches!(&said, Some(SetError::Fenced(why)) if why.contains("recovered elsewhere")), "{said:?}");
+}

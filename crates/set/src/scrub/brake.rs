@@ -1,0 +1,94 @@
+//! Limits the speed of the scrub, and makes it wait for other work.
+
+use crate::mapping::{Mapping, in_trouble};
+use crate::pace::JournalPace;
+use crate::sequencer::{Admission, Pace};
+use crate::server::SetServer;
+use crate::verify::Throttle;
+use futures_util::future::BoxFuture;
+use holdfast_host::unix_ms;
+use holdfast_types::sync::LockExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Time over which the entries of the log are counted.
+const BUSY_SPAN: Duration = Duration::from_secs(1);
+/// Entries per second from which a set counts as busy.
+const BUSY_ENTRIES: u64 = 100;
+/// Maximum wait of the scrub in a busy set for each piece of up to 4 MiB: a database that never rests is scrubbed too.
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(20);
+/// Time between two checks whether the reason to wait has ended.
+const WAIT_LOOK: Duration = Duration::from_millis(250);
+
+/// Limits the bytes per second of the scrub, and pauses it for other work.
+pub(super) struct Brake {
+    server: Arc<SetServer>,
+    mapping: Arc<Mapping>,
+    /// With several stores, the one whose copies are read.
+    pub(super) copy: AtomicUsize,
+    pace: Arc<JournalPace>,
+    rate: u64,
+    /// Time of the last check of the log, its index then, and whether it was moving fast.
+    seen: Mutex<(Instant, u64, bool)>,
+}
+
+impl Brake {
+    /// Limits to `rate` bytes per second.
+    pub(super) fn new(server: Arc<SetServer>, mapping: Arc<Mapping>, pace: Arc<JournalPace>, rate: u64) -> Self {
+        let seen = Mutex::new((Instant::now(), 0, false));
+        Self { server, mapping, copy: AtomicUsize::new(0), pace, rate, seen }
+    }
+
+    fn busy(&self) -> bool {
+        let index = self.server.group.applied().index.0;
+        let mut seen = self.seen.locked();
+        let elapsed = seen.0.elapsed();
+        if elapsed >= BUSY_SPAN {
+            let entries = index.saturating_sub(seen.1);
+            let busy = seen.1 != 0 && entries as f64 / elapsed.as_secs_f64() > BUSY_ENTRIES as f64;
+            *seen = (Instant::now(), index, busy);
+        }
+        seen.2
+    }
+
+    /// Reason to wait now, and whether to wait without a limit.
+    fn reason(&self) -> Option<(&'static str, bool)> {
+        match self.mapping.store.several() {
+            None if in_trouble(&self.server.health.standing(unix_ms())) => {
+                return Some(("the store is in trouble", true));
+            }
+            // With a limit: the next turn reads another store's copies.
+            Some(several) => {
+                let standings = several.standings(unix_ms());
+                let read = standings.get(self.copy.load(Ordering::Relaxed));
+                if read.is_some_and(|one| in_trouble(&one.standing)) {
+                    return Some(("the store is in trouble", false));
+                }
+            }
+            None => {}
+        }
+        if self.pace.pace() != Pace::Go {
+            return Some(("the journal fills", true));
+        }
+        self.busy().then_some(("the set is busy", false))
+    }
+}
+
+impl Throttle for Brake {
+    fn spent(&self, bytes: u64) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_secs_f64(bytes as f64 / self.rate.max(1) as f64)).await;
+            let begun = Instant::now();
+            while let Some((why, always)) = self.reason() {
+                if self.server.leading_ready().is_none() || (!always && begun.elapsed() >= BUSY_WAIT_MAX) {
+                    break;
+                }
+                self.server.scrub.shown.locked().waits = why;
+                tokio::time::sleep(WAIT_LOOK).await;
+            }
+            self.server.scrub.shown.locked().waits = "";
+        })
+    }
+}

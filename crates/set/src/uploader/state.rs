@@ -1,0 +1,176 @@
+//! What an uploader has: its settings, the state of collection and of the checkpoint under way, and why one fails.
+
+use crate::head::KeepError;
+use crate::host::SetHost;
+use crate::mapping::{MapError, Mapping};
+use crate::reader::{ReadError, Reader};
+use crate::server::{SetError, SetServer};
+use crate::set_key::SealingKey;
+use holdfast_store::{ObjectStore, StoreError};
+use holdfast_types::{ObjectId, Sectors, VolumeId};
+use holdfast_volume::map::{LeafShape, LiveError, MapExtent};
+use holdfast_volume::segment::Codec;
+use holdfast_volume::space::{MoveBudget, MoveLimits, Spared};
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Map pages that are read from the store concurrently.
+pub(super) const PAGES_AHEAD: usize = 32;
+
+/// Leaves that are read concurrently when a caller goes through all of them in order.
+pub(super) const LEAVES_AHEAD: usize = 16;
+
+/// Maximum pause between two attempts after the store or the group did not answer.
+pub(super) const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// When and how to upload.
+#[derive(Clone, Copy, Debug)]
+pub struct UploadSettings {
+    /// A checkpoint begins when the journal holds this many bytes of the set.
+    pub bytes: u64,
+    /// … or when the oldest of them reaches this age.
+    pub interval: Duration,
+    /// Number of segments written concurrently.
+    pub parallel: usize,
+    /// How extents are compressed.
+    pub codec: Codec,
+    /// Stored bytes for each 100 bytes in use; above this, segments are emptied.
+    pub target_percent: u32,
+    /// Limits for the store traffic of emptying segments.
+    pub moves: MoveLimits,
+    /// Whether uploaded data also goes into the disk cache.
+    pub keep_uploaded: bool,
+}
+
+/// Why a checkpoint failed. It is started again.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UploadError {
+    #[error(transparent)]
+    Set(#[from] SetError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Head(#[from] KeepError),
+    #[error(transparent)]
+    Live(#[from] LiveError),
+    #[error("another leader has begun anew")]
+    Superseded,
+    #[error("stopping")]
+    Stopping,
+    #[error("the store does not answer in time")]
+    Late,
+}
+
+impl From<tokio::task::JoinError> for UploadError {
+    /// A panic is passed on: a broken invariant must not be retried for ever as if the store were slow.
+    fn from(ended: tokio::task::JoinError) -> Self {
+        match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Self::Stopping,
+        }
+    }
+}
+
+/// Shape of the leaves of a new root; `None` to write it whole, for gateways whose build reads no leaves.
+pub type InLeaves = Arc<dyn Fn() -> Option<LeafShape> + Send + Sync>;
+
+/// What is known of the garbage in the store, and what was spent on its collection.
+pub(super) struct Collection {
+    /// The last checkpoint, perhaps an earlier leader's, left more garbage than the target allows.
+    pub(super) due: AtomicBool,
+    /// Segments that could not be emptied usefully.
+    pub(super) spared: Mutex<Spared>,
+    /// Budget of the store traffic for moves, in time since `begun`.
+    pub(super) budget: Mutex<MoveBudget>,
+    pub(super) begun: Instant,
+    /// The last checkpoint moved less than necessary: because of the budget, of writers that waited for the journal, or
+    /// of a rollback before it.
+    pub(super) held: AtomicBool,
+    /// The root's key for which collection was started, to move what earlier leaders left under older keys.
+    pub(super) resealing: Mutex<Option<(u32, Instant)>>,
+}
+
+impl Collection {
+    fn new(moves: MoveLimits) -> Self {
+        Self {
+            due: AtomicBool::new(false),
+            spared: Mutex::default(),
+            budget: Mutex::new(MoveBudget::new(moves)),
+            begun: Instant::now(),
+            held: AtomicBool::new(false),
+            resealing: Mutex::default(),
+        }
+    }
+}
+
+/// What belongs to the checkpoint under way.
+#[derive(Default)]
+pub(super) struct Current {
+    /// The key of everything in it. Its root claims it for objects that it does not list (UNDER-U1).
+    pub(super) sealing: Mutex<Option<SealingKey>>,
+    /// Its target, with its head: the set's stores as of its begin.
+    pub(super) place: Mutex<Option<Arc<dyn ObjectStore>>>,
+    /// Buffers of uploaded segments, which are used again; as many as are written concurrently.
+    pub(super) bodies: Mutex<Vec<Vec<u8>>>,
+}
+
+/// Uploads one set while this gateway leads it.
+pub struct Uploader {
+    pub(super) server: Arc<SetServer>,
+    pub(super) host: Arc<SetHost>,
+    pub(super) reader: Reader,
+    pub(super) mapping: Arc<Mapping>,
+    pub(super) settings: UploadSettings,
+    pub(super) boot: u64,
+    pub(super) collection: Collection,
+    pub(super) current: Current,
+    /// How roots are divided, if every gateway can read divided ones.
+    pub(super) in_leaves: InLeaves,
+    pub(super) stop: CancellationToken,
+}
+
+impl Uploader {
+    /// `boot`: this disk's start counter, part of every object's name.
+    pub fn new(
+        server: Arc<SetServer>,
+        mapping: Arc<Mapping>,
+        settings: UploadSettings,
+        boot: u64,
+        stop: CancellationToken,
+    ) -> Self {
+        let (host, reader) = (server.host.clone(), server.reader.clone());
+        let collection = Collection::new(settings.moves);
+        Self {
+            server,
+            host,
+            reader,
+            mapping,
+            settings,
+            boot,
+            collection,
+            current: Current::default(),
+            in_leaves: Arc::new(|| None),
+            stop,
+        }
+    }
+
+    /// Sets the callback that is asked for the shape of each root.
+    #[must_use]
+    pub fn in_leaves(self, in_leaves: InLeaves) -> Self {
+        Self { in_leaves, ..self }
+    }
+}
+
+/// What a checkpoint has uploaded: the extents of each page, and the segments with their bytes and sectors.
+#[derive(Default)]
+pub(super) struct Changes {
+    pub(super) extents: BTreeMap<(VolumeId, u32), Vec<MapExtent>>,
+    pub(super) segments: Vec<(ObjectId, u64, Sectors)>,
+}

@@ -1,0 +1,90 @@
+//! What the agent of a PostgreSQL host keeps on its disk: the history, a pause, a scheduled switchover.
+
+use crate::bug::{Edit, Layer, Mutation, lib};
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "history-waited-for",
+        bug: "the agent's task waits for the disk of its history: a busy disk keeps its signs of life away, and the watchdog ends a healthy PostgreSQL",
+        rule: "TASK-N4",
+        edits: &[Edit {
+            file: "crates/agent/src/history/writer.rs",
+            old: "        if self.beside {\n",
+            new: "        if self.beside && self.shared.path.as_os_str().is_empty() {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["nobody_waits_for_a_disk_that_hangs"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "rewritten-before-a-sign-of-life",
+        bug: "an agent that begins waits until the disk has its long history anew, before its first sign of life: the watchdog ends a healthy PostgreSQL",
+        rule: "TASK-N4",
+        edits: &[Edit {
+            file: "crates/agent/src/history.rs",
+            old: "        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew)) })\n",
+            new: "        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew)) }.at_once())\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["nobody_waits_until_a_history_is_written_anew"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "reboot-before-the-history",
+        bug: "the lines that say why a machine was rebooted are lost with the reboot",
+        rule: "TASK-N4",
+        edits: &[Edit {
+            file: "crates/agent/src/run.rs",
+            old: "                self.history_is_written();\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_reboot_waits_for_the_history"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "paused-without-the-disk",
+        bug: "a pause is answered although the disk did not take it: a later agent starts PostgreSQL under the hands of a person",
+        rule: "TASK-N5",
+        edits: &[Edit {
+            file: "crates/agent/src/pause.rs",
+            old: "        Err(error) if error.kind() == ErrorKind::AlreadyExists => (File::open(path)?, false),",
+            new: "        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_pause_that_the_disk_does_not_take_is_refused"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "resumed-without-the-disk",
+        bug: "the end of a pause is answered although its directory did not sync: a loss of power pauses the host again, and it takes nothing over",
+        rule: "TASK-N5",
+        edits: &[Edit {
+            file: "crates/agent/src/pause.rs",
+            old: "    let synced = sync(path);\n",
+            new: "    let synced = sync(path).or(Ok(()));\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_directory_that_does_not_sync_leaves_a_pause_as_it_was"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "refused-schedule-carried-out",
+        bug: "a scheduled switchover that was refused, since its directory did not sync, is carried out by the next agent",
+        rule: "R12",
+        edits: &[Edit {
+            file: "crates/agent/src/schedule.rs",
+            old: "        if synced.is_err() {\n",
+            new: "        if synced.is_err() && self.path.as_os_str().is_empty() {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_directory_that_does_not_sync_leaves_the_schedule_as_it_was"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "unread-pause-is-none",
+        bug: "a pause that cannot be read counts as none: the agent starts PostgreSQL under the hands of a person",
+        rule: "AGENT-A4",
+        edits: &[Edit {
+            file: "crates/agent/src/run.rs",
+            old: "pause::was(&pause::file_in(&config.dir))",
+            new: "pause::file_in(&config.dir).exists()",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_pause_that_cannot_be_read_is_one"])],
+        smoke: false,
+    },
+];
