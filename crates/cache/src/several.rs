@@ -3,7 +3,7 @@
 
 use crate::key::BlockKey;
 use bytes::Bytes;
-use std::future::Future;
+use futures_util::future::BoxFuture;
 use std::sync::Arc;
 
 /// Values with their keys.
@@ -41,7 +41,7 @@ pub trait Source<V> {
     fn open(&self, entry: &Bytes) -> Result<Vec<V>, Self::Error>;
 
     /// Gets the whole from the store, sealed.
-    fn fetch(&self) -> impl Future<Output = Result<Bytes, Self::Error>> + Send;
+    fn fetch(&self) -> BoxFuture<'_, Result<Bytes, Self::Error>>;
 
     /// Opens all that was fetched.
     ///

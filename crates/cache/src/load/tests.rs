@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Cache, MEMORY_BYTES_MIN};
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use holdfast_types::{MemberId, ObjectId, Term};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -71,16 +71,19 @@ impl Source<Bytes> for Blocks {
             .collect()
     }
 
-    async fn fetch(&self) -> Result<Bytes, Bad> {
-        self.fetched.fetch_add(1, Relaxed);
-        // All other readers get as far as they can.
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-        if self.fails.load(Relaxed) {
-            return Err(Bad);
-        }
-        Ok((0..VALUES).step_by(IN_ENTRY as usize).flat_map(|block| entry(key(self.number, block)).to_vec()).collect())
+    fn fetch(&self) -> BoxFuture<'_, Result<Bytes, Bad>> {
+        Box::pin(async move {
+            self.fetched.fetch_add(1, Relaxed);
+            // All other readers get as far as they can.
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            if self.fails.load(Relaxed) {
+                return Err(Bad);
+            }
+            let entries = (0..VALUES).step_by(IN_ENTRY as usize).map(|block| entry(key(self.number, block)));
+            Ok(entries.flat_map(|entry| entry.to_vec()).collect())
+        })
     }
 
     fn take_apart(&self, whole: Bytes) -> Result<Fetched<Bytes>, Bad> {

@@ -5,7 +5,7 @@ use super::{MapError, Mapping, Part};
 use crate::origins::At;
 use crate::set_key::SetKey;
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::future::{BoxFuture, try_join_all};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_cache::{BlockKey, Demand, Fetched, Source, Wanted};
 use holdfast_control::set::RootRef;
@@ -193,10 +193,12 @@ impl Source<Bytes> for OfStretch<'_> {
         Ok(blocks.into_iter().map(Bytes::from).collect())
     }
 
-    async fn fetch(&self) -> Result<Bytes, MapError> {
-        let object_key = keys::segment(self.of.set, self.object);
-        let range: Range<u64> = self.entry.place.range();
-        self.mapping.patient(|| self.mapping.store.get_range(&object_key, range.clone())).await
+    fn fetch(&self) -> BoxFuture<'_, Result<Bytes, MapError>> {
+        Box::pin(async move {
+            let object_key = keys::segment(self.of.set, self.object);
+            let range: Range<u64> = self.entry.place.range();
+            self.mapping.patient(|| self.mapping.store.get_range(&object_key, range.clone())).await
+        })
     }
 
     fn take_apart(&self, sealed: Bytes) -> Result<Fetched<Bytes>, MapError> {
