@@ -253,8 +253,10 @@ impl Disk {
         let bytes: u64 = entries.iter().map(|(key, sealed)| room(key, sealed)).sum();
         let goes_in = self.admit(|admission| admission.fetched(whole, bytes, demand));
         if goes_in {
+            let several = entries.len() > 1;
             for (key, sealed) in entries {
-                self.hand_over(key, sealed);
+                // As a slice, the last of them would keep all that was fetched in memory.
+                self.hand_over(key, if several { Bytes::copy_from_slice(&sealed) } else { sealed });
             }
         }
         goes_in
