@@ -15,7 +15,7 @@ const VALUE_BYTES: usize = 8192;
 
 fn key(number: u32) -> BlockKey {
     let random = u128::from(number / 128).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C834);
-    BlockKey { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }, number }
+    BlockKey::first(ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }, number)
 }
 
 /// This thread's own CPU time: on a busy machine, wall-clock time includes other threads.

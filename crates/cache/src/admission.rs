@@ -89,7 +89,8 @@ struct LeftOut {
     bytes_max: u64,
 }
 
-/// If two keys have the same mark, one of them is written one fetch too early.
+/// Data is fetched by the extent or page, whose first key this is. If two keys have the same mark, one of them is
+/// written one fetch too early.
 fn mark(key: &BlockKey) -> u64 {
     let random = key.object.random;
     random as u64 ^ (random >> 64) as u64 ^ u64::from(key.number).wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -124,7 +125,7 @@ mod tests {
 
     fn key(number: u32) -> BlockKey {
         let random = u128::from(number / 128).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C834);
-        BlockKey { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }, number }
+        BlockKey::first(ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }, number)
     }
 
     /// The number of these keys that are written.

@@ -115,12 +115,13 @@ impl EvictionPicker for Round {
 
 impl Code for BlockKey {
     fn encode(&self, writer: &mut impl Write) -> foyer::Result<()> {
-        let mut text = [0; 44];
+        let mut text = [0; 48];
         text[..8].copy_from_slice(&self.object.term.0.to_le_bytes());
         text[8..16].copy_from_slice(&self.object.member.0.to_le_bytes());
         text[16..24].copy_from_slice(&self.object.boot.to_le_bytes());
         text[24..40].copy_from_slice(&self.object.random.to_le_bytes());
-        text[40..].copy_from_slice(&self.number.to_le_bytes());
+        text[40..44].copy_from_slice(&self.number.to_le_bytes());
+        text[44..].copy_from_slice(&self.block.to_le_bytes());
         writer.write_all(&text).map_err(foyer::Error::io_error)
     }
 
@@ -132,13 +133,17 @@ impl Code for BlockKey {
         };
         let (term, member, boot) = (Term(word()?), MemberId(word()?), word()?);
         let random = u128::from(word()?) | u128::from(word()?) << 64;
-        let mut number = [0; 4];
-        reader.read_exact(&mut number).map_err(foyer::Error::io_error)?;
-        Ok(Self { object: ObjectId { term, member, boot, random }, number: u32::from_le_bytes(number) })
+        let mut half = || -> foyer::Result<u32> {
+            let mut bytes = [0; 4];
+            reader.read_exact(&mut bytes).map_err(foyer::Error::io_error)?;
+            Ok(u32::from_le_bytes(bytes))
+        };
+        let (number, block) = (half()?, half()?);
+        Ok(Self { object: ObjectId { term, member, boot, random }, number, block })
     }
 
     fn estimated_size(&self) -> usize {
-        44
+        48
     }
 }
 
@@ -159,7 +164,7 @@ impl Layout {
     }
 
     fn text(self) -> String {
-        format!("holdfast read cache, version 1: {} bytes in blocks of {}\n", self.whole, self.block)
+        format!("holdfast read cache, version 2: {} bytes in blocks of {}\n", self.whole, self.block)
     }
 }
 
@@ -243,6 +248,20 @@ impl Disk {
         goes_in
     }
 
+    /// As [`Disk::fetched`], for the entries of what was fetched as a whole: either all are stored, or none.
+    pub(super) fn fetched_apart(&self, whole: &BlockKey, entries: Vec<(BlockKey, Bytes)>, demand: Demand) -> bool {
+        let bytes: u64 = entries.iter().map(|(key, sealed)| room(key, sealed)).sum();
+        let goes_in = self.admit(|admission| admission.fetched(whole, bytes, demand));
+        if goes_in {
+            let several = entries.len() > 1;
+            for (key, sealed) in entries {
+                // As a slice, the last of them would keep all that was fetched in memory.
+                self.hand_over(key, if several { Bytes::copy_from_slice(&sealed) } else { sealed });
+            }
+        }
+        goes_in
+    }
+
     /// Data that was read from here has opened. Writes it again if it should stay longer, and returns whether it does.
     pub(super) fn keep_longer(&self, key: BlockKey, found: Found, demand: Demand) -> bool {
         let again = self.admit(|admission| admission.found(room(&key, &found.sealed), found.older, demand));
@@ -277,8 +296,8 @@ impl Disk {
                     taken += sealed.len().next_multiple_of(UNIT_BYTES);
                     kept += sealed.len() as u64;
                     self.admit(|admission| admission.came_in(room(&key, &sealed)));
-                    // Copied, because the object's memory is reused or freed as soon as the store has the object.
-                    self.hand_over(key, Bytes::copy_from_slice(&sealed));
+                    // Parts of an object are copied: its memory is reused or freed as soon as the store has the object.
+                    self.hand_over(key, sealed);
                 }
             }
         };

@@ -11,9 +11,11 @@
 //!
 //!   keep_sealed: data that a checkpoint seals goes to disk at once
 //! ```
+//! The store is asked for whole extents. The disk keeps an extent in stretches of some 32 KiB, memory has its blocks of
+//! 16 KiB, and only the blocks that are asked for are opened (`get_several`, ADR 0042).
 //!
-//! CACHE-C1  The key is object and number, never an LBA. Both name the same content for ever (R7), so no entry is ever
-//!     stale.
+//! CACHE-C1  The key is object, number and block, never an LBA. They name the same content for ever (R7), so no entry
+//!     is ever stale.
 //! CACHE-C2  Every answer was opened, that is authenticated, by this process (R9). The disk tier holds the same sealed
 //!     bytes as the store (R10) and is trusted as little.
 //! CACHE-C3  The cache holds clean data only: losing any or all of it, at any time, costs a fetch.
@@ -33,6 +35,8 @@ mod answers;
 mod disk;
 mod flight;
 mod key;
+mod load;
+mod several;
 
 use bytes::Bytes;
 use disk::Disk;
@@ -50,6 +54,7 @@ pub use admission::Demand;
 pub use answers::{Answers, Window};
 pub use disk::DISK_BUFFER_BYTES;
 pub use key::BlockKey;
+pub use several::{Fetched, Several, Source, Wanted};
 
 /// Memory of an entry in addition to its value: the record, and its place in the index and in the eviction order.
 const ENTRY_OVERHEAD_BYTES: usize = 256;
@@ -79,12 +84,16 @@ pub struct ReadCache<V: Clone + Send + Sync + 'static> {
     inner: Arc<Inner<V>>,
 }
 
-/// The cache of extents' raw bytes.
+/// The cache of the raw bytes of extents' blocks.
 pub type Cache = ReadCache<Bytes>;
 
 struct Inner<V: Clone + Send + Sync + 'static> {
     memory: foyer::Cache<BlockKey, V>,
     flights: Flights<V>,
+    /// Loads of entries from disk or the store …
+    loads: Flights<Several<V>>,
+    /// … and of what the store has in one piece, with several entries.
+    fetches: Flights<Several<V>>,
     disk: Option<Arc<Disk>>,
     counts: Counts,
     window: Mutex<Window>,
@@ -184,8 +193,15 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
             .with_eviction_config(foyer::S3FifoConfig::default())
             .with_weighter(move |_: &BlockKey, value: &V| weigh(value) + ENTRY_OVERHEAD_BYTES)
             .build();
-        let inner =
-            Inner { memory, flights: Flights::default(), disk, counts: Counts::default(), window: Mutex::default() };
+        let inner = Inner {
+            memory,
+            flights: Flights::default(),
+            loads: Flights::default(),
+            fetches: Flights::default(),
+            disk,
+            counts: Counts::default(),
+            window: Mutex::default(),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -1,7 +1,7 @@
 //! Errors of keys, wrapped keys and sealed parts. Each names what was found and what was expected.
 
 use crate::fingerprint::KeyFingerprint;
-use crate::part::{ExtentAad, Part, TAG_BYTES};
+use crate::part::{ExtentAad, ExtentPart, Part, TAG_BYTES};
 use holdfast_types::{ObjectId, SetId};
 use std::fmt;
 
@@ -20,13 +20,15 @@ pub struct SealedPart {
     pub plain_len: u64,
 }
 
-/// An extent with its place, or one of the reserved parts.
+/// A part of an extent with its place, or one of the reserved parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SealedKind {
-    /// An extent of a segment.
+    /// A part of an extent of a segment.
     Extent {
-        /// Its number in the object.
+        /// The extent's number in the object.
         number: u32,
+        /// Which part.
+        part: ExtentPart,
         /// Data that it is bound to.
         aad: ExtentAad,
     },
@@ -37,9 +39,9 @@ pub enum SealedKind {
 impl fmt::Display for SealedPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.part {
-            SealedKind::Extent { number, aad } => write!(
+            SealedKind::Extent { number, part, aad } => write!(
                 f,
-                "extent {number} ({} {}, {} raw bytes, codec {})",
+                "{part} of extent {number} ({} {}, {} raw bytes, codec {})",
                 aad.volume, aad.lba, aad.raw_len, aad.codec
             )?,
             SealedKind::Part(part) => write!(f, "{part}")?,

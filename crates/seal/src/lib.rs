@@ -9,15 +9,17 @@
 //!   key file   ------------>      |
 //!                                 +-------HKDF--> fingerprint (tells "wrong key" from "damaged")
 //!
-//!   data key --HKDF(object id)--> object key --ChaCha20-Poly1305, nonce = part number--> sealed part
+//!   data key --HKDF(object id)--> object key --ChaCha20-Poly1305, nonce = part's number--> sealed part
 //!   node key --HKDF(file uuid)--> file key ----ChaCha20-Poly1305, nonce = place in the file--> sealed chunk
 //! ```
 //!
 //! Invariants:
-//! - **SEAL-S1** An object key seals each part number at most once. A sealer tracks the numbers it used. Sealing
-//!   again takes a new object id; sending again sends the same bytes. Two sealers of one object id are never made.
-//! - **SEAL-S2** Every part is bound to format version, key id, set, object, kind, number, volume, place, lengths and
-//!   codec: a part that is opened as anything else than what it was sealed as is an error, never other bytes (R9).
+//! - **SEAL-S1** An object key seals under each nonce at most once: a part's number, and in an extent the block. A
+//!   sealer tracks the numbers it used. Sealing again takes a new object id; sending again sends the same bytes. Two
+//!   sealers of one object id are never made.
+//! - **SEAL-S2** Every part is bound to format version, key id, set, object, kind, number, block, volume, place,
+//!   lengths and codec: a part that is opened as anything else than what it was sealed as is an error, never other
+//!   bytes (R9).
 //! - **SEAL-S3** Key bytes are wiped when dropped and never printed.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -42,5 +44,5 @@ pub use node::{
     FileKey, NODE_KEY_BYTES, NodeKey, NotAuthentic, WRAPPED_NODE_KEY_BYTES, WRAPPED_NODE_KEY_VERSION, node_wrapped_by,
 };
 pub use object::{EXTENT_NUMBER_MAX, ObjectOpener, ObjectSealer, PAGE_NUMBER_MAX, SEAL_VERSION};
-pub use part::{ExtentAad, Part, TAG_BYTES};
+pub use part::{ExtentAad, ExtentPart, Part, TAG_BYTES};
 pub use ring::{join_ring, ring_ids, ring_wrapped_by, split_ring};

@@ -6,7 +6,7 @@ use std::fmt;
 /// Bytes that sealing adds to a part.
 pub const TAG_BYTES: usize = 16;
 
-/// Data that an extent is bound to, besides its object, number and sealed length.
+/// Data that each part of an extent is bound to, besides its object, its numbers and its own sealed length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentAad {
     /// Volume of the extent.
@@ -17,6 +17,24 @@ pub struct ExtentAad {
     pub raw_len: u32,
     /// Compression, as its number in the segment format.
     pub codec: u8,
+}
+
+/// A part of a sealed extent. Each is sealed under a nonce of its own, so each opens alone, and at its own place only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtentPart {
+    /// The lengths of the extent's blocks.
+    Lengths,
+    /// A block, by its place in the extent: 0, 1, …
+    Block(u16),
+}
+
+impl fmt::Display for ExtentPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExtentPart::Lengths => f.write_str("lengths"),
+            ExtentPart::Block(block) => write!(f, "block {block}"),
+        }
+    }
 }
 
 /// A part of an object that is not an extent.

@@ -1,31 +1,23 @@
-//! Access to the store: roots, their leaves, map pages, and extents of segments. Each is opened and checked once and
-//! then cached.
+//! Access to the store: roots, their leaves, map pages, and extents of segments, by blocks. Each is opened and checked
+//! once and then cached.
 //!
 //! All objects are immutable (R7), so cached content is never stale: a place names the same content for ever. Reads
 //! retry while the store does not answer (R8: they wait for the end of an S3 outage). Bad bytes are an error
 //! immediately (R9).
 
-use crate::origins::{At, KeyOf, Origins};
+use crate::origins::{KeyOf, Origins};
 use crate::roots::{Known, Roots};
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
-use holdfast_cache::{BlockKey, Cache, CacheError, Demand, Flights, ReadCache};
+use holdfast_cache::{BlockKey, Cache, CacheError, Flights, ReadCache};
 use holdfast_control::set::RootRef;
 use holdfast_host::unix_ms;
 use holdfast_store::{Disposition, Health, Kind, ObjectStore, Standing, StoreError, keys};
 use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
-use holdfast_volume::map::{
-    Leaf, MapExtent, MapPiece, Page, PageRef, PartialRoot, Root, Top, open_page, split_by_page,
-};
-use holdfast_volume::segment::open_extent;
+use holdfast_volume::map::{Leaf, MapPiece, Page, PageRef, PartialRoot, Root, Top, open_page, split_by_page};
 use std::future::Future;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
-
-/// Extents that one read, or one prefetch, fetches concurrently.
-const EXTENTS_AT_ONCE: usize = 8;
 
 /// Maximum pause between two attempts of a read that the store did not answer.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -57,6 +49,7 @@ pub(super) type Pay<'a> = &'a (dyn Fn(u64) + Sync);
 pub use crate::set_key::SetKey;
 
 mod error;
+mod extents;
 mod opened;
 mod partial;
 
@@ -150,73 +143,6 @@ impl Mapping {
         Self { origins: Origins::new(key_of), ..self }
     }
 
-    /// Reads the range as of `root`. Data read for a scan must not push other readers' data out of the disk cache.
-    ///
-    /// # Errors
-    /// [`MapError`].
-    pub async fn read(
-        &self,
-        root: RootRef,
-        volume: VolumeId,
-        lba: Lba,
-        sectors: Sectors,
-        demand: Demand,
-        out: &mut Vec<Part>,
-    ) -> Result<(), MapError> {
-        // Fetches missing extents concurrently: a large read would otherwise wait for one store answer after another.
-        let mut missing = Vec::new();
-        for place in self.places(root, volume, lba, sectors).await? {
-            out.push(match place {
-                At::Zeroes(sectors) => Part::Zeroes(sectors),
-                At::Extent(key, extent) => match self.cache.get(&extent_key(&extent)) {
-                    Some(raw) => Part::Data(part_of(&raw, &extent)?),
-                    None => {
-                        missing.push((out.len(), key, extent));
-                        Part::Data(Bytes::new())
-                    }
-                },
-            });
-        }
-        let mut fetched = stream::iter(missing)
-            .map(|(at, key, extent)| async move {
-                self.extent(key.as_deref(), volume, &extent, demand).await.map(|data| (at, data))
-            })
-            .buffer_unordered(EXTENTS_AT_ONCE);
-        while let Some((at, data)) = fetched.try_next().await? {
-            out[at] = Part::Data(data);
-        }
-        Ok(())
-    }
-
-    /// Loads `root`'s data in the range into memory. Returns the number of extents that were missing.
-    ///
-    /// # Errors
-    /// [`MapError`].
-    pub(super) async fn warm(
-        &self,
-        root: RootRef,
-        volume: VolumeId,
-        lba: Lba,
-        sectors: Sectors,
-        demand: Demand,
-    ) -> Result<u64, MapError> {
-        let places = self.places(root, volume, lba, sectors).await?.into_iter();
-        let mut missing: Vec<_> = places
-            .filter_map(|place| match place {
-                At::Extent(key, extent) if !self.cache.has(&extent_key(&extent)) => Some((key, extent)),
-                _ => None,
-            })
-            .collect();
-        // Several pieces of one extent need one request.
-        missing.dedup_by_key(|(_, extent)| extent_key(extent));
-        let extents = missing.len() as u64;
-        let mut fetched = stream::iter(missing)
-            .map(|(key, extent)| async move { self.extent(key.as_deref(), volume, &extent, demand).await.map(drop) })
-            .buffer_unordered(EXTENTS_AT_ONCE);
-        while fetched.try_next().await?.is_some() {}
-        Ok(extents)
-    }
-
     /// Whether the store has problems; with several stores, whether all have.
     pub(super) fn in_trouble(&self) -> bool {
         let now = unix_ms();
@@ -282,7 +208,7 @@ impl Mapping {
         pay: Pay<'_>,
     ) -> Result<Arc<Page>, MapError> {
         let of = of.unwrap_or(&self.key);
-        let key = BlockKey { object: place.object, number: place.number };
+        let key = BlockKey::first(place.object, place.number);
         let open = |sealed: &Bytes| {
             open_page(&of.opener(place.object), place, volume, number, sealed)
                 .map(|page| Node::Page(Arc::new(page)))
@@ -308,7 +234,7 @@ impl Mapping {
 
     /// A page of the map if it is in memory or on local disk. Never reads the store.
     async fn page_if_here(&self, place: &PageRef, volume: VolumeId, number: u32) -> Option<Arc<Page>> {
-        let key = BlockKey { object: place.object, number: place.number };
+        let key = BlockKey::first(place.object, place.number);
         let open = |sealed: &Bytes| {
             let page = open_page(&self.key.opener(place.object), place, volume, number, sealed);
             page.map(|page| Node::Page(Arc::new(page))).map_err(drop)
@@ -321,28 +247,7 @@ impl Mapping {
 
     /// Caches a page that was sealed here: the next checkpoint that changes it needs it again.
     pub fn adopt_page(&self, place: &PageRef, page: Arc<Page>) {
-        self.pages.insert(BlockKey { object: place.object, number: place.number }, Node::Page(page));
-    }
-
-    /// Caches sealed parts of an object made here, extents or pages, by number and place: otherwise each would be
-    /// fetched separately at its first read.
-    pub async fn keep_sealed(&self, object: ObjectId, body: &Bytes, parts: Vec<(u32, Range<u64>)>) {
-        let piece = |(number, range): (u32, Range<u64>)| {
-            (BlockKey { object, number }, body.slice(range.start as usize..range.end as usize))
-        };
-        self.cache.keep_sealed(parts.into_iter().map(piece)).await;
-    }
-
-    /// Whether an extent is in memory or on local disk; if not, it was not read recently.
-    pub fn is_at_hand(&self, extent: &MapExtent) -> bool {
-        let key = extent_key(extent);
-        self.cache.has(&key) || self.cache.has_sealed(&key)
-    }
-
-    /// Whether the first part of an object is on local disk. Usually the whole object was put there, and may be partly
-    /// evicted. (Exceptions: only that part was read here, or it stayed because it was read: CACHE-C7 in `cache`.)
-    pub(super) fn has_begin_of(&self, object: ObjectId) -> bool {
-        self.cache.has_sealed(&BlockKey { object, number: 0 })
+        self.pages.insert(BlockKey::first(place.object, place.number), Node::Page(page));
     }
 
     /// Whether any of `root`'s data in the range is in memory or on local disk, as far as is known without reading the
@@ -350,7 +255,7 @@ impl Mapping {
     pub(super) async fn was_at_hand(&self, root: &Root, volume: VolumeId, lba: Lba, sectors: Sectors) -> bool {
         for (number, lba, sectors) in split_by_page(lba, sectors) {
             let Some(place) = root.page(volume, number) else { continue };
-            let key = BlockKey { object: place.object, number: place.number };
+            let key = BlockKey::first(place.object, place.number);
             if !self.pages.has(&key) && !self.pages.has_sealed(&key) {
                 continue;
             }
@@ -366,31 +271,6 @@ impl Mapping {
     /// Counts a part of a read that came from the journal.
     pub(super) fn note_journal(&self) {
         self.cache.note_journal();
-    }
-
-    /// The part of a sealed extent that the map names.
-    async fn extent(
-        &self,
-        of: Option<&SetKey>,
-        volume: VolumeId,
-        extent: &MapExtent,
-        demand: Demand,
-    ) -> Result<Bytes, MapError> {
-        let of = of.unwrap_or(&self.key);
-        // R9, R10: the disk cache holds sealed bytes; this process authenticates everything it returns.
-        let open = |sealed: &Bytes| {
-            let opener = of.opener(extent.object);
-            open_extent(&opener, &extent.place, volume, extent.sealed_lba(), sealed)
-                .map(Bytes::from)
-                .map_err(|e| MapError::Bad { what: "extent", object: extent.object, reason: e.to_string() })
-        };
-        let fetch = || async {
-            let object_key = keys::segment(of.set, extent.object);
-            let range: Range<u64> = extent.place.range();
-            self.patient(|| self.store.get_range(&object_key, range.clone())).await
-        };
-        let raw = self.unspoilt(|| self.cache.get_or_open_for(demand, extent_key(extent), fetch, open)).await?;
-        part_of(&raw, extent)
     }
 
     /// Fetches wrong bytes again: they may have been damaged in transit, and stored bytes never change. If they stay
@@ -467,23 +347,6 @@ impl Mapping {
             }
         }
     }
-}
-
-fn extent_key(extent: &MapExtent) -> BlockKey {
-    BlockKey { object: extent.object, number: extent.place.number }
-}
-
-/// The part of an opened extent that the map names.
-fn part_of(raw: &Bytes, extent: &MapExtent) -> Result<Bytes, MapError> {
-    let part = extent.raw_range();
-    if part.end > raw.len() {
-        let reason = format!("found {} bytes, expected at least {}", raw.len(), part.end);
-        return Err(MapError::Bad { what: "extent", object: extent.object, reason });
-    }
-    // A read is charged by its length: its result must not keep whole extents in memory that are no longer cached.
-    let small = part.len() * 2 < raw.len();
-    let part = raw.slice(part);
-    Ok(if small { Bytes::copy_from_slice(&part) } else { part })
 }
 
 /// Whether a store has problems of its own. Missing or damaged objects do not count: they must not keep the others from

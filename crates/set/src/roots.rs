@@ -290,7 +290,7 @@ impl<V: Rooted> Roots<V> {
         if let Some(root) = self.get(at) {
             return Ok(root);
         }
-        let flight = self.loads.join(BlockKey { object: at.object, number: 0 });
+        let flight = self.loads.join(BlockKey::first(at.object, 0));
         flight
             .cell()
             .get_or_try_init(|| async {

@@ -241,7 +241,7 @@ impl Uploader {
         open: SegmentBuilder,
         changes: &mut Changes,
     ) -> impl Future<Output = Result<(), UploadError>> + use<'_> {
-        let (object, raw_bytes, keep) = (open.object(), open.raw_bytes(), self.kept(open.places()));
+        let (object, raw_bytes, keep) = (open.object(), open.raw_bytes(), self.kept(open.stretches().iter().cloned()));
         let body = open.finish();
         changes.segments.push((object, body.len() as u64, Sectors(raw_bytes / SECTOR_BYTES)));
         self.put_segment(term, object, body, raw_bytes, keep)

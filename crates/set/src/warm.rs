@@ -16,10 +16,9 @@ use holdfast_control::set::{RootRef, StoredKind};
 use holdfast_store::keys;
 use holdfast_types::{LogId, ObjectId};
 use holdfast_volume::map::{Root, read_any_pack};
-use holdfast_volume::segment::read_table;
+use holdfast_volume::segment::{Stretch, read_table, stretches};
 use holdfast_volume::warm::{Begun, Keep, Plan, Since, Wanted, keep, since};
 use std::future::Future;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -259,15 +258,12 @@ impl Warmer {
     }
 }
 
-/// The table is opened, which authenticates it; the extents are authenticated when they are read (CACHE-C2).
-async fn extents(
-    mapping: &Mapping,
-    object: ObjectId,
-    body: &Bytes,
-    step: &Step,
-) -> Result<Vec<(u32, Range<u64>)>, MapError> {
+/// The table is opened, which authenticates it, and so are the lengths of each extent's blocks; the blocks are
+/// authenticated when they are read (CACHE-C2).
+async fn extents(mapping: &Mapping, object: ObjectId, body: &Bytes, step: &Step) -> Result<Vec<Stretch>, MapError> {
     let bad = |reason| MapError::Bad { what: "segment", object, reason };
-    let table = read_table(&mapping.key.opener(object), body).map_err(|e| bad(e.to_string()))?;
+    let opener = mapping.key.opener(object);
+    let table = read_table(&opener, body).map_err(|e| bad(e.to_string()))?;
     let keep = keep(step.begun.as_ref(), step.last, step.upto, &table);
     let mut parts = Vec::with_capacity(table.len());
     for entry in table {
@@ -277,31 +273,34 @@ async fn extents(
             Keep::AtHand => mapping.was_at_hand(&step.old, entry.volume, entry.lba, place.sectors()).await,
         };
         if wanted {
-            parts.push((place.number, place.range()));
+            let range = place.range();
+            // The table says that its extents lie before it.
+            let sealed = &body[range.start as usize..range.end as usize];
+            parts.extend(stretches(&opener, &entry, sealed).map_err(|e| bad(e.to_string()))?);
         }
     }
     Ok(parts)
 }
 
-fn pages(mapping: &Mapping, object: ObjectId, body: &Bytes) -> Result<Vec<(u32, Range<u64>)>, MapError> {
+fn pages(mapping: &Mapping, object: ObjectId, body: &Bytes) -> Result<Vec<Stretch>, MapError> {
     let bad = |reason| MapError::Bad { what: "page pack", object, reason };
     let table = read_any_pack(&mapping.key.opener(object), body).map_err(|e| bad(e.to_string()))?;
-    Ok(table.places())
+    Ok(table.places().into_iter().map(Stretch::from).collect())
 }
 
 /// Groups parts into pieces of [`HAND_BYTES`], or of one part.
-fn hands(parts: Vec<(u32, Range<u64>)>) -> Vec<Vec<(u32, Range<u64>)>> {
+fn hands(parts: Vec<Stretch>) -> Vec<Vec<Stretch>> {
     let mut hands: Vec<Vec<_>> = Vec::new();
     let mut bytes = HAND_BYTES;
-    for (number, range) in parts {
-        let more = range.end - range.start;
+    for part in parts {
+        let more = part.bytes();
         if bytes + more > HAND_BYTES {
             hands.push(Vec::new());
             bytes = 0;
         }
         bytes += more;
         if let Some(hand) = hands.last_mut() {
-            hand.push((number, range));
+            hand.push(part);
         }
     }
     hands

@@ -6,7 +6,7 @@ use holdfast_types::{GroupId, Lba, LogId, MemberId, ObjectId, Sectors, Term, Vol
 use holdfast_volume::map::{
     LeafShape, Live, MapExtent, PAGE_SECTORS, PackBuilder, Page, PageRef, Root, open_page, open_root, seal_root,
 };
-use holdfast_volume::segment::{Codec, SegmentBuilder, open_extent, read_table};
+use holdfast_volume::segment::{Codec, SegmentBuilder, open_extent, open_range, read_table};
 use holdfast_volume::space::{Amplification, Garbage, Spared, packs_to_collect, segments_to_collect};
 use std::time::Instant;
 
@@ -58,6 +58,13 @@ fn main() {
                     let range = entry.place.range();
                     let sealed = &segment[range.start as usize..range.end as usize];
                     open_extent(&opener(1), &entry.place, entry.volume, entry.lba, sealed).unwrap();
+                }
+            });
+            timed(&format!("open 4 KiB of each, {name}"), count * 4096, || {
+                for entry in read_table(&opener(1), &segment).unwrap() {
+                    let range = entry.place.range();
+                    let sealed = &segment[range.start as usize..range.end as usize];
+                    open_range(&opener(1), &entry, sealed, raw_len / 2..raw_len / 2 + 4096).unwrap();
                 }
             });
         }

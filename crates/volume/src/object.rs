@@ -4,7 +4,7 @@
 //!   | header, 104 bytes | content: sealed extents or pages | sealed main part: the table of the content, the root, or the head |
 //! ```
 //! The table comes last, since the places are known only after the content was packed; the header has the table's
-//! place. A reader of an unknown object needs two range reads. Header, version 1, little-endian:
+//! place. A reader of an unknown object needs two range reads. Header, version 2, little-endian:
 //!
 //! ```text
 //!   0  magic "HOLDFAST"     20  zero, 4          72  length of the object
@@ -23,7 +23,7 @@ use std::ops::Range;
 /// Bytes of the header.
 pub const OBJECT_HEADER_BYTES: usize = 104;
 /// Version of the header, and of the tables and tree nodes inside, that this build reads and writes.
-pub const OBJECT_VERSION: u32 = 1;
+pub const OBJECT_VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 const CRC_AT: usize = 100;

@@ -107,7 +107,7 @@ fn magic(which: usize) -> &'static [u8] {
         &b"HFP\x01"[..],
         b"HFR\x01",
         b"HFQ\x01",
-        b"HFT\x01",
+        b"HFT\x02",
         b"HFR\x02",
         b"HFR\x05",
         b"HFQ\x02",

@@ -5,6 +5,7 @@ use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 const WRITE: &str = "crates/journal/src/write.rs";
 const HEAD: &str = "crates/volume/src/head.rs";
 const MACHINE: &str = "crates/volume/src/machine.rs";
+const SEAL: &str = "crates/seal/src/object.rs";
 
 const CRASHES: Test =
     file(Layer::Crash, "holdfast-journal", &["--test", "journal"], &["what_was_acknowledged_survives_any_crash"]);
@@ -13,6 +14,7 @@ const REPLAYS: Test = lib(Layer::Property, "holdfast-volume", &["replay_from_any
 const MACHINES: Test = lib(Layer::Unit, "holdfast-volume", &["machine::"]);
 const HEADS: Test = lib(Layer::Unit, "holdfast-volume", &["head::"]);
 const SEALED: Test = lib(Layer::Unit, "holdfast-volume", &["what_is_sealed_stays_as_it_was_at_the_begin"]);
+const EXTENTS: Test = lib(Layer::Unit, "holdfast-volume", &["segment::"]);
 const RETRIES: Test = lib(Layer::Unit, "holdfast-store", &["retry::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -191,7 +193,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "the place of an extent is not bound into its seal: one can be served for another",
         rule: "R10",
         edits: &[Edit {
-            file: "crates/seal/src/object.rs",
+            file: SEAL,
             old: "    out.extend_from_slice(&place.to_le_bytes());
 ",
             new: "    let _ = place;
@@ -199,6 +201,98 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         }],
         tests: &[lib(Layer::Unit, "holdfast-seal", &["object::"])],
         smoke: true,
+    },
+    Mutation {
+        name: "block-not-sealed-to-its-place",
+        bug: "the place of a block in its extent is not bound into its seal: one can be served for another",
+        rule: "R9",
+        edits: &[
+            Edit {
+                file: SEAL,
+                old: "    bytes[4..8].copy_from_slice(&within.to_le_bytes());
+",
+                new: "    let _ = within;
+",
+            },
+            Edit {
+                file: SEAL,
+                old: "    out.extend_from_slice(&within.to_le_bytes());
+",
+                new: "    out.extend_from_slice(&[0; 4]);
+    let _ = within;
+",
+            },
+        ],
+        tests: &[lib(Layer::Unit, "holdfast-seal", &["object::"]), EXTENTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-nonce-for-an-extent",
+        bug: "all blocks of an extent are sealed under one nonce",
+        rule: "R10",
+        edits: &[
+            Edit {
+                file: SEAL,
+                old: "                ExtentPart::Block(block) => u32::from(*block),
+",
+                new: "                ExtentPart::Block(_) => 0,
+",
+            },
+            Edit {
+                file: SEAL,
+                old: "        assert!(self.used.insert(numbers), \"R10: sealed twice under one nonce: {part}\");
+",
+                new: "        self.used.insert(numbers);
+",
+            },
+        ],
+        tests: &[lib(Layer::Unit, "holdfast-seal", &["object::"]), EXTENTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "lengths-not-sealed",
+        bug: "the lengths of an extent's blocks are stored without a seal, and believed",
+        rule: "R9",
+        edits: &[
+            Edit {
+                file: "crates/volume/src/segment.rs",
+                old: "            self.sealer.seal_extent_into(number, ExtentPart::Lengths, aad, &plain, &mut self.content);
+",
+                new: "            self.content.extend_from_slice(&[&plain[..], &[0; TAG_BYTES]].concat());
+",
+            },
+            Edit {
+                file: "crates/volume/src/segment/open.rs",
+                old: "let plain = self.opener.open_extent(number, ExtentPart::Lengths, aad(self.entry), sealed)?;",
+                new: "let plain = sealed[..bytes - TAG_BYTES].to_vec();",
+            },
+        ],
+        tests: &[EXTENTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "length-of-a-block-believed",
+        bug: "the length of a block is not compared with what a block can have",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/volume/src/segment/blocks.rs",
+            old: "Some(found) if (1..=most).contains(&found) =>",
+            new: "Some(found) if found <= most.max(usize::from(u16::MAX)) =>",
+        }],
+        tests: &[EXTENTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "another-block-of-the-fetch",
+        bug: "of blocks that came in together, any one is served for the one that was asked for",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/cache/src/several.rs",
+            old: "find(|(there, _)| there == key)",
+            new: "find(|(there, _)| there.number == key.number)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-cache", &["load::"])],
+        smoke: false,
     },
     Mutation {
         name: "conflict-taken-for-ours",

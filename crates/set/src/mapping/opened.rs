@@ -150,7 +150,7 @@ impl Mapping {
     /// The same, charged to `pay`.
     pub(super) async fn leaf_for(&self, of: &SetKey, leaf: &LeafRef, pay: Pay<'_>) -> Result<Leaf, MapError> {
         let at = leaf.at;
-        let key = BlockKey { object: at.object, number: at.number };
+        let key = BlockKey::first(at.object, at.number);
         let bad = |reason| MapError::Bad { what: "leaf", object: at.object, reason };
         let open = |sealed: &Bytes| {
             open_leaf(&of.opener(at.object), leaf, sealed).map(Node::Leaf).map_err(|e| bad(e.to_string()))
@@ -176,7 +176,7 @@ impl Mapping {
         if let Some(known) = in_memory() {
             return Ok(known);
         }
-        let flight = self.opening.join(BlockKey { object: at.object, number: 0 });
+        let flight = self.opening.join(BlockKey::first(at.object, 0));
         let known = flight.cell().get_or_try_init(|| async {
             // Another load may have ended between the check and the join.
             match in_memory() {
@@ -273,7 +273,7 @@ impl Mapping {
                 if known.contains_key(&key) {
                     continue;
                 }
-                match pages.get(&BlockKey { object: key.0, number: key.1 }) {
+                match pages.get(&BlockKey::first(key.0, key.1)) {
                     Some(Node::Leaf(found)) => {
                         known.insert(key, found);
                     }
@@ -295,7 +295,7 @@ impl Mapping {
         while let Some(leaves) = fetched.try_next().await? {
             for (key, leaf) in leaves {
                 // If the caller gives up and starts again, it continues from here.
-                self.pages.insert(BlockKey { object: key.0, number: key.1 }, Node::Leaf(leaf.clone()));
+                self.pages.insert(BlockKey::first(key.0, key.1), Node::Leaf(leaf.clone()));
                 known.insert(key, leaf);
             }
         }

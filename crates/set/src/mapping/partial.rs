@@ -112,7 +112,7 @@ impl Mapping {
     /// Keeps leaves that left a root, while there is room: lookups of their pages need them again.
     pub(crate) fn adopt_leaves(&self, leaves: impl IntoIterator<Item = (LeafRef, Leaf)>) {
         for (leaf, found) in leaves {
-            self.pages.insert(BlockKey { object: leaf.at.object, number: leaf.at.number }, Node::Leaf(found));
+            self.pages.insert(BlockKey::first(leaf.at.object, leaf.at.number), Node::Leaf(found));
         }
     }
 
@@ -153,7 +153,7 @@ impl Mapping {
         let mut root = root.clone();
         let (away, mut missing): (Vec<LeafRef>, Vec<LeafRef>) = (root.away().collect(), Vec::new());
         for leaf in away {
-            match self.pages.get(&BlockKey { object: leaf.at.object, number: leaf.at.number }) {
+            match self.pages.get(&BlockKey::first(leaf.at.object, leaf.at.number)) {
                 Some(Node::Leaf(found)) => root.bring(&leaf, found).map_err(|e| bad(e.to_string()))?,
                 _ => missing.push(leaf),
             }

@@ -5,7 +5,7 @@ use crate::ahead::{Ahead, Of};
 use crate::recovery;
 use crate::verify::tests::World as Stored;
 use futures_util::future::join_all;
-use holdfast_cache::MEMORY_BYTES_MIN;
+use holdfast_cache::{Demand, MEMORY_BYTES_MIN};
 use holdfast_store::{Faults, Faulty, Memory};
 use holdfast_types::SECTOR_BYTES;
 

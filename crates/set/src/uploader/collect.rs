@@ -13,13 +13,12 @@ use holdfast_types::sync::LockExt;
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::index::Memtable;
 use holdfast_volume::map::{LeafOf, MapExtent, Objects, PageRef, PartialRoot, page_number};
-use holdfast_volume::segment::{ExtentPlace, SegmentBuilder, SegmentError, read_table};
+use holdfast_volume::segment::{ExtentPlace, SegmentBuilder, SegmentError, Stretch, read_table};
 use holdfast_volume::space::{
     Amplification, Move, MoveBudget, Run, Spared, open_run, packs_to_collect, packs_to_reseal, pages_of,
     percent_before, pieces_to_move, runs, segments_to_collect, segments_to_reseal,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -68,8 +67,8 @@ pub(super) struct Collected {
 #[derive(Default)]
 struct Filling {
     builder: Option<SegmentBuilder>,
-    /// Places of its extents that go into the disk cache.
-    keep: Vec<(u32, Range<u64>)>,
+    /// The stretches of its extents that go into the disk cache.
+    keep: Vec<Stretch>,
 }
 
 /// Result of filling a segment: it is full, or the input ended.
@@ -374,7 +373,7 @@ impl Uploader {
                 // Data cached under its old name must not be fetched again under the new one. Data that is not cached
                 // was not read for long: it would push out useful data.
                 if self.settings.keep_uploaded && run.from.iter().any(|piece| self.mapping.is_at_hand(piece)) {
-                    filling.keep.push((place.number, place.range()));
+                    filling.keep.extend_from_slice(done.open.stretches_of(place.number));
                 }
                 let to = MapExtent::whole(object, lba, place);
                 // A run never crosses a page boundary (PLAN-P3).
@@ -405,7 +404,7 @@ impl Uploader {
         &self,
         term: Term,
         open: SegmentBuilder,
-        keep: Vec<(u32, Range<u64>)>,
+        keep: Vec<Stretch>,
         collected: &mut Collected,
     ) -> Result<(), UploadError> {
         if open.extents() == 0 {

@@ -13,8 +13,7 @@ use holdfast_store::{ObjectStore, keys};
 use holdfast_types::sync::LockExt;
 use holdfast_types::{Lba, ObjectId, Term, VolumeId};
 use holdfast_volume::map::{LeafPack, PackBuilder, PartialRoot};
-use holdfast_volume::segment::{ExtentPlace, SegmentBuilder};
-use std::ops::Range;
+use holdfast_volume::segment::{ExtentPlace, SegmentBuilder, Stretch};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -49,7 +48,7 @@ impl Uploader {
     }
 
     /// The parts of an object that go into the disk cache: all if enabled, otherwise none.
-    pub(super) fn kept(&self, parts: impl Iterator<Item = (u32, Range<u64>)>) -> Vec<(u32, Range<u64>)> {
+    pub(super) fn kept(&self, parts: impl Iterator<Item = Stretch>) -> Vec<Stretch> {
         if self.settings.keep_uploaded { parts.collect() } else { Vec::new() }
     }
 
@@ -60,7 +59,7 @@ impl Uploader {
         object: ObjectId,
         body: Bytes,
         raw_bytes: u64,
-        keep: Vec<(u32, Range<u64>)>,
+        keep: Vec<Stretch>,
     ) -> Result<(), UploadError> {
         let stored_bytes = body.len() as u64;
         let put = self.put(term, StoredKind::Segment, object, body.clone());
@@ -122,7 +121,7 @@ impl Uploader {
     pub(super) async fn put_leaves(&self, term: Term, packs: Vec<LeafPack>) -> Result<(), UploadError> {
         let mut puts = stream::iter(packs)
             .map(|pack| async move {
-                let keep = self.kept(pack.parts.into_iter());
+                let keep = self.kept(pack.parts.into_iter().map(Stretch::from));
                 let put = self.put(term, StoredKind::Pages, pack.object, pack.body.clone());
                 let (put, ()) = tokio::join!(put, self.mapping.keep_sealed(pack.object, &pack.body, keep));
                 put
@@ -138,7 +137,7 @@ impl Uploader {
         root: &mut PartialRoot,
         pack: PackBuilder,
     ) -> Result<(), UploadError> {
-        let (object, keep) = (pack.object(), self.kept(pack.places()));
+        let (object, keep) = (pack.object(), self.kept(pack.places().map(Stretch::from)));
         let body = pack.finish();
         root.add_pack(object, body.len() as u64);
         let put = self.put(term, StoredKind::Pages, object, body.clone());

@@ -22,13 +22,14 @@ fn nothing_is_read_without_a_disk_or_unasked() {
 
 #[test]
 fn parts_are_handed_over_in_order_and_in_pieces() {
-    let parts: Vec<_> = (0..100_u32).map(|n| (n, u64::from(n) * 100_000..u64::from(n + 1) * 100_000)).collect();
+    let part = |n: u32| Stretch::from((n, u64::from(n) * 100_000..u64::from(n + 1) * 100_000));
+    let parts: Vec<_> = (0..100).map(part).collect();
     let hands = hands(parts.clone());
     assert_eq!(hands.len(), 5);
     assert!(hands.iter().all(|hand| hand.len() <= 20));
     assert_eq!(hands.concat(), parts);
     assert_eq!(super::hands(Vec::new()), Vec::<Vec<_>>::new());
-    assert_eq!(super::hands(vec![(0, 0..HAND_BYTES * 3)]).len(), 1, "a part is never split");
+    assert_eq!(super::hands(vec![Stretch::from((0, 0..HAND_BYTES * 3))]).len(), 1, "a part is never split");
 }
 
 #[test]
@@ -80,10 +81,10 @@ async fn what_is_brought_in_is_read_without_the_store() {
             .expect("a mapping")
     };
     let mapping = open(&cache);
-    let bring = async |object: ObjectId, body: &Bytes, parts: Vec<(u32, Range<u64>)>| {
+    let bring = async |object: ObjectId, body: &Bytes, parts: Vec<Stretch>| {
         mapping.keep_sealed(object, body, parts).await;
         // Waits until earlier calls are done.
-        mapping.keep_sealed(id(1_000_000), body, vec![(0, 0..1)]).await;
+        mapping.keep_sealed(id(1_000_000), body, vec![Stretch::from((0, 0..1))]).await;
     };
     let places = [0, 8, 16];
     let (segment, pack, old) = checkpoint(&key, 1, &places);
@@ -100,7 +101,7 @@ async fn what_is_brought_in_is_read_without_the_store() {
     let begun = Begun { at: new.upto, over: last, memtable: Arc::new(Memtable::new()) };
     let step = Step { old: Arc::new(old), last, begun: Some(begun), upto: new.upto };
     let parts = extents(&mapping, id(2), &segment, &step).await.expect("a segment");
-    assert_eq!(parts.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1], "the third was not cached");
+    assert_eq!(parts.iter().map(|part| part.number).collect::<Vec<_>>(), [0, 1], "the third was not cached");
     bring(id(2), &segment, parts).await;
     bring(id(1002), &pack, pages(&mapping, id(1002), &pack).expect("a pack")).await;
     assert!(mapping.has_begin_of(id(2)) && !mapping.has_begin_of(id(3)));

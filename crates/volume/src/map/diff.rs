@@ -120,7 +120,7 @@ fn same(a: &MapPiece, b: &MapPiece, one_base: bool) -> bool {
 mod tests {
     use super::*;
     use crate::map::MapExtent;
-    use crate::segment::{Codec, ExtentPlace};
+    use crate::segment::ExtentPlace;
     use holdfast_types::{LogId, MemberId, ObjectId, SECTOR_BYTES, Term};
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -139,7 +139,7 @@ mod tests {
 
     fn extent(lba: u64, sectors: u64, random: u128) -> MapExtent {
         let raw_len = (sectors * SECTOR_BYTES) as u32;
-        let place = ExtentPlace { number: 0, offset: 104, sealed_len: raw_len + 16, raw_len, codec: Codec::None };
+        let place = ExtentPlace::uncompressed(0, 104, raw_len);
         MapExtent::whole(object(random), Lba(lba), place)
     }
 

@@ -86,7 +86,7 @@ fn each_wrong_header_has_its_name() {
     let text = |bytes: &[u8]| ObjectHeader::decode(bytes).unwrap_err().to_string();
     assert_eq!(text(&header().encode()[..103]), "object header: found 103 bytes, expected 104");
     assert!(text(&forged(|b| b[0] = b'X')).starts_with("object header: found magic [58, 4f, 4c"));
-    assert_eq!(text(&forged(|b| b[8] = 2)), "object header: found version 2, expected 1");
+    assert_eq!(text(&forged(|b| b[8] = 1)), "object header: found version 1, expected 2");
     assert_eq!(text(&forged(|b| b[12] = 9)), "object header: found 9 as kind, expected 1 to 4");
     assert_eq!(text(&forged(|b| b[20] = 1)), "object header: found 1 as reserved bytes, expected 0");
     assert_eq!(text(&forged(|b| b[97] = 1)), "object header: found 256 as reserved bytes, expected 0");

@@ -2,7 +2,7 @@
 
 use crate::index::{Memtable, Source};
 use crate::map::{MapExtent, Page, page_numbers};
-use crate::segment::{EXTENT_SECTORS_MAX, SegmentError, TableEntry, open_extent};
+use crate::segment::{EXTENT_SECTORS_MAX, SegmentError, TableEntry, open_range};
 use holdfast_seal::ObjectOpener;
 use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
 use std::collections::BTreeSet;
@@ -79,28 +79,20 @@ pub fn runs(volume: VolumeId, pieces: Vec<MapExtent>) -> Vec<Run> {
     runs
 }
 
-/// The content of a run, from the whole segment.
+/// The content of a run, from the whole segment. Only the blocks that it touches are opened: most of what is collected
+/// is garbage.
 ///
 /// # Errors
 /// [`SegmentError`] where the segment does not match the map (R9).
 pub fn open_run(opener: &ObjectOpener, segment: &[u8], run: &Run) -> Result<Vec<u8>, SegmentError> {
     let mut raw = Vec::new();
-    let mut opened: Option<(MapExtent, Vec<u8>)> = None;
     for piece in &run.from {
-        let known = opened.take().filter(|(of, _)| of.place == piece.place && of.sealed_lba() == piece.sealed_lba());
-        let content = match known {
-            Some((_, content)) => content,
-            None => {
-                let range = piece.place.range();
-                // A place beyond the object gives too few bytes, and these do not open.
-                let start = (range.start as usize).min(segment.len());
-                let sealed = &segment[start..(range.end as usize).clamp(start, segment.len())];
-                open_extent(opener, &piece.place, run.volume, piece.sealed_lba(), sealed)?
-            }
-        };
-        // `open_extent` returned as many bytes as the place has, and a piece lies within its place (MAP-M1).
-        raw.extend_from_slice(content.get(piece.raw_range()).unwrap_or_default());
-        opened = Some((*piece, content));
+        let range = piece.place.range();
+        // A place beyond the object gives too few bytes, and these do not open.
+        let start = (range.start as usize).min(segment.len());
+        let sealed = &segment[start..(range.end as usize).clamp(start, segment.len())];
+        let entry = TableEntry { volume: run.volume, lba: piece.sealed_lba(), place: piece.place };
+        raw.extend(open_range(opener, &entry, sealed, piece.raw_range())?);
     }
     Ok(raw)
 }

@@ -5,7 +5,7 @@ mod history;
 use super::*;
 use crate::map::{Live, MapExtent, Page, PageRef, Root, pack_bytes_max};
 use crate::object::tests::object;
-use crate::segment::{Codec, ExtentPlace};
+use crate::segment::ExtentPlace;
 use holdfast_control::set::SetState;
 use holdfast_types::{Epoch, Lba, LogId, MonoTime, Sectors, Term, VolumeId};
 use std::time::Duration;
@@ -13,8 +13,7 @@ use std::time::Duration;
 const V: VolumeId = VolumeId(1);
 
 fn place(number: u32, sectors: u32) -> ExtentPlace {
-    let raw_len = sectors * 512;
-    ExtentPlace { number, offset: 104, sealed_len: raw_len + 16, raw_len, codec: Codec::None }
+    ExtentPlace::uncompressed(number, 104, sectors * 512)
 }
 
 fn extent(random: u128, lba: u64, sectors: u32) -> MapExtent {

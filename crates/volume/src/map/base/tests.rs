@@ -4,7 +4,7 @@ use super::super::{MapExtent, MapPiece, Page, PageRef, Root, changes, differing_
 use super::*;
 use crate::index::{JournalRef, Memtable, Source};
 use crate::object::tests::{assert_golden, from_hex, object};
-use crate::segment::{Codec, ExtentPlace};
+use crate::segment::ExtentPlace;
 use crate::space::fold_page;
 use holdfast_types::SECTOR_BYTES;
 use proptest::collection::vec;
@@ -21,7 +21,7 @@ fn base(sectors: u64) -> Base {
 
 fn extent(lba: u64, sectors: u64, random: u128) -> MapExtent {
     let raw_len = (sectors * SECTOR_BYTES) as u32;
-    let place = ExtentPlace { number: 0, offset: 104, sealed_len: raw_len + 16, raw_len, codec: Codec::None };
+    let place = ExtentPlace::uncompressed(0, 104, raw_len);
     MapExtent::whole(object(random), Lba(lba), place)
 }
 

@@ -1,9 +1,10 @@
 //! One extent of a page, in memory and encoded; the layout is in `page`.
 
 use crate::map::PAGE_SECTORS;
+use crate::segment::blocks::Blocks;
 use crate::segment::{Codec, EXTENT_SECTORS_MAX, ExtentPlace};
 use crate::wire::{self, Reader, WireError};
-use holdfast_seal::{EXTENT_NUMBER_MAX, TAG_BYTES};
+use holdfast_seal::EXTENT_NUMBER_MAX;
 use holdfast_types::SECTOR_BYTES;
 
 const SAME_OBJECT: u8 = 1 << 2;
@@ -95,7 +96,7 @@ pub(super) fn put_extent(out: &mut Vec<u8>, stored: &Stored, gap: u32, last: Opt
         wire::put(out, stored.offset.into());
     }
     if !same_extent {
-        wire::put(out, u64::from(stored.sealed_len) - TAG_BYTES as u64);
+        wire::put(out, u64::from(stored.sealed_len) - stored.place().blocks().overhead() as u64);
     }
     if flags & (WHOLE | SAME_EXTENT) == 0 {
         wire::put(out, stored.raw_sectors.into());
@@ -112,15 +113,22 @@ fn after(last: &Stored) -> Option<(u32, u32)> {
 }
 
 /// The length after sealing, and the sectors before compression. `same`: the extent that the flags refer to.
-fn lengths(reader: &mut Reader<'_>, flags: u8, same: Option<&Stored>, sectors: u64) -> Result<(u32, u64), WireError> {
+fn lengths(
+    reader: &mut Reader<'_>,
+    flags: u8,
+    codec: Codec,
+    same: Option<&Stored>,
+    sectors: u64,
+) -> Result<(u32, u64), WireError> {
     if let Some(last) = same.filter(|_| flags & SAME_EXTENT != 0) {
         return Ok((last.sealed_len, u64::from(last.raw_sectors)));
     }
     let most = EXTENT_SECTORS_MAX * SECTOR_BYTES;
-    let sealed_len = reader.number("bytes before sealing", 1, most)? as u32 + TAG_BYTES as u32;
+    let plain_len = reader.number("bytes before sealing", 1, most)? as usize;
     let whole = flags & WHOLE != 0;
     let raw_sectors = if whole { sectors } else { reader.number("raw sectors", sectors, EXTENT_SECTORS_MAX)? };
-    Ok((sealed_len, raw_sectors))
+    let blocks = Blocks::new((raw_sectors * SECTOR_BYTES) as usize, codec);
+    Ok(((plain_len + blocks.overhead()) as u32, raw_sectors))
 }
 
 /// One extent. `page_lba` is the page's first sector: an extent is sealed for a range that begins on the volume.
@@ -164,7 +172,7 @@ pub(super) fn read_extent(
             (number as u32, reader.number("offset", 0, u32::MAX.into())? as u32)
         }
     };
-    let (sealed_len, raw_sectors) = lengths(reader, flags, same, sectors)?;
+    let (sealed_len, raw_sectors) = lengths(reader, flags, codec, same, sectors)?;
     let too_many = WireError::Range { field: "sectors", at, found: sectors, least: 1, most: raw_sectors };
     let spare = raw_sectors.checked_sub(sectors).ok_or(too_many)?;
     let place = page_lba + u64::from(start);
