@@ -27,8 +27,8 @@
 //! - **FRAME-F2** An answer counts only for the oldest request that has none, by stream and number. So no answer of an
 //!   earlier stream, or of an earlier request, acknowledges anything.
 //! - **FRAME-F3** Once a newer stream of a sender has begun for a group, no request of an older one reaches it.
-//! - **FRAME-F4** A connection begins with an `open`, of at most [`META_BYTES_MAX`]. Each stream begins with one, and is
-//!   checked as each call is: protocol, cluster, receiver, life of the sender, group.
+//! - **FRAME-F4** A connection begins with an `open`, of at most [`META_BYTES_MAX`]. Each stream begins with one, and
+//!   is checked as each call is: protocol, cluster, receiver, life of the sender, group.
 
 use crate::config::TypeConfig;
 use crate::wire::{RaftLogId, RaftVote, entry_from_parts, entry_payload, id_from_raft, id_to_raft, make_vote};

@@ -1,5 +1,5 @@
-//! Scene: all gateways but one leave, and others join it again. Alone it needs nobody to confirm that it leads; from the
-//! moment in which it has company it does (R3).
+//! Scene: all gateways but one leave, and others join it again. Alone it needs nobody to confirm that it leads; from
+//! the moment in which it has company it does (R3).
 
 use crate::host::name;
 use crate::members::Wish;

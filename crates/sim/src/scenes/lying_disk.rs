@@ -1,6 +1,6 @@
-//! Scene: a disk says that it has synced, and loses all of it with the power, while its gateway's identity remembers the
-//! start before. The leader notices that the follower denies what it had acknowledged, the follower ends, and is healed
-//! (REVERSION-V1). In another term of the leader nothing is denied: the entries are sent again.
+//! Scene: a disk says that it has synced, and loses all of it with the power, while its gateway's identity remembers
+//! the start before. The leader notices that the follower denies what it had acknowledged, the follower ends, and is
+//! healed (REVERSION-V1). In another term of the leader nothing is denied: the entries are sent again.
 
 use crate::host::name;
 use crate::rng::Rng;

@@ -1,5 +1,6 @@
-//! Scene: a member that is being healed hears nobody but a leader of before its removal (QUARANTINE-Q4). It has forgotten
-//! what it acknowledged to that leader, so it must follow it in nothing: not its appends, and not its candidacy.
+//! Scene: a member that is being healed hears nobody but a leader of before its removal (QUARANTINE-Q4). It has
+//! forgotten what it acknowledged to that leader, so it must follow it in nothing: not its appends, and not its
+//! candidacy.
 
 use crate::host::name;
 use crate::net::Link;
@@ -11,8 +12,8 @@ use std::fs;
 
 /// Members that are needed: three of them go on while two hear only each other.
 const MEMBERS: usize = 5;
-/// Milliseconds in which the two hear each other, before and after the old leader asks for votes. They are answered only
-/// some seconds after a start.
+/// Milliseconds in which the two hear each other, before and after the old leader asks for votes. They are answered
+/// only some seconds after a start.
 const TOGETHER: u64 = 8_000;
 
 impl World {

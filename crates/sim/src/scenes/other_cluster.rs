@@ -1,5 +1,5 @@
-//! Scene: a gateway of another cluster takes a gateway of this one for its second member, as with a wrong address in its
-//! settings. It gets no answer, founds nothing, and disturbs nobody.
+//! Scene: a gateway of another cluster takes a gateway of this one for its second member, as with a wrong address in
+//! its settings. It gets no answer, founds nothing, and disturbs nobody.
 
 use crate::host::name;
 use crate::world::{CLUSTER, World};
