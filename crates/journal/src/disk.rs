@@ -5,7 +5,8 @@ use std::io;
 
 /// A folder of fixed-size files.
 ///
-/// Names change durably only with [`Disk::sync_dir`]; contents only with [`DiskFile::sync_data`].
+/// Names change durably only with [`Disk::sync_dir`]; contents only with [`DiskFile::sync_data`] and
+/// [`DiskFile::write_synced_at`].
 pub trait Disk {
     /// An open file.
     type File: DiskFile + 'static;
@@ -40,6 +41,13 @@ pub trait DiskFile: Send + Sync {
 
     /// Writes whole blocks at a block boundary. A crash before the next `sync_data` may tear it in any way.
     fn write_at(&self, data: &AlignedBuf, offset: u64) -> io::Result<()>;
+
+    /// Like [`DiskFile::write_at`], and makes these blocks durable: only these, whatever else was written before. After
+    /// an error the caller MUST NOT trust any later success for this file.
+    fn write_synced_at(&self, data: &AlignedBuf, offset: u64) -> io::Result<()> {
+        self.write_at(data, offset)?;
+        self.sync_data()
+    }
 
     /// Makes all writes so far durable. After an error the caller MUST NOT trust any later success for this file.
     fn sync_data(&self) -> io::Result<()>;

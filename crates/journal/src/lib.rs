@@ -12,9 +12,10 @@
 //! ```
 //!
 //! - **JOURNAL-J1** A batch is written only after every batch before it was synced. Each names the offset that was
-//!   synced before it, so a later batch proves an earlier one durable.
-//! - **JOURNAL-J2** Nothing is reported durable before the fdatasync of its batch, and nothing at all after one sync
-//!   failed.
+//!   synced before it, so a later batch proves an earlier one durable. Only an idle marker, which has no records, waits
+//!   for the sync of the batch behind it. So that batch gets an fdatasync, which covers both; any other is written and
+//!   synced in one call, which covers nothing else ([`DiskFile::write_synced_at`]).
+//! - **JOURNAL-J2** Nothing is reported durable before its batch was synced, and nothing at all after one sync failed.
 //! - **JOURNAL-J3** A file gets its name only after its header is durable. A bad header is therefore corruption, never
 //!   a torn write.
 //! - **JOURNAL-J4** A file is never continued by a later boot: what was read back may never have reached the disk.
@@ -37,6 +38,7 @@ mod disk;
 mod error;
 mod format;
 mod index;
+mod item;
 mod op;
 mod read;
 mod recover;

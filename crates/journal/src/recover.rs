@@ -7,10 +7,11 @@
 
 use crate::catalog::{Catalog, JournalFile, file_name, file_number};
 use crate::format::{FILE_HEADER_BYTES, FileHeader, HeaderError, Kind};
+use crate::item::Item;
 use crate::read::read_record;
 use crate::replay::Replay;
 use crate::scan::{ScannedFile, scan_file};
-use crate::write::{Current, Item, Journal, Params, Sealing, UuidSource, begin_file, notes};
+use crate::write::{Current, Journal, Params, Sealing, UuidSource, begin_file, notes};
 use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, Disk, DiskFile, ReadError, RecoverError, WriteError};
 use bytes::Bytes;
 use holdfast_seal::NodeKey;

@@ -4,13 +4,14 @@ use crate::catalog::{Catalog, JournalFile, file_name};
 use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileHeader, Kind, RecordHeader, batch_bytes, record_bytes,
 };
-use crate::index::{Change, Ledger, Place};
+use crate::index::{Ledger, Place};
+use crate::item::Item;
 use crate::read::read_record;
 use crate::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile, Op, ReadError, WriteError};
 use bytes::Bytes;
 use holdfast_seal::NodeKey;
 use holdfast_types::sync::LockExt;
-use holdfast_types::{GroupId, LogId, LogIndex, Term};
+use holdfast_types::{GroupId, LogId, LogIndex};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -59,62 +60,6 @@ impl Sealing {
 
 /// Where new file uuids come from.
 pub type UuidSource = Box<dyn FnMut() -> u128 + Send>;
-
-/// A record about to be written.
-pub(crate) struct Item {
-    pub kind: Kind,
-    pub carried: bool,
-    pub group: GroupId,
-    pub id: LogId,
-    pub payload: Bytes,
-}
-
-impl Item {
-    pub fn of(op: &Op) -> Item {
-        let item = |kind, group: GroupId, id, payload| Item { kind, carried: false, group, id, payload };
-        match op {
-            Op::Entry { group, id, payload } => item(Kind::Entry, *group, *id, payload.clone()),
-            Op::Vote { group, payload } => item(Kind::Vote, *group, LogId::default(), payload.clone()),
-            Op::Truncate { group, from } => {
-                item(Kind::Truncate, *group, LogId { term: Term(0), index: LogIndex(*from) }, Bytes::new())
-            }
-            Op::Purge { group, upto } => item(Kind::Purge, *group, *upto, Bytes::new()),
-            Op::Committed { group, id } => item(Kind::Committed, *group, *id, Bytes::new()),
-            Op::DropGroup { group } => item(Kind::DropGroup, *group, LogId::default(), Bytes::new()),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        record_bytes(self.payload.len())
-    }
-
-    fn change(&self) -> Change {
-        let header = RecordHeader {
-            kind: self.kind,
-            carried: self.carried,
-            group: self.group,
-            id: self.id,
-            len: self.payload.len() as u32,
-            offset: 0,
-        };
-        header.change(&self.payload)
-    }
-}
-
-impl RecordHeader {
-    /// The change of its group's index by the record.
-    pub(crate) fn change(&self, payload: &Bytes) -> Change {
-        match self.kind {
-            Kind::Entry if self.carried => Change::Carried { id: self.id, len: self.len },
-            Kind::Entry => Change::Entry { id: self.id, len: self.len },
-            Kind::Vote => Change::Vote(payload.clone()),
-            Kind::Truncate => Change::Truncate { from: self.id.index.0 },
-            Kind::Purge => Change::Purge { upto: self.id },
-            Kind::Committed => Change::Committed { id: self.id },
-            Kind::DropGroup => Change::Drop,
-        }
-    }
-}
 
 /// The file being written.
 pub(crate) struct Current {
@@ -297,7 +242,7 @@ impl<D: Disk> Journal<D> {
         self.write_batch(&items).map(|()| true)
     }
 
-    /// One batch: encode, write, sync; only then update the index (JOURNAL-J1, JOURNAL-J2).
+    /// One batch: encode, write and sync; only then update the index (JOURNAL-J1, JOURNAL-J2).
     pub(crate) fn write_batch(&mut self, items: &[Item]) -> Result<(), WriteError> {
         if self.failed {
             return Err(WriteError::FailedEarlier);
@@ -321,7 +266,7 @@ impl<D: Disk> Journal<D> {
             };
             header.append(file.seed, file.key.as_ref(), &item.payload, &mut buf);
         }
-        let result = self.put(&mut buf, items.len() as u32, false).and_then(|()| self.sync());
+        let result = self.put(&mut buf, items.len() as u32, false);
         self.buf = buf;
         result?;
         let mut last = None;
@@ -346,7 +291,7 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// Writes a batch at the end of the current file, without a sync.
+    /// Writes a batch at the end of the current file; durably, unless it is an idle marker.
     fn put(&mut self, buf: &mut AlignedBuf, records: u32, idle: bool) -> Result<(), WriteError> {
         let used = buf.len() as u64;
         buf.pad_to(BLOCK_BYTES);
@@ -366,17 +311,21 @@ impl<D: Disk> Journal<D> {
             "JOURNAL-J6: a batch up to {end} in a file of {} bytes",
             self.params.file_bytes
         );
-        let result = self.current.file.file.write_at(buf, self.current.end);
-        result.map_err(|error| self.fail("write", error))?;
+        let (file, at) = (&self.current.file.file, self.current.end);
+        let result = if idle {
+            file.write_at(buf, at)
+        } else if self.current.synced == at {
+            file.write_synced_at(buf, at)
+        } else {
+            // JOURNAL-J1: before it is a marker, which the next batches will call synced.
+            file.write_at(buf, at).and_then(|()| file.sync_data())
+        };
+        result.map_err(|error| self.fail(if idle { "write" } else { "write and sync" }, error))?;
         self.current.end = end;
+        if !idle {
+            self.current.synced = end;
+        }
         self.marked = idle;
-        Ok(())
-    }
-
-    fn sync(&mut self) -> Result<(), WriteError> {
-        let result = self.current.file.file.sync_data();
-        result.map_err(|error| self.fail("sync", error))?;
-        self.current.synced = self.current.end;
         Ok(())
     }
 
@@ -456,7 +405,10 @@ impl<D: Disk> Journal<D> {
         self.mark_idle()?;
         self.marked = false;
         self.mark_idle()?;
-        self.sync()
+        let result = self.current.file.file.sync_data();
+        result.map_err(|error| self.fail("sync", error))?;
+        self.current.synced = self.current.end;
+        Ok(())
     }
 
     /// Whether [`Journal::tidy`] stopped early in favour of appends, and needs another turn.

@@ -5,15 +5,17 @@
 //!   fill-N  being zero-filled        ready-N  whole and synced, for the next create        journal-N, begin-N  in use
 //! ```
 //! A rename takes a file into use; a dropped file that nobody reads becomes `ready` again. So all blocks of a file are
-//! written before it is used, and fdatasync has no metadata to commit.
+//! written before it is used, and a sync has no metadata to commit: one call writes a batch and makes it durable
+//! (RWF_DSYNC), where the file system is known to do so.
 
 use crate::config::OpenError;
 use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile};
 use holdfast_types::sync::LockExt;
 use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -24,6 +26,9 @@ const READY_WANTED: usize = 2;
 /// Zeroes written at a time, in bytes.
 const FILL_BYTES: usize = 1 << 20;
 const LOCK_NAME: &str = "lock";
+/// File systems (`f_type` of statfs(2)) where a write with RWF_DSYNC is a write and an fdatasync of its range: ext2,
+/// ext3 and ext4; XFS. Others take the flag too and need not act on it: FUSE with direct I/O only hands it on.
+const DSYNC_KEPT: [u64; 2] = [0xef53, 0x5846_5342];
 
 #[derive(Default)]
 struct Ready {
@@ -41,6 +46,7 @@ struct Folder {
     /// Open as long as the folder is open: making names durable must not depend on a free file descriptor.
     handle: File,
     direct: bool,
+    dsync: bool,
     file_bytes: u64,
     ready: Mutex<Ready>,
     changed: Condvar,
@@ -60,6 +66,7 @@ pub struct RealDisk {
 pub struct RealFile {
     file: File,
     direct: bool,
+    dsync: bool,
     bytes: u64,
     _open: Arc<()>,
 }
@@ -77,7 +84,7 @@ impl RealDisk {
         let lock_file = OpenOptions::new().create(true).truncate(false).write(true).open(lock_path).map_err(failed)?;
         match rustix::fs::flock(&lock_file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::Locked { dir: dir.to_path_buf() }),
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::Locked { dir: dir.to_path_buf() }),
             Err(error) => return Err(failed(error.into())),
         }
         let direct = takes_direct(dir).map_err(failed)?;
@@ -100,7 +107,8 @@ impl RealDisk {
             }
         }
         let (ready, changed, handle) = (Mutex::new(ready), Condvar::new(), File::open(dir).map_err(failed)?);
-        let folder = Arc::new(Folder { dir: dir.to_path_buf(), handle, direct, file_bytes, ready, changed });
+        let dsync = keeps_dsync(&handle) && takes_dsync(dir, direct).map_err(failed)?;
+        let folder = Arc::new(Folder { dir: dir.to_path_buf(), handle, direct, dsync, file_bytes, ready, changed });
         let filled = folder.clone();
         let filler = std::thread::Builder::new().name("holdfast-jfill".to_string()).spawn(move || filled.fill_ahead());
         let filler = Some(filler.map_err(failed)?);
@@ -112,7 +120,7 @@ impl RealDisk {
         let mut open = self.open.locked();
         let token = open.get(name).and_then(Weak::upgrade).unwrap_or_default();
         open.insert(name.to_string(), Arc::downgrade(&token));
-        RealFile { file, direct: self.folder.direct, bytes, _open: token }
+        RealFile { file, direct: self.folder.direct, dsync: self.folder.dsync, bytes, _open: token }
     }
 }
 
@@ -149,25 +157,60 @@ fn open_file(path: &Path, direct: bool) -> io::Result<File> {
 
 /// Whether O_DIRECT works here. Tries a write, because some file systems refuse only the write.
 fn takes_direct(dir: &Path) -> io::Result<bool> {
+    tried_there(dir, true, |file, block| file.write_all_at(block, 0))
+}
+
+/// Whether the file system of `folder` is one of [`DSYNC_KEPT`].
+fn keeps_dsync(folder: &File) -> bool {
+    rustix::fs::fstatfs(folder).is_ok_and(|system| DSYNC_KEPT.contains(&(system.f_type as u64)))
+}
+
+/// Whether the kernel takes RWF_DSYNC here. Asked once, at the start: from then on an error of such a write is one of
+/// the sync, and final (JOURNAL-J2).
+fn takes_dsync(dir: &Path, direct: bool) -> io::Result<bool> {
+    let taken = tried_there(dir, direct, |file, block| write_dsync(file, block, 0))?;
+    if !taken {
+        tracing::info!(dir = %dir.display(), "journal: no RWF_DSYNC here, each write is followed by an fdatasync");
+    }
+    Ok(taken)
+}
+
+/// Whether `write` of one block works in a new file of `dir`.
+fn tried_there(dir: &Path, direct: bool, write: impl FnOnce(&File, &AlignedBuf) -> io::Result<()>) -> io::Result<bool> {
     let path = dir.join("fill-probe");
     drop(File::create(&path)?);
     let block = AlignedBuf::zeroed(BLOCK_BYTES);
-    let tried = open_file(&path, true).and_then(|file| file.write_all_at(&block, 0));
+    let tried = open_file(&path, direct).and_then(|file| write(&file, &block));
     std::fs::remove_file(&path)?;
-    direct_works(tried)
+    is_taken(tried)
 }
 
-/// Whether direct writes work, by the result of one write. Only a refusal means no. A full disk has accepted the
-/// request and only lacks space now; that must not send all writes through the page cache for the life of the process.
-/// Any other error fails the start.
-fn direct_works(tried: io::Result<()>) -> io::Result<bool> {
+/// Whether writes of a kind work, by the result of one. Only a refusal means no. A full disk has accepted the request
+/// and only lacks space now; that must not send all writes another way for the life of the process. Any other error
+/// fails the start.
+fn is_taken(tried: io::Result<()>) -> io::Result<bool> {
     let Err(error) = tried else { return Ok(true) };
-    let refused = [rustix::io::Errno::INVAL, rustix::io::Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error()));
+    let refused = [Errno::INVAL, Errno::OPNOTSUPP, Errno::NOSYS].map(|errno| Some(errno.raw_os_error()));
     match error.kind() {
         _ if refused.contains(&error.raw_os_error()) => Ok(false),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Ok(true),
         _ => Err(error),
     }
+}
+
+/// Writes all of `data` with RWF_DSYNC: durable on return.
+fn write_dsync(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < data.len() {
+        let part = [IoSlice::new(&data[done..])];
+        match rustix::io::pwritev2(file, &part, offset + done as u64, ReadWriteFlags::DSYNC) {
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero)),
+            Ok(written) => done += written,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 impl Folder {
@@ -214,7 +257,7 @@ impl Folder {
         drop(File::create_new(path)?);
         let file = open_file(path, self.direct)?;
         match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, self.file_bytes) {
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+            Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error.into()),
         }
         // Allocated blocks are not enough: the first write to such a block would convert it, and fdatasync would have
@@ -347,6 +390,14 @@ impl DiskFile for RealFile {
         self.file.write_all_at(data, offset)
     }
 
+    fn write_synced_at(&self, data: &AlignedBuf, offset: u64) -> io::Result<()> {
+        if self.dsync {
+            return write_dsync(&self.file, data, offset);
+        }
+        self.write_at(data, offset)?;
+        self.sync_data()
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -359,17 +410,39 @@ impl DiskFile for RealFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::io::Errno;
 
     #[test]
-    fn only_a_refusal_switches_direct_writes_off() {
-        let works = |errno: Errno| direct_works(Err(errno.into()));
-        assert!(direct_works(Ok(())).expect("it worked"));
-        assert!(!works(Errno::INVAL).expect("refused") && !works(Errno::OPNOTSUPP).expect("refused"));
+    fn only_a_refusal_switches_a_kind_of_writes_off() {
+        let works = |errno: Errno| is_taken(Err(errno.into()));
+        assert!(is_taken(Ok(())).expect("it worked"));
+        for refusal in [Errno::INVAL, Errno::OPNOTSUPP, Errno::NOSYS] {
+            assert!(!works(refusal).expect("refused"), "{refusal}");
+        }
         assert!(works(Errno::NOSPC).expect("no refusal"), "a start on a full disk");
         assert!(works(Errno::DQUOT).expect("no refusal"));
         for says_nothing in [Errno::IO, Errno::MFILE] {
             assert_eq!(works(says_nothing).expect_err("no answer").raw_os_error(), Some(says_nothing.raw_os_error()));
+        }
+    }
+
+    #[test]
+    fn a_synced_write_is_read_back_with_and_without_the_kernels_help() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let disk = RealDisk::open(dir.path(), 1 << 20, 4).expect("opens");
+        let mut file = disk.create("begin-1", 1 << 20).expect("room");
+        let block = BLOCK_BYTES as u64;
+        for (byte, dsync) in [(1_u8, file.dsync), (2, false)] {
+            file.dsync = dsync;
+            let mut data = AlignedBuf::zeroed(3 * BLOCK_BYTES);
+            data.fill(byte);
+            let at = u64::from(byte) * 4 * block;
+            file.write_synced_at(&data, at).expect("written");
+            let mut read = AlignedBuf::zeroed(5 * BLOCK_BYTES);
+            file.read_at(&mut read, at - block).expect("read");
+            let (before, written) = read.split_at(BLOCK_BYTES);
+            let (written, behind) = written.split_at(3 * BLOCK_BYTES);
+            assert_eq!(written, &data[..], "with the kernel's help: {dsync}");
+            assert!(before.iter().chain(behind).all(|byte| *byte == 0), "nothing beside it");
         }
     }
 

@@ -1,8 +1,8 @@
 //! A disk in memory that loses unsynced data, as a power cut would, and fails on command.
 //!
-//! Reads see written bytes at once; `sync_data` makes them durable, and `sync_dir` makes names durable. A crash keeps
-//! any part of the unsynced changes. [`SimDisk::crashed`] returns the disk after a crash and does not change the
-//! original, so that one history can be crashed in many ways.
+//! Reads see written bytes at once; `sync_data` makes them durable, `write_synced_at` only its own, and `sync_dir`
+//! makes names durable. A crash keeps any part of the unsynced changes. [`SimDisk::crashed`] returns the disk after a
+//! crash and does not change the original, so that one history can be crashed in many ways.
 
 use holdfast_journal::{AlignedBuf, Disk, DiskFile};
 use holdfast_types::sync::LockExt;
@@ -358,6 +358,36 @@ impl Disk for SimDisk {
     }
 }
 
+impl SimFile {
+    /// Makes those pending writes durable that `covers` names.
+    fn sync(&self, covers: impl Fn(&Pending) -> bool) -> io::Result<()> {
+        let mut disk = self.disk.locked();
+        disk.switches.step()?;
+        disk.switches.syncs += 1;
+        if disk.switches.ignore_syncs {
+            return Ok(());
+        }
+        let failed = disk.switches.syncs_left == Some(0);
+        disk.switches.syncs_left = match disk.switches.syncs_left {
+            Some(0) => None,
+            left => left.map(|left| left - 1),
+        };
+        drop(disk);
+        let mut contents = self.contents.locked();
+        let pending = std::mem::take(&mut contents.pending);
+        let (covered, left): (Vec<_>, Vec<_>) = pending.into_iter().partition(|write| covers(write));
+        contents.pending = left;
+        if failed {
+            // The pages are clean now, with data that never reached the disk: it is in `seen`, and never in `durable`.
+            return Err(error(io::ErrorKind::Other, "sync failed"));
+        }
+        for write in covered {
+            contents.durable[write.offset..write.offset + write.bytes.len()].copy_from_slice(&write.bytes);
+        }
+        Ok(())
+    }
+}
+
 impl DiskFile for SimFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let left = &mut self.disk.locked().switches.reads_left;
@@ -402,29 +432,15 @@ impl DiskFile for SimFile {
         Ok(())
     }
 
+    /// A write, then a sync of what it wrote: for the switches two operations, so that the power may fail between them.
+    fn write_synced_at(&self, data: &AlignedBuf, offset: u64) -> io::Result<()> {
+        self.write_at(data, offset)?;
+        let own = offset as usize..offset as usize + data.len();
+        self.sync(|write| own.start <= write.offset && write.offset + write.bytes.len() <= own.end)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
-        let mut disk = self.disk.locked();
-        disk.switches.step()?;
-        disk.switches.syncs += 1;
-        if disk.switches.ignore_syncs {
-            return Ok(());
-        }
-        let failed = disk.switches.syncs_left == Some(0);
-        disk.switches.syncs_left = match disk.switches.syncs_left {
-            Some(0) => None,
-            left => left.map(|left| left - 1),
-        };
-        drop(disk);
-        let mut contents = self.contents.locked();
-        let pending = std::mem::take(&mut contents.pending);
-        if failed {
-            // The pages are clean now, with data that never reached the disk: it is in `seen`, and never in `durable`.
-            return Err(error(io::ErrorKind::Other, "sync failed"));
-        }
-        for write in pending {
-            contents.durable[write.offset..write.offset + write.bytes.len()].copy_from_slice(&write.bytes);
-        }
-        Ok(())
+        self.sync(|_| true)
     }
 
     fn bytes(&self) -> u64 {
@@ -469,6 +485,23 @@ mod tests {
             number % 2 == 0
         }));
         assert_eq!((read(&odd, 4096), read(&odd, 4096 + 512)), (0, 2));
+    }
+
+    #[test]
+    fn a_synced_write_makes_nothing_else_durable() {
+        let disk = SimDisk::new();
+        let file = disk.create("a", 12288).expect("room");
+        disk.sync_dir().expect("syncs");
+        file.write_at(&block(1), 0).expect("writes");
+        file.write_synced_at(&block(2), 4096).expect("writes");
+        let lost = disk.crashed(Survives::Nothing);
+        assert_eq!((read(&lost, 0), read(&lost, 4096)), (0, 2));
+        assert_eq!((disk.unsynced_bytes(), disk.writes(), disk.syncs()), (4096, 2, 1));
+        file.sync_data().expect("syncs");
+        assert_eq!(read(&disk.crashed(Survives::Nothing), 0), 1);
+        disk.fail_sync_after(0);
+        file.write_synced_at(&block(3), 8192).expect_err("its sync fails");
+        assert_eq!((read(&disk, 8192), read(&disk.crashed(Survives::Everything), 8192)), (3, 0));
     }
 
     #[test]

@@ -24,10 +24,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R1",
         edits: &[Edit {
             file: WRITE,
-            old: "let result = self.current.file.file.sync_data();",
-            new: "let result: io::Result<()> = Ok(());",
+            old: "            file.write_synced_at(buf, at)
+",
+            new: "            file.write_at(buf, at)
+",
         }],
         tests: &[CRASHES],
+        smoke: false,
+    },
+    Mutation {
+        name: "idle-mark-counted-as-synced",
+        bug: "the batch behind an idle marker syncs only itself, and the next ones call the marker synced",
+        rule: "R9",
+        edits: &[Edit {
+            file: WRITE,
+            old: "        } else if self.current.synced == at {
+",
+            new: "        } else if true {
+",
+        }],
+        tests: &[file(Layer::Unit, "holdfast-journal", &["--test", "journal"], &["the_batch_behind_an_idle_marker"])],
         smoke: false,
     },
     Mutation {

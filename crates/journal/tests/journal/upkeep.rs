@@ -3,7 +3,7 @@
 use crate::common::{PARAMS, Rng, open};
 use bytes::Bytes;
 use holdfast_journal::{Journal, Op, Params, ReadError, RecoverError, read_entry};
-use holdfast_testkit::SimDisk;
+use holdfast_testkit::{SimDisk, Survives};
 use holdfast_types::{GroupId, LogId};
 use std::collections::VecDeque;
 
@@ -97,6 +97,24 @@ fn an_idle_marker_is_wanted_once_after_a_batch() {
     disk.fail_sync_after(0);
     journal.write(&mut VecDeque::from([entry(G, 2, 10)])).expect_err("the sync fails");
     assert!(!journal.wants_idle() && !journal.wants_tidy(), "nothing is wanted of a journal that failed");
+}
+
+/// JOURNAL-J1: the batch after it says that everything below it is synced, so the marker must be.
+#[test]
+fn the_batch_behind_an_idle_marker_makes_it_durable_too() {
+    let disk = SimDisk::new();
+    let (mut journal, _) = open(&disk, 1).expect("opens");
+    write(&mut journal, entry(G, 0, 10));
+    assert_eq!(disk.unsynced_bytes(), 0);
+    journal.mark_idle().expect("marked");
+    assert_eq!(disk.unsynced_bytes() as u64, BLOCK, "it has no sync of its own");
+    for index in 1..4 {
+        write(&mut journal, entry(G, index, 10));
+        assert_eq!(disk.unsynced_bytes(), 0, "entry {index}");
+    }
+    drop(journal);
+    let (_, report) = open(&disk.crashed(Survives::Nothing), 2).expect("opens");
+    assert!(report.cuts.is_empty() && report.corrupt.is_empty(), "{report:?}");
 }
 
 /// Appends wait for a turn: it drops four files and says that there is more.
