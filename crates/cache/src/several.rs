@@ -9,6 +9,15 @@ use std::sync::Arc;
 /// Values with their keys.
 pub type Several<V> = Arc<[(BlockKey, V)]>;
 
+/// What a load brought. All callers of one flight get it.
+#[derive(Debug)]
+pub(crate) struct Loaded<V> {
+    /// The values that its own caller asked for, or all that were fetched.
+    pub(crate) values: Several<V>,
+    /// The disk's entry, if they are from it: other callers want other values of it.
+    pub(crate) sealed: Option<Bytes>,
+}
+
 /// What a caller asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
