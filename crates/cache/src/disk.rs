@@ -7,6 +7,7 @@
 
 use super::admission::{Admission, Demand};
 use crate::key::BlockKey;
+use crate::several::Wanted;
 use bytes::Bytes;
 use foyer::{
     Age, BlockEngineConfig, Code, DeviceBuilder, EvictionInfo, EvictionPicker, FsDeviceBuilder, HybridCache,
@@ -248,18 +249,30 @@ impl Disk {
         goes_in
     }
 
-    /// As [`Disk::fetched`], for the entries of what was fetched as a whole: either all are stored, or none.
-    pub(super) fn fetched_apart(&self, whole: &BlockKey, entries: Vec<(BlockKey, Bytes)>, demand: Demand) -> bool {
-        let bytes: u64 = entries.iter().map(|(key, sealed)| room(key, sealed)).sum();
-        let goes_in = self.admit(|admission| admission.fetched(whole, bytes, demand));
+    /// As [`Disk::fetched`], for the entries of what was fetched as a whole: either all that are missing are stored, or
+    /// none. Returns their bytes too.
+    pub(super) fn fetched_apart(
+        &self,
+        wanted: &Wanted<'_>,
+        mut entries: Vec<(BlockKey, Bytes)>,
+        demand: Demand,
+    ) -> (bool, u64) {
+        let several = entries.len() > 1;
+        // The wanted entry is missing even if the disk has it: it could not be read, or not in time.
+        entries.retain(|(key, _)| *key == wanted.entry || !self.has(key));
+        let bytes: u64 = entries.iter().map(|(_, sealed)| sealed.len() as u64).sum();
+        if entries.is_empty() {
+            return (false, bytes);
+        }
+        let taken: u64 = entries.iter().map(|(key, sealed)| room(key, sealed)).sum();
+        let goes_in = self.admit(|admission| admission.fetched(&wanted.whole, taken, demand));
         if goes_in {
-            let several = entries.len() > 1;
             for (key, sealed) in entries {
                 // As a slice, the last of them would keep all that was fetched in memory.
                 self.hand_over(key, if several { Bytes::copy_from_slice(&sealed) } else { sealed });
             }
         }
-        goes_in
+        (goes_in, bytes)
     }
 
     /// Data that was read from here has opened. Writes it again if it should stay longer, and returns whether it does.

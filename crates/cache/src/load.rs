@@ -43,7 +43,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
             return Ok(values);
         }
         // And that fetch found the values of its own caller in memory.
-        let found = self.fetch_apart(demand, wanted.whole, source).await?;
+        let found = self.fetch_apart(demand, wanted, source).await?;
         let Some(values) = pick(&found, wanted.values) else {
             panic!("R9: {wanted:?} is not in what was fetched for it");
         };
@@ -102,7 +102,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
                     if let Some(here) = self.several_here(wanted.values) {
                         return Ok(here);
                     }
-                    self.fetch_apart(demand, wanted.whole, source).await
+                    self.fetch_apart(demand, wanted, source).await
                 }
             })
             .await
@@ -143,7 +143,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
     async fn fetch_apart<S: Source<V>>(
         &self,
         demand: Demand,
-        whole: BlockKey,
+        wanted: &Wanted<'_>,
         source: &S,
     ) -> Result<Several<V>, S::Error> {
         let counts = &self.inner.counts;
@@ -159,8 +159,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         // Before the flight ends, so that every caller finds one of the two.
         self.keep_in_memory(&values);
         if let Some(disk) = &self.inner.disk {
-            let bytes: u64 = entries.iter().map(|(_, sealed)| sealed.len() as u64).sum();
-            let goes_in = disk.fetched_apart(&whole, entries, demand);
+            let (goes_in, bytes) = disk.fetched_apart(wanted, entries, demand);
             let fate = if goes_in { &counts.admitted_bytes } else { &counts.left_out_bytes };
             fate.fetch_add(bytes, Relaxed);
         }

@@ -225,6 +225,19 @@ async fn a_damaged_entry_is_fetched_again() {
     assert_eq!((reader.fetched.into_inner(), cache.stats().rejected), (0, 1));
 }
 
+/// Entries of a whole are evicted one by one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fetch_stores_only_what_the_disk_does_not_have() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let cache = on_disk(dir.path()).await;
+    cache.keep_sealed([(key(1, 2), entry(key(1, 2)))]).await;
+    settle(&cache).await;
+    Blocks::of(1, &[0]).read(&cache, Demand::Point).await.expect("read");
+    settle(&cache).await;
+    assert!(cache.has_sealed(&key(1, 0)) && cache.has_sealed(&key(1, 2)));
+    assert_eq!(cache.stats().admitted_bytes, u64::from(IN_ENTRY) * VALUE_BYTES as u64);
+}
+
 /// CACHE-C5, for all entries of a whole at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c5_what_a_scan_fetches_goes_to_disk_the_second_time() {
