@@ -151,8 +151,12 @@ impl Mapping {
             OfStretch { mapping: self, of, object: extent.object, entry, first, wanted: wanted.to_vec() }
         };
         let same = |a: &usize, b: &usize| extent.place.stretch_of(*a) == extent.place.stretch_of(*b);
-        let loads = blocks.chunk_by(same).map(|wanted| of_stretch(wanted).load(demand));
-        Ok(try_join_all(loads).await?.concat())
+        // Around all of them: a damaged extent is fetched again once, not once for each of its stretches.
+        let loaded = self.unspoilt(|| async {
+            let loads: Vec<_> = blocks.chunk_by(same).map(|wanted| of_stretch(wanted).load(demand)).collect();
+            try_join_all(loads).await
+        });
+        Ok(loaded.await?.concat())
     }
 }
 
@@ -171,7 +175,7 @@ impl OfStretch<'_> {
     async fn load(self, demand: Demand) -> Result<Vec<Bytes>, MapError> {
         let values: Vec<BlockKey> = self.wanted.iter().map(|block| self.key(*block)).collect();
         let wanted = Wanted { whole: self.key(0), entry: self.key(self.first), values: &values };
-        self.mapping.unspoilt(|| self.mapping.cache.get_several(demand, &wanted, &self)).await
+        self.mapping.cache.get_several(demand, &wanted, &self).await
     }
 
     fn key(&self, block: usize) -> BlockKey {
