@@ -55,12 +55,11 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         keys.iter().map(|key| Some((*key, self.inner.memory.get(key)?.value().clone()))).collect()
     }
 
-    /// The same, counted.
+    /// The same, for a caller that did not find all of them before: another load has brought them meanwhile.
     fn several_here(&self, keys: &[BlockKey]) -> Option<Several<V>> {
-        let here = self.in_memory(keys);
-        let hits = here.as_ref().map_or(0, |here| here.len() as u64);
-        self.inner.counts.memory_hits.fetch_add(hits, Relaxed);
-        here
+        let here = self.in_memory(keys)?;
+        self.inner.counts.shared.fetch_add(1, Relaxed);
+        Some(here)
     }
 
     /// The values, from an entry that another caller loaded for other ones. `None` if there is none, or if it is damaged
