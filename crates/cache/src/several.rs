@@ -32,8 +32,9 @@ pub struct Wanted<'a> {
 /// What was fetched, taken apart.
 #[derive(Clone, Debug)]
 pub struct Fetched<V> {
-    /// The disk's entries, sealed.
-    pub entries: Vec<(BlockKey, Bytes)>,
+    /// The disk's entries, sealed, each in two pieces, of which the first may be empty. They may be slices of what was
+    /// fetched: only what is stored is copied.
+    pub entries: Vec<(BlockKey, [Bytes; 2])>,
     /// All values, opened.
     pub values: Vec<(BlockKey, V)>,
 }

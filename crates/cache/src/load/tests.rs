@@ -91,7 +91,7 @@ impl Source<Bytes> for Blocks {
         let entries = (0..VALUES).step_by(IN_ENTRY as usize).map(|block| key(self.number, block));
         let values = (0..VALUES).map(|block| key(self.number, block));
         Ok(Fetched {
-            entries: entries.map(|key| (key, entry(key))).collect(),
+            entries: entries.map(|key| (key, [Bytes::new(), entry(key)])).collect(),
             values: values.map(|key| (key, value(key))).collect(),
         })
     }

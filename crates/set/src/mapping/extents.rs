@@ -220,7 +220,7 @@ impl Source<Bytes> for OfStretch<'_> {
     fn take_apart(&self, sealed: Bytes) -> Result<Fetched<Bytes>, MapError> {
         let apart = open_apart(self.opener, &self.entry, &sealed).map_err(|e| self.bad(&e))?;
         let from = self.entry.place.range().start;
-        let entry = |part: &Stretch| (self.key(part.block as usize), part.cut(&sealed, from));
+        let entry = |part: &Stretch| (self.key(part.block as usize), part.pieces(&sealed, from));
         let value = |(block, raw): (usize, Vec<u8>)| (self.key(block), Bytes::from(raw));
         Ok(Fetched {
             entries: apart.stretches.iter().map(entry).collect(),
