@@ -194,7 +194,7 @@ async fn readers_of_one_entry_share_one_load() {
 async fn a_shared_entry_is_fetched_for_the_reader_that_finds_it_damaged() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let cache = on_disk(dir.path()).await;
-    let damaged = Bytes::from([value(key(1, 0)), value(key(1, 0))].concat());
+    let damaged = Bytes::from(value(key(1, 0)).repeat(2));
     cache.keep_sealed([(key(1, 0), damaged)]).await;
     settle(&cache).await;
     let flight = cache.inner.loads.join(key(1, 0));
