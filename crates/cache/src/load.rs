@@ -62,8 +62,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         Some(here)
     }
 
-    /// The values, from an entry that another caller loaded for other ones. `None` if there is none, or if it is damaged
-    /// where these are; then a load by this caller finds that too, and reports it.
+    /// The values, from an entry that another caller loaded for other ones. `None` if there is none, or if it is
+    /// damaged where these are; then a load by this caller finds that too, and reports it.
     fn open_loaded<S: Source<V>>(&self, wanted: &Wanted<'_>, source: &S, loaded: &Loaded<V>) -> Option<Vec<V>> {
         let sealed = loaded.sealed.as_ref()?;
         // A third caller may have opened them.

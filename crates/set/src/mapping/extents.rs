@@ -229,8 +229,8 @@ impl Source<Bytes> for OfStretch<'_> {
     }
 }
 
-/// How many loads each of these extents may have at once. The first load of an extent that is not on disk fetches all of
-/// it, so with many extents no request waits for the others.
+/// How many loads each of these extents may have at once. The first load of an extent that is not on disk fetches all
+/// of it, so many extents have as many requests under way.
 fn loads_of_each(extents: usize) -> usize {
     LOADS_AT_ONCE / extents.clamp(1, LOADS_AT_ONCE)
 }
