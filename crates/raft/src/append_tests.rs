@@ -42,10 +42,13 @@ impl Teller {
     }
 
     async fn over(dialer: &Dialer, addr: &str) -> anyhow::Result<Self> {
-        let connection = dialer.stream(addr, LIMIT).await?;
+        Ok(Self::on(dialer.stream(addr, LIMIT).await?))
+    }
+
+    fn on(connection: Connection) -> Self {
         let mut outgoing = Outgoing::default();
         outgoing.push(Bytes::from_static(PREFACE));
-        Ok(Self { connection, received: Received::from_receiver(), outgoing })
+        Self { connection, received: Received::from_receiver(), outgoing }
     }
 
     /// Of the leader 9 in this term: the entries from index 0 on.
@@ -170,6 +173,46 @@ async fn no_request_of_an_older_stream_comes_after_a_newer_one() -> anyhow::Resu
     assert_eq!(why, format!("a newer append stream of m9 has begun for {GROUP}"));
     assert_eq!(host.group.parts.log.state().last, Some(LogId::new(3, 0)), "it came late, and was taken");
     assert_eq!(matched(newer.appends(1, 1, &Teller::after(3, Some(0), &["one"])).await?)?.0, 1);
+    host.end().await;
+    asking.stop().await;
+    Ok(())
+}
+
+/// DOOR-D1: however many append connections there are, votes and heartbeats find a place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn append_connections_take_no_place_of_calls() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (host, asking, _) = asked(dir.path()).await?;
+    let call = asking.channels().request((), GROUP, ME);
+    let (door, accepted) = tokio::sync::mpsc::unbounded_channel::<DuplexStream>();
+    let incoming = futures_util::stream::unfold(accepted, |mut accepted| async move {
+        let connection = accepted.recv().await?;
+        Some((Ok(connection), accepted))
+    });
+    let plain = |connection| std::future::ready(Ok((connection, Ok(()))));
+    let mut calls = host.node.sorted_with(incoming, plain, 1);
+    let connect = || {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        door.send(far).map(|()| near)
+    };
+    let mut first = Teller::on(Box::new(connect()?));
+    assert!(matches!(first.opens(1, &call).await?, Some(Body::Welcome(_))));
+    let more = Teller::on(Box::new(connect()?)).opens(1, &call).await;
+    assert!(!matches!(more, Ok(Some(_))), "it has no place: {more:?}");
+    let mut grpc = connect()?;
+    grpc.write_all(b"PRI * HTTP/2.0\r\n\r\n").await?;
+    let sorted = tokio::time::timeout(LIMIT, calls.next()).await?;
+    assert!(matches!(sorted, Some(Ok(_))), "a call has no place");
+    // A place comes back.
+    drop(first);
+    let again = async {
+        while !matches!(Teller::on(Box::new(connect()?)).opens(1, &call).await, Ok(Some(Body::Welcome(_)))) {
+            tokio::task::yield_now().await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(LIMIT, again).await??;
+    drop(calls);
     host.end().await;
     asking.stop().await;
     Ok(())

@@ -401,6 +401,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "append-connections-without-a-limit",
+        bug: "append connections are not counted apart: those of many sets take the places of votes and heartbeats",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/append_door.rs",
+            old: "let Ok(_place) = places.free.try_acquire() else {",
+            new: "let Ok(_place) = Ok::<_, ()>(&places.free) else {",
+        }],
+        tests: &[lib(Layer::Cluster, "holdfast-raft", &["append_connections_take_no_place_of_calls"])],
+        smoke: false,
+    },
+    Mutation {
         name: "append-stream-of-another-life",
         bug: "an append stream goes on although the receiver's answer comes from another life of its disk",
         rule: "CLUSTER-C3",
