@@ -121,6 +121,20 @@ struct Current {
     over: bool,
 }
 
+impl Current {
+    fn superseded(&self) -> String {
+        format!("a newer append stream of {} has begun for {}", self.appender.from, self.appender.group.id())
+    }
+}
+
+/// Waits until a newer stream of the same sender has begun.
+async fn over(turn: Option<Turn>) {
+    match turn {
+        Some(turn) => turn.over().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// A request that was handed to the group.
 struct Waiting {
     stream: u32,
@@ -185,6 +199,7 @@ impl Connection {
     {
         let room = self.waiting.len() < REQUESTS_MAX;
         let answers = !self.waiting.is_empty();
+        let turn = self.current.as_ref().map(|current| current.turn.clone());
         let frame = tokio::select! {
             biased;
             answered = poll_fn(|context| self.poll_answers(context)), if answers => {
@@ -192,6 +207,12 @@ impl Connection {
                 return answered.and(written);
             }
             frame = requests.next(), if room => frame,
+            // FRAME-F3: also while a request waits for the disk. Nothing else is read then, not even the connection's
+            // end, and it would keep its place.
+            () = over(turn) => {
+                let why = self.current.as_ref().map_or_else(String::new, Current::superseded);
+                return Err(Status::aborted(why).into());
+            }
         };
         let Some(frame) = frame else { return Err(End::Gone("closed by its sender".to_string())) };
         self.take(frame?).await?;
@@ -284,8 +305,7 @@ impl Connection {
             Some(Poll::Pending) => {}
             Some(Poll::Ready(result)) => answer = Box::pin(std::future::ready(result)),
             None => {
-                let why = format!("a newer append stream of {from} has begun for {group}");
-                return Err(Status::aborted(why).into());
+                return Err(Status::aborted(current.superseded()).into());
             }
         }
         self.waiting.push_back(Waiting { stream, number, answer });

@@ -12,9 +12,10 @@ use crate::rpc_error::Rpc;
 use crate::wire::{META_CLUSTER, META_GROUP, META_TO, RaftEntryOf, RaftVote, id_to_raft};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
+use holdfast_log::Entry;
 use holdfast_tls::make::{Wanted, certificates};
 use holdfast_tls::{Connection, Dialer, Role, Tls, TlsFiles};
-use holdfast_types::{LogId, MemberId};
+use holdfast_types::{GroupId, LogId, MemberId};
 use openraft::EntryPayload;
 use openraft::impls::BasicNode;
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
@@ -173,6 +174,43 @@ async fn no_request_of_an_older_stream_comes_after_a_newer_one() -> anyhow::Resu
     assert_eq!(why, format!("a newer append stream of m9 has begun for {GROUP}"));
     assert_eq!(host.group.parts.log.state().last, Some(LogId::new(3, 0)), "it came late, and was taken");
     assert_eq!(matched(newer.appends(1, 1, &Teller::after(3, Some(0), &["one"])).await?)?.0, 1);
+    host.end().await;
+    asking.stop().await;
+    Ok(())
+}
+
+/// FRAME-F3: streams that wait for the disk end too, and give their places back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_streams_that_wait_for_the_disk_the_newest_is_left() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (host, asking, addr) = asked(dir.path()).await?;
+    let call = asking.channels().request((), GROUP, ME);
+    let journal = host.node.log().group(GroupId(77));
+    let entry = |index| Entry { id: LogId::new(1, index), payload: Bytes::from(vec![7; 1 << 20]) };
+    let (stands, still) = tokio::sync::oneshot::channel();
+    let (go_on, held) = std::sync::mpsc::channel::<()>();
+    journal.append(vec![entry(0)], move |_| {
+        let _ = stands.send(());
+        // Until the other end is dropped.
+        let _ = held.recv();
+    });
+    still.await?;
+    journal.append((1..20).map(entry).collect(), |_| {});
+    let mut tellers = Vec::new();
+    for _ in 0..3 {
+        let mut teller = Teller::at(&addr).await?;
+        assert!(matches!(teller.opens(1, &call).await?, Some(Body::Welcome(_))));
+        teller.outgoing.append(1, 1, &Teller::request(3, &["zero"]))?;
+        poll_fn(|context| teller.outgoing.poll_write(&mut teller.connection, context)).await?;
+        tellers.push(teller);
+    }
+    for older in &mut tellers[..2] {
+        let why = refused(older.told().await?)?;
+        assert_eq!(why, format!("a newer append stream of m9 has begun for {GROUP}"));
+        assert!(older.told().await?.is_none(), "the connection goes on");
+    }
+    drop(go_on);
+    assert_eq!(matched(tellers[2].told().await?)?, (1, Some(LogId::new(3, 0))));
     host.end().await;
     asking.stop().await;
     Ok(())

@@ -401,6 +401,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "old-connection-waits-for-the-disk",
+        bug: "a connection whose append waits for the disk stays when a newer stream has begun: each change of leader leaves one",
+        rule: "FRAME-F3",
+        edits: &[Edit {
+            file: "crates/raft/src/append_receiver.rs",
+            old: "        Some(turn) => turn.over().await,",
+            new: "        Some(_) => std::future::pending().await,",
+        }],
+        tests: &[lib(Layer::Cluster, "holdfast-raft", &["of_streams_that_wait_for_the_disk_the_newest_is_left"])],
+        smoke: false,
+    },
+    Mutation {
         name: "append-connections-without-a-limit",
         bug: "append connections are not counted apart: those of many sets take the places of votes and heartbeats",
         rule: "R8",
