@@ -24,6 +24,7 @@ mod channels;
 mod clock;
 mod config;
 mod consensus;
+mod dials;
 mod end_group;
 mod end_marker;
 mod group;

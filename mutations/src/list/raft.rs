@@ -413,6 +413,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "each-group-dials",
+        bug: "a peer that stays away is dialled as often as there are groups",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/dials.rs",
+            old: "&& failed.at.elapsed() < FAILED_FOR",
+            new: "&& failed.at.elapsed() > FAILED_FOR",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["dials::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "append-connections-without-a-limit",
         bug: "append connections are not counted apart: those of many sets take the places of votes and heartbeats",
         rule: "R8",
