@@ -36,8 +36,8 @@ const IN_FLIGHT_MAX: usize = 4;
 /// to the peers and back, and then takes as long itself: over a network, a few writers get half the rate.
 const AT_ONCE: usize = 2;
 
-/// With this many operations, or [`WORTH_BYTES`], an entry leaves although [`AT_ONCE`] others are in flight. Whatever is
-/// in it, an entry costs each gateway replication, a journal write with its sync, and an apply: about as much as ten
+/// With this many operations, or [`WORTH_BYTES`], an entry leaves although [`AT_ONCE`] others are in flight. Whatever
+/// is in it, an entry costs each gateway replication, a journal write with its sync, and an apply: about as much as ten
 /// small operations. With fewer it waits, and those that come meanwhile share the cost.
 const WORTH_OPS: usize = 16;
 /// With this much data the data itself is the greater part of an entry's cost: waiting would save little, and disks and

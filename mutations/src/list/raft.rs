@@ -425,6 +425,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "long-frame-copied",
+        bug: "a long append of which little is missing is copied into another buffer",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/append_frames.rs",
+            old: "let least = if self.wanted > HEAD { rest } else { least };",
+            new: "let least = rest.max(least);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["append_frames_tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "idle-connection-keeps-its-buffer",
+        bug: "each idle append connection keeps a buffer of up to 1 MiB after its follower has caught up",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/append_frames.rs",
+            old: "(self.bytes, self.longest) = (BytesMut::new(), 0);",
+            new: "self.longest = 0;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["append_frames_tests::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "append-connections-without-a-limit",
         bug: "append connections are not counted apart: those of many sets take the places of votes and heartbeats",
         rule: "R8",
