@@ -570,6 +570,13 @@ async fn a_refusal_says_why() -> anyhow::Result<()> {
     let why = refused.err().ok_or_else(|| anyhow::anyhow!("it was welcome"))?;
     assert!(matches!(&why, openraft::errors::RPCError::Unreachable(_)), "openraft waits then: {why}");
     assert!(why.to_string().contains("group 3 is not here"), "{why}");
+    // Also if the request cannot be written any more.
+    let (mut script, wire) = Script::new();
+    script.says(&frames::refused(0, &tonic::Status::not_found("group 3 is not here"))).await?;
+    drop(script);
+    let refused = Begun::on(wire, &MetadataMap::new(), &Teller::request(3, &[])).await;
+    let why = refused.err().map(|why| why.to_string()).unwrap_or_default();
+    assert!(why.contains("group 3 is not here"), "{why}");
 
     let ((mut script, wire), mut slot) = (Script::new(), None);
     let first = begun(&mut script, wire, 1).await?;

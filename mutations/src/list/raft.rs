@@ -449,6 +449,34 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "reason-lost-behind-garbage",
+        bug: "a sender of bytes that are no frame does not learn why its connection ends: what it sent after them is not read",
+        rule: "FRAME-F1",
+        edits: &[Edit {
+            file: "crates/raft/src/append_receiver.rs",
+            old: "                reader.drain().await;\n",
+            new: "",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-raft",
+            &["what_comes_after_garbage_is_read_and_its_sender_told_why"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "refusal-behind-a-broken-write",
+        bug: "a peer's reason is lost if its connection ended before the request was written",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/append_sender.rs",
+            old: "while let Poll::Ready(Ok(Some(frame))) = self.poll_frame(context) {",
+            new: "while let Poll::Ready(Err(frame)) = Poll::<Result<(), Frame>>::Pending {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["a_refusal_says_why"])],
+        smoke: false,
+    },
+    Mutation {
         name: "append-connections-without-a-limit",
         bug: "append connections are not counted apart: those of many sets take the places of votes and heartbeats",
         rule: "R8",
