@@ -175,7 +175,7 @@ impl Received {
             Side::Sender => (ROOM_MIN, self.longest.saturating_mul(4).clamp(READ_BYTES_MIN, READ_BYTES_MAX)),
             Side::Receiver => (HEAD + ANSWER_BODY, ROOM_MIN),
         };
-        // The present frame needs no more than its rest: more room would be another buffer, with a copy of what is there.
+        // The present frame needs only its rest: more room would be another buffer, with a copy of what is there.
         let least = if self.wanted > HEAD { rest } else { least };
         if room < least {
             self.longest = 0;

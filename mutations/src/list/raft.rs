@@ -477,6 +477,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "stopped-group-asked",
+        bug: "appends are handed to a group that has stopped: one that is given up while it waits makes the next one panic",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/appender.rs",
+            old: "running.map_err(|e| fatal(format!(\"the group has stopped here: {e}\")))?;",
+            new: "drop(running);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["a_group_that_has_stopped_is_not_asked"])],
+        smoke: false,
+    },
+    Mutation {
         name: "append-connections-without-a-limit",
         bug: "append connections are not counted apart: those of many sets take the places of votes and heartbeats",
         rule: "R8",
