@@ -98,7 +98,7 @@ impl World {
             self.hosts[host].kill(now);
             rot(&snapshot)?;
             // The disk takes no time: its turn is the one below, and none before.
-            let delay = std::mem::replace(&mut self.hosts[host].disk_delay, (0, 0));
+            let delay = std::mem::take(&mut self.hosts[host].disk_delay);
             self.hosts[host].start(now, rtt)?;
             self.until(60_000, "it is out of the group, and its snapshot is removed", |_| !snapshot.exists())?;
             let now = self.now;
