@@ -346,7 +346,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
 
     /// Drops every opened value of this kind from memory. Sealed data on disk stays until it is evicted.
     pub fn forget_opened(&self) {
-        self.inner.memory.clear();
+        // Not `clear`: in foyer 0.22 it counts their bytes for ever, and the memory would hold less and less.
+        self.inner.memory.evict_all();
     }
 
     /// Puts a value that was made here into memory, such as a page that was just sealed.
