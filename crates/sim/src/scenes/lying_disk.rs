@@ -49,7 +49,7 @@ impl World {
             let now = self.now;
             self.hosts[liar].start(now, rtt)?;
             if in_one_term {
-                let noticed = |w: &World| w.told > 0 || w.heals(liar);
+                let noticed = |w: &mut World| w.told > 0 || w.heals(liar);
                 self.until(60_000, "it is told that its log went backwards, or finds damage", noticed)?;
             }
             self.until(180_000, "every member whole again", |w| w.is_whole())?;
