@@ -31,8 +31,8 @@ impl Appender {
         let group = self.group.clone();
         let (before, last) = (request.prev_log_id, request.entries.last().map(|entry| entry.log_id));
         Ok(Box::pin(async move {
-            // A call to a core that has stopped joins its task. If that call is dropped meanwhile (its connection ends),
-            // openraft panics in the next one.
+            // A call to a core that has stopped joins its task. If that call is dropped meanwhile (its connection
+            // ends), openraft panics in the next one.
             let running = group.raft().metrics().borrow_watched().running_state.clone();
             running.map_err(|e| fatal(format!("the group has stopped here: {e}")))?;
             let answer = group.raft().append_entries(request).await.map_err(fatal)?;

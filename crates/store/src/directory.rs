@@ -15,6 +15,7 @@
 //!
 //! An error in 4 leaves the outcome unknown; before that nothing has happened.
 
+use crate::direct::{self, DIRECT_BYTES_MIN};
 use crate::error::{At, Cause, Op, StoreError};
 use crate::health::Kind as Trouble;
 use crate::memory::{admit, admit_range};
@@ -27,6 +28,7 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
@@ -69,6 +71,8 @@ struct Shared {
     turn_limit: Duration,
     /// Opening creates nothing: for readers, possibly of a read-only directory.
     existing: bool,
+    /// The file system refused direct writes.
+    through_cache: AtomicBool,
 }
 
 impl Directory {
@@ -105,7 +109,8 @@ impl Directory {
             known.entry(path.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))).clone()
         };
         let (path, ready, synced) = (path.to_owned(), OnceLock::new(), Mutex::default());
-        Self { shared: Arc::new(Shared { path, ready, place, synced, turns, turn_limit: TURN_LIMIT, existing }) }
+        let (turn_limit, through_cache) = (TURN_LIMIT, AtomicBool::new(false));
+        Self { shared: Arc::new(Shared { path, ready, place, synced, turns, turn_limit, existing, through_cache }) }
     }
 
     /// Runs file I/O on a thread that may block. The work continues when the caller stops waiting, and keeps its turn
@@ -280,9 +285,16 @@ impl Shared {
     }
 
     fn write_temporary(&self, body: &[u8]) -> io::Result<Temporary> {
-        let path = self.root().join(OWN).join(format!("new-{:032x}", rand::random::<u128>()));
-        let mut file = File::options().write(true).create_new(true).open(&path)?;
-        let temporary = Temporary(path);
+        let new = || Temporary(self.root().join(OWN).join(format!("new-{:032x}", rand::random::<u128>())));
+        if body.len() >= DIRECT_BYTES_MIN && !self.through_cache.load(Ordering::Relaxed) {
+            let temporary = new();
+            if direct::create(&temporary.0, body)? {
+                return Ok(temporary);
+            }
+            self.through_cache.store(true, Ordering::Relaxed);
+        }
+        let temporary = new();
+        let mut file = File::options().write(true).create_new(true).open(&temporary.0)?;
         file.write_all(body)?;
         file.sync_all()?;
         Ok(temporary)

@@ -23,6 +23,7 @@
 
 mod check;
 mod credentials;
+mod direct;
 mod directory;
 mod error;
 mod faulty;

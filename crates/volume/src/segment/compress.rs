@@ -43,34 +43,45 @@ impl Compressor {
     /// Compresses each block of `raw`, or leaves it as it is where that saves less than an eighth: decompressing at
     /// every read would cost more. If the codec refuses (in practice: its output does not fit), the block stays
     /// uncompressed.
+    ///
+    /// The first and the last block speak for the others: if neither compresses, no other is tried. Random or encrypted
+    /// data would cost as much time as data that compresses.
     pub(super) fn compress<'a>(&'a mut self, raw: &'a [u8]) -> Compressed<'a> {
-        let Self { codec, room, lz4, zstd } = self;
-        let room_of_each = room.len() / BLOCKS_MAX;
-        let mut used = Codec::None;
-        let blocks = raw.chunks(BLOCK_BYTES).zip(room.chunks_mut(room_of_each.max(1)));
-        let blocks: Vec<&'a [u8]> = match codec {
-            Codec::None => raw.chunks(BLOCK_BYTES).collect(),
-            Codec::Lz4 | Codec::Zstd => blocks
-                .map(|(block, room)| {
-                    let len = match codec {
-                        Codec::None => None,
-                        Codec::Lz4 => lz4_flex::block::compress_into_with_table(block, room, lz4).ok(),
-                        Codec::Zstd => {
-                            let room = &mut room[..block.len()];
-                            zstd.as_mut().and_then(|zstd| zstd.compress_to_buffer(block, room).ok())
-                        }
-                    };
-                    match len {
-                        Some(len) if len > 0 && len <= block.len() - block.len() / 8 => {
-                            used = *codec;
-                            &room[..len]
-                        }
-                        _ => block,
-                    }
-                })
-                .collect(),
+        let blocks: Vec<&'a [u8]> = raw.chunks(BLOCK_BYTES).collect();
+        let mut lens = vec![None; blocks.len()];
+        if self.codec != Codec::None
+            && let Some(last) = blocks.len().checked_sub(1)
+        {
+            lens[0] = self.len_of(0, blocks[0]);
+            lens[last] = self.len_of(last, blocks[last]);
+            if lens.iter().any(Option::is_some) {
+                for at in 1..last {
+                    lens[at] = self.len_of(at, blocks[at]);
+                }
+            }
+        }
+        let codec = if lens.iter().any(Option::is_some) { self.codec } else { Codec::None };
+        let rooms = self.room.chunks((self.room.len() / BLOCKS_MAX).max(1)).map(Some).chain(std::iter::repeat(None));
+        let kept = |((block, len), room): ((&'a [u8], Option<usize>), Option<&'a [u8]>)| match (len, room) {
+            (Some(len), Some(room)) => &room[..len],
+            _ => block,
         };
-        Compressed { codec: used, blocks }
+        Compressed { codec, blocks: blocks.into_iter().zip(lens).zip(rooms).map(kept).collect() }
+    }
+
+    /// Compresses block `at` into its room. Its length, if that pays.
+    fn len_of(&mut self, at: usize, block: &[u8]) -> Option<usize> {
+        let each = self.room.len() / BLOCKS_MAX;
+        let room = &mut self.room[at * each..(at + 1) * each];
+        let len = match self.codec {
+            Codec::None => None,
+            Codec::Lz4 => lz4_flex::block::compress_into_with_table(block, room, &mut self.lz4).ok(),
+            Codec::Zstd => {
+                let room = &mut room[..block.len()];
+                self.zstd.as_mut().and_then(|zstd| zstd.compress_to_buffer(block, room).ok())
+            }
+        };
+        len.filter(|len| *len > 0 && *len <= block.len() - block.len() / 8)
     }
 }
 
