@@ -125,7 +125,7 @@ names! {
     GetNodeRequest(_m) => Named::default();
     AdoptRequest(m) => Named::of_gateway(m.member.to_string());
     InitClusterRequest(_m) => Named::default();
-    JoinMemberRequest(m) => Named::of_gateway(m.gateway.as_ref().map(|gateway| gateway.name.clone()).unwrap_or_default());
+    JoinMemberRequest(m) => Named::of_gateway(m.gateway.as_ref().map(|new| new.name.clone()).unwrap_or_default());
     RemoveMemberRequest(m) => Named::of_gateway(m.member.to_string());
     DrainMemberRequest(m) => Named::of_gateway(m.member.to_string());
     UpdateMemberRequest(m) => Named::of_gateway(m.member.to_string());
