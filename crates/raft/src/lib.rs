@@ -24,6 +24,7 @@ mod channels;
 mod clock;
 mod config;
 mod consensus;
+mod dials;
 mod end_group;
 mod end_marker;
 mod group;
@@ -84,7 +85,7 @@ mod proto {
 /// All calls of the protocol between gateways, in the order of `proto/peer.proto`.
 pub const PEER_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/methods.rs"));
 
-pub use append_door::{Admitted, Opened, Sorted};
+pub use append_door::{APPEND_CONNECTIONS_MAX, Admitted, Opened, Sorted};
 pub use change::CommittedMembers;
 pub use clock::{Clocks, boot_now, monotonic_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};
