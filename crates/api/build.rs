@@ -1,5 +1,8 @@
 //! Generates the admin API from the files in `proto/`. Protox parses them, so protoc need not be installed.
 
+use std::fmt::Write as _;
+use std::path::Path;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto/admin.proto");
     println!("cargo::rerun-if-changed=../../proto/clones.proto");
@@ -22,6 +25,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ],
         ["../../proto"],
     )?;
+    // The calls and the fields of their requests, for who must have a line for each.
+    let services = files.file.iter().flat_map(|file| &file.service);
+    let mut methods = String::from("&[\n");
+    for method in services.flat_map(|service| &service.method) {
+        let request = method.input_type.as_deref().unwrap_or_default();
+        let request = request.rsplit('.').next().unwrap_or_default();
+        let mut messages = files.file.iter().flat_map(|file| &file.message_type);
+        let message = messages.find(|message| message.name.as_deref() == Some(request));
+        let message = message.ok_or_else(|| format!("no message {request}"))?;
+        let fields: Vec<&str> = message.field.iter().filter_map(|field| field.name.as_deref()).collect();
+        let name = method.name.as_deref().unwrap_or_default();
+        writeln!(methods, "    Method {{ name: {name:?}, request: {request:?}, fields: &{fields:?} }},")?;
+    }
+    methods.push(']');
+    std::fs::write(Path::new(&std::env::var("OUT_DIR")?).join("methods.rs"), methods)?;
     tonic_prost_build::configure()
         // `--output json` prints replies as they are.
         .message_attribute(".", "#[derive(serde::Serialize)]")

@@ -1,5 +1,6 @@
 //! The list of known bugs: what each one changes, which rule it breaks, and which tests must find it, fastest first.
 
+mod access;
 mod agent;
 mod agent_files;
 mod cluster;
@@ -24,6 +25,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     raft::MUTATIONS,
     gateway::MUTATIONS,
     doors::MUTATIONS,
+    access::MUTATIONS,
     agent::MUTATIONS,
     agent_files::MUTATIONS,
     space::MUTATIONS,

@@ -1,8 +1,8 @@
 //! Admin API: messages and service generated from `proto/admin.proto`, conversions to our types, and the error model.
 //!
-//! Owns: the wire form of the admin API, refusals and their encoding ([`Refusal`]), the comparison of two lists of
-//! volumes. Does not own: any other decision, any connection, any retry (the caller's), the peer protocol (raft's).
-//! Depends on: types.
+//! Owns: the wire form of the admin API, the list of its calls ([`METHODS`]), refusals and their encoding
+//! ([`Refusal`]), the comparison of two lists of volumes. Does not own: any other decision, any connection, any retry
+//! (the caller's), the peer protocol (raft's). Depends on: types.
 
 pub mod compared;
 mod conv;
@@ -18,6 +18,20 @@ pub use refusal::{Disposition, LEADER_API_KEY, REFUSAL_KEY, Refusal, RefusalCode
 pub mod v1 {
     tonic::include_proto!("holdfast.admin.v1");
 }
+
+/// One call of the admin API.
+#[derive(Clone, Copy, Debug)]
+pub struct Method {
+    /// Its name, as in the path `/holdfast.admin.v1.Admin/NAME`.
+    pub name: &'static str,
+    /// The message that it takes.
+    pub request: &'static str,
+    /// The fields of that message.
+    pub fields: &'static [&'static str],
+}
+
+/// All calls of the admin API, in the order of `proto/admin.proto`.
+pub const METHODS: &[Method] = include!(concat!(env!("OUT_DIR"), "/methods.rs"));
 
 /// Largest message in bytes: a status of some hundred members and sets takes a fraction of it.
 pub const ADMIN_MESSAGE_BYTES_MAX: usize = 4 << 20;

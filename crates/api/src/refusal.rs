@@ -96,6 +96,8 @@ refusal_codes! {
     NotContinuable, "not-continuable", FailedPrecondition, Reject;
     /// The group's state does not allow it now: for example, a candidate cannot be reached, or a member is needed.
     Precondition, "precondition", FailedPrecondition, Reject;
+    /// The caller's certificate does not allow it, or the gateways' settings do not.
+    Denied, "denied", PermissionDenied, Reject;
     /// Something of the gateway's own failed: store, disk, key.
     Failed, "failed", Internal, Reject;
 }
@@ -203,7 +205,8 @@ mod tests {
     fn texts_are_distinct_and_pinned() {
         let texts: Vec<&str> = RefusalCode::ALL.iter().map(|code| code.as_str()).collect();
         let pinned = "not-leader busy unknown not-adopted adopted other-cluster other-disk invalid not-found exists held \
-                      stale-token wrong-epoch not-continuable precondition failed";
+                      stale-token wrong-epoch not-continuable precondition denied \
+                      failed";
         assert_eq!(texts.join(" "), pinned);
     }
 

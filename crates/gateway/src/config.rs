@@ -168,6 +168,8 @@ settings! {
         /// Mutual TLS for the admin API and between gateways (R10): set all three files, or none. `holdfast cluster
         /// certificates` makes them.
         tls: TlsConfig = TlsConfig::default();
+        /// A line of JSON for each call of the admin API that changes something or was refused.
+        audit: AuditConfig = AuditConfig::default();
         /// An etcd that receives each lease grant, for tools that follow etcd. Nothing waits for it, and nothing is
         /// read from it.
         etcd: EtcdConfig = EtcdConfig::default();
@@ -392,6 +394,10 @@ settings! {
         /// within seconds of a change, and at once when its keys are refused. Left out: the keys of the environment, or
         /// else the file that AWS_SHARED_CREDENTIALS_FILE names.
         credentials_file: Option<PathBuf> = None, sample "/etc/holdfast/s3-credentials";
+        /// Where sets may be put: URLs of buckets, of prefixes in them, or of directories; `endpoint` included, if the
+        /// store's URL has one. The same at every gateway. Empty: everywhere that this gateway can reach or write to,
+        /// for whoever may create sets.
+        allowed: Vec<String> = Vec::new();
         /// Timeout for one attempt to read, list or delete, in milliseconds, 100 to 120000. Shorter: a hanging
         /// connection is noticed sooner. Too short for the network: no read ever succeeds.
         read_timeout_ms: u64 = 10_000;
@@ -416,6 +422,17 @@ settings! {
         /// Its private key (PEM). A file that everyone can read is refused. Read at startup: a new certificate needs a
         /// restart.
         key: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.key";
+    }
+}
+
+settings! {
+    /// A line of JSON for each call of the admin API that changes something or was refused.
+    pub struct AuditConfig {
+        /// The file; only the gateway's user can read it. Calls never wait for it: see holdfast_audit_dropped_total
+        /// and holdfast_audit_errors_total. Left out: none.
+        log: Option<PathBuf> = None, sample "/var/log/holdfast/audit.log";
+        /// Size at which the file is renamed to FILE.1, in place of an earlier one, and begun anew, 1MiB to 16GiB.
+        rotate: ByteSize = ByteSize(64 * MIB);
     }
 }
 

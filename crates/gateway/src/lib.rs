@@ -3,7 +3,9 @@
 //! Owns: the wiring between crates, members and sets as group 0 says, listeners.
 //! Does not own: what one set does (set), NBD connections (front), decisions (control, volume), the command line.
 
+mod access;
 pub mod admin;
+mod audit;
 pub mod checks;
 pub mod config;
 mod descriptors;

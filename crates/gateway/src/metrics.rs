@@ -15,6 +15,12 @@ enum Kind {
 
 /// All metrics, sorted by name.
 const METRICS: &[(Kind, &str, &str)] = &[
+    (
+        Kind::Counter,
+        "holdfast_audit_dropped_total",
+        "Lines of the audit log that were dropped because too many waited to be written.",
+    ),
+    (Kind::Counter, "holdfast_audit_errors_total", "Lines of the audit log that could not be written."),
     (Kind::Gauge, "holdfast_backlog_bytes", "Bytes in the journal that no checkpoint has brought to the store yet."),
     (
         Kind::Counter,

@@ -1,6 +1,8 @@
 //! Runs one gateway, with the listeners around its node, until it is told to stop.
 
+use crate::access::{Guard, Guarded};
 use crate::admin::AdminDoor;
+use crate::audit::Audit;
 use crate::config::{GatewayConfig, SnapshotExports};
 use crate::doors::{self, Door};
 use crate::http;
@@ -11,7 +13,7 @@ use holdfast_api::v1::admin_server::AdminServer;
 use holdfast_front::{Front, FrontLimits, LimitsError};
 use holdfast_raft::{RaftNode, Sorted};
 use holdfast_set::device::NodeExports;
-use holdfast_tls::{Role, Tls, admits, require};
+use holdfast_tls::{Role, Tls, admits};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +22,11 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
+
+/// How long the last lines of the audit log may take.
+const AUDIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long open gRPC calls may take once the gateway stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -52,6 +56,9 @@ pub enum RunError {
     /// The work before its listeners open failed.
     #[error(transparent)]
     Begin(Box<dyn std::error::Error + Send + Sync>),
+    /// The audit log has no thread.
+    #[error("audit log: {0}")]
+    Audit(#[source] std::io::Error),
     /// Contradictory limits.
     #[error("[in_flight]: {0}")]
     Limits(#[from] LimitsError),
@@ -131,6 +138,7 @@ pub fn run_life(
             Some(addr) => Some(listen("http", addr).await?),
             None => None,
         };
+        let audit = Audit::start(&config.audit).map_err(RunError::Audit)?;
         let node = Node::open_over(config.clone(), stop.clone(), seams).await?;
         if let Some(begin) = begin {
             let begun = tokio::select! {
@@ -146,7 +154,7 @@ pub fn run_life(
         }
         let exports = exports(&config, &node);
         let mut doors: JoinSet<DoorEnd> = JoinSet::new();
-        doors.spawn(serve_api(api, node.clone(), stop.clone()));
+        doors.spawn(serve_api(api, node.clone(), audit.clone(), stop.clone()));
         doors.spawn(serve_peers(peer, node.clone(), stop.clone()));
         if let Some(listener) = http_listener {
             let node = node.clone();
@@ -167,11 +175,20 @@ pub fn run_life(
         front.close().await;
         node.close().await;
         doors.shutdown().await;
+        end_audit(audit).await;
         match failed {
             Some(failure) => Err(failure),
             None => node.refusal().map_or(Ok(()), |e| Err(e.into())),
         }
     })
+}
+
+/// Waits for what the last calls have left. A disk that hangs keeps no gateway from its end.
+async fn end_audit(audit: Option<Audit>) {
+    let Some(audit) = audit else { return };
+    if !audit.written(AUDIT_LIMIT).await {
+        tracing::warn!("the last lines of the audit log are not written");
+    }
 }
 
 /// Waits for `stop`, or for the first listener that ends (`ended`). Returns the error if a listener ended by itself.
@@ -207,17 +224,24 @@ fn with_tls(builder: Server, tls: Option<&Tls>) -> Result<Server, String> {
 
 type DoorEnd = (&'static str, Result<(), String>);
 
-fn admin_door(node: Arc<Node>) -> AdminServer<AdminDoor> {
-    AdminServer::new(AdminDoor::new(node))
+type GuardedAdmin = Guarded<AdminServer<AdminDoor>>;
+
+/// The only way to the admin API from outside of the process (ACCESS-A1).
+fn admin_door(node: Arc<Node>, audit: Option<Audit>) -> GuardedAdmin {
+    let guard = Guard::admin(node.tls.is_some(), audit);
+    let door = AdminServer::new(AdminDoor::new(node))
         .max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
+    Guarded::new(door, guard)
 }
 
-async fn serve_api(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {
+async fn serve_api(listener: TcpListener, node: Arc<Node>, audit: Option<Audit>, stop: CancellationToken) -> DoorEnd {
     let tls = node.tls.clone();
-    let door = admin_door(node);
-    // TLS already rejects certificates of another authority. This rejects our own certificates that name no role.
-    let door = InterceptedService::new(door, require(tls.as_ref().map(|_| Role::ALL.as_slice())));
+    if tls.is_none() && !node.config.api_listen.ip().is_loopback() {
+        tracing::warn!(api_listen = %node.config.api_listen, "the admin API has no TLS: whoever reaches it may do everything");
+    }
+    // TLS already rejects certificates of another authority; the guard says what our own ones may do.
+    let door = admin_door(node, audit);
     let builder = match with_tls(doors::server(), tls.as_ref()) {
         Ok(builder) => builder,
         Err(reason) => return ("admin door", Err(reason)),
@@ -247,7 +271,7 @@ pub async fn serve_doors_over<C>(
 where
     C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
-    let admin = admin_door(node.clone());
+    let admin = admin_door(node.clone(), None);
     serve_peers_over(incoming, node, Some(admin), stop).await
 }
 
@@ -272,7 +296,7 @@ where
 async fn serve_peers_over<C>(
     incoming: impl Stream<Item = std::io::Result<C>> + Send + 'static,
     node: Arc<Node>,
-    admin: Option<AdminServer<AdminDoor>>,
+    admin: Option<GuardedAdmin>,
     stop: CancellationToken,
 ) -> Result<(), String>
 where
@@ -310,14 +334,14 @@ async fn serve_calls<C>(
     incoming: Sorted<C>,
     node: Arc<Node>,
     raft: RaftNode,
-    admin: Option<AdminServer<AdminDoor>>,
+    admin: Option<GuardedAdmin>,
     stop: CancellationToken,
 ) -> Result<(), String>
 where
     C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     // TLS-T3: only a gateway may vote, append and ask for votes.
-    let door = InterceptedService::new(raft.service(), require(node.tls.as_ref().map(|_| GATEWAYS)));
+    let door = Guarded::new(raft.service(), Guard::peer(node.tls.is_some()));
     let served = doors::server()
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)

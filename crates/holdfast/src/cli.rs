@@ -152,7 +152,7 @@ pub enum Command {
 /// `holdfast cluster`.
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
-    /// Create a certificate authority and certificates for TLS between gateways, hosts and administrators
+    /// Create a certificate authority and certificates for TLS between gateways, hosts and people
     #[command(after_long_help = with_codes(CERTIFICATES))]
     Certificates(CertificatesArgs),
     /// Create a cluster from running gateways, with its sets; what exists already is left as it is
@@ -173,7 +173,9 @@ const CERTIFICATES: &str = "\
 Examples:
   holdfast cluster certificates --dir tls --gateway g1 --gateway g2 --host db1 --admin ann
   holdfast cluster certificates --dir tls --gateway g4         one more, of the same CA
+  holdfast cluster certificates --dir tls --host db2 --set demo --viewer grafana --operator oda
 
+A host holds leases under its NAME, which is the name of its agent or the --owner of its attach.
 Copy ca.pem to every machine, and NAME.pem and NAME.key to the machine NAME. Name them in [tls] of
 its settings, or by --tls-ca, --tls-certificate and --tls-key. Whoever has ca.key can issue
 certificates for gateways: keep DIR away from gateways and hosts. Existing files are never

@@ -171,6 +171,9 @@ fn advice(code: RefusalCode) -> Option<&'static str> {
             "`holdfast cluster status` shows which gateways are reachable; a Raft group needs more than half of its members"
         }
         RefusalCode::Failed => "see the log of the gateway",
+        RefusalCode::Denied => {
+            "`holdfast cluster certificates` issues certificates of other roles; docs/operating/roles.md says which role may do what"
+        }
         RefusalCode::Exists | RefusalCode::Invalid | RefusalCode::Precondition => return None,
     })
 }

@@ -82,6 +82,9 @@ mod proto {
     tonic::include_proto!("holdfast.peer.v1");
 }
 
+/// All calls of the protocol between gateways, in the order of `proto/peer.proto`.
+pub const PEER_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/methods.rs"));
+
 pub use append_door::{APPEND_CONNECTIONS_MAX, Admitted, Opened, Sorted};
 pub use change::CommittedMembers;
 pub use clock::{Clocks, boot_now, monotonic_now, replace_clocks};

@@ -21,6 +21,7 @@
 
 #![warn(missing_docs)]
 
+mod allowed;
 mod check;
 mod credentials;
 mod direct;
@@ -44,6 +45,7 @@ mod switch;
 mod url_error;
 mod version;
 
+pub use allowed::{NotAllowed, check_allowed};
 pub use check::{CHECK_LIMIT, CheckError, CheckReport, check};
 pub use directory::Directory;
 pub use error::{At, Cause, Disorder, Disposition, OBJECT_BYTES_MAX, Op, StoreError};

@@ -3,7 +3,7 @@
 use crate::dial::{ClientTls, Dialer};
 use crate::error::TlsError;
 use crate::files::{PEM_BYTES_MAX, text, whole};
-use crate::role::{Role, roles_text};
+use crate::role::{Caller, Role, roles_text};
 use crate::stream::{Acceptor, Configs, HANDSHAKE_TIMEOUT};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -93,12 +93,13 @@ impl Tls {
     pub fn load(ca: &Path, certificate: &Path, key: &Path, role: Role) -> Result<Self, TlsError> {
         let (ca_text, ca) = certificates(ca)?;
         let (own_text, own) = certificates(certificate)?;
-        let roles = own.first().map_or(Ok(Vec::new()), |der| Role::of(der)).map_err(|found| TlsError::Content {
+        let of = |der: &CertificateDer<'_>| Caller::of(der.as_ref()).map(|caller| caller.roles);
+        let roles = own.first().map_or(Ok(Vec::new()), of).map_err(|found| TlsError::Content {
             path: certificate.into(),
             found,
             expected: "a certificate (X.509)",
         })?;
-        // Every certificate of the cluster may act as an administrator: gateways and hosts call gateways, too.
+        // Commands take a certificate of any role: the gateways say what it may do.
         if role != Role::Admin && !roles.contains(&role) || roles.is_empty() {
             let found = roles_text(&roles);
             return Err(TlsError::Role { path: certificate.into(), found, expected: role });

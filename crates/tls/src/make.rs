@@ -7,9 +7,11 @@
 
 use crate::error::TlsError;
 use crate::files::{self, PEM_BYTES_MAX};
-use crate::role::Role;
+use crate::role::{OWNER_URI, Role, SET_URI};
+use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
 };
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -36,6 +38,17 @@ pub struct Wanted {
     pub name: String,
     /// Its role.
     pub role: Role,
+    /// Of a host: names under which it may hold leases; none: its name (TLS-T4).
+    pub owners: Vec<String>,
+    /// Of a host: sets that it may use; none: all.
+    pub sets: Vec<String>,
+}
+
+impl Wanted {
+    /// A certificate without owners and sets.
+    pub fn new(name: impl Into<String>, role: Role) -> Self {
+        Self { name: name.into(), role, owners: Vec::new(), sets: Vec::new() }
+    }
 }
 
 /// Result of [`certificates`].
@@ -119,13 +132,17 @@ pub fn certificates(dir: &Path, wanted: &[Wanted], days: u64) -> Result<Made, Tl
         let make = failed(&one.name);
         let key = KeyPair::generate().map_err(&make)?;
         let mut params = CertificateParams::new(vec![one.role.dns_name().to_string()]).map_err(&make)?;
+        let owners = one.owners.iter().map(|owner| format!("{OWNER_URI}{owner}"));
+        for uri in owners.chain(one.sets.iter().map(|set| format!("{SET_URI}{set}"))) {
+            params.subject_alt_names.push(SanType::URI(Ia5String::try_from(uri).map_err(&make)?));
+        }
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, one.name.as_str());
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = match one.role {
             // Gateways dial each other.
             Role::Gateway => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
-            Role::Host | Role::Admin => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Role::Host | Role::Viewer | Role::Operator | Role::Admin => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         params.use_authority_key_identifier_extension = true;
         validity(&mut params, days.min(DAYS_MAX));

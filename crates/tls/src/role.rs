@@ -1,8 +1,8 @@
-//! The role that a certificate gives to its bearer.
+//! The role that a certificate gives to its bearer, and whose it is.
 
 use std::fmt;
 use tokio_rustls::server::TlsStream;
-use tonic::{Request, Status};
+use tonic::Status;
 
 /// The role of a process in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,81 +11,188 @@ pub enum Role {
     Gateway,
     /// A host of PostgreSQL: its attach and its agent.
     Host,
-    /// A person or a tool with the command line.
+    /// A person or a tool that looks and changes nothing.
+    Viewer,
+    /// A person or a tool that runs what is there.
+    Operator,
+    /// A person or a tool that may do everything.
     Admin,
 }
 
 impl Role {
     /// All roles.
-    pub const ALL: [Role; 3] = [Role::Gateway, Role::Host, Role::Admin];
+    pub const ALL: [Role; 5] = [Role::Gateway, Role::Host, Role::Viewer, Role::Operator, Role::Admin];
 
     /// The DNS name of the role in a certificate. `.internal` is reserved for private use and resolves nowhere.
     pub const fn dns_name(self) -> &'static str {
         match self {
             Role::Gateway => "gateway.holdfast.internal",
             Role::Host => "host.holdfast.internal",
+            Role::Viewer => "viewer.holdfast.internal",
+            Role::Operator => "operator.holdfast.internal",
             Role::Admin => "admin.holdfast.internal",
         }
     }
 
-    /// The roles in a certificate. Does not check signature and validity: TLS has done that before.
-    ///
-    /// # Errors
-    /// The error in the bytes.
-    pub(crate) fn of(certificate_der: &[u8]) -> Result<Vec<Role>, String> {
-        let der = rustls_pki_types::CertificateDer::from(certificate_der);
-        let certificate = webpki::EndEntityCert::try_from(&der).map_err(|error| error.to_string())?;
-        let names: Vec<&str> = certificate.valid_dns_names().collect();
-        Ok(Role::ALL.into_iter().filter(|role| names.contains(&role.dns_name())).collect())
+    /// The name, as in messages and in the certificate's DNS name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Gateway => "gateway",
+            Role::Host => "host",
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+            Role::Admin => "admin",
+        }
     }
 }
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Role::Gateway => "gateway",
-            Role::Host => "host",
-            Role::Admin => "admin",
-        })
+        f.write_str(self.name())
     }
 }
 
 /// "gateway and host", or "nothing here".
 pub(crate) fn roles_text(roles: &[Role]) -> String {
-    let names: Vec<String> = roles.iter().map(ToString::to_string).collect();
+    let names: Vec<&str> = roles.iter().map(|role| role.name()).collect();
     if names.is_empty() { "no role of this program".to_string() } else { names.join(" and ") }
 }
 
-/// A door's check of each call: the client's certificate must have one of the `allowed` roles (TLS-T3). `None`: a door
-/// without TLS.
-pub fn require(
-    allowed: Option<&'static [Role]>,
-) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone + Send + Sync + 'static {
-    move |request| {
-        let Some(allowed) = allowed else { return Ok(request) };
-        let certificates = request.peer_certs();
-        let own = certificates.as_ref().and_then(|all| all.first());
-        judge(own.map(|own| own.as_ref()), allowed).map(|()| request)
+/// Before a name that the host may use as owner, in a URI name of its certificate (TLS-T4).
+pub(crate) const OWNER_URI: &str = "holdfast://owner/";
+
+/// Before the name of a set that the host may use.
+pub(crate) const SET_URI: &str = "holdfast://set/";
+
+/// In place of an owner's name: any. For a cluster on one machine.
+pub const ANY_OWNER: &str = "*";
+
+/// Longest name of a certificate that is shown, in characters.
+const NAME_CHARS_MAX: usize = 127;
+
+/// What a client's certificate says about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The subject's common name; the serial number in hex if there is none.
+    pub name: String,
+    /// Its roles.
+    pub roles: Vec<Role>,
+    /// The owner names in it; none: its own name.
+    owners: Vec<String>,
+    /// The sets in it; none: all.
+    sets: Vec<String>,
+}
+
+impl Caller {
+    /// Reads a certificate. Does not check signature and validity: TLS has done that before.
+    ///
+    /// # Errors
+    /// The error in the bytes.
+    pub fn of(certificate_der: &[u8]) -> Result<Self, String> {
+        let der = rustls_pki_types::CertificateDer::from(certificate_der);
+        let certificate = webpki::EndEntityCert::try_from(&der).map_err(|error| error.to_string())?;
+        let names: Vec<&str> = certificate.valid_dns_names().collect();
+        let roles = Role::ALL.into_iter().filter(|role| names.contains(&role.dns_name())).collect();
+        let uris: Vec<&str> = certificate.valid_uri_names().collect();
+        let after = |prefix: &str| -> Vec<String> {
+            uris.iter().filter_map(|uri| uri.strip_prefix(prefix)).map(str::to_string).collect()
+        };
+        let name = common_name(certificate.subject()).unwrap_or_else(|| hex(certificate.serial()));
+        Ok(Self { name, roles, owners: after(OWNER_URI), sets: after(SET_URI) })
+    }
+
+    /// The client of a connection with TLS.
+    ///
+    /// # Errors
+    /// There is no certificate, or it cannot be read.
+    pub fn at_door(certificate_der: Option<&[u8]>) -> Result<Self, Status> {
+        let Some(own) = certificate_der else {
+            return Err(Status::unauthenticated("found no certificate, expected one of this cluster's authority"));
+        };
+        Self::of(own).map_err(|error| Status::unauthenticated(format!("certificate: {error}")))
+    }
+
+    /// The check of a door: the certificate has one of the `allowed` roles (TLS-T3).
+    ///
+    /// # Errors
+    /// What was found and what was expected; for the client.
+    pub fn has_one_of(&self, allowed: &[Role]) -> Result<(), String> {
+        let roles = &self.roles;
+        if roles.iter().any(|role| allowed.contains(role)) {
+            return Ok(());
+        }
+        let expected: Vec<&str> = allowed.iter().map(|role| role.name()).collect();
+        let (found, expected) = (roles_text(roles), expected.join(", "));
+        Err(format!("found role {found} of certificate {}, expected one of {expected}", self.name))
+    }
+
+    /// The owner names that it may use, for messages.
+    pub fn owners_text(&self) -> String {
+        if self.owners.is_empty() { self.name.clone() } else { self.owners.join(", ") }
+    }
+
+    /// The sets that it may use, for messages.
+    pub fn sets_text(&self) -> String {
+        if self.sets.is_empty() { "any".to_string() } else { self.sets.join(", ") }
+    }
+
+    /// TLS-T4: whether it may hold a lease under this name.
+    pub fn may_own(&self, owner: &str) -> bool {
+        match self.owners.as_slice() {
+            [] => self.name == owner,
+            owners => owners.iter().any(|own| own == owner || own == ANY_OWNER),
+        }
+    }
+
+    /// TLS-T4: whether it may use this set.
+    pub fn may_use(&self, set: &str) -> bool {
+        self.sets.is_empty() || self.sets.iter().any(|own| own == set)
     }
 }
 
-/// The same check of an accepted connection, for a door that is not only gRPC (TLS-T3).
+/// The check of an accepted connection, for a door that is not only gRPC (TLS-T3).
 ///
 /// # Errors
 /// What was found and what was expected; for the peer.
 pub fn admits<C>(connection: &TlsStream<C>, allowed: &[Role]) -> Result<(), String> {
     let own = connection.get_ref().1.peer_certificates().and_then(|all| all.first());
-    judge(own.map(|own| own.as_ref()), allowed).map_err(|status| status.message().to_string())
+    let caller = Caller::at_door(own.map(|own| own.as_ref())).map_err(|status| status.message().to_string())?;
+    caller.has_one_of(allowed)
 }
 
-fn judge(certificate_der: Option<&[u8]>, allowed: &[Role]) -> Result<(), Status> {
-    let Some(own) = certificate_der else {
-        return Err(Status::unauthenticated("found no certificate, expected one of this cluster's authority"));
+/// Tag, content and what follows, of the first DER element (X.690).
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (tag, rest) = der.split_first()?;
+    let (first, rest) = rest.split_first()?;
+    let (length, rest) = match first {
+        0..=0x7f => (usize::from(*first), rest),
+        0x81 => rest.split_first().map(|(length, rest)| (usize::from(*length), rest))?,
+        0x82 => rest.split_first_chunk::<2>().map(|(length, rest)| (usize::from(u16::from_be_bytes(*length)), rest))?,
+        _ => return None,
     };
-    let roles = Role::of(own).map_err(|error| Status::unauthenticated(format!("certificate: {error}")))?;
-    if roles.iter().any(|role| allowed.contains(role)) {
-        return Ok(());
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((*tag, content, rest))
+}
+
+/// The common name in a subject (RFC 5280, 4.1.2.6): a sequence of sets of pairs of kind and text.
+fn common_name(mut subject: &[u8]) -> Option<String> {
+    /// 2.5.4.3
+    const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+    while !subject.is_empty() {
+        let (_, set, rest) = element(subject)?;
+        subject = rest;
+        let (_, pair, _) = element(set)?;
+        let (_, kind, value) = element(pair)?;
+        if kind == COMMON_NAME {
+            let (_, text, _) = element(value)?;
+            let text = std::str::from_utf8(text).ok()?;
+            let shown: String = text.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect();
+            return (!shown.is_empty()).then_some(shown);
+        }
     }
-    let (found, expected) = (roles_text(&roles), roles_text(allowed));
-    Err(Status::permission_denied(format!("found a certificate of {found}, expected one of {expected}")))
+    None
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -5,7 +5,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
 fn wanted(name: &str, role: Role) -> Wanted {
-    Wanted { name: name.to_string(), role }
+    Wanted::new(name, role)
 }
 
 fn files(dir: &Path, name: &str) -> TlsFiles {
@@ -35,6 +35,43 @@ fn each_certificate_stands_for_its_role_only() {
     }
     let wrong = files(dir.path(), "db1").load(Role::Gateway).expect_err("a host is no gateway");
     assert!(wrong.to_string().ends_with("found a certificate of host, expected one of gateway"), "{wrong}");
+}
+
+/// The certificate in a file, as a door reads it.
+fn caller(dir: &Path, name: &str) -> Caller {
+    use rustls_pki_types::pem::PemObject;
+    let der = rustls_pki_types::CertificateDer::from_pem_file(dir.join(format!("{name}.pem"))).expect("a certificate");
+    Caller::of(&der).expect("it can be read")
+}
+
+#[test]
+fn a_certificate_says_whose_it_is_and_what_it_is_bound_to() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bound = |owners: &[&str], sets: &[&str], name: &str| Wanted {
+        owners: owners.iter().map(ToString::to_string).collect(),
+        sets: sets.iter().map(ToString::to_string).collect(),
+        ..wanted(name, Role::Host)
+    };
+    let all = [
+        bound(&[], &[], "db1"),
+        bound(&["site/db2", "db2"], &["demo"], "db2"),
+        bound(&[ANY_OWNER], &[], "any"),
+        wanted("vic", Role::Viewer),
+        wanted("oda", Role::Operator),
+    ];
+    certificates(dir.path(), &all, 30).expect("made");
+    for one in &all {
+        let caller = caller(dir.path(), &one.name);
+        assert_eq!((caller.name.as_str(), caller.roles.as_slice()), (one.name.as_str(), &[one.role][..]));
+    }
+    let db1 = caller(dir.path(), "db1");
+    assert!(db1.may_own("db1") && !db1.may_own("db2") && !db1.may_own("") && db1.may_use("demo"));
+    let db2 = caller(dir.path(), "db2");
+    assert!(db2.may_own("db2") && db2.may_own("site/db2") && !db2.may_own("db1") && !db2.may_own("*"));
+    assert!(db2.may_use("demo") && !db2.may_use("demo2") && !db2.may_use(""));
+    assert!(caller(dir.path(), "any").may_own("db7"));
+    let why = db1.has_one_of(&[Role::Operator, Role::Admin]).expect_err("a host is neither");
+    assert_eq!(why, "found role host of certificate db1, expected one of operator, admin");
 }
 
 #[test]
@@ -111,7 +148,14 @@ impl<B: Send + 'static> tonic::codegen::Service<tonic::codegen::http::Request<B>
 async fn told(tls: &Tls, allowed: &'static [Role], dialer: &Dialer) -> Result<tonic::Code, String> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
-    let door = InterceptedService::new(Nothing, require(Some(allowed)));
+    let check = move |request: tonic::Request<()>| {
+        let certificates = request.peer_certs();
+        let own = certificates.as_ref().and_then(|all| all.first());
+        let caller = Caller::at_door(own.map(|own| own.as_ref()))?;
+        caller.has_one_of(allowed).map_err(tonic::Status::permission_denied)?;
+        Ok(request)
+    };
+    let door = InterceptedService::new(Nothing, check);
     let serving = Server::builder().tls_config(tls.server()).expect("usable").add_service(door);
     let incoming = tonic::transport::server::TcpIncoming::from(listener);
     let server = tokio::spawn(serving.serve_with_incoming(incoming));

@@ -1,5 +1,6 @@
 //! A cluster whose gateways use only mutually authenticated TLS: it works, also after the loss of a gateway and for an
-//! attached host; a client without a certificate of its authority gets no answer (R10).
+//! attached host, whose certificate does not do for an administrator's; a client without a certificate of its authority
+//! gets no answer (R10).
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};
@@ -78,6 +79,11 @@ fn strangers(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     anyhow::ensure!(good.contains("g1"), "cluster status with TLS: {good}");
     // A gateway's and a host's certificate are the cluster's as well.
     with(ask(), dir, "tls", "db1").out().context("with the host's certificate")?;
+    // But a host makes no set, wherever it is asked for.
+    let create = cmd(&lab.bin).args(["set", "create", "db1s", "--store", "file:///srv/db1s", "--api", api]);
+    let refused = with(create.args(["--output", "json"]), dir, "tls", "db1").out();
+    let why = format!("{:#}", refused.err().context("a host's certificate has created a set")?);
+    anyhow::ensure!(why.contains("found role host of certificate db1"), "a host that creates a set: {why}");
     let certificate = |name: &str| dir.join("other").join(name);
     let mallory = ask()
         .env("HOLDFAST_TLS_CA", dir.join("tls/ca.pem"))

@@ -23,6 +23,7 @@ mod volumes;
 
 pub(crate) use keys::data::run as run_data_keys;
 
+use crate::access::{Asked, Names};
 use crate::node::{Adopted, Node};
 use holdfast_api::v1::{self, admin_server::Admin};
 use holdfast_api::{Refusal, RefusalCode};
@@ -240,13 +241,31 @@ fn standing_text(standing: Standing) -> &'static str {
     }
 }
 
+impl AdminDoor {
+    /// The message of a call, if who asks may make it (ACCESS-A2) and the stores in it are allowed. Calls inside the
+    /// process have not passed a door: nobody has asked.
+    fn admitted<M: Names>(&self, request: Request<M>) -> Result<M, Refusal> {
+        let asked = request.extensions().get::<Asked>().cloned();
+        let message = request.into_inner();
+        let named = message.named();
+        if let Some(asked) = asked {
+            asked.about(&named)?;
+        }
+        for store in &named.stores {
+            holdfast_store::check_allowed(store, &self.node.config.store.allowed)
+                .map_err(|error| Refusal::new(RefusalCode::Denied, error.to_string()))?;
+        }
+        Ok(message)
+    }
+}
+
 /// Wraps each call: unpacks the request, and turns a refusal into a status.
 macro_rules! calls {
     ($($call:ident: $request:ident -> $reply:ident;)*) => {
         #[tonic::async_trait]
         impl Admin for AdminDoor {
             $(async fn $call(&self, request: Request<v1::$request>) -> Reply<v1::$reply> {
-                Ok(Response::new(self.$call(request.into_inner()).await?))
+                Ok(Response::new(self.$call(self.admitted(request)?).await?))
             })*
         }
     };

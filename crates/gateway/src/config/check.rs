@@ -3,6 +3,7 @@
 use super::{GatewayConfig, GatewayRole, Mistake, PairDurability};
 use holdfast_control::pair::{TTL_MAX, TTL_MIN};
 use holdfast_control::set::SEGMENT_NOTES_MAX;
+use holdfast_store::check_allowed;
 use holdfast_types::{ByteSize, limits};
 use std::fmt;
 use std::net::SocketAddr;
@@ -114,6 +115,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     keys(config, &mut out);
     tls(config, &mut out);
     store_endpoint(config, &mut out);
+    audit(config, &mut out);
     etcd(config, &mut out);
     pair(config, &mut out);
     out.0
@@ -162,6 +164,19 @@ fn store(config: &GatewayConfig, out: &mut Problems) {
     out.number("store.let_go_ms", config.store.let_go_ms, 1000, 3_600_000);
     if let Some(path) = &config.store.credentials_file {
         out.need(path.is_absolute(), "store.credentials_file", format!("{path:?}"), "an absolute path");
+    }
+    for place in &config.store.allowed {
+        // A place that lies within itself is one.
+        if let Err(error) = check_allowed(place, std::slice::from_ref(place)) {
+            out.need(false, "store.allowed", format!("{place:?}"), error.to_string());
+        }
+    }
+}
+
+fn audit(config: &GatewayConfig, out: &mut Problems) {
+    out.size("audit.rotate", config.audit.rotate, MIB, 16 * GIB);
+    if let Some(path) = &config.audit.log {
+        out.need(path.is_absolute(), "audit.log", format!("{path:?}"), "an absolute path");
     }
 }
 
@@ -226,6 +241,8 @@ fn pair(config: &GatewayConfig, out: &mut Problems) {
         // The head is the fence, so there must be exactly one store for it.
         let good = !store.contains(char::is_whitespace) && url::Url::parse(store).is_ok();
         out.need(good, "pair.stores", format!("{store:?}"), "the URL of one store");
+        let allowed = check_allowed(store, &config.store.allowed).is_ok();
+        out.need(allowed, "pair.stores", format!("{store:?}"), "a store within one of store.allowed");
     }
     out.number("pair.ttl_ms", pair.ttl_ms.into(), TTL_MIN.as_millis() as u64, TTL_MAX.as_millis() as u64);
     out.need(pair.ttl_ms.is_multiple_of(1000), "pair.ttl_ms", pair.ttl_ms, "whole seconds");

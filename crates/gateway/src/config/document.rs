@@ -1,8 +1,8 @@
 //! The sections of the settings, and the sample file.
 
 use super::{
-    AdvertiseConfig, CacheConfig, EtcdConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, PairConfig,
-    ScrubConfig, SpaceConfig, StoreConfig, TlsConfig, UploadConfig,
+    AdvertiseConfig, AuditConfig, CacheConfig, EtcdConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig,
+    PairConfig, ScrubConfig, SpaceConfig, StoreConfig, TlsConfig, UploadConfig,
 };
 use holdfast_settings::{Documented, FieldDoc, sample_of};
 
@@ -23,6 +23,7 @@ pub(super) fn section(name: &str) -> &'static [FieldDoc] {
         "key" | "key_previous" => KeyConfig::FIELDS,
         "store" => StoreConfig::FIELDS,
         "tls" => TlsConfig::FIELDS,
+        "audit" => AuditConfig::FIELDS,
         "etcd" => EtcdConfig::FIELDS,
         "pair" => PairConfig::FIELDS,
         _ => &[],

@@ -171,6 +171,26 @@ fn the_bare_default_lacks_what_only_a_person_knows() {
 }
 
 #[test]
+fn allowed_places_are_stores_and_hold_those_of_a_pair() {
+    let with = |places: &[&str]| {
+        let places: Vec<String> = places.iter().map(ToString::to_string).collect();
+        problems_of(|config| config.store.allowed = places)
+    };
+    assert_eq!(with(&["s3://bucket/", "s3://bucket/p/?endpoint=http://10.0.0.1:9000", "file:///srv/"]), "");
+    for bad in ["bucket", "file:///", "s3://", "w=2 file:///a file:///b file:///c", "file:///srv/a%2f..%2f..%2fetc"] {
+        assert!(with(&[bad]).contains("store.allowed: found"), "{bad}");
+    }
+    let pair = problems_of(|config| {
+        config.etcd.endpoints = vec!["http://10.0.0.5:2379".into()];
+        config.pair = toml::from_str("name = \"db\"\nstores = [\"s3://other/pair\"]").unwrap();
+        config.store.allowed = vec!["s3://bucket/".into()];
+    });
+    assert!(pair.contains("pair.stores: found \"s3://other/pair\", expected a store within one of"), "{pair}");
+    assert!(problems_of(|config| config.audit.log = Some("audit.log".into())).contains("expected an absolute path"));
+    assert!(problems_of(|config| config.audit.rotate = ByteSize(1)).contains("audit.rotate: found 1B"));
+}
+
+#[test]
 fn relations_between_fields() {
     assert_eq!(problems_of(|_| {}), "");
     let mib = |count: u64| ByteSize(count * MIB);

@@ -28,15 +28,25 @@ struct Report {
 
 /// Runs `holdfast cluster certificates`.
 pub fn run(common: &Common, args: &CertificatesArgs) -> Result<(), CliError> {
-    let all = [(Role::Gateway, &args.gateway), (Role::Host, &args.host), (Role::Admin, &args.admin)];
-    let wanted: Vec<Wanted> = all
+    let all = [
+        (Role::Gateway, &args.gateway),
+        (Role::Host, &args.host),
+        (Role::Viewer, &args.viewer),
+        (Role::Operator, &args.operator),
+        (Role::Admin, &args.admin),
+    ];
+    let mut wanted: Vec<Wanted> = all
         .into_iter()
-        .flat_map(|(role, names)| names.iter().map(move |name| Wanted { name: name.to_string(), role }))
+        .flat_map(|(role, names)| names.iter().map(move |name| Wanted::new(name.as_str(), role)))
         .collect();
+    for host in wanted.iter_mut().filter(|one| one.role == Role::Host) {
+        host.owners = args.owner.iter().map(ToString::to_string).collect();
+        host.sets = args.set.iter().map(ToString::to_string).collect();
+    }
     for (at, one) in wanted.iter().enumerate() {
         if one.name == "ca" || wanted[..at].iter().any(|other| other.name == one.name) {
             let error = CliError::usage(format!("name {}: found twice, or reserved for the CA", one.name));
-            return Err(error.next("give each gateway, host and administrator a different name, and none the name ca"));
+            return Err(error.next("give each gateway, host and person a different name, and none the name ca"));
         }
     }
     let made = make::certificates(&args.dir, &wanted, args.days).map_err(|error| {

@@ -5,8 +5,8 @@ use crate::command::bootstrap::{self, Plan, PlanGateway};
 use crate::command::gateway::with_settings;
 use crate::exit::CliError;
 use holdfast_gateway::config::{GatewayConfig, KeyConfig, SnapshotExports, TlsConfig};
-use holdfast_tls::Role;
 use holdfast_tls::make::{self, Wanted};
+use holdfast_tls::{ANY_OWNER, Role};
 use holdfast_types::{ByteSize, Name};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
@@ -60,9 +60,10 @@ pub struct DevTls {
 impl DevTls {
     /// Creates missing files in `dir`.
     fn prepare(dir: &Path, gateways: &[Name]) -> Result<Self, CliError> {
-        let wanted = |name: &str, role| Wanted { name: name.to_string(), role };
-        let mut all = vec![wanted("admin", Role::Admin), wanted("host", Role::Host)];
-        all.extend(gateways.iter().map(|name| wanted(name.as_str(), Role::Gateway)));
+        // Whatever `attach` is tried with on this machine.
+        let host = Wanted { owners: vec![ANY_OWNER.to_string()], ..Wanted::new("host", Role::Host) };
+        let mut all = vec![Wanted::new("admin", Role::Admin), host];
+        all.extend(gateways.iter().map(|name| Wanted::new(name.as_str(), Role::Gateway)));
         let missing: Vec<Wanted> =
             all.into_iter().filter(|one| !dir.join(format!("{}.pem", one.name)).exists()).collect();
         make::certificates(dir, &missing, make::DAYS_MAX).map_err(|error| CliError::failed("TLS").because(&error))?;

@@ -1,0 +1,26 @@
+//! Who may make which call, and what is noted of it (ADR 0045).
+//!
+//! ```text
+//!   call ─▶ Guarded: is there a rule, has the certificate one of its roles? ─▶ decoded ─▶ AdminDoor::admitted:
+//!           (rules.rs, by the path; nothing is decoded yet)                               owner, set, store ─▶ handler
+//!             └───────────────────────── a line for the audit log, once the outcome is known ◀──────────────┘
+//! ```
+//! - **ACCESS-A1** A call without a rule is not made. Each call in the proto files has a rule, or this crate does not
+//!   compile.
+//! - **ACCESS-A2** A host acts only under its owner names and on its sets (TLS-T4), an operator destroys no volume, and
+//!   a gateway deletes a set only for another one that has checked it. Nobody puts a set outside of `store.allowed`.
+//! - **ACCESS-A3** Each call that a rule notes, and each that was refused for its certificate or for its store, leaves
+//!   one line in the audit log of the gateway that was asked, also if its caller did not wait. Calls that were not
+//!   carried out because another gateway must be asked, or this one is busy, leave none: hosts repeat them many times
+//!   a second.
+//!
+//! Without TLS everybody who reaches a door may do everything there. Calls inside the process pass no door.
+
+mod guard;
+mod named;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use guard::{Asked, Guard, Guarded};
+pub(crate) use named::Names;

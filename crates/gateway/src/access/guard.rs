@@ -1,0 +1,231 @@
+//! The door's side: the role is checked by the path of a call, before anything of it is decoded.
+
+use super::named::Named;
+use super::rules::{self, Rule};
+use crate::audit::Audit;
+use holdfast_api::{REFUSAL_KEY, Refusal, RefusalCode};
+use holdfast_host::unix_ms;
+use holdfast_tls::{Caller, Role};
+use serde::Serialize;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Instant;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::server::NamedService;
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
+use tonic::{Code, Status};
+
+/// What to do about a refusal.
+const REMEDY: &str = "use a certificate of such a role; `holdfast cluster certificates` issues them";
+
+/// The check of one door.
+#[derive(Clone)]
+pub(crate) struct Guard {
+    rules: &'static [Rule],
+    /// Whether clients have certificates. Without, everybody may do everything.
+    tls: bool,
+    audit: Option<Audit>,
+}
+
+impl Guard {
+    /// For the admin API.
+    pub(crate) fn admin(tls: bool, audit: Option<Audit>) -> Self {
+        Self { rules: rules::ADMIN, tls, audit }
+    }
+
+    /// For the protocol between gateways.
+    pub(crate) fn peer(tls: bool) -> Self {
+        Self { rules: rules::PEER, tls, audit: None }
+    }
+
+    /// The call, and its line of the audit log; or the answer to it.
+    fn ask(&self, path: &str, service: &str, extensions: &http::Extensions) -> Result<(Asked, Line), Status> {
+        let method = path.strip_prefix('/').and_then(|path| path.strip_prefix(service)?.strip_prefix('/'));
+        let rule = self.rules.iter().find(|rule| Some(rule.method) == method);
+        let Some(rule) = rule else {
+            return Err(Status::unimplemented("found a call that this gateway does not know (ACCESS-A1)"));
+        };
+        let over_tls = extensions.get::<TlsConnectInfo<TcpConnectInfo>>();
+        let plain = extensions.get::<TcpConnectInfo>().or_else(|| over_tls.map(TlsConnectInfo::get_ref));
+        let asked = Asked::default();
+        let mut line = Line {
+            audit: self.audit.clone(),
+            rule,
+            caller: None,
+            peer: plain.and_then(TcpConnectInfo::remote_addr),
+            named: asked.named.clone(),
+            begun: Instant::now(),
+            refused: false,
+            outcome: None,
+        };
+        if !self.tls {
+            return Ok((asked, line));
+        }
+        let certificates = over_tls.and_then(TlsConnectInfo::peer_certs);
+        let own = certificates.as_ref().and_then(|all| all.first());
+        match judge(own.map(|own| own.as_ref()), rule, &mut line) {
+            Ok(caller) => Ok((Asked { caller: Some((caller, rule.roles)), ..asked }, line)),
+            Err(status) => {
+                line.ended(&status.clone().into_http::<Body>());
+                Err(status)
+            }
+        }
+    }
+}
+
+/// The caller, if its certificate has one of the rule's roles. The line names it in either case.
+fn judge(certificate_der: Option<&[u8]>, rule: &Rule, line: &mut Line) -> Result<Arc<Caller>, Status> {
+    let caller = Arc::new(Caller::at_door(certificate_der)?);
+    line.caller = Some(caller.clone());
+    let checked = caller.has_one_of(rule.roles);
+    checked.map_err(|why| denied(format!("{}: {why}: {REMEDY}", rule.method)))?;
+    Ok(caller)
+}
+
+fn denied(message: String) -> Refusal {
+    Refusal::new(RefusalCode::Denied, message)
+}
+
+/// Goes along with a call that has passed the door.
+#[derive(Clone, Default)]
+pub(crate) struct Asked {
+    /// None without TLS. The roles are those of the rule.
+    caller: Option<(Arc<Caller>, &'static [Role])>,
+    /// Told to the line of the audit log once the request is decoded.
+    named: Arc<OnceLock<Named>>,
+}
+
+impl Asked {
+    /// ACCESS-A2. Notes what the request names first, so that a refusal is noted with it.
+    ///
+    /// # Errors
+    /// What was found and what was expected; for the client.
+    pub(crate) fn about(&self, named: &Named) -> Result<(), Refusal> {
+        // Set before only if the same call was decoded twice.
+        let _ = self.named.set(named.shortened());
+        let Some((caller, allowed)) = &self.caller else { return Ok(()) };
+        let mut why = String::new();
+        for role in caller.roles.iter().filter(|role| allowed.contains(role)) {
+            match named.may(*role, caller) {
+                Ok(()) => return Ok(()),
+                Err(found) => why = found,
+            }
+        }
+        Err(denied(format!("{why}: {REMEDY}")))
+    }
+}
+
+/// A line of the audit log, written when it is dropped: also if the caller has gone, or did not get an answer in time.
+struct Line {
+    audit: Option<Audit>,
+    rule: &'static Rule,
+    caller: Option<Arc<Caller>>,
+    peer: Option<SocketAddr>,
+    named: Arc<OnceLock<Named>>,
+    begun: Instant,
+    /// Refused for its certificate or its store.
+    refused: bool,
+    outcome: Option<Code>,
+}
+
+/// The same, as it is written.
+#[derive(Serialize)]
+struct Record<'a> {
+    time_unix_ms: u64,
+    method: &'a str,
+    roles: Vec<&'a str>,
+    certificate: Option<&'a str>,
+    peer: Option<SocketAddr>,
+    #[serde(flatten)]
+    named: Option<&'a Named>,
+    outcome: String,
+    duration_ms: u64,
+}
+
+impl Line {
+    fn ended<B>(&mut self, response: &http::Response<B>) {
+        let status = Status::from_header_map(response.headers());
+        self.outcome = Some(status.map_or(Code::Ok, |status| status.code()));
+        let refusal = response.headers().get(REFUSAL_KEY);
+        let unauthenticated = self.outcome == Some(Code::Unauthenticated);
+        self.refused = unauthenticated || refusal.is_some_and(|code| code == RefusalCode::Denied.as_str());
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let Some(audit) = &self.audit else { return };
+        // ACCESS-A3.
+        let noted = self.refused || self.rule.noted;
+        if !noted || self.outcome == Some(Code::Unavailable) {
+            return;
+        }
+        let caller = self.caller.as_deref();
+        let roles = match caller {
+            Some(caller) => caller.roles.iter().map(|role| role.name()).collect(),
+            // Without TLS.
+            None if !self.refused => vec![Role::Admin.name()],
+            None => Vec::new(),
+        };
+        audit.write(&Record {
+            time_unix_ms: unix_ms(),
+            method: self.rule.method,
+            roles,
+            certificate: caller.map(|caller| caller.name.as_str()),
+            peer: self.peer,
+            named: self.named.get(),
+            outcome: self.outcome.map_or("NotAwaited".to_string(), |code| format!("{code:?}")),
+            duration_ms: u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+        });
+    }
+}
+
+/// A service behind its door.
+#[derive(Clone)]
+pub(crate) struct Guarded<S> {
+    inner: S,
+    guard: Guard,
+}
+
+impl<S> Guarded<S> {
+    pub(crate) fn new(inner: S, guard: Guard) -> Self {
+        Self { inner, guard }
+    }
+}
+
+impl<S: NamedService> NamedService for Guarded<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S, B> Service<http::Request<B>> for Guarded<S>
+where
+    S: Service<http::Request<B>, Response = http::Response<Body>, Error = Infallible> + NamedService,
+    S::Future: Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
+        match self.guard.ask(request.uri().path(), S::NAME, request.extensions()) {
+            Ok((asked, mut line)) => {
+                request.extensions_mut().insert(asked);
+                let answer = self.inner.call(request);
+                Box::pin(async move {
+                    let Ok(response) = answer.await;
+                    line.ended(&response);
+                    Ok(response)
+                })
+            }
+            Err(status) => Box::pin(std::future::ready(Ok(status.into_http()))),
+        }
+    }
+}

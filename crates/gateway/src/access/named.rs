@@ -1,0 +1,168 @@
+//! What a request names: for the audit log, and for what depends on it who may make the call (ACCESS-A2).
+
+use holdfast_api::v1;
+use holdfast_api::v1::change_volume_request::Change;
+use holdfast_tls::{Caller, Role};
+use serde::Serialize;
+
+/// Longest text of a request in the audit log, in characters: a request may be 4 MiB long.
+const CHARS_MAX: usize = 256;
+
+/// Most stores of a request in the audit log.
+const STORES_MAX: usize = 8;
+
+/// What a request names; empty where it names nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Named {
+    /// The set's name; a restored one is named by its number.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub set: String,
+    /// The volume's name, or its id.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub volume: String,
+    /// The snapshot.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub snapshot: String,
+    /// The clone that is made.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub clone: String,
+    /// The gateway, by name or by number.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub gateway: String,
+    /// Who is to hold the lease.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub owner: String,
+    /// Stores that the set is put in, as its placement is written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stores: Vec<String>,
+    /// Whether it destroys data of a volume.
+    #[serde(skip)]
+    pub destroys: bool,
+    /// Whether it is the deletion of a set that nobody has checked yet.
+    #[serde(skip)]
+    pub unchecked: bool,
+}
+
+impl Named {
+    fn of_set(set: &str) -> Self {
+        Self { set: set.to_string(), ..Self::default() }
+    }
+
+    fn of_gateway(gateway: String) -> Self {
+        Self { gateway, ..Self::default() }
+    }
+
+    fn of_snapshot(set: &str, snapshot: &str) -> Self {
+        Self { snapshot: snapshot.to_string(), ..Self::of_set(set) }
+    }
+
+    fn of_owner(set: &str, owner: &str) -> Self {
+        Self { owner: owner.to_string(), ..Self::of_set(set) }
+    }
+
+    /// The same, not longer than a line of the audit log may be.
+    pub(crate) fn shortened(&self) -> Self {
+        let short = |text: &String| -> String { text.chars().take(CHARS_MAX).collect() };
+        Self {
+            set: short(&self.set),
+            volume: short(&self.volume),
+            snapshot: short(&self.snapshot),
+            clone: short(&self.clone),
+            gateway: short(&self.gateway),
+            owner: short(&self.owner),
+            stores: self.stores.iter().take(STORES_MAX).map(short).collect(),
+            ..*self
+        }
+    }
+
+    /// ACCESS-A2: whether a caller may make the call by this one of its roles.
+    pub(crate) fn may(&self, role: Role, caller: &Caller) -> Result<(), String> {
+        let whose = &caller.name;
+        match role {
+            Role::Viewer | Role::Admin => Ok(()),
+            Role::Operator if self.destroys => Err(format!(
+                "found role operator of certificate {whose}, expected admin: data of volume {} would be destroyed",
+                self.volume
+            )),
+            Role::Operator => Ok(()),
+            Role::Gateway if self.unchecked => Err(format!(
+                "found role gateway of certificate {whose}, expected admin: the leader of set {} has not checked it",
+                self.set
+            )),
+            Role::Gateway => Ok(()),
+            Role::Host if !self.set.is_empty() && !caller.may_use(&self.set) => Err(format!(
+                "found set {} in a call of host {whose}, expected one of {}: the sets in its certificate",
+                self.set,
+                caller.sets_text()
+            )),
+            Role::Host if !self.owner.is_empty() && !caller.may_own(&self.owner) => Err(format!(
+                "found owner {} in a call of host {whose}, expected {}: the owners in its certificate",
+                self.owner,
+                caller.owners_text()
+            )),
+            Role::Host => Ok(()),
+        }
+    }
+}
+
+/// A request that says what it names.
+pub(crate) trait Names {
+    fn named(&self) -> Named;
+}
+
+macro_rules! names {
+    ($($request:ident($message:ident) => $named:expr;)*) => {
+        $(impl Names for v1::$request {
+            fn named(&self) -> Named {
+                let $message = self;
+                $named
+            }
+        })*
+    };
+}
+
+names! {
+    GetNodeRequest(_m) => Named::default();
+    AdoptRequest(m) => Named::of_gateway(m.member.to_string());
+    InitClusterRequest(_m) => Named::default();
+    JoinMemberRequest(m) => Named::of_gateway(m.gateway.as_ref().map(|new| new.name.clone()).unwrap_or_default());
+    RemoveMemberRequest(m) => Named::of_gateway(m.member.to_string());
+    DrainMemberRequest(m) => Named::of_gateway(m.member.to_string());
+    UpdateMemberRequest(m) => Named::of_gateway(m.member.to_string());
+    ClusterStatusRequest(_m) => Named::default();
+    CreateSetRequest(m) => Named { stores: vec![m.store.clone()], ..Named::of_set(&m.name) };
+    DeleteSetRequest(m) => Named { unchecked: !m.looked, ..Named::of_set(&m.set) };
+    CreateVolumeRequest(m) => Named { volume: m.name.clone(), ..Named::of_set(&m.set) };
+    ChangeVolumeRequest(m) => Named {
+        volume: m.volume.to_string(),
+        destroys: !matches!(m.change, Some(Change::Grow(_) | Change::Rename(_))),
+        ..Named::of_set(&m.set)
+    };
+    GetSpaceRequest(m) => Named::of_set(&m.set);
+    RestoreSetRequest(m) => Named { stores: vec![m.store.clone()], ..Named::of_set(&m.set.to_string()) };
+    ChangeStoresRequest(m) => Named { stores: m.stores.clone(), ..Named::of_set(&m.set) };
+    CheckpointSetRequest(m) => Named::of_set(&m.set);
+    ListSetsRequest(_m) => Named::default();
+    GetSetRequest(m) => Named::of_set(&m.set);
+    CreateSnapshotRequest(m) => Named::of_snapshot(&m.set, &m.name);
+    ListSnapshotsRequest(m) => Named::of_set(&m.set);
+    GetSnapshotTokenRequest(m) => Named::of_snapshot(&m.set, &m.name);
+    DeleteSnapshotRequest(m) => Named::of_snapshot(&m.set, &m.name);
+    RollbackSnapshotRequest(m) => Named::of_snapshot(&m.set, &m.name);
+    DiffSnapshotsRequest(m) => Named::of_snapshot(&m.set, &m.later);
+    SetScheduleRequest(m) => Named::of_set(&m.set);
+    AcquireLeaseRequest(m) => Named::of_owner(&m.set, &m.owner);
+    ContinueLeaseRequest(m) => Named::of_owner(&m.set, &m.owner);
+    RenewLeaseRequest(m) => Named::of_set(&m.set);
+    ReleaseLeaseRequest(m) => Named::of_set(&m.set);
+    GetLeaseRequest(m) => Named::of_set(&m.set);
+    SwitchoverRequest(m) => Named { gateway: m.to_gateway.clone(), ..Named::of_set(&m.set) };
+    FailoverRequest(m) => Named { gateway: m.candidate.clone(), ..Named::of_owner(&m.set, &m.owner) };
+    ListKeysRequest(_m) => Named::default();
+    RotateClusterKeyRequest(_m) => Named::default();
+    RotateDataKeyRequest(m) => Named::of_set(&m.set);
+    RewrapNodeKeyRequest(_m) => Named::default();
+    ScrubSetRequest(m) => Named::of_set(&m.set);
+    PinSnapshotRequest(m) => Named { clone: m.clone_name.clone(), ..Named::of_snapshot(&m.set, &m.snapshot) };
+    CloneSetRequest(m) => Named { clone: m.clone_name.clone(), ..Named::of_snapshot(&m.set, &m.snapshot) };
+}

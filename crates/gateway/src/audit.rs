@@ -1,0 +1,219 @@
+//! The audit log: one line of JSON for each call that `access` notes.
+//!
+//! ```text
+//!   calls ─▶ try_send ─▶ queue of QUEUE_MAX lines ─▶ thread ─▶ FILE; at its size limit renamed to FILE.1
+//! ```
+//! No call waits for it. A line that finds the queue full is dropped and counted. A line that cannot be written is lost
+//! and counted; the first such error of a series is logged.
+
+use crate::config::AuditConfig;
+use serde::Serialize;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Most lines that wait to be written. A line has 1 KiB at most, or 3 KiB with stores.
+const QUEUE_MAX: usize = 4096;
+
+/// Only the gateway's own user reads it.
+const MODE: u32 = 0o600;
+
+enum Job {
+    Line(String),
+    /// Answered once all lines before it are written.
+    Written(oneshot::Sender<()>),
+}
+
+/// Takes lines. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Audit {
+    jobs: SyncSender<Job>,
+}
+
+impl Audit {
+    /// Starts the thread that writes; `None` if the settings name no file. The file is opened by that thread.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn start(config: &AuditConfig) -> io::Result<Option<Self>> {
+        let Some(path) = config.log.clone() else { return Ok(None) };
+        let (jobs, queue) = sync_channel(QUEUE_MAX);
+        let writer = Writer { path, bytes_max: config.rotate.0, open: None, torn: false, failing: false };
+        std::thread::Builder::new().name("holdfast-audit".to_string()).spawn(move || writer.run(&queue))?;
+        Ok(Some(Self { jobs }))
+    }
+
+    /// Queues one line. Never waits.
+    pub(crate) fn write(&self, record: &impl Serialize) {
+        let line = match serde_json::to_string(record) {
+            Ok(line) => line + "\n",
+            Err(error) => {
+                tracing::error!(%error, "a line of the audit log cannot be written as JSON");
+                return lost();
+            }
+        };
+        if self.jobs.try_send(Job::Line(line)).is_err() {
+            metrics::counter!("holdfast_audit_dropped_total").increment(1);
+        }
+    }
+
+    /// Waits until the lines so far are written, for at most `limit`. Returns whether they are.
+    pub(crate) async fn written(&self, limit: Duration) -> bool {
+        let (tell, told) = oneshot::channel();
+        if self.jobs.try_send(Job::Written(tell)).is_err() {
+            return false;
+        }
+        matches!(tokio::time::timeout(limit, told).await, Ok(Ok(())))
+    }
+}
+
+fn lost() {
+    metrics::counter!("holdfast_audit_errors_total").increment(1);
+}
+
+struct Writer {
+    path: PathBuf,
+    bytes_max: u64,
+    /// The file and its length.
+    open: Option<(File, u64)>,
+    /// The last line may have been written in part.
+    torn: bool,
+    /// The last line failed, and that was logged.
+    failing: bool,
+}
+
+impl Writer {
+    /// Until the last [`Audit`] is gone.
+    fn run(mut self, queue: &Receiver<Job>) {
+        for job in queue {
+            match job {
+                Job::Line(line) => self.take(&line),
+                Job::Written(tell) => {
+                    // Whoever asked may not wait any more.
+                    let _ = tell.send(());
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, line: &str) {
+        let failing = match self.write(line) {
+            Ok(()) => false,
+            Err(error) => {
+                lost();
+                if !self.failing {
+                    let file = self.path.display();
+                    tracing::error!(%file, %error, "the audit log cannot be written: lines are lost until it can");
+                }
+                true
+            }
+        };
+        if self.failing && !failing {
+            tracing::info!(file = %self.path.display(), "the audit log is written again");
+        }
+        self.failing = failing;
+    }
+
+    /// Leaves the file closed after an error, so that the next line opens it anew.
+    fn write(&mut self, line: &str) -> io::Result<()> {
+        let (mut file, mut bytes) = match self.open.take() {
+            Some(open) => open,
+            None => open(&self.path)?,
+        };
+        let needs = line.len() as u64;
+        if bytes > 0 && bytes.saturating_add(needs) > self.bytes_max {
+            let mut older = self.path.clone().into_os_string();
+            older.push(".1");
+            std::fs::rename(&self.path, older)?;
+            (file, bytes) = open(&self.path)?;
+        }
+        if self.torn && bytes > 0 {
+            file.write_all(b"\n")?;
+            bytes += 1;
+        }
+        self.torn = true;
+        file.write_all(line.as_bytes())?;
+        self.torn = false;
+        self.open = Some((file, bytes + needs));
+        Ok(())
+    }
+}
+
+fn open(path: &Path) -> io::Result<(File, u64)> {
+    let file = OpenOptions::new().append(true).create(true).mode(MODE).open(path)?;
+    let found = file.metadata()?;
+    if found.permissions().mode() & 0o777 != MODE {
+        file.set_permissions(Permissions::from_mode(MODE))?;
+    }
+    Ok((file, found.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_types::ByteSize;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn audit(path: &Path, rotate: u64) -> Audit {
+        let config = AuditConfig { log: Some(path.to_path_buf()), rotate: ByteSize(rotate) };
+        Audit::start(&config).expect("a thread").expect("a file is named")
+    }
+
+    fn lines(path: &Path) -> Vec<String> {
+        std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_string).collect()
+    }
+
+    #[tokio::test]
+    async fn lines_are_kept_in_a_file_of_ones_own_and_one_before_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("audit.log");
+        std::fs::write(&path, "{}\n").expect("written");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("chmod");
+        let audit = audit(&path, 9);
+        // Three bytes each, as the line that is there.
+        for n in [10, 20, 30, 40, 50] {
+            audit.write(&n);
+        }
+        assert!(audit.written(PATIENCE).await);
+        let older = dir.path().join("audit.log.1");
+        assert_eq!(lines(&path), ["30", "40", "50"]);
+        assert_eq!(lines(&older), ["{}", "10", "20"]);
+        for file in [&path, &older] {
+            let mode = std::fs::metadata(file).expect("a file").permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{}", file.display());
+        }
+        audit.write(&60);
+        assert!(audit.written(PATIENCE).await);
+        assert_eq!((lines(&path), lines(&older)), (vec!["60".into()], vec!["30".into(), "40".into(), "50".into()]));
+    }
+
+    #[tokio::test]
+    async fn an_error_loses_lines_and_ends() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("missing").join("audit.log");
+        let audit = audit(&path, 1 << 20);
+        audit.write(&"lost");
+        assert!(audit.written(PATIENCE).await, "nobody waits for a file that cannot be written");
+        std::fs::create_dir(dir.path().join("missing")).expect("made");
+        audit.write(&"kept");
+        assert!(audit.written(PATIENCE).await);
+        assert_eq!(lines(&path), ["\"kept\""]);
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_drops_lines_and_keeps_nobody_waiting() {
+        let (jobs, queue) = sync_channel(2);
+        let audit = Audit { jobs };
+        for n in 0..5 {
+            audit.write(&n);
+        }
+        assert!(!audit.written(PATIENCE).await, "there is no room for the question either");
+        drop(audit);
+        assert_eq!(queue.into_iter().count(), 2);
+    }
+}

@@ -1,0 +1,82 @@
+//! Who may make which call at the admin door, and what is noted of it.
+
+use crate::bug::{Edit, Layer, Mutation, Test, lib};
+
+const GUARD: &str = "crates/gateway/src/access/guard.rs";
+
+const ACCESS: Test = lib(Layer::Unit, "holdfast-gateway", &["access::"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "role-not-checked-at-the-admin-door",
+        bug: "the admin door takes any certificate of the cluster for any call: a host can delete the sets of others",
+        rule: "ACCESS-A1",
+        edits: &[Edit {
+            file: GUARD,
+            old: "    checked.map_err(|why| denied(format!(\"{}: {why}: {REMEDY}\", rule.method)))?;\n",
+            new: "    let _ = checked;\n",
+        }],
+        tests: &[ACCESS],
+        smoke: false,
+    },
+    Mutation {
+        name: "host-takes-a-lease-as-another-one",
+        bug: "a host takes a lease under any owner's name: it fences another host, in that one's name",
+        rule: "ACCESS-A2",
+        edits: &[Edit {
+            file: "crates/gateway/src/access/named.rs",
+            old: "!self.owner.is_empty() && !caller.may_own(&self.owner)",
+            new: "!self.owner.is_empty() && self.owner == caller.owners_text() && !caller.may_own(&self.owner)",
+        }],
+        tests: &[ACCESS],
+        smoke: false,
+    },
+    Mutation {
+        name: "audit-forgets-refusals",
+        bug: "a call that was refused for its certificate leaves no line in the audit log",
+        rule: "ACCESS-A3",
+        edits: &[Edit {
+            file: GUARD,
+            old: "let noted = self.refused || self.rule.noted;",
+            new: "let noted = !self.refused && self.rule.noted;",
+        }],
+        tests: &[ACCESS],
+        smoke: false,
+    },
+    Mutation {
+        name: "audit-forgets-who-does-not-wait",
+        bug: "a call whose caller has gone leaves no line in the audit log, although it may have taken effect",
+        rule: "ACCESS-A3",
+        edits: &[Edit {
+            file: GUARD,
+            old: "if !noted || self.outcome == Some(Code::Unavailable) {",
+            new: "if !noted || self.outcome.is_none_or(|code| code == Code::Unavailable) {",
+        }],
+        tests: &[ACCESS],
+        smoke: false,
+    },
+    Mutation {
+        name: "allowed-stores-by-a-part-of-the-name",
+        bug: "a set may be put into a bucket whose name contains that of an allowed one",
+        rule: "ACCESS-A2",
+        edits: &[Edit {
+            file: "crates/store/src/allowed.rs",
+            old: "at.bucket == place.bucket\n",
+            new: "at.bucket.contains(&*place.bucket)\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["allowed::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "allowed-stores-not-checked",
+        bug: "a set is put into a store outside of the allowed places",
+        rule: "ACCESS-A2",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/mod.rs",
+            old: "        for store in &named.stores {\n",
+            new: "        for store in named.stores.iter().take(0) {\n",
+        }],
+        tests: &[ACCESS],
+        smoke: false,
+    },
+];
