@@ -21,7 +21,6 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
 /// How long open gRPC calls may take once the gateway stops.
@@ -148,6 +147,9 @@ pub fn run_life(
         let mut doors: JoinSet<DoorEnd> = JoinSet::new();
         doors.spawn(serve_api(api, node.clone(), stop.clone()));
         doors.spawn(serve_peers(peer, node.clone(), stop.clone()));
+        if let Some(tls) = node.tls.clone() {
+            doors.spawn(follow_certificate(tls));
+        }
         if let Some(listener) = http_listener {
             let node = node.clone();
             doors.spawn(async move { ("http", http::serve(listener, node).await.map_err(|e| e.to_string())) });
@@ -197,14 +199,6 @@ async fn first_failure(
 /// The roles that may use the API between gateways.
 const GATEWAYS: &[Role] = &[Role::Gateway];
 
-/// R10: with a certificate, the admin door accepts only mutual TLS.
-fn with_tls(builder: Server, tls: Option<&Tls>) -> Result<Server, String> {
-    match tls {
-        Some(tls) => builder.tls_config(tls.server()).map_err(|error| error.to_string()),
-        None => Ok(builder),
-    }
-}
-
 type DoorEnd = (&'static str, Result<(), String>);
 
 fn admin_door(node: Arc<Node>) -> AdminServer<AdminDoor> {
@@ -214,20 +208,25 @@ fn admin_door(node: Arc<Node>) -> AdminServer<AdminDoor> {
 }
 
 async fn serve_api(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {
-    let tls = node.tls.clone();
+    let incoming = Door::new("admin", listener, doors::ADMIN).incoming();
+    let acceptor = node.tls.as_ref().map(Tls::acceptor);
     let door = admin_door(node);
     // TLS already rejects certificates of another authority. This rejects our own certificates that name no role.
-    let door = InterceptedService::new(door, require(tls.as_ref().map(|_| Role::ALL.as_slice())));
-    let builder = match with_tls(doors::server(), tls.as_ref()) {
-        Ok(builder) => builder,
-        Err(reason) => return ("admin door", Err(reason)),
+    let door = InterceptedService::new(door, require(acceptor.as_ref().map(|_| Role::ALL.as_slice())));
+    let server =
+        doors::server().timeout(Duration::from_secs(120)).concurrency_limit_per_connection(64).add_service(door);
+    let stopped = bounded(stop.clone());
+    // R10: with a certificate, the admin door accepts only mutual TLS.
+    let ended = match acceptor {
+        Some(tls) => finish(server.serve_with_incoming_shutdown(tls.incoming(incoming), stopped), stop).await,
+        None => finish(server.serve_with_incoming_shutdown(incoming, stopped), stop).await,
     };
-    let served = builder
-        .timeout(Duration::from_secs(120))
-        .concurrency_limit_per_connection(64)
-        .add_service(door)
-        .serve_with_incoming_shutdown(Door::new("admin", listener, doors::ADMIN).incoming(), bounded(stop.clone()));
-    ("admin door", finish(served, stop).await)
+    ("admin door", ended)
+}
+
+/// Reads the certificate again when its files change (LIVE-C1).
+async fn follow_certificate(tls: Tls) -> DoorEnd {
+    match tls.follow().await {}
 }
 
 async fn serve_peers(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {

@@ -1,8 +1,8 @@
 //! Mutually authenticated TLS between gateways, hosts and administrators (R10): certificates and roles.
 //!
-//! Owns: loading a process's own certificate, the [`Dialer`] of every client of a gateway, the [`Acceptor`] of a door
-//! that takes more than gRPC, the check of the [`Role`] at a door, making certificates for a cluster ([`make`]), and
-//! reading files that settings name ([`files`]). Does not own: the service behind a door. Depends on `types` alone.
+//! Owns: a process's own certificate, read again when it changes ([`Tls`]), the [`Dialer`] of every client of a
+//! gateway, the [`Acceptor`] of a door, the check of the [`Role`] there, making certificates for a cluster ([`make`]),
+//! and reading files that settings name ([`files`]). Does not own: the service behind a door. Depends on `types` alone.
 //!
 //! - **TLS-T1** A cluster has one authority of its own, and trusts no other: neither the system's roots nor another
 //!   cluster's authority.
@@ -12,18 +12,24 @@
 //! - **TLS-T3** A door with TLS serves only clients with a certificate of the authority; the door between gateways
 //!   serves only gateways.
 
+mod accept;
 mod dial;
 mod error;
+mod expiry;
 pub mod files;
+mod live;
 mod load;
 pub mod make;
+mod own;
 mod role;
 mod stream;
 #[cfg(test)]
 mod tests;
 
+pub use accept::{Acceptor, Incoming, TlsStream};
 pub use dial::{Connect, Dialer};
 pub use error::TlsError;
-pub use load::{Tls, TlsFiles};
+pub use expiry::Expiry;
+pub use own::{Tls, TlsFiles};
 pub use role::{Role, admits, require};
-pub use stream::{Acceptor, Connection, Dial, Dialling, Duplex, TlsStream};
+pub use stream::{Connection, Dial, Dialling, Duplex};

@@ -67,6 +67,7 @@ async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), C
     let stop = CancellationToken::new();
     let signalled = stop.clone();
     let signals = serve::stop_signal();
+    serve::follow_certificate(&common.dialer);
     tokio::spawn(async move {
         match signals.await {
             Ok(which) => tracing::info!(signal = which, "detaching"),
