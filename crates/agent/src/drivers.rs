@@ -256,6 +256,10 @@ impl Real {
     pub fn new(config: &AgentConfig) -> Result<Self, String> {
         let tls = config.tls.load(holdfast_tls::Role::Host).map_err(|error| format!("[tls]: {error}"))?;
         let dialer = holdfast_tls::Dialer::from(tls.as_ref());
+        if let Some(tls) = tls {
+            // Until the process ends: a new certificate needs no new agent.
+            tokio::spawn(async move { tls.follow().await });
+        }
         Ok(Self {
             gateways: Gateways::new(&config.set, &config.gateways, &dialer)?,
             attach: Attach::new(config),

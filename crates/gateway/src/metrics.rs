@@ -61,6 +61,16 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "holdfast_cache_rewritten_bytes_total",
         "Sealed bytes that were read from the older part of the cache's disk and written there again to keep them.",
     ),
+    (
+        Kind::Gauge,
+        "holdfast_certificate_expires_timestamp_seconds",
+        "Unix time when the gateway's TLS certificate expires (kind `own`), and the last of the authorities that it trusts (`authority`).",
+    ),
+    (
+        Kind::Gauge,
+        "holdfast_certificate_files_unusable",
+        "1 while the changed TLS files cannot be used, so that those read before stay in use.",
+    ),
     (Kind::Counter, "holdfast_checkpoints_total", "Checkpoints that this gateway completed."),
     (
         Kind::Counter,
@@ -313,7 +323,8 @@ mod tests {
             from 1 to 1024. They are the same at every gateway, so the histograms of several gateways can be added up. A\n\
             measurement appears in them within a second.\n\n\
             Alert on: `holdfast_store_needs_operator` 1, `holdfast_journal_stalled` 1, `holdfast_scrub_damaged` above 0, `/healthz`\n\
-            other than 200 for a minute, no gateway with `holdfast_raft_leader` 1 for a group.\n\n\
+            other than 200 for a minute, no gateway with `holdfast_raft_leader` 1 for a group,\n\
+            `holdfast_certificate_files_unusable` 1, `holdfast_certificate_expires_timestamp_seconds` less than 30 days ahead.\n\n\
             | metric | kind | what |\n| --- | --- | --- |\n"
             .to_string();
         for (kind, name, help) in METRICS {

@@ -311,6 +311,11 @@ impl Node {
         self.raft().map(|raft| raft.unequal_times()).unwrap_or_default()
     }
 
+    /// Files of the certificate that cannot be used, and certificates that expire soon.
+    pub fn certificate_warnings(&self) -> Vec<String> {
+        self.tls.as_ref().map(Tls::warnings).unwrap_or_default()
+    }
+
     /// Why a group cannot make progress, as far as this member knows.
     fn group_trouble(&self, group: &Group) -> Option<String> {
         let leadership = *group.leadership().borrow();

@@ -22,7 +22,6 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
 /// How long the last lines of the audit log may take.
@@ -156,6 +155,9 @@ pub fn run_life(
         let mut doors: JoinSet<DoorEnd> = JoinSet::new();
         doors.spawn(serve_api(api, node.clone(), audit.clone(), stop.clone()));
         doors.spawn(serve_peers(peer, node.clone(), stop.clone()));
+        if let Some(tls) = node.tls.clone() {
+            doors.spawn(follow_certificate(tls));
+        }
         if let Some(listener) = http_listener {
             let node = node.clone();
             doors.spawn(async move { ("http", http::serve(listener, node).await.map_err(|e| e.to_string())) });
@@ -214,14 +216,6 @@ async fn first_failure(
 /// The roles that may use the API between gateways.
 const GATEWAYS: &[Role] = &[Role::Gateway];
 
-/// R10: with a certificate, the admin door accepts only mutual TLS.
-fn with_tls(builder: Server, tls: Option<&Tls>) -> Result<Server, String> {
-    match tls {
-        Some(tls) => builder.tls_config(tls.server()).map_err(|error| error.to_string()),
-        None => Ok(builder),
-    }
-}
-
 type DoorEnd = (&'static str, Result<(), String>);
 
 type GuardedAdmin = Guarded<AdminServer<AdminDoor>>;
@@ -236,22 +230,27 @@ fn admin_door(node: Arc<Node>, audit: Option<Audit>) -> GuardedAdmin {
 }
 
 async fn serve_api(listener: TcpListener, node: Arc<Node>, audit: Option<Audit>, stop: CancellationToken) -> DoorEnd {
-    let tls = node.tls.clone();
-    if tls.is_none() && !node.config.api_listen.ip().is_loopback() {
+    let incoming = Door::new("admin", listener, doors::ADMIN).incoming();
+    let acceptor = node.tls.as_ref().map(Tls::acceptor);
+    if acceptor.is_none() && !node.config.api_listen.ip().is_loopback() {
         tracing::warn!(api_listen = %node.config.api_listen, "the admin API has no TLS: whoever reaches it may do everything");
     }
     // TLS already rejects certificates of another authority; the guard says what our own ones may do.
     let door = admin_door(node, audit);
-    let builder = match with_tls(doors::server(), tls.as_ref()) {
-        Ok(builder) => builder,
-        Err(reason) => return ("admin door", Err(reason)),
+    let server =
+        doors::server().timeout(Duration::from_secs(120)).concurrency_limit_per_connection(64).add_service(door);
+    let stopped = bounded(stop.clone());
+    // R10: with a certificate, the admin door accepts only mutual TLS.
+    let ended = match acceptor {
+        Some(tls) => finish(server.serve_with_incoming_shutdown(tls.incoming(incoming), stopped), stop).await,
+        None => finish(server.serve_with_incoming_shutdown(incoming, stopped), stop).await,
     };
-    let served = builder
-        .timeout(Duration::from_secs(120))
-        .concurrency_limit_per_connection(64)
-        .add_service(door)
-        .serve_with_incoming_shutdown(Door::new("admin", listener, doors::ADMIN).incoming(), bounded(stop.clone()));
-    ("admin door", finish(served, stop).await)
+    ("admin door", ended)
+}
+
+/// Reads the certificate again when its files change (LIVE-C1).
+async fn follow_certificate(tls: Tls) -> DoorEnd {
+    match tls.follow().await {}
 }
 
 async fn serve_peers(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {

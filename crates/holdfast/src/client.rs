@@ -161,7 +161,7 @@ impl ClusterClient {
         let endpoint = self.dialer.endpoint(address)?;
         let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
         let limit = CONNECT_TIMEOUT.min(self.deadline.saturating_duration_since(Instant::now()));
-        let channel = match timeout(limit, endpoint.connect()).await {
+        let channel = match timeout(limit, self.dialer.connect(&endpoint)).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => return Err(innermost(&error)),
             Err(_) => return Err(format!("no connection within {limit:?}")),

@@ -3,6 +3,7 @@
 use crate::exit::CliError;
 use holdfast_gateway::config::GatewayConfig;
 use holdfast_host::lock::lock;
+use holdfast_tls::Dialer;
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
@@ -54,9 +55,9 @@ fn listen(kind: SignalKind) -> Result<Signal, CliError> {
     signal(kind).map_err(|error| CliError::failed("cannot register signal handlers").because(&error))
 }
 
-/// Waits for a signal that ends a service (SIGINT or SIGTERM) and returns its name. SIGHUP is logged and ignored: it
-/// must not end an agent that has a primary, nor the device below it. Without a handler, SIGHUP would end the process.
-/// Settings are read only when a service starts.
+/// Waits for a signal that ends a service (SIGINT or SIGTERM) and returns its name. SIGHUP is only logged here: it must
+/// not end an agent that has a primary, nor the device below it. Without a handler, SIGHUP would end the process. A
+/// certificate is read again then ([`Dialer::follow`]); settings are read only when a service starts.
 pub async fn stop_signal() -> Result<&'static str, CliError> {
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     let mut hangup = listen(SignalKind::hangup())?;
@@ -64,7 +65,7 @@ pub async fn stop_signal() -> Result<&'static str, CliError> {
         tokio::select! {
             _ = interrupt.recv() => return Ok("SIGINT"),
             _ = terminate.recv() => return Ok("SIGTERM"),
-            _ = hangup.recv() => tracing::warn!("SIGHUP is ignored: settings are read at the start only; to use others, restart this process"),
+            _ = hangup.recv() => tracing::warn!("SIGHUP: TLS files are read again; settings are read at the start only: to use others, restart this process"),
         }
     }
 }
@@ -73,7 +74,7 @@ pub async fn stop_signal() -> Result<&'static str, CliError> {
 /// too.
 pub async fn terminal_signal() -> Result<&'static str, CliError> {
     let mut hangup = listen(SignalKind::hangup())?;
-    // Registered first: the other handler would log that SIGHUP is ignored.
+    // Registered first: the other handler would log what SIGHUP does in a service.
     tokio::select! {
         biased;
         _ = hangup.recv() => Ok("SIGHUP"),
@@ -85,6 +86,12 @@ pub async fn terminal_signal() -> Result<&'static str, CliError> {
 pub fn ignore_hangup() -> Result<(), CliError> {
     // Once registered, the handler stays, even if nobody waits for the signal.
     listen(SignalKind::hangup()).map(drop)
+}
+
+/// Has a service use the files of its certificate as they change, until it ends. Must be called on a runtime.
+pub fn follow_certificate(dialer: &Dialer) {
+    let dialer = dialer.clone();
+    tokio::spawn(async move { dialer.follow().await });
 }
 
 #[cfg(test)]

@@ -146,3 +146,42 @@ fn systemd_has_nothing_against_them() {
         assert!(found.contains("NoSuchSetting"), "{}: {found}", unit.name);
     }
 }
+
+/// What `systemd-analyze security` says of each unit of this program, in tenths: 0 is the best, 100 the worst.
+const EXPOSURE_MAX: [(&str, u32); 4] = [
+    ("holdfast-agent.service", 50),
+    ("holdfast-attach@.service", 50),
+    ("holdfast-gateway.service", 20),
+    ("holdfast-standby.service", 50),
+];
+
+/// Whether a unit is at most that exposed; `None` without that program.
+fn exposed(dir: &Path, name: &str, text: &str, tenths_max: u32) -> Option<Result<(), String>> {
+    let path = dir.join(name);
+    std::fs::write(&path, text).unwrap();
+    let mut command = std::process::Command::new("systemd-analyze");
+    command.args(["security", "--offline=true", "--no-pager", &format!("--threshold={tenths_max}")]).arg(&path);
+    let output = match command.stdin(Stdio::null()).output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        output => output.unwrap(),
+    };
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    // Without the sum it was not looked at at all.
+    Some(if output.status.success() && said.contains("Overall exposure level") { Ok(()) } else { Err(said) })
+}
+
+#[test]
+fn each_has_the_rights_that_it_needs_and_few_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let units = units();
+    for (name, tenths_max) in EXPOSURE_MAX {
+        let unit = units.iter().find(|unit| unit.name == name).unwrap_or_else(|| panic!("{name}: not there"));
+        match exposed(dir.path(), name, &unit.text, tenths_max) {
+            None => return holdfast_testkit::skipped("systemd-analyze is not on PATH"),
+            Some(found) => assert_eq!(found, Ok(()), "{name}: expected at most {tenths_max} tenths"),
+        }
+        // Checks that the program finds more rights at all.
+        let root = format!("{}\n[Service]\nUser=root\nNoNewPrivileges=no\nCapabilityBoundingSet=~\n", unit.text);
+        exposed(dir.path(), name, &root, tenths_max).unwrap().expect_err(name);
+    }
+}

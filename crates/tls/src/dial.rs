@@ -1,30 +1,33 @@
 //! Connects clients to gateways.
 
-use crate::stream::{Connection, Dial, dial, within};
+use crate::live::Live;
+use crate::stream::{Connection, Dial, HANDSHAKE_TIMEOUT, dial, within};
+use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
 use std::fmt;
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio_rustls::rustls::ClientConfig;
-use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
+use tonic::transport::{Channel, Endpoint};
+
+/// Time limit of the connection below TLS, where an endpoint sets none.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Makes a channel from an endpoint; it connects when first used.
 pub type Connect = Arc<dyn Fn(&Endpoint) -> Channel + Send + Sync>;
 
 /// Makes endpoints of gateways, and connections to them: with TLS if this process has a certificate, else without.
-/// Cheap to clone.
+/// Each connection uses the certificate as it was read last (LIVE-C1). Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Dialer {
-    tls: Option<ClientTls>,
+    tls: Option<Arc<Live>>,
     /// Used in place of TCP.
     over: Option<Over>,
-}
-
-/// The same settings twice: for gRPC, and for connections that are not HTTP/2.
-#[derive(Clone)]
-pub(crate) struct ClientTls {
-    pub(crate) grpc: ClientTlsConfig,
-    pub(crate) plain: Arc<ClientConfig>,
 }
 
 #[derive(Clone)]
@@ -40,7 +43,7 @@ impl fmt::Debug for Dialer {
 }
 
 impl Dialer {
-    pub(crate) fn with(tls: ClientTls) -> Self {
+    pub(crate) fn with(tls: Arc<Live>) -> Self {
         Self { tls: Some(tls), over: None }
     }
 
@@ -54,9 +57,16 @@ impl Dialer {
         Self { tls: None, over: Some(Over { connect, dial }) }
     }
 
-    /// A channel to `endpoint` that connects when it is first used.
+    /// A channel to `endpoint` that connects when it is first used, and again when a connection has ended.
     pub fn channel(&self, endpoint: &Endpoint) -> Channel {
-        self.over.as_ref().map_or_else(|| endpoint.connect_lazy(), |over| (over.connect)(endpoint))
+        match (&self.over, &self.tls) {
+            (Some(over), _) => (over.connect)(endpoint),
+            (None, Some(live)) => {
+                let (endpoint, secured) = secured(live, endpoint);
+                endpoint.connect_with_connector_lazy(secured)
+            }
+            (None, None) => endpoint.connect_lazy(),
+        }
     }
 
     /// A connected channel to `endpoint`; over a simulated network one that connects when first used.
@@ -64,9 +74,13 @@ impl Dialer {
     /// # Errors
     /// The connection cannot be made.
     pub async fn connect(&self, endpoint: &Endpoint) -> Result<Channel, tonic::transport::Error> {
-        match &self.over {
-            Some(over) => Ok((over.connect)(endpoint)),
-            None => endpoint.connect().await,
+        match (&self.over, &self.tls) {
+            (Some(over), _) => Ok((over.connect)(endpoint)),
+            (None, Some(live)) => {
+                let (endpoint, secured) = secured(live, endpoint);
+                endpoint.connect_with_connector(secured).await
+            }
+            (None, None) => endpoint.connect().await,
         }
     }
 
@@ -79,22 +93,65 @@ impl Dialer {
     pub async fn stream(&self, address: &str, limit: Duration) -> io::Result<Connection> {
         match &self.over {
             Some(over) => within(limit, "connection", (over.dial)(address)).await,
-            None => dial(address, limit, self.tls.as_ref().map(|tls| &tls.plain)).await,
+            None => dial(address, limit, self.tls.as_ref().map(|live| live.current().configs.client)).await,
         }
     }
 
-    /// The gateway at `address` (HOST:PORT). The server must prove to be a gateway of this cluster (TLS-T2).
+    /// The gateway at `address` (HOST:PORT). Only [`Self::channel`] and [`Self::connect`] may connect to it: they add
+    /// TLS, and the server must prove to be a gateway of this cluster (TLS-T2). The endpoint by itself has none.
     ///
     /// # Errors
-    /// An invalid address; a certificate that does not fit its key.
+    /// An invalid address.
     pub fn endpoint(&self, address: &str) -> Result<Endpoint, String> {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
-            .map_err(|error| format!("address {address:?}: {}", innermost(&error)))?;
-        match &self.tls {
-            Some(tls) => endpoint.tls_config(tls.grpc.clone()).map_err(|error| innermost(&error)),
-            None => Ok(endpoint),
+        let bad = |error: &dyn std::error::Error| format!("address {address:?}: {}", innermost(error));
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| bad(&error))?;
+        if self.tls.is_none() {
+            return Ok(endpoint);
         }
+        // What calls say about their connection.
+        let origin = format!("https://{address}").parse::<Uri>().map_err(|error| bad(&error))?;
+        Ok(endpoint.origin(origin))
+    }
+
+    /// Reads the files of the certificate again when they change, and on SIGHUP. Without it they stay as they were at
+    /// the start. Once in a process; without TLS it waits for ever.
+    pub async fn follow(&self) -> Infallible {
+        match &self.tls {
+            Some(live) => live.follow().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// The endpoint and what makes its connections. The handshake has its own time limit, on top of that of the connection
+/// below.
+fn secured(live: &Arc<Live>, endpoint: &Endpoint) -> (Endpoint, Secured) {
+    let limit = endpoint.get_connect_timeout().unwrap_or(CONNECT_LIMIT);
+    let endpoint = endpoint.clone().connect_timeout(limit.saturating_add(HANDSHAKE_TIMEOUT));
+    (endpoint, Secured { live: live.clone(), limit })
+}
+
+/// Makes the connections of a channel. TLS of `tonic` itself keeps the certificate that it was given first.
+struct Secured {
+    live: Arc<Live>,
+    limit: Duration,
+}
+
+impl Service<Uri> for Secured {
+    type Response = TokioIo<Connection>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Connection>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let (live, limit) = (self.live.clone(), self.limit);
+        Box::pin(async move {
+            let address = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
+            dial(address.as_str(), limit, Some(live.current().configs.grpc)).await.map(TokioIo::new)
+        })
     }
 }
 

@@ -1,8 +1,8 @@
 //! Mutually authenticated TLS between gateways, hosts and people (R10): certificates and roles.
 //!
-//! Owns: loading a process's own certificate, the [`Dialer`] of every client of a gateway, the [`Acceptor`] of a door
-//! that takes more than gRPC, the [`Role`] and the name of a client at a door, making certificates for a cluster ([`make`]), and
-//! reading files that settings name ([`files`]). Does not own: the service behind a door. Depends on `types` alone.
+//! Owns: a process's own certificate, read again when it changes ([`Tls`]), the [`Dialer`] of every client of a
+//! gateway, the [`Acceptor`] of a door, the [`Role`] and the name of a client there, making certificates for a cluster ([`make`]),
+//! and reading files that settings name ([`files`]). Does not own: the service behind a door. Depends on `types` alone.
 //!
 //! - **TLS-T1** A cluster has one authority of its own, and trusts no other: neither the system's roots nor another
 //!   cluster's authority.
@@ -14,18 +14,24 @@
 //! - **TLS-T4** A host's certificate names the owners under which it may hold leases, and the sets that it may use, by
 //!   URIs (`holdfast://owner/NAME`, `holdfast://set/NAME`). Without owners it is the common name; without sets, all.
 
+mod accept;
 mod dial;
 mod error;
+mod expiry;
 pub mod files;
+mod live;
 mod load;
 pub mod make;
+mod own;
 mod role;
 mod stream;
 #[cfg(test)]
 mod tests;
 
+pub use accept::{Acceptor, Incoming, TlsStream};
 pub use dial::{Connect, Dialer};
 pub use error::TlsError;
-pub use load::{Tls, TlsFiles};
+pub use expiry::Expiry;
+pub use own::{Tls, TlsFiles};
 pub use role::{ANY_OWNER, Caller, Role, admits};
-pub use stream::{Acceptor, Connection, Dial, Dialling, Duplex, TlsStream};
+pub use stream::{Connection, Dial, Dialling, Duplex};

@@ -1,5 +1,5 @@
-//! Connections that are not HTTP/2: how a client makes one, and TLS of a door that tells its connections apart itself.
-//! The same certificates and the same authority as of every other connection (TLS-T1, TLS-T2).
+//! How a client makes a connection, and the TLS settings of both sides: the same certificates and the same authority
+//! for every connection (TLS-T1, TLS-T2).
 
 use crate::role::Role;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -11,15 +11,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
-
-pub use tokio_rustls::server::TlsStream;
 
 /// Time limit of a peer's handshake, so that a silent peer does not hold a socket.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The name of HTTP/2 in a handshake.
+const HTTP2: &[u8] = b"h2";
 
 /// A peer that has been silent for this long is probed.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
@@ -42,11 +44,15 @@ pub type Dialling = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>
 /// Makes a connection to HOST:PORT.
 pub type Dial = Arc<dyn Fn(&str) -> Dialling + Send + Sync>;
 
-/// TLS settings of connections that are not HTTP/2, and of doors that take both.
+/// TLS settings of both sides, made of the same files. What one of them remembers of earlier connections ends with it:
+/// no session is resumed that was begun with other files (LIVE-C3).
 #[derive(Clone)]
 pub(crate) struct Configs {
+    /// Of a client whose connections are not HTTP/2.
     pub(crate) client: Arc<ClientConfig>,
-    server: Arc<ServerConfig>,
+    /// Of a gRPC client.
+    pub(crate) grpc: Arc<ClientConfig>,
+    pub(crate) server: Arc<ServerConfig>,
 }
 
 impl Configs {
@@ -62,12 +68,16 @@ impl Configs {
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
         let verifier = verifier.build().map_err(|error| error.to_string())?;
         let text = |error: tokio_rustls::rustls::Error| error.to_string();
+        // Finds a key of another certificate now, not at the first connection.
         let client = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(text)?
             .with_root_certificates(roots)
             .with_client_auth_cert(own.clone(), key.clone_key())
             .map_err(text)?;
+        let mut grpc = client.clone();
+        grpc.alpn_protocols.push(HTTP2.to_vec());
+        grpc.resumption = Resumption::default();
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(text)?
@@ -75,41 +85,20 @@ impl Configs {
             .with_single_cert(own, key)
             .map_err(text)?;
         // gRPC clients insist on it. A client that names no protocol is taken as well.
-        server.alpn_protocols.push(b"h2".to_vec());
-        Ok(Self { client: Arc::new(client), server: Arc::new(server) })
-    }
-
-    pub(crate) fn acceptor(&self) -> Acceptor {
-        Acceptor(TlsAcceptor::from(self.server.clone()))
-    }
-}
-
-/// TLS at a door: demands a certificate of the authority (TLS-T3). Cheap to clone.
-#[derive(Clone)]
-pub struct Acceptor(TlsAcceptor);
-
-impl Acceptor {
-    /// The accepted `connection` after its handshake. Ask [`crate::admits`] for the role of its peer.
-    ///
-    /// # Errors
-    /// No handshake within five seconds, or none with a certificate of the authority.
-    pub async fn accept<C>(&self, connection: C) -> io::Result<TlsStream<C>>
-    where
-        C: AsyncRead + AsyncWrite + Unpin,
-    {
-        within(HANDSHAKE_TIMEOUT, "TLS handshake", self.0.accept(connection)).await
+        server.alpn_protocols.push(HTTP2.to_vec());
+        Ok(Self { client: Arc::new(client), grpc: Arc::new(grpc), server: Arc::new(server) })
     }
 }
 
 /// A connection to HOST:PORT over TCP, with TLS if there are settings for it. The TCP connection takes at most `limit`,
 /// after the lookup of the name. That has no limit here: it goes on in a thread if nobody waits for it.
-pub(crate) async fn dial(address: &str, limit: Duration, tls: Option<&Arc<ClientConfig>>) -> io::Result<Connection> {
+pub(crate) async fn dial(address: &str, limit: Duration, tls: Option<Arc<ClientConfig>>) -> io::Result<Connection> {
     let found: Vec<SocketAddr> = tokio::net::lookup_host(address).await?.collect();
     let socket = within(limit, "connection", TcpStream::connect(&found[..])).await?;
     set_up(&socket)?;
     let Some(tls) = tls else { return Ok(Box::new(socket)) };
     let name = ServerName::try_from(Role::Gateway.dns_name()).map_err(io::Error::other)?;
-    let handshake = TlsConnector::from(tls.clone()).connect(name, socket);
+    let handshake = TlsConnector::from(tls).connect(name, socket);
     Ok(Box::new(within(HANDSHAKE_TIMEOUT, "TLS handshake", handshake).await?))
 }
 

@@ -4,23 +4,23 @@ use std::path::Path;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
-fn wanted(name: &str, role: Role) -> Wanted {
+pub(crate) fn wanted(name: &str, role: Role) -> Wanted {
     Wanted::new(name, role)
 }
 
-fn files(dir: &Path, name: &str) -> TlsFiles {
+pub(crate) fn files(dir: &Path, name: &str) -> TlsFiles {
     let at = |name: String| Some(dir.join(name));
     TlsFiles { ca: at("ca.pem".into()), certificate: at(format!("{name}.pem")), key: at(format!("{name}.key")) }
 }
 
-fn cluster(dir: &Path) {
+pub(crate) fn cluster(dir: &Path) {
     let all = [wanted("g1", Role::Gateway), wanted("db1", Role::Host), wanted("ann", Role::Admin)];
     let made = certificates(dir, &all, 30).expect("made");
     assert!(made.authority_made);
     assert_eq!(made.files.len(), 3);
 }
 
-fn load(dir: &Path, name: &str, role: Role) -> Tls {
+pub(crate) fn load(dir: &Path, name: &str, role: Role) -> Tls {
     files(dir, name).load(role).expect("good files").expect("some")
 }
 
@@ -156,11 +156,10 @@ async fn told(tls: &Tls, allowed: &'static [Role], dialer: &Dialer) -> Result<to
         Ok(request)
     };
     let door = InterceptedService::new(Nothing, check);
-    let serving = Server::builder().tls_config(tls.server()).expect("usable").add_service(door);
-    let incoming = tonic::transport::server::TcpIncoming::from(listener);
-    let server = tokio::spawn(serving.serve_with_incoming(incoming));
+    let incoming = tls.acceptor().incoming(tonic::transport::server::TcpIncoming::from(listener));
+    let server = tokio::spawn(Server::builder().add_service(door).serve_with_incoming(incoming));
     let answer = async {
-        let channel = dialer.endpoint(&address)?.connect().await.map_err(|error| format!("{error:?}"))?;
+        let channel = dialer.connect(&dialer.endpoint(&address)?).await.map_err(|error| format!("{error:?}"))?;
         let mut grpc = tonic::client::Grpc::new(channel);
         grpc.ready().await.map_err(|error| format!("{error:?}"))?;
         let path = tonic::codegen::http::uri::PathAndQuery::from_static("/holdfast.Nothing/Ask");

@@ -256,4 +256,40 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         )],
         smoke: false,
     },
+    Mutation {
+        name: "certificates-of-the-start",
+        bug: "changed files are read, and handshakes go on with those of the start: an authority that was taken out still opens",
+        rule: "LIVE-C1",
+        edits: &[Edit {
+            file: "crates/tls/src/live.rs",
+            old: "self.current.send_replace(Current { loaded, trouble: None });",
+            new: "drop(loaded);\n                self.current.send_modify(|current| current.trouble = None);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["live::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "bad-pair-ends-the-service",
+        bug: "a certificate that was replaced before its key ends the gateway",
+        rule: "LIVE-C2",
+        edits: &[Edit {
+            file: "crates/tls/src/live.rs",
+            old: "self.current.send_modify(|current| current.trouble = Some(why));",
+            new: "panic!(\"{why}\");",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["files_that_do_not_fit_leave_the_earlier_ones_in_use"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "door-asks-for-no-certificate",
+        bug: "the settings that a door gets when files change ask no client for a certificate",
+        rule: "LIVE-C3",
+        edits: &[Edit {
+            file: "crates/tls/src/stream.rs",
+            old: "let verifier = verifier.build().map_err(|error| error.to_string())?;",
+            new: "let verifier = verifier.allow_unauthenticated().build().map_err(|error| error.to_string())?;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_client_without_a_certificate_is_refused_after_a_change_too"])],
+        smoke: false,
+    },
 ];

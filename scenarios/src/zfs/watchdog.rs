@@ -282,7 +282,7 @@ fn attach_unit(report: &mut Report, guest: &Guest) -> Result<()> {
 /// Settings of a gateway that is its own cluster, and the cluster's plan.
 const GATEWAY: &str = "name = \"g1\"\ndata_dir = \"/var/lib/holdfast\"\napi_listen = \"127.0.0.1:7400\"\n\
     peer_listen = \"127.0.0.1:7401\"\nnbd_listen = \"127.0.0.1:10809\"\nplain_exports = true\n\
-    [key]\nfile = \"/etc/holdfast/cluster.key\"\n[journal]\nbound = \"1GiB\"\nreserve = \"128MiB\"\n\
+    [key]\nfile = \"/run/credentials/holdfast-gateway.service/cluster.key\"\n[journal]\nbound = \"1GiB\"\nreserve = \"128MiB\"\n\
     [cache]\nmemory = \"128MiB\"\ndisk = \"0B\"\n";
 const PLAN: &str = "[[gateways]]\nname = \"g1\"\nregion = \"local\"\napi = \"127.0.0.1:7400\"\n\
     [[sets]]\nname = \"here\"\nstore = \"file:///var/lib/holdfast-store\"\nvolumes = { vol1 = \"64MiB\" }\n";
@@ -295,13 +295,21 @@ fn gateway_unit(report: &mut Report, guest: &Guest) -> Result<()> {
     const UNIT: &str = "holdfast-gateway.service";
     step("The unit of a gateway");
     guest.put(&format!("/etc/systemd/system/{UNIT}"), &shipped(UNIT)?)?;
+    guest.put("/etc/sysusers.d/holdfast.conf", &shipped("holdfast.conf")?)?;
+    // A store in a folder is for tests, and the unit may write nothing but its own directories.
+    guest.put(
+        &format!("/etc/systemd/system/{UNIT}.d/store.conf"),
+        "[Service]\nReadWritePaths=/var/lib/holdfast-store\n",
+    )?;
     guest.put("/etc/holdfast/gateway.toml", GATEWAY)?;
     guest.put("/etc/holdfast/cluster.toml", PLAN)?;
     guest.put("/etc/holdfast/cluster.key", &"5a".repeat(32))?;
     let begun = Instant::now();
     guest.run(
         &format!(
-            "set -e\nchmod 600 /etc/holdfast/cluster.key\nmkdir -p /var/lib/holdfast-store\nsystemctl daemon-reload\nsystemctl start {UNIT}\n\
+            "set -e\nsystemd-sysusers /etc/sysusers.d/holdfast.conf\nchmod 600 /etc/holdfast/cluster.key\nchmod 755 /etc/holdfast\n\
+             chmod 644 /etc/holdfast/gateway.toml\ninstall -d -o holdfast /var/lib/holdfast-store\n\
+             systemctl daemon-reload\nsystemctl start {UNIT}\n\
              for _ in $(seq 200); do (: < /dev/tcp/127.0.0.1/7400) 2> /dev/null && break; sleep 1; done\n\
              holdfast cluster bootstrap --config /etc/holdfast/cluster.toml --api 127.0.0.1:7400 --timeout 60s"
         ),

@@ -14,6 +14,7 @@ impl Node {
     pub fn record_gauges(&self) {
         self.cache.publish("extents");
         self.record_store_gauges();
+        self.record_certificate_gauges();
         if let Some(raft) = self.raft() {
             metrics::gauge!("holdfast_groups_healing").set(raft.healing().len() as f64);
             metrics::counter!("holdfast_groups_healed_total").absolute(raft.healed());
@@ -44,5 +45,17 @@ impl Node {
             let connections = set.serving().map_or(0, |s| s.connected());
             metrics::gauge!("holdfast_connections", "set" => name).set(connections as f64);
         }
+    }
+
+    fn record_certificate_gauges(&self) {
+        let Some(tls) = &self.tls else { return };
+        let expiry = tls.expiry();
+        for (kind, ends) in [("own", expiry.own), ("authority", expiry.authority)] {
+            if let Some(ends) = ends {
+                metrics::gauge!("holdfast_certificate_expires_timestamp_seconds", "kind" => kind).set(ends as f64);
+            }
+        }
+        let unusable = f64::from(u8::from(tls.trouble().is_some()));
+        metrics::gauge!("holdfast_certificate_files_unusable").set(unusable);
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Mutex;
 use table::{differences, table};
 
 /// Default log filter of an agent.
-pub const LOG: &str = "warn,holdfast_agent=info,holdfast=info";
+pub const LOG: &str = "warn,holdfast_agent=info,holdfast=info,holdfast_tls=info";
 
 /// The watchdog's log is truncated at its start if it is longer than this: `run_dir` is in memory.
 const HELPER_LOG_BYTES_MAX: u64 = 1 << 20;

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 const LOOK_INTERVAL: Duration = Duration::from_millis(25);
 
 /// Default log filter: includes the phases of an attached set.
-pub const LOG: &str = "warn,holdfast_attach=info";
+pub const LOG: &str = "warn,holdfast_attach=info,holdfast_tls=info";
 
 /// Advice if the set is not attached.
 const NOT_ATTACHED: &str = "`holdfast attach SET` attaches it; --dir names another run directory";
@@ -67,6 +67,7 @@ async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), C
     let stop = CancellationToken::new();
     let signalled = stop.clone();
     let signals = serve::stop_signal();
+    serve::follow_certificate(&common.dialer);
     tokio::spawn(async move {
         match signals.await {
             Ok(which) => tracing::info!(signal = which, "detaching"),

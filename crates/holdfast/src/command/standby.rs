@@ -149,6 +149,7 @@ async fn copy(common: &Common, args: CopyArgs) -> Result<(), CliError> {
     let stop = CancellationToken::new();
     let signalled = stop.clone();
     let signals = serve::stop_signal();
+    serve::follow_certificate(&common.dialer);
     tokio::spawn(async move {
         if let Err(error) = signals.await {
             tracing::error!(error = error.message, "stopping");

@@ -1,0 +1,150 @@
+//! Certificates that change while the process runs (ADR 0046).
+//!
+//! - **LIVE-C1** Each handshake, of a door and of a client, uses the files as they were read last. A connection that is
+//!   open goes on as it was agreed.
+//! - **LIVE-C2** Files that cannot be read or do not fit together change nothing: those that were read before stay in
+//!   use. This is logged once, and told until it is over.
+//! - **LIVE-C3** Certificate, key and authority change together, with all that was remembered of earlier connections:
+//!   who was trusted before must show its certificate again.
+
+use crate::error::TlsError;
+use crate::load::{Loaded, Paths, Stamp};
+use holdfast_types::sync::LockExt;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+
+/// How often certificates that expire soon are logged.
+const WARN_EVERY: Duration = Duration::from_secs(24 * 3600);
+
+/// What handshakes use, and what is wrong with the files since.
+#[derive(Clone)]
+pub(crate) struct Current {
+    pub(crate) loaded: Loaded,
+    pub(crate) trouble: Option<String>,
+}
+
+/// Files that are read again when they change.
+pub(crate) struct Live {
+    paths: Paths,
+    current: watch::Sender<Current>,
+    seen: Mutex<Seen>,
+}
+
+/// The files as they were.
+struct Seen {
+    /// When they were read.
+    read: [Option<Stamp>; 3],
+    /// When they were looked at last.
+    looked: [Option<Stamp>; 3],
+}
+
+impl Live {
+    /// Reads the files. They are not looked at again before [`Self::follow`].
+    pub(crate) fn load(paths: Paths) -> Result<Arc<Self>, TlsError> {
+        // Before they are read: a change meanwhile is found by the next look.
+        let stamps = paths.stamps();
+        let current = Current { loaded: paths.load()?, trouble: None };
+        let seen = Mutex::new(Seen { read: stamps, looked: stamps });
+        Ok(Arc::new(Self { paths, current: watch::Sender::new(current), seen }))
+    }
+
+    pub(crate) fn current(&self) -> Loaded {
+        self.current.borrow().loaded.clone()
+    }
+
+    /// Why the files on the disk are not in use.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.current.borrow().trouble.clone()
+    }
+
+    /// What to tell a person now.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let current = self.current.borrow();
+        let trouble = current.trouble.as_ref().map(|why| format!("the TLS files changed and cannot be used: {why}"));
+        trouble.into_iter().chain(current.loaded.expiry.warnings(SystemTime::now())).collect()
+    }
+
+    /// Reads the files if they have changed, or if `asked` to. Blocks.
+    ///
+    /// Files that change while they are looked at are being written: they are read once two looks have found the same.
+    /// Bad ones are read at every look, since the reason may lie elsewhere (no file descriptors).
+    pub(crate) fn look(&self, asked: bool) {
+        let found = self.paths.stamps();
+        let mut seen = self.seen.locked();
+        let settled = found == seen.looked;
+        seen.looked = found;
+        let before = self.trouble();
+        let due = asked || settled && (found != seen.read || before.is_some());
+        if !due {
+            return;
+        }
+        seen.read = found;
+        let certificate = self.paths.certificate.display();
+        match self.paths.load() {
+            Ok(loaded) => {
+                let expires_unix = loaded.expiry.own;
+                self.current.send_replace(Current { loaded, trouble: None });
+                tracing::info!(%certificate, expires_unix, "the TLS files were read again: new connections use them");
+            }
+            Err(error) => {
+                let why = error.to_string();
+                if before.as_ref() != Some(&why) {
+                    tracing::warn!(%certificate, why, "the TLS files cannot be used: those read before stay in use");
+                }
+                self.current.send_modify(|current| current.trouble = Some(why));
+            }
+        }
+    }
+
+    /// Looks at the files again and again, and at once on SIGHUP; warns once a day of certificates that expire soon.
+    pub(crate) async fn follow(self: &Arc<Self>) -> Infallible {
+        self.follow_every(LOOK_EVERY).await
+    }
+
+    async fn follow_every(self: &Arc<Self>, every: Duration) -> Infallible {
+        let failed = |error: &std::io::Error| tracing::warn!(%error, "SIGHUP does not have the TLS files read again");
+        let mut hangup = signal(SignalKind::hangup()).inspect_err(failed).ok();
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut warned: Option<Instant> = None;
+        loop {
+            let asked = tokio::select! {
+                () = heard(&mut hangup) => true,
+                _ = ticks.tick() => false,
+            };
+            let live = self.clone();
+            if let Err(ended) = tokio::task::spawn_blocking(move || live.look(asked)).await
+                && let Ok(panic) = ended.try_into_panic()
+            {
+                std::panic::resume_unwind(panic);
+            }
+            if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+                for why in self.current().expiry.warnings(SystemTime::now()) {
+                    warned = Some(Instant::now());
+                    tracing::warn!(certificate = %self.paths.certificate.display(), "{why}");
+                }
+            }
+        }
+    }
+}
+
+/// Ends with the next SIGHUP.
+async fn heard(hangup: &mut Option<Signal>) {
+    if let Some(signal) = hangup
+        && signal.recv().await.is_some()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
+#[cfg(test)]
+#[path = "live_tests.rs"]
+mod tests;

@@ -1,0 +1,108 @@
+//! A process's own certificate.
+
+use crate::accept::Acceptor;
+use crate::dial::Dialer;
+use crate::error::TlsError;
+use crate::expiry::Expiry;
+use crate::live::Live;
+use crate::load::Paths;
+use crate::role::Role;
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Paths of the three files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TlsFiles {
+    /// The authority's certificate (PEM): the only one that is trusted.
+    pub ca: Option<PathBuf>,
+    /// This process's certificate (PEM), made by that authority.
+    pub certificate: Option<PathBuf>,
+    /// Its private key (PEM). Only its owner may read the file.
+    pub key: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// Whether any of the files is named.
+    pub fn any(&self) -> bool {
+        self.ca.is_some() || self.certificate.is_some() || self.key.is_some()
+    }
+
+    /// Reads them; `None` if none is named.
+    ///
+    /// # Errors
+    /// Some files are named and others not; a file cannot be read or holds something else; the certificate is not one
+    /// of `role`.
+    pub fn load(&self, role: Role) -> Result<Option<Tls>, TlsError> {
+        match (&self.ca, &self.certificate, &self.key) {
+            (Some(ca), Some(certificate), Some(key)) => {
+                let (ca, certificate, key) = (ca.clone(), certificate.clone(), key.clone());
+                let live = Live::load(Paths { ca, certificate, key, role })?;
+                Ok(Some(Tls { live }))
+            }
+            (None, None, None) => Ok(None),
+            _ => {
+                let named = [("tls.ca", &self.ca), ("tls.certificate", &self.certificate), ("tls.key", &self.key)];
+                let found: Vec<&str> = named.iter().filter(|(_, path)| path.is_some()).map(|(name, _)| *name).collect();
+                Err(TlsError::Incomplete { found: format!("only {}", found.join(" and ")) })
+            }
+        }
+    }
+}
+
+/// A process's identity, and the authority that it trusts. All clones, and what is made of them, use the files as
+/// [`Self::follow`] has read them last (LIVE-C1). Cheap to clone.
+#[derive(Clone)]
+pub struct Tls {
+    pub(crate) live: Arc<Live>,
+}
+
+impl fmt::Debug for Tls {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+impl Tls {
+    /// TLS for a door.
+    pub fn acceptor(&self) -> Acceptor {
+        Acceptor::new(self.live.clone())
+    }
+
+    /// When the certificates in use expire.
+    pub fn expiry(&self) -> Expiry {
+        self.live.current().expiry
+    }
+
+    /// Why the files on the disk are not in use; `None` if they are (LIVE-C2).
+    pub fn trouble(&self) -> Option<String> {
+        self.live.trouble()
+    }
+
+    /// What to tell a person: files that cannot be used, certificates that expire within 30 days.
+    pub fn warnings(&self) -> Vec<String> {
+        self.live.warnings()
+    }
+
+    /// Reads the files again when they change, and on SIGHUP. Without it they stay as they were at the start. Once in
+    /// a process.
+    pub async fn follow(&self) -> Infallible {
+        self.live.follow().await
+    }
+}
+
+impl From<&Tls> for Dialer {
+    fn from(tls: &Tls) -> Self {
+        Self::with(tls.live.clone())
+    }
+}
+
+impl From<Option<&Tls>> for Dialer {
+    fn from(tls: Option<&Tls>) -> Self {
+        tls.map_or_else(Self::default, Self::from)
+    }
+}
