@@ -61,12 +61,10 @@ impl Compressor {
             }
         }
         let codec = if lens.iter().any(Option::is_some) { self.codec } else { Codec::None };
-        let rooms = self.room.chunks((self.room.len() / BLOCKS_MAX).max(1)).map(Some).chain(std::iter::repeat(None));
-        let kept = |((block, len), room): ((&'a [u8], Option<usize>), Option<&'a [u8]>)| match (len, room) {
-            (Some(len), Some(room)) => &room[..len],
-            _ => block,
-        };
-        Compressed { codec, blocks: blocks.into_iter().zip(lens).zip(rooms).map(kept).collect() }
+        let room: &'a [u8] = &self.room;
+        let each = room.len() / BLOCKS_MAX;
+        let kept = |(at, block): (usize, &'a [u8])| lens[at].map_or(block, |len| &room[at * each..at * each + len]);
+        Compressed { codec, blocks: blocks.into_iter().enumerate().map(kept).collect() }
     }
 
     /// Compresses block `at` into its room. Its length, if that pays.
