@@ -8,7 +8,7 @@ use super::shared::{ServedConnection, Shared};
 use super::slots::SlotPlace;
 use bytes::BytesMut;
 use holdfast_nbd::ExportName;
-use holdfast_nbd::server::{ExportFacts, Handshake, HandshakeError, Question, RefusalReason, Step};
+use holdfast_nbd::server::{ExportFacts, Handshake, HandshakeError, Question, RefusalReason, Step, TlsMode};
 use holdfast_types::sync::LockExt;
 use std::future::Future;
 use std::io;
@@ -121,7 +121,7 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     stop: &CancellationToken,
     progress: &Progress,
 ) -> Result<Ready, Unserved> {
-    let mut handshake = Handshake::new();
+    let mut handshake = Handshake::new(TlsMode::Off);
     let mut input = Input::default();
     let mut out = BytesMut::from(&Handshake::greeting()[..]);
     let mut options = 0;
@@ -133,7 +133,7 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
         }
         socket.write_all_buf(&mut out).await?;
         match step {
-            Step::Aborted => return Err(Unserved::Left),
+            Step::Aborted | Step::StartTls => return Err(Unserved::Left),
             Step::NeedBytes => {
                 // One chunk holds the longest supported option, so the buffer never grows.
                 input.make_room(1);
