@@ -1,6 +1,6 @@
 //! Connects clients to gateways.
 
-use crate::stream::{Connection, Dial, dial, within};
+use crate::stream::{Connection, Connector, Dial, dial, within};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -52,6 +52,11 @@ impl Dialer {
     /// Without TLS, over a simulated network.
     pub fn over(connect: Connect, dial: Dial) -> Self {
         Self { tls: None, over: Some(Over { connect, dial }) }
+    }
+
+    /// TLS for a connection that begins without (NBD). `None`: this process has no certificate.
+    pub fn connector(&self) -> Option<Connector> {
+        self.tls.as_ref().map(|tls| Connector::new(tls.plain.clone()))
     }
 
     /// A channel to `endpoint` that connects when it is first used.

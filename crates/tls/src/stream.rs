@@ -3,6 +3,7 @@
 
 use crate::role::Role;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+pub use tokio_rustls::client::TlsStream as ClientStream;
 pub use tokio_rustls::server::TlsStream;
 
 /// Time limit of a peer's handshake, so that a silent peer does not hold a socket.
@@ -100,14 +102,41 @@ impl Acceptor {
     }
 }
 
+/// TLS of a client over a connection that began without (NBD). Cheap to clone.
+#[derive(Clone)]
+pub struct Connector(TlsConnector);
+
+impl fmt::Debug for Connector {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connector")
+    }
+}
+
+impl Connector {
+    pub(crate) fn new(config: Arc<ClientConfig>) -> Self {
+        Self(TlsConnector::from(config))
+    }
+
+    /// `connection` after the handshake, in which the server has proved to be a gateway of this cluster (TLS-T2).
+    ///
+    /// # Errors
+    /// No handshake within five seconds, or none with a gateway's certificate.
+    pub async fn connect<C>(&self, connection: C) -> io::Result<ClientStream<C>>
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
+        let name = ServerName::try_from(Role::Gateway.dns_name()).map_err(io::Error::other)?;
+        within(HANDSHAKE_TIMEOUT, "TLS handshake", self.0.connect(name, connection)).await
+    }
+}
+
 /// A connection to HOST:PORT over TCP, with TLS if there are settings for it. The TCP connection takes at most `limit`.
 pub(crate) async fn dial(address: &str, limit: Duration, tls: Option<&Arc<ClientConfig>>) -> io::Result<Connection> {
     let socket = within(limit, "connection", TcpStream::connect(address)).await?;
     set_up(&socket)?;
     let Some(tls) = tls else { return Ok(Box::new(socket)) };
-    let name = ServerName::try_from(Role::Gateway.dns_name()).map_err(io::Error::other)?;
-    let handshake = TlsConnector::from(tls.clone()).connect(name, socket);
-    Ok(Box::new(within(HANDSHAKE_TIMEOUT, "TLS handshake", handshake).await?))
+    Ok(Box::new(Connector::new(tls.clone()).connect(socket).await?))
 }
 
 pub(crate) async fn within<T>(limit: Duration, what: &str, made: impl Future<Output = io::Result<T>>) -> io::Result<T> {

@@ -8,7 +8,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "waiting-request-of-a-closed-client",
         bug: "a request that waits for a limit is carried out after its client has closed the connection and sent it again on another one: it undoes a later write",
         rule: "CONN-C7",
-        edits: &[Edit { file: "crates/front/src/conn.rs", old: "        self.look_for_end()?;\n", new: "" }],
+        edits: &[Edit { file: "crates/front/src/conn.rs", old: "        self.look_for_end(cx)?;\n", new: "" }],
         tests: &[lib(Layer::Unit, "holdfast-front", &["what_waits_in_a_connection_that_was_closed_is_not_begun"])],
         smoke: false,
     },
