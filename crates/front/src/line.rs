@@ -9,7 +9,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::task::unconstrained;
+use tokio::task::coop::unconstrained;
 
 /// Most bytes that are decrypted ahead to look for NBD_CMD_DISC (CONN-C8). They are held for each connection, unlike
 /// those of a plain one, so there are fewer.

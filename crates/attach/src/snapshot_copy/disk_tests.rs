@@ -207,7 +207,7 @@ async fn its_socket_speaks_nbd() {
         let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
     });
     let export = ExportName { snapshot: None, ..name() };
-    let client = Requests::connect(&bridge, &export).await.unwrap();
+    let client = Requests::connect(&bridge, &export, None).await.unwrap();
     assert_eq!(client.size(), SIZE);
     client.write(1024, Bytes::from(vec![9; 2048])).await.unwrap();
     client.zero(4096, 512).await.unwrap();
