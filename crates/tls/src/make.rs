@@ -121,7 +121,8 @@ pub fn certificates(dir: &Path, wanted: &[Wanted], days: u64) -> Result<Made, Tl
         let mut params = CertificateParams::new(vec![one.role.dns_name().to_string()]).map_err(&make)?;
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, one.name.as_str());
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        // QEMU asks for the second one, although no key of this kind enciphers another.
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.extended_key_usages = match one.role {
             // Gateways dial each other.
             Role::Gateway => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],

@@ -4,7 +4,7 @@ use crate::cli::{Common, DevArgs};
 use crate::command::bootstrap::{self, Plan, PlanGateway};
 use crate::command::gateway::with_settings;
 use crate::exit::CliError;
-use holdfast_gateway::config::{GatewayConfig, KeyConfig, SnapshotExports, TlsConfig};
+use holdfast_gateway::config::{GatewayConfig, KeyConfig, NbdTls, SnapshotExports, TlsConfig};
 use holdfast_tls::Role;
 use holdfast_tls::make::{self, Wanted};
 use holdfast_types::{ByteSize, Name};
@@ -125,9 +125,11 @@ impl Layout {
             let mut made = gateway(&dir, &key, name, nbd_port, &args.gateway_set, &mut ports)?;
             if let Some(tls) = &tls {
                 let of = |end: &str| Some(tls_dir.join(format!("{}.{end}", made.name())));
-                let files = TlsConfig { ca: Some(tls.ca.clone()), certificate: of("pem"), key: of("key") };
-                made.unsaved |= made.config.tls != files;
-                made.config.tls = files;
+                // A cluster to play with: clients that have no TLS still find it.
+                let nbd = made.config.tls.nbd.or(Some(NbdTls::Optional));
+                let wanted = TlsConfig { ca: Some(tls.ca.clone()), certificate: of("pem"), key: of("key"), nbd };
+                made.unsaved |= made.config.tls != wanted;
+                made.config.tls = wanted;
             }
             gateways.push(made);
         }
