@@ -113,6 +113,8 @@ struct Retries {
 pub(super) struct Connection<'a, S> {
     socket: &'a mut Line<S>,
     incoming: Incoming,
+    /// The client's stream has ended, and what lies before the end is not known yet (CONN-C7): nothing begins.
+    unclear: bool,
     running: FuturesUnordered<Running>,
     retries: Retries,
     replies: ReplyQueue,
@@ -140,6 +142,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Self {
             socket,
             incoming: Incoming::new(input, negotiated),
+            unclear: false,
             running: FuturesUnordered::new(),
             retries: Retries {
                 parked: Parked::new(limits.unreadable_pause),
@@ -192,10 +195,15 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     /// CONN-C7, CONN-C8. Costs a system call only while a request waits.
     fn look_for_end(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        self.unclear = false;
         if !self.incoming.may_end_unseen() {
             return Ok(());
         }
-        let Some(left) = self.socket.left(cx) else { return Ok(()) };
+        let Poll::Ready(left) = self.socket.poll_left(cx) else {
+            self.unclear = true;
+            return Ok(());
+        };
+        let Some(left) = left else { return Ok(()) };
         let leaves = self.incoming.ends_behind(&left);
         holdfast_reached::reached!("conn: a client left while its request waits", !leaves);
         if leaves { Ok(()) } else { Err(End::Gone) }
@@ -273,7 +281,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     fn take_in(&mut self, cx: &mut Context<'_>) -> Result<Intake, End> {
         loop {
             let beyond = self.retries.parked.len().saturating_sub(PARKED_MAX);
-            if self.running.len() + beyond >= self.requests_max || !self.may_answer() {
+            if self.unclear || self.running.len() + beyond >= self.requests_max || !self.may_answer() {
                 self.ledger.want_no_place();
                 return Ok(Intake::Blocked);
             }

@@ -1,5 +1,5 @@
-//! A client's connection: plain, or with TLS over it after NBD_OPT_STARTTLS. Plain costs one branch for each system call;
-//! vectored writes stay vectored.
+//! A client's connection: plain, or with TLS over it after NBD_OPT_STARTTLS. Plain costs one branch for each system
+//! call; vectored writes stay vectored.
 
 use bytes::BytesMut;
 use holdfast_nbd::server::TlsMode;
@@ -71,15 +71,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Line<S> {
         Ok((Self { layer, left: self.left }, refusal))
     }
 
-    /// The bytes of a client that sends nothing more, decrypted; they stay readable. `None`: it may send more, and with
-    /// TLS `cx` is woken once that is known better.
-    pub(super) fn left(&mut self, cx: &mut Context<'_>) -> Option<Vec<u8>> {
+    /// The bytes of a client that sends nothing more, decrypted; they stay readable. `None`: it may send more. Pending:
+    /// it sends nothing more, and `cx` is woken when its bytes can be decrypted.
+    pub(super) fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         match &mut self.layer {
-            Layer::Plain(socket) => (self.left)(socket),
-            Layer::Tls(secured) => {
-                (self.left)(secured.stream.get_ref().0)?;
-                secured.read_ahead(cx)
-            }
+            Layer::Plain(socket) => Poll::Ready((self.left)(socket)),
+            Layer::Tls(secured) => match (self.left)(secured.stream.get_ref().0) {
+                Some(_) => secured.poll_ahead(cx).map(Some),
+                None => Poll::Ready(None),
+            },
         }
     }
 
@@ -96,8 +96,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Line<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
-    /// `None`: the socket has ended, and its end is not read yet.
-    fn read_ahead(&mut self, cx: &mut Context<'_>) -> Option<Vec<u8>> {
+    /// Pending although the socket has ended: the runtime has not noticed yet.
+    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<Vec<u8>> {
         while self.ahead.len() < AHEAD_BYTES_MAX {
             self.ahead.reserve(AHEAD_ROOM);
             // Unconstrained: a task that has used up its turn would take bytes that are there for none.
@@ -105,10 +105,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
             match read {
                 Poll::Ready(Ok(1..)) => {}
                 Poll::Ready(Ok(0) | Err(_)) => break,
-                Poll::Pending => return None,
+                Poll::Pending => return Poll::Pending,
             }
         }
-        Some(self.ahead.to_vec())
+        Poll::Ready(self.ahead.to_vec())
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {

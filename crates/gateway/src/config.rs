@@ -188,8 +188,8 @@ settings! {
         /// Access to s3:// stores. The address of a store belongs to the set. The access keys come from a credentials
         /// file or from the usual AWS environment variables, never from this file.
         store: StoreConfig = StoreConfig::default();
-        /// Mutual TLS for NBD, the admin API and between gateways (R10): set all three files, or none. `holdfast cluster
-        /// certificates` makes them.
+        /// Mutual TLS for NBD, the admin API and between gateways (R10): set all three files, or none. `holdfast
+        /// cluster certificates` makes them.
         tls: TlsConfig = TlsConfig::default();
         /// An etcd that receives each lease grant, for tools that follow etcd. Nothing waits for it, and nothing is
         /// read from it.

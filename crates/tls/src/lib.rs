@@ -1,8 +1,9 @@
 //! Mutually authenticated TLS between gateways, hosts and administrators (R10): certificates and roles.
 //!
 //! Owns: loading a process's own certificate, the [`Dialer`] of every client of a gateway, the [`Connector`] of an NBD
-//! client, the [`Acceptor`] of a door that takes more than gRPC, the check of the [`Role`] at a door, making certificates for a cluster ([`make`]), and
-//! reading files that settings name ([`files`]). Does not own: the service behind a door. Depends on `types` alone.
+//! client, the [`Acceptor`] of a door that takes more than gRPC, the check of the [`Role`] at a door, making
+//! certificates for a cluster ([`make`]), and reading files that settings name ([`files`]). Does not own: the service
+//! behind a door. Depends on `types` alone.
 //!
 //! - **TLS-T1** A cluster has one authority of its own, and trusts no other: neither the system's roots nor another
 //!   cluster's authority.

@@ -379,8 +379,8 @@ impl Handshake {
         Ok(None)
     }
 
-    /// After [`Step::StartTls`]: what comes from now on came through TLS. The handshake goes on as if no option had been
-    /// there (NBD-S2). With a `refusal` the client is told that, whatever it asks. Does nothing at another time.
+    /// After [`Step::StartTls`]: what comes from now on came through TLS. The handshake goes on as if no option had
+    /// been there (NBD-S2). With a `refusal` the client is told that, whatever it asks. Does nothing at another time.
     pub fn tls_started(&mut self, refusal: Option<String>) {
         if !matches!(self.stage, Stage::StartTls) {
             return;

@@ -1,5 +1,5 @@
-//! NBD_OPT_STARTTLS (NBD-S1 to NBD-S3): what either side does before, at and after the upgrade. TLS itself is passed over:
-//! the tests say when it is there.
+//! NBD_OPT_STARTTLS (NBD-S1 to NBD-S3): what either side does before, at and after the upgrade. TLS itself is passed
+//! over: the tests say when it is there.
 
 use super::feed;
 use super::handshake::{contexts, facts, go, option, reply_kinds, session};
