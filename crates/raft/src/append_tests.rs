@@ -294,7 +294,7 @@ async fn with_tls_only_gateways_of_the_cluster_append() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let keys = dir.path().join("keys");
     let wanted = [("g1", Role::Gateway), ("g2", Role::Gateway), ("db1", Role::Host)];
-    certificates(&keys, &wanted.map(|(name, role)| Wanted { name: name.to_string(), role }), 30)?;
+    certificates(&keys, &wanted.map(|(name, role)| Wanted { name: name.to_string(), role, hosts: Vec::new() }), 30)?;
     let (all, addresses) = listeners(2).await?;
     let mut hosts = Vec::new();
     for ((i, listener), name) in (1..).zip(all).zip(["g1", "g2"]) {
@@ -319,7 +319,7 @@ async fn with_tls_only_gateways_of_the_cluster_append() -> anyhow::Result<()> {
     let plain = Teller::at(&addresses[&ME]).await?.opens(1, &call).await;
     assert!(!matches!(plain, Ok(Some(_))), "plain text is answered: {plain:?}");
     let other = dir.path().join("other");
-    certificates(&other, &[Wanted { name: "g1".to_string(), role: Role::Gateway }], 30)?;
+    certificates(&other, &[Wanted { name: "g1".to_string(), role: Role::Gateway, hosts: Vec::new() }], 30)?;
     let stranger = Dialer::from(&tls(&other, "g1", Role::Gateway)?);
     assert!(stranger.stream(&addresses[&ME], LIMIT).await.is_err(), "another cluster's authority is trusted");
     for host in hosts {

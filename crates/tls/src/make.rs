@@ -36,6 +36,9 @@ pub struct Wanted {
     pub name: String,
     /// Its role.
     pub role: Role,
+    /// DNS names and IP addresses of a gateway, for NBD clients that check by what they connected to (libnbd, nbdkit).
+    /// Our own expect the role's name (TLS-T2).
+    pub hosts: Vec<String>,
 }
 
 /// Result of [`certificates`].
@@ -118,10 +121,11 @@ pub fn certificates(dir: &Path, wanted: &[Wanted], days: u64) -> Result<Made, Tl
     for one in wanted {
         let make = failed(&one.name);
         let key = KeyPair::generate().map_err(&make)?;
-        let mut params = CertificateParams::new(vec![one.role.dns_name().to_string()]).map_err(&make)?;
+        let names = std::iter::once(one.role.dns_name().to_string()).chain(one.hosts.iter().cloned());
+        let mut params = CertificateParams::new(names.collect::<Vec<_>>()).map_err(&make)?;
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, one.name.as_str());
-        // QEMU asks for the second one, although no key of this kind enciphers another.
+        // An older QEMU refuses a certificate without the second, although no key of this kind enciphers another.
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.extended_key_usages = match one.role {
             // Gateways dial each other.

@@ -5,7 +5,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
 fn wanted(name: &str, role: Role) -> Wanted {
-    Wanted { name: name.to_string(), role }
+    Wanted { name: name.to_string(), role, hosts: Vec::new() }
 }
 
 fn files(dir: &Path, name: &str) -> TlsFiles {
@@ -35,6 +35,18 @@ fn each_certificate_stands_for_its_role_only() {
     }
     let wrong = files(dir.path(), "db1").load(Role::Gateway).expect_err("a host is no gateway");
     assert!(wrong.to_string().ends_with("found a certificate of host, expected one of gateway"), "{wrong}");
+}
+
+/// Further names are for others: they change nothing for our own processes.
+#[test]
+fn a_gateway_with_hosts_keeps_its_role() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let hosts = vec!["g1.example".to_string(), "10.0.0.1".to_string()];
+    let one = Wanted { hosts, ..wanted("g1", Role::Gateway) };
+    certificates(dir.path(), &[one], 30).expect("made");
+    load(dir.path(), "g1", Role::Gateway);
+    let wrong = files(dir.path(), "g1").load(Role::Host).expect_err("no host");
+    assert!(wrong.to_string().ends_with("found a certificate of gateway, expected one of host"), "{wrong}");
 }
 
 #[test]

@@ -29,7 +29,8 @@ struct Authority(tempfile::TempDir);
 impl Authority {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let wanted: Vec<Wanted> = NAMES.map(|(name, role)| Wanted { name: name.into(), role }).into();
+        let wanted: Vec<Wanted> =
+            NAMES.map(|(name, role)| Wanted { name: name.into(), role, hosts: Vec::new() }).into();
         certificates(dir.path(), &wanted, 30).unwrap();
         Self(dir)
     }

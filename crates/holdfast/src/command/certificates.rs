@@ -28,11 +28,11 @@ struct Report {
 
 /// Runs `holdfast cluster certificates`.
 pub fn run(common: &Common, args: &CertificatesArgs) -> Result<(), CliError> {
-    let all = [(Role::Gateway, &args.gateway), (Role::Host, &args.host), (Role::Admin, &args.admin)];
-    let wanted: Vec<Wanted> = all
-        .into_iter()
-        .flat_map(|(role, names)| names.iter().map(move |name| Wanted { name: name.to_string(), role }))
-        .collect();
+    let gateways = args.gateway.iter().map(|one| (Role::Gateway, &one.name, one.hosts.clone()));
+    let hosts = args.host.iter().map(|name| (Role::Host, name, Vec::new()));
+    let admins = args.admin.iter().map(|name| (Role::Admin, name, Vec::new()));
+    let all = gateways.chain(hosts).chain(admins);
+    let wanted: Vec<Wanted> = all.map(|(role, name, hosts)| Wanted { name: name.to_string(), role, hosts }).collect();
     for (at, one) in wanted.iter().enumerate() {
         if one.name == "ca" || wanted[..at].iter().any(|other| other.name == one.name) {
             let error = CliError::usage(format!("name {}: found twice, or reserved for the CA", one.name));

@@ -60,9 +60,11 @@ pub struct DevTls {
 impl DevTls {
     /// Creates missing files in `dir`.
     fn prepare(dir: &Path, gateways: &[Name]) -> Result<Self, CliError> {
-        let wanted = |name: &str, role| Wanted { name: name.to_string(), role };
+        let wanted = |name: &str, role| Wanted { name: name.to_string(), role, hosts: Vec::new() };
         let mut all = vec![wanted("admin", Role::Admin), wanted("host", Role::Host)];
-        all.extend(gateways.iter().map(|name| wanted(name.as_str(), Role::Gateway)));
+        let hosts = vec![Ipv4Addr::LOCALHOST.to_string(), "localhost".to_string()];
+        let gateway = |name: &Name| Wanted { hosts: hosts.clone(), ..wanted(name.as_str(), Role::Gateway) };
+        all.extend(gateways.iter().map(gateway));
         let missing: Vec<Wanted> =
             all.into_iter().filter(|one| !dir.join(format!("{}.pem", one.name)).exists()).collect();
         make::certificates(dir, &missing, make::DAYS_MAX).map_err(|error| CliError::failed("TLS").because(&error))?;
