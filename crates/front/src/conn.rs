@@ -113,7 +113,8 @@ struct Retries {
 pub(super) struct Connection<'a, S> {
     socket: &'a mut Line<S>,
     incoming: Incoming,
-    /// The client's stream has ended, and what lies before the end is not known yet (CONN-C7): nothing begins.
+    /// The client's stream has ended, and what lies before the end is not known yet: nothing begins (CONN-C7) and
+    /// nothing is answered (CONN-C8).
     unclear: bool,
     running: FuturesUnordered<Running>,
     retries: Retries,
@@ -180,6 +181,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
         // Each end of an operation, and each tick, leads here.
         self.look_for_end(cx)?;
+        if self.unclear {
+            return Ok(());
+        }
         let queued = self.queued();
         if self.traffic.poll_stalls(cx, self.incoming.awaits_payload(), queued) {
             return Err(End::Stalled);
@@ -281,7 +285,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     fn take_in(&mut self, cx: &mut Context<'_>) -> Result<Intake, End> {
         loop {
             let beyond = self.retries.parked.len().saturating_sub(PARKED_MAX);
-            if self.unclear || self.running.len() + beyond >= self.requests_max || !self.may_answer() {
+            if self.running.len() + beyond >= self.requests_max || !self.may_answer() {
                 self.ledger.want_no_place();
                 return Ok(Intake::Blocked);
             }
