@@ -9,18 +9,18 @@ const STEP: Duration = Duration::from_secs(30);
 /// Number of samples kept: the oldest is about five minutes old.
 const SAMPLES: usize = 10;
 
-/// Parts of reads, by where they were found.
+/// Parts of reads, by where they were found. Each tier counts its own: blocks, stretches and extents (ADR 0042).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
-    /// In the journal: not uploaded yet.
+    /// Operations in the journal: not uploaded yet.
     pub journal: u64,
-    /// In the cache's memory, including read-ahead.
+    /// Blocks in the cache's memory, including read-ahead.
     pub memory: u64,
-    /// On the cache's disk.
+    /// Stretches on the cache's disk.
     pub disk: u64,
-    /// Fetched from the store, including read-ahead.
+    /// Extents fetched from the store, including read-ahead.
     pub store: u64,
-    /// Already being fetched for another reader; waited for that.
+    /// Stretches or extents that were already being loaded for another reader; waited for that.
     pub shared: u64,
 }
 

@@ -7,6 +7,7 @@
 
 use super::admission::{Admission, Demand};
 use crate::key::BlockKey;
+use crate::several::Wanted;
 use bytes::Bytes;
 use foyer::{
     Age, BlockEngineConfig, Code, DeviceBuilder, EvictionInfo, EvictionPicker, FsDeviceBuilder, HybridCache,
@@ -68,7 +69,13 @@ pub(super) struct Disk {
 /// Space of an entry on the disk, in bytes. A small entry takes far more than its own length. Counted by that length,
 /// thousands of them could be written again for one extent.
 pub(super) fn room(key: &BlockKey, sealed: &Bytes) -> u64 {
-    (HEADER_BYTES + key.estimated_size() + sealed.estimated_size()).next_multiple_of(UNIT_BYTES) as u64
+    room_of(key, std::slice::from_ref(sealed))
+}
+
+/// The same, of one in pieces.
+fn room_of(key: &BlockKey, sealed: &[Bytes]) -> u64 {
+    let value = Bytes::new().estimated_size() + sealed.iter().map(Bytes::len).sum::<usize>();
+    (HEADER_BYTES + key.estimated_size() + value).next_multiple_of(UNIT_BYTES) as u64
 }
 
 /// Data read from the disk.
@@ -248,18 +255,31 @@ impl Disk {
         goes_in
     }
 
-    /// As [`Disk::fetched`], for the entries of what was fetched as a whole: either all are stored, or none.
-    pub(super) fn fetched_apart(&self, whole: &BlockKey, entries: Vec<(BlockKey, Bytes)>, demand: Demand) -> bool {
-        let bytes: u64 = entries.iter().map(|(key, sealed)| room(key, sealed)).sum();
-        let goes_in = self.admit(|admission| admission.fetched(whole, bytes, demand));
+    /// As [`Disk::fetched`], for the entries of what was fetched as a whole: either all that are missing are stored, or
+    /// none. Returns their bytes too.
+    pub(super) fn fetched_apart(
+        &self,
+        wanted: &Wanted<'_>,
+        mut entries: Vec<(BlockKey, [Bytes; 2])>,
+        demand: Demand,
+    ) -> (bool, u64) {
+        let several = entries.len() > 1;
+        // The wanted entry is missing even if the disk has it: it could not be read, or not in time.
+        entries.retain(|(key, _)| *key == wanted.entry || !self.has(key));
+        let bytes: u64 = entries.iter().flat_map(|(_, sealed)| sealed).map(|piece| piece.len() as u64).sum();
+        if entries.is_empty() {
+            return (false, bytes);
+        }
+        let taken: u64 = entries.iter().map(|(key, sealed)| room_of(key, sealed)).sum();
+        let goes_in = self.admit(|admission| admission.fetched(&wanted.whole, taken, demand));
         if goes_in {
-            let several = entries.len() > 1;
-            for (key, sealed) in entries {
+            for (key, [head, rest]) in entries {
                 // As a slice, the last of them would keep all that was fetched in memory.
-                self.hand_over(key, if several { Bytes::copy_from_slice(&sealed) } else { sealed });
+                let copied = several || !head.is_empty();
+                self.hand_over(key, if copied { [&head[..], &rest[..]].concat().into() } else { rest });
             }
         }
-        goes_in
+        (goes_in, bytes)
     }
 
     /// Data that was read from here has opened. Writes it again if it should stay longer, and returns whether it does.

@@ -54,6 +54,7 @@ pub use admission::Demand;
 pub use answers::{Answers, Window};
 pub use disk::DISK_BUFFER_BYTES;
 pub use key::BlockKey;
+use several::Loaded;
 pub use several::{Fetched, Several, Source, Wanted};
 
 /// Memory of an entry in addition to its value: the record, and its place in the index and in the eviction order.
@@ -91,7 +92,7 @@ struct Inner<V: Clone + Send + Sync + 'static> {
     memory: foyer::Cache<BlockKey, V>,
     flights: Flights<V>,
     /// Loads of entries from disk or the store …
-    loads: Flights<Several<V>>,
+    loads: Flights<Loaded<V>>,
     /// … and of what the store has in one piece, with several entries.
     fetches: Flights<Several<V>>,
     disk: Option<Arc<Disk>>,
@@ -345,7 +346,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
 
     /// Drops every opened value of this kind from memory. Sealed data on disk stays until it is evicted.
     pub fn forget_opened(&self) {
-        self.inner.memory.clear();
+        // Not `clear`: in foyer 0.22 it counts their bytes for ever, and the memory would hold less and less.
+        self.inner.memory.evict_all();
     }
 
     /// Puts a value that was made here into memory, such as a page that was just sealed.

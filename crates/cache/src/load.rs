@@ -4,15 +4,15 @@ use crate::ReadCache;
 use crate::admission::Demand;
 use crate::disk::Found;
 use crate::key::BlockKey;
-use crate::several::{Fetched, Several, Source, Wanted, pick};
+use crate::several::{Fetched, Loaded, Several, Source, Wanted, pick};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
     /// The values, in the order of `wanted`: from memory, or from one entry on disk, or from the store. From disk, only
     /// these are opened. What was fetched is opened as a whole: it cost a request.
     ///
-    /// Callers for the same entry share one load, and callers for different entries of the same whole one fetch. A
-    /// failure is not shared: the next waiting caller tries by itself.
+    /// Callers for the same entry share one load, each opens its own values of it, and callers for different entries of
+    /// the same whole share one fetch. A failure is not shared: the next waiting caller tries by itself.
     ///
     /// # Errors
     /// The error of the source, for what was fetched.
@@ -24,39 +24,55 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
     ) -> Result<Vec<V>, S::Error> {
         let flight = self.inner.loads.join(wanted.entry);
         let mut flew = false;
-        let found = flight
+        let loaded = flight
             .cell()
             .get_or_try_init(|| {
                 flew = true;
                 self.load_several(demand, wanted, source)
             })
             .await?;
-        if let Some(values) = pick(found, wanted.values) {
+        if let Some(values) = pick(&loaded.values, wanted.values).or_else(|| self.open_loaded(wanted, source, loaded)) {
             if !flew {
                 self.inner.counts.shared.fetch_add(1, Relaxed);
             }
             return Ok(values);
         }
-        // That load was for other values of the same entry.
-        let found = self.load_several(demand, wanted, source).await?;
-        if let Some(values) = pick(&found, wanted.values) {
+        // That load found its own values in memory, or the entry is damaged where these are.
+        let loaded = self.load_several(demand, wanted, source).await?;
+        if let Some(values) = pick(&loaded.values, wanted.values) {
             return Ok(values);
         }
         // And that fetch found the values of its own caller in memory.
-        let found = self.fetch_apart(demand, wanted.whole, source).await?;
+        let found = self.fetch_apart(demand, wanted, source).await?;
         let Some(values) = pick(&found, wanted.values) else {
             panic!("R9: {wanted:?} is not in what was fetched for it");
         };
         Ok(values)
     }
 
-    /// All of them, if all are in memory.
+    /// All of them, if all are in memory. Not counted.
+    fn in_memory(&self, keys: &[BlockKey]) -> Option<Several<V>> {
+        keys.iter().map(|key| Some((*key, self.inner.memory.get(key)?.value().clone()))).collect()
+    }
+
+    /// The same, for a caller that did not find all of them before: another load has brought them meanwhile.
     fn several_here(&self, keys: &[BlockKey]) -> Option<Several<V>> {
-        let here: Option<Several<V>> =
-            keys.iter().map(|key| Some((*key, self.inner.memory.get(key)?.value().clone()))).collect();
-        let hits = here.as_ref().map_or(0, |here| here.len() as u64);
-        self.inner.counts.memory_hits.fetch_add(hits, Relaxed);
-        here
+        let here = self.in_memory(keys)?;
+        self.inner.counts.shared.fetch_add(1, Relaxed);
+        Some(here)
+    }
+
+    /// The values, from an entry that another caller loaded for other ones. `None` if there is none, or if it is
+    /// damaged where these are; then a load by this caller finds that too, and reports it.
+    fn open_loaded<S: Source<V>>(&self, wanted: &Wanted<'_>, source: &S, loaded: &Loaded<V>) -> Option<Vec<V>> {
+        let sealed = loaded.sealed.as_ref()?;
+        // A third caller may have opened them.
+        if let Some(here) = self.in_memory(wanted.values) {
+            return pick(&here, wanted.values);
+        }
+        let values: Several<V> = wanted.values.iter().copied().zip(source.open(sealed).ok()?).collect();
+        self.keep_in_memory(&values);
+        pick(&values, wanted.values)
     }
 
     async fn load_several<S: Source<V>>(
@@ -64,16 +80,16 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         demand: Demand,
         wanted: &Wanted<'_>,
         source: &S,
-    ) -> Result<Several<V>, S::Error> {
+    ) -> Result<Loaded<V>, S::Error> {
         // A load that ended before this caller joined has left its values in memory.
-        if let Some(here) = self.several_here(wanted.values) {
-            return Ok(here);
+        if let Some(values) = self.several_here(wanted.values) {
+            return Ok(Loaded { values, sealed: None });
         }
         if let Some(disk) = &self.inner.disk
             && let Some(found) = disk.load(&wanted.entry).await
-            && let Some(values) = self.open_found(demand, wanted, source, found)
+            && let Some(loaded) = self.open_found(demand, wanted, source, found)
         {
-            return Ok(values);
+            return Ok(loaded);
         }
         let flight = self.inner.fetches.join(wanted.whole);
         let mut flew = false;
@@ -85,7 +101,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
                     if let Some(here) = self.several_here(wanted.values) {
                         return Ok(here);
                     }
-                    self.fetch_apart(demand, wanted.whole, source).await
+                    self.fetch_apart(demand, wanted, source).await
                 }
             })
             .await
@@ -93,7 +109,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         if !flew {
             self.inner.counts.shared.fetch_add(1, Relaxed);
         }
-        fetched
+        fetched.map(|values| Loaded { values, sealed: None })
     }
 
     /// `None` if the entry is damaged.
@@ -103,7 +119,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         wanted: &Wanted<'_>,
         source: &S,
         found: Found,
-    ) -> Option<Several<V>> {
+    ) -> Option<Loaded<V>> {
         let (counts, disk) = (&self.inner.counts, self.inner.disk.as_ref()?);
         let Ok(values) = source.open(&found.sealed) else {
             // Not an error of the store's copy: that one is requested next, and its failure would be reported.
@@ -114,19 +130,19 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
             return None;
         };
         counts.disk_hits.fetch_add(1, Relaxed);
-        let bytes = found.sealed.len() as u64;
+        let sealed = found.sealed.clone();
         if disk.keep_longer(wanted.entry, found, demand) {
-            counts.rewritten_bytes.fetch_add(bytes, Relaxed);
+            counts.rewritten_bytes.fetch_add(sealed.len() as u64, Relaxed);
         }
         let values: Several<V> = wanted.values.iter().copied().zip(values).collect();
         self.keep_in_memory(&values);
-        Some(values)
+        Some(Loaded { values, sealed: Some(sealed) })
     }
 
     async fn fetch_apart<S: Source<V>>(
         &self,
         demand: Demand,
-        whole: BlockKey,
+        wanted: &Wanted<'_>,
         source: &S,
     ) -> Result<Several<V>, S::Error> {
         let counts = &self.inner.counts;
@@ -142,8 +158,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         // Before the flight ends, so that every caller finds one of the two.
         self.keep_in_memory(&values);
         if let Some(disk) = &self.inner.disk {
-            let bytes: u64 = entries.iter().map(|(_, sealed)| sealed.len() as u64).sum();
-            let goes_in = disk.fetched_apart(&whole, entries, demand);
+            let (goes_in, bytes) = disk.fetched_apart(wanted, entries, demand);
             let fate = if goes_in { &counts.admitted_bytes } else { &counts.left_out_bytes };
             fate.fetch_add(bytes, Relaxed);
         }

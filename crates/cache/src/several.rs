@@ -9,6 +9,15 @@ use std::sync::Arc;
 /// Values with their keys.
 pub type Several<V> = Arc<[(BlockKey, V)]>;
 
+/// What a load brought. All callers of one flight get it.
+#[derive(Debug)]
+pub(crate) struct Loaded<V> {
+    /// The values that its own caller asked for, or all that were fetched.
+    pub(crate) values: Several<V>,
+    /// The disk's entry, if they are from it: other callers want other values of it.
+    pub(crate) sealed: Option<Bytes>,
+}
+
 /// What a caller asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
@@ -23,8 +32,9 @@ pub struct Wanted<'a> {
 /// What was fetched, taken apart.
 #[derive(Clone, Debug)]
 pub struct Fetched<V> {
-    /// The disk's entries, sealed.
-    pub entries: Vec<(BlockKey, Bytes)>,
+    /// The disk's entries, sealed, each in two pieces, of which the first may be empty. They may be slices of what was
+    /// fetched: only what is stored is copied.
+    pub entries: Vec<(BlockKey, [Bytes; 2])>,
     /// All values, opened.
     pub values: Vec<(BlockKey, V)>,
 }

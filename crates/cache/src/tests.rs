@@ -84,6 +84,19 @@ async fn a_value_is_fetched_once() {
     assert_eq!(stats.memory_bytes, 2 * (1000 + ENTRY_OVERHEAD_BYTES as u64));
 }
 
+/// Otherwise the memory would hold less after each set that is deleted, and at last nothing.
+#[tokio::test]
+async fn what_is_forgotten_takes_no_room() {
+    let cache = memory_only().await;
+    for number in 1..=4 {
+        read(&cache, key(number), LEN).await;
+    }
+    cache.forget_opened();
+    assert_eq!((cache.stats().memory_entries, cache.stats().memory_bytes), (0, 0));
+    assert!(read(&cache, key(1), 1000).await, "it is gone");
+    assert_eq!(cache.stats().memory_bytes, 1000 + ENTRY_OVERHEAD_BYTES as u64);
+}
+
 #[tokio::test]
 async fn callers_for_the_same_key_share_one_fetch() {
     let cache = memory_only().await;

@@ -55,7 +55,7 @@ use tokio_util::sync::CancellationToken;
 use traffic::Traffic;
 
 /// Maximum number of pieces of one vectored write.
-const SLICES_MAX: usize = 64;
+const SLICES_MAX: usize = 128;
 /// Replies are sent once this much waits, even if more requests are in the buffer.
 const FLUSH_BYTES: usize = 256 << 10;
 /// Requests that are begun before other tasks get their turn: small ones that complete at once could go on for long.

@@ -15,6 +15,8 @@
 //!   retries in a busy loop.
 
 use futures_util::Stream;
+use holdfast_control::cluster::SETS_MAX;
+use holdfast_raft::APPEND_CONNECTIONS_MAX;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -52,14 +54,17 @@ pub(crate) struct Limits {
 /// Agents and attach processes have one connection each; commands come and go.
 pub(crate) const ADMIN: Limits =
     Limits { connections: 1024, hello: Duration::from_secs(10), idle: Duration::from_secs(60) };
-/// Two for each other gateway, one for each set that another gateway leads, plus dead ones that are not detected yet.
-pub(crate) const PEERS: Limits = Limits { connections: 1024, ..ADMIN };
+/// Two for each other gateway and commands (gRPC), plus dead ones that are not detected yet; and append connections,
+/// which are counted apart once they are known, so that they take none of the others' places.
+pub(crate) const PEERS: Limits = Limits { connections: 1024 + APPEND_CONNECTIONS_MAX, ..ADMIN };
 /// Load balancers, and a Prometheus that may keep its connection from one scrape to the next.
 pub(crate) const HTTP: Limits = Limits { connections: 256, idle: Duration::from_secs(180), ..ADMIN };
 
 /// Maximum number of connections of all these listeners together.
 pub(crate) const CONNECTIONS: usize = ADMIN.connections + PEERS.connections + HTTP.connections;
 
+// Of each set that another gateway leads one, and two dead ones; of group 0 the same.
+const _: () = assert!(APPEND_CONNECTIONS_MAX >= 3 * (SETS_MAX + 1));
 const _: () = assert!(ADMIN.idle.as_secs() > PING_INTERVAL.as_secs() + PING_TIMEOUT.as_secs());
 
 /// DOOR-D3: a gRPC server that pings its clients.

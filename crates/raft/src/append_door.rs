@@ -1,5 +1,6 @@
 //! Tells connections between gateways apart by their first bytes: append streams are served here, all others are gRPC.
-//! So both need one port, and a certificate is checked in one place.
+//! So both need one port, and a certificate is checked in one place. Append streams have places of their own: however
+//! many come, votes and heartbeats find one.
 
 use crate::append_frames::PREFACE;
 use crate::append_receiver::serve;
@@ -8,14 +9,21 @@ use bytes::{Buf, BytesMut};
 use futures_util::{Stream, StreamExt};
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tonic::transport::server::Connected;
 
 /// Bytes of the first read of a connection.
 const FIRST_BYTES: usize = 64;
+
+/// Append connections at one door: one for each of 1,024 sets and for group 0, twice as many dead ones that are not
+/// detected yet (a leader that lost power and is there again), and a margin. One that finds no place is closed. A door
+/// needs so many places beside those for gRPC (DOOR-D1).
+pub const APPEND_CONNECTIONS_MAX: usize = 3 * 1024 + 64;
 
 /// gRPC connections that wait for the server to take them.
 const WAITING_MAX: usize = 16;
@@ -41,20 +49,59 @@ impl RaftNode {
         O: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         F: Future<Output = io::Result<Admitted<O>>> + Send + 'static,
     {
+        self.sorted_with(incoming, open, APPEND_CONNECTIONS_MAX)
+    }
+
+    /// The same with so many places for append connections.
+    pub(crate) fn sorted_with<C, O, F>(
+        &self,
+        incoming: impl Stream<Item = io::Result<C>> + Send + 'static,
+        open: impl Fn(C) -> F + Send + 'static,
+        append_places: usize,
+    ) -> Sorted<O>
+    where
+        C: Send + 'static,
+        O: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        F: Future<Output = io::Result<Admitted<O>>> + Send + 'static,
+    {
         let (calls, waiting) = mpsc::channel(WAITING_MAX);
+        let sorter = Sorter { node: self.clone(), calls, places: Arc::new(Places::new(append_places)) };
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(self.clone(), incoming, open, calls));
+        accepting.spawn(accept(sorter, incoming, open));
         Sorted { waiting, _accepting: accepting }
     }
 }
 
-type Calls<O> = mpsc::Sender<io::Result<Opened<O>>>;
+/// Places of append connections, held once the first bytes are there.
+struct Places {
+    free: Semaphore,
+    /// It was said that none is free.
+    said: AtomicBool,
+}
+
+impl Places {
+    fn new(most: usize) -> Self {
+        Self { free: Semaphore::new(most), said: AtomicBool::new(false) }
+    }
+}
+
+/// Where the connections of a door go.
+struct Sorter<O> {
+    node: RaftNode,
+    calls: mpsc::Sender<io::Result<Opened<O>>>,
+    places: Arc<Places>,
+}
+
+impl<O> Clone for Sorter<O> {
+    fn clone(&self) -> Self {
+        Self { node: self.node.clone(), calls: self.calls.clone(), places: self.places.clone() }
+    }
+}
 
 async fn accept<C, O, F>(
-    node: RaftNode,
+    sorter: Sorter<O>,
     incoming: impl Stream<Item = io::Result<C>> + Send + 'static,
     open: impl Fn(C) -> F + Send + 'static,
-    calls: Calls<O>,
 ) where
     C: Send + 'static,
     O: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -68,19 +115,19 @@ async fn accept<C, O, F>(
             Some(_) = connections.join_next() => {}
             next = incoming.next() => match next {
                 Some(Ok(connection)) => {
-                    connections.spawn(sort(node.clone(), open(connection), calls.clone()));
+                    connections.spawn(sort(sorter.clone(), open(connection)));
                 }
                 // The server decides what an error of the listener means.
-                Some(Err(error)) => drop(calls.send(Err(error)).await),
+                Some(Err(error)) => drop(sorter.calls.send(Err(error)).await),
                 None => break,
             },
         }
     }
-    drop(calls);
+    drop(sorter);
     while connections.join_next().await.is_some() {}
 }
 
-async fn sort<O, F>(node: RaftNode, opening: F, calls: Calls<O>)
+async fn sort<O, F>(sorter: Sorter<O>, opening: F)
 where
     O: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     F: Future<Output = io::Result<Admitted<O>>> + Send + 'static,
@@ -100,9 +147,19 @@ where
     };
     match first.first().copied() {
         None => {}
-        Some(byte) if byte == PREFACE[0] => serve(node, connection, first, may_append).await,
+        Some(byte) if byte == PREFACE[0] => {
+            let places = sorter.places;
+            let Ok(_place) = places.free.try_acquire() else {
+                if !places.said.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("the limit of append connections is reached: new ones are closed (DOOR-D1)");
+                }
+                return;
+            };
+            places.said.store(false, Ordering::Relaxed);
+            serve(sorter.node, connection, first, may_append).await;
+        }
         // The server may have stopped.
-        Some(_) => drop(calls.send(Ok(Opened { first, connection })).await),
+        Some(_) => drop(sorter.calls.send(Ok(Opened { first, connection })).await),
     }
 }
 

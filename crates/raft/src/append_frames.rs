@@ -175,7 +175,9 @@ impl Received {
             Side::Sender => (ROOM_MIN, self.longest.saturating_mul(4).clamp(READ_BYTES_MIN, READ_BYTES_MAX)),
             Side::Receiver => (HEAD + ANSWER_BODY, ROOM_MIN),
         };
-        if room < rest.max(least) {
+        // The present frame needs only its rest: more room would be another buffer, with a copy of what is there.
+        let least = if self.wanted > HEAD { rest } else { least };
+        if room < least {
             self.longest = 0;
             self.bytes.reserve(rest.max(read));
         }
@@ -213,6 +215,10 @@ impl Received {
         check_sum(kind, &head, &frame)?;
         let body = decode(kind, frame)?;
         self.opened |= matches!(body, Body::Open(_));
+        // Nothing came for a while: an idle connection keeps no buffer that was for long frames.
+        if matches!(body, Body::Ping) && self.bytes.is_empty() && self.bytes.capacity() > READ_BYTES_MIN {
+            (self.bytes, self.longest) = (BytesMut::new(), 0);
+        }
         Ok(Some(Frame { stream: number_u32(&head, 8), body }))
     }
 

@@ -152,6 +152,40 @@ fn payloads_stay_in_the_buffer_in_which_they_were_received() {
     assert_eq!(first.as_ptr() as usize + 5000, second.as_ptr() as usize, "they were copied");
 }
 
+/// A sender's first bytes of an append of `bytes`, and room for the rest of it.
+fn begun(bytes: &[u8]) -> Received {
+    let mut received = opened();
+    received.room().extend_from_slice(&bytes[..1000]);
+    assert!(matches!(received.next(), Ok(None)));
+    received.room();
+    received
+}
+
+#[test]
+fn a_frame_that_is_nearly_there_is_not_copied() {
+    let bytes = appended(&request(vec![Bytes::from(vec![1; 1 << 20]); 3]));
+    let mut received = begun(&bytes);
+    let (before, nearly) = (received.room().capacity(), bytes.len() - 100);
+    received.room().extend_from_slice(&bytes[1000..nearly]);
+    assert!(matches!(received.next(), Ok(None)));
+    assert_eq!(received.room().capacity(), before, "another buffer");
+    received.room().extend_from_slice(&bytes[nearly..]);
+    assert!(matches!(received.next(), Ok(Some(Frame { body: Body::Append { .. }, .. }))));
+}
+
+#[test]
+fn an_idle_connection_keeps_no_large_buffer() {
+    let bytes = appended(&request(vec![Bytes::from(vec![1; 500_000])]));
+    let mut received = begun(&bytes);
+    received.room().extend_from_slice(&bytes[1000..]);
+    assert!(matches!(received.next(), Ok(Some(Frame { body: Body::Append { .. }, .. }))));
+    assert!(received.room().capacity() > 64 << 10, "the next one may be as long");
+    received.room().extend_from_slice(&frames::ping(7));
+    assert!(matches!(received.next(), Ok(Some(Frame { body: Body::Ping, .. }))));
+    let kept = received.room().capacity();
+    assert!(kept <= 64 << 10, "{kept} bytes are kept");
+}
+
 #[test]
 fn answers_come_out_as_they_went_in() {
     let id = id_to_raft(LogId::new(3, 10));

@@ -34,6 +34,9 @@ const REQUESTS_MAX: usize = 64;
 /// How long a refused sender may take to read why. Otherwise the kernel would drop the reason with what was not read.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// Bytes of one read of what is not looked at.
+const DRAINED_BYTES: usize = 16 << 10;
+
 /// `input`, of which what `is_append` says is slowed down to the speed of the journal's disk.
 fn paced<S: Stream>(input: S, log: NodeLog, is_append: fn(&S::Item) -> bool) -> impl Stream<Item = S::Item> {
     input.then(move |item| {
@@ -75,6 +78,8 @@ impl From<Status> for End {
 struct Reader<C> {
     connection: ReadHalf<C>,
     received: Received,
+    /// This side ends the connection: no frame is expected of what still comes.
+    refused: bool,
 }
 
 impl<C: AsyncRead> Reader<C> {
@@ -100,12 +105,25 @@ impl<C: AsyncRead> Reader<C> {
     fn frames(self) -> impl Stream<Item = Result<Frame, End>> {
         futures_util::stream::unfold(Some(self), |reader| async move {
             let mut reader = reader?;
+            if reader.refused {
+                reader.drain().await;
+                return None;
+            }
             match reader.next().await {
                 Ok(Some(frame)) => Some((Ok(frame), Some(reader))),
                 Ok(None) => None,
-                Err(end) => Some((Err(end), None)),
+                Err(end) => {
+                    reader.refused = matches!(end, End::Refused(_));
+                    Some((Err(end), Some(reader)))
+                }
             }
         })
+    }
+
+    /// Reads until the sender ends the connection. What is not read would make the kernel drop the reason.
+    async fn drain(&mut self) {
+        let mut unused = vec![0; DRAINED_BYTES];
+        while matches!(self.connection.read(&mut unused).await, Ok(1..)) {}
     }
 }
 
@@ -119,6 +137,20 @@ struct Current {
     last: u64,
     /// An answer other than `matched` was given: what comes after is not looked at.
     over: bool,
+}
+
+impl Current {
+    fn superseded(&self) -> String {
+        format!("a newer append stream of {} has begun for {}", self.appender.from, self.appender.group.id())
+    }
+}
+
+/// Waits until a newer stream of the same sender has begun.
+async fn over(turn: Option<Turn>) {
+    match turn {
+        Some(turn) => turn.over().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// A request that was handed to the group.
@@ -146,7 +178,7 @@ where
 {
     let log = node.log().clone();
     let (read, mut write) = tokio::io::split(connection);
-    let reader = Reader { connection: read, received: Received::from_sender(first) };
+    let reader = Reader { connection: read, received: Received::from_sender(first), refused: false };
     let mut requests = std::pin::pin!(paced(reader.frames(), log, is_append));
     let mut served = Connection {
         handler: Handler::new(node),
@@ -185,6 +217,7 @@ impl Connection {
     {
         let room = self.waiting.len() < REQUESTS_MAX;
         let answers = !self.waiting.is_empty();
+        let turn = self.current.as_ref().map(|current| current.turn.clone());
         let frame = tokio::select! {
             biased;
             answered = poll_fn(|context| self.poll_answers(context)), if answers => {
@@ -192,6 +225,12 @@ impl Connection {
                 return answered.and(written);
             }
             frame = requests.next(), if room => frame,
+            // FRAME-F3: also while a request waits for the disk. Nothing else is read then, not even the connection's
+            // end, and it would keep its place.
+            () = over(turn) => {
+                let why = self.current.as_ref().map_or_else(String::new, Current::superseded);
+                return Err(Status::aborted(why).into());
+            }
         };
         let Some(frame) = frame else { return Err(End::Gone("closed by its sender".to_string())) };
         self.take(frame?).await?;
@@ -284,8 +323,7 @@ impl Connection {
             Some(Poll::Pending) => {}
             Some(Poll::Ready(result)) => answer = Box::pin(std::future::ready(result)),
             None => {
-                let why = format!("a newer append stream of {from} has begun for {group}");
-                return Err(Status::aborted(why).into());
+                return Err(Status::aborted(current.superseded()).into());
             }
         }
         self.waiting.push_back(Waiting { stream, number, answer });
@@ -302,6 +340,7 @@ impl Connection {
         if self.write(write).await.is_err() || write.shutdown().await.is_err() {
             return;
         }
+        // After bytes that are no frame, the next call reads the rest.
         while let Some(Ok(_)) = requests.next().await {}
     }
 }
@@ -309,10 +348,31 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::append_frames::PREFACE;
+    use crate::group_tests::Host;
     use bytes::Bytes;
     use futures_util::FutureExt;
     use holdfast_log::{Entry, Identity, LogConfig, RealDisk};
     use holdfast_types::{GroupId, LogId};
+
+    /// A sender that goes on after its garbage learns what was wrong.
+    #[tokio::test]
+    async fn what_comes_after_garbage_is_read_and_its_sender_told_why() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let node = Host::node(dir.path(), 1)?;
+        let (mut near, far) = tokio::io::duplex(4 << 10);
+        let serving = tokio::spawn(serve(node.clone(), far, BytesMut::new(), Ok(())));
+        near.write_all(&[&PREFACE[..], &[0xff; 40 << 10]].concat()).await?;
+        near.shutdown().await?;
+        let mut received = Received::from_receiver();
+        while near.read_buf(received.room()).await? > 0 {}
+        let told = received.next()?;
+        let Some(Frame { body: Body::Refused(why), .. }) = told else { anyhow::bail!("{told:?}") };
+        assert_eq!(why.message(), "frame: found kind 255, expected 1 first");
+        serving.await?;
+        node.stop().await;
+        Ok(())
+    }
 
     /// While the disk does not respond, a follower that catches up accepts only a limited amount of appends.
     #[tokio::test]

@@ -89,7 +89,16 @@ impl Wire {
     }
 
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Rpc>> {
-        self.outgoing.poll_write(&mut self.connection, context).map_err(|e| broken(&e))
+        let Err(e) = ready!(self.outgoing.poll_write(&mut self.connection, context)) else {
+            return Poll::Ready(Ok(()));
+        };
+        // The peer may have said why it ends the connection.
+        while let Poll::Ready(Ok(Some(frame))) = self.poll_frame(context) {
+            if let Body::Refused(status) = frame.body {
+                return Poll::Ready(Err(from_status(&status)));
+            }
+        }
+        Poll::Ready(Err(broken(&e)))
     }
 
     /// The next frame; `None` once the peer has closed the connection.

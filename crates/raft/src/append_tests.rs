@@ -12,9 +12,10 @@ use crate::rpc_error::Rpc;
 use crate::wire::{META_CLUSTER, META_GROUP, META_TO, RaftEntryOf, RaftVote, id_to_raft};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
+use holdfast_log::Entry;
 use holdfast_tls::make::{Wanted, certificates};
 use holdfast_tls::{Connection, Dialer, Role, Tls, TlsFiles};
-use holdfast_types::{LogId, MemberId};
+use holdfast_types::{GroupId, LogId, MemberId};
 use openraft::EntryPayload;
 use openraft::impls::BasicNode;
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
@@ -42,10 +43,13 @@ impl Teller {
     }
 
     async fn over(dialer: &Dialer, addr: &str) -> anyhow::Result<Self> {
-        let connection = dialer.stream(addr, LIMIT).await?;
+        Ok(Self::on(dialer.stream(addr, LIMIT).await?))
+    }
+
+    fn on(connection: Connection) -> Self {
         let mut outgoing = Outgoing::default();
         outgoing.push(Bytes::from_static(PREFACE));
-        Ok(Self { connection, received: Received::from_receiver(), outgoing })
+        Self { connection, received: Received::from_receiver(), outgoing }
     }
 
     /// Of the leader 9 in this term: the entries from index 0 on.
@@ -170,6 +174,83 @@ async fn no_request_of_an_older_stream_comes_after_a_newer_one() -> anyhow::Resu
     assert_eq!(why, format!("a newer append stream of m9 has begun for {GROUP}"));
     assert_eq!(host.group.parts.log.state().last, Some(LogId::new(3, 0)), "it came late, and was taken");
     assert_eq!(matched(newer.appends(1, 1, &Teller::after(3, Some(0), &["one"])).await?)?.0, 1);
+    host.end().await;
+    asking.stop().await;
+    Ok(())
+}
+
+/// FRAME-F3: streams that wait for the disk end too, and give their places back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_streams_that_wait_for_the_disk_the_newest_is_left() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (host, asking, addr) = asked(dir.path()).await?;
+    let call = asking.channels().request((), GROUP, ME);
+    let journal = host.node.log().group(GroupId(77));
+    let entry = |index| Entry { id: LogId::new(1, index), payload: Bytes::from(vec![7; 1 << 20]) };
+    let (stands, still) = tokio::sync::oneshot::channel();
+    let (go_on, held) = std::sync::mpsc::channel::<()>();
+    journal.append(vec![entry(0)], move |_| {
+        let _ = stands.send(());
+        // Until the other end is dropped.
+        let _ = held.recv();
+    });
+    still.await?;
+    journal.append((1..20).map(entry).collect(), |_| {});
+    let mut tellers = Vec::new();
+    for _ in 0..3 {
+        let mut teller = Teller::at(&addr).await?;
+        assert!(matches!(teller.opens(1, &call).await?, Some(Body::Welcome(_))));
+        teller.outgoing.append(1, 1, &Teller::request(3, &["zero"]))?;
+        poll_fn(|context| teller.outgoing.poll_write(&mut teller.connection, context)).await?;
+        tellers.push(teller);
+    }
+    for older in &mut tellers[..2] {
+        let why = refused(older.told().await?)?;
+        assert_eq!(why, format!("a newer append stream of m9 has begun for {GROUP}"));
+        assert!(older.told().await?.is_none(), "the connection goes on");
+    }
+    drop(go_on);
+    assert_eq!(matched(tellers[2].told().await?)?, (1, Some(LogId::new(3, 0))));
+    host.end().await;
+    asking.stop().await;
+    Ok(())
+}
+
+/// DOOR-D1: however many append connections there are, votes and heartbeats find a place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn append_connections_take_no_place_of_calls() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (host, asking, _) = asked(dir.path()).await?;
+    let call = asking.channels().request((), GROUP, ME);
+    let (door, accepted) = tokio::sync::mpsc::unbounded_channel::<DuplexStream>();
+    let incoming = futures_util::stream::unfold(accepted, |mut accepted| async move {
+        let connection = accepted.recv().await?;
+        Some((Ok(connection), accepted))
+    });
+    let plain = |connection| std::future::ready(Ok((connection, Ok(()))));
+    let mut calls = host.node.sorted_with(incoming, plain, 1);
+    let connect = || {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        door.send(far).map(|()| near)
+    };
+    let mut first = Teller::on(Box::new(connect()?));
+    assert!(matches!(first.opens(1, &call).await?, Some(Body::Welcome(_))));
+    let more = Teller::on(Box::new(connect()?)).opens(1, &call).await;
+    assert!(!matches!(more, Ok(Some(_))), "it has no place: {more:?}");
+    let mut grpc = connect()?;
+    grpc.write_all(b"PRI * HTTP/2.0\r\n\r\n").await?;
+    let sorted = tokio::time::timeout(LIMIT, calls.next()).await?;
+    assert!(matches!(sorted, Some(Ok(_))), "a call has no place");
+    // A place comes back.
+    drop(first);
+    let again = async {
+        while !matches!(Teller::on(Box::new(connect()?)).opens(1, &call).await, Ok(Some(Body::Welcome(_)))) {
+            tokio::task::yield_now().await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(LIMIT, again).await??;
+    drop(calls);
     host.end().await;
     asking.stop().await;
     Ok(())
@@ -489,6 +570,13 @@ async fn a_refusal_says_why() -> anyhow::Result<()> {
     let why = refused.err().ok_or_else(|| anyhow::anyhow!("it was welcome"))?;
     assert!(matches!(&why, openraft::errors::RPCError::Unreachable(_)), "openraft waits then: {why}");
     assert!(why.to_string().contains("group 3 is not here"), "{why}");
+    // Also if the request cannot be written any more.
+    let (mut script, wire) = Script::new();
+    script.says(&frames::refused(0, &tonic::Status::not_found("group 3 is not here"))).await?;
+    drop(script);
+    let refused = Begun::on(wire, &MetadataMap::new(), &Teller::request(3, &[])).await;
+    let why = refused.err().map(|why| why.to_string()).unwrap_or_default();
+    assert!(why.contains("group 3 is not here"), "{why}");
 
     let ((mut script, wire), mut slot) = (Script::new(), None);
     let first = begun(&mut script, wire, 1).await?;

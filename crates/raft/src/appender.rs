@@ -5,6 +5,7 @@ use crate::group::RaftGroup;
 use crate::node::RaftNode;
 use crate::proto;
 use holdfast_types::{LogId, MemberId};
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,6 +31,10 @@ impl Appender {
         let group = self.group.clone();
         let (before, last) = (request.prev_log_id, request.entries.last().map(|entry| entry.log_id));
         Ok(Box::pin(async move {
+            // A call to a core that has stopped joins its task. If that call is dropped meanwhile (its connection ends),
+            // openraft panics in the next one.
+            let running = group.raft().metrics().borrow_watched().running_state.clone();
+            running.map_err(|e| fatal(format!("the group has stopped here: {e}")))?;
             let answer = group.raft().append_entries(request).await.map_err(fatal)?;
             // openraft denies the position before the entries, and acknowledges the last one.
             Ok(answer.into_stream_result(before, last.or(before)))
@@ -57,6 +62,22 @@ pub(crate) fn of_before(floor: Option<LogId>, vote: Option<&proto::Vote>, from: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::append_tests::Teller;
+    use crate::group_tests::{GROUP, Host, List};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_group_that_has_stopped_is_not_asked() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let node = Host::node(dir.path(), 1)?;
+        let group = node.start_local(GROUP, Arc::new(List::default()), None).await?;
+        group.stop().await;
+        let appender = Appender { node: node.clone(), group, from: MemberId(9) };
+        let answer = appender.take(Teller::request(3, &["zero"]))?.await;
+        let why = answer.err().map(|status| status.message().to_string());
+        assert_eq!(why.as_deref(), Some("the group has stopped here: raft stopped"));
+        node.stop().await;
+        Ok(())
+    }
 
     /// QUARANTINE-Q4: of the term of the removal there is one leader, and it has the entry.
     #[test]

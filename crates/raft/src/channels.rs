@@ -1,6 +1,7 @@
 //! Channels and connections to the other gateways, and the metadata of every call.
 
 use crate::config::{RaftTiming, TypeConfig};
+use crate::dials::Dials;
 use crate::lives::{Lineage, Lives};
 use crate::promise::Promises;
 use crate::protocol::Protocol;
@@ -10,7 +11,7 @@ use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, MemberId};
 use openraft::errors::Unreachable;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tonic::Request;
 use tonic::metadata::{MetadataMap, MetadataValue};
@@ -29,6 +30,8 @@ pub(crate) struct Channels {
     open: Mutex<BTreeMap<(MemberId, bool), (String, Channel)>>,
     /// Addresses that are newer than those in membership entries: a gateway may move.
     addresses: Mutex<BTreeMap<MemberId, String>>,
+    /// Connections for append streams that are being made.
+    dials: Mutex<BTreeMap<MemberId, Arc<Dials>>>,
     /// The accepted lives of members (CLUSTER-C3).
     pub(crate) lives: Lives,
     /// Read leases that members promise (R3).
@@ -45,8 +48,8 @@ impl Channels {
         protocol: Protocol,
     ) -> Self {
         let (lives, promises) = (Lives::new(own, protocol), Promises::new(timing.read_lease));
-        let (open, addresses) = (Mutex::default(), Mutex::default());
-        Self { cluster: format!("{cluster:032x}"), me, timing, dialer, open, addresses, lives, promises }
+        let (open, addresses, dials) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { cluster: format!("{cluster:032x}"), me, timing, dialer, open, addresses, dials, lives, promises }
     }
 
     /// The cluster's id as in the metadata of calls.
@@ -83,9 +86,10 @@ impl Channels {
         self.addresses.locked().get(&member).cloned().unwrap_or_else(|| fallback.to_string())
     }
 
-    /// A connection to `member` for append streams.
+    /// A connection to `member` for append streams. Waits as long as those before it take: the caller limits the time.
     pub(crate) async fn dial(&self, member: MemberId, addr: &str) -> Result<Connection, Unreachable<TypeConfig>> {
-        let dialled = self.dialer.stream(addr, self.timing.election_min).await;
+        let dials = self.dials.locked().entry(member).or_default().clone();
+        let dialled = dials.dial(&self.dialer, addr, self.timing.election_min).await;
         dialled.map_err(|e| Unreachable::from_string(format!("member {member} at {addr}: {e}")))
     }
 

@@ -24,6 +24,7 @@ mod channels;
 mod clock;
 mod config;
 mod consensus;
+mod dials;
 mod end_group;
 mod end_marker;
 mod group;
@@ -81,7 +82,7 @@ mod proto {
     tonic::include_proto!("holdfast.peer.v1");
 }
 
-pub use append_door::{Admitted, Opened, Sorted};
+pub use append_door::{APPEND_CONNECTIONS_MAX, Admitted, Opened, Sorted};
 pub use change::CommittedMembers;
 pub use clock::{Clocks, boot_now, monotonic_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};

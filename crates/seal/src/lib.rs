@@ -20,7 +20,8 @@
 //! - **SEAL-S2** Every part is bound to format version, key id, set, object, kind, number, block, volume, place,
 //!   lengths and codec: a part that is opened as anything else than what it was sealed as is an error, never other
 //!   bytes (R9).
-//! - **SEAL-S3** Key bytes are wiped when dropped and never printed.
+//! - **SEAL-S3** Key bytes are wiped when dropped and never printed. Except ring's copy of a key, which is on the stack
+//!   for one call: it is not wiped, and stays until other calls overwrite it.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod cipher;

@@ -5,8 +5,8 @@
 //!   push ─▶ queue ─▶ [entry s] ─▶ group ─▶ applied ─▶ answers, in order
 //!                    at most IN_FLIGHT_MAX entries between queue and answer
 //! ```
-//! No timer: while nothing is in flight, a write leaves at once. Otherwise new operations share the next entry, which
-//! leaves once it is worth one, or once nothing is in flight any more (`may_leave`).
+//! No timer: while at most one entry is in flight, a write leaves at once. Otherwise new operations share the next
+//! entry, which leaves once it is worth one, or once at most one is in flight again (`may_leave`).
 //! SEQ-S1  Entries carry s = 1, 2, 3 … and are submitted in that order, only in the term of the grant.
 //! SEQ-S2  After the first entry that does not come back as written, nothing more is submitted and nothing more is
 //!     answered as written: every later operation fails the same way.
@@ -32,9 +32,13 @@ use tokio_util::sync::CancellationToken;
 /// while one is being synced.
 const IN_FLIGHT_MAX: usize = 4;
 
-/// With this many operations, or [`WORTH_BYTES`], an entry leaves although others are in flight. Whatever is in it, an
-/// entry costs each gateway replication, a journal write with its sync, and an apply: about as much as ten small
-/// operations. With fewer it waits, and those that come meanwhile share the cost.
+/// So many entries leave whatever is in them. With only one, a write that comes right behind it waits for its whole way
+/// to the peers and back, and then takes as long itself: over a network, a few writers get half the rate.
+const AT_ONCE: usize = 2;
+
+/// With this many operations, or [`WORTH_BYTES`], an entry leaves although [`AT_ONCE`] others are in flight. Whatever
+/// is in it, an entry costs each gateway replication, a journal write with its sync, and an apply: about as much as ten
+/// small operations. With fewer it waits, and those that come meanwhile share the cost.
 const WORTH_OPS: usize = 16;
 /// With this much data the data itself is the greater part of an entry's cost: waiting would save little, and disks and
 /// network would have nothing to do meanwhile.
@@ -44,8 +48,8 @@ const WORTH_BYTES: usize = 64 << 10;
 /// and answer.
 fn may_leave(in_flight: usize, ops: usize, bytes: usize) -> bool {
     match in_flight {
-        0 => ops > 0,
-        1..IN_FLIGHT_MAX => ops >= WORTH_OPS || bytes >= WORTH_BYTES,
+        0..AT_ONCE => ops > 0,
+        AT_ONCE..IN_FLIGHT_MAX => ops >= WORTH_OPS || bytes >= WORTH_BYTES,
         _ => false,
     }
 }

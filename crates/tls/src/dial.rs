@@ -76,7 +76,8 @@ impl Dialer {
     }
 
     /// A connection to the gateway at `address` (HOST:PORT) that is not HTTP/2. The server must prove to be a gateway
-    /// of this cluster (TLS-T2). The connection below TLS takes at most `limit`.
+    /// of this cluster (TLS-T2). The connection below TLS takes at most `limit`. The lookup of a name comes before
+    /// that and ends when the resolver gives up, also if this call is dropped: calls that are dropped pile them up.
     ///
     /// # Errors
     /// The connection cannot be made, or not in time; the server has no certificate of a gateway.

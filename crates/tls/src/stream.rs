@@ -6,6 +6,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,9 +132,11 @@ impl Connector {
     }
 }
 
-/// A connection to HOST:PORT over TCP, with TLS if there are settings for it. The TCP connection takes at most `limit`.
+/// A connection to HOST:PORT over TCP, with TLS if there are settings for it. The TCP connection takes at most `limit`,
+/// after the lookup of the name. That has no limit here: it goes on in a thread if nobody waits for it.
 pub(crate) async fn dial(address: &str, limit: Duration, tls: Option<&Arc<ClientConfig>>) -> io::Result<Connection> {
-    let socket = within(limit, "connection", TcpStream::connect(address)).await?;
+    let found: Vec<SocketAddr> = tokio::net::lookup_host(address).await?.collect();
+    let socket = within(limit, "connection", TcpStream::connect(&found[..])).await?;
     set_up(&socket)?;
     let Some(tls) = tls else { return Ok(Box::new(socket)) };
     Ok(Box::new(Connector::new(tls.clone()).connect(socket).await?))

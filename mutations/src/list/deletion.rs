@@ -137,4 +137,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-raft", &["what_cannot_be_read_is_not_taken_for_missing"])],
         smoke: false,
     },
+    Mutation {
+        name: "forgotten-and-still-counted",
+        bug: "what a deleted set had in memory still counts as used: each deletion leaves less room, at last none",
+        rule: "CACHE-C4",
+        edits: &[Edit {
+            file: "crates/cache/src/lib.rs",
+            old: "        self.inner.memory.evict_all();",
+            new: "        self.inner.memory.clear();",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-cache", &["tests::what_is_forgotten_takes_no_room"])],
+        smoke: false,
+    },
 ];

@@ -58,6 +58,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "one-small-entry-at-a-time",
+        bug: "a write that comes right behind another one waits until that is back: over a network, few writers get half the rate",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/set/src/sequencer.rs",
+            old: "const AT_ONCE: usize = 2;",
+            new: "const AT_ONCE: usize = 1;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["sequencer::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "goes-on-after-an-unknown",
         bug: "after an entry with unknown outcome the next one is answered as written",
         rule: "R12",

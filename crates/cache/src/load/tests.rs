@@ -91,7 +91,7 @@ impl Source<Bytes> for Blocks {
         let entries = (0..VALUES).step_by(IN_ENTRY as usize).map(|block| key(self.number, block));
         let values = (0..VALUES).map(|block| key(self.number, block));
         Ok(Fetched {
-            entries: entries.map(|key| (key, entry(key))).collect(),
+            entries: entries.map(|key| (key, [Bytes::new(), entry(key)])).collect(),
             values: values.map(|key| (key, value(key))).collect(),
         })
     }
@@ -168,6 +168,45 @@ async fn from_disk_only_the_wanted_values_are_opened() {
     assert_eq!(stats.admitted_bytes, u64::from(VALUES) * VALUE_BYTES as u64);
 }
 
+/// Readers of different values of one entry: one of them loads it, and each opens its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_of_one_entry_share_one_load() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let cache = on_disk(dir.path()).await;
+    Blocks::of(1, &[0]).read(&cache, Demand::Point).await.expect("read");
+    settle(&cache).await;
+    cache.forget_opened();
+    // However fast the disk is, all join one flight.
+    let flight = cache.inner.loads.join(key(1, 0));
+    let readers = [&[0], &[1], &[1]].map(|wanted| Blocks::of(1, wanted));
+    for read in join_all(readers.iter().map(|reader| reader.read(&cache, Demand::Point))).await {
+        read.expect("read");
+    }
+    drop(flight);
+    assert_eq!(readers.map(|reader| reader.opened.into_inner()), [1, 1, 0], "the third finds it in memory");
+    let stats = cache.stats();
+    assert_eq!((stats.disk_hits, stats.shared, stats.memory_hits, stats.fetches), (1, 2, 0, 1));
+    assert_eq!((cache.inner.loads.len(), cache.inner.fetches.len()), (0, 0));
+}
+
+/// CACHE-C2. An entry opens for the reader that loaded it, and not for the one that waited.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shared_entry_is_fetched_for_the_reader_that_finds_it_damaged() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let cache = on_disk(dir.path()).await;
+    let damaged = Bytes::from(value(key(1, 0)).repeat(2));
+    cache.keep_sealed([(key(1, 0), damaged)]).await;
+    settle(&cache).await;
+    let flight = cache.inner.loads.join(key(1, 0));
+    let readers = [&[0], &[1]].map(|wanted| Blocks::of(1, wanted));
+    for read in join_all(readers.iter().map(|reader| reader.read(&cache, Demand::Point))).await {
+        read.expect("read");
+    }
+    drop(flight);
+    assert_eq!(readers.map(|reader| reader.fetched.into_inner()), [0, 1]);
+    assert_eq!(cache.stats().rejected, 1);
+}
+
 /// CACHE-C2. A damaged entry costs a fetch, which puts the good bytes in its place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_entry_is_fetched_again() {
@@ -184,6 +223,19 @@ async fn a_damaged_entry_is_fetched_again() {
     let reader = Blocks::of(1, &[1]);
     reader.read(&cache, Demand::Point).await.expect("read");
     assert_eq!((reader.fetched.into_inner(), cache.stats().rejected), (0, 1));
+}
+
+/// Entries of a whole are evicted one by one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fetch_stores_only_what_the_disk_does_not_have() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let cache = on_disk(dir.path()).await;
+    cache.keep_sealed([(key(1, 2), entry(key(1, 2)))]).await;
+    settle(&cache).await;
+    Blocks::of(1, &[0]).read(&cache, Demand::Point).await.expect("read");
+    settle(&cache).await;
+    assert!(cache.has_sealed(&key(1, 0)) && cache.has_sealed(&key(1, 2)));
+    assert_eq!(cache.stats().admitted_bytes, u64::from(IN_ENTRY) * VALUE_BYTES as u64);
 }
 
 /// CACHE-C5, for all entries of a whole at once.

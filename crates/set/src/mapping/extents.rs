@@ -5,19 +5,20 @@ use super::{MapError, Mapping, Part};
 use crate::origins::At;
 use crate::set_key::SetKey;
 use bytes::Bytes;
-use futures_util::future::{BoxFuture, try_join_all};
+use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_cache::{BlockKey, Demand, Fetched, Source, Wanted};
 use holdfast_control::set::RootRef;
+use holdfast_seal::ObjectOpener;
 use holdfast_store::keys;
-use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
+use holdfast_types::{Lba, ObjectId, Sectors, SetId, VolumeId};
 use holdfast_volume::map::MapExtent;
 use holdfast_volume::segment::{SegmentError, Stretch, TableEntry, open_apart, open_blocks};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Extents that one read, or one prefetch, fetches concurrently.
-const EXTENTS_AT_ONCE: usize = 8;
+/// Maximum number of loads, each of one stretch, that one read or one prefetch has under way.
+const LOADS_AT_ONCE: usize = 8;
 
 impl Mapping {
     /// Reads the range as of `root`. Data read for a scan must not push other readers' data out of the disk cache.
@@ -57,12 +58,13 @@ impl Mapping {
                 missing.push((first, key, extent, absent));
             }
         }
+        let each = loads_of_each(missing.len());
         let mut fetched = stream::iter(missing)
             .map(|(first, key, extent, absent)| async move {
-                let raw = self.blocks(key.as_deref(), volume, &extent, &absent, demand).await?;
+                let raw = self.blocks(key.as_deref(), volume, &extent, &absent, each, demand).await?;
                 Ok::<_, MapError>((first, extent, absent, raw))
             })
-            .buffer_unordered(EXTENTS_AT_ONCE);
+            .buffer_unordered(LOADS_AT_ONCE);
         while let Some((first, extent, absent, raw)) = fetched.try_next().await? {
             let begin = touched(&extent)?.start;
             for (block, raw) in absent.into_iter().zip(&raw) {
@@ -102,12 +104,12 @@ impl Mapping {
                 }
             }
         }
-        let extents = missing.len() as u64;
+        let (extents, each) = (missing.len() as u64, loads_of_each(missing.len()));
         let mut fetched = stream::iter(missing)
             .map(|(key, extent, absent)| async move {
-                self.blocks(key.as_deref(), volume, &extent, &absent, demand).await.map(drop)
+                self.blocks(key.as_deref(), volume, &extent, &absent, each, demand).await.map(drop)
             })
-            .buffer_unordered(EXTENTS_AT_ONCE);
+            .buffer_unordered(LOADS_AT_ONCE);
         while fetched.try_next().await?.is_some() {}
         Ok(extents)
     }
@@ -135,43 +137,57 @@ impl Mapping {
         self.cache.has_sealed(&BlockKey::first(object, 0))
     }
 
-    /// Blocks of a sealed extent, in ascending order.
+    /// Blocks of a sealed extent, in ascending order, with up to `at_once` loads of stretches under way.
     async fn blocks(
         &self,
         of: Option<&SetKey>,
         volume: VolumeId,
         extent: &MapExtent,
         blocks: &[usize],
+        at_once: usize,
         demand: Demand,
     ) -> Result<Vec<Bytes>, MapError> {
         let entry = TableEntry { volume, lba: extent.sealed_lba(), place: extent.place };
-        let of_stretch = |wanted: &[usize]| {
-            let first = wanted.first().map_or(0, |block| extent.place.stretch_of(*block).start);
-            let of = of.unwrap_or(&self.key);
-            OfStretch { mapping: self, of, object: extent.object, entry, first, wanted: wanted.to_vec() }
-        };
+        let (of, object) = (of.unwrap_or(&self.key), extent.object);
         let same = |a: &usize, b: &usize| extent.place.stretch_of(*a) == extent.place.stretch_of(*b);
-        let loads = blocks.chunk_by(same).map(|wanted| of_stretch(wanted).load(demand));
-        Ok(try_join_all(loads).await?.concat())
+        // Around all of them: a damaged extent is fetched again once, not once for each of its stretches.
+        let load = || async {
+            let opener = of.opener(object);
+            let mut loads = Vec::new();
+            for wanted in blocks.chunk_by(same) {
+                let first = extent.place.stretch_of(wanted[0]).start;
+                let stretch = OfStretch { mapping: self, set: of.set, opener: &opener, object, entry, first, wanted };
+                loads.push(stretch.load(demand));
+            }
+            let loaded: Vec<(usize, Vec<Bytes>)> = stream::iter(loads).buffer_unordered(at_once).try_collect().await?;
+            Ok::<_, MapError>(loaded)
+        };
+        let mut loaded = self.unspoilt(load).await?;
+        loaded.sort_unstable_by_key(|(first, _)| *first);
+        Ok(loaded.into_iter().flat_map(|(_, blocks)| blocks).collect())
     }
 }
 
 /// Some blocks of one stretch of an extent.
 struct OfStretch<'a> {
     mapping: &'a Mapping,
-    of: &'a SetKey,
+    set: SetId,
+    /// Made once for all stretches of an extent.
+    opener: &'a ObjectOpener,
     object: ObjectId,
     entry: TableEntry,
     /// The stretch's first block.
     first: usize,
-    wanted: Vec<usize>,
+    /// In ascending order.
+    wanted: &'a [usize],
 }
 
 impl OfStretch<'_> {
-    async fn load(self, demand: Demand) -> Result<Vec<Bytes>, MapError> {
+    /// Its first block, and the wanted ones.
+    async fn load(self, demand: Demand) -> Result<(usize, Vec<Bytes>), MapError> {
         let values: Vec<BlockKey> = self.wanted.iter().map(|block| self.key(*block)).collect();
         let wanted = Wanted { whole: self.key(0), entry: self.key(self.first), values: &values };
-        self.mapping.unspoilt(|| self.mapping.cache.get_several(demand, &wanted, &self)).await
+        Ok((self.first, self.mapping.cache.get_several(demand, &wanted, &self).await?))
     }
 
     fn key(&self, block: usize) -> BlockKey {
@@ -188,29 +204,35 @@ impl Source<Bytes> for OfStretch<'_> {
     type Error = MapError;
 
     fn open(&self, sealed: &Bytes) -> Result<Vec<Bytes>, MapError> {
-        let opener = self.of.opener(self.object);
-        let blocks = open_blocks(&opener, &self.entry, self.first, sealed, &self.wanted).map_err(|e| self.bad(&e))?;
+        let blocks =
+            open_blocks(self.opener, &self.entry, self.first, sealed, self.wanted).map_err(|e| self.bad(&e))?;
         Ok(blocks.into_iter().map(Bytes::from).collect())
     }
 
     fn fetch(&self) -> BoxFuture<'_, Result<Bytes, MapError>> {
         Box::pin(async move {
-            let object_key = keys::segment(self.of.set, self.object);
+            let object_key = keys::segment(self.set, self.object);
             let range: Range<u64> = self.entry.place.range();
             self.mapping.patient(|| self.mapping.store.get_range(&object_key, range.clone())).await
         })
     }
 
     fn take_apart(&self, sealed: Bytes) -> Result<Fetched<Bytes>, MapError> {
-        let apart = open_apart(&self.of.opener(self.object), &self.entry, &sealed).map_err(|e| self.bad(&e))?;
+        let apart = open_apart(self.opener, &self.entry, &sealed).map_err(|e| self.bad(&e))?;
         let from = self.entry.place.range().start;
-        let entry = |part: &Stretch| (self.key(part.block as usize), part.cut(&sealed, from));
+        let entry = |part: &Stretch| (self.key(part.block as usize), part.pieces(&sealed, from));
         let value = |(block, raw): (usize, Vec<u8>)| (self.key(block), Bytes::from(raw));
         Ok(Fetched {
             entries: apart.stretches.iter().map(entry).collect(),
             values: apart.blocks.into_iter().enumerate().map(value).collect(),
         })
     }
+}
+
+/// How many loads each of these extents may have at once. The first load of an extent that is not on disk fetches all
+/// of it, so many extents have as many requests under way.
+fn loads_of_each(extents: usize) -> usize {
+    LOADS_AT_ONCE / extents.clamp(1, LOADS_AT_ONCE)
 }
 
 fn block_key(extent: &MapExtent, block: usize) -> BlockKey {

@@ -21,11 +21,13 @@ fn s2_nothing_behind_a_failed_entry_is_answered_as_written() {
 }
 
 #[test]
-fn an_entry_leaves_alone_or_when_it_is_worth_one() {
-    assert!(may_leave(0, 1, 0), "a single write waits for nothing");
-    assert!(may_leave(0, 100, 1 << 20));
-    assert!(!may_leave(0, 0, 0), "an entry has at least one operation");
-    for in_flight in 1..IN_FLIGHT_MAX {
+fn an_entry_leaves_behind_one_at_most_or_when_it_is_worth_one() {
+    for in_flight in [0, 1] {
+        assert!(may_leave(in_flight, 1, 0), "a single write waits for nothing, and the next one not for it");
+        assert!(may_leave(in_flight, 100, 1 << 20));
+        assert!(!may_leave(in_flight, 0, 0), "an entry has at least one operation");
+    }
+    for in_flight in AT_ONCE..IN_FLIGHT_MAX {
         assert!(!may_leave(in_flight, 0, 0));
         assert!(!may_leave(in_flight, WORTH_OPS - 1, WORTH_BYTES - 1));
         assert!(may_leave(in_flight, WORTH_OPS, 0), "trims have no data");
@@ -149,17 +151,22 @@ fn written(answer: oneshot::Sender<Outcome>) {
 }
 
 #[tokio::test]
-async fn operations_share_the_entry_that_leaves_when_the_last_one_is_back() {
+async fn operations_share_the_entry_that_leaves_when_one_of_two_is_back() {
     let mut stage = Stage::new();
     let first = stage.sequencer.push(write(4096));
     let (operations, answer) = stage.entry().await;
     assert_eq!(operations, 1);
+    let second = stage.sequencer.push(write(4096));
+    let (operations, of_second) = stage.entry().await;
+    assert_eq!(operations, 1, "it does not wait for the first one");
     let waiting: Vec<_> = (0..5).map(|_| stage.sequencer.push(write(4096))).collect();
     assert!(stage.rests().await);
     written(answer);
     let (operations, answer) = stage.entry().await;
     assert_eq!(operations, 5);
     assert_eq!(first.await, Ok(Ok(())));
+    written(of_second);
+    assert_eq!(second.await, Ok(Ok(())));
     written(answer);
     for operation in waiting {
         assert_eq!(operation.await, Ok(Ok(())));
@@ -172,8 +179,11 @@ async fn operations_share_the_entry_that_leaves_when_the_last_one_is_back() {
 #[tokio::test]
 async fn entries_that_are_worth_it_leave_up_to_the_most_that_may_be_in_flight() {
     let mut stage = Stage::new();
-    let mut pushed = vec![stage.sequencer.push(write(512))];
-    let mut in_flight = VecDeque::from([stage.entry().await]);
+    let (mut pushed, mut in_flight) = (Vec::new(), VecDeque::new());
+    for _ in 0..AT_ONCE {
+        pushed.push(stage.sequencer.push(write(512)));
+        in_flight.push_back(stage.entry().await);
+    }
     pushed.extend((1..WORTH_OPS).map(|_| stage.sequencer.push(write(512))));
     assert!(stage.rests().await);
     pushed.push(stage.sequencer.push(write(512)));
@@ -185,7 +195,7 @@ async fn entries_that_are_worth_it_leave_up_to_the_most_that_may_be_in_flight() 
     pushed.extend((0..3).map(|_| stage.sequencer.push(write(WORTH_BYTES))));
     assert!(stage.rests().await, "no more than {IN_FLIGHT_MAX} are in flight");
     let operations: Vec<usize> = in_flight.iter().map(|(operations, _)| *operations).collect();
-    assert_eq!(operations, [1, WORTH_OPS, 1, 1]);
+    assert_eq!(operations, [1, 1, WORTH_OPS, 1]);
     let (_, answer) = in_flight.pop_front().expect("the oldest");
     written(answer);
     in_flight.push_back(stage.entry().await);

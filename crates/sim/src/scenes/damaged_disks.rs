@@ -98,7 +98,7 @@ impl World {
             self.hosts[host].kill(now);
             rot(&snapshot)?;
             // The disk takes no time: its turn is the one below, and none before.
-            let delay = std::mem::replace(&mut self.hosts[host].disk_delay, (0, 0));
+            let delay = std::mem::take(&mut self.hosts[host].disk_delay);
             self.hosts[host].start(now, rtt)?;
             self.until(60_000, "it is out of the group, and its snapshot is removed", |_| !snapshot.exists())?;
             let now = self.now;
@@ -169,14 +169,19 @@ impl World {
             }
         }
         self.note(format!("{damage:?} at {}", name(host)));
+        // No file is before the oldest one, so nothing in the journal shows that it was there. If it had the newest
+        // entry of a group, the leader says so (REVERSION-V1).
+        (self.liar, self.told) = ((damage == Damage::OldestFileGone).then_some(host), 0);
         self.hosts[host].start(now, rtt)?;
         if damage.is_found() {
             self.until(60_000, "the damage is found", |w| w.heals(host))?;
         }
-        self.until(180_000, "every member whole again", |w| w.is_whole())
+        self.until(180_000, "every member whole again", |w| w.is_whole())?;
+        self.liar = None;
+        Ok(())
     }
 
-    fn heals(&self, host: usize) -> bool {
+    pub(super) fn heals(&self, host: usize) -> bool {
         self.node(host).and_then(|node| node.raft()).is_some_and(|raft| !raft.healing().is_empty())
     }
 

@@ -66,7 +66,7 @@ impl World {
             let (at, door) = self.door_of_group_0()?;
             let request_id = holdfast_api::hex128(DISK + u128::from(2 * member) + u128::from(drained));
             let force = drained;
-            let request = v1::DrainMemberRequest { member, drained, request_id, force, ..Default::default() };
+            let request = v1::DrainMemberRequest { member, drained, request_id, force };
             let answer = self.call(at, 30_000, async move { door.drain_member(tonic::Request::new(request)).await })?;
             let Err(status) = answer else { return Ok(()) };
             ensure!(self.now < deadline, "no progress: m{member} is not drained ({drained}): {}", status.message());

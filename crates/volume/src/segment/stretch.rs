@@ -35,13 +35,18 @@ impl Stretch {
         (self.lengths.end - self.lengths.start) + (self.blocks.end - self.blocks.start)
     }
 
-    /// Its bytes. `body`: those of the object from byte `from` on. Shares their memory where they are in one piece.
+    /// Its bytes, in two pieces: the lengths, if they are apart, and the blocks. `body`: the bytes of the object from
+    /// byte `from` on. Shares their memory.
+    pub fn pieces(&self, body: &Bytes, from: u64) -> [Bytes; 2] {
+        let within = |range: &Range<u64>| body.slice((range.start - from) as usize..(range.end - from) as usize);
+        let lengths = if self.lengths.is_empty() { Bytes::new() } else { within(&self.lengths) };
+        [lengths, within(&self.blocks)]
+    }
+
+    /// Its bytes as one. Shares the memory of `body` where they are in one piece.
     pub fn cut(&self, body: &Bytes, from: u64) -> Bytes {
-        let within = |range: &Range<u64>| (range.start - from) as usize..(range.end - from) as usize;
-        if self.lengths.is_empty() {
-            return body.slice(within(&self.blocks));
-        }
-        [&body[within(&self.lengths)], &body[within(&self.blocks)]].concat().into()
+        let [lengths, blocks] = self.pieces(body, from);
+        if lengths.is_empty() { blocks } else { [&lengths[..], &blocks[..]].concat().into() }
     }
 }
 

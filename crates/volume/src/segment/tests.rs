@@ -249,7 +249,7 @@ fn lengths_that_cannot_be_are_refused_with_their_name() {
     refused(100, 16_385, overhead + 20_000, "block 1 of 16385 bytes, expected 1 to 16384");
     refused(100, 200, overhead + 300, "block 2 of 0 bytes, expected 1 to 16384");
     refused(100, 200, overhead + 17_000, "block 2 of 16700 bytes, expected 1 to 16384");
-    refused(100, 200, overhead + 299, "300 bytes before the last block, in 381 sealed bytes");
+    refused(100, 200, overhead + 299, "300 bytes before the last block, in 367 sealed bytes");
 }
 
 #[test]

@@ -153,6 +153,18 @@ async fn a_small_read_from_disk_opens_one_block() {
     assert_eq!(world.asked(), 2, "a page and an extent");
 }
 
+/// R9. Wrong bytes are fetched again, and no more often for several stretches than for one.
+#[tokio::test]
+async fn a_damaged_extent_is_fetched_three_times() {
+    let world = World::new(Codec::Lz4, None).await;
+    world.read(0, 8).await;
+    let asked = world.asked();
+    world.store.set(Faults { slow: 1000, gives_way: true, flip_bit: 1000, ..Faults::default() });
+    let read = world.mapping.read(world.root, V, Lba(EXTENT), Sectors(EXTENT), Demand::Point, &mut Vec::new()).await;
+    assert!(matches!(read, Err(MapError::Bad { what: "extent", .. })), "{read:?}");
+    assert_eq!(world.asked() - asked, 3);
+}
+
 /// A prefetch opens what it was asked for, once.
 #[tokio::test]
 async fn a_prefetch_brings_each_extent_with_one_request() {
