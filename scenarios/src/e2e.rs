@@ -27,6 +27,7 @@ mod loaded;
 mod members;
 mod memory;
 mod moves;
+mod nbd_tls;
 mod nearest;
 mod outage;
 mod owners;

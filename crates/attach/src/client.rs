@@ -21,7 +21,7 @@ use holdfast_host::sockets::left_by_client;
 use holdfast_nbd::client::CommandOut;
 use holdfast_nbd::server::{
     Command, Decoded, ExportFacts, Handshake, Negotiated, Question, RefusalReason, ReplyTo, Request, RequestDecoder,
-    Step,
+    Step, TlsMode,
 };
 use holdfast_nbd::{ExportName, HeaderStyle};
 use std::future::{Future, poll_fn};
@@ -121,14 +121,15 @@ pub(crate) async fn shake_hands(
     facts: &ExportFacts,
 ) -> Result<Option<(Negotiated, BytesMut)>, String> {
     let text = |error: io::Error| error.to_string();
-    let mut handshake = Handshake::new();
+    let mut handshake = Handshake::new(TlsMode::Off);
     let mut input = BytesMut::with_capacity(READ_BYTES);
     let mut out = BytesMut::from(&Handshake::greeting()[..]);
     loop {
         let step = handshake.step(&mut input, &mut out).map_err(|error| error.to_string())?;
         write.write_all_buf(&mut out).await.map_err(text)?;
         match step {
-            Step::Aborted => return Ok(None),
+            // A socket without TLS never asks for it.
+            Step::Aborted | Step::StartTls => return Ok(None),
             Step::NeedBytes => {
                 if read.read_buf(&mut input).await.map_err(text)? == 0 {
                     return Ok(None);

@@ -197,7 +197,7 @@ impl Keeper {
                 self.spawn(async move { renew(&shared, &doors, &news, number, epoch, token, &api).await });
             }
             Action::Connect { lane, nbd, token } => {
-                let (way, end) = (self.seams.connect.clone(), self.end.clone());
+                let (way, end) = ((self.seams.connect.clone(), options.dialer.connector()), self.end.clone());
                 tokio::spawn(async move { run_lane(shared, way, lane, nbd, token, end).await });
             }
             Action::Release { epoch, token } => {

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use holdfast_nbd::client::{self, Aim, Event, Outcome, ReplyDecoder, RequestOut, encode_request};
 use holdfast_nbd::server::ReadPart;
 use holdfast_nbd::{Errno, ExportName, HeaderStyle};
+use holdfast_tls::Connector;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::io;
@@ -130,20 +131,45 @@ pub(crate) struct Connected {
     input: BytesMut,
 }
 
-/// Connects and shakes hands.
-pub(crate) async fn connect(way: &Connect, lane: Lane, nbd: &str, name: &ExportName) -> Result<Connected, LaneError> {
-    let connecting = async { shake_hands(lane, way(lane, nbd.to_string()).await?, name).await };
+/// Connects and shakes hands, through TLS where there is `tls` (NBD-S3).
+pub(crate) async fn connect(
+    way: &Connect,
+    lane: Lane,
+    nbd: &str,
+    name: &ExportName,
+    tls: Option<&Connector>,
+) -> Result<Connected, LaneError> {
+    let connecting = async { shake_hands(lane, way(lane, nbd.to_string()).await?, name, tls).await };
     tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| LaneError::Slow)?
 }
 
+/// TLS over a connection that is made.
+async fn secured(tls: &Connector, (read, write): Halves) -> io::Result<Halves> {
+    let (read, write) = tokio::io::split(tls.connect(tokio::io::join(read, write)).await?);
+    let halves: Halves = (Box::new(read), Box::new(write));
+    Ok(halves)
+}
+
 /// Shakes hands on a connection that is made.
-pub(crate) async fn shake_hands(lane: Lane, halves: Halves, name: &ExportName) -> Result<Connected, LaneError> {
+pub(crate) async fn shake_hands(
+    lane: Lane,
+    halves: Halves,
+    name: &ExportName,
+    tls: Option<&Connector>,
+) -> Result<Connected, LaneError> {
     let (mut read, mut write) = halves;
-    let mut handshake = client::Handshake::new(Aim::Go(name.to_wire()), HeaderStyle::Extended, true);
+    let handshake = client::Handshake::new(Aim::Go(name.to_wire()), HeaderStyle::Extended, true);
+    let mut handshake = if tls.is_some() { handshake.over_tls() } else { handshake };
     let (mut input, mut out) = (BytesMut::with_capacity(READ_BYTES), BytesMut::new());
     loop {
         let step = handshake.step(&mut input, &mut out)?;
         write.write_all_buf(&mut out).await?;
+        write.flush().await?;
+        if let (Some(Outcome::StartTls), Some(tls)) = (&step, tls) {
+            (read, write) = secured(tls, (read, write)).await?;
+            handshake.tls_started(&mut out);
+            continue;
+        }
         if let Some(Outcome::Connected(connected)) = step {
             let line = Line {
                 lane,

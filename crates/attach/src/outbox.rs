@@ -138,7 +138,9 @@ impl<T: Outgoing> Outbox<T> {
         let Inner { state, waker } = &mut *inner;
         loop {
             if state.queue().is_empty() {
-                if state.over() {
+                // TLS keeps records that its socket did not take.
+                let flushed = Pin::new(&mut *socket).poll_flush(cx)?.is_ready();
+                if flushed && state.over() {
                     return Poll::Ready(Ok(()));
                 }
                 *waker = Some(cx.waker().clone());

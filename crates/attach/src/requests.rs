@@ -9,6 +9,7 @@ use bytes::Bytes;
 use holdfast_nbd::client::{CommandOut, RequestOut};
 pub use holdfast_nbd::server::ReadPart;
 pub use holdfast_nbd::{Errno, ExportName, Extent, Session, SnapshotExport};
+use holdfast_tls::Connector;
 use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -65,12 +66,12 @@ impl Drop for Requests {
 }
 
 impl Requests {
-    /// Connects to the export `name` at `nbd`, HOST:PORT.
+    /// Connects to the export `name` at `nbd`, HOST:PORT; with `tls` through TLS or not at all.
     ///
     /// # Errors
     /// [`RequestError::Lost`] with the obstacle.
-    pub async fn connect(nbd: &str, name: &ExportName) -> Result<Self, RequestError> {
-        let connected = lane::connect(&over_tcp(), ALONE, nbd, name).await;
+    pub async fn connect(nbd: &str, name: &ExportName, tls: Option<&Connector>) -> Result<Self, RequestError> {
+        let connected = lane::connect(&over_tcp(), ALONE, nbd, name, tls).await;
         let connected = connected.map_err(|e| RequestError::Lost(format!("{nbd}: {e}")))?;
         Ok(Self::begin(connected, Some(SILENCE_MAX)))
     }
@@ -80,7 +81,7 @@ impl Requests {
     /// # Errors
     /// [`RequestError::Lost`] with the obstacle.
     pub async fn over(halves: Halves, name: &ExportName) -> Result<Self, RequestError> {
-        let connected = lane::shake_hands(ALONE, halves, name).await;
+        let connected = lane::shake_hands(ALONE, halves, name, None).await;
         Ok(Self::begin(connected.map_err(|e| RequestError::Lost(e.to_string()))?, None))
     }
 

@@ -61,7 +61,7 @@ pub struct SnapshotCopyOptions {
     pub snapshot: Name,
     /// Admin addresses of some gateways; the others are found.
     pub api: Vec<String>,
-    /// Connection to the admin ports (R10).
+    /// Connection to the admin ports, and TLS of NBD (R10).
     pub dialer: Dialer,
     /// The run directory.
     pub dir: PathBuf,
@@ -249,7 +249,7 @@ impl Copy {
         let doors = Arc::new(AdminClients::new(options.dialer.clone(), &options.api));
         let known = || unreachable(format!("no gateway of {} answered", doors.known().join(", ")));
         let snapshot = tokio::time::timeout_at(deadline, find(&doors, options)).await.map_err(|_| known())??;
-        let gateways = Arc::new(Gateways::default());
+        let gateways = Arc::new(Gateways::over(options.dialer.connector()));
         let learned = tokio::time::timeout_at(deadline, learn(&doors)).await;
         gateways.set(learned.ok().flatten().ok_or_else(known)?);
         let opens = tokio::time::timeout_at(deadline, token(&doors, options)).await.map_err(|_| known())?;

@@ -24,12 +24,14 @@
 //!     receive them. On TCP this looks the same as a closed connection, and the specification calls it a hard
 //!     disconnect. After NBD_CMD_DISC everything before it is answered, also if the client then closes its sending
 //!     side, as libnbd does. The look for it reads ahead without a charge, so it is bounded (`LEFT_BYTES_MAX`). A
-//!     client that leaves more behind than that, and NBD_CMD_DISC at the end of it, counts as gone.
+//!     client that leaves more behind than that, and NBD_CMD_DISC at the end of it, counts as gone. With TLS the bytes
+//!     have to be decrypted for it, and the bound is `AHEAD_BYTES_MAX` of the line.
 
 use super::budget::{Charge, Ledger, Place};
 use super::device::{Device, DeviceError, ReadPart};
 use super::input::Input;
 use super::limits::FrontLimits;
+use super::line::Line;
 use super::measure::{Kind, Measures};
 use super::parked::{AGAIN_MAX, PARKED_MAX, Parked};
 use super::steps::in_steps;
@@ -109,10 +111,11 @@ struct Retries {
 }
 
 pub(super) struct Connection<'a, S> {
-    socket: &'a mut S,
-    /// [`left_by_client`](crate::left_by_client).
-    left: fn(&S) -> Option<Vec<u8>>,
+    socket: &'a mut Line<S>,
     incoming: Incoming,
+    /// The client's stream has ended, and what lies before the end is not known yet: nothing begins (CONN-C7) and
+    /// nothing is answered (CONN-C8).
+    unclear: bool,
     running: FuturesUnordered<Running>,
     retries: Retries,
     replies: ReplyQueue,
@@ -129,19 +132,18 @@ pub(super) struct Connection<'a, S> {
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// `input` holds what was read after the handshake.
     pub(super) fn new(
-        socket: &'a mut S,
+        socket: &'a mut Line<S>,
         input: Input,
         served: Served,
         limits: &FrontLimits,
         ledger: Ledger,
         measures: &'a Measures,
-        left: fn(&S) -> Option<Vec<u8>>,
     ) -> Self {
         let Served { device, read_only, negotiated, closed, draining } = served;
         Self {
             socket,
-            left,
             incoming: Incoming::new(input, negotiated),
+            unclear: false,
             running: FuturesUnordered::new(),
             retries: Retries {
                 parked: Parked::new(limits.unreadable_pause),
@@ -178,7 +180,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             self.incoming.close();
         }
         // Each end of an operation, and each tick, leads here.
-        self.look_for_end()?;
+        self.look_for_end(cx)?;
+        if self.unclear {
+            return Ok(());
+        }
         let queued = self.queued();
         if self.traffic.poll_stalls(cx, self.incoming.awaits_payload(), queued) {
             return Err(End::Stalled);
@@ -193,11 +198,16 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     /// CONN-C7, CONN-C8. Costs a system call only while a request waits.
-    fn look_for_end(&mut self) -> Result<(), End> {
+    fn look_for_end(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        self.unclear = false;
         if !self.incoming.may_end_unseen() {
             return Ok(());
         }
-        let Some(left) = (self.left)(self.socket) else { return Ok(()) };
+        let Poll::Ready(left) = self.socket.poll_left(cx) else {
+            self.unclear = true;
+            return Ok(());
+        };
+        let Some(left) = left else { return Ok(()) };
         let leaves = self.incoming.ends_behind(&left);
         holdfast_reached::reached!("conn: a client left while its request waits", !leaves);
         if leaves { Ok(()) } else { Err(End::Gone) }
@@ -244,9 +254,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             let intake = if self.incoming.is_open() { self.take_in(cx)? } else { Intake::Over };
             self.incoming.waits = matches!(intake, Intake::Blocked);
             let before = self.traffic.sent;
-            self.flush(cx)?;
+            let all_sent = self.flush(cx)?;
             match intake {
-                Intake::Over if self.running.is_empty() && self.replies.is_empty() => {
+                Intake::Over if self.running.is_empty() && all_sent => {
                     return Err(if self.signals.is_drained() { End::Drained } else { End::Left });
                 }
                 // Sending has returned bytes.
@@ -435,8 +445,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         self.ledger.settle_at(from, upto, charge);
     }
 
-    /// Sends as much as the socket takes. Many replies go out in one system call.
-    fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+    /// Sends as much as the socket takes, and returns whether that is all. Many replies go out in one system call.
+    fn flush(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         while !self.replies.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let count = self.replies.slices(&mut slices);
@@ -452,10 +462,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     self.ledger.sent(self.traffic.sent);
                 }
                 Poll::Ready(Err(error)) => return Err(error.into()),
-                Poll::Pending => break,
+                Poll::Pending => return Ok(false),
             }
         }
-        Ok(())
+        Ok(Pin::new(&mut *self.socket).poll_flush(cx)?.is_ready())
     }
 }
 

@@ -4,11 +4,12 @@ use super::conn::Served;
 use super::device::{ConnInfo, OpenedExport, Refusal, RefusalKind};
 use super::input::Input;
 use super::limits::FrontLimits;
+use super::line::{FrontTls, Line};
 use super::shared::{ServedConnection, Shared};
 use super::slots::SlotPlace;
 use bytes::BytesMut;
 use holdfast_nbd::ExportName;
-use holdfast_nbd::server::{ExportFacts, Handshake, HandshakeError, Question, RefusalReason, Step};
+use holdfast_nbd::server::{ExportFacts, Handshake, HandshakeError, Question, RefusalReason, Step, TlsMode};
 use holdfast_types::sync::LockExt;
 use std::future::Future;
 use std::io;
@@ -27,10 +28,15 @@ pub(super) enum Unserved {
     Protocol(#[from] HandshakeError),
     #[error("socket: {0}")]
     Socket(#[from] io::Error),
+    #[error("TLS: {0}")]
+    Tls(io::Error),
 }
 
 /// A handshake that led to transmission.
-pub(super) struct Ready {
+pub(super) struct Ready<S> {
+    pub(super) line: Line<S>,
+    /// Whether it has TLS.
+    pub(super) secure: bool,
     pub(super) served: Served,
     pub(super) input: Input,
     pub(super) name: ExportName,
@@ -115,13 +121,15 @@ impl Progress {
 
 /// Does the handshake. The caller limits the time with `progress`, and drops the future when `stop` is cancelled.
 pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
-    socket: &mut S,
+    mut line: Line<S>,
     info: ConnInfo,
     front: &Shared,
     stop: &CancellationToken,
     progress: &Progress,
-) -> Result<Ready, Unserved> {
-    let mut handshake = Handshake::new();
+    tls: Option<&FrontTls>,
+) -> Result<Ready<S>, Unserved> {
+    let mut handshake = Handshake::new(tls.map_or(TlsMode::Off, FrontTls::mode));
+    let mut secure = false;
     let mut input = Input::default();
     let mut out = BytesMut::from(&Handshake::greeting()[..]);
     let mut options = 0;
@@ -131,22 +139,27 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
             options = handshake.options();
             *progress.last.locked() = Instant::now();
         }
-        socket.write_all_buf(&mut out).await?;
+        send(&mut line, &mut out).await?;
         match step {
             Step::Aborted => return Err(Unserved::Left),
+            Step::StartTls => {
+                // The handshake has ended a connection with plain bytes behind it (NBD-S2): `input` is empty.
+                let Some(tls) = tls else { return Err(Unserved::Left) };
+                let (secured, refusal) = line.start_tls(tls).await.map_err(Unserved::Tls)?;
+                (line, secure) = (secured, true);
+                if let Some(why) = &refusal {
+                    tracing::info!(connection = info.id, peer = %info.peer, why, "NBD refused");
+                }
+                handshake.tls_started(refusal);
+            }
             Step::NeedBytes => {
                 // One chunk holds the longest supported option, so the buffer never grows.
                 input.make_room(1);
-                if socket.read_buf(&mut input.bytes).await? == 0 {
+                if line.read_buf(&mut input.bytes).await? == 0 {
                     return Err(Unserved::Left);
                 }
             }
-            Step::Ask(Question::List) => {
-                let listed = front.exports.list();
-                let listed: Vec<(String, String)> =
-                    listed.into_iter().map(|(name, description)| (name.to_wire(), description)).collect();
-                handshake.answer_list(listed.iter().map(|(name, text)| (name.as_str(), text.as_str())), &mut out);
-            }
+            Step::Ask(Question::List) => answer_list(&mut handshake, front, &mut out),
             Step::Ask(Question::Describe(name)) => {
                 let described = front.exports.describe(&name, info).await;
                 let facts = described.as_ref().map(|info| ExportFacts {
@@ -159,13 +172,25 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
             Step::Ask(Question::Open(name)) => {
                 let opened = open(&name, info, front, stop).await;
                 if let Some((served, place)) = answer_open(&mut handshake, &name, info, opened, stop, &mut out)? {
-                    socket.write_all_buf(&mut out).await?;
-                    return Ok(Ready { served, input, name, place });
+                    send(&mut line, &mut out).await?;
+                    return Ok(Ready { line, secure, served, input, name, place });
                 }
                 front.demote(info.id);
             }
         }
     }
+}
+
+async fn send<S: AsyncRead + AsyncWrite + Unpin>(line: &mut Line<S>, out: &mut BytesMut) -> io::Result<()> {
+    line.write_all_buf(out).await?;
+    line.flush().await
+}
+
+fn answer_list(handshake: &mut Handshake, front: &Shared, out: &mut BytesMut) {
+    let listed = front.exports.list();
+    let listed: Vec<(String, String)> =
+        listed.into_iter().map(|(name, description)| (name.to_wire(), description)).collect();
+    handshake.answer_list(listed.iter().map(|(name, text)| (name.as_str(), text.as_str())), out);
 }
 
 /// Answers a client that wants to begin transmission. `None`: it was refused, or goes on with the handshake.

@@ -7,7 +7,7 @@
 //!
 //! Owns: sockets, the resources of one connection, and the order in which the connections of a slot follow one another.
 //! Does not own: the protocol (crate `nbd`), permission to open an export, and the effect of a request ([`device`]).
-//! May depend on: host, nbd, types.
+//! May depend on: host, nbd, tls, types.
 //!
 //! R8 in this crate: the front answers with an error only if the request itself is wrong or the device says that it is
 //! fenced. In all other cases the connection ends: its socket is closed and its unanswered requests stay unanswered.
@@ -18,6 +18,7 @@ pub mod device;
 mod handshake;
 mod input;
 mod limits;
+mod line;
 mod listen;
 mod measure;
 #[cfg(any(test, feature = "testing"))]
@@ -32,11 +33,13 @@ mod steps;
 pub mod tests;
 
 pub use limits::{FrontLimits, LimitsError, STALL_BYTES_MIN};
+pub use line::FrontTls;
 pub use slots::{SlotPlace, Slots, StaleIncarnation};
 
 use device::{Exports, Peer};
 pub use holdfast_host::sockets::left_by_client;
 use holdfast_types::sync::LockExt;
+use line::Line;
 pub use listen::set_up;
 pub use shared::ServedConnection;
 use shared::Shared;
@@ -68,24 +71,25 @@ impl Front {
     }
 
     /// Listens on `address` until closed. Returns the address with the actual port; the port in `address` may be 0.
+    /// Without `tls` everything is plain text.
     ///
     /// # Errors
     /// The address cannot be bound.
-    pub async fn listen_tcp(&self, address: SocketAddr) -> io::Result<SocketAddr> {
+    pub async fn listen_tcp(&self, address: SocketAddr, tls: Option<FrontTls>) -> io::Result<SocketAddr> {
         let listener = listen::Tcp::bind(address).await?;
         let address = listener.address()?;
-        self.listeners().spawn(listen::run(listener, self.shared.clone()));
+        self.listeners().spawn(listen::run(listener, self.shared.clone(), tls));
         Ok(address)
     }
 
     /// Listens on a Unix socket at `path` until closed, then removes the file. Replaces a socket file without a
-    /// listener.
+    /// listener. Without TLS: what the file's owner says never leaves this machine.
     ///
     /// # Errors
     /// The path cannot be bound, or another process listens on it.
     pub async fn listen_unix(&self, path: &Path) -> io::Result<()> {
         let listener = listen::Unix::bind(path).await?;
-        self.listeners().spawn(listen::run(listener, self.shared.clone()));
+        self.listeners().spawn(listen::run(listener, self.shared.clone(), None));
         Ok(())
     }
 
@@ -94,7 +98,7 @@ impl Front {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        self.listeners().spawn(listen::run(listen::Given::new(incoming), self.shared.clone()));
+        self.listeners().spawn(listen::run(listen::Given::new(incoming), self.shared.clone(), None));
     }
 
     /// Serves one connection that was made elsewhere (an inherited socket, a test's pipe), until it or the front ends.
@@ -103,7 +107,7 @@ impl Front {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        served::serve(&self.shared, socket, peer, left).await;
+        served::serve(&self.shared, Line::plain(socket, left), peer, None).await;
     }
 
     /// Connections that are in transmission now.

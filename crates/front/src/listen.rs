@@ -1,6 +1,7 @@
 //! Listeners: accept connections, set the sockets up, pass them on.
 
 use super::device::Peer;
+use super::line::{FrontTls, Line};
 use super::served::serve;
 use super::shared::Shared;
 use holdfast_host::sockets::left_by_client;
@@ -155,7 +156,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Listener for Given<S> {
 }
 
 /// Accepts until the front stops, then waits until every accepted connection has ended.
-pub(super) async fn run<L: Listener>(listener: L, shared: Arc<Shared>) {
+pub(super) async fn run<L: Listener>(listener: L, shared: Arc<Shared>, tls: Option<FrontTls>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -168,8 +169,9 @@ pub(super) async fn run<L: Listener>(listener: L, shared: Arc<Shared>) {
             }
             accepted = listener.accept() => match accepted {
                 Ok((socket, peer)) => {
-                    let shared = shared.clone();
-                    connections.spawn(async move { serve(&shared, socket, peer, L::left_by_client).await });
+                    let (shared, tls) = (shared.clone(), tls.clone());
+                    let line = Line::plain(socket, L::left_by_client);
+                    connections.spawn(async move { serve(&shared, line, peer, tls.as_ref()).await });
                 }
                 // An error of a single connection, which was closed before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}

@@ -4,14 +4,15 @@ use super::budget::Ledger;
 use super::conn::{Connection, End};
 use super::device::{ConnInfo, Peer};
 use super::handshake::{Progress, Ready, shake_hands};
+use super::line::{FrontTls, Line};
 use super::measure::Measures;
 use super::shared::Shared;
 use std::future::Future;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-/// Serves until the client or the front ends it.
-pub(super) async fn serve<S>(shared: &Shared, mut socket: S, peer: Peer, left: fn(&S) -> Option<Vec<u8>>)
+/// Serves until the client or the front ends it. `tls`: what a client gets that asks for TLS.
+pub(super) async fn serve<S>(shared: &Shared, line: Line<S>, peer: Peer, tls: Option<&FrontTls>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
@@ -20,7 +21,7 @@ where
     // Declared before everything that a connection holds, so it is dropped last.
     let _listed = shared.admit(info.id, &stop);
     let progress = Progress::new();
-    let shaking = shake_hands(&mut socket, info, shared, &stop, &progress);
+    let shaking = shake_hands(line, info, shared, &stop, &progress, tls);
     let shaking = progress.limit(&shared.limits, shaking);
     let ready = match until(&stop, shaking).await {
         Some(Some(Ok(ready))) => ready,
@@ -28,15 +29,18 @@ where
         Some(None) => return tracing::info!(connection = info.id, %peer, "the handshake took too long"),
         None => return,
     };
-    let Ready { served, input, name, place } = ready;
-    tracing::info!(connection = info.id, %peer, export = %name, "connected");
+    let Ready { mut line, secure, served, input, name, place } = ready;
+    tracing::info!(connection = info.id, %peer, export = %name, tls = secure, "connected");
     let measures = Measures::new();
     let ledger = Ledger::new(&shared.limits, shared.pool.clone());
-    let connection = Connection::new(&mut socket, input, served, &shared.limits, ledger, &measures, left);
+    let connection = Connection::new(&mut line, input, served, &shared.limits, ledger, &measures);
     let end = connection.serve().await;
+    if matches!(end, End::Left) {
+        line.goodbye().await;
+    }
     // CONN-C4, SLOT-S1: all operations were dropped with the connection, so the slot may go to the next one. The
     // socket closes now.
-    drop(socket);
+    drop(line);
     drop(place);
     match end {
         End::Left | End::Gone => tracing::info!(connection = info.id, %peer, export = %name, %end, "disconnected"),

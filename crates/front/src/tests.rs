@@ -11,3 +11,5 @@ mod real;
 mod serving;
 #[cfg(test)]
 mod slots;
+#[cfg(test)]
+mod tls;

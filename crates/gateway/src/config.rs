@@ -64,6 +64,29 @@ pub enum SnapshotExports {
     Open,
 }
 
+/// TLS of the NBD port (NBD_OPT_STARTTLS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NbdTls {
+    /// Plain text only.
+    Off,
+    /// The client decides.
+    Optional,
+    /// A client without a certificate is not served.
+    Required,
+}
+
+impl NbdTls {
+    /// The name in the settings, the log and the admin API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            NbdTls::Off => "off",
+            NbdTls::Optional => "optional",
+            NbdTls::Required => "required",
+        }
+    }
+}
+
 /// The role of a gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -165,8 +188,8 @@ settings! {
         /// Access to s3:// stores. The address of a store belongs to the set. The access keys come from a credentials
         /// file or from the usual AWS environment variables, never from this file.
         store: StoreConfig = StoreConfig::default();
-        /// Mutual TLS for the admin API and between gateways (R10): set all three files, or none. `holdfast cluster
-        /// certificates` makes them.
+        /// Mutual TLS for NBD, the admin API and between gateways (R10): set all three files, or none. `holdfast
+        /// cluster certificates` makes them.
         tls: TlsConfig = TlsConfig::default();
         /// A line of JSON for each call of the admin API that changes something or was refused.
         audit: AuditConfig = AuditConfig::default();
@@ -412,16 +435,19 @@ settings! {
 }
 
 settings! {
-    /// Mutual TLS for the admin API and between gateways: set all three files, or none.
+    /// Mutual TLS for NBD, the admin API and between gateways: set all three files, or none.
     pub struct TlsConfig {
         /// Certificate of the authority (PEM). Nothing else is trusted: no system authority and no authority of another
         /// cluster.
         ca: Option<PathBuf> = None, sample "/etc/holdfast/tls/ca.pem";
         /// This gateway's certificate (PEM), signed by that authority, with the DNS name gateway.holdfast.internal.
         certificate: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.pem";
-        /// Its private key (PEM). A file that everyone can read is refused. Read at startup: a new certificate needs a
-        /// restart.
+        /// Its private key (PEM). A file that everyone can read is refused. New files are used without a restart.
         key: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.key";
+        /// TLS on `nbd_listen`. `required`: only clients with a host's or an administrator's certificate are served.
+        /// `optional`: clients in plain text as well. `off`: plain text only, and clients that want TLS refuse it. Left
+        /// out: `required` with the three files, else `off`. `nbd_unix` never has TLS.
+        nbd: Option<NbdTls> = None, sample "required";
     }
 }
 
@@ -488,6 +514,11 @@ impl TlsConfig {
     /// Whether any file is configured.
     pub fn any(&self) -> bool {
         self.files().any()
+    }
+
+    /// TLS of the NBD port.
+    pub fn nbd_mode(&self) -> NbdTls {
+        if self.any() { self.nbd.unwrap_or(NbdTls::Required) } else { NbdTls::Off }
     }
 
     /// Reads the files; `None` if none is configured.

@@ -3,14 +3,14 @@
 use crate::access::{Guard, Guarded};
 use crate::admin::AdminDoor;
 use crate::audit::Audit;
-use crate::config::{GatewayConfig, SnapshotExports};
+use crate::config::{GatewayConfig, NbdTls, SnapshotExports};
 use crate::doors::{self, Door};
 use crate::http;
 use crate::node::{Node, NodeError, Seams};
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
 use holdfast_api::v1::admin_server::AdminServer;
-use holdfast_front::{Front, FrontLimits, LimitsError};
+use holdfast_front::{Front, FrontLimits, FrontTls, LimitsError};
 use holdfast_raft::{RaftNode, Sorted};
 use holdfast_set::device::NodeExports;
 use holdfast_tls::{Role, Tls, admits};
@@ -90,11 +90,15 @@ fn exports(config: &GatewayConfig, node: &Node) -> Arc<NodeExports> {
     Arc::new(NodeExports { cluster, sets, plain_exports: config.plain_exports, open_snapshots })
 }
 
-async fn start_front(config: &GatewayConfig, exports: Arc<NodeExports>) -> Result<Front, RunError> {
+async fn start_front(config: &GatewayConfig, exports: Arc<NodeExports>, tls: Option<&Tls>) -> Result<Front, RunError> {
     let front = front(config, exports)?;
     if let Some(addr) = config.nbd_listen {
         let failed = |source| RunError::Listen { what: "nbd", addr: addr.to_string(), source };
-        front.listen_tcp(addr).await.map_err(failed)?;
+        let mode = config.tls.nbd_mode();
+        let tls = tls.filter(|_| mode != NbdTls::Off);
+        let tls = tls.map(|tls| FrontTls::new(tls.acceptor(), mode == NbdTls::Required));
+        front.listen_tcp(addr, tls).await.map_err(failed)?;
+        tracing::info!(%addr, tls = mode.as_str(), "NBD listens");
     }
     if let Some(path) = &config.nbd_unix {
         let failed = |source| RunError::Listen { what: "nbd", addr: path.display().to_string(), source };
@@ -162,7 +166,7 @@ pub fn run_life(
             let node = node.clone();
             doors.spawn(async move { ("http", http::serve(listener, node).await.map_err(|e| e.to_string())) });
         }
-        let front = match start_front(&config, exports).await {
+        let front = match start_front(&config, exports, node.tls.as_ref()).await {
             Ok(front) => front,
             Err(error) => {
                 stop.cancel();

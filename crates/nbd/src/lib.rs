@@ -9,9 +9,17 @@
 //!     payloads.
 //! NBD-N2  How the input is split into pieces does not change the result.
 //! NBD-N3  No input of a peer reaches an assertion: it becomes requests, refusals, or errors.
+//! NBD-S1  Where TLS is required, a server tells a client in plain text nothing but that: it answers every option but
+//!     NBD_OPT_STARTTLS and NBD_OPT_ABORT with NBD_REP_ERR_TLS_REQD.
+//! NBD-S2  Nothing that was sent in plain text counts after the upgrade to TLS. Bytes behind NBD_OPT_STARTTLS end the
+//!     connection: anyone on the way may have put them there. What was negotiated is forgotten. Only the client's flags
+//!     remain, since the protocol has them once: they decide about padding.
+//! NBD-S3  A client that wants TLS asks for it before everything else, and goes on only through TLS. It leaves a server
+//!     that refuses, or that sends more in plain text than its agreement.
 //!
 //! Owns: the meaning of each byte and the permitted answers, and the bounds on memory for a peer.
-//! Does not own: sockets, tasks, the clock, the device behind an export, or who may open it. Depends on `types` only.
+//! Does not own: sockets, TLS itself, tasks, the clock, the device behind an export, or who may open it. Depends on
+//! `types` only.
 //!
 //! Follows `doc/proto.md` of the NBD project, with the extended headers of its `extension-ext-header` branch.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]

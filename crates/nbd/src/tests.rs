@@ -3,6 +3,7 @@
 mod handshake;
 mod reply;
 mod request;
+mod tls;
 
 use bytes::BytesMut;
 

@@ -36,6 +36,7 @@ pub(crate) const REP_ERROR: u32 = 1 << 31;
 pub(crate) const REP_ERR_UNSUP: u32 = REP_ERROR + 1;
 pub(crate) const REP_ERR_POLICY: u32 = REP_ERROR + 2;
 pub(crate) const REP_ERR_INVALID: u32 = REP_ERROR + 3;
+pub(crate) const REP_ERR_TLS_REQD: u32 = REP_ERROR + 5;
 pub(crate) const REP_ERR_UNKNOWN: u32 = REP_ERROR + 6;
 pub(crate) const REP_ERR_SHUTDOWN: u32 = REP_ERROR + 7;
 pub(crate) const REP_ERR_TOO_BIG: u32 = REP_ERROR + 9;

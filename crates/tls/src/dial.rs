@@ -1,7 +1,7 @@
 //! Connects clients to gateways.
 
 use crate::live::Live;
-use crate::stream::{Connection, Dial, HANDSHAKE_TIMEOUT, dial, within};
+use crate::stream::{ClientStream, Connection, Dial, HANDSHAKE_TIMEOUT, dial, secure, within};
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::fmt;
@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
@@ -55,6 +56,11 @@ impl Dialer {
     /// Without TLS, over a simulated network.
     pub fn over(connect: Connect, dial: Dial) -> Self {
         Self { tls: None, over: Some(Over { connect, dial }) }
+    }
+
+    /// TLS for a connection that begins without (NBD). `None`: this process has no certificate.
+    pub fn connector(&self) -> Option<Connector> {
+        self.tls.clone().map(Connector)
     }
 
     /// A channel to `endpoint` that connects when it is first used, and again when a connection has ended.
@@ -120,6 +126,31 @@ impl Dialer {
             Some(live) => live.follow().await,
             None => std::future::pending().await,
         }
+    }
+}
+
+/// TLS of a client over a connection that began without (NBD). Each handshake uses the certificate as it was read last
+/// (LIVE-C1). Cheap to clone.
+#[derive(Clone)]
+pub struct Connector(Arc<Live>);
+
+impl fmt::Debug for Connector {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connector")
+    }
+}
+
+impl Connector {
+    /// `connection` after the handshake, in which the server has proved to be a gateway of this cluster (TLS-T2).
+    ///
+    /// # Errors
+    /// No handshake within five seconds, or none with a gateway's certificate.
+    pub async fn connect<C>(&self, connection: C) -> io::Result<ClientStream<C>>
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
+        secure(self.0.current().configs.client, connection).await
     }
 }
 

@@ -1,9 +1,9 @@
 //! Mutually authenticated TLS between gateways, hosts and people (R10): certificates and roles.
 //!
 //! Owns: a process's own certificate, read again when it changes ([`Tls`]), the [`Dialer`] of every client of a
-//! gateway, the [`Acceptor`] of a door, the [`Role`] and the name of a client there, making certificates for a cluster
-//! ([`make`]), and reading files that settings name ([`files`]). Does not own: the service behind a door. Depends on
-//! `types` alone.
+//! gateway, the [`Connector`] of an NBD client, the [`Acceptor`] of a door, the [`Role`] and the name of a client
+//! there, making certificates for a cluster ([`make`]), and reading files that settings name ([`files`]). Does not own:
+//! the service behind a door. Depends on `types` alone.
 //!
 //! - **TLS-T1** A cluster has one authority of its own, and trusts no other: neither the system's roots nor another
 //!   cluster's authority.
@@ -11,9 +11,11 @@
 //!   A client of a gateway expects `gateway.…`, whatever the address. So addresses may change, and a host's certificate
 //!   cannot be used for a gateway.
 //! - **TLS-T3** A door with TLS serves only clients with a certificate of the authority; the door between gateways
-//!   serves only gateways. Who may make which call of the admin API: crate `gateway`, `access/rules.rs`.
+//!   serves only gateways, the NBD door only hosts and administrators. Who may make which call of the admin API: crate
+//!   `gateway`, `access/rules.rs`.
 //! - **TLS-T4** A host's certificate names the owners under which it may hold leases, and the sets that it may use, by
 //!   URIs (`holdfast://owner/NAME`, `holdfast://set/NAME`). Without owners it is the common name; without sets, all.
+//!   The admin API checks this. The NBD door checks the token of an export instead.
 
 mod accept;
 mod dial;
@@ -30,9 +32,9 @@ mod stream;
 mod tests;
 
 pub use accept::{Acceptor, Incoming, TlsStream};
-pub use dial::{Connect, Dialer};
+pub use dial::{Connect, Connector, Dialer};
 pub use error::TlsError;
 pub use expiry::Expiry;
 pub use own::{Tls, TlsFiles};
 pub use role::{ANY_OWNER, Caller, Role, admits};
-pub use stream::{Connection, Dial, Dialling, Duplex};
+pub use stream::{ClientStream, Connection, Dial, Dialling, Duplex};

@@ -255,6 +255,26 @@ async fn a_change_is_found_without_a_signal() {
     dialled.expect("a connection");
 }
 
+/// TLS of a connection that begins without it.
+#[tokio::test]
+async fn a_client_of_nbd_shows_the_certificate_that_was_read_last() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (gateway, host) = renewable(dir.path());
+    // Made before the change, as that of an attach is.
+    let connector = Dialer::from(&host).connector().expect("it has a certificate");
+    certificates(dir.path(), &[wanted("db2", Role::Host)], 30).expect("made");
+    replace(dir.path(), "db2.key", "db1.key");
+    replace(dir.path(), "db2.pem", "db1.pem");
+    look(&host);
+    let (near, far) = tokio::io::duplex(64 << 10);
+    let door = gateway.acceptor();
+    let (served, called) = tokio::join!(door.accept(far), connector.connect(near));
+    called.expect("a handshake");
+    let served = served.expect("a handshake");
+    let shown = served.get_ref().1.peer_certificates().and_then(|all| all.first()).expect("a certificate");
+    assert_eq!(shown, &CertificateDer::from_pem_file(dir.path().join("db2.pem")).expect("a certificate"));
+}
+
 #[test]
 fn what_expires_soon_is_warned_of() {
     let dir = tempfile::tempdir().expect("a directory");

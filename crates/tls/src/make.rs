@@ -42,12 +42,15 @@ pub struct Wanted {
     pub owners: Vec<String>,
     /// Of a host: sets that it may use; none: all.
     pub sets: Vec<String>,
+    /// Of a gateway: DNS names and IP addresses, for NBD clients that check by what they connected to (libnbd, nbdkit).
+    /// Our own expect the role's name (TLS-T2).
+    pub hosts: Vec<String>,
 }
 
 impl Wanted {
-    /// A certificate without owners and sets.
+    /// A certificate without owners, sets and hosts.
     pub fn new(name: impl Into<String>, role: Role) -> Self {
-        Self { name: name.into(), role, owners: Vec::new(), sets: Vec::new() }
+        Self { name: name.into(), role, owners: Vec::new(), sets: Vec::new(), hosts: Vec::new() }
     }
 }
 
@@ -120,6 +123,18 @@ fn authority(dir: &Path) -> Result<(Issuer<'static, KeyPair>, bool), TlsError> {
     }
 }
 
+/// The DNS names and IP addresses of a certificate: that of its role first.
+fn names(one: &Wanted) -> Vec<String> {
+    std::iter::once(one.role.dns_name().to_string()).chain(one.hosts.iter().cloned()).collect()
+}
+
+/// What a host's certificate is bound to (TLS-T4).
+fn uris(one: &Wanted) -> Result<Vec<SanType>, rcgen::Error> {
+    let owners = one.owners.iter().map(|owner| format!("{OWNER_URI}{owner}"));
+    let sets = one.sets.iter().map(|set| format!("{SET_URI}{set}"));
+    owners.chain(sets).map(|uri| Ia5String::try_from(uri).map(SanType::URI)).collect()
+}
+
 /// Makes certificates for `wanted` in `dir`, valid for `days`, with the authority there. It is made if there is none.
 ///
 /// # Errors
@@ -131,14 +146,12 @@ pub fn certificates(dir: &Path, wanted: &[Wanted], days: u64) -> Result<Made, Tl
     for one in wanted {
         let make = failed(&one.name);
         let key = KeyPair::generate().map_err(&make)?;
-        let mut params = CertificateParams::new(vec![one.role.dns_name().to_string()]).map_err(&make)?;
-        let owners = one.owners.iter().map(|owner| format!("{OWNER_URI}{owner}"));
-        for uri in owners.chain(one.sets.iter().map(|set| format!("{SET_URI}{set}"))) {
-            params.subject_alt_names.push(SanType::URI(Ia5String::try_from(uri).map_err(&make)?));
-        }
+        let mut params = CertificateParams::new(names(one)).map_err(&make)?;
+        params.subject_alt_names.extend(uris(one).map_err(&make)?);
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, one.name.as_str());
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        // An older QEMU refuses a certificate without the second, although no key of this kind enciphers another.
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.extended_key_usages = match one.role {
             // Gateways dial each other.
             Role::Gateway => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],

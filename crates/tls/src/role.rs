@@ -22,6 +22,8 @@ pub enum Role {
 impl Role {
     /// All roles.
     pub const ALL: [Role; 5] = [Role::Gateway, Role::Host, Role::Viewer, Role::Operator, Role::Admin];
+    /// Those that may use NBD: hosts attach, administrators import and export.
+    pub const NBD: [Role; 2] = [Role::Host, Role::Admin];
 
     /// The DNS name of the role in a certificate. `.internal` is reserved for private use and resolves nowhere.
     pub const fn dns_name(self) -> &'static str {

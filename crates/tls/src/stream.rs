@@ -17,6 +17,8 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+pub use tokio_rustls::client::TlsStream as ClientStream;
+
 /// Time limit of a peer's handshake, so that a silent peer does not hold a socket.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -90,6 +92,15 @@ impl Configs {
     }
 }
 
+/// `connection` after a client's handshake, in which the server has proved to be a gateway of this cluster (TLS-T2).
+pub(crate) async fn secure<C>(tls: Arc<ClientConfig>, connection: C) -> io::Result<ClientStream<C>>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+{
+    let name = ServerName::try_from(Role::Gateway.dns_name()).map_err(io::Error::other)?;
+    within(HANDSHAKE_TIMEOUT, "TLS handshake", TlsConnector::from(tls).connect(name, connection)).await
+}
+
 /// A connection to HOST:PORT over TCP, with TLS if there are settings for it. The TCP connection takes at most `limit`,
 /// after the lookup of the name. That has no limit here: it goes on in a thread if nobody waits for it.
 pub(crate) async fn dial(address: &str, limit: Duration, tls: Option<Arc<ClientConfig>>) -> io::Result<Connection> {
@@ -97,9 +108,7 @@ pub(crate) async fn dial(address: &str, limit: Duration, tls: Option<Arc<ClientC
     let socket = within(limit, "connection", TcpStream::connect(&found[..])).await?;
     set_up(&socket)?;
     let Some(tls) = tls else { return Ok(Box::new(socket)) };
-    let name = ServerName::try_from(Role::Gateway.dns_name()).map_err(io::Error::other)?;
-    let handshake = TlsConnector::from(tls).connect(name, socket);
-    Ok(Box::new(within(HANDSHAKE_TIMEOUT, "TLS handshake", handshake).await?))
+    Ok(Box::new(secure(tls, socket).await?))
 }
 
 pub(crate) async fn within<T>(limit: Duration, what: &str, made: impl Future<Output = io::Result<T>>) -> io::Result<T> {

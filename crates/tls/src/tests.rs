@@ -74,6 +74,18 @@ fn a_certificate_says_whose_it_is_and_what_it_is_bound_to() {
     assert_eq!(why, "found role host of certificate db1, expected one of operator, admin");
 }
 
+/// Further names are for others: they change nothing for our own processes.
+#[test]
+fn a_gateway_with_hosts_keeps_its_role() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let hosts = vec!["g1.example".to_string(), "10.0.0.1".to_string()];
+    let one = Wanted { hosts, ..wanted("g1", Role::Gateway) };
+    certificates(dir.path(), &[one], 30).expect("made");
+    load(dir.path(), "g1", Role::Gateway);
+    let wrong = files(dir.path(), "g1").load(Role::Host).expect_err("no host");
+    assert!(wrong.to_string().ends_with("found a certificate of gateway, expected one of host"), "{wrong}");
+}
+
 #[test]
 fn a_second_call_adds_and_overwrites_nothing() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -8,7 +8,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "waiting-request-of-a-closed-client",
         bug: "a request that waits for a limit is carried out after its client has closed the connection and sent it again on another one: it undoes a later write",
         rule: "CONN-C7",
-        edits: &[Edit { file: "crates/front/src/conn.rs", old: "        self.look_for_end()?;\n", new: "" }],
+        edits: &[Edit { file: "crates/front/src/conn.rs", old: "        self.look_for_end(cx)?;\n", new: "" }],
         tests: &[lib(Layer::Unit, "holdfast-front", &["what_waits_in_a_connection_that_was_closed_is_not_begun"])],
         smoke: false,
     },
@@ -26,6 +26,79 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "holdfast-front",
             &["a_client_that_disconnects_and_closes_its_sending_side_is_answered"],
         )],
+        smoke: false,
+    },
+    Mutation {
+        name: "plain-where-tls-is-required",
+        bug: "a gateway that requires TLS serves NBD clients in plain text",
+        rule: "NBD-S1",
+        edits: &[Edit {
+            file: "crates/nbd/src/server/handshake.rs",
+            old: "if self.tls == TlsMode::Required && !self.secure {",
+            new: "if self.tls == TlsMode::Required && !self.secure && self.options > OPTIONS_MAX {",
+        }],
+        tests: &[
+            lib(Layer::Unit, "holdfast-nbd", &["s1_"]),
+            lib(Layer::Unit, "holdfast-front", &["a_plain_client_is_served_only_where_tls_is_optional"]),
+        ],
+        smoke: false,
+    },
+    Mutation {
+        name: "plain-bytes-behind-starttls",
+        bug: "bytes that anyone on the way put behind a client's wish for TLS are taken for the client's, once TLS is there",
+        rule: "NBD-S2",
+        edits: &[Edit {
+            file: "crates/nbd/src/server/handshake.rs",
+            old: "    if found == 0 { Ok(()) } else { Err(HandshakeError::BehindStartTls { found }) }\n",
+            new: "    if found < usize::MAX { Ok(()) } else { Err(HandshakeError::BehindStartTls { found }) }\n",
+        }],
+        tests: &[
+            lib(Layer::Unit, "holdfast-nbd", &["s2_bytes_behind_the_option_end_the_connection"]),
+            lib(Layer::Unit, "holdfast-front", &["bytes_behind_the_wish_for_tls_end_the_connection"]),
+        ],
+        smoke: false,
+    },
+    Mutation {
+        name: "negotiated-before-tls",
+        bug: "what was negotiated in plain text, by anyone on the way, counts after the upgrade to TLS",
+        rule: "NBD-S2",
+        edits: &[Edit {
+            file: "crates/nbd/src/server/handshake.rs",
+            old: "        self.allocation_of = None;\n        self.secure = true;\n",
+            new: "        self.secure = true;\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-nbd", &["s2_what_was_negotiated_in_plain_text_is_forgotten"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "client-downgrades",
+        bug: "a client that wants TLS goes on in plain text, with its token, if the server, or anyone on the way, says that there is no TLS",
+        rule: "NBD-S3",
+        edits: &[Edit {
+            file: "crates/nbd/src/client/handshake.rs",
+            old: "                    if asked == OPT_STARTTLS {\n",
+            new: "                    if asked == OPT_STARTTLS && reply.failed() {
+                        self.begin(out);
+                        continue;
+                    }
+                    if asked == OPT_STARTTLS {\n",
+        }],
+        tests: &[
+            lib(Layer::Unit, "holdfast-nbd", &["s3_a_client_goes_on_through_tls_or_not_at_all"]),
+            lib(Layer::Unit, "holdfast-front", &["a_client_with_a_certificate_leaves_a_server_without_tls"]),
+        ],
+        smoke: false,
+    },
+    Mutation {
+        name: "any-certificate-uses-nbd",
+        bug: "a gateway's certificate, whose key is on every gateway, opens volumes as a host's does",
+        rule: "TLS-T3",
+        edits: &[Edit {
+            file: "crates/front/src/line.rs",
+            old: "admits(&stream, &Role::NBD)",
+            new: "admits(&stream, &Role::ALL)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-front", &["other_certificates_are_not_served"])],
         smoke: false,
     },
     Mutation {

@@ -5,9 +5,10 @@ use super::Upto;
 use super::{OLDER, Scenario, Tier};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, data_keys, diff, etcd,
-    failover, faults, fills, flush, idle, images, keys, lagging, members, memory, moves, nearest, outage, owners, pair,
-    paused, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores,
-    stores_change, storm, tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
+    failover, faults, fills, flush, idle, images, keys, lagging, members, memory, moves, nbd_tls, nearest, outage,
+    owners, pair, paused, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space,
+    standby, stores, stores_change, storm, tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped,
+    witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -28,6 +29,7 @@ pub(super) const IN_COMPANY: &[&str] = &[
     "data-keys",
     "scrub",
     "tls",
+    "nbd-tls",
     "unreadable",
     "space",
     "rollback",
@@ -328,6 +330,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         tier: Tier::Gate("R10 on the network"),
         needs: &["qemu-io"],
         run: tls::run,
+    },
+    Scenario {
+        name: "nbd-tls",
+        shows: "NBD over TLS with nbdinfo, nbdcopy, nbdkit and qemu-img, with import, export and attach: where it is required, clients in plain text and with other certificates are not served (R10)",
+        tier: Tier::Gate("R10 at the NBD port, with clients of others; about ten seconds, beside another scenario"),
+        needs: &["nbdinfo", "nbdcopy", "nbdkit", "qemu-img", "qemu-io"],
+        run: nbd_tls::run,
     },
     Scenario {
         name: "unreadable",

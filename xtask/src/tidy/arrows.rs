@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("log", &["types", "journal", "folder", "reached"]),
     ("volume", &["types", "seal", "control", "reached"]),
     ("raft", &["types", "folder", "log", "tls", "reached"]),
-    ("front", &["types", "host", "nbd", "reached"]),
+    ("front", &["types", "host", "nbd", "tls", "reached"]),
     ("cache", &["types"]),
     (
         "set",

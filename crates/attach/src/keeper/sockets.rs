@@ -6,6 +6,7 @@ use crate::machine::{Lane, Lost};
 use crate::seams::{Connect, GivenClient};
 use crate::shared::Shared;
 use holdfast_nbd::{ExportName, Session};
+use holdfast_tls::Connector;
 use holdfast_types::Token;
 use std::io;
 use std::path::PathBuf;
@@ -95,7 +96,7 @@ pub(super) async fn accept(listener: &mut Listener, volume: usize, shared: &Arc<
 /// Runs one lane from connecting to its end, which comes with the end of its incarnation at the latest.
 pub(super) async fn run_lane(
     shared: Arc<Shared>,
-    way: Connect,
+    (way, tls): (Connect, Option<Connector>),
     lane: Lane,
     nbd: String,
     token: Token,
@@ -106,7 +107,7 @@ pub(super) async fn run_lane(
         let facts = shared.facts(lane.volume);
         let session = Some(Session { token, slot: lane.slot, incarnation: lane.incarnation });
         let name = ExportName { set: shared.set.clone(), volume: facts.name.clone(), snapshot: None, session };
-        let connected = match lane::connect(&way, lane, &nbd, &name).await {
+        let connected = match lane::connect(&way, lane, &nbd, &name, tls.as_ref()).await {
             Ok(connected) if connected.size >= facts.size => connected,
             Ok(connected) => {
                 let (found, expected) = (connected.size, facts.size);

@@ -23,7 +23,7 @@ pub struct Options {
     pub owner: Owner,
     /// Admin addresses of some gateways; the others are found.
     pub api: Vec<String>,
-    /// Connection to the admin ports (R10).
+    /// Connection to the admin ports, and TLS of NBD (R10).
     pub dialer: Dialer,
     /// The run directory.
     pub dir: PathBuf,

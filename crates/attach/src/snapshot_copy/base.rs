@@ -10,6 +10,7 @@ use super::identity::{Identity, Seen};
 use super::status::Source;
 use crate::requests::{ReadPart, RequestError, Requests};
 use holdfast_nbd::{Errno, ExportName, SnapshotExport};
+use holdfast_tls::Connector;
 use holdfast_types::Token;
 use holdfast_types::sync::LockExt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -44,6 +45,8 @@ pub(crate) struct Gateways {
     inner: Mutex<Inner>,
     /// Set together with [`Inner::gone`].
     over: CancellationToken,
+    /// How to speak to them; `None`: in plain text.
+    tls: Option<Connector>,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +61,11 @@ struct Inner {
 }
 
 impl Gateways {
+    /// No gateways yet, spoken to through `tls`.
+    pub(crate) fn over(tls: Option<Connector>) -> Self {
+        Self { tls, ..Self::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.locked()
     }
@@ -191,7 +199,7 @@ impl Base {
         }
         let mut why = "no gateway serves NBD over TCP".to_string();
         for nbd in list {
-            let refused = match Requests::connect(&nbd, &name).await {
+            let refused = match Requests::connect(&nbd, &name, self.gateways.tls.as_ref()).await {
                 Ok(requests) if requests.size() == self.size => {
                     self.look().await?;
                     let mut inner = self.gateways.lock();

@@ -7,7 +7,9 @@ use super::*;
 use crate::requests::Requests;
 use bytes::BytesMut;
 use holdfast_nbd::client::{CommandOut, RequestOut, encode_request};
-use holdfast_nbd::server::{Decoded, Handshake, Negotiated, Question, ReplyQueue, ReplyTo, RequestDecoder, Step};
+use holdfast_nbd::server::{
+    Decoded, Handshake, Negotiated, Question, ReplyQueue, ReplyTo, RequestDecoder, Step, TlsMode,
+};
 use holdfast_nbd::{HeaderStyle, SnapshotExport};
 use std::io::IoSlice;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -64,7 +66,7 @@ async fn gateway_like(fake: Arc<Fake>) -> (String, JoinHandle<()>) {
 
 async fn client(mut socket: TcpStream, fake: Arc<Fake>) {
     let (mut input, mut out) = (BytesMut::new(), BytesMut::from(&Handshake::greeting()[..]));
-    let mut handshake = Handshake::new();
+    let mut handshake = Handshake::new(TlsMode::Off);
     let facts = ExportFacts { size: SIZE, read_only: true, description: String::new() };
     let negotiated: Negotiated = loop {
         let step = handshake.step(&mut input, &mut out).unwrap();
@@ -205,7 +207,7 @@ async fn its_socket_speaks_nbd() {
         let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
     });
     let export = ExportName { snapshot: None, ..name() };
-    let client = Requests::connect(&bridge, &export).await.unwrap();
+    let client = Requests::connect(&bridge, &export, None).await.unwrap();
     assert_eq!(client.size(), SIZE);
     client.write(1024, Bytes::from(vec![9; 2048])).await.unwrap();
     client.zero(4096, 512).await.unwrap();

@@ -97,11 +97,12 @@ async fn turn(connection: &mut Connection<'_, DuplexStream>) {
 async fn flood(ask: Ask, count: u64, style: HeaderStyle, check: impl FnOnce(u64, u64)) {
     let (limits, measures) = (limits(), Measures::new());
     let pool = Pool::new(&limits);
-    let (mut near, mut far) = tokio::io::duplex(PIPE_BYTES);
+    let (mut near, far) = tokio::io::duplex(PIPE_BYTES);
+    let mut line = Line::plain(far, |_| None);
     let mut decoder = decoder(style);
     let input = requests(ask, count, style, &mut decoder);
     let ledger = Ledger::new(&limits, pool.clone());
-    let mut connection = Connection::new(&mut far, input, served(style), &limits, ledger, &measures, |_| None);
+    let mut connection = Connection::new(&mut line, input, served(style), &limits, ledger, &measures);
     for _ in 0..100 {
         turn(&mut connection).await;
     }

@@ -96,7 +96,7 @@ async fn r8_closing_the_front_or_one_connection() {
     let exports = Arc::new(MemoryExports::default());
     exports.put("s/v", device, Epoch(1), false);
     let front = front(FrontLimits::default(), &exports);
-    let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0)), None).await.unwrap();
     let mut first = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
     let mut second = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
     first.send(0, 512, READ, &[]).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_client_that_dies_leaves_nothing_behind() {
 #[tokio::test]
 async fn garbage_ends_only_its_own_connection() {
     let front = front(FrontLimits::default(), &memory());
-    let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0)), None).await.unwrap();
     let mut good = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
     let seeds: [&[u8]; 5] = [
         b"GET / HTTP/1.1\r\n\r\n",
@@ -183,7 +183,7 @@ async fn a_flood_is_bounded_and_disturbs_nobody() {
     let limits = FrontLimits { connections: 16, gateway_bytes: 96 * MIB, ..FrontLimits::default() };
     let shared = limits.shared_bytes();
     let front = front(limits, &memory());
-    let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0)), None).await.unwrap();
     let mut good = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
     assert_eq!(good.write(0, &[5; 8192]).await, Ok(vec![]));
     // The clients ask for far more than they read, and announce payloads that never come.

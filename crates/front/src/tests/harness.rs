@@ -9,6 +9,7 @@ use holdfast_nbd::client::{
     Aim, ClientError, CommandOut, Connected, Event, Handshake, Outcome, ReplyDecoder, RequestOut,
 };
 use holdfast_nbd::{Errno, Extent, HeaderStyle};
+use holdfast_tls::{ClientStream, Connector};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -61,6 +62,8 @@ pub enum Broken {
     Closed,
     /// The server refused, or broke the protocol during the handshake.
     Handshake(ClientError),
+    /// The TLS handshake failed.
+    Tls(io::Error),
 }
 
 pub struct Client<S = DuplexStream> {
@@ -76,12 +79,20 @@ pub struct Client<S = DuplexStream> {
 pub(super) type Answer = Result<Vec<u8>, Errno>;
 
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
-    pub async fn shake(mut socket: S, aim: Aim, style: HeaderStyle) -> Result<(S, BytesMut, Outcome), Broken> {
-        let mut handshake = Handshake::new(aim, style, true);
-        let (mut input, mut out) = (BytesMut::new(), BytesMut::new());
+    pub async fn shake(socket: S, aim: Aim, style: HeaderStyle) -> Result<(S, BytesMut, Outcome), Broken> {
+        Self::shake_on(socket, &mut Handshake::new(aim, style, true), BytesMut::new()).await
+    }
+
+    /// Continues a handshake whose next bytes are in `out`, up to its next outcome.
+    async fn shake_on(
+        mut socket: S,
+        handshake: &mut Handshake,
+        mut out: BytesMut,
+    ) -> Result<(S, BytesMut, Outcome), Broken> {
+        let mut input = BytesMut::new();
         loop {
             let outcome = handshake.step(&mut input, &mut out).map_err(Broken::Handshake)?;
-            if socket.write_all_buf(&mut out).await.is_err() {
+            if socket.write_all_buf(&mut out).await.is_err() || socket.flush().await.is_err() {
                 return Err(Broken::Closed);
             }
             if let Some(outcome) = outcome {
@@ -94,10 +105,24 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
     }
 
     pub(super) async fn connect_as(socket: S, name: &str, style: HeaderStyle) -> Result<Self, Broken> {
-        let (socket, input, outcome) = Self::shake(socket, Aim::Go(name.into()), style).await?;
+        Ok(Self::begin(Self::shake(socket, Aim::Go(name.into()), style).await?))
+    }
+
+    fn begin((socket, input, outcome): (S, BytesMut, Outcome)) -> Self {
         let Outcome::Connected(connected) = outcome else { panic!("{outcome:?}") };
         let decoder = ReplyDecoder::new(&connected);
-        Ok(Self { socket, connected, input, decoder, events: VecDeque::new(), next_cookie: 1 })
+        Self { socket, connected, input, decoder, events: VecDeque::new(), next_cookie: 1 }
+    }
+
+    /// Through TLS.
+    pub(super) async fn connect_tls(socket: S, name: &str, tls: &Connector) -> Result<Client<ClientStream<S>>, Broken> {
+        let mut handshake = Handshake::new(Aim::Go(name.into()), HeaderStyle::Structured, true).over_tls();
+        let (socket, _, outcome) = Self::shake_on(socket, &mut handshake, BytesMut::new()).await?;
+        assert_eq!(outcome, Outcome::StartTls);
+        let socket = tls.connect(socket).await.map_err(Broken::Tls)?;
+        let mut out = BytesMut::new();
+        handshake.tls_started(&mut out);
+        Ok(Client::begin(Client::shake_on(socket, &mut handshake, out).await?))
     }
 
     pub(super) async fn connect(socket: S, name: &str) -> Self {
@@ -114,6 +139,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         holdfast_nbd::client::encode_request(&mut out, self.connected.style, &request).unwrap();
         out.extend_from_slice(payload);
         self.socket.write_all_buf(&mut out).await?;
+        self.socket.flush().await?;
         Ok(cookie)
     }
 

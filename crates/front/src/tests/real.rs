@@ -55,7 +55,7 @@ async fn server() -> Server {
     exports.put("s/v", Arc::new(MemoryDevice::new(SIZE)), Epoch(1), false);
     exports.put("s/w", Arc::new(MemoryDevice::new(SIZE)), Epoch(1), false);
     let front = Front::new(FrontLimits::default(), exports).unwrap();
-    let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0)), None).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("nbd.sock");
     front.listen_unix(&socket).await.unwrap();

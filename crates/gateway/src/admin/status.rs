@@ -81,6 +81,7 @@ impl AdminDoor {
                 level: FEATURE_LEVEL,
                 keys: Some(self.node_keys()),
                 reads: Some(self.reads()),
+                nbd_tls: config.nbd_listen.map_or("", |_| config.tls.nbd_mode().as_str()).to_string(),
                 ..v1::Node::default()
             };
             if let Some(adopted) = node.adopted() {

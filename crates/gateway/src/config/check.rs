@@ -1,6 +1,6 @@
 //! Checks whether a gateway may start with a configuration.
 
-use super::{GatewayConfig, GatewayRole, Mistake, PairDurability};
+use super::{GatewayConfig, GatewayRole, Mistake, NbdTls, PairDurability};
 use holdfast_control::pair::{TTL_MAX, TTL_MIN};
 use holdfast_control::set::SEGMENT_NOTES_MAX;
 use holdfast_store::check_allowed;
@@ -195,6 +195,8 @@ fn tls(config: &GatewayConfig, out: &mut Problems) {
         "true beside [tls]",
         "only one of them: with [tls], all traffic between gateways is encrypted",
     );
+    let nbd = config.tls.nbd.unwrap_or(NbdTls::Off);
+    out.need(named > 0 || nbd == NbdTls::Off, "tls.nbd", nbd.as_str(), "ca, certificate and key beside it, or off");
 }
 
 fn store_endpoint(config: &GatewayConfig, out: &mut Problems) {

@@ -1,6 +1,6 @@
 //! Arguments of `holdfast cluster certificates`.
 
-use super::values::owner;
+use super::values::{GatewayArg, owner};
 use clap::Args;
 use holdfast_tls::make::DAYS_MAX;
 use holdfast_types::{Name, Owner};
@@ -13,9 +13,10 @@ pub struct CertificatesArgs {
     /// Directory of the CA, certificates and keys; created if missing
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
-    /// Name of a gateway; may be repeated
+    /// Name of a gateway; may be repeated. NAME=HOST,HOST: with its DNS names and IP addresses, for NBD clients that
+    /// check them
     #[arg(long, value_name = "NAME")]
-    pub gateway: Vec<Name>,
+    pub gateway: Vec<GatewayArg>,
     /// Name of a PostgreSQL host, for its attach process and agent; may be repeated
     #[arg(long, value_name = "NAME")]
     pub host: Vec<Name>,

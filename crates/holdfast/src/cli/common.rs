@@ -35,6 +35,11 @@ impl Common {
         Ok(())
     }
 
+    /// Scheme of an NBD address for people: whoever has a certificate uses TLS.
+    pub fn nbd_scheme(&self) -> &'static str {
+        if self.dialer.connector().is_some() { "nbds" } else { "nbd" }
+    }
+
     /// Time for the whole command.
     pub fn timeout(&self) -> Duration {
         self.timeout.unwrap_or(TIMEOUT)

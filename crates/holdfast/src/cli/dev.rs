@@ -30,8 +30,8 @@ pub struct DevArgs {
     /// One setting for every gateway, with its name in the configuration file, where it is saved; may be repeated
     #[arg(long = "gateway-set", value_name = "KEY=VALUE", action = ArgAction::Append, value_parser = setting)]
     pub gateway_set: Vec<(String, String)>,
-    /// Use TLS between gateways and for the admin API: creates a CA and certificates in DIR/tls once, and uses them
-    /// from then on
+    /// Use TLS between gateways and for the admin API, and allow it for NBD: creates a CA and certificates in DIR/tls
+    /// once, and uses them from then on
     #[arg(long)]
     pub tls: bool,
     /// Restart gateways that exit

@@ -31,6 +31,34 @@ impl FromStr for VolumeArg {
     }
 }
 
+/// `NAME`, or `NAME=HOST,HOST`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayArg {
+    /// The gateway.
+    pub name: Name,
+    /// Its DNS names and IP addresses.
+    pub hosts: Vec<String>,
+}
+
+impl FromStr for GatewayArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, hosts) = text.split_once('=').map_or((text, None), |(name, hosts)| (name, Some(hosts)));
+        let name = Name::new(name).map_err(|error| error.to_string())?;
+        let hosts: Vec<String> = hosts.into_iter().flat_map(|hosts| hosts.split(',')).map(str::to_string).collect();
+        // A role must come from nowhere else.
+        let fits = |host: &String| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || ".:-".contains(c);
+            !host.is_empty() && host.chars().all(plain) && !host.ends_with("holdfast.internal")
+        };
+        match hosts.iter().find(|host| !fits(host)) {
+            Some(host) => Err(format!("found {host:?}, expected a DNS name or an IP address")),
+            None => Ok(Self { name, hosts }),
+        }
+    }
+}
+
 /// Checks `HOST:PORT`.
 pub fn address(text: &str) -> Result<String, String> {
     match holdfast_api::host_port(text) {

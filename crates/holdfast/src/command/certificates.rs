@@ -28,17 +28,19 @@ struct Report {
 
 /// Runs `holdfast cluster certificates`.
 pub fn run(common: &Common, args: &CertificatesArgs) -> Result<(), CliError> {
-    let all = [
-        (Role::Gateway, &args.gateway),
+    let gateways = args
+        .gateway
+        .iter()
+        .map(|one| Wanted { hosts: one.hosts.clone(), ..Wanted::new(one.name.as_str(), Role::Gateway) });
+    let others = [
         (Role::Host, &args.host),
         (Role::Viewer, &args.viewer),
         (Role::Operator, &args.operator),
         (Role::Admin, &args.admin),
     ];
-    let mut wanted: Vec<Wanted> = all
-        .into_iter()
-        .flat_map(|(role, names)| names.iter().map(move |name| Wanted::new(name.as_str(), role)))
-        .collect();
+    let others =
+        others.into_iter().flat_map(|(role, names)| names.iter().map(move |name| Wanted::new(name.as_str(), role)));
+    let mut wanted: Vec<Wanted> = gateways.chain(others).collect();
     for host in wanted.iter_mut().filter(|one| one.role == Role::Host) {
         host.owners = args.owner.iter().map(ToString::to_string).collect();
         host.sets = args.set.iter().map(ToString::to_string).collect();

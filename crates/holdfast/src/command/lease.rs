@@ -27,10 +27,11 @@ pub fn ttl_ms(ttl: Option<Duration>) -> u32 {
 }
 
 /// NBD addresses of the volumes with the token. The `?` in the export name is escaped.
-pub fn exports(grant: &v1::GrantReply) -> Vec<String> {
+pub fn exports(common: &Common, grant: &v1::GrantReply) -> Vec<String> {
+    let scheme = common.nbd_scheme();
     let lease = grant.lease.clone().unwrap_or_default();
     let name = |volume: &v1::Volume| format!("{}/{}%3Ftoken={}&conn=0&gen=1", lease.set, volume.name, grant.token);
-    grant.volumes.iter().map(|volume| format!("nbd://{}/{}", lease.gateway_nbd, name(volume))).collect()
+    grant.volumes.iter().map(|volume| format!("{scheme}://{}/{}", lease.gateway_nbd, name(volume))).collect()
 }
 
 async fn show(common: &Common, set: &Name) -> Result<(), CliError> {
@@ -73,7 +74,7 @@ async fn go_on(common: &Common, set: &Name, owner: &Owner, token: String) -> Res
 /// A new grant: the lease, its token, and where to connect with it.
 fn show_grant(common: &Common, set: &Name, owner: &Owner, grant: &v1::GrantReply) -> Result<(), CliError> {
     let lease = grant.lease.as_ref().ok_or_else(|| incomplete("the lease"))?;
-    let exports = exports(grant);
+    let exports = exports(common, grant);
     let json =
         serde_json::json!({ "lease": lease, "token": grant.token, "volumes": grant.volumes, "exports": exports });
     output::show(common.output, &json, || {

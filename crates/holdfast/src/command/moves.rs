@@ -128,7 +128,7 @@ async fn finish(
             text.push_str(&format!(
                 "\n{owner} is the new owner.\ntoken  {}\n  {}",
                 granted.token,
-                lease::exports(granted).join("\n  ")
+                lease::exports(common, granted).join("\n  ")
             ));
         }
         text

@@ -109,7 +109,8 @@ async fn show_token(common: &Common, snapshot: &SnapshotArg) -> Result<(), CliEr
     let leader = status(&mut api, snapshot.set.as_str(), false).await?.leader;
     let nbd = leader.and_then(|leader| leader.addresses).map(|addresses| addresses.nbd).unwrap_or_default();
     let (SnapshotArg { set, name }, token) = (snapshot, &found.token);
-    let export = |volume: &v1::Volume| format!("nbd://{nbd}/{set}/{}@{name}%3Ftoken={token}", volume.name);
+    let scheme = common.nbd_scheme();
+    let export = |volume: &v1::Volume| format!("{scheme}://{nbd}/{set}/{}@{name}%3Ftoken={token}", volume.name);
     let exports: Vec<String> = found.volumes.iter().map(export).collect();
     output::show(common.output, &serde_json::json!({ "token": token, "exports": exports }), || exports.join("\n"))
 }

@@ -116,17 +116,11 @@ fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [St
             why => format!("FAILED: {why}"),
         });
     let boot = node.map_or(String::new(), |node| node.boot.to_string());
-    [
-        member_text(known.id),
-        known.name,
-        known.region,
-        addresses.api,
-        addresses.nbd,
-        state,
-        boot,
-        leads.join(","),
-        journal,
-    ]
+    let nbd = match node.map_or("", |node| node.nbd_tls.as_str()) {
+        "" | "off" => addresses.nbd,
+        mode => format!("{} (TLS {mode})", addresses.nbd),
+    };
+    [member_text(known.id), known.name, known.region, addresses.api, nbd, state, boot, leads.join(","), journal]
 }
 
 fn group_row(status: &v1::ClusterStatusReply, group: &v1::GroupSummary) -> [String; 7] {

@@ -4,7 +4,7 @@ use crate::cli::{Common, DevArgs};
 use crate::command::bootstrap::{self, Plan, PlanGateway};
 use crate::command::gateway::with_settings;
 use crate::exit::CliError;
-use holdfast_gateway::config::{GatewayConfig, KeyConfig, SnapshotExports, TlsConfig};
+use holdfast_gateway::config::{GatewayConfig, KeyConfig, NbdTls, SnapshotExports, TlsConfig};
 use holdfast_tls::make::{self, Wanted};
 use holdfast_tls::{ANY_OWNER, Role};
 use holdfast_types::{ByteSize, Name};
@@ -63,7 +63,9 @@ impl DevTls {
         // Whatever `attach` is tried with on this machine.
         let host = Wanted { owners: vec![ANY_OWNER.to_string()], ..Wanted::new("host", Role::Host) };
         let mut all = vec![Wanted::new("admin", Role::Admin), host];
-        all.extend(gateways.iter().map(|name| Wanted::new(name.as_str(), Role::Gateway)));
+        let hosts = vec![Ipv4Addr::LOCALHOST.to_string(), "localhost".to_string()];
+        let gateway = |name: &Name| Wanted { hosts: hosts.clone(), ..Wanted::new(name.as_str(), Role::Gateway) };
+        all.extend(gateways.iter().map(gateway));
         let missing: Vec<Wanted> =
             all.into_iter().filter(|one| !dir.join(format!("{}.pem", one.name)).exists()).collect();
         make::certificates(dir, &missing, make::DAYS_MAX).map_err(|error| CliError::failed("TLS").because(&error))?;
@@ -126,9 +128,11 @@ impl Layout {
             let mut made = gateway(&dir, &key, name, nbd_port, &args.gateway_set, &mut ports)?;
             if let Some(tls) = &tls {
                 let of = |end: &str| Some(tls_dir.join(format!("{}.{end}", made.name())));
-                let files = TlsConfig { ca: Some(tls.ca.clone()), certificate: of("pem"), key: of("key") };
-                made.unsaved |= made.config.tls != files;
-                made.config.tls = files;
+                // A cluster to play with: clients that have no TLS still find it.
+                let nbd = made.config.tls.nbd.or(Some(NbdTls::Optional));
+                let wanted = TlsConfig { ca: Some(tls.ca.clone()), certificate: of("pem"), key: of("key"), nbd };
+                made.unsaved |= made.config.tls != wanted;
+                made.config.tls = wanted;
             }
             gateways.push(made);
         }

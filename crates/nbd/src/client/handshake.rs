@@ -1,4 +1,5 @@
 //! Option haggling of the client: asks for the best wanted headers and accepts what the server grants.
+//! Before that, it asks for TLS if its caller wants it (NBD-S3).
 
 use crate::wire::*;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -59,6 +60,8 @@ pub enum Outcome {
     Described(Connected),
     /// [`Aim::List`]. The goodbye is in the output; close after sending it.
     Listed(Vec<ListedExport>),
+    /// Only the first half, after [`Handshake::over_tls`]: do the TLS handshake, then call [`Handshake::tls_started`].
+    StartTls,
 }
 
 /// A handshake failed.
@@ -90,6 +93,21 @@ pub enum ClientError {
         /// Its message.
         message: String,
     },
+    /// The server has no TLS, or refuses it (NBD-S3).
+    #[error("found a server without TLS ({message}), expected TLS: nothing was sent in plain text")]
+    NoTls {
+        /// Its message, or the error's number.
+        message: String,
+    },
+    /// The server has no use for a client in plain text.
+    #[error("found a server that demands TLS, and this client has no certificate")]
+    TlsRequired,
+    /// NBD-S3.
+    #[error("found {found} bytes in plain text behind the server's agreement to TLS, expected TLS")]
+    BehindStartTls {
+        /// How many.
+        found: usize,
+    },
     /// A reply to another option, malformed, or far too long.
     #[error("option reply: found {found}, expected {expected}")]
     Malformed {
@@ -104,6 +122,7 @@ pub enum ClientError {
 enum Stage {
     Greeting,
     Reply(u32),
+    StartTls,
     ExportNameAnswer,
     Ended,
 }
@@ -114,6 +133,7 @@ pub struct Handshake {
     aim: Aim,
     wanted: HeaderStyle,
     wants_allocation: bool,
+    wants_tls: bool,
     stage: Stage,
     no_zeroes: bool,
     replies: u32,
@@ -155,11 +175,15 @@ impl OptionReply {
 
     /// Why the server refuses.
     fn refusal(&self) -> ClientError {
-        let message = if self.data.is_empty() { format!("error {}", self.kind & !REP_ERROR) } else { text(&self.data) };
+        let message = self.message();
         match self.kind {
             REP_ERR_SHUTDOWN => ClientError::NotHere { message },
             _ => ClientError::Refused { message },
         }
+    }
+
+    fn message(&self) -> String {
+        if self.data.is_empty() { format!("error {}", self.kind & !REP_ERROR) } else { text(&self.data) }
     }
 }
 
@@ -179,12 +203,27 @@ impl Handshake {
             aim,
             wanted,
             wants_allocation,
+            wants_tls: false,
             stage: Stage::Greeting,
             no_zeroes: false,
             replies: 0,
             export: None,
             connected,
             listed: Vec::new(),
+        }
+    }
+
+    /// The same, through TLS or not at all (NBD-S3).
+    #[must_use]
+    pub fn over_tls(self) -> Self {
+        Self { wants_tls: true, ..self }
+    }
+
+    /// After [`Outcome::StartTls`], once the TLS handshake is done and the server has proved who it is. Appends the
+    /// next bytes to send to `out`. Does nothing at another time.
+    pub fn tls_started(&mut self, out: &mut BytesMut) {
+        if self.stage == Stage::StartTls {
+            self.begin(out);
         }
     }
 
@@ -202,6 +241,9 @@ impl Handshake {
                 }
                 Stage::Reply(asked) => {
                     let Some(reply) = self.whole_reply(asked, input)? else { return Ok(None) };
+                    if asked == OPT_STARTTLS {
+                        return self.agreed(&reply, input.len()).map(Some);
+                    }
                     if let Some(outcome) = self.reply(reply, out)? {
                         self.stage = Stage::Ended;
                         return Ok(Some(outcome));
@@ -218,7 +260,7 @@ impl Handshake {
                     self.stage = Stage::Ended;
                     return Ok(Some(Outcome::Connected(self.connected.clone())));
                 }
-                Stage::Ended => return Ok(None),
+                Stage::StartTls | Stage::Ended => return Ok(None),
             }
         }
     }
@@ -239,8 +281,26 @@ impl Handshake {
         }
         self.no_zeroes = flags & FLAG_NO_ZEROES != 0;
         out.put_u32(u32::from(flags & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES)));
-        self.begin(out);
+        if self.wants_tls {
+            self.ask(OPT_STARTTLS, &[], out);
+        } else {
+            self.begin(out);
+        }
         Ok(true)
+    }
+
+    /// The reply to NBD_OPT_STARTTLS. `behind`: the number of bytes that came with it and do not belong to it.
+    fn agreed(&mut self, reply: &OptionReply, behind: usize) -> Result<Outcome, ClientError> {
+        match reply.kind {
+            REP_ACK if behind > 0 => Err(ClientError::BehindStartTls { found: behind }),
+            REP_ACK => {
+                self.stage = Stage::StartTls;
+                Ok(Outcome::StartTls)
+            }
+            REP_ERR_SHUTDOWN => Err(reply.refusal()),
+            _ if reply.failed() => Err(ClientError::NoTls { message: reply.message() }),
+            _ => Err(reply.malformed("an acknowledgement")),
+        }
     }
 
     /// Takes the reply to `asked` off `input`. `None`: more bytes are needed.
@@ -319,6 +379,7 @@ impl Handshake {
     fn reply(&mut self, reply: OptionReply, out: &mut BytesMut) -> Result<Option<Outcome>, ClientError> {
         let (kind, failed) = (reply.kind, reply.failed());
         match reply.asked {
+            _ if kind == REP_ERR_TLS_REQD => return Err(ClientError::TlsRequired),
             OPT_EXTENDED_HEADERS if failed => self.ask(OPT_STRUCTURED_REPLY, &[], out),
             OPT_EXTENDED_HEADERS | OPT_STRUCTURED_REPLY if kind == REP_ACK || failed => {
                 if !failed {

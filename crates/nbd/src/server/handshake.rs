@@ -1,5 +1,5 @@
 //! Option haggling of the server, fixed newstyle. One option at a time; questions go to the caller and are answered
-//! later.
+//! later. TLS comes in between if the client asks for it (NBD-S1, NBD-S2).
 
 use crate::name::EXPORT_NAME_BYTES_MAX;
 use crate::wire::*;
@@ -55,6 +55,12 @@ pub enum HandshakeError {
     /// The haggling does not end.
     #[error("found more than {OPTIONS_MAX} options, expected the transmission phase")]
     TooMany,
+    /// NBD-S2.
+    #[error("found {found} bytes in plain text behind NBD_OPT_STARTTLS, expected TLS after its answer")]
+    BehindStartTls {
+        /// How many.
+        found: usize,
+    },
     /// NBD_OPT_EXPORT_NAME has no error reply: a refusal ends the session.
     #[error("NBD_OPT_EXPORT_NAME refused: {message}")]
     ExportName {
@@ -81,8 +87,22 @@ pub enum Step {
     NeedBytes,
     /// Send the encoded bytes, then answer.
     Ask(Question),
+    /// Send the encoded bytes, do the TLS handshake on the connection, then call [`Handshake::tls_started`].
+    StartTls,
     /// The client left: send the encoded bytes, then close.
     Aborted,
+}
+
+/// Whether a server takes NBD_OPT_STARTTLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsMode {
+    /// It has no TLS (NOTLS in the specification).
+    #[default]
+    Off,
+    /// The client decides (SELECTIVETLS, for all exports).
+    Optional,
+    /// Nothing works without TLS (FORCEDTLS).
+    Required,
 }
 
 /// Properties of an export, as sent to a client.
@@ -121,6 +141,7 @@ enum Stage {
     ClientFlags,
     Option,
     Skip { option: u32, left: usize },
+    StartTls,
     Asked(Asked),
     Ended,
 }
@@ -145,13 +166,19 @@ pub struct Handshake {
     /// Export for which `base:allocation` was chosen.
     allocation_of: Option<Bytes>,
     options: u32,
+    tls: TlsMode,
+    secure: bool,
+    /// Why the client may use no export at all.
+    refusal: Option<String>,
 }
 
 impl Default for Handshake {
     fn default() -> Self {
-        Self::new()
+        Self::new(TlsMode::Off)
     }
 }
+
+const TLS_REQUIRED: &str = "this port demands TLS";
 
 fn put_reply(out: &mut BytesMut, option: u32, kind: u32, parts: &[&[u8]]) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
@@ -186,6 +213,11 @@ fn parse_name(raw: &[u8]) -> Result<ExportName, String> {
     text.parse().map_err(|e: ExportNameError| e.to_string())
 }
 
+/// NBD-S2.
+fn nothing_behind(found: usize) -> Result<(), HandshakeError> {
+    if found == 0 { Ok(()) } else { Err(HandshakeError::BehindStartTls { found }) }
+}
+
 /// Splits a string with a 32-bit length prefix off `data`. `None` if it is not complete.
 fn take_string(data: &mut Bytes) -> Option<Bytes> {
     if data.len() < 4 {
@@ -218,13 +250,16 @@ impl Asked {
 
 impl Handshake {
     /// For a connection that was just accepted. Send [`Handshake::greeting`] first.
-    pub fn new() -> Self {
+    pub fn new(tls: TlsMode) -> Self {
         Self {
             stage: Stage::ClientFlags,
             no_zeroes: false,
             style: HeaderStyle::Simple,
             allocation_of: None,
             options: 0,
+            tls,
+            secure: false,
+            refusal: None,
         }
     }
 
@@ -255,13 +290,7 @@ impl Handshake {
                     if input.len() < 4 {
                         return Ok(Step::NeedBytes);
                     }
-                    let found = input.get_u32();
-                    let offered = u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
-                    if found & !offered != 0 {
-                        return Err(HandshakeError::ClientFlags { found, offered });
-                    }
-                    self.no_zeroes = found & u32::from(FLAG_NO_ZEROES) != 0;
-                    self.stage = Stage::Option;
+                    self.client_flags(input.get_u32())?;
                 }
                 Stage::Skip { option, left } => {
                     let skipped = input.len().min(*left);
@@ -270,7 +299,9 @@ impl Handshake {
                     if *left > 0 {
                         return Ok(Step::NeedBytes);
                     }
-                    put_error(out, *option, REP_ERR_TOO_BIG, "too much option data");
+                    let option = *option;
+                    let (kind, message) = self.bar().unwrap_or((REP_ERR_TOO_BIG, "too much option data"));
+                    put_error(out, option, kind, message);
                     self.stage = Stage::Option;
                 }
                 Stage::Option => {
@@ -297,17 +328,80 @@ impl Handshake {
                         continue;
                     }
                     let data = input.split_to(bytes).freeze();
-                    if let Some(step) = self.option(option, data, out)? {
+                    let step = match option {
+                        OPT_STARTTLS => self.start_tls(&data, input.len(), out)?,
+                        _ => self.option(option, data, out)?,
+                    };
+                    if let Some(step) = step {
                         return Ok(step);
                     }
                 }
+                Stage::StartTls => return nothing_behind(input.len()).map(|()| Step::StartTls),
                 Stage::Asked(_) => return Ok(Step::NeedBytes),
                 Stage::Ended => return Ok(Step::Aborted),
             }
         }
     }
 
+    fn client_flags(&mut self, found: u32) -> Result<(), HandshakeError> {
+        let offered = u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
+        if found & !offered != 0 {
+            return Err(HandshakeError::ClientFlags { found, offered });
+        }
+        self.no_zeroes = found & u32::from(FLAG_NO_ZEROES) != 0;
+        self.stage = Stage::Option;
+        Ok(())
+    }
+
+    /// The answer to whatever a client asks that may use no export: it has no TLS where that is required (NBD-S1), or
+    /// was refused after the upgrade.
+    fn bar(&self) -> Option<(u32, &str)> {
+        if self.tls == TlsMode::Required && !self.secure {
+            return Some((REP_ERR_TLS_REQD, TLS_REQUIRED));
+        }
+        self.refusal.as_deref().map(|message| (REP_ERR_POLICY, message))
+    }
+
+    /// `behind`: the number of bytes that came with the option and do not belong to it.
+    fn start_tls(&mut self, data: &[u8], behind: usize, out: &mut BytesMut) -> Result<Option<Step>, HandshakeError> {
+        if !data.is_empty() {
+            put_error(out, OPT_STARTTLS, REP_ERR_INVALID, "this option takes no data");
+        } else if self.tls == TlsMode::Off {
+            put_error(out, OPT_STARTTLS, REP_ERR_UNSUP, "no TLS on this port");
+        } else if self.secure {
+            put_error(out, OPT_STARTTLS, REP_ERR_INVALID, "TLS was started already");
+        } else {
+            nothing_behind(behind)?;
+            put_reply(out, OPT_STARTTLS, REP_ACK, &[]);
+            self.stage = Stage::StartTls;
+            return Ok(Some(Step::StartTls));
+        }
+        Ok(None)
+    }
+
+    /// After [`Step::StartTls`]: what comes from now on came through TLS. The handshake goes on as if no option had
+    /// been there (NBD-S2). With a `refusal` the client is told that, whatever it asks. Does nothing at another time.
+    pub fn tls_started(&mut self, refusal: Option<String>) {
+        if !matches!(self.stage, Stage::StartTls) {
+            return;
+        }
+        self.stage = Stage::Option;
+        self.style = HeaderStyle::Simple;
+        self.allocation_of = None;
+        self.secure = true;
+        self.refusal = refusal;
+    }
+
     fn option(&mut self, option: u32, data: Bytes, out: &mut BytesMut) -> Result<Option<Step>, HandshakeError> {
+        if option != OPT_ABORT
+            && let Some((kind, message)) = self.bar()
+        {
+            if option == OPT_EXPORT_NAME {
+                return Err(HandshakeError::ExportName { message: message.to_string() });
+            }
+            put_error(out, option, kind, message);
+            return Ok(None);
+        }
         match option {
             OPT_EXPORT_NAME => {
                 if self.style == HeaderStyle::Extended {
@@ -332,7 +426,6 @@ impl Handshake {
                 });
                 return Ok(Some(Step::Ask(Question::List)));
             }
-            OPT_STARTTLS if data.is_empty() => put_error(out, option, REP_ERR_UNSUP, "no TLS on this port"),
             OPT_STRUCTURED_REPLY if data.is_empty() => {
                 if self.style == HeaderStyle::Extended {
                     put_error(out, option, REP_ERR_EXT_HEADER_REQD, "extended headers were chosen already");
@@ -345,7 +438,7 @@ impl Handshake {
                 self.style = HeaderStyle::Extended;
                 put_reply(out, option, REP_ACK, &[]);
             }
-            OPT_LIST | OPT_STARTTLS | OPT_STRUCTURED_REPLY | OPT_EXTENDED_HEADERS => {
+            OPT_LIST | OPT_STRUCTURED_REPLY | OPT_EXTENDED_HEADERS => {
                 put_error(out, option, REP_ERR_INVALID, "this option takes no data");
             }
             OPT_INFO | OPT_GO => return Ok(self.info(option, data, out)),

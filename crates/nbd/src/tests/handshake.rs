@@ -2,13 +2,13 @@ use super::feed;
 use crate::client::{self, Aim, ClientError, Outcome};
 use crate::server::{
     EXPORTS_LISTED_MAX, ExportFacts, Handshake, HandshakeError, Negotiated, OPTIONS_MAX, QUERIES_MAX, Question,
-    RefusalReason, Step,
+    RefusalReason, Step, TlsMode,
 };
 use crate::wire::*;
 use bytes::{BufMut, BytesMut};
 use proptest::prelude::*;
 
-fn facts() -> ExportFacts {
+pub(super) fn facts() -> ExportFacts {
     ExportFacts { size: 1 << 30, read_only: false, description: "a tank".into() }
 }
 
@@ -23,7 +23,7 @@ struct Seen {
 }
 
 fn serve(bytes: &[u8], cuts: &[usize]) -> Seen {
-    let mut server = Handshake::new();
+    let mut server = Handshake::new(TlsMode::Off);
     let mut seen = Seen::default();
     feed(bytes, cuts, |input| {
         loop {
@@ -33,6 +33,7 @@ fn serve(bytes: &[u8], cuts: &[usize]) -> Seen {
             out.clear();
             let answered = match step {
                 Ok(Step::NeedBytes) => return true,
+                Ok(Step::StartTls) => panic!("TLS without TLS"),
                 Ok(Step::Aborted) => {
                     seen.aborted = true;
                     return false;
@@ -102,7 +103,7 @@ fn meet(aim: Aim, wanted: HeaderStyle, piece: usize) -> (Result<Outcome, ClientE
     panic!("the handshake does not end");
 }
 
-fn option(number: u32, data: &[u8]) -> Vec<u8> {
+pub(super) fn option(number: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.put_u64(MAGIC_OPTION);
     bytes.put_u32(number);
@@ -111,26 +112,26 @@ fn option(number: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn counted(text: &str) -> Vec<u8> {
+pub(super) fn counted(text: &str) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
 }
 
-fn go(number: u32, name: &str) -> Vec<u8> {
+pub(super) fn go(number: u32, name: &str) -> Vec<u8> {
     option(number, &[counted(name), vec![0, 0]].concat())
 }
 
-fn contexts(number: u32, name: &str, queries: &[&str]) -> Vec<u8> {
+pub(super) fn contexts(number: u32, name: &str, queries: &[&str]) -> Vec<u8> {
     let queries: Vec<u8> =
         queries.iter().fold((queries.len() as u32).to_be_bytes().to_vec(), |all, query| [all, counted(query)].concat());
     option(number, &[counted(name), queries].concat())
 }
 
-fn session(options: &[Vec<u8>]) -> Vec<u8> {
+pub(super) fn session(options: &[Vec<u8>]) -> Vec<u8> {
     [3u32.to_be_bytes().to_vec(), options.concat()].concat()
 }
 
 /// Types of the option replies in `out`.
-fn reply_kinds(mut out: &[u8]) -> Vec<u32> {
+pub(super) fn reply_kinds(mut out: &[u8]) -> Vec<u32> {
     let mut kinds = Vec::new();
     while out.len() >= 20 {
         kinds.push(u32::from_be_bytes(out[12..16].try_into().unwrap()));
@@ -326,7 +327,7 @@ fn a_peer_that_is_no_server_is_left() {
 
 #[test]
 fn a_question_holds_the_input_back() {
-    let mut server = Handshake::new();
+    let mut server = Handshake::new(TlsMode::Off);
     let mut input = BytesMut::from(&session(&[option(OPT_LIST, b""), option(OPT_ABORT, b"")])[..]);
     let mut out = BytesMut::new();
     assert_eq!(server.step(&mut input, &mut out), Ok(Step::Ask(Question::List)));

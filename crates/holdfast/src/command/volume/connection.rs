@@ -194,7 +194,7 @@ impl Connection {
             .next("set nbd_listen in its settings"));
         }
         let name = ExportName { set: self.volume.set.clone(), volume: self.volume.name.clone(), snapshot, session };
-        Requests::connect(nbd, &name)
+        Requests::connect(nbd, &name, self.common.dialer.connector().as_ref())
             .await
             .map_err(|error| CliError::unreachable(format!("{}", self.volume)).because(&error))
     }
