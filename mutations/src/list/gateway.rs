@@ -585,8 +585,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R8",
         edits: &[Edit {
             file: HANDSHAKE,
-            old: "            *progress.last.locked() = Instant::now();\n        }\n        socket",
-            new: "        }\n        socket",
+            old: "            *progress.last.locked() = Instant::now();\n        }\n        send(&mut line",
+            new: "        }\n        send(&mut line",
         }],
         tests: &[lib(Layer::Unit, "holdfast-front", &["options_that_go_on_keep_a_handshake_open"])],
         smoke: false,

@@ -85,8 +85,10 @@ async fn connected(dir: &Path, name: &str) -> Via {
         gateway.acceptor().accept(socket).await.expect("a handshake")
     };
     let (client, accepted) = tokio::join!(client.stream(&address, PATIENCE), accepts);
+    // The kernel forgets the address of a client that has reset its connection.
+    let info = accepted.connect_info();
     drop(client.expect("connected"));
-    accepted.connect_info()
+    info
 }
 
 /// One certificate for each role, of the role's name; host `db1` may use set `demo` only.
