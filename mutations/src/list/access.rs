@@ -20,6 +20,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "operator-sets-a-schedule",
+        bug: "an operator sets a schedule that keeps nothing, and the snapshots expire",
+        rule: "ACCESS-A1",
+        edits: &[Edit {
+            file: "crates/gateway/src/access/rules.rs",
+            old: "changes(\"SetSchedule\", &[A]),",
+            new: "changes(\"SetSchedule\", &[O, A]),",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["only_an_administrator_can_make_snapshots_go"])],
+        smoke: false,
+    },
+    Mutation {
         name: "host-takes-a-lease-as-another-one",
         bug: "a host takes a lease under any owner's name: it fences another host, in that one's name",
         rule: "ACCESS-A2",

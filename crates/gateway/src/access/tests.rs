@@ -326,6 +326,15 @@ async fn an_operator_destroys_no_volume_and_a_gateway_deletes_no_set_that_nobody
     }
 }
 
+/// Snapshots are what is left after a stolen certificate; a new schedule can expire them.
+#[test]
+fn only_an_administrator_can_make_snapshots_go() {
+    for method in ["DeleteSnapshot", "RollbackSnapshot", "SetSchedule"] {
+        let rule = ADMIN.iter().find(|rule| rule.method == method).expect("a rule");
+        assert_eq!(rule.roles, [Role::Admin], "{method}");
+    }
+}
+
 /// ACCESS-A3.
 #[tokio::test]
 async fn a_call_that_nobody_waits_for_is_noted_and_one_that_another_gateway_must_do_is_not() {
