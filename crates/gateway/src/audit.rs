@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Most lines that wait to be written. A line has 1 KiB at most, or 3 KiB with stores.
+/// Most lines that wait to be written. A line has about 2 KiB at most, or 4 KiB with stores.
 const QUEUE_MAX: usize = 4096;
 
 /// Only the gateway's own user reads it.

@@ -383,6 +383,42 @@ fn what_a_request_names_is_shortened_for_the_log_only() {
     assert_eq!(many.shortened().stores.len(), 8);
 }
 
+/// The log is shipped to others.
+#[test]
+fn no_password_of_a_store_is_in_the_log() {
+    for (store, shown) in [
+        ("s3://bucket/a", "s3://bucket/a"),
+        ("file:///srv/a@b", "file:///srv/a@b"),
+        ("s3://key:secret@bucket/a", "s3://***@bucket/a"),
+        ("s3://key:sec%2fret@bucket", "s3://***@bucket"),
+        ("s3://b/a?endpoint=https://u:p@s3.example:9000", "s3://b/a?endpoint=https://***@s3.example:9000"),
+        ("s3://u:p@b/a?endpoint=http%3A%2F%2Fu%3Ap%40h%3A1&x=y", "s3://***@b/a?endpoint=http%3A%2F%2F***%40h%3A1&x=y"),
+        ("s3://u:ü@b", "s3://***@b"),
+    ] {
+        let named = v1::CreateSetRequest { store: store.into(), ..Default::default() }.named();
+        assert_eq!(named.stores, [store], "the check sees all of it");
+        assert_eq!(named.shortened().stores, [shown]);
+    }
+}
+
+#[test]
+fn a_line_says_what_was_done() {
+    let line = |named: Named| serde_json::to_value(named.shortened()).expect("JSON");
+    let acquire =
+        v1::AcquireLeaseRequest { set: "demo".into(), owner: "db1".into(), force: true, ..Default::default() };
+    assert_eq!(line(acquire.named()), serde_json::json!({ "set": "demo", "owner": "db1", "force": true }));
+    let acquire = v1::AcquireLeaseRequest { force: false, ..acquire };
+    assert_eq!(line(acquire.named()), serde_json::json!({ "set": "demo", "owner": "db1" }));
+    let schedule = v1::SetScheduleRequest { set: "demo".into(), schedule: "keep none".into(), ..Default::default() };
+    assert_eq!(line(schedule.named()), serde_json::json!({ "set": "demo", "change": "keep none" }));
+    let delete = Change::Delete(v1::DeleteVolume { name: "vol1".into() });
+    let delete = v1::ChangeVolumeRequest { set: "demo".into(), volume: 3, change: Some(delete), ..Default::default() };
+    let expected = serde_json::json!({ "set": "demo", "volume": "3", "change": "delete vol1" });
+    assert_eq!(line(delete.named()), expected);
+    let drain = v1::DrainMemberRequest { member: 2, drained: true, ..Default::default() };
+    assert_eq!(line(drain.named()), serde_json::json!({ "gateway": "2", "change": "drain" }));
+}
+
 /// The setting is checked for each call that has a store in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_call_that_names_a_store_is_held_to_the_allowed_places() {
