@@ -31,6 +31,7 @@ pub(crate) struct Guard {
     /// Whether clients have certificates. Without, everybody may do everything.
     tls: bool,
     audit: Option<Audit>,
+    /// Of all connections (ACCESS-A4).
     lately: Arc<Mutex<Refused>>,
 }
 
