@@ -10,13 +10,13 @@ use crate::config::AuditConfig;
 use serde::Serialize;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Most lines that wait to be written. A line has 1 KiB at most, or 3 KiB with stores.
+/// Most lines that wait to be written. A line has about 2 KiB at most, or 4 KiB with stores.
 const QUEUE_MAX: usize = 4096;
 
 /// Only the gateway's own user reads it.
@@ -35,14 +35,18 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    /// Starts the thread that writes; `None` if the settings name no file. The file is opened by that thread.
+    /// Opens the file and starts the thread that writes; `None` if the settings name no file.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// The file cannot be opened or is no regular file: found at the start, not by the lines that are missing later. Or
+    /// the thread cannot be started.
     pub(crate) fn start(config: &AuditConfig) -> io::Result<Option<Self>> {
         let Some(path) = config.log.clone() else { return Ok(None) };
         let (jobs, queue) = sync_channel(QUEUE_MAX);
-        let writer = Writer { path, bytes_max: config.rotate.0, open: None, torn: false, failing: false };
+        let mut writer = Writer { path, bytes_max: config.rotate.0, open: None, torn: false, failing: false };
+        let opened = writer.open_file();
+        let file = writer.path.display();
+        writer.open = Some(opened.map_err(|error| io::Error::new(error.kind(), format!("{file}: {error}")))?);
         std::thread::Builder::new().name("holdfast-audit".to_string()).spawn(move || writer.run(&queue))?;
         Ok(Some(Self { jobs }))
     }
@@ -122,14 +126,14 @@ impl Writer {
     fn write(&mut self, line: &str) -> io::Result<()> {
         let (mut file, mut bytes) = match self.open.take() {
             Some(open) => open,
-            None => open(&self.path)?,
+            None => self.open_file()?,
         };
         let needs = line.len() as u64;
         if bytes > 0 && bytes.saturating_add(needs) > self.bytes_max {
             let mut older = self.path.clone().into_os_string();
             older.push(".1");
             std::fs::rename(&self.path, older)?;
-            (file, bytes) = open(&self.path)?;
+            (file, bytes) = self.open_file()?;
         }
         if self.torn && bytes > 0 {
             file.write_all(b"\n")?;
@@ -141,10 +145,27 @@ impl Writer {
         self.open = Some((file, bytes + needs));
         Ok(())
     }
+
+    /// The file and its length. A process that died may have left its last line without an end.
+    fn open_file(&mut self) -> io::Result<(File, u64)> {
+        let (file, bytes) = open(&self.path)?;
+        let mut last = *b"\n";
+        if bytes > 0 {
+            file.read_exact_at(&mut last, bytes - 1)?;
+        }
+        self.torn = last != *b"\n";
+        Ok((file, bytes))
+    }
 }
 
 fn open(path: &Path) -> io::Result<(File, u64)> {
-    let file = OpenOptions::new().append(true).create(true).mode(MODE).open(path)?;
+    // Before it is opened: that of a pipe waits for a reader, and the mode of a device is not ours to change.
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => return Err(io::Error::other("expected a regular file, or none yet")),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(_) | Err(_) => {}
+    }
+    let file = OpenOptions::new().read(true).append(true).create(true).mode(MODE).open(path)?;
     let found = file.metadata()?;
     if found.permissions().mode() & 0o777 != MODE {
         file.set_permissions(Permissions::from_mode(MODE))?;
@@ -195,14 +216,48 @@ mod tests {
     #[tokio::test]
     async fn an_error_loses_lines_and_ends() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("missing").join("audit.log");
-        let audit = audit(&path, 1 << 20);
+        let within = dir.path().join("within");
+        std::fs::create_dir(&within).expect("made");
+        let path = within.join("audit.log");
+        let audit = audit(&path, 9);
+        audit.write(&"first");
+        assert!(audit.written(PATIENCE).await);
+        std::fs::remove_dir_all(&within).expect("removed");
+        // There is no room for it in the file that is open.
         audit.write(&"lost");
         assert!(audit.written(PATIENCE).await, "nobody waits for a file that cannot be written");
-        std::fs::create_dir(dir.path().join("missing")).expect("made");
+        std::fs::create_dir(&within).expect("made");
         audit.write(&"kept");
         assert!(audit.written(PATIENCE).await);
         assert_eq!(lines(&path), ["\"kept\""]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_found_at_the_start() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let told = |path: &Path| {
+            let config = AuditConfig { log: Some(path.to_path_buf()), rotate: ByteSize(1 << 20) };
+            Audit::start(&config).map(drop).expect_err("it cannot be written").to_string()
+        };
+        let missing = dir.path().join("missing").join("audit.log");
+        let why = told(&missing);
+        assert!(why.starts_with(&missing.display().to_string()), "{why}");
+        for path in [dir.path(), Path::new("/dev/null")] {
+            let why = told(path);
+            assert!(why.contains("expected a regular file"), "{why}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_that_was_cut_by_the_end_of_a_process_is_ended() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("audit.log");
+        std::fs::write(&path, "{}\n{\"method\":").expect("written");
+        let audit = audit(&path, 1 << 20);
+        audit.write(&1);
+        audit.write(&2);
+        assert!(audit.written(PATIENCE).await);
+        assert_eq!(lines(&path), ["{}", "{\"method\":", "1", "2"]);
     }
 
     #[tokio::test]

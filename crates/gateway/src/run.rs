@@ -55,7 +55,7 @@ pub enum RunError {
     /// The work before its listeners open failed.
     #[error(transparent)]
     Begin(Box<dyn std::error::Error + Send + Sync>),
-    /// The audit log has no thread.
+    /// The file of the audit log cannot be opened, or it has no thread.
     #[error("audit log: {0}")]
     Audit(#[source] std::io::Error),
     /// Contradictory limits.

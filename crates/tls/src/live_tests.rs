@@ -11,7 +11,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::task::Poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::client::Resumption;
+use tokio_rustls::rustls::{ClientConfig, HandshakeKind, RootCertStore};
 use tokio_rustls::{TlsConnector, client, server};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,8 +48,8 @@ fn renewable(dir: &Path) -> (Tls, Tls) {
     (load(dir, "g1", Role::Gateway), load(dir, "db1", Role::Host))
 }
 
-/// Both ends of a connection after its handshake. The caller has read a byte: only then has it what it needs to resume
-/// its session.
+/// Both ends of a connection after its handshake. The caller has read a byte: only then could it have what it needs to
+/// resume its session.
 struct Met {
     served: server::TlsStream<DuplexStream>,
     called: client::TlsStream<DuplexStream>,
@@ -184,8 +185,23 @@ async fn after_a_change_of_the_authority_the_earlier_one_opens_nothing() {
     look(&gateway);
     assert_eq!(gateway.trouble(), None);
     meet(&door, later).await.expect("a handshake");
-    // It has what it needs to resume its session from before.
+    // Also if it would resume its session from before.
     meet(&door, earlier).await.map(drop).expect_err("LIVE-C3: the earlier authority still opens");
+}
+
+/// A session that is resumed is not verified: an expired certificate would go on opening connections.
+#[tokio::test]
+async fn a_client_that_would_resume_its_session_shows_its_certificate_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (gateway, host) = renewable(dir.path());
+    let door = gateway.acceptor();
+    let mut willing = (*caller(&host)).clone();
+    willing.resumption = Resumption::default();
+    let willing = Arc::new(willing);
+    for _ in 0..3 {
+        let met = meet(&door, willing.clone()).await.expect("a handshake");
+        assert_eq!(met.called.get_ref().1.handshake_kind(), Some(HandshakeKind::Full), "TLS-T1");
+    }
 }
 
 #[tokio::test]

@@ -77,7 +77,7 @@ impl Paths {
         let roles = own.first().map_or(Ok(Vec::new()), of).map_err(|found| TlsError::Content {
             path: self.certificate.clone(),
             found,
-            expected: "a certificate (X.509)",
+            expected: "a certificate (X.509) with valid names",
         })?;
         // Commands take a certificate of any role: the gateways say what it may do.
         if self.role != Role::Admin && !roles.contains(&self.role) || roles.is_empty() {

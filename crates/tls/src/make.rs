@@ -7,7 +7,7 @@
 
 use crate::error::TlsError;
 use crate::files::{self, PEM_BYTES_MAX};
-use crate::role::{OWNER_URI, Role, SET_URI};
+use crate::role::{OWNER_URI, Role, SET_URI, check_name, is_known};
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -129,25 +129,37 @@ fn names(one: &Wanted) -> Vec<String> {
 }
 
 /// What a host's certificate is bound to (TLS-T4).
-fn uris(one: &Wanted) -> Result<Vec<SanType>, rcgen::Error> {
+fn uris(one: &Wanted) -> impl Iterator<Item = String> {
     let owners = one.owners.iter().map(|owner| format!("{OWNER_URI}{owner}"));
-    let sets = one.sets.iter().map(|set| format!("{SET_URI}{set}"));
-    owners.chain(sets).map(|uri| Ia5String::try_from(uri).map(SanType::URI)).collect()
+    owners.chain(one.sets.iter().map(|set| format!("{SET_URI}{set}")))
+}
+
+/// No process would take a certificate with other names.
+fn check(one: &Wanted) -> Result<(), TlsError> {
+    let bad = |reason| TlsError::Make { name: one.name.clone(), reason };
+    check_name(&one.name).map_err(bad)?;
+    match uris(one).find(|uri| !is_known(uri)) {
+        Some(uri) => Err(bad(format!("URI name {uri:?}"))),
+        None => Ok(()),
+    }
 }
 
 /// Makes certificates for `wanted` in `dir`, valid for `days`, with the authority there. It is made if there is none.
 ///
 /// # Errors
-/// A file exists already, or cannot be written.
+/// A file exists already, or cannot be written; a name is empty, too long or has control characters.
 pub fn certificates(dir: &Path, wanted: &[Wanted], days: u64) -> Result<Made, TlsError> {
     std::fs::create_dir_all(dir).map_err(|source| file(dir, source))?;
+    wanted.iter().try_for_each(check)?;
     let (issuer, authority_made) = authority(dir)?;
     let mut files = Vec::with_capacity(wanted.len());
     for one in wanted {
         let make = failed(&one.name);
         let key = KeyPair::generate().map_err(&make)?;
         let mut params = CertificateParams::new(names(one)).map_err(&make)?;
-        params.subject_alt_names.extend(uris(one).map_err(&make)?);
+        for uri in uris(one) {
+            params.subject_alt_names.push(SanType::URI(Ia5String::try_from(uri).map_err(&make)?));
+        }
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, one.name.as_str());
         // An older QEMU refuses a certificate without the second, although no key of this kind enciphers another.

@@ -69,7 +69,10 @@ pub(crate) const SET_URI: &str = "holdfast://set/";
 /// In place of an owner's name: any. For a cluster on one machine.
 pub const ANY_OWNER: &str = "*";
 
-/// Longest name of a certificate that is shown, in characters.
+/// How all URIs begin that this program gives a meaning.
+const URI_SCHEME: &str = "holdfast:";
+
+/// Longest common name of a certificate, in characters.
 const NAME_CHARS_MAX: usize = 127;
 
 /// What a client's certificate says about it.
@@ -89,17 +92,24 @@ impl Caller {
     /// Reads a certificate. Does not check signature and validity: TLS has done that before.
     ///
     /// # Errors
-    /// The error in the bytes.
+    /// The error in the bytes, or a name in it that must not be misunderstood (TLS-T4).
     pub fn of(certificate_der: &[u8]) -> Result<Self, String> {
         let der = rustls_pki_types::CertificateDer::from(certificate_der);
         let certificate = webpki::EndEntityCert::try_from(&der).map_err(|error| error.to_string())?;
         let names: Vec<&str> = certificate.valid_dns_names().collect();
         let roles = Role::ALL.into_iter().filter(|role| names.contains(&role.dns_name())).collect();
         let uris: Vec<&str> = certificate.valid_uri_names().collect();
+        // One that is mistyped would bind to nothing: without sets, a host may use all of them.
+        if let Some(uri) = uris.iter().find(|uri| is_ours(uri) && !is_known(uri)) {
+            return Err(format!("URI name {uri:?} (of this program are only {OWNER_URI}NAME and {SET_URI}NAME)"));
+        }
         let after = |prefix: &str| -> Vec<String> {
             uris.iter().filter_map(|uri| uri.strip_prefix(prefix)).map(str::to_string).collect()
         };
-        let name = common_name(certificate.subject()).unwrap_or_else(|| hex(certificate.serial()));
+        let name = match common_name(certificate.subject()) {
+            Some(name) => check_name(&name).map(|()| name)?,
+            None => hex(certificate.serial()),
+        };
         Ok(Self { name, roles, owners: after(OWNER_URI), sets: after(SET_URI) })
     }
 
@@ -152,6 +162,29 @@ impl Caller {
     }
 }
 
+/// Whether a URI name is meant for this program.
+fn is_ours(uri: &str) -> bool {
+    uri.get(..URI_SCHEME.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(URI_SCHEME))
+}
+
+/// Whether a URI name is one of an owner or a set.
+pub(crate) fn is_known(uri: &str) -> bool {
+    let name = uri.strip_prefix(OWNER_URI).or_else(|| uri.strip_prefix(SET_URI));
+    name.is_some_and(|name| !name.is_empty() && !name.chars().any(char::is_control))
+}
+
+/// A common name is compared with owners and written into logs: one that would have to be cut is refused.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let chars = name.chars().count();
+    if chars > NAME_CHARS_MAX {
+        return Err(format!("a common name of {chars} characters (at most {NAME_CHARS_MAX})"));
+    }
+    if name.chars().any(char::is_control) {
+        return Err(format!("common name {name:?} with control characters"));
+    }
+    Ok(())
+}
+
 /// The check of an accepted connection, for a door that is not only gRPC (TLS-T3).
 ///
 /// # Errors
@@ -188,8 +221,7 @@ fn common_name(mut subject: &[u8]) -> Option<String> {
         if kind == COMMON_NAME {
             let (_, text, _) = element(value)?;
             let text = std::str::from_utf8(text).ok()?;
-            let shown: String = text.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect();
-            return (!shown.is_empty()).then_some(shown);
+            return (!text.is_empty()).then(|| text.to_string());
         }
     }
     None

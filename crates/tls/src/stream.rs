@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 pub use tokio_rustls::client::TlsStream as ClientStream;
@@ -46,8 +46,9 @@ pub type Dialling = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>
 /// Makes a connection to HOST:PORT.
 pub type Dial = Arc<dyn Fn(&str) -> Dialling + Send + Sync>;
 
-/// TLS settings of both sides, made of the same files. What one of them remembers of earlier connections ends with it:
-/// no session is resumed that was begun with other files (LIVE-C3).
+/// TLS settings of both sides, made of the same files. Neither side remembers earlier connections: a session that is
+/// resumed is not verified again, so a certificate that has expired or is no longer trusted would go on opening new
+/// connections (TLS-T1, LIVE-C3).
 #[derive(Clone)]
 pub(crate) struct Configs {
     /// Of a client whose connections are not HTTP/2.
@@ -65,27 +66,32 @@ impl Configs {
     ) -> Result<Self, String> {
         let provider: Arc<CryptoProvider> = Arc::new(ring::default_provider());
         let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(ca);
+        // All or none: an authority that is left out would be missed at a handshake.
+        for (number, one) in (1..).zip(ca) {
+            roots.add(one).map_err(|error| format!("certificate {number} of the authority's file: {error}"))?;
+        }
         let roots = Arc::new(roots);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
         let verifier = verifier.build().map_err(|error| error.to_string())?;
         let text = |error: tokio_rustls::rustls::Error| error.to_string();
         // Finds a key of another certificate now, not at the first connection.
-        let client = ClientConfig::builder_with_provider(provider.clone())
+        let mut client = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(text)?
             .with_root_certificates(roots)
             .with_client_auth_cert(own.clone(), key.clone_key())
             .map_err(text)?;
+        client.resumption = Resumption::disabled();
         let mut grpc = client.clone();
         grpc.alpn_protocols.push(HTTP2.to_vec());
-        grpc.resumption = Resumption::default();
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(text)?
             .with_client_cert_verifier(verifier)
             .with_single_cert(own, key)
             .map_err(text)?;
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
         // gRPC clients insist on it. A client that names no protocol is taken as well.
         server.alpn_protocols.push(HTTP2.to_vec());
         Ok(Self { client: Arc::new(client), grpc: Arc::new(grpc), server: Arc::new(server) })

@@ -74,6 +74,74 @@ fn a_certificate_says_whose_it_is_and_what_it_is_bound_to() {
     assert_eq!(why, "found role host of certificate db1, expected one of operator, admin");
 }
 
+/// A certificate of an authority in `dir` with this common name and these URIs, beside its key.
+fn odd(dir: &Path, common_name: &str, uris: &[&str]) {
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+    use std::os::unix::fs::PermissionsExt;
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(vec![Role::Host.dns_name().to_string()]).expect("a name");
+    let uris = uris.iter().map(|uri| SanType::URI((*uri).try_into().expect("ASCII")));
+    params.subject_alt_names.extend(uris);
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    let certificate = params.self_signed(&key).expect("a certificate");
+    std::fs::write(dir.join("odd.pem"), certificate.pem()).expect("written");
+    std::fs::write(dir.join("odd.key"), key.serialize_pem()).expect("written");
+    std::fs::set_permissions(dir.join("odd.key"), std::fs::Permissions::from_mode(0o600)).expect("chmod");
+}
+
+/// What a process that loads that certificate is told, and what a door says to it.
+fn odd_told(dir: &Path) -> Option<String> {
+    use rustls_pki_types::pem::PemObject;
+    let der = rustls_pki_types::CertificateDer::from_pem_file(dir.join("odd.pem")).expect("a certificate");
+    let door = Caller::at_door(Some(der.as_ref()));
+    let loaded = files(dir, "odd").load(Role::Host);
+    assert_eq!(door.is_err(), loaded.is_err());
+    let error = loaded.err()?.to_string();
+    assert_eq!(door.expect_err("as above").code(), tonic::Code::Unauthenticated);
+    Some(error)
+}
+
+/// TLS-T4: without sets a host may use all of them, so a set that is mistyped must not count as none.
+#[test]
+fn a_uri_of_ours_that_is_mistyped_makes_a_certificate_invalid() {
+    let dir = tempfile::tempdir().expect("a directory");
+    cluster(dir.path());
+    let good = ["holdfast://owner/db1", "holdfast://set/demo", "spiffe://example/db1", "https://holdfast.example/"];
+    odd(dir.path(), "db1", &good);
+    assert_eq!(odd_told(dir.path()), None);
+    for uri in [
+        "holdfast://sets/demo",
+        "holdfast:///set/demo",
+        "holdfast:/set/demo",
+        "holdfast:set/demo",
+        "holdfast://Set/demo",
+        "Holdfast://set/demo",
+        "holdfast://set/",
+        "holdfast://set",
+        "holdfast://owner/",
+        "holdfast:",
+    ] {
+        odd(dir.path(), "db1", &["holdfast://owner/db1", uri]);
+        let why = odd_told(dir.path()).unwrap_or_else(|| panic!("{uri} frees the host"));
+        let expected = format!("found URI name {uri:?} (of this program are only holdfast://owner/NAME and ");
+        assert!(why.contains(&expected), "{why}");
+    }
+}
+
+#[test]
+fn a_common_name_is_refused_rather_than_cut() {
+    let dir = tempfile::tempdir().expect("a directory");
+    cluster(dir.path());
+    odd(dir.path(), &"x".repeat(127), &[]);
+    assert_eq!(odd_told(dir.path()), None);
+    for (name, says) in [("x".repeat(128), "a common name of 128 characters"), ("db\n1".into(), "control characters")] {
+        odd(dir.path(), &name, &[]);
+        let why = odd_told(dir.path()).expect("refused");
+        assert!(why.contains(says), "{why}");
+    }
+}
+
 /// Further names are for others: they change nothing for our own processes.
 #[test]
 fn a_gateway_with_hosts_keeps_its_role() {
@@ -96,6 +164,11 @@ fn a_second_call_adds_and_overwrites_nothing() {
     load(dir.path(), "g2", Role::Gateway);
     let again = certificates(dir.path(), &[wanted("g1", Role::Gateway)], 30).expect_err("it is there");
     assert!(matches!(again, TlsError::File { .. }), "{again}");
+    for (name, set) in [("db\n1", "demo"), ("db1", "")] {
+        let useless = Wanted { sets: vec![set.to_string()], ..wanted(name, Role::Host) };
+        let error = certificates(dir.path(), &[useless], 30).expect_err("no process would take it");
+        assert!(matches!(error, TlsError::Make { .. }), "{error}");
+    }
     assert_eq!(std::fs::read(dir.path().join("g1.key")).expect("a key"), key);
 }
 
@@ -126,6 +199,12 @@ fn bad_files_are_named() {
     std::fs::write(dir.path().join("long.pem"), long).expect("written");
     let text = bad(&TlsFiles { ca: Some(dir.path().join("long.pem")), ..good.clone() });
     assert!(text.ends_with("long.pem: found at least 1048577 bytes, expected at most 1048576"), "{text}");
+    // A good authority and one that is none.
+    let mut two = std::fs::read_to_string(dir.path().join("ca.pem")).expect("an authority");
+    two.push_str("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    std::fs::write(dir.path().join("two.pem"), two).expect("written");
+    let text = bad(&TlsFiles { ca: Some(dir.path().join("two.pem")), ..good.clone() });
+    assert!(text.contains("certificate 2 of the authority's file"), "{text}");
     let key = good.key.clone().expect("a key");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("chmod");
     let text = bad(&good);

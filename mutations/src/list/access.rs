@@ -20,6 +20,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "operator-sets-a-schedule",
+        bug: "an operator sets a schedule that keeps nothing, and the snapshots expire",
+        rule: "ACCESS-A1",
+        edits: &[Edit {
+            file: "crates/gateway/src/access/rules.rs",
+            old: "changes(\"SetSchedule\", &[A]),",
+            new: "changes(\"SetSchedule\", &[O, A]),",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["only_an_administrator_can_make_snapshots_go"])],
+        smoke: false,
+    },
+    Mutation {
         name: "host-takes-a-lease-as-another-one",
         bug: "a host takes a lease under any owner's name: it fences another host, in that one's name",
         rule: "ACCESS-A2",
@@ -44,13 +56,25 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "audit-washed-out-by-refusals",
+        bug: "each refused call leaves a line: a host that is refused pushes all others out of the audit log",
+        rule: "ACCESS-A4",
+        edits: &[Edit {
+            file: "crates/gateway/src/access/refused.rs",
+            old: "        if !self.is_over(now) {\n",
+            new: "        if now < self.written {\n",
+        }],
+        tests: &[ACCESS],
+        smoke: false,
+    },
+    Mutation {
         name: "audit-forgets-who-does-not-wait",
         bug: "a call whose caller has gone leaves no line in the audit log, although it may have taken effect",
         rule: "ACCESS-A3",
         edits: &[Edit {
             file: GUARD,
-            old: "if !noted || self.outcome == Some(Code::Unavailable) {",
-            new: "if !noted || self.outcome.is_none_or(|code| code == Code::Unavailable) {",
+            old: "if !noted || self.rule.repeated && self.outcome == Some(Code::Unavailable) {",
+            new: "if !noted || self.outcome.is_none_or(|code| self.rule.repeated && code == Code::Unavailable) {",
         }],
         tests: &[ACCESS],
         smoke: false,

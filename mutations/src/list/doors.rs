@@ -354,6 +354,35 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "sessions-are-resumed",
+        bug: "a client resumes its session: its certificate, which has expired since, goes on opening connections",
+        rule: "TLS-T1",
+        edits: &[Edit {
+            file: "crates/tls/src/stream.rs",
+            old: "        server.session_storage = Arc::new(NoServerSessionStorage {});\n        server.send_tls13_tickets = 0;\n",
+            new: "        let _ = NoServerSessionStorage {};\n        server.session_storage = \
+                  tokio_rustls::rustls::server::ServerSessionMemoryCache::new(256);\n",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-tls",
+            &["a_client_that_would_resume_its_session_shows_its_certificate_again"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "mistyped-set-frees-a-host",
+        bug: "a host's certificate with a mistyped set is taken as one without sets: it may use all of them",
+        rule: "TLS-T4",
+        edits: &[Edit {
+            file: "crates/tls/src/role.rs",
+            old: "is_ours(uri) && !is_known(uri)",
+            new: "is_ours(uri) && !is_known(uri) && uri.starts_with(SET_URI)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_uri_of_ours_that_is_mistyped_makes_a_certificate_invalid"])],
+        smoke: false,
+    },
+    Mutation {
         name: "door-asks-for-no-certificate",
         bug: "the settings that a door gets when files change ask no client for a certificate",
         rule: "LIVE-C3",

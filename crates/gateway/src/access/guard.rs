@@ -1,16 +1,18 @@
 //! The door's side: the role is checked by the path of a call, before anything of it is decoded.
 
 use super::named::Named;
+use super::refused::Refused;
 use super::rules::{self, Rule};
 use crate::audit::Audit;
 use holdfast_api::{REFUSAL_KEY, Refusal, RefusalCode};
 use holdfast_host::unix_ms;
 use holdfast_tls::{Caller, Role};
+use holdfast_types::sync::LockExt;
 use serde::Serialize;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
 use tonic::body::Body;
@@ -29,17 +31,19 @@ pub(crate) struct Guard {
     /// Whether clients have certificates. Without, everybody may do everything.
     tls: bool,
     audit: Option<Audit>,
+    /// Of all connections (ACCESS-A4).
+    lately: Arc<Mutex<Refused>>,
 }
 
 impl Guard {
     /// For the admin API.
     pub(crate) fn admin(tls: bool, audit: Option<Audit>) -> Self {
-        Self { rules: rules::ADMIN, tls, audit }
+        Self { rules: rules::ADMIN, tls, audit, lately: Arc::default() }
     }
 
     /// For the protocol between gateways.
     pub(crate) fn peer(tls: bool) -> Self {
-        Self { rules: rules::PEER, tls, audit: None }
+        Self { rules: rules::PEER, tls, audit: None, lately: Arc::default() }
     }
 
     /// The call, and its line of the audit log; or the answer to it.
@@ -54,6 +58,7 @@ impl Guard {
         let asked = Asked::default();
         let mut line = Line {
             audit: self.audit.clone(),
+            lately: self.lately.clone(),
             rule,
             caller: None,
             peer: plain.and_then(TcpConnectInfo::remote_addr),
@@ -122,6 +127,7 @@ impl Asked {
 /// A line of the audit log, written when it is dropped: also if the caller has gone, or did not get an answer in time.
 struct Line {
     audit: Option<Audit>,
+    lately: Arc<Mutex<Refused>>,
     rule: &'static Rule,
     caller: Option<Arc<Caller>>,
     peer: Option<SocketAddr>,
@@ -143,6 +149,9 @@ struct Record<'a> {
     #[serde(flatten)]
     named: Option<&'a Named>,
     outcome: String,
+    /// Refusals since the line before, of the same certificate and method, that left no line (ACCESS-A4).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repeated: Option<u64>,
     duration_ms: u64,
 }
 
@@ -161,10 +170,19 @@ impl Drop for Line {
         let Some(audit) = &self.audit else { return };
         // ACCESS-A3.
         let noted = self.refused || self.rule.noted;
-        if !noted || self.outcome == Some(Code::Unavailable) {
+        if !noted || self.rule.repeated && self.outcome == Some(Code::Unavailable) {
             return;
         }
         let caller = self.caller.as_deref();
+        let repeated = if self.refused {
+            let certificate = caller.map_or("", |caller| caller.name.as_str());
+            let Some(repeated) = self.lately.locked().line(certificate, self.rule.method, Instant::now()) else {
+                return;
+            };
+            Some(repeated).filter(|&n| n > 0)
+        } else {
+            None
+        };
         let roles = match caller {
             Some(caller) => caller.roles.iter().map(|role| role.name()).collect(),
             // Without TLS.
@@ -179,6 +197,7 @@ impl Drop for Line {
             peer: self.peer,
             named: self.named.get(),
             outcome: self.outcome.map_or("NotAwaited".to_string(), |code| format!("{code:?}")),
+            repeated,
             duration_ms: u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX),
         });
     }

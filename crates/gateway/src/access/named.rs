@@ -11,6 +11,12 @@ const CHARS_MAX: usize = 256;
 /// Most stores of a request in the audit log.
 const STORES_MAX: usize = 8;
 
+/// What ends the part of a URL that has the user info.
+const PLAIN_END: &[&str] = &["/", "?", "#"];
+
+/// The same in a query, where the URL is percent-encoded.
+const ENCODED_END: &[&str] = &["%2f", "%3f", "%23", "/", "?", "#", "&"];
+
 /// What a request names; empty where it names nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Named {
@@ -35,12 +41,22 @@ pub(crate) struct Named {
     /// Stores that the set is put in, as its placement is written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stores: Vec<String>,
+    /// What is done to it, where the call alone does not say so.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub change: String,
+    /// Whether what speaks against it is to be passed over.
+    #[serde(skip_serializing_if = "is_false")]
+    pub force: bool,
     /// Whether it destroys data of a volume.
     #[serde(skip)]
     pub destroys: bool,
     /// Whether it is the deletion of a set that nobody has checked yet.
     #[serde(skip)]
     pub unchecked: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl Named {
@@ -60,7 +76,7 @@ impl Named {
         Self { owner: owner.to_string(), ..Self::of_set(set) }
     }
 
-    /// The same, not longer than a line of the audit log may be.
+    /// The same as a line of the audit log may have it: not too long, and without passwords.
     pub(crate) fn shortened(&self) -> Self {
         let short = |text: &String| -> String { text.chars().take(CHARS_MAX).collect() };
         Self {
@@ -70,7 +86,8 @@ impl Named {
             clone: short(&self.clone),
             gateway: short(&self.gateway),
             owner: short(&self.owner),
-            stores: self.stores.iter().take(STORES_MAX).map(short).collect(),
+            stores: self.stores.iter().take(STORES_MAX).map(|store| short(&masked(store))).collect(),
+            change: short(&self.change),
             ..*self
         }
     }
@@ -105,6 +122,46 @@ impl Named {
     }
 }
 
+/// A store without the user info of its URLs: also of those in its query (`endpoint=`), which may be percent-encoded.
+/// May mask more than that. Of a very long one only the beginning is left.
+fn masked(store: &str) -> String {
+    let store: String = store.chars().take(4 * CHARS_MAX).collect();
+    // Of the same length: only ASCII changes.
+    let lower = store.to_ascii_lowercase();
+    let mut out = String::with_capacity(store.len());
+    let mut at = 0;
+    loop {
+        let rest = &lower[at..];
+        let plain = rest.find("//").map(|found| (found, found + 2, PLAIN_END));
+        let encoded = rest.find("%2f%2f").map(|found| (found, found + 6, ENCODED_END));
+        let Some((_, begin, ends)) = plain.into_iter().chain(encoded).min_by_key(|(found, ..)| *found) else {
+            out.push_str(&store[at..]);
+            return out;
+        };
+        out.push_str(&store[at..at + begin]);
+        at += begin;
+        let place = &lower[at..];
+        let end = ends.iter().filter_map(|&end| place.find(end)).min().unwrap_or(place.len());
+        let user = ["@", "%40"].iter().filter_map(|&sign| place[..end].rfind(sign)).max();
+        if let Some(user) = user {
+            out.push_str("***");
+            at += user;
+        }
+    }
+}
+
+/// What becomes of a volume.
+fn change_of(change: Option<&Change>) -> String {
+    match change {
+        Some(Change::Grow(to)) => format!("grow to {}", to.size_bytes),
+        Some(Change::Shrink(to)) if to.discard_data => format!("shrink to {}, discard data", to.size_bytes),
+        Some(Change::Shrink(to)) => format!("shrink to {}", to.size_bytes),
+        Some(Change::Rename(to)) => format!("rename {} to {}", to.from, to.to),
+        Some(Change::Delete(volume)) => format!("delete {}", volume.name),
+        None => String::new(),
+    }
+}
+
 /// A request that says what it names.
 pub(crate) trait Names {
     fn named(&self) -> Named;
@@ -126,15 +183,26 @@ names! {
     AdoptRequest(m) => Named::of_gateway(m.member.to_string());
     InitClusterRequest(_m) => Named::default();
     JoinMemberRequest(m) => Named::of_gateway(m.gateway.as_ref().map(|new| new.name.clone()).unwrap_or_default());
-    RemoveMemberRequest(m) => Named::of_gateway(m.member.to_string());
-    DrainMemberRequest(m) => Named::of_gateway(m.member.to_string());
+    RemoveMemberRequest(m) => Named { force: m.force, ..Named::of_gateway(m.member.to_string()) };
+    DrainMemberRequest(m) => Named {
+        change: if m.drained { "drain" } else { "undrain" }.to_string(),
+        force: m.force,
+        ..Named::of_gateway(m.member.to_string())
+    };
     UpdateMemberRequest(m) => Named::of_gateway(m.member.to_string());
     ClusterStatusRequest(_m) => Named::default();
     CreateSetRequest(m) => Named { stores: vec![m.store.clone()], ..Named::of_set(&m.name) };
-    DeleteSetRequest(m) => Named { unchecked: !m.looked, ..Named::of_set(&m.set) };
+    DeleteSetRequest(m) => Named {
+        unchecked: !m.looked,
+        change: if m.with_snapshots { "with snapshots" } else { "" }.to_string(),
+        force: m.force,
+        ..Named::of_set(&m.set)
+    };
     CreateVolumeRequest(m) => Named { volume: m.name.clone(), ..Named::of_set(&m.set) };
     ChangeVolumeRequest(m) => Named {
         volume: m.volume.to_string(),
+        change: change_of(m.change.as_ref()),
+        force: m.force,
         destroys: !matches!(m.change, Some(Change::Grow(_) | Change::Rename(_))),
         ..Named::of_set(&m.set)
     };
@@ -148,16 +216,20 @@ names! {
     ListSnapshotsRequest(m) => Named::of_set(&m.set);
     GetSnapshotTokenRequest(m) => Named::of_snapshot(&m.set, &m.name);
     DeleteSnapshotRequest(m) => Named::of_snapshot(&m.set, &m.name);
-    RollbackSnapshotRequest(m) => Named::of_snapshot(&m.set, &m.name);
+    RollbackSnapshotRequest(m) => Named { force: m.force, ..Named::of_snapshot(&m.set, &m.name) };
     DiffSnapshotsRequest(m) => Named::of_snapshot(&m.set, &m.later);
-    SetScheduleRequest(m) => Named::of_set(&m.set);
-    AcquireLeaseRequest(m) => Named::of_owner(&m.set, &m.owner);
+    SetScheduleRequest(m) => Named { change: m.schedule.clone(), ..Named::of_set(&m.set) };
+    AcquireLeaseRequest(m) => Named { force: m.force, ..Named::of_owner(&m.set, &m.owner) };
     ContinueLeaseRequest(m) => Named::of_owner(&m.set, &m.owner);
     RenewLeaseRequest(m) => Named::of_set(&m.set);
     ReleaseLeaseRequest(m) => Named::of_set(&m.set);
     GetLeaseRequest(m) => Named::of_set(&m.set);
     SwitchoverRequest(m) => Named { gateway: m.to_gateway.clone(), ..Named::of_set(&m.set) };
-    FailoverRequest(m) => Named { gateway: m.candidate.clone(), ..Named::of_owner(&m.set, &m.owner) };
+    FailoverRequest(m) => Named {
+        gateway: m.candidate.clone(),
+        change: m.reason.clone(),
+        ..Named::of_owner(&m.set, &m.owner)
+    };
     ListKeysRequest(_m) => Named::default();
     RotateClusterKeyRequest(_m) => Named::default();
     RotateDataKeyRequest(m) => Named::of_set(&m.set);

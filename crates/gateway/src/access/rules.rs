@@ -23,16 +23,23 @@ pub(crate) struct Rule {
     pub roles: &'static [Role],
     /// Whether it leaves a line in the audit log.
     pub noted: bool,
+    /// Whether hosts repeat it many times a second until a gateway carries it out.
+    pub repeated: bool,
 }
 
 /// It changes nothing, or nothing that lasts.
 const fn reads(method: &'static str, roles: &'static [Role]) -> Rule {
-    Rule { method, roles, noted: false }
+    Rule { method, roles, noted: false, repeated: false }
 }
 
 /// It changes something, or gives somebody access to data.
 const fn changes(method: &'static str, roles: &'static [Role]) -> Rule {
-    Rule { method, roles, noted: true }
+    Rule { method, roles, noted: true, repeated: false }
+}
+
+/// The same, of a host that asks again and again until it is carried out (ACCESS-A3).
+const fn repeats(method: &'static str, roles: &'static [Role]) -> Rule {
+    Rule { method, roles, noted: true, repeated: true }
 }
 
 /// The admin API, in the order of `proto/admin.proto`.
@@ -63,12 +70,13 @@ pub(crate) const ADMIN: &[Rule] = &[
     changes("DeleteSnapshot", &[A]),
     changes("RollbackSnapshot", &[A]),
     reads("DiffSnapshots", &[V, O, A]),
-    changes("SetSchedule", &[O, A]),
-    changes("AcquireLease", &[O, A, H]),
-    changes("ContinueLease", &[O, A, H]),
+    // A shorter one expires snapshots.
+    changes("SetSchedule", &[A]),
+    repeats("AcquireLease", &[O, A, H]),
+    repeats("ContinueLease", &[O, A, H]),
     // Every host, every second. Its grant and its end are noted.
     reads("RenewLease", &[O, A, H]),
-    changes("ReleaseLease", &[O, A, H]),
+    repeats("ReleaseLease", &[O, A, H]),
     reads("GetLease", &[V, O, A, H]),
     changes("Switchover", &[O, A]),
     changes("Failover", &[O, A]),

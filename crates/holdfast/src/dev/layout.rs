@@ -26,6 +26,9 @@ const PORT_DRAWS_MAX: u32 = 1000;
 /// Journal size of each gateway: several share one disk with other data.
 const JOURNAL_BOUND: ByteSize = ByteSize(4 << 30);
 
+/// The host's certificate. Folders of before have a `host.pem`, which is bound to the owner `host`.
+const HOST: &str = "any-host";
+
 /// One gateway and its files.
 #[derive(Clone, Debug)]
 pub struct DevGateway {
@@ -61,7 +64,7 @@ impl DevTls {
     /// Creates missing files in `dir`.
     fn prepare(dir: &Path, gateways: &[Name]) -> Result<Self, CliError> {
         // Whatever `attach` is tried with on this machine.
-        let host = Wanted { owners: vec![ANY_OWNER.to_string()], ..Wanted::new("host", Role::Host) };
+        let host = Wanted { owners: vec![ANY_OWNER.to_string()], ..Wanted::new(HOST, Role::Host) };
         let mut all = vec![Wanted::new("admin", Role::Admin), host];
         let hosts = vec![Ipv4Addr::LOCALHOST.to_string(), "localhost".to_string()];
         let gateway = |name: &Name| Wanted { hosts: hosts.clone(), ..Wanted::new(name.as_str(), Role::Gateway) };
@@ -70,7 +73,7 @@ impl DevTls {
             all.into_iter().filter(|one| !dir.join(format!("{}.pem", one.name)).exists()).collect();
         make::certificates(dir, &missing, make::DAYS_MAX).map_err(|error| CliError::failed("TLS").because(&error))?;
         let pair = |name: &str| [dir.join(format!("{name}.pem")), dir.join(format!("{name}.key"))];
-        Ok(Self { ca: dir.join("ca.pem"), admin: pair("admin"), host: pair("host") })
+        Ok(Self { ca: dir.join("ca.pem"), admin: pair("admin"), host: pair(HOST) })
     }
 }
 

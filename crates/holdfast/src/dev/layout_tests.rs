@@ -98,6 +98,18 @@ fn nbd_ports_follow_one_another_and_are_kept() {
     assert_eq!(nbd(&prepare(dir.path(), "").unwrap()), [other, other + 1]);
 }
 
+#[test]
+fn a_directory_of_before_gets_a_certificate_for_any_owner() {
+    let dir = tempfile::tempdir().unwrap();
+    let tls = dir.path().join("tls");
+    make::certificates(&tls, &[Wanted::new("host", Role::Host)], 30).unwrap();
+    let layout = prepare(dir.path(), "--gateways 1").unwrap();
+    let [certificate, key] = layout.tls.as_ref().unwrap().host.clone();
+    assert_eq!(certificate, layout.dir.join("tls/any-host.pem"));
+    assert!(certificate.exists() && key.exists());
+    assert!(tls.join("host.pem").exists(), "nothing of a person's is removed");
+}
+
 /// Two consecutive free ports.
 fn free_pair() -> u16 {
     loop {
