@@ -163,8 +163,7 @@ pub fn run_life(
             doors.spawn(follow_certificate(tls));
         }
         if let Some(listener) = http_listener {
-            let node = node.clone();
-            doors.spawn(async move { ("http", http::serve(listener, node).await.map_err(|e| e.to_string())) });
+            doors.spawn(serve_http(listener, node.clone()));
         }
         let front = match start_front(&config, exports, node.tls.as_ref()).await {
             Ok(front) => front,
@@ -187,6 +186,10 @@ pub fn run_life(
             None => node.refusal().map_or(Ok(()), |e| Err(e.into())),
         }
     })
+}
+
+async fn serve_http(listener: TcpListener, node: Arc<Node>) -> DoorEnd {
+    ("http", http::serve(listener, node).await.map_err(|e| e.to_string()))
 }
 
 /// Waits for what the last calls have left. A disk that hangs keeps no gateway from its end.
