@@ -15,7 +15,8 @@
 //!   `gateway`, `access/rules.rs`.
 //! - **TLS-T4** A host's certificate names the owners under which it may hold leases, and the sets that it may use, by
 //!   URIs (`holdfast://owner/NAME`, `holdfast://set/NAME`). Without owners it is the common name; without sets, all.
-//!   A certificate with another URI that begins with `holdfast:` is invalid. The admin API checks this. The NBD door checks the token of an export instead.
+//!   A certificate with another URI that begins with `holdfast:` is invalid. The admin API checks this. The NBD door
+//!   checks the token of an export instead.
 
 mod accept;
 mod dial;
