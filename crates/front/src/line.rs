@@ -83,10 +83,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Line<S> {
         }
     }
 
-    /// Tells a client of TLS that this is the end, as gnutls wants it. Nothing depends on it.
+    /// Tells a client of TLS that this is the end, as gnutls wants it, and waits for the client's own goodbye. A socket
+    /// that is closed with that unread would be reset, and the client would lose answers that are on their way.
     pub(super) async fn goodbye(&mut self) {
         if let Layer::Tls(secured) = &mut self.layer {
-            match tokio::time::timeout(GOODBYE_LIMIT, secured.stream.shutdown()).await {
+            let ended = async {
+                secured.stream.shutdown().await?;
+                let mut sink = [0; 512];
+                while secured.stream.read(&mut sink).await? > 0 {}
+                Ok::<_, io::Error>(())
+            };
+            match tokio::time::timeout(GOODBYE_LIMIT, ended).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::debug!(%error, "no TLS goodbye"),
                 Err(_) => tracing::debug!("no TLS goodbye in time"),

@@ -35,13 +35,13 @@ where
     let ledger = Ledger::new(&shared.limits, shared.pool.clone());
     let connection = Connection::new(&mut line, input, served, &shared.limits, ledger, &measures);
     let end = connection.serve().await;
-    if matches!(end, End::Left) {
-        line.goodbye().await;
-    }
-    // CONN-C4, SLOT-S1: all operations were dropped with the connection, so the slot may go to the next one. The
-    // socket closes now.
-    drop(line);
+    // CONN-C4, SLOT-S1: all operations were dropped with the connection, so the slot may go to the next one.
     drop(place);
+    if matches!(end, End::Left) {
+        until(&stop, line.goodbye()).await;
+    }
+    // The socket closes now.
+    drop(line);
     match end {
         End::Left | End::Gone => tracing::info!(connection = info.id, %peer, export = %name, %end, "disconnected"),
         end => tracing::info!(connection = info.id, %peer, export = %name, %end, "connection closed"),

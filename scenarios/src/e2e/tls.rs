@@ -80,8 +80,8 @@ fn strangers(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     // A gateway's and a host's certificate are the cluster's as well.
     with(ask(), dir, "tls", "db1").out().context("with the host's certificate")?;
     // But a host makes no set, wherever it is asked for.
-    let create = cmd(&lab.bin).args(["set", "create", "db1s", "--store", "file:///srv/db1s", "--api", api]);
-    let refused = with(create.args(["--output", "json"]), dir, "tls", "db1").out();
+    let create = cmd(&lab.bin).args(["set", "create", "db1s", "--store", "file:///srv/db1s", "--volume", "data=64MiB"]);
+    let refused = with(create.args(["--api", api, "--output", "json"]), dir, "tls", "db1").out();
     let why = format!("{:#}", refused.err().context("a host's certificate has created a set")?);
     anyhow::ensure!(why.contains("found role host of certificate db1"), "a host that creates a set: {why}");
     let certificate = |name: &str| dir.join("other").join(name);
