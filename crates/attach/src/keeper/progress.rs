@@ -25,8 +25,10 @@ pub(super) struct Progress {
     pub(super) ready_by: Option<Instant>,
     /// When `status.json` is written next.
     pub(super) show_at: Instant,
-    /// When the gateways are asked for the list of gateways next.
+    /// When the gateways are asked for the list of gateways next, and the pause after that. First at once: the only
+    /// gateway in the settings may hang a moment later. It may not have answered, so again a second later.
     pub(super) learn_at: Instant,
+    pub(super) learn_pause: Duration,
 }
 
 impl Keeper {
@@ -43,7 +45,8 @@ impl Keeper {
             // Requests in the kernel wait for as long as it takes: no limit then.
             ready_by: left.is_none().then(|| now + self.options.patience),
             show_at: now,
-            learn_at: now + SHOW_INTERVAL,
+            learn_at: now,
+            learn_pause: SHOW_INTERVAL,
         };
         match left {
             None => self.shared.act(|machine, now, out| machine.begin(now, force, out)),
@@ -131,7 +134,7 @@ impl Keeper {
             self.show()?;
         }
         if Instant::now() >= progress.learn_at {
-            progress.learn_at = Instant::now() + LEARN_INTERVAL;
+            progress.learn_at = Instant::now() + std::mem::replace(&mut progress.learn_pause, LEARN_INTERVAL);
             self.learn();
         }
         Ok(())
