@@ -364,7 +364,8 @@ mod tests {
         for scenario in parted(all()).0 {
             // A scenario that mounts, or makes devices or namespaces, lists a program for that; none of these programs
             // does.
-            let clients = ["versitygw", "nbdinfo", "nbdcopy", "nbdsh", "qemu-io", "qemu-img", "qemu-nbd", "sha256sum"];
+            let clients =
+                ["versitygw", "nbdinfo", "nbdcopy", "nbdkit", "nbdsh", "qemu-io", "qemu-img", "qemu-nbd", "sha256sum"];
             for need in scenario.needs {
                 assert!(clients.contains(need), "{} needs {need}", scenario.name);
             }
