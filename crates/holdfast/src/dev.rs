@@ -7,7 +7,8 @@
 //!   DIR/g1.toml ...   settings of each gateway, with its ports; may be edited
 //!   DIR/g1/ ...       its data       DIR/g1.log ...  its log
 //!   DIR/store/        the store, unless another one was given
-//!   DIR/tls/          the cluster's CA and certificates, with --tls
+//!   DIR/tls/          the cluster's CA and certificates, with --tls or --secure
+//!   DIR/g1.audit.log  its audit log, with --secure
 //!   DIR/dev.json      what `--output json` prints, while it runs
 //! ```
 //! 1. Create missing files. 2. Start the gateways. 3. Bootstrap from the plan.
@@ -17,6 +18,7 @@
 
 mod children;
 mod layout;
+mod secure;
 
 use crate::cli::{Common, DevArgs};
 use crate::client::ClusterClient;
@@ -166,7 +168,8 @@ fn ready(layout: &Layout, report: &Report, children: &Children) -> Ready {
         layout.gateways.iter().filter_map(address).collect::<Vec<_>>()
     };
     let doors = each(|gateway| gateway.config.nbd_address());
-    let by_all = |export: &str| doors.iter().map(|door| format!("nbd://{door}/{export}")).collect::<Vec<_>>();
+    let scheme = if layout.tls.as_ref().is_some_and(layout::DevTls::is_secure) { "nbds" } else { "nbd" };
+    let by_all = |export: &str| doors.iter().map(|door| format!("{scheme}://{door}/{export}")).collect::<Vec<_>>();
     let volumes =
         layout.plan.sets.iter().flat_map(|set| set.volumes.keys().map(move |volume| format!("{}/{volume}", set.name)));
     Ready {
@@ -190,14 +193,26 @@ fn describe(ready: &Ready) -> String {
     let gateways = output::table(["GATEWAY", "PID", "API", "METRICS"], rows);
     let serving: Vec<String> =
         ready.serving.iter().map(|(set, gateway)| format!("{set} is served by {gateway}")).collect();
-    let exports = ready.exports.iter().map(|(export, by)| format!("  {export}\n    {}", by.join("\n    ")));
-    let exports = exports.collect::<Vec<_>>().join("\n");
-    let mut text = format!(
-        "Ready. {}.\n\n{gateways}\n\nVolumes at each gateway (only the gateway that serves the set accepts connections):\n{exports}\n",
-        serving.join("; ")
-    );
+    let mut text = format!("Ready. {}.\n\n{gateways}\n", serving.join("; "));
     let (set, gateway) =
         ready.serving.first_key_value().map_or(("", ""), |(set, gateway)| (set.as_str(), gateway.as_str()));
+    match ready.tls.as_ref().filter(|tls| tls.is_secure()) {
+        Some(tls) => text.push_str(&next_secure(ready, tls, set)),
+        None => text.push_str(&next_plain(ready, gateway)),
+    }
+    if let Some(other) = ready.gateways.iter().find(|name| *name != gateway) {
+        text.push_str(&format!("  holdfast switchover {set} --to {other}\n"));
+    }
+    text.push_str(&format!("\nCtrl-C stops the cluster; its data stays in {}.", ready.dir));
+    text
+}
+
+/// How to attach where nothing is asked for, and how to command.
+fn next_plain(ready: &Ready, gateway: &str) -> String {
+    let exports = ready.exports.iter().map(|(export, by)| format!("  {export}\n    {}", by.join("\n    ")));
+    let exports = exports.collect::<Vec<_>>().join("\n");
+    let mut text =
+        format!("\nVolumes at each gateway (only the gateway that serves the set accepts connections):\n{exports}\n");
     let at = ready.gateways.iter().position(|name| name == gateway).unwrap_or(0);
     if let Some(address) = ready.nbd.get(at) {
         text.push_str(&format!("\nTry:\n  nbdinfo {address}\n  nbdcopy some.img {address}\n"));
@@ -209,9 +224,30 @@ fn describe(ready: &Ready) -> String {
         }
     }
     text.push_str(&format!("\n  export HOLDFAST_API={}\n  holdfast cluster status\n", ready.api.join(",")));
-    if let Some(other) = ready.gateways.iter().find(|name| *name != gateway) {
-        text.push_str(&format!("  holdfast switchover {set} --to {other}\n"));
-    }
-    text.push_str(&format!("\nCtrl-C stops the cluster; its data stays in {}.", ready.dir));
     text
+}
+
+/// The same where everybody needs a certificate.
+fn next_secure(ready: &Ready, tls: &layout::DevTls, set: &str) -> String {
+    let (api, ca) = (ready.api.join(","), tls.ca.display());
+    let [host, host_key] = tls.host.each_ref().map(|path| path.display());
+    let [admin, admin_key] = tls.admin.each_ref().map(|path| path.display());
+    let owner = tls.host[0].file_stem().unwrap_or_default().to_string_lossy();
+    let folder = tls.ca.parent().unwrap_or(&tls.ca).display();
+    format!(
+        "\nEverything is on: TLS for everybody, roles, tokens for exports, allowed stores, audit logs \
+         ({dir}/g1.audit.log and so on).\n\n\
+         As host {owner}, in another terminal:\n  \
+         holdfast attach {set} --owner {owner} --api {api} \\\n    \
+         --tls-ca {ca} --tls-certificate {host} --tls-key {host_key}\n\n\
+         For another host, or another person:\n  \
+         holdfast cluster certificates --dir {folder} --host db2 --viewer eve\n\n\
+         As administrator (operator.pem and viewer.pem, with their keys, are beside it and may do less):\n  \
+         export HOLDFAST_API={api}\n  \
+         export HOLDFAST_TLS_CA={ca} HOLDFAST_TLS_CERTIFICATE={admin} \\\n    \
+         HOLDFAST_TLS_KEY={admin_key}\n  \
+         holdfast cluster status\n  \
+         holdfast lease acquire {set}     prints nbds:// addresses with a token, for other NBD clients\n",
+        dir = ready.dir,
+    )
 }

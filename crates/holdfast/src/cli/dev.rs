@@ -34,6 +34,11 @@ pub struct DevArgs {
     /// once, and uses them from then on
     #[arg(long)]
     pub tls: bool,
+    /// Switch on everything that keeps others out: TLS for every client, NBD too; roles; exports only with a token; the
+    /// store as the only one allowed; an audit log of each gateway. Creates certificates for each role in DIR/tls. It
+    /// stays on
+    #[arg(long)]
+    pub secure: bool,
     /// Restart gateways that exit
     #[arg(long)]
     pub respawn: bool,
@@ -46,6 +51,8 @@ Examples:
   holdfast dev --dir /tmp/hf --output json
       prints one line when it is ready: NBD and admin addresses, process ids
   holdfast dev --dir /tmp/hf --gateway-set cache.memory=1GiB
+  holdfast dev --dir /tmp/hf --secure
+      everything on, as in production; prints commands with their certificates
   holdfast dev --dir /tmp/hf --store s3://bucket/prefix
       credentials from the AWS variables; endpoint and region from DIR/g1.toml and so on
 

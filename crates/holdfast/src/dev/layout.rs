@@ -1,5 +1,6 @@
 //! The directory of `holdfast dev`: existing files are kept, missing ones are created.
 
+use super::secure;
 use crate::cli::{Common, DevArgs};
 use crate::command::bootstrap::{self, Plan, PlanGateway};
 use crate::command::gateway::with_settings;
@@ -11,10 +12,10 @@ use holdfast_types::{ByteSize, Name};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Range of the ports: below the kernel's ephemeral ports, so that they are still free after a restart.
@@ -27,7 +28,13 @@ const PORT_DRAWS_MAX: u32 = 1000;
 const JOURNAL_BOUND: ByteSize = ByteSize(4 << 30);
 
 /// The host's certificate. Folders of before have a `host.pem`, which is bound to the owner `host`.
-const HOST: &str = "any-host";
+const ANY_HOST: &str = "any-host";
+
+/// The host's certificate of a secure cluster, bound to the owner of that name.
+const HOST: &str = "db1";
+
+/// Mode of what only its owner may enter.
+const OWN_FOLDER: u32 = 0o700;
 
 /// One gateway and its files.
 #[derive(Clone, Debug)]
@@ -56,16 +63,33 @@ pub struct DevTls {
     pub ca: PathBuf,
     /// Certificate and key for commands.
     pub admin: [PathBuf; 2],
+    /// Certificate and key of an operator, in a secure cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator: Option<[PathBuf; 2]>,
+    /// Certificate and key of a viewer, in a secure cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub viewer: Option<[PathBuf; 2]>,
     /// Certificate and key for a host that attaches.
     pub host: [PathBuf; 2],
 }
 
 impl DevTls {
     /// Creates missing files in `dir`.
-    fn prepare(dir: &Path, gateways: &[Name]) -> Result<Self, CliError> {
-        // Whatever `attach` is tried with on this machine.
-        let host = Wanted { owners: vec![ANY_OWNER.to_string()], ..Wanted::new(HOST, Role::Host) };
-        let mut all = vec![Wanted::new("admin", Role::Admin), host];
+    fn prepare(dir: &Path, gateways: &[Name], secure: bool) -> Result<Self, CliError> {
+        if secure {
+            // The authority's key is in there. The directory may have been made without `--secure`.
+            DirBuilder::new().recursive(true).mode(OWN_FOLDER).create(dir).map_err(at(dir))?;
+            std::fs::set_permissions(dir, Permissions::from_mode(OWN_FOLDER)).map_err(at(dir))?;
+        }
+        let mut all = vec![Wanted::new("admin", Role::Admin)];
+        if secure {
+            all.push(Wanted::new("operator", Role::Operator));
+            all.push(Wanted::new("viewer", Role::Viewer));
+            all.push(Wanted::new(HOST, Role::Host));
+        } else {
+            // Whatever `attach` is tried with on this machine.
+            all.push(Wanted { owners: vec![ANY_OWNER.to_string()], ..Wanted::new(ANY_HOST, Role::Host) });
+        }
         let hosts = vec![Ipv4Addr::LOCALHOST.to_string(), "localhost".to_string()];
         let gateway = |name: &Name| Wanted { hosts: hosts.clone(), ..Wanted::new(name.as_str(), Role::Gateway) };
         all.extend(gateways.iter().map(gateway));
@@ -73,7 +97,18 @@ impl DevTls {
             all.into_iter().filter(|one| !dir.join(format!("{}.pem", one.name)).exists()).collect();
         make::certificates(dir, &missing, make::DAYS_MAX).map_err(|error| CliError::failed("TLS").because(&error))?;
         let pair = |name: &str| [dir.join(format!("{name}.pem")), dir.join(format!("{name}.key"))];
-        Ok(Self { ca: dir.join("ca.pem"), admin: pair("admin"), host: pair(HOST) })
+        Ok(Self {
+            ca: dir.join("ca.pem"),
+            admin: pair("admin"),
+            operator: secure.then(|| pair("operator")),
+            viewer: secure.then(|| pair("viewer")),
+            host: pair(if secure { HOST } else { ANY_HOST }),
+        })
+    }
+
+    /// Whether it belongs to a secure cluster.
+    pub fn is_secure(&self) -> bool {
+        self.viewer.is_some()
     }
 }
 
@@ -99,8 +134,7 @@ fn at(path: &Path) -> impl Fn(std::io::Error) -> CliError {
 impl Layout {
     /// Locks the directory and creates missing files.
     pub fn prepare(args: &DevArgs) -> Result<Self, CliError> {
-        holdfast_folder::make(&args.dir).map_err(at(&args.dir))?;
-        let dir = args.dir.canonicalize().map_err(at(&args.dir))?;
+        let dir = folder(args)?;
         let lock = lock(&dir.join("dev.lock"))?;
         let key = dir.join("cluster.key");
         if !key.exists() {
@@ -109,36 +143,18 @@ impl Layout {
         }
         let plan_file = dir.join("cluster.toml");
         let old = if plan_file.exists() { Some(read_plan(&plan_file)?) } else { None };
-        let count = usize::from(args.gateways.unwrap_or(3));
         let mut plan = match &old {
             Some(plan) => agree(plan.clone(), args, &dir)?,
             None => first_plan(args, &store_in(&dir)?)?,
         };
-        let names: Vec<Name> = match &old {
-            Some(plan) => plan.gateways.iter().map(|gateway| gateway.name.clone()).collect(),
-            None => (1..=count)
-                .map(|number| Name::new(format!("g{number}")))
-                .collect::<Result<_, _>>()
-                .map_err(|error| CliError::failed("name").because(&error))?,
-        };
-        let tls_dir = dir.join("tls");
-        let tls =
-            if args.tls || tls_dir.join("ca.pem").exists() { Some(DevTls::prepare(&tls_dir, &names)?) } else { None };
+        let names = names(old.as_ref(), args)?;
         let mut ports = Ports::default();
         let mut gateways = Vec::new();
         for (number, name) in (0u16..).zip(names) {
             let nbd_port = args.nbd_port.map(|first| first + number);
-            let mut made = gateway(&dir, &key, name, nbd_port, &args.gateway_set, &mut ports)?;
-            if let Some(tls) = &tls {
-                let of = |end: &str| Some(tls_dir.join(format!("{}.{end}", made.name())));
-                // A cluster to play with: clients that have no TLS still find it.
-                let nbd = made.config.tls.nbd.or(Some(NbdTls::Optional));
-                let wanted = TlsConfig { ca: Some(tls.ca.clone()), certificate: of("pem"), key: of("key"), nbd };
-                made.unsaved |= made.config.tls != wanted;
-                made.config.tls = wanted;
-            }
-            gateways.push(made);
+            gateways.push(gateway(&dir, &key, name, nbd_port, &args.gateway_set, &mut ports)?);
         }
+        let tls = protect(&dir, args, &plan, &mut gateways)?;
         drop(ports);
         expect_free(&gateways)?;
         for gateway in gateways.iter().filter(|gateway| gateway.unsaved) {
@@ -177,6 +193,57 @@ impl Layout {
     pub fn forget_ready(&self) {
         let _ = std::fs::remove_file(self.dir.join("dev.json"));
     }
+}
+
+/// The directory, absolute. A new one of a secure cluster is its owner's alone; one that was there may be a shared one.
+fn folder(args: &DevArgs) -> Result<PathBuf, CliError> {
+    let new = !args.dir.exists();
+    holdfast_folder::make(&args.dir).map_err(at(&args.dir))?;
+    if new && args.secure {
+        std::fs::set_permissions(&args.dir, Permissions::from_mode(OWN_FOLDER)).map_err(at(&args.dir))?;
+    }
+    args.dir.canonicalize().map_err(at(&args.dir))
+}
+
+/// Names of the gateways: those of the plan, or new ones.
+fn names(old: Option<&Plan>, args: &DevArgs) -> Result<Vec<Name>, CliError> {
+    if let Some(plan) = old {
+        return Ok(plan.gateways.iter().map(|gateway| gateway.name.clone()).collect());
+    }
+    (1..=args.gateways.unwrap_or(3))
+        .map(|number| Name::new(format!("g{number}")))
+        .collect::<Result<_, _>>()
+        .map_err(|error| CliError::failed("name").because(&error))
+}
+
+/// TLS, and what `--secure` switches on: as asked for, or as the directory has it already.
+fn protect(dir: &Path, args: &DevArgs, plan: &Plan, gateways: &mut [DevGateway]) -> Result<Option<DevTls>, CliError> {
+    let secure = args.secure || gateways.iter().all(|gateway| secure::is_on(&gateway.config));
+    let tls_dir = dir.join("tls");
+    if !secure && !args.tls && !tls_dir.join("ca.pem").exists() {
+        return Ok(None);
+    }
+    let names: Vec<Name> = gateways.iter().map(|gateway| gateway.config.name.clone()).collect();
+    let tls = DevTls::prepare(&tls_dir, &names, secure)?;
+    for gateway in gateways {
+        let mut config = gateway.config.clone();
+        if args.secure {
+            secure::switch_on(&mut config, dir);
+            // A setting that was given counts more.
+            config = with_settings(config, &args.gateway_set)?;
+        }
+        if secure {
+            secure::allow(&mut config, plan);
+        }
+        let of = |end: &str| Some(tls_dir.join(format!("{}.{end}", config.name)));
+        let (certificate, key) = (of("pem"), of("key"));
+        // A cluster to play with: clients that have no TLS still find it.
+        let nbd = config.tls.nbd.or(Some(NbdTls::Optional));
+        config.tls = TlsConfig { ca: Some(tls.ca.clone()), certificate, key, nbd };
+        gateway.unsaved |= gateway.config != config;
+        gateway.config = config;
+    }
+    Ok(Some(tls))
 }
 
 fn planned(gateway: &DevGateway) -> PlanGateway {

@@ -110,6 +110,65 @@ fn a_directory_of_before_gets_a_certificate_for_any_owner() {
     assert!(tls.join("host.pem").exists(), "nothing of a person's is removed");
 }
 
+/// A new directory, and what is in it after `--secure`.
+fn secured(above: &Path) -> Layout {
+    let layout = prepare(&above.join("new"), "--gateways 2 --secure").unwrap();
+    for config in configs(&layout) {
+        assert!(!config.plain_exports && !config.plaintext_network);
+        assert_eq!(config.snapshot_exports, SnapshotExports::Token);
+        assert_eq!(config.tls.nbd_mode(), NbdTls::Required);
+        assert_eq!(config.store.allowed, [layout.plan.sets[0].store.clone()]);
+        assert_eq!(config.audit.log, Some(layout.dir.join(format!("{}.audit.log", config.name))));
+        assert!(config.tls.load(Role::Gateway).unwrap().is_some());
+    }
+    layout
+}
+
+#[test]
+fn a_secure_directory_has_a_certificate_for_each_role_and_no_key_that_others_can_read() {
+    let above = tempfile::tempdir().unwrap();
+    let layout = secured(above.path());
+    let tls = layout.tls.clone().unwrap();
+    let host = Some(tls.host.clone());
+    let all = [(Some(tls.admin), Role::Admin), (tls.operator, Role::Operator), (tls.viewer, Role::Viewer)];
+    for (files, role) in all.into_iter().chain([(host, Role::Host)]) {
+        let [certificate, key] = files.unwrap();
+        let files = holdfast_tls::TlsFiles { ca: Some(tls.ca.clone()), certificate: Some(certificate), key: Some(key) };
+        assert!(files.load(role).unwrap().is_some(), "{role}");
+    }
+    assert_eq!(tls.host[0].file_name().unwrap(), "db1.pem", "the host's name is the owner");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for folder in [layout.dir.clone(), layout.dir.join("tls")] {
+        assert_eq!(mode(&folder), 0o700, "{}", folder.display());
+    }
+    let keys = std::fs::read_dir(layout.dir.join("tls")).unwrap().map(|entry| entry.unwrap().path());
+    let keys: Vec<PathBuf> = keys.filter(|path| path.extension().is_some_and(|end| end == "key")).collect();
+    assert_eq!(keys.len(), 7, "authority, two gateways, admin, operator, viewer, host: {keys:?}");
+    for key in keys.iter().chain([&layout.dir.join("cluster.key")]) {
+        assert_eq!(mode(key), 0o600, "{}", key.display());
+    }
+}
+
+#[test]
+fn a_secure_directory_stays_so_and_another_one_becomes_so() {
+    let above = tempfile::tempdir().unwrap();
+    let first = configs(&secured(above.path()));
+    let again = prepare(&above.path().join("new"), "").unwrap();
+    assert_eq!(configs(&again), first);
+    assert!(again.tls.as_ref().unwrap().is_secure() && !again.dir.join("tls/any-host.pem").exists());
+    drop(again);
+    let more = prepare(&above.path().join("new"), "--set other --store file:///srv/other").unwrap();
+    let stores: Vec<String> = more.plan.sets.iter().map(|set| set.store.clone()).collect();
+    assert!(configs(&more).iter().all(|config| config.store.allowed == stores), "a set of the plan can be made");
+
+    let plain = above.path().join("plain");
+    prepare(&plain, "--gateways 1 --tls").unwrap();
+    let layout = prepare(&plain, "--secure --gateway-set tls.nbd=optional").unwrap();
+    let config = &configs(&layout)[0];
+    assert!(!config.plain_exports && layout.tls.as_ref().unwrap().is_secure());
+    assert_eq!(config.tls.nbd, Some(NbdTls::Optional), "what a person gives counts more");
+}
+
 /// Two consecutive free ports.
 fn free_pair() -> u16 {
     loop {
