@@ -1,6 +1,7 @@
 //! Three `holdfast gateway run` processes, each in its own network namespace: start, kill, pause, restart. Also the
 //! `holdfast` command line for them.
 
+use crate::certificates::Certificates;
 use crate::cmd::{cmd, tail_of};
 pub use crate::gateway_names::{GATEWAYS, name};
 use crate::net::{Net, address};
@@ -27,6 +28,9 @@ pub struct Plan<'a> {
     pub settings: &'a str,
     /// Differences between the gateways.
     pub own: [Own; GATEWAYS],
+    /// With it, everything that keeps others out is on; it has a certificate of each gateway, by its name, and one that
+    /// is called `admin`.
+    pub secured: Option<Certificates>,
 }
 
 /// Extras of one gateway.
@@ -62,6 +66,8 @@ pub struct Gateways {
     bin: PathBuf,
     dir: PathBuf,
     env: Vec<(String, String)>,
+    /// Of commands.
+    door_env: Vec<(String, String)>,
     own: [Own; GATEWAYS],
     procs: Vec<Option<Proc>>,
     paused: [bool; GATEWAYS],
@@ -81,7 +87,11 @@ impl Gateways {
         let mut plan = String::new();
         for gateway in 0..GATEWAYS {
             let (name, at) = (name(gateway), address(gateway));
-            let settings = settings(dir, &name, &at) + wanted.settings + &wanted.own[gateway].settings;
+            let access = match &wanted.secured {
+                Some(certificates) => secured(dir, &name, wanted.store, certificates),
+                None => String::from(OPEN),
+            };
+            let settings = settings(dir, &name, &at, &access) + wanted.settings + &wanted.own[gateway].settings;
             std::fs::write(dir.join(format!("{name}.toml")), settings)?;
             plan += &format!("[[gateways]]\nname = \"{name}\"\nregion = \"local\"\napi = \"{at}:7400\"\n");
         }
@@ -96,6 +106,7 @@ impl Gateways {
             bin: bin.into(),
             dir: dir.into(),
             env: wanted.env,
+            door_env: wanted.secured.map(|certificates| certificates.env("admin")).unwrap_or_default(),
             own: wanted.own,
             procs: (0..GATEWAYS).map(|_| None).collect(),
             paused: [false; GATEWAYS],
@@ -255,7 +266,7 @@ impl Gateways {
 
     /// The command line, for use from other threads.
     pub fn door(&self) -> Door {
-        Door { bin: self.bin.clone() }
+        Door { bin: self.bin.clone(), env: self.door_env.clone() }
     }
 
     /// As [`Door::holdfast`].
@@ -281,6 +292,7 @@ impl Gateways {
 #[derive(Clone, Debug)]
 pub struct Door {
     bin: PathBuf,
+    env: Vec<(String, String)>,
 }
 
 impl Door {
@@ -292,12 +304,26 @@ impl Door {
         let doors: Vec<String> = (0..GATEWAYS).map(api).collect();
         let limit = format!("{}ms", limit.as_millis());
         let command = cmd(&self.bin).args(args).args(["--output", "json", "--timeout", &limit]);
-        let said = command.args(["--api", &doors.join(",")]).out()?;
+        let mut command = command.args(["--api", &doors.join(",")]);
+        for (key, value) in &self.env {
+            command = command.env(key, value);
+        }
+        let said = command.out()?;
         serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
     }
 }
 
-fn settings(dir: &Path, name: &str, at: &str) -> String {
+/// Whoever reaches a gateway may use it.
+const OPEN: &str = "plain_exports = true\nsnapshot_exports = \"open\"\nplaintext_network = true\n";
+
+/// TLS for everybody, NBD too; exports only with a token; an audit log; no other store. As `holdfast dev --secure`.
+fn secured(dir: &Path, name: &str, store: &str, certificates: &Certificates) -> String {
+    let log = dir.join(format!("{name}.audit.log"));
+    format!("{}[audit]\nlog = {log:?}\n[store]\nallowed = [{store:?}]\n", certificates.section(name))
+}
+
+/// `access`: who may use it, [`OPEN`] or [`secured`].
+fn settings(dir: &Path, name: &str, at: &str, access: &str) -> String {
     let dir = dir.display();
     format!(
         r#"name = "{name}"
@@ -305,10 +331,7 @@ data_dir = "{dir}/{name}"
 api_listen = "{at}:7400"
 peer_listen = "{at}:7401"
 nbd_listen = "{at}:10809"
-plain_exports = true
-snapshot_exports = "open"
-plaintext_network = true
-[key]
+{access}[key]
 file = "{dir}/cluster.key"
 "#
     )

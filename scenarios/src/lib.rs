@@ -6,6 +6,7 @@
 
 pub mod attach;
 mod bridge;
+mod certificates;
 mod chaos;
 pub mod cluster;
 mod demo;

@@ -8,6 +8,7 @@
 //! Owns: starting all of it, finding the primary and the serving gateway. Does not own: faults, load.
 
 use crate::binary::public_dir;
+use crate::certificates::Certificates;
 use crate::gateways::{self, GATEWAYS, Gateways, Own, VOLUME};
 use crate::hosts::{First, Host, Plan, Proxy, Way, fill};
 use crate::net::{self, HUB, Net};
@@ -29,8 +30,8 @@ pub const NEEDS: &[&str] =
 /// Port at which HAProxy accepts clients.
 pub const PORT: u16 = 5000;
 
-/// The set.
-const SET: &str = "pg";
+/// The set. No other text that crosses a network has this word.
+pub const SET: &str = "pg-marten";
 
 /// Size of its volume, and of the file system on it: the space after the file system is for a probe.
 pub const VOLUME_BYTES: u64 = 1 << 30;
@@ -63,13 +64,16 @@ pub struct Below {
     pub agent: &'static str,
     /// Extras of each gateway.
     pub own: [Own; GATEWAYS],
+    /// Switches everything on that keeps others out, as `holdfast dev --secure` does: TLS, roles, tokens for exports, an
+    /// audit log, a list of stores.
+    pub secure: bool,
 }
 
 impl Below {
     /// Default settings, with a folder as the store.
     pub fn usual(dir: &Path) -> Self {
         let store = format!("file://{}/store", cluster(dir).display());
-        Self { store, env: Vec::new(), settings: GATEWAY, agent: AGENT, own: Default::default() }
+        Self { store, env: Vec::new(), settings: GATEWAY, agent: AGENT, own: Default::default(), secure: false }
     }
 }
 
@@ -82,6 +86,8 @@ pub struct Stage {
     pub net: Net,
     /// A folder with a short path that all users can read, for sockets.
     pub open: PathBuf,
+    /// If everything is on: of gateways, hosts, and `admin`.
+    pub certificates: Option<Certificates>,
     _public: Guard,
 }
 
@@ -95,18 +101,27 @@ pub fn cluster(dir: &Path) -> PathBuf {
     dir.join("cluster")
 }
 
+/// Of each gateway with its address, of both hosts, of the one that fills the volume, and of an administrator.
+fn certificates(bin: &Path, dir: &Path) -> Result<Certificates> {
+    let gateways: Vec<String> =
+        (0..GATEWAYS).map(|gateway| format!("{}={}", gateways::name(gateway), net::address(gateway))).collect();
+    let mut wanted: Vec<&str> = gateways.iter().flat_map(|gateway| ["--gateway", gateway]).collect();
+    wanted.extend(["--host", "db1", "--host", "db2", "--host", "first", "--admin", "admin"]);
+    Certificates::make(bin, &dir.join("tls"), &wanted)
+}
+
 /// Export of the volume.
 pub fn export() -> String {
     format!("{SET}/{VOLUME}")
 }
 
 impl Stage {
-    /// Starts everything. This process must be in its own network namespace.
+    /// Starts everything. This process must be in its own network namespace. `secure`: see [`Below`].
     ///
     /// # Errors
     /// When something does not come up.
-    pub fn start(bin: &Path, dir: &Path) -> Result<Self> {
-        Self::on(Self::net(dir)?, bin, dir, Below { agent: AGENT_SOON, ..Below::usual(dir) })
+    pub fn start(bin: &Path, dir: &Path, secure: bool) -> Result<Self> {
+        Self::on(Self::net(dir)?, bin, dir, Below { agent: AGENT_SOON, secure, ..Below::usual(dir) })
     }
 
     /// Makes only the network and the gateways' folder, for things that must exist before the gateways.
@@ -124,8 +139,10 @@ impl Stage {
     /// # Errors
     /// When something does not come up.
     pub fn on(net: Net, bin: &Path, dir: &Path, below: Below) -> Result<Self> {
-        let Below { store, env, settings, agent, own } = below;
-        let plan = gateways::Plan { set: SET, size: VOLUME_BYTES, store: &store, env, settings, own };
+        let Below { store, env, settings, agent, own, secure } = below;
+        let certificates = if secure { Some(certificates(bin, dir)?) } else { None };
+        let secured = certificates.clone();
+        let plan = gateways::Plan { set: SET, size: VOLUME_BYTES, store: &store, env, settings, own, secured };
         let gateways = Gateways::start(&net, bin, &cluster(dir), plan)?;
 
         let (open, public) = public_dir("failover")?;
@@ -133,8 +150,10 @@ impl Stage {
         // No real secret: nothing outside of these namespaces reaches the agents.
         std::fs::write(&token, "a-token-for-two-agents\n")?;
         let apis: Vec<String> = (0..GATEWAYS).map(|gateway| format!("{}:7400", net::address(gateway))).collect();
+        let section = |name: &str| certificates.as_ref().map(|all| all.section(name)).unwrap_or_default();
         let host = |index: usize| {
             let (name, other) = [("db1", "db2"), ("db2", "db1")][index];
+            let settings = format!("{agent}{}", section(name));
             Host::new(Plan {
                 name,
                 address: net::address(node(index)),
@@ -149,7 +168,7 @@ impl Stage {
                 way: Way::Ext4,
                 agent: "",
                 database: "",
-                settings: agent,
+                settings: &settings,
             })
         };
         let mut hosts = [host(0)?, host(1)?];
@@ -167,6 +186,7 @@ impl Stage {
             pg: &hosts[0].pg,
             settings: SETTINGS,
             network: Some("10.98.0.0/24"),
+            env: &certificates.as_ref().map(|all| all.env("first")).unwrap_or_default(),
         })?;
 
         step("Agents, HAProxy");
@@ -178,7 +198,7 @@ impl Stage {
         let at: SocketAddr = format!("{HUB}:{PORT}").parse()?;
         let mut proxy = Proxy::start(dir, at, [&hosts[0], &hosts[1]])?;
         note(format!("through HAProxy to db1: {} ms", proxy.reaches(&hosts[0], LIMIT)?.as_millis()));
-        Ok(Self { proxy, hosts, gateways, net, open, _public: public })
+        Ok(Self { proxy, hosts, gateways, net, open, certificates, _public: public })
     }
 
     /// The host on which PostgreSQL accepts writes now.

@@ -44,6 +44,9 @@ pub struct Args {
     /// Scale of pgbench's tables (about 15 MB for each)
     #[arg(long, default_value_t = 5, value_name = "N")]
     scale: u32,
+    /// Switch everything on that keeps others out, as `holdfast dev --secure` does: TLS for every client, roles, tokens
+    #[arg(long)]
+    secure: bool,
     /// Do not install missing programs
     #[arg(long)]
     no_setup: bool,
@@ -75,9 +78,11 @@ pub fn chore(args: &Args) -> Result<()> {
     let bin = args.build.binary(PROFILE)?;
     let dir = fresh_dir("demo-failover")?;
     let begun = Instant::now();
-    let ran = run(&Run { bin: &bin, dir: &dir, rounds: args.rounds, load: args.load, scale: args.scale });
-    let kept = root().join("target/demo/failover.json");
+    let Args { rounds, load, scale, secure, .. } = *args;
+    let ran = run(&Run { bin: &bin, dir: &dir, rounds, load, scale, secure });
+    let kept = root().join(if secure { "target/demo/failover-secure.json" } else { "target/demo/failover.json" });
     let mut proof = Proof::now("failover of PostgreSQL", begun.elapsed().as_secs(), proof::held(&ran));
+    proof.under = if secure { "--secure".into() } else { String::new() };
     if let Err(error) = &ran {
         proof.note = format!("{error:#}");
     }
@@ -104,6 +109,8 @@ pub struct Run<'a> {
     pub load: u64,
     /// Scale of pgbench's tables.
     pub scale: u32,
+    /// Whether everything is on that keeps others out.
+    pub secure: bool,
 }
 
 /// Runs it in its own network namespace. Errors were printed when it returns.
@@ -114,6 +121,7 @@ pub fn run(run: &Run<'_>) -> Result<()> {
     let again = cmd("unshare").args(["--net", "--"]).arg(std::env::current_exe()?).args(["demo", "failover"]);
     let again = again.args(["--rounds", &run.rounds.to_string(), "--load", &run.load.to_string()]);
     let again = again.args(["--scale", &run.scale.to_string(), "--no-setup"]).arg("--bin").arg(run.bin);
+    let again = if run.secure { again.arg("--secure") } else { again };
     again.arg("--inside").arg(run.dir).show().map_err(|_| Failed.into())
 }
 
@@ -121,7 +129,7 @@ fn inside(args: &Args, dir: &Path) -> Result<()> {
     let begun = Instant::now();
     let bin = args.build.bin.clone().context("no program")?;
     let mut summary = Summary::begin(args.rounds, args.scale, args.load);
-    let mut lab = Lab::start(&bin, dir, args.scale, args.load)?;
+    let mut lab = Lab::start(&bin, dir, args.scale, args.load, args.secure)?;
     for round in 1..=args.rounds {
         for kind in timeline::KINDS {
             let act = lab.act(round, kind)?;

@@ -122,6 +122,7 @@ pub(super) fn hosts(
         pg: &db1.pg,
         settings: SETTINGS,
         network: None,
+        env: &[],
     };
     prepare(&first, || initdb(first.pg).and_then(|()| first.pg.wants_password_of(doors::USER.name)))?;
     let begun = Instant::now();

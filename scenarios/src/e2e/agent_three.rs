@@ -95,6 +95,7 @@ fn hosts(lab: &Lab, cluster: &Cluster) -> Result<[Host; 3]> {
         pg: &hosts[0].pg,
         settings: SETTINGS,
         network: None,
+        env: &[],
     })?;
     Ok(hosts)
 }

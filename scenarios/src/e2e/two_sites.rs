@@ -74,6 +74,7 @@ impl Site {
             pg: &self.host.pg,
             settings: SETTINGS,
             network: None,
+            env: &[],
         }
     }
 

@@ -30,6 +30,8 @@ pub struct First<'a> {
     pub settings: &'a str,
     /// Clients from there are let in without a password.
     pub network: Option<&'a str>,
+    /// Environment variables of attach: its certificate. Its owner is called `first`.
+    pub env: &'a [(String, String)],
 }
 
 /// Runs `holdfast attach` for `owner`, in `dir`, until its device of `volume` exists. Returns the process and the
@@ -44,8 +46,23 @@ pub fn attach(
     dir: &Path,
     owner: &str,
 ) -> Result<(Proc, PathBuf)> {
+    attach_with(bin, (set, volume), gateways, dir, owner, &[])
+}
+
+/// The same with these environment variables.
+fn attach_with(
+    bin: &Path,
+    (set, volume): (&str, &str),
+    gateways: &[String],
+    dir: &Path,
+    owner: &str,
+    env: &[(String, String)],
+) -> Result<(Proc, PathBuf)> {
     let command = cmd(bin).args(["attach", set, "--owner", owner, "--device", "nbdfuse"]);
-    let command = command.args(["--api", &gateways.join(","), "--dir"]).arg(dir);
+    let mut command = command.args(["--api", &gateways.join(","), "--dir"]).arg(dir);
+    for (key, value) in env {
+        command = command.env(key, value);
+    }
     let mut attach = Proc::spawn("holdfast attach", command.into_command(), &dir.with_extension("log"))?;
     let (mut device, pid) = (None, attach.pid());
     attach.ready_when("ready", Duration::from_secs(60), || {
@@ -81,8 +98,8 @@ pub fn fill(first: &First<'_>) -> Result<()> {
 /// # Errors
 /// When a step fails.
 pub fn prepare(first: &First<'_>, make: impl FnOnce() -> Result<()>) -> Result<()> {
-    let First { bin, set, volume, gateways, dir, mount, way, size, .. } = first;
-    let (mut attach, device) = attach(bin, (set, volume), gateways, dir, "first")?;
+    let First { bin, set, volume, gateways, dir, mount, way, size, env, .. } = first;
+    let (mut attach, device) = attach_with(bin, (set, volume), gateways, dir, "first", env)?;
     cmd(format!("mkfs.{}", way.fs())).arg("-q").arg(&device).args(*size).run()?;
     std::fs::create_dir_all(mount)?;
     let guard = Guard::new(Undo::Umount(mount.clone()))?;

@@ -56,7 +56,8 @@ impl Lab {
         note(if s3.is_some() { "store: versitygw" } else { "store: a folder (versitygw is not installed)" });
         // The plan's own set is unused, since it has one volume.
         let own = Default::default();
-        let plan = Plan { set: "unused", size: 64 << 20, store: &store, env, settings: GATEWAY, own };
+        let (size, settings) = (64 << 20, GATEWAY);
+        let plan = Plan { set: "unused", size, store: &store, env, settings, own, secured: None };
         let gateways = Gateways::start(&net, bin, &cluster, plan)?;
         Ok(Self { gateways, net, dir: dir.into(), parts, ledger: None, store, _s3: s3 })
     }

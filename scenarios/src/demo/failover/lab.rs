@@ -33,8 +33,8 @@ impl Lab {
     ///
     /// # Errors
     /// When something does not come up.
-    pub fn start(bin: &Path, dir: &Path, scale: u32, load: u64) -> Result<Self> {
-        let stage = Stage::start(bin, dir)?;
+    pub fn start(bin: &Path, dir: &Path, scale: u32, load: u64, secure: bool) -> Result<Self> {
+        let stage = Stage::start(bin, dir, secure)?;
         step("pgbench, the ledger");
         let pg = &stage.hosts[0].pg;
         pg.pgbench_init(scale)?;
