@@ -19,7 +19,12 @@ impl Certificates {
     pub fn make(bin: &Path, dir: &Path, wanted: &[&str]) -> Result<Self> {
         let made = cmd(bin).args(["cluster", "certificates", "--dir"]).arg(dir).args(wanted).run();
         made.context("certificates")?;
-        Ok(Self { dir: dir.into() })
+        Ok(Self::of(dir))
+    }
+
+    /// Those that are in `dir` already.
+    pub fn of(dir: &Path) -> Self {
+        Self { dir: dir.into() }
     }
 
     /// CA, certificate and key.

@@ -336,6 +336,13 @@ impl Host {
         status(&self.dir.join("run/attach")).unwrap_or_default()
     }
 
+    /// The token of its lease, as its attach keeps it for the next process.
+    pub fn lease_token(&self) -> Option<String> {
+        let kept = std::fs::read(self.dir.join("run/attach/lease.json")).ok()?;
+        let kept: Value = serde_json::from_slice(&kept).ok()?;
+        kept["token"].as_str().map(String::from)
+    }
+
     /// Socket of its attach for a volume.
     pub fn socket(&self, volume: &str) -> PathBuf {
         self.dir.join("run/attach").join(format!("{volume}.sock"))

@@ -22,6 +22,7 @@ mod net;
 mod one_host;
 pub mod pg;
 mod pgwire;
+mod plaintext;
 mod power;
 pub mod relay;
 pub mod s3;
@@ -55,6 +56,9 @@ enum Chore {
     /// Run virtual machines with the kernel's nbd, ZFS and PostgreSQL, kill gateway, attach and host, pause a host: no
     /// acknowledged write is lost
     Zfs(zfs::Args),
+    /// Record everything that crosses the network of a cluster; the scenario `no-plaintext` starts this itself
+    #[command(hide = true)]
+    Plaintext(plaintext::Args),
     /// Undo the changes of an interrupted chore; the chores start this themselves
     #[command(name = undo::REAPER_ARG, hide = true)]
     Reaper,
@@ -83,6 +87,7 @@ fn play(chore: Chore) -> Result<()> {
         Chore::Power(args) => power::chore(&args),
         Chore::Jepsen(args) => jepsen::chore(&args),
         Chore::Zfs(args) => zfs::chore(&args),
+        Chore::Plaintext(args) => plaintext::inside(&args),
         Chore::Reaper => {
             undo::reap();
             Ok(())

@@ -64,8 +64,8 @@ pub struct Below {
     pub agent: &'static str,
     /// Extras of each gateway.
     pub own: [Own; GATEWAYS],
-    /// Switches everything on that keeps others out, as `holdfast dev --secure` does: TLS, roles, tokens for exports, an
-    /// audit log, a list of stores.
+    /// Switches everything on that keeps others out, as `holdfast dev --secure` does: TLS, roles, tokens for exports,
+    /// an audit log, a list of stores.
     pub secure: bool,
 }
 

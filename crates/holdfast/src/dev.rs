@@ -247,7 +247,7 @@ fn next_secure(ready: &Ready, tls: &layout::DevTls, set: &str) -> String {
          export HOLDFAST_TLS_CA={ca} HOLDFAST_TLS_CERTIFICATE={admin} \\\n    \
          HOLDFAST_TLS_KEY={admin_key}\n  \
          holdfast cluster status\n  \
-         holdfast lease acquire {set}     prints nbds:// addresses with a token, for other NBD clients\n",
+         holdfast lease acquire {set} --owner {owner}     prints nbds:// addresses with a token, for libnbd\n",
         dir = ready.dir,
     )
 }

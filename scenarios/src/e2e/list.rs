@@ -4,11 +4,11 @@
 use super::Upto;
 use super::{OLDER, Scenario, Tier};
 use super::{
-    agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, data_keys, diff, etcd,
-    failover, faults, fills, flush, idle, images, keys, lagging, members, memory, moves, nbd_tls, nearest, outage,
-    owners, pair, paused, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space,
-    standby, stores, stores_change, storm, tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped,
-    witness,
+    agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, data_keys, dev_secure, diff,
+    etcd, failover, faults, fills, flush, idle, images, keys, lagging, members, memory, moves, nbd_tls, nearest,
+    no_plaintext, outage, owners, pair, paused, power, recover, recover_postgresql, rollback, rolling, rotten, scrub,
+    set_delete, space, standby, stores, stores_change, storm, tls, tools, two_sites, unreadable, verified, volumes,
+    waits, wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -441,6 +441,29 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ),
         needs: failover::NEEDS,
         run: failover::run,
+    },
+    Scenario {
+        name: "failover-secure",
+        shows: "like failover, with everything on that keeps others out: TLS for every client, roles, tokens, allowed stores, audit logs",
+        tier: Tier::Long("takes more than a minute; the gate has agent-takeover, tls and nbd-tls"),
+        needs: failover::NEEDS,
+        run: failover::run_secure,
+    },
+    Scenario {
+        name: "dev-secure",
+        shows: "`holdfast dev --secure`: nobody gets in without a certificate, each role does what it may, libnbd writes with a token through TLS, PostgreSQL survives the loss of a gateway and of a host (R1, R10)",
+        tier: Tier::Long(
+            "about a minute; the gate has tls and nbd-tls, and cargo tests start `dev --secure` and call every RPC with every role",
+        ),
+        needs: dev_secure::NEEDS,
+        run: dev_secure::run,
+    },
+    Scenario {
+        name: "no-plaintext",
+        shows: "everything that crosses the network between gateways, hosts, commands and S3 is recorded: in plain text written data, tokens and the set's name are found, in a secured cluster they are not (R10)",
+        tier: Tier::Long("takes more than a minute; the gate has tls, nbd-tls and unreadable"),
+        needs: no_plaintext::NEEDS,
+        run: no_plaintext::run,
     },
     Scenario {
         name: "memory",

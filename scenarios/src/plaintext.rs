@@ -1,0 +1,188 @@
+//! What somebody on the network reads of a cluster: PostgreSQL on two hosts over three gateways and an S3 server, in
+//! network namespaces, and everything that crosses the bridge between them recorded.
+//!
+//! First everything is open: the recorder must find the pattern, the tokens and the set's name, or it could not find
+//! them in a secured cluster either. Then everything is on that keeps others out: nothing may be found (R10), except
+//! what docs/security.md says of HTTP.
+
+mod links;
+mod record;
+
+use crate::cmd::cmd;
+use crate::gateways::VOLUME;
+use crate::hosts::Host;
+use crate::net::HUB;
+use crate::process::wait_until;
+use crate::s3::S3;
+use crate::say::{Failed, line, note, step};
+use crate::stage::{self, Below, LIMIT, SET, Stage};
+use anyhow::{Context, Result};
+use links::{Crossings, Secret};
+use record::Recorder;
+use serde_json::Value;
+use std::net::SocketAddrV4;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Options of one of the two clusters, which is run in its own network namespace.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The `holdfast` program
+    #[arg(long)]
+    bin: PathBuf,
+    /// The folder for all files
+    #[arg(long)]
+    dir: PathBuf,
+    /// Switch everything on that keeps others out
+    #[arg(long)]
+    secure: bool,
+}
+
+/// What is written into the database: no other bytes are like this.
+const PATTERN: &str = "the-quick-brown-marten-0123456789-jumps-over-every-link";
+
+/// Rows with it. Each is so short that PostgreSQL does not compress it.
+const ROWS: u32 = 200;
+
+/// The token of the stage's agents.
+const AGENTS_TOKEN: &str = "a-token-for-two-agents";
+
+/// Name of a snapshot.
+const SNAPSHOT: &str = "marked";
+
+/// Runs both clusters, each in its own network namespace. Errors were printed when it returns.
+///
+/// # Errors
+/// [`Failed`] when something is found that must not be, or anything does not work.
+pub fn run(bin: &Path, dir: &Path) -> Result<()> {
+    for (name, more) in [("plain", None), ("secured", Some("--secure"))] {
+        let again = cmd("unshare").args(["--net", "--"]).arg(std::env::current_exe()?).arg("plaintext");
+        let again = again.arg("--bin").arg(bin).arg("--dir").arg(dir.join(name)).args(more);
+        again.show().map_err(|_| Failed)?;
+    }
+    Ok(())
+}
+
+/// Runs one cluster, in the network namespace of this process.
+///
+/// # Errors
+/// As [`run`], with the reason.
+pub fn inside(args: &Args) -> Result<()> {
+    step(if args.secure { "Everything is on that keeps others out" } else { "Everything is open" });
+    let crossings = recorded(&args.bin, &args.dir, args.secure)?;
+    line(crossings.table());
+    crossings.judge_record()?;
+    if args.secure {
+        crossings.judge_secured()?;
+        note("the network shows no pattern, no token and no name of a set, except what HTTP of agents tells");
+    } else {
+        crossings.judge_plain()?;
+        note("in plain text all of it is found, as it must be");
+    }
+    Ok(())
+}
+
+/// Uses a cluster, and looks through what crossed its network.
+fn recorded(bin: &Path, dir: &Path, secure: bool) -> Result<Crossings> {
+    std::fs::create_dir_all(dir)?;
+    let net = Stage::net(dir)?;
+    let mut s3 = S3::start_on(&stage::cluster(dir), HUB)?;
+    let below = Below { store: s3.url(), env: s3.env(), secure, ..Below::usual(dir) };
+    let mut stage = Stage::on(net, bin, dir, below)?;
+    step("Everything that crosses the network is recorded");
+    let recorder = Recorder::start()?;
+    let tokens = use_it(&mut stage)?;
+    // So that nothing is sent any more.
+    for host in &mut stage.hosts {
+        host.kill()?;
+    }
+    stage.gateways.must_run()?;
+    stage.gateways.stop()?;
+    let store: SocketAddrV4 = s3.address().parse()?;
+    s3.stop()?;
+    let mut words: Vec<(Secret, Vec<u8>)> = vec![(Secret::Pattern, PATTERN.into()), (Secret::SetName, SET.into())];
+    for token in tokens {
+        // Tokens of the gateways are numbers, which may cross as such.
+        if let Ok(number) = u128::from_str_radix(&token, 16) {
+            words.push((Secret::Token, number.to_be_bytes().into()));
+            words.push((Secret::Token, number.to_le_bytes().into()));
+        }
+        words.push((Secret::Token, token.into_bytes()));
+    }
+    Ok(Crossings::of(&recorder.end()?, store.port(), &words))
+}
+
+/// Sends something over every link. Returns the tokens that were in use.
+fn use_it(stage: &mut Stage) -> Result<Vec<String>> {
+    let from = stage.primary()?;
+    let to = 1 - from;
+    write(&stage.hosts[from])?;
+    let ask = |args: &[&str]| stage.gateways.holdfast(args, LIMIT);
+    let snapshot = format!("{SET}@{SNAPSHOT}");
+    ask(&["cluster", "status"])?;
+    ask(&["set", "show", SET])?;
+    ask(&["snapshot", "create", &snapshot])?;
+    let told = ask(&["snapshot", "token", &snapshot])?;
+    let token = told["token"].as_str().with_context(|| format!("no token: {told}"))?;
+    let mut tokens = vec![AGENTS_TOKEN.to_string(), token.to_string()];
+    open_as_others(stage, &told)?;
+    let lease = |host: &Host| host.lease_token().with_context(|| format!("{}: no token of a lease", host.name));
+    tokens.push(lease(&stage.hosts[from])?);
+    note("written, and a snapshot taken and opened by libnbd");
+
+    // Agents speak with each other; attach begins anew.
+    let (old, new) = (&stage.hosts[from], &stage.hosts[to]);
+    old.holdfast(&["agent", "switchover", "--to", new.name, "--yes"])?;
+    new.becomes_primary(Instant::now(), LIMIT)?;
+    tokens.push(lease(new)?);
+    write(new)?;
+    note(format!("switched over to {}", new.name));
+
+    // Gateways and attach connect anew.
+    let serving = stage.serving(to)?;
+    stage.gateways.kill(serving)?;
+    write(&stage.hosts[to])?;
+    stage.gateways.heal(&stage.net)?;
+    stage.caught_up()?;
+    tokens.push(lease(&stage.hosts[to])?);
+    stage.gateways.holdfast(&["snapshot", "create", &format!("{SET}@again")], LIMIT)?;
+    note("the serving gateway killed and started again");
+    Ok(tokens)
+}
+
+/// Writes the pattern, down to the device.
+fn write(host: &Host) -> Result<()> {
+    let statements = [
+        "create table if not exists marked (line text)".to_string(),
+        format!("insert into marked select '{PATTERN}' from generate_series(1, {ROWS})"),
+        "checkpoint".to_string(),
+    ];
+    let all = || -> Result<()> {
+        let mut client = host.pg.client()?;
+        statements.iter().try_for_each(|statement| client.query(statement).map(drop)).context("SQL")
+    };
+    let mut last = all();
+    wait_until(LIMIT, || {
+        if last.is_err() {
+            last = all();
+        }
+        last.is_ok()
+    });
+    last.with_context(|| format!("PostgreSQL on {}", host.name))
+}
+
+/// A client of others opens the snapshot with its token.
+fn open_as_others(stage: &Stage, told: &Value) -> Result<()> {
+    let export = told["exports"][0].as_str().with_context(|| format!("no export of {VOLUME}: {told}"))?;
+    let uri = match &stage.certificates {
+        Some(all) => format!("{export}?tls-certificates={}", all.for_others("db1")?.display()),
+        None => export.to_string(),
+    };
+    let mut last = Ok(String::new());
+    let opened = wait_until(LIMIT, || {
+        last = cmd("nbdinfo").args(["--size", &uri]).out();
+        last.is_ok()
+    });
+    anyhow::ensure!(opened, "nbdinfo cannot open the snapshot: {last:?}");
+    Ok(())
+}
