@@ -187,6 +187,48 @@ fn a_cluster_comes_goes_and_comes_back() {
     assert_eq!(rest, "", "one line and no more");
 }
 
+/// R10, with the certificates that it makes.
+#[test]
+fn a_secure_cluster_serves_only_who_has_a_certificate_and_each_role_its_calls() {
+    let above = tempfile::tempdir().unwrap();
+    let dev = Dev::start(&above.path().join("hf"), &["--gateways", "1", "--secure", "--volume", "vol1=64MiB"]);
+    assert!(dev.list("nbd")[0].starts_with("nbds://127.0.0.1:"), "{}", dev.ready);
+    let plain = dev.command(&["cluster", "status", "--timeout", "3s"]).output().unwrap();
+    assert!(!plain.status.success(), "a command without a certificate was answered");
+    let by = |role: &str, args: &[&str]| {
+        let (tls, files) = (&dev.ready["tls"], &dev.ready["tls"][role]);
+        let mut command = dev.command(args);
+        command.env("HOLDFAST_TLS_CA", tls["ca"].as_str().unwrap());
+        command.env("HOLDFAST_TLS_CERTIFICATE", files[0].as_str().unwrap());
+        command.env("HOLDFAST_TLS_KEY", files[1].as_str().unwrap());
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for role in ["admin", "operator", "viewer", "host"] {
+        let (code, said) = by(role, &["cluster", "status"]);
+        assert_eq!(code, Some(0), "{role}: {said}");
+    }
+    let elsewhere = ["set", "create", "elsewhere", "--store", "file:///srv/elsewhere", "--volume", "data=64MiB"];
+    for (role, args, words) in [
+        ("viewer", &["snapshot", "create", "demo@one"][..], "found role viewer"),
+        ("operator", &elsewhere[..], "found role operator"),
+        ("admin", &elsewhere[..], "expected one within file:///"),
+        ("host", &["lease", "acquire", "demo", "--owner", "db2"][..], "found owner db2"),
+    ] {
+        let (code, said) = by(role, args);
+        assert!(code == Some(3) && said.contains(words), "{role} {args:?}: {code:?}: {said}");
+    }
+    let (code, said) = by("host", &["lease", "acquire", "demo", "--owner", "db1"]);
+    assert_eq!(code, Some(0), "{said}");
+    // Written by a thread of the gateway, for which no call waits.
+    let until = Instant::now() + PATIENCE;
+    let audit = || std::fs::read_to_string(above.path().join("hf/g1.audit.log")).unwrap();
+    while !audit().contains("\"certificate\":\"viewer\"") {
+        assert!(Instant::now() < until, "{}", audit());
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn with_respawn_a_killed_gateway_comes_back() {
     let dir = tempfile::tempdir().unwrap();
