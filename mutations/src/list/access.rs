@@ -1,10 +1,13 @@
 //! Who may make which call at the admin door, and what is noted of it.
 
-use crate::bug::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const GUARD: &str = "crates/gateway/src/access/guard.rs";
 
 const ACCESS: Test = lib(Layer::Unit, "holdfast-gateway", &["access::"]);
+
+/// `holdfast dev`.
+const DEV: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_secure_directory_"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -101,6 +104,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        for store in named.stores.iter().take(0) {\n",
         }],
         tests: &[ACCESS],
+        smoke: false,
+    },
+    Mutation {
+        name: "secure-cluster-without-tokens",
+        bug: "`holdfast dev --secure` lets every host with a certificate use every set, without a token",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/holdfast/src/dev/secure.rs",
+            old: "config.plain_exports = false;",
+            new: "config.plain_exports = true;",
+        }],
+        tests: &[DEV],
+        smoke: false,
+    },
+    Mutation {
+        name: "secure-directory-forgets",
+        bug: "a secure directory that is started again without --secure gets a certificate for any owner",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/holdfast/src/dev/layout.rs",
+            old: "args.secure || gateways.iter().all(|gateway| secure::is_on(&gateway.config));",
+            new: "args.secure;",
+        }],
+        tests: &[DEV],
+        smoke: false,
+    },
+    Mutation {
+        name: "secure-keys-for-everybody",
+        bug: "every user of the machine can enter the folder with the authority's key",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/holdfast/src/dev/layout.rs",
+            old: "std::fs::set_permissions(dir, Permissions::from_mode(OWN_FOLDER))",
+            new: "std::fs::set_permissions(dir, Permissions::from_mode(OWN_FOLDER | 0o055))",
+        }],
+        tests: &[DEV],
         smoke: false,
     },
 ];

@@ -164,6 +164,8 @@ fn a_secure_directory_stays_so_and_another_one_becomes_so() {
     let plain = above.path().join("plain");
     prepare(&plain, "--gateways 1 --tls").unwrap();
     let layout = prepare(&plain, "--secure --gateway-set tls.nbd=optional").unwrap();
+    let mode = std::fs::metadata(layout.dir.join("tls")).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o700, "it has the authority's key");
     let config = &configs(&layout)[0];
     assert!(!config.plain_exports && layout.tls.as_ref().unwrap().is_secure());
     assert_eq!(config.tls.nbd, Some(NbdTls::Optional), "what a person gives counts more");
