@@ -18,6 +18,8 @@
 //!
 //! Without TLS everybody who reaches a door may do everything there. Calls inside the process pass no door.
 
+#[cfg(test)]
+mod door_tests;
 mod guard;
 mod named;
 mod refused;

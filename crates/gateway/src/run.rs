@@ -223,7 +223,7 @@ async fn first_failure(
 /// The roles that may use the API between gateways.
 const GATEWAYS: &[Role] = &[Role::Gateway];
 
-type DoorEnd = (&'static str, Result<(), String>);
+pub(crate) type DoorEnd = (&'static str, Result<(), String>);
 
 type GuardedAdmin = Guarded<AdminServer<AdminDoor>>;
 
@@ -236,7 +236,13 @@ fn admin_door(node: Arc<Node>, audit: Option<Audit>) -> GuardedAdmin {
     Guarded::new(door, guard)
 }
 
-async fn serve_api(listener: TcpListener, node: Arc<Node>, audit: Option<Audit>, stop: CancellationToken) -> DoorEnd {
+/// Serves the admin API until `stop` is cancelled.
+pub(crate) async fn serve_api(
+    listener: TcpListener,
+    node: Arc<Node>,
+    audit: Option<Audit>,
+    stop: CancellationToken,
+) -> DoorEnd {
     let incoming = Door::new("admin", listener, doors::ADMIN).incoming();
     let acceptor = node.tls.as_ref().map(Tls::acceptor);
     if acceptor.is_none() && !node.config.api_listen.ip().is_loopback() {
