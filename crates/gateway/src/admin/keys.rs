@@ -44,6 +44,7 @@ impl AdminDoor {
             previous: keys.previous().map(|key| key.fingerprint().to_string()).unwrap_or_default(),
             node: node.map(text).unwrap_or_default(),
             heads: led.filter_map(head).collect(),
+            not_for_new: keys.check_new().err().map(|why| why.to_string()).unwrap_or_default(),
             data_keys,
         }
     }
@@ -111,6 +112,7 @@ impl AdminDoor {
             return Err(Refusal::new(RefusalCode::Precondition, message));
         }
         let steps = left(&view, target.0);
+        self.fit_for(&steps)?;
         // Rewrap everything in memory before anything is proposed.
         let sets = steps.iter().filter_map(|step| match step {
             Step::Set(id) => Some((*id, state.sets.get(id)?)),
@@ -130,6 +132,14 @@ impl AdminDoor {
             }
         }
         self.list_keys(v1::ListKeysRequest {}).await
+    }
+
+    /// KEYRING-W1. Where nothing is left to do, nothing is changed to the key.
+    fn fit_for(&self, steps: &[Step]) -> Result<(), Refusal> {
+        let weak = self.node.keys().check_new().err().filter(|_| !steps.is_empty());
+        let name = &self.node.config.name;
+        let refused = |why| format!("nothing was changed to the [key] of gateway {name}: {why}");
+        weak.map_or(Ok(()), |why| Err(Refusal::new(RefusalCode::Precondition, refused(why))))
     }
 
     fn rewrapped(&self, set: SetId, entry: &SetEntry) -> Result<ClusterCommand, Refusal> {
