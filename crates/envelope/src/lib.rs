@@ -10,8 +10,8 @@
 //!                    ──▶ AWS KMS  Decrypt                    ─┘
 //! ```
 //!
-//! - **ENVELOPE-V1** A key or a token crosses a network only inside TLS. A URL with `http://` is refused unless its host
-//!   is this machine.
+//! - **ENVELOPE-V1** A key or a token crosses a network only inside TLS. A URL with `http://` is refused unless its
+//!   host is this machine.
 //! - **ENVELOPE-V2** A command is started without a shell, by its absolute path. What it may print, and how long it may
 //!   take, is bounded.
 //! - **ENVELOPE-V3** Nothing that may be a key is in an error, or in the log.

@@ -3,8 +3,8 @@
 //! Owns: one page for each key, its lock in memory, its wiping; switching off the core dumps of a process. Does not
 //! own: what a key is for. Depends on: nothing of ours.
 //!
-//! - **LOCKED-M1** A page is asked to be locked (`mlock`), left out of core dumps (`MADV_DONTDUMP`) and not inherited by
-//!   a child (`MADV_DONTFORK`) before a key is written into it. It is wiped before it is given back.
+//! - **LOCKED-M1** A page is asked to be locked (`mlock`), left out of core dumps (`MADV_DONTDUMP`) and not inherited
+//!   by a child (`MADV_DONTFORK`) before a key is written into it. It is wiped before it is given back.
 //! - **LOCKED-M2** What the kernel refuses is counted ([`unlocked`]) and is no error: a gateway without a key serves
 //!   nobody.
 //!

@@ -1,8 +1,8 @@
 //! Loads the cluster keys from a key file, a passphrase in a file or an environment variable, or an envelope: the
 //! current key, and during a change of the key also the previous one.
 //!
-//! - **KEYRING-W1** A key that is weak by its derivation ([`Argon2id::check_new`]) wraps nothing new: no set's data key,
-//!   unless it wraps another set's already, and a change of the cluster key does not lead to it.
+//! - **KEYRING-W1** A key that is weak by its derivation ([`Argon2id::check_new`]) wraps nothing new: no set's data
+//!   key, unless it wraps another set's already, and a change of the cluster key does not lead to it.
 
 use crate::set_key::SetKey;
 use holdfast_control::cluster::SetEntry;

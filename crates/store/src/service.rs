@@ -1,8 +1,8 @@
 //! Requests to the services that wrap a cluster key (crate `envelope`): a plain POST, and AWS KMS. They use what a
 //! store uses: proxies, trusted certificates, access keys.
 //!
-//! One attempt each, within [`ANSWER_LIMIT`]; answers are bounded. What a service answers may be a key, so nothing of it
-//! is in an error, except the words of a refusal.
+//! One attempt each, within [`ANSWER_LIMIT`]; answers are bounded. What a service answers may be a key, so nothing of
+//! it is in an error, except the words of a refusal.
 
 use crate::options::{Secret, StoreOptions};
 use crate::s3;
