@@ -5,6 +5,7 @@ use crate::bug::{Edit, Layer, Mutation, Test, lib};
 const FILES: &str = "crates/tls/src/files.rs";
 const KDF: &str = "crates/seal/src/kdf.rs";
 const KEYRING: &str = "crates/set/src/keyring.rs";
+const CHANGE: &str = "crates/gateway/src/admin/keys.rs";
 const SHAPE: &str = "crates/envelope/src/shape.rs";
 const COMMAND: &str = "crates/envelope/src/command.rs";
 const LOCKED: &str = "crates/locked/src/lib.rs";
@@ -12,6 +13,7 @@ const LOCKED: &str = "crates/locked/src/lib.rs";
 const SECRETS: Test = lib(Layer::Unit, "holdfast-tls", &["files::tests::"]);
 const PASSPHRASES: Test = lib(Layer::Unit, "holdfast-seal", &["kdf::tests::"]);
 const KEYRINGS: Test = lib(Layer::Unit, "holdfast-set", &["keyring::tests::"]);
+const CHANGES: Test = lib(Layer::Unit, "holdfast-gateway", &["admin::keys::tests::"]);
 const SHAPES: Test = lib(Layer::Unit, "holdfast-envelope", &["shape::tests::"]);
 const COMMANDS: Test = lib(Layer::Unit, "holdfast-envelope", &["command::tests::"]);
 const PAGES: Test = lib(Layer::Unit, "holdfast-locked", &["tests::"]);
@@ -59,6 +61,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "None => Ok(&self.current.key),",
         }],
         tests: &[KEYRINGS],
+        smoke: false,
+    },
+    Mutation {
+        name: "change-to-a-weak-key",
+        bug: "a change of the cluster key leads to a passphrase with the salt that all clusters share",
+        rule: "KEYRING-W1",
+        edits: &[Edit {
+            file: CHANGE,
+            old: "if steps.is_empty() { Ok(()) } else { weak }",
+            new: "if steps.is_empty() { weak } else { Ok(()) }",
+        }],
+        tests: &[CHANGES],
         smoke: false,
     },
     Mutation {
