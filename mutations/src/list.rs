@@ -10,6 +10,7 @@ mod deletion;
 mod doors;
 mod gateway;
 mod histories;
+mod keys;
 mod pair;
 mod raft;
 mod space;
@@ -35,6 +36,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     pair::MUTATIONS,
     histories::MUTATIONS,
     cluster::MUTATIONS,
+    keys::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

@@ -175,7 +175,8 @@ impl Target {
     fn open(url: &str, key_file: &str, set: u64) -> Outcome<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let store = recovery::open_store(url, None)?;
-        let keys = recovery::cluster_key(&KeySource { file: Some(key_file.into()), ..KeySource::default() })?;
+        let source = KeySource { file: Some(key_file.into()), ..KeySource::default() };
+        let keys = runtime.block_on(recovery::cluster_key(&source))?;
         let found = runtime.block_on(recovery::read(url, store.clone(), &keys, GroupId(set)))?;
         let found = found.ok_or("the store has no such set")?;
         let key = found.key.clone();

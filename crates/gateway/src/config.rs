@@ -6,6 +6,7 @@
 
 mod check;
 mod document;
+mod key;
 mod load;
 mod source;
 #[cfg(test)]
@@ -16,11 +17,11 @@ pub use document::sample;
 use holdfast_control::cluster::MemberRole;
 use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
-use holdfast_set::keyring::KeySource;
 use holdfast_settings::settings;
 use holdfast_tls::files::{self, PEM_BYTES_MAX};
 use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
+pub use key::KeyConfig;
 use serde::{Deserialize, Serialize};
 pub use source::{Mistake, known, read};
 use std::net::SocketAddr;
@@ -152,6 +153,9 @@ settings! {
         /// token SET@SNAPSHOT` prints it). `open`: every client that reaches the NBD port. It can read all data of the
         /// set at that moment, and the names of scheduled snapshots can be guessed.
         snapshot_exports: SnapshotExports = SnapshotExports::Token;
+        /// Allow core dumps of this process. They hold keys and clients' data. Without them, nobody but root can trace
+        /// the process either.
+        core_dumps: bool = false;
         /// Allow gateway and admin traffic without `[tls]` on addresses other than loopback (R10). Use it only on a
         /// network that nobody else can read or write.
         plaintext_network: bool = false;
@@ -379,30 +383,6 @@ settings! {
 }
 
 settings! {
-    /// Source of the cluster key.
-    pub struct KeyConfig {
-        /// File with the key: 32 random bytes, or 64 hex digits. Only this gateway may be able to read it.
-        file: Option<PathBuf> = None, sample "/etc/holdfast/cluster.key";
-        /// File with a passphrase (one line). Only this gateway may be able to read it.
-        passphrase_file: Option<PathBuf> = None, sample "/etc/holdfast/passphrase";
-        /// Name of the environment variable that holds a passphrase.
-        passphrase_env: Option<String> = None, sample "HOLDFAST_PASSPHRASE";
-        /// Parameters and salt that derive the key from the passphrase. Not secret; the same at every gateway.
-        /// `holdfast key kdf` makes one. Left out: a salt that all clusters share, so one table of guessed passphrases
-        /// works against all of them.
-        passphrase_kdf: Option<String> = None, sample "argon2id:m=19456,t=2,p=1:00112233445566778899aabbccddeeff";
-    }
-}
-
-impl KeyConfig {
-    /// The same, for the loader of the key.
-    pub fn source(&self) -> KeySource {
-        let KeyConfig { file, passphrase_file, passphrase_env, passphrase_kdf } = self.clone();
-        KeySource { file, passphrase_file, passphrase_env, passphrase_kdf }
-    }
-}
-
-settings! {
     /// Access to s3:// stores.
     pub struct StoreConfig {
         /// Base URL of a server other than AWS.
@@ -496,13 +476,6 @@ impl EtcdConfig {
             _ => None,
         };
         Ok(Some(EtcdOptions { endpoints: self.endpoints.clone(), ca, identity }))
-    }
-}
-
-impl KeyConfig {
-    fn sources(&self) -> usize {
-        let sources = [self.file.is_some(), self.passphrase_file.is_some(), self.passphrase_env.is_some()];
-        sources.iter().filter(|&&given| given).count()
     }
 }
 

@@ -177,7 +177,7 @@ mod tests {
     async fn checks_of_load_balancers_get_their_status_by_every_method_and_version() {
         let dir = tempfile::tempdir().unwrap();
         let key = dir.path().join("key");
-        std::fs::write(&key, [7; 32]).unwrap();
+        crate::node_key::write_key(&key);
         let mut config = GatewayConfig { data_dir: dir.path().join("data"), ..GatewayConfig::default() };
         config.key.file = Some(key);
         config.cache.disk = ByteSize(0);

@@ -168,7 +168,8 @@ impl Node {
     ) -> Result<Arc<Self>, NodeError> {
         let io = |what: String| move |source| NodeError::Io { what, source };
         holdfast_folder::make(&config.data_dir).map_err(io(format!("data_dir {}", config.data_dir.display())))?;
-        let keys = ClusterKeys::load(&config.key.source(), &config.key_previous.source())?;
+        let (key, previous) = (config.key.source(&config.store), config.key_previous.source(&config.store));
+        let keys = ClusterKeys::load(&key, &previous).await?;
         let tls = config.tls.load(Role::Gateway)?;
         let etcd = config.etcd.load().map_err(|(what, source)| NodeError::Io { what, source })?;
         let mirror = etcd.map(|options| Mirror::new(&options, &config.etcd.prefix)).transpose()?;

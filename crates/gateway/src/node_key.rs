@@ -111,6 +111,16 @@ fn save(dir: &Path, path: &Path, wrapped: &[u8]) -> io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }
 
+/// A cluster key for tests, in a file of this user alone.
+///
+/// # Panics
+/// If it cannot be written.
+#[cfg(test)]
+pub fn write_key(path: &Path) {
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).mode(0o600).open(path).expect("a key file");
+    file.write_all(&[7; 32]).expect("a key");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,6 +27,13 @@ fn take(data_dir: &Path) -> Result<File, CliError> {
     })
 }
 
+/// Keeps keys and clients' data out of core dumps of this process, and its memory from other processes of its user.
+pub fn without_core_dumps() {
+    if let Err(error) = holdfast_locked::no_core_dumps() {
+        tracing::warn!(%error, "core dumps of this process could not be switched off: they would hold keys and data");
+    }
+}
+
 /// Runs a gateway until it fails, or SIGINT or SIGTERM tells it to stop.
 pub async fn gateway(config: GatewayConfig) -> Result<(), CliError> {
     ignore_hangup()?;

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Argon2id parameters of a passphrase without others noted beside it: OWASP's first recommendation. Other values give
-/// another key, so these never change; [`Argon2id`] notes others beside the passphrase.
+/// Argon2id parameters of a passphrase without others noted beside it, from before clusters had their own. Other values
+/// give another key, so these never change; [`Argon2id`] notes others beside the passphrase.
 pub mod argon2_parameters {
     /// Memory in KiB: 19 MiB.
     pub const MEMORY_KIB: u32 = 19 * 1024;
@@ -18,6 +18,9 @@ pub mod argon2_parameters {
     /// Bytes of salt.
     pub const SALT_BYTES: usize = 16;
 }
+
+/// Fewest KiB for a new key: 64 MiB.
+const NEW_MEMORY_KIB_MIN: u32 = 64 * 1024;
 
 /// Limit in KiB: the parameters are read from a store before they are authenticated, and must not exhaust the memory.
 const MEMORY_KIB_MAX: u32 = 1 << 20;
@@ -44,7 +47,22 @@ pub struct Argon2id {
 }
 
 impl Argon2id {
-    /// This build's parameters, with `salt`.
+    /// Parameters for a new passphrase, with a salt of its own: the second recommendation of RFC 9106, section 4.
+    pub fn fresh(salt: [u8; argon2_parameters::SALT_BYTES]) -> Self {
+        Self { memory_kib: NEW_MEMORY_KIB_MIN, passes: 3, lanes: 4, salt }
+    }
+
+    /// Whether a new key may be derived like this: with a salt other than `shared`, and enough memory.
+    ///
+    /// # Errors
+    /// [`SealError::Kdf`].
+    pub fn check_new(&self, shared: [u8; argon2_parameters::SALT_BYTES]) -> Result<(), SealError> {
+        const EXPECTED: &str = "a salt of the cluster's own and m=65536 (64 MiB) or more";
+        let good = self.salt != shared && self.memory_kib >= NEW_MEMORY_KIB_MIN;
+        if good { Ok(()) } else { Err(SealError::Kdf { found: self.to_string(), expected: EXPECTED }) }
+    }
+
+    /// The parameters of [`argon2_parameters`], with `salt`.
     pub fn ours(salt: [u8; argon2_parameters::SALT_BYTES]) -> Self {
         use argon2_parameters::{LANES, MEMORY_KIB, PASSES};
         Self { memory_kib: MEMORY_KIB, passes: PASSES, lanes: LANES, salt }
@@ -124,6 +142,23 @@ mod tests {
         let before = ClusterKey::from_passphrase("correct horse", *b"holdfast-cluster").expect("a passphrase");
         assert_eq!(key(&old), before.fingerprint());
         assert_ne!(key(&old), key(&new));
+    }
+
+    #[test]
+    fn a_new_key_needs_its_own_salt_and_64_mib() {
+        const SHARED: [u8; 16] = *b"holdfast-cluster";
+        let fresh = Argon2id::fresh([7; 16]);
+        fresh.check().expect("within the bounds");
+        fresh.check_new(SHARED).expect("what we print");
+        let weak = [
+            Argon2id::ours([7; 16]),
+            Argon2id { memory_kib: NEW_MEMORY_KIB_MIN - 1, ..fresh },
+            Argon2id { salt: SHARED, ..fresh },
+        ];
+        for weak in weak {
+            let told = weak.check_new(SHARED).expect_err("weak").to_string();
+            assert!(told.contains(&weak.to_string()) && told.contains("m=65536"), "{told}");
+        }
     }
 
     #[test]

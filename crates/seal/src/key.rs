@@ -17,9 +17,11 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
 use hkdf::Hkdf;
+use holdfast_locked::LockedKey;
 use holdfast_types::{RequestId, SetId, Token};
 use sha2::Sha256;
 use std::fmt;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// Bytes of a cluster key.
@@ -48,14 +50,19 @@ pub(crate) fn derive(purpose: &[u8], key: &[u8; 32], info: &[u8]) -> Zeroizing<[
     out
 }
 
-/// The key of a set's data. Kept in memory only; stored wrapped by the [`ClusterKey`]. Each copy is wiped when dropped.
+/// The key of a set's data. Kept in locked memory only, which clones share; stored wrapped by the [`ClusterKey`].
 #[derive(Clone)]
-pub struct DataKey(Zeroizing<[u8; DATA_KEY_BYTES]>);
+pub struct DataKey(Arc<LockedKey>);
 
 impl DataKey {
     /// A key from random bytes drawn by the caller.
     pub fn from_bytes(bytes: [u8; DATA_KEY_BYTES]) -> Self {
-        Self(Zeroizing::new(bytes))
+        Self::from_wiped(&Zeroizing::new(bytes))
+    }
+
+    /// The same from a copy that its owner wipes.
+    fn from_wiped(bytes: &[u8; DATA_KEY_BYTES]) -> Self {
+        Self(Arc::new(LockedKey::new(bytes)))
     }
 
     pub(crate) fn bytes(&self) -> &[u8; DATA_KEY_BYTES] {
@@ -82,7 +89,7 @@ impl fmt::Debug for DataKey {
 
 /// The key that wraps the data keys of all sets of a cluster. Every gateway gets it from its configuration.
 pub struct ClusterKey {
-    wrapping: Zeroizing<[u8; 32]>,
+    wrapping: LockedKey,
     fingerprint: KeyFingerprint,
 }
 
@@ -154,7 +161,7 @@ impl ClusterKey {
         let mut first = [0u8; 8];
         first.copy_from_slice(&print[..8]);
         Self {
-            wrapping: derive(b"holdfast cluster key wrapping v1", key, b""),
+            wrapping: LockedKey::new(&derive(b"holdfast cluster key wrapping v1", key, b"")),
             fingerprint: KeyFingerprint(u64::from_be_bytes(first)),
         }
     }
@@ -232,7 +239,7 @@ impl ClusterKey {
                 &tag.into(),
             )
             .map_err(|_| SealError::WrappedNotAuthentic { found_tag: hex(&tag), set, key_id, by })?;
-        Ok(DataKey(key))
+        Ok(DataKey::from_wiped(&key))
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Owns: the cluster key (from a passphrase or a key file), data keys and their wrapping, sealing and opening of the
 //! parts of one object, and what each part is bound to. Does not own: randomness (salts, nonces and object ids are
-//! arguments), compression, the layout of an object, key storage. Depends on `types` alone.
+//! arguments), compression, the layout of an object, key storage, the pages that keys are in (`locked`). Depends on
+//! `types` and `locked`.
 //!
 //! ```text
 //!   passphrase --Argon2id--> cluster key --HKDF--> wrapping key --XChaCha20-Poly1305--> wrapped data key
@@ -21,7 +22,8 @@
 //!   lengths and codec: a part that is opened as anything else than what it was sealed as is an error, never other
 //!   bytes (R9).
 //! - **SEAL-S3** Key bytes are wiped when dropped and never printed. Except ring's copy of a key, which is on the stack
-//!   for one call: it is not wiped, and stays until other calls overwrite it.
+//!   for one call: it is not wiped, and stays until other calls overwrite it. Cluster, data and node keys are in locked
+//!   pages (LOCKED-M1); keys derived for one object or file are in ordinary memory.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod cipher;

@@ -19,7 +19,9 @@ use crate::key::{ClusterKey, derive};
 use crate::part::TAG_BYTES;
 use chacha20poly1305::AeadInOut;
 use chacha20poly1305::aead::inout::InOutBuf;
+use holdfast_locked::LockedKey;
 use std::fmt;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// Bytes of a node key.
@@ -36,11 +38,11 @@ const SEALED_AT: usize = HEADER_BYTES + NONCE_BYTES;
 const TAG_AT: usize = SEALED_AT + NODE_KEY_BYTES;
 const _: () = assert!(TAG_AT + TAG_BYTES == WRAPPED_NODE_KEY_BYTES);
 
-/// The key of a node's own files: random, stored beside them, wrapped by the [`ClusterKey`]. Each copy is wiped when
-/// dropped.
+/// The key of a node's own files: random, stored beside them, wrapped by the [`ClusterKey`]. In locked memory, which
+/// clones share.
 #[derive(Clone)]
 pub struct NodeKey {
-    bytes: Zeroizing<[u8; NODE_KEY_BYTES]>,
+    bytes: Arc<LockedKey>,
     fingerprint: KeyFingerprint,
 }
 
@@ -59,7 +61,7 @@ impl NodeKey {
         first.copy_from_slice(&print[..8]);
         // 0 means "not sealed" in files, so the one key in 2^64 with that value gets 1.
         let fingerprint = KeyFingerprint(u64::from_be_bytes(first).max(1));
-        Self { bytes, fingerprint }
+        Self { bytes: Arc::new(LockedKey::new(&bytes)), fingerprint }
     }
 
     /// Identifies the key in files, logs and errors. Never 0.
@@ -233,7 +235,7 @@ mod tests {
         let wrapped = cluster(1).wrap_node(&key, 77, [3; 24]);
         assert_eq!(wrapped.len(), WRAPPED_NODE_KEY_BYTES);
         let back = cluster(1).unwrap_node(&wrapped, 77).expect("whole");
-        assert_eq!((back.fingerprint(), *back.bytes), (key.fingerprint(), [9; 32]));
+        assert_eq!((back.fingerprint(), **back.bytes), (key.fingerprint(), [9; 32]));
         assert!(matches!(cluster(2).unwrap_node(&wrapped, 77), Err(SealError::WrongClusterKey { .. })));
         assert!(matches!(cluster(1).unwrap_node(&wrapped, 78), Err(SealError::WrappedDisk { .. })));
         assert!(matches!(cluster(1).unwrap_node(&wrapped[1..], 77), Err(SealError::WrappedLength { .. })));

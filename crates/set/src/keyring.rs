@@ -1,30 +1,37 @@
-//! Loads the cluster keys from a key file, or from a passphrase in a file or an environment variable: the current key,
-//! and during a change of the key also the previous one.
+//! Loads the cluster keys from a key file, a passphrase in a file or an environment variable, or an envelope: the
+//! current key, and during a change of the key also the previous one.
+//!
+//! - **KEYRING-W1** A key that is weak by its derivation ([`Argon2id::check_new`]) wraps nothing new: no set's data
+//!   key, unless it wraps another set's already, and a change of the cluster key does not lead to it.
 
 use crate::set_key::SetKey;
 use holdfast_control::cluster::SetEntry;
+use holdfast_envelope::{Envelope, EnvelopeError};
 use holdfast_seal::{
-    ClusterKey, DataKey, KeyFingerprint, NodeKey, SealError, node_wrapped_by, ring_wrapped_by, split_ring, wrapped_by,
+    CLUSTER_KEY_BYTES, ClusterKey, DataKey, KeyFingerprint, NodeKey, SealError, node_wrapped_by, ring_wrapped_by,
+    split_ring, wrapped_by,
 };
-use holdfast_tls::files::{self, SECRET_BYTES_MAX};
+use holdfast_tls::files::{SECRET_BYTES_MAX, SecretError, read_secret};
 use holdfast_types::SetId;
 use holdfast_volume::head::{Argon2id, Keyring};
+use rand::Rng;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
+use zeroize::Zeroizing;
 
 /// Salt of the key derivation if `passphrase_kdf` is not set: used by every gateway of every cluster before that
-/// setting existed. Equal passphrases then give equal keys.
+/// setting existed. Equal passphrases then give equal keys, so no new cluster has it (KEYRING-W1).
 pub const PASSPHRASE_SALT: [u8; 16] = *b"holdfast-cluster";
 
 /// Advice if the key file is missing.
-const MAKE_KEY: &str = "create it with: head -c 32 /dev/urandom > KEYFILE; chmod 600 KEYFILE";
+const MAKE_KEY: &str = "create it with: (umask 077; head -c 32 /dev/urandom > KEYFILE)";
 
 /// … and if the passphrase file is missing.
 const MAKE_PASSPHRASE: &str = "write the passphrase into it, one line of text; chmod 600 FILE";
 
-/// Source of a cluster key: exactly one of file, passphrase file and environment variable.
+/// Source of a cluster key: exactly one of file, passphrase file, environment variable and envelope.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeySource {
     /// File with the key: 32 random bytes, or 64 hex digits.
@@ -36,12 +43,18 @@ pub struct KeySource {
     /// Derivation of the key from the passphrase: parameters and salt of Argon2id. `None`: a salt that all clusters
     /// share.
     pub passphrase_kdf: Option<String>,
+    /// The key as somebody else keeps it wrapped.
+    pub envelope: Option<Envelope>,
 }
 
 impl KeySource {
     /// Whether any source is set.
     pub fn any(&self) -> bool {
-        self.file.is_some() || self.passphrase_file.is_some() || self.passphrase_env.is_some()
+        self.file.is_some() || self.by_passphrase() || self.envelope.is_some()
+    }
+
+    fn by_passphrase(&self) -> bool {
+        self.passphrase_file.is_some() || self.passphrase_env.is_some()
     }
 }
 
@@ -59,6 +72,18 @@ pub enum KeyError {
         /// Advice for the user.
         next: &'static str,
     },
+    /// A file that others can read or replace.
+    #[error("{path}: {source}")]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Who can, and what to do.
+        #[source]
+        source: SecretError,
+    },
+    /// The envelope was not opened.
+    #[error(transparent)]
+    Envelope(#[from] EnvelopeError),
     /// A file that is much longer than any key or passphrase.
     #[error("{path}: {source}: it is neither a key nor a passphrase")]
     Long {
@@ -84,15 +109,42 @@ pub enum KeyError {
         source: SealError,
     },
     /// No source is set.
-    #[error("[key]: found no source, expected one of file, passphrase_file, passphrase_env")]
+    #[error("[key]: found no source, expected one of file, passphrase_file, passphrase_env, command, vault, kms")]
     None,
 }
 
-/// One cluster key, with its derivation if it comes from a passphrase.
+/// Nothing new may be wrapped by a key of this gateway.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotForNew {
+    /// The newest set is wrapped by a key that this gateway does not have.
+    #[error(
+        "the newest set is wrapped by cluster key {0}, which this gateway does not have: name it in [key_previous], or \
+         end the change of keys (holdfast key rotate-cluster)"
+    )]
+    Unknown(KeyFingerprint),
+    /// KEYRING-W1.
+    #[error(
+        "[key]: {0}; print a line with `holdfast key kdf`, put it into [key] of every gateway as passphrase_kdf, and \
+         restart them. Where a cluster exists this changes its key: `holdfast key rotate-cluster --help`"
+    )]
+    Weak(SealError),
+}
+
+/// One cluster key, with its derivation.
 #[derive(Debug)]
 struct Known {
     key: ClusterKey,
+    /// In each head, also where no passphrase was used.
     passphrase: Argon2id,
+    by_passphrase: bool,
+}
+
+impl Known {
+    /// KEYRING-W1.
+    fn check_new(&self) -> Result<(), NotForNew> {
+        let derived = self.by_passphrase.then_some(self.passphrase);
+        derived.map_or(Ok(()), |by| by.check_new(PASSPHRASE_SALT)).map_err(NotForNew::Weak)
+    }
 }
 
 /// The known cluster keys: the one that wraps, and during a change also the previous one.
@@ -109,17 +161,31 @@ impl ClusterKeys {
     ///
     /// # Errors
     /// [`KeyError`].
-    pub fn load(current: &KeySource, previous: &KeySource) -> Result<Self, KeyError> {
-        let previous = if previous.any() { Some(load(previous, None)?) } else { None };
-        Ok(Self { current: load(current, None)?, previous, source: None })
+    pub async fn load(current: &KeySource, previous: &KeySource) -> Result<Self, KeyError> {
+        let previous = if previous.any() { Some(opened(previous).await?) } else { None };
+        let keys = Self { current: opened(current).await?, previous, source: None };
+        if keys.check_new().is_err() {
+            tracing::warn!(
+                "the cluster key comes from a passphrase with the salt that all clusters share, or with less than 64 MiB: guesses are cheap. Change it: `holdfast key kdf`, then `holdfast key rotate-cluster --help`"
+            );
+        }
+        Ok(keys)
     }
 
     /// Loads the key of `config` for reading a store; a passphrase is used with the derivation that the store names.
     ///
     /// # Errors
     /// [`KeyError`].
-    pub fn of_store(config: &KeySource) -> Result<Self, KeyError> {
-        Ok(Self { current: load(config, None)?, previous: None, source: Some(config.clone()) })
+    pub async fn of_store(config: &KeySource) -> Result<Self, KeyError> {
+        Ok(Self { current: opened(config).await?, previous: None, source: Some(config.clone()) })
+    }
+
+    /// Whether a change of the cluster key may lead to the current key (KEYRING-W1).
+    ///
+    /// # Errors
+    /// [`NotForNew::Weak`].
+    pub fn check_new(&self) -> Result<(), NotForNew> {
+        self.current.check_new()
     }
 
     /// The key that wraps new keys.
@@ -168,7 +234,9 @@ impl ClusterKeys {
     /// # Errors
     /// [`SealError`] of the first that does not open, or if the sealing key is missing.
     pub fn set_key(&self, set: SetId, entry: &SetEntry) -> Result<SetKey, SealError> {
-        of_ring(set, self.unwrap_ring(&entry.wrapped_key, set)?, entry.key_id)
+        let key = of_ring(set, self.unwrap_ring(&entry.wrapped_key, set)?, entry.key_id);
+        warn_of_unlocked();
+        key
     }
 
     /// Opens the key of this node's files with the cluster key that wrapped it.
@@ -190,7 +258,7 @@ impl ClusterKeys {
             outcome => return outcome.map_err(|e| e.to_string()),
         };
         match &self.source {
-            Some(source) if source.file.is_none() && keyring.passphrase != self.current.passphrase => {
+            Some(source) if source.by_passphrase() && keyring.passphrase != self.current.passphrase => {
                 let known = load(source, Some(keyring.passphrase)).map_err(|e| e.to_string())?;
                 let open = |(id, wrapped)| Ok((id, known.key.unwrap(wrapped, set, id)?));
                 let keys = split_ring(ring).and_then(|ring| ring.into_iter().map(open).collect());
@@ -211,14 +279,15 @@ impl ClusterKeys {
     }
 
     /// The key that wraps a new set's data key: the same as for the newest set. So every gateway can open it between
-    /// the change of the settings and the change of the key.
+    /// the change of the settings and the change of the key. The first set needs a key that is not weak: by its sets a
+    /// cluster shows whether it was made with a weak one (KEYRING-W1).
     ///
     /// # Errors
-    /// That key is not known here.
-    pub fn for_new_set(&self, sets: &BTreeMap<SetId, SetEntry>) -> Result<&ClusterKey, KeyFingerprint> {
+    /// That key is not known here, or weak.
+    pub fn for_new_set(&self, sets: &BTreeMap<SetId, SetEntry>) -> Result<&ClusterKey, NotForNew> {
         match sets.values().next_back().and_then(|entry| ring_wrapped_by(&entry.wrapped_key)) {
-            Some(by) => self.get(by).ok_or(by),
-            None => Ok(&self.current.key),
+            Some(by) => self.get(by).ok_or(NotForNew::Unknown(by)),
+            None => self.current.check_new().map(|()| &self.current.key),
         }
     }
 
@@ -228,6 +297,7 @@ impl ClusterKeys {
         let known = |byte: u8| Known {
             key: ClusterKey::from_key_file(&[byte; 32]).expect("32 bytes"),
             passphrase: Argon2id::ours(PASSPHRASE_SALT),
+            by_passphrase: false,
         };
         Self { current: known(byte), previous: previous.map(known), source: None }
     }
@@ -240,53 +310,90 @@ fn of_ring(set: SetId, keys: BTreeMap<u32, DataKey>, seals: u32) -> Result<SetKe
 
 /// A derivation of a key from a passphrase, with a new random salt.
 pub fn new_passphrase_kdf() -> Argon2id {
-    Argon2id::ours(crate::random::random_u128().to_le_bytes())
+    Argon2id::fresh(crate::random::random_u128().to_le_bytes())
 }
 
-/// Warns of a readable key file: access to the cluster key gives access to all data.
-fn warn_of_readers(path: &Path) {
-    let mode = std::fs::metadata(path).map_or(0, |meta| meta.permissions().mode() & 0o777);
-    if mode & 0o077 != 0 {
-        tracing::warn!(file = %path.display(), mode = format!("{mode:03o}"), "other users can read the cluster key: chmod 600");
+/// Draws a key and has it wrapped: the content of an envelope, and the fingerprint of its key.
+///
+/// # Errors
+/// [`EnvelopeError`].
+pub async fn new_envelope(envelope: &Envelope) -> Result<(String, KeyFingerprint), EnvelopeError> {
+    let mut bytes = Zeroizing::new([0; CLUSTER_KEY_BYTES]);
+    rand::rng().fill_bytes(bytes.as_mut_slice());
+    let key = ClusterKey::from_key_file(bytes.as_slice()).expect("R10: a key file of 32 bytes");
+    Ok((envelope.make(&bytes).await?, key.fingerprint()))
+}
+
+/// Says once that the kernel did not lock the pages of all keys (LOCKED-M2).
+fn warn_of_unlocked() {
+    static TOLD: Once = Once::new();
+    if holdfast_locked::unlocked() > 0 {
+        TOLD.call_once(|| {
+            tracing::warn!("the kernel did not lock all pages with keys in memory: they can be swapped; raise the limit of locked memory (LimitMEMLOCK=, `ulimit -l`) to 64 MiB");
+        });
     }
 }
 
-fn unread(path: &Path, source: std::io::Error, next: &'static str) -> KeyError {
-    let path = path.to_path_buf();
-    match source.kind() {
-        ErrorKind::FileTooLarge => KeyError::Long { path, source },
-        _ => KeyError::Read { path, source, next },
-    }
+/// A secret of this process alone (SECRET-F1).
+fn secret(path: &Path, next: &'static str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+    let read = read_secret(path, SECRET_BYTES_MAX).map(Zeroizing::new);
+    read.map_err(|error| match error {
+        SecretError::Io(source) if source.kind() == ErrorKind::FileTooLarge => {
+            KeyError::Long { path: path.into(), source }
+        }
+        SecretError::Io(source) => KeyError::Read { path: path.into(), source, next },
+        source => KeyError::Exposed { path: path.into(), source },
+    })
 }
 
-/// Loads the cluster key from the one source that `config` names; a passphrase with the derivation `by`, otherwise with
-/// the one in the settings.
+/// Loads the cluster key from the one source that `config` names.
+async fn opened(config: &KeySource) -> Result<Known, KeyError> {
+    let known = match &config.envelope {
+        Some(envelope) => {
+            let content = envelope.open().await?;
+            let bad = |source| KeyError::Bad { place: "what the envelope was opened to".into(), source };
+            let key = ClusterKey::from_key_file(&content).map_err(bad)?;
+            Known { key, passphrase: Argon2id::ours(PASSPHRASE_SALT), by_passphrase: false }
+        }
+        None => load(config, None)?,
+    };
+    warn_of_unlocked();
+    Ok(known)
+}
+
+/// The same for a file and a passphrase; a passphrase with the derivation `by`, otherwise with the one in the settings.
 fn load(config: &KeySource, by: Option<Argon2id>) -> Result<Known, KeyError> {
     let written = config.passphrase_kdf.as_deref().map(str::parse).transpose();
     let written = written.map_err(|source| KeyError::Bad { place: "passphrase_kdf".to_string(), source })?;
     let passphrase_by = by.or(written).unwrap_or(Argon2id::ours(PASSPHRASE_SALT));
-    let known = |key| Known { key, passphrase: passphrase_by };
-    for path in config.file.iter().chain(&config.passphrase_file) {
-        warn_of_readers(path);
-    }
+    let known = |key| Known { key, passphrase: passphrase_by, by_passphrase: config.file.is_none() };
     if let Some(path) = &config.file {
-        let content = files::read(path, SECRET_BYTES_MAX).map_err(|source| unread(path, source, MAKE_KEY))?;
-        return ClusterKey::from_key_file(&content)
+        return ClusterKey::from_key_file(&secret(path, MAKE_KEY)?)
             .map(known)
             .map_err(|source| KeyError::Bad { place: path.display().to_string(), source });
     }
     let (place, passphrase) = if let Some(path) = &config.passphrase_file {
-        let text = files::read_text(path, SECRET_BYTES_MAX).map_err(|source| unread(path, source, MAKE_PASSPHRASE))?;
-        (path.display().to_string(), text.trim_end_matches(['\r', '\n']).to_string())
+        (path.display().to_string(), line(path, secret(path, MAKE_PASSPHRASE)?)?)
     } else if let Some(name) = &config.passphrase_env {
         let text = std::env::var(name).map_err(|_| KeyError::Env { name: name.clone() })?;
-        (format!("environment variable {name}"), text)
+        (format!("environment variable {name}"), Zeroizing::new(text.into_bytes()))
     } else {
         return Err(KeyError::None);
     };
-    ClusterKey::from_passphrase_by(&passphrase, &passphrase_by)
+    ClusterKey::from_passphrase_by(passphrase.as_slice(), &passphrase_by)
         .map(known)
         .map_err(|source| KeyError::Bad { place, source })
+}
+
+/// The passphrase in a file: text, without the end of its line.
+fn line(path: &Path, mut bytes: Zeroizing<Vec<u8>>) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+    if std::str::from_utf8(&bytes).is_err() {
+        let source = std::io::Error::new(ErrorKind::InvalidData, "found bytes that are no text, expected UTF-8");
+        return Err(KeyError::Read { path: path.into(), source, next: MAKE_PASSPHRASE });
+    }
+    let end = bytes.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |last| last + 1);
+    bytes.truncate(end);
+    Ok(bytes)
 }
 
 #[cfg(test)]

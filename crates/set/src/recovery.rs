@@ -95,8 +95,8 @@ pub struct Survey {
 ///
 /// # Errors
 /// [`KeyError`].
-pub fn cluster_key(config: &KeySource) -> Result<ClusterKeys, KeyError> {
-    ClusterKeys::of_store(config)
+pub async fn cluster_key(config: &KeySource) -> Result<ClusterKeys, KeyError> {
+    ClusterKeys::of_store(config).await
 }
 
 /// Opens the store at `url`, which must exist. Endpoint, region and profile come from its query, missing ones from the

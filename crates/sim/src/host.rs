@@ -204,7 +204,9 @@ fn furnish(dir: &Path) -> std::io::Result<()> {
     // The journal is simulated; `Identity::check_journal` needs something in its place.
     std::fs::create_dir_all(dir.join("journal"))?;
     std::fs::write(dir.join("journal").join("simulated"), b"")?;
-    std::fs::write(dir.join("key"), [7; 32])
+    let key = dir.join("key");
+    std::fs::write(&key, [7; 32])?;
+    std::fs::set_permissions(key, std::os::unix::fs::PermissionsExt::from_mode(0o600))
 }
 
 impl Host {

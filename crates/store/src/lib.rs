@@ -2,7 +2,8 @@
 //!
 //! Owns: the [`ObjectStore`] contract and the stores that keep it (S3, a local directory, memory), what a failed
 //! request means and when it is asked again ([`retry`]), all object keys ([`keys`]), and a store that fails on purpose
-//! for tests ([`Faulty`]). Nothing else in Holdfast names the AWS SDK.
+//! for tests ([`Faulty`]); requests to key services over the same connections ([`service`]). Nothing else in Holdfast
+//! names the AWS SDK.
 //! Does not own: what is inside an object, which objects must exist (the replicated state says so, R7), how many
 //! stores must have one, or when one may be deleted. Depends on `types` only.
 //!
@@ -40,6 +41,7 @@ mod page;
 mod quorum;
 pub mod retry;
 mod s3;
+pub mod service;
 mod several;
 mod switch;
 mod url_error;

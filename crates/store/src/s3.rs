@@ -11,6 +11,7 @@ mod http;
 mod signing;
 mod trust;
 
+pub(crate) use self::http::{client, connector};
 use crate::error::{At, Cause, Op, StoreError};
 use crate::health::{Health, Kind};
 use crate::memory::{admit, admit_range};
@@ -31,6 +32,7 @@ use bytes::{Bytes, BytesMut};
 use classify::{classify, for_its_checksum, for_its_keys};
 use sha2::{Digest, Sha256};
 use signing::Signer;
+pub(crate) use signing::present;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;

@@ -2,10 +2,15 @@
 //!
 //! Reads at most a bound: a setting that names a device, a log or an image by mistake is reported at once and does not
 //! fill the memory. A pipe works too, for handing over a secret.
+//!
+//! - **SECRET-F1** A cluster key, a passphrase or a token is read from a regular file only if no other user of the
+//!   machine can use that file ([`read_secret`]).
 
-use std::fs::File;
+use rustix::process::geteuid;
+use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// Maximum size of a cluster key, a passphrase or a token.
 pub const SECRET_BYTES_MAX: u64 = 64 << 10;
@@ -15,6 +20,9 @@ pub const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// Maximum size of a settings file, or of a cluster's plan. A sample with all its comments takes a fraction of it.
 pub const SETTINGS_BYTES_MAX: u64 = 1 << 20;
+
+/// Room behind the end of a file for the read that finds the end.
+const PROBE_BYTES: usize = 64;
 
 /// Reads the whole file at `path`.
 ///
@@ -32,6 +40,68 @@ pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     text(read(path, bytes_max)?)
 }
 
+/// A file with a secret was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// As [`read`].
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Others may read or change it (SECRET-F1).
+    #[error("found mode {mode:04o}, expected 0600 or less, because other users could read or replace it: chmod 600")]
+    Exposed {
+        /// The mode found.
+        mode: u32,
+    },
+    /// Another user may read and change it (SECRET-F1).
+    #[error("it belongs to user {owner}, expected user {expected}, who runs this process, or root: chown")]
+    Owner {
+        /// The user who owns it.
+        owner: u32,
+        /// The user of this process.
+        expected: u32,
+    },
+}
+
+/// Reads a file with a secret (SECRET-F1). The caller wipes what it gets.
+///
+/// # Errors
+/// [`SecretError`].
+pub fn read_secret(path: &Path, bytes_max: u64) -> Result<Vec<u8>, SecretError> {
+    let file = File::open(path)?;
+    let found = file.metadata()?;
+    // Nobody else reads or changes what is in a pipe of this process.
+    if found.is_file() {
+        let handed_over = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+        let handed_over = handed_over.is_some_and(|dir| dir.is_absolute() && path.starts_with(dir));
+        fit(&Facts::of(&found), geteuid().as_raw(), handed_over)?;
+    }
+    Ok(whole(&file, bytes_max)?)
+}
+
+/// What decides whether a file may have a secret.
+struct Facts {
+    mode: u32,
+    owner: u32,
+}
+
+impl Facts {
+    fn of(found: &Metadata) -> Self {
+        Self { mode: found.mode() & 0o7777, owner: found.uid() }
+    }
+}
+
+/// SECRET-F1. `handed_over`: the file is in systemd's directory of this service's credentials. Such a file is root's,
+/// with the mode 0440: the bit for the group is the mask of the entry that lets the service's user read it.
+fn fit(file: &Facts, me: u32, handed_over: bool) -> Result<(), SecretError> {
+    let (mode, owner) = (file.mode, file.owner);
+    // Root may use a file of the person who runs the command.
+    if owner != me && owner != 0 && me != 0 {
+        return Err(SecretError::Owner { owner, expected: me });
+    }
+    let others = if handed_over && owner == 0 { 0o037 } else { 0o077 };
+    if mode & others == 0 { Ok(()) } else { Err(SecretError::Exposed { mode }) }
+}
+
 pub(crate) fn text(bytes: Vec<u8>) -> io::Result<String> {
     let bad = |_| io::Error::new(ErrorKind::InvalidData, "found bytes that are no text, expected UTF-8");
     String::from_utf8(bytes).map_err(bad)
@@ -39,7 +109,9 @@ pub(crate) fn text(bytes: Vec<u8>) -> io::Result<String> {
 
 /// Reads only as much as shows that the file is too long, whatever its length is said to be.
 pub(crate) fn whole(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+    // As long as the file is: a buffer that grows leaves copies of a secret behind.
+    let expected = file.metadata()?.len().min(bytes_max);
+    let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0).saturating_add(PROBE_BYTES));
     let mut bounded = file.take(bytes_max.saturating_add(1));
     bounded.read_to_end(&mut bytes)?;
     let read = bytes.len() as u64;
@@ -55,6 +127,7 @@ pub(crate) fn whole(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_file_is_read_up_to_its_bound_and_not_beyond() {
@@ -71,6 +144,43 @@ mod tests {
         std::fs::write(&path, [0xff, 0xfe]).expect("written");
         let error = read_text(&path, 100).expect_err("no text");
         assert!(error.to_string().contains("expected UTF-8"), "{error}");
+    }
+
+    #[test]
+    fn a_secret_is_read_only_from_a_file_of_nobody_else() {
+        const ME: u32 = 1000;
+        const OTHER: u32 = 1001;
+        let judge =
+            |mode, owner, me, handed_over| fit(&Facts { mode, owner }, me, handed_over).map_err(|e| e.to_string());
+        for (mode, owner) in [(0o600, ME), (0o400, ME), (0o600, 0)] {
+            assert_eq!(judge(mode, owner, ME, false), Ok(()), "{mode:o} of {owner}");
+        }
+        for mode in [0o640, 0o604, 0o620, 0o602, 0o644, 0o660, 0o4440, 0o610] {
+            let told = judge(mode, ME, ME, false).expect_err("open to others");
+            assert!(told.contains(&format!("found mode {mode:04o}")) && told.contains("chmod 600"), "{told}");
+        }
+        let told = judge(0o600, OTHER, ME, false).expect_err("another user's");
+        assert!(told.contains("belongs to user 1001, expected user 1000"), "{told}");
+        assert_eq!(judge(0o600, OTHER, 0, false), Ok(()), "root");
+        // A credential of systemd, and what is none.
+        assert_eq!(judge(0o440, 0, ME, true), Ok(()));
+        for (mode, owner) in [(0o444, 0), (0o460, 0), (0o440, ME)] {
+            assert!(judge(mode, owner, ME, true).is_err(), "{mode:o} of {owner}");
+        }
+    }
+
+    #[test]
+    fn a_secret_that_others_can_read_is_not_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("key");
+        std::fs::write(&path, b"secret").expect("written");
+        let set = |mode| std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("a mode");
+        set(0o640);
+        assert!(matches!(read_secret(&path, 100), Err(SecretError::Exposed { mode: 0o640 })));
+        set(0o600);
+        assert_eq!(read_secret(&path, 100).expect("ours"), b"secret");
+        assert!(matches!(read_secret(&path, 5), Err(SecretError::Io(e)) if e.kind() == ErrorKind::FileTooLarge));
+        assert!(matches!(read_secret(&dir.path().join("none"), 5), Err(SecretError::Io(_))));
     }
 
     /// It has no end, and reports no length.

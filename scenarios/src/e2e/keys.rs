@@ -23,6 +23,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let known = Known::on(&cluster, store.clone(), Vec::new())?;
     let (old_key, new_key) = (known.key(), lab.dir.join("new.key").display().to_string());
     std::fs::write(&new_key, "5e".repeat(32))?;
+    std::fs::set_permissions(&new_key, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
     let ask = |args: &[&str]| holdfast(lab, &known.env, &known.doors, args);
     let verify = |key: &str| ask(&["verify", "--store", &store, "--key-file", key]);
@@ -91,16 +92,21 @@ fn settings(known: &Known, index: usize, key: &str, previous: Option<&str>) -> R
             out.push('\n');
         }
         if line == "[key]" {
-            out.push_str(&format!("file = {key:?}\n\n"));
+            out.push_str(&format!("{}\n", source(index, key)));
             set += 1;
         }
     }
     anyhow::ensure!(set == 1, "{}: found {set} sections [key]", path.display());
     if let Some(previous) = previous {
-        out.push_str(&format!("\n[key_previous]\nfile = {previous:?}\n"));
+        out.push_str(&format!("\n[key_previous]\n{}", source(index, previous)));
     }
     std::fs::write(&path, out)?;
     Ok(())
+}
+
+/// Where a gateway has a key from: the second one has it from a command, which opens the file as an envelope.
+fn source(index: usize, key: &str) -> String {
+    if index == 1 { format!("command = [\"/bin/cat\"]\nenvelope = {key:?}\n") } else { format!("file = {key:?}\n") }
 }
 
 fn both_keys(cluster: &mut Cluster, known: &Known, index: usize, key: &str, previous: &str) -> Result<()> {

@@ -231,7 +231,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "keys",
-        shows: "the cluster key is changed under load, with a gateway killed meanwhile: afterwards the new key alone recovers the set, and the old key decrypts nothing (R10)",
+        shows: "the cluster key is changed under load, from files and an envelope to others, with a gateway killed meanwhile: afterwards the new key alone recovers the set, and the old key decrypts nothing (R10)",
         tier: Tier::Gate("R10: the cluster key is changed under load"),
         needs: &[],
         run: keys::run,

@@ -97,7 +97,7 @@ fn unwraps(source: &Source) -> Vec<String> {
 }
 
 pub(super) fn borders(sources: &[Source]) -> Vec<String> {
-    let borders = [("openraft::", "crates/raft/"), ("aws_sdk_s3::", "crates/store/"), ("aws_smithy", "crates/store/")];
+    let borders = [("openraft::", "crates/raft/"), ("aws_sdk_", "crates/store/"), ("aws_smithy", "crates/store/")];
     let mut problems = Vec::new();
     for source in sources.iter().filter(|s| is_rust(s) && !is_program_of_tests(&s.path)) {
         for (number, line) in source.text.lines().enumerate() {

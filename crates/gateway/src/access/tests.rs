@@ -427,7 +427,7 @@ async fn each_call_that_names_a_store_is_held_to_the_allowed_places() {
     assert_eq!(methods, ["CreateSet", "RestoreSet", "ChangeStores"], "each of them is asked below");
 
     let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("key"), [7; 32]).expect("a key");
+    crate::node_key::write_key(&dir.path().join("key"));
     let mut config = GatewayConfig { data_dir: dir.path().join("node"), ..GatewayConfig::default() };
     config.key.file = Some(dir.path().join("key"));
     config.cache.memory = ByteSize(32 << 20);

@@ -51,24 +51,20 @@ impl AdminDoor {
 
     /// The cluster key that wraps the data key of a new set.
     pub(super) fn wrapping_key(&self, state: &ClusterState) -> Result<&ClusterKey, Refusal> {
-        self.node.keys().for_new_set(&state.sets).map_err(|by| {
-            let message = format!(
-                "the newest set is wrapped by cluster key {by}, which this gateway does not have: name it in [key_previous], or end the change of \
-                 keys (holdfast key rotate-cluster)"
-            );
-            Refusal::new(RefusalCode::Precondition, message)
-        })
+        let key = self.node.keys().for_new_set(&state.sets);
+        key.map_err(|why| Refusal::new(RefusalCode::Precondition, why.to_string()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::GatewayConfig;
+    use crate::config::{GatewayConfig, KeyConfig};
     use crate::node::{Node, Seams};
     use holdfast_api::{hex128, member_of, v1};
     use holdfast_store::{Faults, Faulty, Memory, RetryPolicy, Retrying, StoreError};
     use holdfast_types::{ByteSize, GroupId, MemberId, Name};
+    use std::path::PathBuf;
     use std::time::{Duration, Instant};
     use tokio_util::sync::CancellationToken;
 
@@ -98,10 +94,16 @@ mod tests {
         }
 
         async fn with_limit(faults: Faults, check_limit: Option<Duration>) -> Self {
+            let by_file = |key| KeyConfig { file: Some(key), ..KeyConfig::default() };
+            Self::by(by_file, faults, check_limit).await
+        }
+
+        /// `source`: how the cluster key comes from a file.
+        async fn by(source: impl FnOnce(PathBuf) -> KeyConfig, faults: Faults, check_limit: Option<Duration>) -> Self {
             let dir = tempfile::tempdir().unwrap();
-            std::fs::write(dir.path().join("key"), [7; 32]).unwrap();
+            crate::node_key::write_key(&dir.path().join("key"));
             let mut config = GatewayConfig { data_dir: dir.path().join("node"), ..GatewayConfig::default() };
-            config.key.file = Some(dir.path().join("key"));
+            config.key = source(dir.path().join("key"));
             config.journal.bound = ByteSize(256 << 20);
             config.journal.reserve = ByteSize(64 << 20);
             config.journal.file = ByteSize(16 << 20);
@@ -192,6 +194,18 @@ mod tests {
             assert!(lab.good.list("check/", None).await.unwrap().objects.is_empty());
             lab.close().await;
         }
+    }
+
+    /// KEYRING-W1, at the door. The file is a passphrase as well.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_new_cluster_with_a_weak_passphrase_gets_no_set() {
+        let weak = |file| KeyConfig { passphrase_file: Some(file), ..KeyConfig::default() };
+        let lab = Lab::by(weak, Faults::default(), Some(PATIENCE)).await;
+        refused(lab.create(&lab.url("good")).await, "holdfast key kdf");
+        assert!(lab.node.cluster.state().sets.is_empty(), "nothing was created");
+        let said = lab.door().get_node(v1::GetNodeRequest {}).await.unwrap().keys.unwrap_or_default();
+        assert!(said.not_for_new.contains("m=65536"), "{said:?}");
+        lab.close().await;
     }
 
     /// The journal takes the writes meanwhile (R8).

@@ -8,6 +8,7 @@ use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage, SetEntry};
 use holdfast_control::keys::{AtHand, Gateway, Set, Step, View, left, objections};
 use holdfast_seal::{join_ring, ring_wrapped_by};
+use holdfast_set::keyring::NotForNew;
 use holdfast_types::{MemberId, SetId};
 use rand::RngExt;
 use std::collections::BTreeMap;
@@ -44,6 +45,7 @@ impl AdminDoor {
             previous: keys.previous().map(|key| key.fingerprint().to_string()).unwrap_or_default(),
             node: node.map(text).unwrap_or_default(),
             heads: led.filter_map(head).collect(),
+            not_for_new: keys.check_new().err().map(|why| why.to_string()).unwrap_or_default(),
             data_keys,
         }
     }
@@ -111,6 +113,10 @@ impl AdminDoor {
             return Err(Refusal::new(RefusalCode::Precondition, message));
         }
         let steps = left(&view, target.0);
+        fit_for(self.node.keys().check_new(), &steps).map_err(|why| {
+            let message = format!("nothing was changed to the [key] of gateway {}: {why}", self.node.config.name);
+            Refusal::new(RefusalCode::Precondition, message)
+        })?;
         // Rewrap everything in memory before anything is proposed.
         let sets = steps.iter().filter_map(|step| match step {
             Step::Set(id) => Some((*id, state.sets.get(id)?)),
@@ -187,6 +193,11 @@ impl AdminDoor {
     }
 }
 
+/// KEYRING-W1. Where nothing is left to do, nothing is changed to the key.
+fn fit_for(weak: Result<(), NotForNew>, steps: &[Step]) -> Result<(), NotForNew> {
+    if steps.is_empty() { Ok(()) } else { weak }
+}
+
 fn view_of(state: &ClusterState, gateways: &[v1::GatewayKeys]) -> View {
     let said = |said: &v1::GatewayKeys| match &said.keys {
         None => Err(said.error.clone()),
@@ -221,5 +232,26 @@ fn step_text(view: &View, step: Step) -> String {
         Step::Node(id) => {
             format!("node key of gateway {}", view.gateways.get(&id).map_or(String::new(), |g| g.name.to_string()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_set::keyring::{ClusterKeys, KeySource};
+
+    /// A cluster that was made with a weak passphrase shows its keys, and does not change to that one.
+    #[tokio::test]
+    async fn no_change_leads_to_a_weak_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("passphrase");
+        node_key::write_key(&file);
+        let source = KeySource { passphrase_file: Some(file), ..KeySource::default() };
+        let weak = ClusterKeys::load(&source, &KeySource::default()).await.unwrap();
+        let strong = ClusterKeys::of_bytes(1, None);
+        let steps = [Step::Node(MemberId(1))];
+        assert!(matches!(fit_for(weak.check_new(), &steps), Err(NotForNew::Weak(_))));
+        assert_eq!(fit_for(weak.check_new(), &[]), Ok(()));
+        assert_eq!(fit_for(strong.check_new(), &steps), Ok(()));
     }
 }

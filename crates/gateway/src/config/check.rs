@@ -1,6 +1,6 @@
 //! Checks whether a gateway may start with a configuration.
 
-use super::{GatewayConfig, GatewayRole, Mistake, NbdTls, PairDurability};
+use super::{GatewayConfig, GatewayRole, KeyConfig, Mistake, NbdTls, PairDurability};
 use holdfast_control::pair::{TTL_MAX, TTL_MIN};
 use holdfast_control::set::SEGMENT_NOTES_MAX;
 use holdfast_store::check_allowed;
@@ -261,7 +261,7 @@ fn pair(config: &GatewayConfig, out: &mut Problems) {
 }
 
 fn keys(config: &GatewayConfig, out: &mut Problems) {
-    const ONE: &str = "one of file, passphrase_file, passphrase_env";
+    const ONE: &str = "one of file, passphrase_file, passphrase_env, command, vault, kms";
     let (now, before) = (config.key.sources(), config.key_previous.sources());
     out.need(now == 1, "key", format!("{now} sources"), format!("exactly {ONE}"));
     out.need(before <= 1, "key_previous", format!("{before} sources"), format!("at most {ONE}"));
@@ -271,6 +271,8 @@ fn keys(config: &GatewayConfig, out: &mut Problems) {
         "the same as in [key]",
         "another key, or none",
     );
+    envelope(config, "key", &config.key, out);
+    envelope(config, "key_previous", &config.key_previous, out);
     for (field, key) in [("key.passphrase_kdf", &config.key), ("key_previous.passphrase_kdf", &config.key_previous)] {
         let Some(text) = &key.passphrase_kdf else { continue };
         let of_passphrase = key.passphrase_file.is_some() || key.passphrase_env.is_some();
@@ -278,6 +280,26 @@ fn keys(config: &GatewayConfig, out: &mut Problems) {
         if let Err(error) = text.parse::<holdfast_seal::Argon2id>() {
             out.need(false, field, format!("{text:?}"), error.to_string());
         }
+    }
+}
+
+/// What belongs to an envelope, and nothing without one. `section` is that of `key`.
+fn envelope(config: &GatewayConfig, section: &'static str, key: &KeyConfig, out: &mut Problems) {
+    let needless = |given: bool, of: bool, what: &str| (given && !of).then(|| what.to_string());
+    let any = !key.command.is_empty() || key.vault.is_some() || key.kms.is_some();
+    let of_vault = key.vault_token_file.is_some() || key.vault_ca.is_some();
+    let alone = [
+        needless(key.envelope.is_some(), any, "envelope without command, vault or kms"),
+        needless(of_vault, key.vault.is_some(), "vault_token_file or vault_ca without vault"),
+        needless(key.kms_endpoint.is_some(), key.kms.is_some(), "kms_endpoint without kms"),
+    ];
+    for found in alone.into_iter().flatten() {
+        out.need(false, section, found, "both of them, or none");
+    }
+    let token = key.vault.is_none() || key.vault_token_file.is_some();
+    out.need(token, section, "vault without vault_token_file", "both of them");
+    if let Some(Err(wrong)) = key.envelope(&config.store).map(|envelope| envelope.check()) {
+        out.need(false, section, format!("{} {}", wrong.setting, wrong.found), wrong.expected);
     }
 }
 

@@ -42,6 +42,18 @@ fn every_commented_value_of_the_sample_can_be_taken() {
     for line in commented {
         let config = GatewayConfig::parse(&made.replacen(line, &line[2..], 1)).unwrap();
         assert_ne!(config, GatewayConfig::example(), "{line}");
+        let of_envelope = [
+            ("# envelope", "key: found envelope without command, vault or kms"),
+            ("# vault =", "key: found 2 sources"),
+            ("# vault_", "key: found vault_token_file or vault_ca without vault"),
+            ("# kms =", "key: found 2 sources"),
+            ("# kms_", "key: found kms_endpoint without kms"),
+        ];
+        if let Some((_, found)) = of_envelope.iter().find(|(begin, _)| line.starts_with(*begin)) {
+            let error = config.validate().unwrap_err().to_string();
+            assert!(error.contains(found), "{line}: {error}");
+            continue;
+        }
         if line.contains("passphrase_kdf") {
             assert!(config.validate().unwrap_err().to_string().contains("expected a passphrase beside it"));
         } else if line.starts_with("# file") {
@@ -168,8 +180,35 @@ fn the_bare_default_lacks_what_only_a_person_knows() {
     assert_eq!(
         error,
         "configuration: nbd_listen: found nothing, expected an address here or a path in nbd_unix; \
-         key: found 0 sources, expected exactly one of file, passphrase_file, passphrase_env"
+         key: found 0 sources, expected exactly one of file, passphrase_file, passphrase_env, command, vault, kms"
     );
+}
+
+#[test]
+fn an_envelope_and_its_keeper_belong_together() {
+    let of = |text: &str| problems_of(|config| config.key = toml::from_str(text).unwrap());
+    const VAULT: &str = "vault = \"https://vault.example:8200/v1/transit/keys/holdfast\"\n";
+    const ARN: &str = "kms = \"arn:aws:kms:eu-central-1:111122223333:key/1\"\n";
+    for good in [
+        "command = [\"/usr/bin/gpg\", \"--decrypt\"]",
+        "command = [\"/usr/bin/gpg\", \"--decrypt\"]\nenvelope = \"/e\"",
+        &format!("{VAULT}envelope = \"/e\"\nvault_token_file = \"/t\"\nvault_ca = \"/ca\""),
+        &format!("{ARN}envelope = \"/e\"\nkms_endpoint = \"http://127.0.0.1:1\""),
+    ] {
+        assert_eq!(of(good), "", "{good}");
+    }
+    for (bad, found) in [
+        ("command = [\"gpg\"]".to_string(), "key: found command [\"gpg\"], expected a program by its absolute path"),
+        (format!("{VAULT}vault_token_file = \"/t\""), "key: found envelope nothing, expected the file"),
+        (format!("{VAULT}envelope = \"/e\""), "key: found vault without vault_token_file"),
+        (format!("{ARN}{VAULT}envelope = \"/e\"\nvault_token_file = \"/t\""), "key: found 2 sources"),
+        (format!("{ARN}envelope = \"/e\"\nkms_endpoint = \"http://kms.example\""), "key: found kms_endpoint "),
+        ("kms = \"1234\"\nenvelope = \"/e\"".to_string(), "key: found kms \"1234\", expected arn:aws:kms:"),
+    ] {
+        assert!(of(&bad).contains(found), "expected {found:?} in {:?}", of(&bad));
+    }
+    let previous = problems_of(|config| config.key_previous = toml::from_str("command = [\"gpg\"]").unwrap());
+    assert!(previous.contains("key_previous: found command"), "{previous}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::values::with_codes;
 use clap::Subcommand;
 use holdfast_types::Name;
+use std::path::PathBuf;
 
 /// Shown below the help of all of them.
 pub const KEY: &str = "\
@@ -47,6 +48,13 @@ pub enum KeyCommand {
     /// contacts no gateway
     #[command(after_long_help = with_codes(KDF))]
     Kdf,
+    /// Make a new cluster key that lies on disk only as Vault or AWS KMS has wrapped it; contacts no gateway
+    #[command(after_long_help = with_codes(ENVELOPE))]
+    Envelope {
+        /// Settings of a gateway whose [key] names `envelope`, and `vault` or `kms`; the envelope is written there
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
 }
 
 const LIST: &str = "\
@@ -61,7 +69,7 @@ wrapped by the new key, the previous key is still needed.
 const ROTATE: &str = "\
 First give every gateway both keys:
   [key]
-  file = \"/etc/holdfast/new.key\"          # head -c 32 /dev/urandom > new.key
+  file = \"/etc/holdfast/new.key\"          # (umask 077; head -c 32 /dev/urandom > new.key)
   [key_previous]
   file = \"/etc/holdfast/cluster.key\"      # the present key
 and restart them one after the other (holdfast gateway drain, restart, undrain). Then:
@@ -69,6 +77,9 @@ and restart them one after the other (holdfast gateway drain, restart, undrain).
 Examples:
   holdfast key rotate-cluster
   holdfast key list
+
+Each of the two may be a key file, a passphrase or an envelope (`holdfast key envelope`). A new
+passphrase needs passphrase_kdf with at least m=65536 (`holdfast key kdf`).
 
 If a gateway lacks a key or does not answer, the command names it and changes nothing. If the
 command is interrupted, keep both keys and run it again. When it has ended with 0, remove
@@ -91,9 +102,30 @@ until they are deleted. There is nothing else to do and nothing to keep.
 const KDF: &str = "\
 Example:
   holdfast key kdf
-  argon2id:m=19456,t=2,p=1:5f0c...            add it as passphrase_kdf to [key] of every gateway,
+  argon2id:m=65536,t=3,p=4:5f0c...            add it as passphrase_kdf to [key] of every gateway,
                                               next to passphrase_file or passphrase_env
 
-In a cluster without this line, adding it changes the cluster key: follow `holdfast key
-rotate-cluster`, with the passphrase alone in [key_previous].
+A new cluster needs this line. In a cluster without it, or with less than m=65536, adding it changes
+the cluster key: follow `holdfast key rotate-cluster`, with the present line, or the passphrase
+alone, in [key_previous].
+";
+
+const ENVELOPE: &str = "\
+Examples:
+  holdfast key envelope --config /etc/holdfast/gateway.toml
+  holdfast key envelope --config new.toml --output json | jq -r .key
+
+With, for example:
+  [key]
+  envelope = \"/etc/holdfast/cluster.envelope\"
+  vault = \"https://vault.example:8200/v1/transit/keys/holdfast\"
+  vault_token_file = \"/etc/holdfast/vault-token\"
+
+Draws a key, has it wrapped, writes the envelope (it refuses to replace a file), opens it once, and
+prints the key's fingerprint. Copy the envelope to every gateway, and to the place where you would
+look for it in a recovery. In a running cluster, go on with `holdfast key rotate-cluster`. The key
+itself is written nowhere: if Vault or KMS loses its own key, all data is lost.
+
+An envelope for `command` is made by the program's own counterpart, for example:
+  head -c 32 /dev/urandom | gpg --encrypt -r holdfast > cluster.envelope
 ";

@@ -64,6 +64,8 @@ async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), C
         patience: common.timeout(),
     };
     serve::ignore_hangup()?;
+    // Its token, its TLS key and the database's pages pass through this process.
+    serve::without_core_dumps();
     let stop = CancellationToken::new();
     let signalled = stop.clone();
     let signals = serve::stop_signal();

@@ -279,6 +279,10 @@ impl Work<'_> {
 
     /// Steps 2 and 3: no cluster yet, and all gateways answered.
     async fn found(&mut self, mut nodes: Nodes, wanted: Option<&str>) -> Result<(), CliError> {
+        // A recovery goes on with the key that the sets have.
+        if wanted.is_none() {
+            fit_keys(&nodes)?;
+        }
         let given: BTreeSet<&str> =
             nodes.values().map(|node| node.cluster_id.as_str()).filter(|id| !id.is_empty()).collect();
         if given.len() > 1 {
@@ -403,6 +407,13 @@ impl Work<'_> {
         self.report.serving.insert(name.to_string(), leader.name);
         Ok(())
     }
+}
+
+/// No new cluster has a key that is weak by its derivation (KEYRING-W1 at each gateway).
+fn fit_keys(nodes: &Nodes) -> Result<(), CliError> {
+    let why = |node: &v1::Node| Some(node.keys.as_ref()?.not_for_new.clone()).filter(|why| !why.is_empty());
+    let weak = nodes.values().find_map(|node| Some((node.name.clone(), why(node)?)));
+    weak.map_or(Ok(()), |(name, why)| Err(CliError::refused(format!("gateway {name}: {why}"))))
 }
 
 /// Checks that a gateway has the name and region of the plan.

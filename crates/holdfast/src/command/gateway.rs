@@ -25,10 +25,13 @@ pub async fn run(common: &Common, args: GatewayRunArgs) -> Result<(), CliError> 
         end_with_parent(parent)?;
     }
     let config = settings(&args)?;
+    if !config.core_dumps {
+        serve::without_core_dumps();
+    }
     if args.check {
         // Keys and certificates are otherwise read only when the gateway starts.
-        ClusterKeys::load(&config.key.source(), &config.key_previous.source())
-            .map_err(|error| CliError::usage("").because(&error))?;
+        let (key, previous) = (config.key.source(&config.store), config.key_previous.source(&config.store));
+        ClusterKeys::load(&key, &previous).await.map_err(|error| CliError::usage("").because(&error))?;
         config.tls.load(Role::Gateway).map_err(|error| CliError::usage("").because(&error))?;
         let text = toml::to_string(&config).map_err(|error| CliError::failed("the settings").because(&error))?;
         return output::show(common.output, &config, || format!("# The settings are valid:\n{text}"));

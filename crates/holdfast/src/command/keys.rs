@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 mod data;
+mod envelope;
 mod list;
 
 /// Poll interval for the heads in the stores.
@@ -32,6 +33,7 @@ pub async fn run(common: &Common, command: KeyCommand) -> Result<(), CliError> {
             let kdf = new_passphrase_kdf().to_string();
             output::show(common.output, &serde_json::json!({ "passphrase_kdf": kdf }), || kdf.clone())
         }
+        KeyCommand::Envelope { config } => envelope::make(common, &config).await,
     }
 }
 

@@ -3,6 +3,7 @@
 use super::text::time;
 use crate::cli::{KeyArgs, StoreArgs};
 use crate::exit::CliError;
+use holdfast_gateway::config::GatewayConfig;
 use holdfast_set::keyring::KeySource;
 use holdfast_set::recovery::{self, Found, RecoveryError};
 use holdfast_types::SetId;
@@ -19,14 +20,7 @@ pub async fn survey(
     access: &StoreArgs,
     stores: &[String],
 ) -> Result<(Vec<Found>, Vec<(SetId, String)>), CliError> {
-    let config = KeySource {
-        file: key.key_file.clone(),
-        passphrase_file: key.passphrase_file.clone(),
-        passphrase_env: key.passphrase_env.clone(),
-        // Each head contains the parameters for its passphrase.
-        passphrase_kdf: None,
-    };
-    let key = recovery::cluster_key(&config).map_err(|error| CliError::usage("").because(&error))?;
+    let key = recovery::cluster_key(&source(key)?).await.map_err(|error| CliError::usage("").because(&error))?;
     let (mut sets, mut bad) = (Vec::new(), Vec::new());
     for url in stores {
         let store = recovery::open_store(url, access.credentials_file.as_deref())
@@ -37,6 +31,22 @@ pub async fn survey(
     }
     sets.sort_by_key(|found| found.set);
     Ok((sets, bad))
+}
+
+/// Where the key comes from.
+fn source(key: &KeyArgs) -> Result<KeySource, CliError> {
+    if let Some(path) = &key.key_config {
+        let config = GatewayConfig::load(path).map_err(|error| CliError::usage("").because(&error))?;
+        return Ok(config.key.source(&config.store));
+    }
+    Ok(KeySource {
+        file: key.key_file.clone(),
+        passphrase_file: key.passphrase_file.clone(),
+        passphrase_env: key.passphrase_env.clone(),
+        // Each head contains the parameters for its passphrase.
+        passphrase_kdf: None,
+        envelope: None,
+    })
 }
 
 /// Translates an error of a recovery.

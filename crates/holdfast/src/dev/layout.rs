@@ -321,6 +321,8 @@ fn gateway(
             http_listen: Some(ports.draw()?),
             plain_exports: true,
             snapshot_exports: SnapshotExports::Open,
+            // What crashes during development is looked at.
+            core_dumps: true,
             key: KeyConfig { file: Some(key.to_path_buf()), ..KeyConfig::default() },
             name,
             ..GatewayConfig::default()

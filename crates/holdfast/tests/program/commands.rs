@@ -474,7 +474,7 @@ async fn a_recovery_needs_a_set_and_a_key() {
     let (world, api) = cluster().await;
     let dir = tempfile::tempdir().unwrap();
     let (key, plan) = (dir.path().join("key"), dir.path().join("plan.toml"));
-    std::fs::write(&key, [7; 32]).unwrap();
+    crate::keys::write_key(&key);
     std::fs::write(&plan, fake::plan(&world, "")).unwrap();
     let (key, plan) = (key.to_str().unwrap(), plan.to_str().unwrap());
     let store = format!("file://{}", dir.path().join("store").display());

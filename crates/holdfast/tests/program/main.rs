@@ -7,4 +7,5 @@ mod dev;
 mod diff;
 mod extras;
 mod fake;
+mod keys;
 mod watch;

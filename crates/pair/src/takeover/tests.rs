@@ -36,7 +36,9 @@ struct Lab(tempfile::TempDir);
 impl Lab {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("key"), [7; 32]).unwrap();
+        let key = dir.path().join("key");
+        std::fs::write(&key, [7; 32]).unwrap();
+        std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         Self(dir)
     }
 

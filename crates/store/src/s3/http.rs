@@ -18,23 +18,30 @@ use aws_smithy_runtime_api::client::http::{HttpConnectorSettings, SharedHttpConn
 use hyper_util::client::proxy::matcher::Matcher;
 use url::{Host, Url};
 
-/// TLS by rustls with ring. `endpoint`: none for AWS itself. Reads certificates: may block.
+/// A client of the SDK over [`connector`].
+///
+/// # Errors
+/// As [`connector`].
+pub(crate) fn client(endpoint: Option<&str>, options: &StoreOptions) -> Result<SharedHttpClient, StoreUrlError> {
+    let connector = connector(endpoint, options)?;
+    Ok(http_client_fn(move |_, _| connector.clone()))
+}
+
+/// TLS by rustls with ring. `endpoint`: none for AWS itself. One for all requests: the connections are its own. Reads
+/// certificates: may block.
 ///
 /// # Errors
 /// The bundle or the proxy cannot be used.
-pub(super) fn client(endpoint: Option<&str>, options: &StoreOptions) -> Result<SharedHttpClient, StoreUrlError> {
+pub(crate) fn connector(endpoint: Option<&str>, options: &StoreOptions) -> Result<SharedHttpConnector, StoreUrlError> {
     let endpoint = endpoint.and_then(|endpoint| Url::parse(endpoint).ok());
     let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.scheme() == "http");
     let proxy = proxy(endpoint.as_ref(), plain, &options.proxies)?;
-    // One for all requests: the connections are its own.
-    let connector = if plain {
-        SharedHttpConnector::new(without_tls(proxy, options))
-    } else {
-        let config = Trust::of(options)?.config();
-        let proxies = proxy.map(|proxy| proxy.matcher);
-        SharedHttpConnector::new(Https::new(config, proxies, options.connect_timeout()))
-    };
-    Ok(http_client_fn(move |_, _| connector.clone()))
+    if plain {
+        return Ok(SharedHttpConnector::new(without_tls(proxy, options)));
+    }
+    let config = Trust::of(options)?.config();
+    let proxies = proxy.map(|proxy| proxy.matcher);
+    Ok(SharedHttpConnector::new(Https::new(config, proxies, options.connect_timeout())))
 }
 
 /// For a plain endpoint. No certificate is read: a machine without any must still reach it.

@@ -150,6 +150,20 @@ fn read(path: &Path) -> Result<(Stamp, String), CredentialsProblem> {
     Ok((before, text))
 }
 
+/// The present keys of a source. Reads the file, if there is one: may block.
+///
+/// # Errors
+/// The file cannot be used.
+pub(crate) fn present(source: KeySource) -> Result<Keys, StoreUrlError> {
+    match source {
+        KeySource::Given(keys) => Ok(keys),
+        KeySource::Profile { path, name } => {
+            let found = read(&path).and_then(|(_, text)| parse(&text, &name));
+            found.map_err(|problem| StoreUrlError::CredentialsFile { path, problem })
+        }
+    }
+}
+
 impl Watched {
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.locked()

@@ -1,0 +1,63 @@
+//! Where a command has the cluster key from.
+
+use crate::commands::error;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Nobody is asked.
+const NO_GATEWAY: &str = "127.0.0.1:1";
+
+/// A key file of this user alone.
+pub fn write_key(path: &Path) {
+    std::fs::write(path, [7; 32]).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// Settings of a gateway with this section `[key]`.
+fn settings(dir: &Path, key: &str) -> String {
+    let path = dir.join("gateway.toml");
+    std::fs::write(&path, format!("nbd_unix = \"/run/nbd.sock\"\n[key]\n{key}\n")).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
+#[tokio::test]
+async fn an_envelope_is_made_by_a_service_and_over_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("envelope");
+    let command = format!("command = [\"/bin/cat\"]\nenvelope = {path:?}");
+    for (key, exit, says) in [
+        ("file = \"/k\"", 2, "found no envelope in [key]"),
+        ("command = [\"/bin/cat\"]", 2, "found no envelope in [key]"),
+        (command.as_str(), 1, "opens an envelope and makes none"),
+    ] {
+        let config = settings(dir.path(), key);
+        let told = error(exit, NO_GATEWAY, &["key", "envelope", "--config", &config]).await;
+        assert!(told["message"].as_str().unwrap().contains(says), "{told}");
+        assert!(!path.exists(), "{key}");
+    }
+    std::fs::write(&path, "the only one").unwrap();
+    let config = settings(dir.path(), &command);
+    let told = error(3, NO_GATEWAY, &["key", "envelope", "--config", &config]).await;
+    assert!(told["message"].as_str().unwrap().contains("found a file, expected none"), "{told}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "the only one");
+}
+
+/// SECRET-F1, and a key from a gateway's settings.
+#[tokio::test]
+async fn a_key_of_a_recovery_comes_from_settings_too_and_from_no_file_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("key");
+    write_key(&path);
+    let store = format!("file://{}", dir.path().join("store").display());
+    let config = settings(dir.path(), &format!("command = [\"/bin/cat\"]\nenvelope = {path:?}"));
+    let by_settings = ["verify", "--store", &store, "--key-config", &config];
+    let by_file = ["verify", "--store", &store, "--key-file", path.to_str().unwrap()];
+    for args in [by_settings, by_file] {
+        // The key was loaded, and there is no store.
+        let told = error(2, NO_GATEWAY, &args).await;
+        assert!(told["message"].as_str().unwrap().contains("is not there"), "{told}");
+    }
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let told = error(2, NO_GATEWAY, &by_file).await;
+    assert!(told["message"].as_str().unwrap().contains("found mode 0644"), "{told}");
+}

@@ -1,0 +1,158 @@
+//! Where a cluster key comes from, and where it is in memory.
+
+use crate::bug::{Edit, Layer, Mutation, Test, lib};
+
+const FILES: &str = "crates/tls/src/files.rs";
+const KDF: &str = "crates/seal/src/kdf.rs";
+const KEYRING: &str = "crates/set/src/keyring.rs";
+const CHANGE: &str = "crates/gateway/src/admin/keys.rs";
+const SHAPE: &str = "crates/envelope/src/shape.rs";
+const COMMAND: &str = "crates/envelope/src/command.rs";
+const LOCKED: &str = "crates/locked/src/lib.rs";
+
+const SECRETS: Test = lib(Layer::Unit, "holdfast-tls", &["files::tests::"]);
+const PASSPHRASES: Test = lib(Layer::Unit, "holdfast-seal", &["kdf::tests::"]);
+const KEYRINGS: Test = lib(Layer::Unit, "holdfast-set", &["keyring::tests::"]);
+const CHANGES: Test = lib(Layer::Unit, "holdfast-gateway", &["admin::keys::tests::"]);
+const SHAPES: Test = lib(Layer::Unit, "holdfast-envelope", &["shape::tests::"]);
+const COMMANDS: Test = lib(Layer::Unit, "holdfast-envelope", &["command::tests::"]);
+const PAGES: Test = lib(Layer::Unit, "holdfast-locked", &["tests::"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "key-file-open-to-a-group",
+        bug: "a key file that the members of a group can read is used",
+        rule: "SECRET-F1",
+        edits: &[Edit { file: FILES, old: "{ 0o037 } else { 0o077 };", new: "{ 0o037 } else { 0o007 };" }],
+        tests: &[SECRETS],
+        smoke: false,
+    },
+    Mutation {
+        name: "key-file-of-another-user",
+        bug: "a key file of another user, who may replace it at any time, is used",
+        rule: "SECRET-F1",
+        edits: &[Edit {
+            file: FILES,
+            old: "if owner != me && owner != 0 && me != 0 {",
+            new: "if owner != me && owner != 0 && me == u32::MAX {",
+        }],
+        tests: &[SECRETS],
+        smoke: false,
+    },
+    Mutation {
+        name: "passphrase-of-little-memory",
+        bug: "a new key may be derived with so little memory that guesses are cheap",
+        rule: "KEYRING-W1",
+        edits: &[Edit {
+            file: KDF,
+            old: "self.salt != shared && self.memory_kib >= NEW_MEMORY_KIB_MIN;",
+            new: "self.salt != shared;",
+        }],
+        tests: &[PASSPHRASES],
+        smoke: false,
+    },
+    Mutation {
+        name: "first-set-under-the-shared-salt",
+        bug: "the first set of a new cluster is wrapped by a passphrase with the salt that all clusters share",
+        rule: "KEYRING-W1",
+        edits: &[Edit {
+            file: KEYRING,
+            old: "None => self.current.check_new().map(|()| &self.current.key),",
+            new: "None => Ok(&self.current.key),",
+        }],
+        tests: &[KEYRINGS],
+        smoke: false,
+    },
+    Mutation {
+        name: "change-to-a-weak-key",
+        bug: "a change of the cluster key leads to a passphrase with the salt that all clusters share",
+        rule: "KEYRING-W1",
+        edits: &[Edit {
+            file: CHANGE,
+            old: "if steps.is_empty() { Ok(()) } else { weak }",
+            new: "if steps.is_empty() { weak } else { Ok(()) }",
+        }],
+        tests: &[CHANGES],
+        smoke: false,
+    },
+    Mutation {
+        name: "old-cluster-gets-no-set",
+        bug: "a cluster that was made with the shared salt gets no further set",
+        rule: "R8",
+        edits: &[Edit {
+            file: KEYRING,
+            old: "Some(by) => self.get(by).ok_or(NotForNew::Unknown(by)),",
+            new: "Some(by) => self.current.check_new().and(self.get(by).ok_or(NotForNew::Unknown(by))),",
+        }],
+        tests: &[KEYRINGS],
+        smoke: false,
+    },
+    Mutation {
+        name: "key-over-a-network-in-clear",
+        bug: "Vault or KMS may be asked for the cluster key without TLS on another machine",
+        rule: "ENVELOPE-V1",
+        edits: &[Edit {
+            file: SHAPE,
+            old: "url.scheme() == \"https\" || url.scheme() == \"http\" && local",
+            new: "url.scheme() == \"https\" || url.scheme() == \"http\" && (local || url.has_host())",
+        }],
+        tests: &[SHAPES],
+        smoke: false,
+    },
+    Mutation {
+        name: "key-of-a-command-that-failed",
+        bug: "what a command has printed before it failed is taken for the key",
+        rule: "ENVELOPE-V2",
+        edits: &[Edit {
+            file: COMMAND,
+            old: "if !left.status.success() {",
+            new: "if !left.status.success() && left.printed.is_empty() {",
+        }],
+        tests: &[COMMANDS],
+        smoke: false,
+    },
+    Mutation {
+        name: "command-prints-without-a-bound",
+        bug: "a command may print more than any key has, and its first part is taken for the key",
+        rule: "ENVELOPE-V2",
+        edits: &[Edit {
+            file: COMMAND,
+            old: "len if len > OUTPUT_BYTES_MAX => {",
+            new: "len if len > 2 * OUTPUT_BYTES_MAX => {",
+        }],
+        tests: &[COMMANDS],
+        smoke: false,
+    },
+    Mutation {
+        name: "key-in-a-core-dump",
+        bug: "the page of a key is part of a core dump",
+        rule: "LOCKED-M1",
+        edits: &[Edit {
+            file: LOCKED,
+            old: "madvise(page, len, Advice::LinuxDontDump)",
+            new: "madvise(page, len, Advice::LinuxDoDump)",
+        }],
+        tests: &[PAGES],
+        smoke: false,
+    },
+    Mutation {
+        name: "key-can-be-swapped",
+        bug: "the page of a key is not locked in memory, and nobody is told",
+        rule: "LOCKED-M1",
+        edits: &[Edit { file: LOCKED, old: "[mlock(page, len), ", new: "[mlock(page, 0), " }],
+        tests: &[PAGES],
+        smoke: false,
+    },
+    Mutation {
+        name: "process-dumps-core",
+        bug: "a gateway can be traced by other processes of its user, and writes core dumps to a pipe",
+        rule: "LOCKED-M1",
+        edits: &[Edit {
+            file: LOCKED,
+            old: "set_dumpable_behavior(DumpableBehavior::NotDumpable)",
+            new: "set_dumpable_behavior(DumpableBehavior::Dumpable)",
+        }],
+        tests: &[PAGES],
+        smoke: false,
+    },
+];
