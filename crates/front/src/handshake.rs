@@ -159,9 +159,13 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                     return Err(Unserved::Left);
                 }
             }
-            Step::Ask(Question::List) => answer_list(&mut handshake, front, &mut out),
+            Step::Ask(Question::List) => answer_list(&mut handshake, front, &line, &mut out),
             Step::Ask(Question::Describe(name)) => {
-                let described = front.exports.describe(&name, info).await;
+                let allowed = line.may_open(&name.set);
+                let described = match allowed {
+                    Ok(()) => front.exports.describe(&name, info).await,
+                    Err(refusal) => Err(refusal),
+                };
                 let facts = described.as_ref().map(|info| ExportFacts {
                     size: info.size,
                     read_only: info.read_only,
@@ -170,7 +174,11 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                 handshake.answer_export(facts.as_ref().map_err(|refusal| refused(refusal)), &mut out)?;
             }
             Step::Ask(Question::Open(name)) => {
-                let opened = open(&name, info, front, stop).await;
+                let allowed = line.may_open(&name.set);
+                let opened = match allowed {
+                    Ok(()) => open(&name, info, front, stop).await,
+                    Err(refusal) => Err(refusal),
+                };
                 if let Some((served, place)) = answer_open(&mut handshake, &name, info, opened, stop, &mut out)? {
                     send(&mut line, &mut out).await?;
                     return Ok(Ready { line, secure, served, input, name, place });
@@ -186,8 +194,12 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(line: &mut Line<S>, out: &mut B
     line.flush().await
 }
 
-fn answer_list(handshake: &mut Handshake, front: &Shared, out: &mut BytesMut) {
-    let listed = front.exports.list();
+fn answer_list<S>(handshake: &mut Handshake, front: &Shared, line: &Line<S>, out: &mut BytesMut)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut listed = front.exports.list();
+    listed.retain(|(name, _)| line.may_open(&name.set).is_ok());
     let listed: Vec<(String, String)> =
         listed.into_iter().map(|(name, description)| (name.to_wire(), description)).collect();
     handshake.answer_list(listed.iter().map(|(name, text)| (name.as_str(), text.as_str())), out);

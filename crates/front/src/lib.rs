@@ -40,7 +40,6 @@ use device::{Exports, Peer};
 pub use holdfast_host::sockets::left_by_client;
 use holdfast_types::sync::LockExt;
 use line::Line;
-pub use listen::set_up;
 pub use shared::ServedConnection;
 use shared::Shared;
 use std::io;

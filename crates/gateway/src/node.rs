@@ -13,6 +13,7 @@ mod lives;
 mod members;
 mod placing;
 mod reconcile;
+mod revoked;
 mod running;
 mod seams;
 mod start;
@@ -42,6 +43,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
+pub(crate) use revoked::bearer;
 pub use seams::Seams;
 
 use running::Running;
@@ -311,9 +313,10 @@ impl Node {
         self.raft().map(|raft| raft.unequal_times()).unwrap_or_default()
     }
 
-    /// Files of the certificate that cannot be used, and certificates that expire soon.
+    /// Files of the certificate that cannot be used, certificates that expire soon, a certificate that is revoked.
     pub fn certificate_warnings(&self) -> Vec<String> {
-        self.tls.as_ref().map(Tls::warnings).unwrap_or_default()
+        let warnings = self.tls.as_ref().map(Tls::warnings).unwrap_or_default();
+        warnings.into_iter().chain(self.revoked_warning()).collect()
     }
 
     /// Why a group cannot make progress, as far as this member knows.

@@ -229,7 +229,7 @@ type GuardedAdmin = Guarded<AdminServer<AdminDoor>>;
 
 /// The only way to the admin API from outside of the process (ACCESS-A1).
 fn admin_door(node: Arc<Node>, audit: Option<Audit>) -> GuardedAdmin {
-    let guard = Guard::admin(node.tls.is_some(), audit);
+    let guard = Guard::admin(node.tls.as_ref().map(|tls| tls.revocations().clone()), audit);
     let door = AdminServer::new(AdminDoor::new(node))
         .max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
@@ -328,7 +328,7 @@ where
         async move {
             let connection = acceptor.accept(connection).await?;
             // TLS-T3: only a gateway may append.
-            let may_append = admits(&connection, GATEWAYS);
+            let may_append = admits(&connection, GATEWAYS).map(drop);
             Ok::<_, std::io::Error>((connection, may_append))
         }
     };
@@ -347,7 +347,7 @@ where
     C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     // TLS-T3: only a gateway may vote, append and ask for votes.
-    let door = Guarded::new(raft.service(), Guard::peer(node.tls.is_some()));
+    let door = Guarded::new(raft.service(), Guard::peer(node.tls.as_ref().map(|tls| tls.revocations().clone())));
     let served = doors::server()
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)

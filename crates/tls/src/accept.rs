@@ -1,6 +1,8 @@
 //! TLS at a door.
 
 use crate::live::Live;
+use crate::revoked::Checked;
+use crate::role::{Caller, Role};
 use crate::stream::{HANDSHAKE_TIMEOUT, within};
 use std::io;
 use std::pin::Pin;
@@ -12,7 +14,8 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::{Stream, StreamExt};
 
-pub use tokio_rustls::server::TlsStream;
+/// An accepted connection. It ends when its peer's certificate is revoked (REVOKE-V2).
+pub type TlsStream<C> = Checked<tokio_rustls::server::TlsStream<C>>;
 
 /// Connections that wait for the server to take them.
 const WAITING_MAX: usize = 16;
@@ -30,13 +33,16 @@ impl Acceptor {
     /// [`crate::admits`] for the role of its peer.
     ///
     /// # Errors
-    /// No handshake within five seconds, or none with a certificate of the authority.
+    /// No handshake within five seconds, or none with a certificate of the authority that is not revoked.
     pub async fn accept<C>(&self, connection: C) -> io::Result<TlsStream<C>>
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
         let tls = TlsAcceptor::from(self.0.current().configs.server);
-        within(HANDSHAKE_TIMEOUT, "TLS handshake", tls.accept(connection)).await
+        let accepted = within(HANDSHAKE_TIMEOUT, "TLS handshake", tls.accept(connection)).await?;
+        let own = accepted.get_ref().1.peer_certificates().and_then(|all| all.first());
+        let own = own.map(|own| own.as_ref().to_vec());
+        self.0.revocations().follow(accepted, own)
     }
 
     /// Those of the `incoming` connections whose handshake succeeds, for a gRPC server. Handshakes run beside each
@@ -51,6 +57,17 @@ impl Acceptor {
         accepting.spawn(accept_all(self.clone(), incoming, done));
         Incoming { waiting, _accepting: accepting }
     }
+}
+
+/// The check of an accepted connection, for a door that is not only gRPC (TLS-T3), and its peer.
+///
+/// # Errors
+/// What was found and what was expected; for the peer.
+pub fn admits<C>(connection: &TlsStream<C>, allowed: &[Role]) -> Result<Caller, String> {
+    let own = connection.get_ref().1.peer_certificates().and_then(|all| all.first());
+    let caller = Caller::at_door(own.map(|own| own.as_ref())).map_err(|status| status.message().to_string())?;
+    caller.has_one_of(allowed)?;
+    Ok(caller)
 }
 
 type Done<C> = mpsc::Sender<io::Result<TlsStream<C>>>;

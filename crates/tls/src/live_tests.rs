@@ -1,7 +1,7 @@
 use super::*;
 use crate::make::certificates;
 use crate::tests::{cluster, files, load, wanted};
-use crate::{Acceptor, Dialer, Role, Tls, TlsFiles};
+use crate::{Acceptor, Dialer, Role, Tls, TlsFiles, TlsStream};
 use rustix::process::{Signal as Kind, getpid, kill_process};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -13,7 +13,7 @@ use std::task::Poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::{ClientConfig, HandshakeKind, RootCertStore};
-use tokio_rustls::{TlsConnector, client, server};
+use tokio_rustls::{TlsConnector, client};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -51,7 +51,7 @@ fn renewable(dir: &Path) -> (Tls, Tls) {
 /// Both ends of a connection after its handshake. The caller has read a byte: only then could it have what it needs to
 /// resume its session.
 struct Met {
-    served: server::TlsStream<DuplexStream>,
+    served: TlsStream<DuplexStream>,
     called: client::TlsStream<DuplexStream>,
 }
 

@@ -2,6 +2,7 @@
 
 use super::command::{ClusterAnswer, ClusterCommand};
 use super::refusal::ClusterRefusal;
+use super::revoked::REVOKED_MAX;
 use super::state::{Boot, ClusterState, Member, SetEntry, Standing};
 use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, epoch_base};
 use holdfast_types::{Epoch, LogId, MemberId, Name};
@@ -89,6 +90,9 @@ impl ClusterState {
             Cmd::SetEnded { set, member, voters } => self.set_ended(*set, *member, voters.as_ref()),
             Cmd::ForgetSet { set, store_left } => self.forget_set(*set, *store_left),
             Cmd::SetEmptied { set, ended } => self.set_emptied(*set, ended),
+            // Certificates.
+            Cmd::Revoke { what, by, at_unix_ms, reason } => self.revoke(what, by, *at_unix_ms, reason),
+            Cmd::Unrevoke { what } => Ok(self.unrevoke(what)),
             #[cfg(test)]
             Cmd::OfLevel2 => Ok(ClusterAnswer::Initialized),
         }
@@ -131,6 +135,7 @@ impl ClusterState {
         let names: BTreeSet<&Name> = self.sets.values().map(|set| &set.name).collect();
         assert_eq!(names.len(), self.sets.len(), "two sets have one name");
         self.check_deletions();
+        assert!(self.revoked.len() <= REVOKED_MAX, "more is revoked than may be");
         for (set, of) in self.links.iter().filter_map(|(set, links)| Some((set, links.clone_of.as_ref()?))) {
             assert!(self.sets.contains_key(set) || self.is_going(*set), "found links of {set}, which is no set");
             assert!(of.origin < *set, "SET-S14: {set} is a clone of {}, which came after it", of.origin);

@@ -6,7 +6,7 @@ use super::rules::{self, Rule};
 use crate::audit::Audit;
 use holdfast_api::{REFUSAL_KEY, Refusal, RefusalCode};
 use holdfast_host::unix_ms;
-use holdfast_tls::{Caller, Role};
+use holdfast_tls::{Caller, Revocations, Role};
 use holdfast_types::sync::LockExt;
 use serde::Serialize;
 use std::convert::Infallible;
@@ -28,8 +28,8 @@ const REMEDY: &str = "use a certificate of such a role; `holdfast cluster certif
 #[derive(Clone)]
 pub(crate) struct Guard {
     rules: &'static [Rule],
-    /// Whether clients have certificates. Without, everybody may do everything.
-    tls: bool,
+    /// Clients have certificates, of which these count no more. `None`: they have none, and may do everything.
+    tls: Option<Revocations>,
     audit: Option<Audit>,
     /// Of all connections (ACCESS-A4).
     lately: Arc<Mutex<Refused>>,
@@ -37,12 +37,12 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// For the admin API.
-    pub(crate) fn admin(tls: bool, audit: Option<Audit>) -> Self {
+    pub(crate) fn admin(tls: Option<Revocations>, audit: Option<Audit>) -> Self {
         Self { rules: rules::ADMIN, tls, audit, lately: Arc::default() }
     }
 
     /// For the protocol between gateways.
-    pub(crate) fn peer(tls: bool) -> Self {
+    pub(crate) fn peer(tls: Option<Revocations>) -> Self {
         Self { rules: rules::PEER, tls, audit: None, lately: Arc::default() }
     }
 
@@ -67,12 +67,10 @@ impl Guard {
             refused: false,
             outcome: None,
         };
-        if !self.tls {
-            return Ok((asked, line));
-        }
+        let Some(revocations) = &self.tls else { return Ok((asked, line)) };
         let certificates = over_tls.and_then(TlsConnectInfo::peer_certs);
         let own = certificates.as_ref().and_then(|all| all.first());
-        match judge(own.map(|own| own.as_ref()), rule, &mut line) {
+        match judge(own.map(|own| own.as_ref()), revocations, rule, &mut line) {
             Ok(caller) => Ok((Asked { caller: Some((caller, rule.roles)), ..asked }, line)),
             Err(status) => {
                 line.ended(&status.clone().into_http::<Body>());
@@ -82,10 +80,17 @@ impl Guard {
     }
 }
 
-/// The caller, if its certificate has one of the rule's roles. The line names it in either case.
-fn judge(certificate_der: Option<&[u8]>, rule: &Rule, line: &mut Line) -> Result<Arc<Caller>, Status> {
+/// The caller, if its certificate counts and has one of the rule's roles. The line names it in either case.
+fn judge(
+    certificate_der: Option<&[u8]>,
+    revocations: &Revocations,
+    rule: &Rule,
+    line: &mut Line,
+) -> Result<Arc<Caller>, Status> {
     let caller = Arc::new(Caller::at_door(certificate_der)?);
     line.caller = Some(caller.clone());
+    // REVOKE-V1: also on a connection that was open before.
+    revocations.check(&caller.identity()).map_err(|why| denied(format!("{}: {why}", rule.method)))?;
     let checked = caller.has_one_of(rule.roles);
     checked.map_err(|why| denied(format!("{}: {why}: {REMEDY}", rule.method)))?;
     Ok(caller)
@@ -105,6 +110,11 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// Who makes the call; `None` without a certificate.
+    pub(crate) fn caller(&self) -> Option<&Caller> {
+        self.caller.as_ref().map(|(caller, _)| &**caller)
+    }
+
     /// ACCESS-A2. Notes what the request names first, so that a refusal is noted with it.
     ///
     /// # Errors

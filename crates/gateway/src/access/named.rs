@@ -162,6 +162,11 @@ fn change_of(change: Option<&Change>) -> String {
     }
 }
 
+/// What is revoked, or no more.
+fn revoked_text(serial: &str, name: &str) -> String {
+    if name.is_empty() { format!("serial number {serial}") } else { format!("name {name}") }
+}
+
 /// A request that says what it names.
 pub(crate) trait Names {
     fn named(&self) -> Named;
@@ -237,4 +242,11 @@ names! {
     ScrubSetRequest(m) => Named::of_set(&m.set);
     PinSnapshotRequest(m) => Named { clone: m.clone_name.clone(), ..Named::of_snapshot(&m.set, &m.snapshot) };
     CloneSetRequest(m) => Named { clone: m.clone_name.clone(), ..Named::of_snapshot(&m.set, &m.snapshot) };
+    ListCertificatesRequest(_m) => Named::default();
+    RevokeCertificateRequest(m) => Named {
+        change: format!("{} {}", revoked_text(&m.serial, &m.name), m.reason),
+        force: m.force,
+        ..Named::default()
+    };
+    UnrevokeCertificateRequest(m) => Named { change: revoked_text(&m.serial, &m.name), ..Named::default() };
 }

@@ -87,6 +87,9 @@ pub(crate) const ADMIN: &[Rule] = &[
     changes("ScrubSet", &[O, A]),
     changes("PinSnapshot", &[A]),
     changes("CloneSet", &[A]),
+    reads("ListCertificates", &[V, O, A]),
+    changes("RevokeCertificate", &[A]),
+    changes("UnrevokeCertificate", &[A]),
 ];
 
 /// The protocol between gateways, in the order of `proto/peer.proto`.

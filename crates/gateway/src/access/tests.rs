@@ -11,7 +11,7 @@ use holdfast_api::v1::admin_server::{Admin, AdminServer};
 use holdfast_api::v1::{self, change_volume_request::Change};
 use holdfast_api::{METHODS, Refusal, RefusalCode};
 use holdfast_tls::make::{Wanted, certificates};
-use holdfast_tls::{Dialer, Role, Tls, TlsFiles};
+use holdfast_tls::{Dialer, Revocations, Revoked, Role, Tls, TlsFiles};
 use holdfast_types::ByteSize;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -178,7 +178,7 @@ async fn each_role_makes_its_calls_and_no_other_one() {
     let from = cluster(dir.path()).await;
     let path = dir.path().join("audit.log");
     let audit = audit(&path);
-    let guard = Guard::admin(true, Some(audit.clone()));
+    let guard = Guard::admin(Some(Revocations::default()), Some(audit.clone()));
     let (mut passed, mut noted) = (Vec::new(), Vec::new());
     for rule in ADMIN {
         for role in COLUMNS {
@@ -221,7 +221,8 @@ async fn only_gateways_make_the_calls_between_gateways() {
     for rule in PEER {
         for role in COLUMNS {
             let code = if role == Role::Gateway { Code::Aborted } else { Code::PermissionDenied };
-            let status = told(&Guard::peer(true), &fake(), rule.method, Some(&from[&role])).await;
+            let status =
+                told(&Guard::peer(Some(Revocations::default())), &fake(), rule.method, Some(&from[&role])).await;
             assert_eq!(status.code(), code, "{} by {role}: {status}", rule.method);
         }
     }
@@ -231,7 +232,7 @@ async fn only_gateways_make_the_calls_between_gateways() {
 async fn a_call_without_a_rule_or_a_certificate_is_not_made() {
     let dir = tempfile::tempdir().expect("a directory");
     let from = cluster(dir.path()).await;
-    let guard = Guard::admin(true, None);
+    let guard = Guard::admin(Some(Revocations::default()), None);
     for unknown in ["", "getnode", "GetNodes", "GetNode/", "Append"] {
         let status = told(&guard, &fake(), unknown, Some(&from[&Role::Admin])).await;
         assert_eq!(status.code(), Code::Unimplemented, "{unknown:?}");
@@ -246,7 +247,7 @@ async fn without_tls_everybody_is_an_administrator_and_noted_as_such() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("audit.log");
     let audit = audit(&path);
-    let guard = Guard::admin(false, Some(audit.clone()));
+    let guard = Guard::admin(None, Some(audit.clone()));
     for rule in ADMIN {
         assert_eq!(told(&guard, &fake(), rule.method, None).await.code(), Code::Aborted, "{}", rule.method);
     }
@@ -262,7 +263,7 @@ async fn a_host_is_bound_to_its_owner_and_sets() {
     let from = cluster(dir.path()).await;
     let path = dir.path().join("audit.log");
     let audit = audit(&path);
-    let guard = Guard::admin(true, Some(audit.clone()));
+    let guard = Guard::admin(Some(Revocations::default()), Some(audit.clone()));
     let acquire = |set: &str, owner: &str| {
         let message = v1::AcquireLeaseRequest { set: set.into(), owner: owner.into(), ..Default::default() };
         Fake { named: message.named(), ..fake() }
@@ -301,7 +302,7 @@ async fn a_host_is_bound_to_its_owner_and_sets() {
 async fn an_operator_destroys_no_volume_and_a_gateway_deletes_no_set_that_nobody_checked() {
     let dir = tempfile::tempdir().expect("a directory");
     let from = cluster(dir.path()).await;
-    let guard = Guard::admin(true, None);
+    let guard = Guard::admin(Some(Revocations::default()), None);
     let change = |change: Option<Change>| {
         let message = v1::ChangeVolumeRequest { set: "demo".into(), volume: 3, change, ..Default::default() };
         Fake { named: message.named(), ..fake() }
@@ -341,7 +342,7 @@ async fn a_call_that_nobody_waits_for_is_noted_and_one_that_a_host_repeats_is_no
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("audit.log");
     let audit = audit(&path);
-    let guard = Guard::admin(false, Some(audit.clone()));
+    let guard = Guard::admin(None, Some(audit.clone()));
     let elsewhere = Fake { answer: Code::Unavailable, ..fake() };
     for method in ["AcquireLease", "ContinueLease", "ReleaseLease", "CreateSet"] {
         assert_eq!(told(&guard, &elsewhere, method, None).await.code(), Code::Unavailable);
@@ -359,7 +360,7 @@ async fn refusals_of_one_certificate_do_not_wash_out_the_log() {
     let from = cluster(dir.path()).await;
     let path = dir.path().join("audit.log");
     let audit = audit(&path);
-    let guard = Guard::admin(true, Some(audit.clone()));
+    let guard = Guard::admin(Some(Revocations::default()), Some(audit.clone()));
     // Few: they end well within a minute.
     for _ in 0..10 {
         let status = told(&guard, &fake(), "DeleteSet", Some(&from[&Role::Host])).await;
