@@ -222,7 +222,8 @@ async fn a_client_without_a_certificate_is_refused_after_a_change_too() {
     replace(dir.path(), "g2.pem", "g1.pem");
     look(&gateway);
     assert_eq!(gateway.trouble(), None);
-    meet(&gateway.acceptor(), nobody).await.map(drop).expect_err("TLS-T3: no certificate");
+    let told = meet(&gateway.acceptor(), nobody).await.map(drop).expect_err("TLS-T3: no certificate").to_string();
+    assert!(told.contains("peer sent no certificates"), "within the handshake: {told}");
 }
 
 /// The signal reaches the whole process, and the handler is for all of it.

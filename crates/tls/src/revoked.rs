@@ -189,13 +189,16 @@ impl<T> Checked<T> {
     }
 
     fn may_read(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match &mut self.ending {
-            Some(ending) if ending.as_mut().poll(cx).is_pending() => Ok(()),
-            _ => {
-                self.ending = None;
-                Err(self.failed())
-            }
+        let ended = match &mut self.ending {
+            Some(ending) => ending.as_mut().poll(cx).is_ready(),
+            None => true,
+        };
+        if !ended {
+            return Ok(());
         }
+        // It must not be asked again.
+        self.ending = None;
+        Err(self.failed())
     }
 
     fn may_write(&mut self) -> io::Result<()> {

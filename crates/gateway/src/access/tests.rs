@@ -158,7 +158,8 @@ fn golden_page() {
         who reaches the door is an administrator.\n\n\
         - A **host** takes and continues leases only under its owner names. If its certificate names sets, it names\n  \
         only these in a call.\n\
-        - An **operator** grows and renames volumes; who shrinks or deletes one has to be an administrator.\n\
+        - An **operator** grows and renames volumes; who shrinks or deletes one has to be an administrator. It fails a set\n  \
+        over without a new owner: whoever names one gets a token, which opens the data.\n\
         - A **gateway** passes on a deletion that the leader of the set has checked.\n\n"
         .to_string();
     page.push_str(&table(ADMIN, |rule, role| rule.roles.contains(&role)));
@@ -254,6 +255,51 @@ async fn without_tls_everybody_is_an_administrator_and_noted_as_such() {
     let lines = lines(&audit, &path).await;
     assert_eq!(lines.len(), ADMIN.iter().filter(|rule| rule.noted).count());
     assert!(lines.iter().all(|line| line["roles"] == serde_json::json!(["admin"]) && line["certificate"].is_null()));
+}
+
+/// REVOKE-V1, for a call on a connection that was open before; the refusal is noted.
+#[tokio::test]
+async fn a_revoked_certificate_makes_no_call() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let from = cluster(dir.path()).await;
+    let path = dir.path().join("audit.log");
+    let audit = audit(&path);
+    let revocations = Revocations::default();
+    let (admin, peer) =
+        (Guard::admin(Some(revocations.clone()), Some(audit.clone())), Guard::peer(Some(revocations.clone())));
+    let all = [Role::Operator.name().to_string(), Role::Gateway.name().to_string()];
+    revocations.replace(Revoked { names: all.into(), ..Revoked::default() });
+    for (guard, method, role, code) in [
+        (&admin, "GetNode", Role::Operator, Code::PermissionDenied),
+        (&admin, "GetNode", Role::Admin, Code::Aborted),
+        (&peer, "Vote", Role::Gateway, Code::PermissionDenied),
+    ] {
+        let status = told(guard, &fake(), method, Some(&from[&role])).await;
+        assert_eq!(status.code(), code, "{method} by {role}: {status}");
+        let revoked = status.message().starts_with(&format!("{method}: found certificate {role} (serial number "));
+        assert_eq!(revoked, code == Code::PermissionDenied, "{status}");
+    }
+    let lines = lines(&audit, &path).await;
+    let told: Vec<_> = lines.iter().map(|line| text(line, "certificate") + " " + &text(line, "outcome")).collect();
+    assert_eq!(told, ["operator PermissionDenied"]);
+}
+
+/// ACCESS-A2: who holds a token may write, and NBD serves operators neither.
+#[tokio::test]
+async fn an_operator_gets_no_token() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let from = cluster(dir.path()).await;
+    let guard = Guard::admin(Some(Revocations::default()), None);
+    let operator = Some(&from[&Role::Operator]);
+    for method in ["AcquireLease", "ContinueLease", "RenewLease", "ReleaseLease", "GetSnapshotToken"] {
+        assert_eq!(told(&guard, &fake(), method, operator).await.code(), Code::PermissionDenied, "{method}");
+    }
+    for (owner, code) in [("", Code::Aborted), ("db1", Code::PermissionDenied)] {
+        let message = v1::FailoverRequest { set: "demo".into(), owner: owner.into(), ..Default::default() };
+        let asked = Fake { named: message.named(), ..fake() };
+        assert_eq!(told(&guard, &asked, "Failover", operator).await.code(), code, "owner {owner:?}");
+        assert_eq!(told(&guard, &asked, "Failover", Some(&from[&Role::Admin])).await.code(), Code::Aborted);
+    }
 }
 
 /// ACCESS-A2.
