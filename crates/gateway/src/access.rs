@@ -26,5 +26,5 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use guard::{Asked, Guard, Guarded};
+pub(crate) use guard::{Asked, Guard, Guarded, plaintext_came};
 pub(crate) use named::Names;

@@ -21,7 +21,7 @@ mod start_set;
 mod starts;
 mod turns;
 
-use crate::config::{GatewayConfig, GatewayRole};
+use crate::config::{GatewayConfig, GatewayRole, TlsTransition};
 use crate::identity::{Identity, IdentityError};
 use crate::node_key::NodeKeyError;
 use futures_util::future::BoxFuture;
@@ -219,7 +219,9 @@ impl Node {
 
     /// Connects to other gateways (R10).
     pub fn dialer(&self) -> Dialer {
-        self.seams.dialer.clone().unwrap_or_else(|| Dialer::from(self.tls.as_ref()))
+        let plain = self.config.tls.transition == Some(TlsTransition::Accept);
+        let tls = self.tls.as_ref().filter(|_| !plain);
+        self.seams.dialer.clone().unwrap_or_else(|| Dialer::from(tls))
     }
 
     /// The cluster keys of this gateway.
@@ -313,10 +315,13 @@ impl Node {
         self.raft().map(|raft| raft.unequal_times()).unwrap_or_default()
     }
 
-    /// Files of the certificate that cannot be used, certificates that expire soon, a certificate that is revoked.
+    /// Files of the certificate that cannot be used, certificates that expire soon or are revoked, plain text beside TLS.
     pub fn certificate_warnings(&self) -> Vec<String> {
         let warnings = self.tls.as_ref().map(Tls::warnings).unwrap_or_default();
-        warnings.into_iter().chain(self.revoked_warning()).collect()
+        let transition = self.config.tls.transition.map(|step| {
+            format!("[tls] transition = {:?}: whoever connects without TLS may do everything", step.as_str())
+        });
+        warnings.into_iter().chain(self.revoked_warning()).chain(transition).collect()
     }
 
     /// Why a group cannot make progress, as far as this member knows.

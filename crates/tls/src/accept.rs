@@ -48,13 +48,31 @@ impl Acceptor {
     /// Those of the `incoming` connections whose handshake succeeds, for a gRPC server. Handshakes run beside each
     /// other, at most one for each connection that `incoming` yields: a listener bounds them. When what is returned is
     /// dropped, they all end.
-    pub fn incoming<C>(&self, incoming: impl Stream<Item = io::Result<C>> + Send + 'static) -> Incoming<C>
+    pub fn incoming<C>(&self, incoming: impl Stream<Item = io::Result<C>> + Send + 'static) -> Incoming<TlsStream<C>>
     where
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let acceptor = self.clone();
+        self.incoming_by(incoming, move |connection| {
+            let acceptor = acceptor.clone();
+            async move { acceptor.accept(connection).await }
+        })
+    }
+
+    /// The same, where `open` makes the handshake of a connection.
+    pub fn incoming_by<C, O, F>(
+        &self,
+        incoming: impl Stream<Item = io::Result<C>> + Send + 'static,
+        open: impl Fn(C) -> F + Send + 'static,
+    ) -> Incoming<O>
+    where
+        C: Send + 'static,
+        O: Send + 'static,
+        F: Future<Output = io::Result<O>> + Send + 'static,
+    {
         let (done, waiting) = mpsc::channel(WAITING_MAX);
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept_all(self.clone(), incoming, done));
+        accepting.spawn(accept_all(open, incoming, done));
         Incoming { waiting, _accepting: accepting }
     }
 }
@@ -70,11 +88,16 @@ pub fn admits<C>(connection: &TlsStream<C>, allowed: &[Role]) -> Result<Caller, 
     Ok(caller)
 }
 
-type Done<C> = mpsc::Sender<io::Result<TlsStream<C>>>;
+type Done<O> = mpsc::Sender<io::Result<O>>;
 
-async fn accept_all<C>(acceptor: Acceptor, incoming: impl Stream<Item = io::Result<C>> + Send + 'static, done: Done<C>)
-where
-    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+async fn accept_all<C, O, F>(
+    open: impl Fn(C) -> F + Send + 'static,
+    incoming: impl Stream<Item = io::Result<C>> + Send + 'static,
+    done: Done<O>,
+) where
+    C: Send + 'static,
+    O: Send + 'static,
+    F: Future<Output = io::Result<O>> + Send + 'static,
 {
     let mut incoming = std::pin::pin!(incoming);
     let mut handshakes = JoinSet::new();
@@ -84,7 +107,7 @@ where
             Some(_) = handshakes.join_next() => {}
             next = incoming.next() => match next {
                 Some(Ok(connection)) => {
-                    handshakes.spawn(shake_hands(acceptor.clone(), connection, done.clone()));
+                    handshakes.spawn(shake_hands(open(connection), done.clone()));
                 }
                 // The server decides what an error of the listener means.
                 Some(Err(error)) => drop(done.send(Err(error)).await),
@@ -96,11 +119,8 @@ where
     while handshakes.join_next().await.is_some() {}
 }
 
-async fn shake_hands<C>(acceptor: Acceptor, connection: C, done: Done<C>)
-where
-    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    match acceptor.accept(connection).await {
+async fn shake_hands<O: Send + 'static>(opening: impl Future<Output = io::Result<O>> + Send, done: Done<O>) {
+    match opening.await {
         // The server may have stopped.
         Ok(connection) => drop(done.send(Ok(connection)).await),
         Err(error) => tracing::debug!(%error, "a connection was refused in its handshake"),
@@ -108,13 +128,13 @@ where
 }
 
 /// The connections of [`Acceptor::incoming`].
-pub struct Incoming<C> {
-    waiting: mpsc::Receiver<io::Result<TlsStream<C>>>,
+pub struct Incoming<O> {
+    waiting: mpsc::Receiver<io::Result<O>>,
     _accepting: JoinSet<()>,
 }
 
-impl<C> Stream for Incoming<C> {
-    type Item = io::Result<TlsStream<C>>;
+impl<O> Stream for Incoming<O> {
+    type Item = io::Result<O>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.waiting.poll_recv(context)

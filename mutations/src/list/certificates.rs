@@ -136,6 +136,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "plain-text-at-a-door-with-tls",
+        bug: "a call without a certificate is made by everybody at a door that takes only TLS",
+        rule: "ACCESS-A1",
+        edits: &[Edit {
+            file: "crates/gateway/src/access/guard.rs",
+            old: "if either.is_some() && over_tls.is_none() {",
+            new: "if over_tls.is_none() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_call_without_a_rule_or_a_certificate_is_not_made"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "no-roles-while-both-are-taken",
+        bug: "while a cluster comes to TLS, a host's certificate may do everything at the admin door",
+        rule: "ACCESS-A1",
+        edits: &[Edit {
+            file: "crates/gateway/src/access/guard.rs",
+            old: "if either.is_some() && over_tls.is_none() {",
+            new: "if either.is_some() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_door_that_takes_both_still_checks_who_has_a_certificate"])],
+        smoke: false,
+    },
+    Mutation {
         name: "operator-gets-a-token",
         bug: "an operator fails a set over to an owner of its own choice and gets the token, which writes",
         rule: "ACCESS-A2",

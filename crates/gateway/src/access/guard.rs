@@ -6,7 +6,7 @@ use super::rules::{self, Rule};
 use crate::audit::Audit;
 use holdfast_api::{REFUSAL_KEY, Refusal, RefusalCode};
 use holdfast_host::unix_ms;
-use holdfast_tls::{Caller, Revocations, Role};
+use holdfast_tls::{Caller, EitherInfo, Revocations, Role};
 use holdfast_types::sync::LockExt;
 use serde::Serialize;
 use std::convert::Infallible;
@@ -53,8 +53,11 @@ impl Guard {
         let Some(rule) = rule else {
             return Err(Status::unimplemented("found a call that this gateway does not know (ACCESS-A1)"));
         };
-        let over_tls = extensions.get::<TlsConnectInfo<TcpConnectInfo>>();
-        let plain = extensions.get::<TcpConnectInfo>().or_else(|| over_tls.map(TlsConnectInfo::get_ref));
+        // Only a door that takes both has this.
+        let either = extensions.get::<EitherInfo<TcpConnectInfo>>();
+        let over_tls = extensions.get::<TlsConnectInfo<TcpConnectInfo>>().or_else(|| either?.tls());
+        let below = over_tls.map(TlsConnectInfo::get_ref).or_else(|| either.map(EitherInfo::below));
+        let plain = extensions.get::<TcpConnectInfo>().or(below);
         let asked = Asked::default();
         let mut line = Line {
             audit: self.audit.clone(),
@@ -68,6 +71,10 @@ impl Guard {
             outcome: None,
         };
         let Some(revocations) = &self.tls else { return Ok((asked, line)) };
+        if either.is_some() && over_tls.is_none() {
+            plaintext_came("call");
+            return Ok((asked, line));
+        }
         let certificates = over_tls.and_then(TlsConnectInfo::peer_certs);
         let own = certificates.as_ref().and_then(|all| all.first());
         match judge(own.map(|own| own.as_ref()), revocations, rule, &mut line) {
@@ -78,6 +85,11 @@ impl Guard {
             }
         }
     }
+}
+
+/// Somebody has not come to TLS yet, while the doors take both.
+pub(crate) fn plaintext_came(what: &'static str) {
+    metrics::counter!("holdfast_plaintext_total", "what" => what).increment(1);
 }
 
 /// The caller, if its certificate counts and has one of the rule's roles. The line names it in either case.

@@ -11,7 +11,7 @@ use holdfast_api::v1::admin_server::{Admin, AdminServer};
 use holdfast_api::v1::{self, change_volume_request::Change};
 use holdfast_api::{METHODS, Refusal, RefusalCode};
 use holdfast_tls::make::{Wanted, certificates};
-use holdfast_tls::{Dialer, Revocations, Revoked, Role, Tls, TlsFiles};
+use holdfast_tls::{Dialer, EitherInfo, Revocations, Revoked, Role, Tls, TlsFiles};
 use holdfast_types::ByteSize;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -241,6 +241,27 @@ async fn a_call_without_a_rule_or_a_certificate_is_not_made() {
     }
     let status = told(&guard, &fake(), "GetNode", None).await;
     assert_eq!(status.code(), Code::Unauthenticated);
+}
+
+/// While a cluster comes to TLS: plain text as without TLS, and a certificate as with it.
+#[tokio::test]
+async fn a_door_that_takes_both_still_checks_who_has_a_certificate() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let from = cluster(dir.path()).await;
+    let guard = Guard::admin(Some(Revocations::default()), None);
+    let mut door = Guarded::new(fake(), guard);
+    let below = from[&Role::Host].get_ref().clone();
+    for (info, code) in [
+        (EitherInfo::Tls(from[&Role::Host].clone()), Code::PermissionDenied),
+        (EitherInfo::Tls(from[&Role::Admin].clone()), Code::Aborted),
+        (EitherInfo::Plain(below), Code::Aborted),
+    ] {
+        let mut request = request("DeleteSet", None);
+        request.extensions_mut().insert(info);
+        let Ok(response) = door.call(request).await;
+        let status = Status::from_header_map(response.headers()).expect("a status");
+        assert_eq!(status.code(), code, "{status}");
+    }
 }
 
 #[tokio::test]

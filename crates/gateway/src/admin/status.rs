@@ -83,6 +83,7 @@ impl AdminDoor {
                 reads: Some(self.reads()),
                 nbd_tls: config.nbd_listen.map_or("", |_| config.tls.nbd_mode().as_str()).to_string(),
                 certificate: self.node_certificate(),
+                tls: config.tls.doors().to_string(),
                 ..v1::Node::default()
             };
             if let Some(adopted) = node.adopted() {

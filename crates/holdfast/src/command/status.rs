@@ -102,6 +102,10 @@ fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [St
     let state = match node {
         None => format!("unreachable: {}", member.error),
         Some(node) if !node.not_ready.is_empty() => node.not_ready.clone(),
+        // Loud: whoever reaches it may do everything.
+        Some(node) if matches!(node.tls.as_str(), "accept" | "use") => {
+            format!("ready, TAKES PLAIN TEXT ([tls] transition = {:?})", node.tls)
+        }
         Some(_) => "ready".to_string(),
     };
     let leads: Vec<String> = status
