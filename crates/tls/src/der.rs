@@ -32,6 +32,66 @@ pub(crate) fn common_name(mut subject: &[u8]) -> Option<String> {
     None
 }
 
+/// A name in a certificate (RFC 5280, 4.2.1.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name<'a> {
+    Dns(&'a str),
+    Uri(&'a str),
+    /// Four or sixteen bytes.
+    Ip(&'a [u8]),
+    /// Another kind, by its tag.
+    Other(u8),
+}
+
+/// All names in the subjectAltName of a certificate. `None`: it has none, or cannot be read.
+pub(crate) fn alternative_names(certificate_der: &[u8]) -> Option<Vec<Name<'_>>> {
+    /// 2.5.29.17
+    const ALTERNATIVE_NAME: &[u8] = &[0x55, 0x1d, 0x11];
+    const EXTENSIONS: u8 = 0xa3;
+    const OCTETS: u8 = 0x04;
+    let (_, certificate, _) = element(certificate_der)?;
+    let (_, mut signed, _) = element(certificate)?;
+    let mut extensions = loop {
+        let (tag, content, rest) = element(signed)?;
+        if tag == EXTENSIONS {
+            break element(content)?.1;
+        }
+        signed = rest;
+    };
+    loop {
+        let (_, extension, rest) = element(extensions)?;
+        extensions = rest;
+        let (_, kind, mut value) = element(extension)?;
+        if kind != ALTERNATIVE_NAME {
+            continue;
+        }
+        // Whether it is critical may stand before.
+        let octets = loop {
+            let (tag, content, rest) = element(value)?;
+            if tag == OCTETS {
+                break content;
+            }
+            value = rest;
+        };
+        return names(element(octets)?.1);
+    }
+}
+
+fn names(mut list: &[u8]) -> Option<Vec<Name<'_>>> {
+    let mut found = Vec::new();
+    while !list.is_empty() {
+        let (tag, content, rest) = element(list)?;
+        list = rest;
+        found.push(match tag {
+            0x82 => Name::Dns(std::str::from_utf8(content).ok()?),
+            0x86 => Name::Uri(std::str::from_utf8(content).ok()?),
+            0x87 => Name::Ip(content),
+            other => Name::Other(other),
+        });
+    }
+    Some(found)
+}
+
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

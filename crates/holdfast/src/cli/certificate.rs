@@ -2,6 +2,9 @@
 
 use super::values::with_codes;
 use clap::{Args, Subcommand};
+use holdfast_tls::make::DAYS_MAX;
+use holdfast_types::Name;
+use std::path::PathBuf;
 
 /// `holdfast certificate`.
 #[derive(Debug, Subcommand)]
@@ -21,6 +24,20 @@ pub enum CertificateCommand {
         /// Also if a gateway of this cluster uses it, as long as more than half of them are left
         #[arg(long)]
         force: bool,
+    },
+    /// Issue new certificates with new keys in the place of old ones, with the same names, by the CA in the same
+    /// directory; contacts no gateway
+    #[command(after_long_help = with_codes(RENEW))]
+    Renew {
+        /// Directory of the CA with its key, and of the certificates, as `holdfast cluster certificates` made it
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// NAME of NAME.pem and NAME.key
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<Name>,
+        /// Validity of the certificates in days
+        #[arg(long, value_name = "DAYS", default_value_t = 825, value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
+        days: u64,
     },
     /// Take a certificate off the list: it counts again until it expires
     #[command(after_long_help = with_codes(UNREVOKE))]
@@ -50,6 +67,16 @@ Examples:
 
 DAYS LEFT has a ! below 30. ISSUER is the SHA-256 of the authority's certificate, shortened:
 openssl x509 -in ca.pem -noout -fingerprint -sha256
+";
+
+const RENEW: &str = "\
+Examples:
+  holdfast certificate renew --dir tls g1 g2 g3
+  holdfast certificate renew --dir tls --days 90 db1 ann
+
+Copy NAME.key and NAME.pem to the machine NAME afterwards, in the place of the old ones: gateways,
+attaches and agents read them within seconds. Certificates of cert-manager or step-ca are renewed by
+those.
 ";
 
 const REVOKE: &str = "\

@@ -8,6 +8,9 @@ use crate::client::{Client, Effect};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::v1;
+use holdfast_types::Name;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
 
 /// Digits of a fingerprint in a table: enough to tell authorities apart.
 const SHORT_DIGITS: usize = 16;
@@ -29,6 +32,7 @@ pub async fn run(common: &Common, command: CertificateCommand) -> Result<(), Cli
             tell(common, "its connections end as each gateway learns of it, within a second");
             Ok(())
         }
+        CertificateCommand::Renew { dir, names, days } => renew(common, &dir, &names, days),
         CertificateCommand::Unrevoke { which } => {
             let (serial, name) = which.parts();
             let request = v1::UnrevokeCertificateRequest { serial, name };
@@ -37,6 +41,47 @@ pub async fn run(common: &Common, command: CertificateCommand) -> Result<(), Cli
             output::show(common.output, &reply, || revoked(&reply.revoked))
         }
     }
+}
+
+/// A renewed certificate, as printed.
+#[derive(Debug, Serialize)]
+struct Line {
+    name: String,
+    certificate: PathBuf,
+    key: PathBuf,
+    /// The serial number of the one before.
+    before: String,
+}
+
+fn renew(common: &Common, dir: &Path, names: &[Name], days: u64) -> Result<(), CliError> {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    if names.iter().any(|name| name == "ca") {
+        return Err(CliError::usage("name ca: the authority is not renewed by this command")
+            .next("see \"A new authority\" in docs/operating/tls.md"));
+    }
+    let renewed = holdfast_tls::renew(dir, &names, days).map_err(|error| {
+        CliError::failed("certificates not renewed from here on")
+            .because(&error)
+            .next("the directory has to have ca.pem, ca.key and the certificates")
+    })?;
+    let line = |one: holdfast_tls::Renewed| Line {
+        name: one.name,
+        certificate: one.certificate,
+        key: one.key,
+        before: one.before,
+    };
+    let lines: Vec<Line> = renewed.into_iter().map(line).collect();
+    output::show(common.output, &lines, || {
+        let rows = lines.iter().map(|line| {
+            [
+                line.name.clone(),
+                line.certificate.display().to_string(),
+                line.key.display().to_string(),
+                line.before.clone(),
+            ]
+        });
+        output::table(["NAME", "CERTIFICATE", "KEY", "SERIAL NUMBER BEFORE"], rows)
+    })
 }
 
 impl WhichArgs {
