@@ -133,7 +133,8 @@ impl Layout {
                 let of = |end: &str| Some(tls_dir.join(format!("{}.{end}", made.name())));
                 // A cluster to play with: clients that have no TLS still find it.
                 let nbd = made.config.tls.nbd.or(Some(NbdTls::Optional));
-                let wanted = TlsConfig { ca: Some(tls.ca.clone()), certificate: of("pem"), key: of("key"), nbd };
+                let (certificate, key) = (of("pem"), of("key"));
+                let wanted = TlsConfig { ca: Some(tls.ca.clone()), certificate, key, nbd, transition: None };
                 made.unsaved |= made.config.tls != wanted;
                 made.config.tls = wanted;
             }
