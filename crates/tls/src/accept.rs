@@ -41,7 +41,7 @@ impl Acceptor {
         let tls = TlsAcceptor::from(self.0.current().configs.server);
         let accepted = within(HANDSHAKE_TIMEOUT, "TLS handshake", tls.accept(connection)).await?;
         let own = accepted.get_ref().1.peer_certificates().and_then(|all| all.first());
-        let own = own.map(|own| own.as_ref().to_vec());
+        let own = own.map(|own| own.to_vec());
         self.0.revocations().follow(accepted, own)
     }
 

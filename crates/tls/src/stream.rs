@@ -116,7 +116,7 @@ pub(crate) async fn dial(address: &str, limit: Duration, tls: Option<Secure>) ->
     let Some((tls, revocations)) = tls else { return Ok(Box::new(socket)) };
     let secured = secure(tls, socket).await?;
     let own = secured.get_ref().1.peer_certificates().and_then(|all| all.first());
-    let own = own.map(|own| own.as_ref().to_vec());
+    let own = own.map(|own| own.to_vec());
     Ok(Box::new(revocations.follow(secured, own)?))
 }
 
