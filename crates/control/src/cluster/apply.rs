@@ -1,6 +1,6 @@
 //! Dispatches each command of group 0 to its rule.
 
-use super::command::{ClusterAnswer, ClusterCommand};
+use super::command::{ClusterAnswer, ClusterCommand, ClusterCommand as Cmd};
 use super::refusal::ClusterRefusal;
 use super::revoked::REVOKED_MAX;
 use super::state::{Boot, ClusterState, Member, SetEntry, Standing};
@@ -36,9 +36,8 @@ impl ClusterState {
 
     /// The rule of each command, for an entry whose level is allowed.
     fn carry_out(&mut self, cmd: &ClusterCommand) -> Result<ClusterAnswer, ClusterRefusal> {
-        use ClusterCommand as Cmd;
         match cmd {
-            // The cluster and its members.
+            // The cluster, its members and its certificates.
             Cmd::Init { cluster_id } => self.init(*cluster_id),
             Cmd::AddMember { member, replaces, request } => self.add_member(member, *replaces, *request),
             Cmd::RemoveMember { id } => self.remove_member(*id),
@@ -50,6 +49,8 @@ impl ClusterState {
                 self.register_boot(*member, *disk, Boot { boot: *boot, nonce: *nonce, level: *level })
             }
             Cmd::RaiseLevel { level } => self.raise_level(*level),
+            Cmd::Revoke { what, by, at_unix_ms, reason } => self.revoke(what, by, *at_unix_ms, reason),
+            Cmd::Unrevoke { what } => Ok(self.unrevoke(what)),
             // New sets.
             Cmd::CreateSet { name, store, wrapped_key, key_id, members, created_by, base_epoch, request } => {
                 let entry = SetEntry {
@@ -90,9 +91,6 @@ impl ClusterState {
             Cmd::SetEnded { set, member, voters } => self.set_ended(*set, *member, voters.as_ref()),
             Cmd::ForgetSet { set, store_left } => self.forget_set(*set, *store_left),
             Cmd::SetEmptied { set, ended } => self.set_emptied(*set, ended),
-            // Certificates.
-            Cmd::Revoke { what, by, at_unix_ms, reason } => self.revoke(what, by, *at_unix_ms, reason),
-            Cmd::Unrevoke { what } => Ok(self.unrevoke(what)),
             #[cfg(test)]
             Cmd::OfLevel2 => Ok(ClusterAnswer::Initialized),
         }
