@@ -4,7 +4,7 @@
 use super::device::{Refusal, RefusalKind};
 use bytes::BytesMut;
 use holdfast_nbd::server::TlsMode;
-use holdfast_tls::{Acceptor, Caller, Ending, ReadAhead, Role, TlsStream, admits};
+use holdfast_tls::{Acceptor, Caller, ReadAhead, Role, TlsStream, admits};
 use holdfast_types::Name;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -90,14 +90,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Line<S> {
             None => Err("found a certificate that is not for NBD".to_string()),
         };
         judged.map_err(|message| Refusal { kind: RefusalKind::NotPermitted, message })
-    }
-
-    /// Ends with the reason once its certificate is revoked (REVOKE-V2); `None` without one.
-    pub(super) fn revoked(&self) -> Option<Ending> {
-        match &self.layer {
-            Layer::Plain(_) => None,
-            Layer::Tls(secured) => Some(secured.stream.revoked()),
-        }
     }
 
     /// The bytes of a client that sends nothing more, decrypted; they stay readable. `None`: it may send more. Pending:

@@ -7,9 +7,7 @@ use super::handshake::{Progress, Ready, shake_hands};
 use super::line::{FrontTls, Line};
 use super::measure::Measures;
 use super::shared::Shared;
-use holdfast_tls::Ending;
 use std::future::Future;
-use std::pin::pin;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
@@ -35,21 +33,8 @@ where
     tracing::info!(connection = info.id, %peer, export = %name, tls = secure, "connected");
     let measures = Measures::new();
     let ledger = Ledger::new(&shared.limits, shared.pool.clone());
-    let ending = line.revoked();
     let connection = Connection::new(&mut line, input, served, &shared.limits, ledger, &measures);
-    let end = {
-        let mut serving = pin!(connection.serve());
-        tokio::select! {
-            biased;
-            end = &mut serving => end,
-            why = revoked(ending) => {
-                tracing::warn!(connection = info.id, %peer, export = %name, why, "the connection is closed");
-                // CONN-C2: like any other that is declared closed.
-                stop.cancel();
-                serving.await
-            }
-        }
-    };
+    let end = connection.serve().await;
     // CONN-C4, SLOT-S1: all operations were dropped with the connection, so the slot may go to the next one.
     drop(place);
     if matches!(end, End::Left) {
@@ -60,14 +45,6 @@ where
     match end {
         End::Left | End::Gone => tracing::info!(connection = info.id, %peer, export = %name, %end, "disconnected"),
         end => tracing::info!(connection = info.id, %peer, export = %name, %end, "connection closed"),
-    }
-}
-
-/// Ends with the reason once the certificate of the connection is revoked, if it has one.
-async fn revoked(ending: Option<Ending>) -> String {
-    match ending {
-        Some(ending) => ending.await,
-        None => std::future::pending().await,
     }
 }
 

@@ -47,7 +47,7 @@ pub use error::TlsError;
 pub use expiry::Expiry;
 pub use own::{Tls, TlsFiles};
 pub use renew::{Renewed, renew};
-pub use revoked::{Checked, Ending, Identity, Revocations, Revoked, serial_of};
+pub use revoked::{Checked, Identity, Revocations, Revoked, serial_of};
 pub use role::{ANY_OWNER, Caller, Role};
 pub use shown::Shown;
 pub use socket::KeepAlive;

@@ -129,15 +129,15 @@ impl Revocations {
         self.0.borrow().check(one)
     }
 
-    /// Waits until the certificate is on the list, and says so. For ever if it never is.
-    pub fn wait(&self, one: Arc<Identity>) -> Ending {
+    /// Waits until the certificate is on the list. For ever if it never is.
+    fn wait(&self, one: Arc<Identity>) -> Ending {
         let mut list = self.0.subscribe();
         // Unconstrained: it is asked at each read, and must not use up the turns of the task that reads.
         Box::pin(unconstrained(async move {
             loop {
                 let found = list.borrow_and_update().check(&one);
-                if let Err(why) = found {
-                    return why;
+                if found.is_err() {
+                    return;
                 }
                 if list.changed().await.is_err() {
                     return std::future::pending().await;
@@ -156,12 +156,12 @@ impl Revocations {
         // Before the check: a change after it is noticed.
         let (ending, list) = (Some(self.wait(peer.clone())), self.0.subscribe());
         self.check(&peer).map_err(aborted)?;
-        Ok(Checked { inner: connection, peer, ending, list, revocations: self.clone() })
+        Ok(Checked { inner: connection, peer, ending, list })
     }
 }
 
-/// Ends with the reason once a certificate is revoked.
-pub type Ending = Pin<Box<dyn Future<Output = String> + Send + Sync>>;
+/// Ends once a certificate is revoked.
+type Ending = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 fn aborted(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, why)
@@ -171,19 +171,14 @@ fn aborted(why: String) -> io::Error {
 pub struct Checked<T> {
     inner: T,
     peer: Arc<Identity>,
-    /// Wakes the task that reads. `None` once it has ended.
+    /// Wakes the task that has read last, also if it waits for something else now: it looks again at its next read,
+    /// write or flush. `None` once it has ended.
     ending: Option<Ending>,
     /// For writes, which may be another task's: these look and do not wait.
     list: watch::Receiver<Revoked>,
-    revocations: Revocations,
 }
 
 impl<T> Checked<T> {
-    /// Waits until the peer's certificate is revoked: for whoever holds the connection and neither reads nor writes.
-    pub fn revoked(&self) -> Ending {
-        self.revocations.wait(self.peer.clone())
-    }
-
     fn failed(&self) -> io::Error {
         aborted(format!("{} was revoked", self.peer))
     }

@@ -141,7 +141,6 @@ async fn an_open_connection_of_a_revoked_certificate_ends() {
     let error = read.expect_err("it has ended");
     assert!(error.kind() == io::ErrorKind::ConnectionAborted && error.to_string().ends_with("was revoked"), "{error}");
     assert!(met.served.write(b"x").await.is_err() && met.served.read(&mut [0; 8]).await.is_err(), "for good");
-    assert!(soon(met.served.revoked()).await.contains("certificate g2"));
 
     // The side that has dialled, which only writes.
     let mut met = Met::new(&one, &load(dir.path(), "db1", Role::Host)).await.expect("a handshake");

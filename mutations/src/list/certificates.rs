@@ -72,22 +72,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "busy-connection-is-not-revoked",
-        bug: "an NBD connection that waits for a running request stays open after its certificate was revoked",
-        rule: "REVOKE-V2",
-        edits: &[Edit {
-            file: "crates/front/src/served.rs",
-            old: "let ending = line.revoked();",
-            new: "let ending = line.revoked().filter(|_| false);",
-        }],
-        tests: &[lib(
-            Layer::Unit,
-            "holdfast-front",
-            &["a_connection_of_a_revoked_certificate_is_closed_while_a_request_runs"],
-        )],
-        smoke: false,
-    },
-    Mutation {
         name: "sets-not-checked-at-nbd",
         bug: "a host that is bound to its set opens the volumes of other sets at the NBD door",
         rule: "TLS-T4",
