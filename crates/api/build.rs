@@ -5,6 +5,7 @@ use std::path::Path;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto/admin.proto");
+    println!("cargo::rerun-if-changed=../../proto/certificates.proto");
     println!("cargo::rerun-if-changed=../../proto/clones.proto");
     println!("cargo::rerun-if-changed=../../proto/snapshots.proto");
     println!("cargo::rerun-if-changed=../../proto/keys.proto");
@@ -15,6 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = protox::compile(
         [
             "admin.proto",
+            "certificates.proto",
             "clones.proto",
             "snapshots.proto",
             "keys.proto",

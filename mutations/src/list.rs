@@ -3,6 +3,7 @@
 mod access;
 mod agent;
 mod agent_files;
+mod certificates;
 mod cluster;
 mod control;
 mod data;
@@ -27,6 +28,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     gateway::MUTATIONS,
     doors::MUTATIONS,
     access::MUTATIONS,
+    certificates::MUTATIONS,
     agent::MUTATIONS,
     agent_files::MUTATIONS,
     space::MUTATIONS,

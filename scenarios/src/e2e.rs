@@ -50,6 +50,7 @@ mod stores;
 mod stores_change;
 mod storm;
 mod tls;
+mod to_tls;
 mod tools;
 mod two_sites;
 mod unreadable;

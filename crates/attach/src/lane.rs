@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use holdfast_nbd::client::{self, Aim, Event, Outcome, ReplyDecoder, RequestOut, encode_request};
 use holdfast_nbd::server::ReadPart;
 use holdfast_nbd::{Errno, ExportName, HeaderStyle};
-use holdfast_tls::Connector;
+use holdfast_tls::{Connector, ReadAhead};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::io;
@@ -145,7 +145,8 @@ pub(crate) async fn connect(
 
 /// TLS over a connection that is made.
 async fn secured(tls: &Connector, (read, write): Halves) -> io::Result<Halves> {
-    let (read, write) = tokio::io::split(tls.connect(tokio::io::join(read, write)).await?);
+    let below = ReadAhead::new(tokio::io::join(read, write));
+    let (read, write) = tokio::io::split(tls.connect(below).await?);
     let halves: Halves = (Box::new(read), Box::new(write));
     Ok(halves)
 }

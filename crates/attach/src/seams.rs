@@ -4,6 +4,7 @@
 use crate::machine::Lane;
 use futures_util::future::BoxFuture;
 use holdfast_host::boot_ns;
+use holdfast_tls::KeepAlive;
 use holdfast_types::Name;
 use std::fmt;
 use std::io;
@@ -14,15 +15,16 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// TCP keepalive of a lane.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
-const KEEPALIVE_PROBES: u32 = 3;
-/// The connection ends if the other side does not take bytes for this long. The kernel counts two cases: no host
-/// acknowledges them, or a host acknowledges them and has no room, like a gateway whose journal is full (R8,
-/// ATTACH-M7). Renewals find a silent gateway in less than a second. This limit is for a connection that is dead
-/// although both hosts live, for example because a firewall forgot it, so it may be long.
-const USER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Of a lane. It ends if the other side does not take bytes for 30 s. The kernel counts two cases: no host acknowledges
+/// them, or a host acknowledges them and has no room, like a gateway whose journal is full (R8, ATTACH-M7). Renewals
+/// find a silent gateway in less than a second. This limit is for a connection that is dead although both hosts live,
+/// for example because a firewall forgot it, so it may be long.
+const KEEPALIVE: KeepAlive = KeepAlive {
+    idle: Duration::from_secs(2),
+    interval: Duration::from_secs(1),
+    probes: 3,
+    unacknowledged: Duration::from_secs(30),
+};
 /// The reading and the writing half of a connection.
 pub type Halves = (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
 /// Makes a lane's connection to HOST:PORT.
@@ -66,22 +68,11 @@ pub(crate) fn over_tcp() -> Connect {
     Arc::new(|_, nbd| {
         Box::pin(async move {
             let socket = TcpStream::connect(nbd).await?;
-            set_up(&socket)?;
+            KEEPALIVE.set_up(&socket)?;
             let (read, write) = socket.into_split();
             Ok((Box::new(read) as _, Box::new(write) as _))
         })
     })
-}
-
-fn set_up(socket: &TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    sockopt::set_tcp_nodelay(socket, true)?;
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
-    sockopt::set_tcp_user_timeout(socket, u32::try_from(USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX))?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -96,12 +87,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         assert!(!sockopt::socket_keepalive(&socket).unwrap(), "it is on by default, so this tests nothing");
-        set_up(&socket).unwrap();
+        KEEPALIVE.set_up(&socket).unwrap();
         assert!(sockopt::tcp_nodelay(&socket).unwrap());
         assert!(sockopt::socket_keepalive(&socket).unwrap());
-        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), KEEPALIVE_IDLE);
-        assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), KEEPALIVE_INTERVAL);
-        assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), KEEPALIVE_PROBES);
-        assert_eq!(u128::from(sockopt::tcp_user_timeout(&socket).unwrap()), USER_TIMEOUT.as_millis());
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), KEEPALIVE.idle);
+        assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), KEEPALIVE.interval);
+        assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), KEEPALIVE.probes);
+        assert_eq!(u128::from(sockopt::tcp_user_timeout(&socket).unwrap()), KEEPALIVE.unacknowledged.as_millis());
     }
 }

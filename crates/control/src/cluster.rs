@@ -9,6 +9,8 @@
 //!     higher counter still has what was registered.
 //! CLUSTER-C4  The feature level only grows, up to the lowest that all members' builds know; an entry of a higher level
 //!     changes nothing.
+//! CLUSTER-C5  A certificate is revoked only by one that is not revoked and stays so: an administrator is always left,
+//!     also of two who revoke each other at the same moment.
 
 mod apply;
 mod clones;
@@ -18,6 +20,7 @@ mod level;
 mod members;
 mod placement;
 mod refusal;
+mod revoked;
 mod sets;
 mod state;
 
@@ -27,6 +30,7 @@ pub use command::{
 pub use level::{FEATURE_LEVEL, FIRST_LEVEL};
 pub use placement::was_changed;
 pub use refusal::ClusterRefusal;
+pub use revoked::{Bearer, REVOKED_MAX, REVOKED_TEXT_BYTES_MAX, Revocation, RevokedBy};
 pub use state::{
     Boot, ClusterState, Deletion, DeletionStage, Deletions, GroupVoters, Made, Member, MemberRole, SetEntry, Standing,
 };

@@ -1,7 +1,7 @@
 //! The handshake of one connection: passes the protocol's questions to `Exports`, and its answers back.
 
 use super::conn::Served;
-use super::device::{ConnInfo, OpenedExport, Refusal, RefusalKind};
+use super::device::{ConnInfo, ExportInfo, OpenedExport, Refusal, RefusalKind};
 use super::input::Input;
 use super::limits::FrontLimits;
 use super::line::{FrontTls, Line};
@@ -58,11 +58,13 @@ fn refused(refusal: &Refusal) -> (RefusalReason, &str) {
 /// The connection counts towards the gateway's limit before that. A client that was told that it is served must not be
 /// closed because of the limit, and a client that is refused because of the limit must not disturb the slot.
 async fn open(
+    allowed: Result<(), Refusal>,
     name: &ExportName,
     info: ConnInfo,
     front: &Shared,
     stop: &CancellationToken,
 ) -> Result<(OpenedExport, Option<SlotPlace>), Refusal> {
+    allowed?;
     let opened = front.exports.open(name, info).await?;
     front.promote(ServedConnection { info, name: name.clone(), stop: stop.clone() })?;
     let place = take_slot(name, &opened, stop).await;
@@ -70,6 +72,16 @@ async fn open(
         front.demote(info.id);
     }
     Ok((opened, place?))
+}
+
+async fn describe(
+    allowed: Result<(), Refusal>,
+    name: &ExportName,
+    info: ConnInfo,
+    front: &Shared,
+) -> Result<ExportInfo, Refusal> {
+    allowed?;
+    front.exports.describe(name, info).await
 }
 
 async fn take_slot(
@@ -159,9 +171,9 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                     return Err(Unserved::Left);
                 }
             }
-            Step::Ask(Question::List) => answer_list(&mut handshake, front, &mut out),
+            Step::Ask(Question::List) => answer_list(&mut handshake, front, &line, &mut out),
             Step::Ask(Question::Describe(name)) => {
-                let described = front.exports.describe(&name, info).await;
+                let described = describe(line.may_open(&name.set), &name, info, front).await;
                 let facts = described.as_ref().map(|info| ExportFacts {
                     size: info.size,
                     read_only: info.read_only,
@@ -170,7 +182,7 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                 handshake.answer_export(facts.as_ref().map_err(|refusal| refused(refusal)), &mut out)?;
             }
             Step::Ask(Question::Open(name)) => {
-                let opened = open(&name, info, front, stop).await;
+                let opened = open(line.may_open(&name.set), &name, info, front, stop).await;
                 if let Some((served, place)) = answer_open(&mut handshake, &name, info, opened, stop, &mut out)? {
                     send(&mut line, &mut out).await?;
                     return Ok(Ready { line, secure, served, input, name, place });
@@ -186,8 +198,12 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(line: &mut Line<S>, out: &mut B
     line.flush().await
 }
 
-fn answer_list(handshake: &mut Handshake, front: &Shared, out: &mut BytesMut) {
-    let listed = front.exports.list();
+fn answer_list<S>(handshake: &mut Handshake, front: &Shared, line: &Line<S>, out: &mut BytesMut)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut listed = front.exports.list();
+    listed.retain(|(name, _)| line.may_open(&name.set).is_ok());
     let listed: Vec<(String, String)> =
         listed.into_iter().map(|(name, description)| (name.to_wire(), description)).collect();
     handshake.answer_list(listed.iter().map(|(name, text)| (name.as_str(), text.as_str())), out);

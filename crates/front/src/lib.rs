@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Owns: sockets, the resources of one connection, and the order in which the connections of a slot follow one another.
-//! Does not own: the protocol (crate `nbd`), permission to open an export, and the effect of a request ([`device`]).
+//! Whether a client's certificate is for NBD and for the set (TLS-T3, TLS-T4) is checked here. Does not own: the protocol
+//! (crate `nbd`), any other permission to open an export, and the effect of a request ([`device`]).
 //! May depend on: host, nbd, tls, types.
 //!
 //! R8 in this crate: the front answers with an error only if the request itself is wrong or the device says that it is
@@ -40,7 +41,6 @@ use device::{Exports, Peer};
 pub use holdfast_host::sockets::left_by_client;
 use holdfast_types::sync::LockExt;
 use line::Line;
-pub use listen::set_up;
 pub use shared::ServedConnection;
 use shared::Shared;
 use std::io;

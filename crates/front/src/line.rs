@@ -1,9 +1,11 @@
 //! A client's connection: plain, or with TLS over it after NBD_OPT_STARTTLS. Plain costs one branch for each system
 //! call; vectored writes stay vectored.
 
+use super::device::{Refusal, RefusalKind};
 use bytes::BytesMut;
 use holdfast_nbd::server::TlsMode;
-use holdfast_tls::{Acceptor, Role, TlsStream, admits};
+use holdfast_tls::{Acceptor, Caller, ReadAhead, Role, TlsStream, admits};
+use holdfast_types::Name;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
@@ -49,7 +51,9 @@ enum Layer<S> {
 }
 
 struct Secured<S> {
-    stream: TlsStream<S>,
+    stream: TlsStream<ReadAhead<S>>,
+    /// Whose it is. `None`: its certificate is not for NBD, or cannot be read, and it is served nothing.
+    caller: Option<Caller>,
     /// Decrypted, and not read yet.
     ahead: BytesMut,
 }
@@ -65,10 +69,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Line<S> {
     /// No handshake in time, or none with a certificate of the authority; TLS is there already.
     pub(super) async fn start_tls(self, tls: &FrontTls) -> io::Result<(Self, Option<String>)> {
         let Layer::Plain(socket) = self.layer else { return Err(io::Error::other("found TLS, expected plain text")) };
-        let stream = tls.acceptor.accept(socket).await?;
-        let refusal = admits(&stream, &Role::NBD).err();
-        let layer = Layer::Tls(Box::new(Secured { stream, ahead: BytesMut::new() }));
+        let stream = tls.acceptor.accept(ReadAhead::new(socket)).await?;
+        let (caller, refusal) = match admits(&stream, &Role::NBD) {
+            Ok(caller) => (Some(caller), None),
+            Err(why) => (None, Some(why)),
+        };
+        let layer = Layer::Tls(Box::new(Secured { stream, caller, ahead: BytesMut::new() }));
         Ok((Self { layer, left: self.left }, refusal))
+    }
+
+    /// TLS-T4: whether its certificate may use this set, if it has one. Asked before anything is looked up, so that the
+    /// answer tells nothing about what there is.
+    ///
+    /// # Errors
+    /// What was found and what was expected; for the client.
+    pub(super) fn may_open(&self, set: &Name) -> Result<(), Refusal> {
+        let Layer::Tls(secured) = &self.layer else { return Ok(()) };
+        let judged = match &secured.caller {
+            Some(caller) => caller.may_open(set.as_str()),
+            None => Err("found a certificate that is not for NBD".to_string()),
+        };
+        judged.map_err(|message| Refusal { kind: RefusalKind::NotPermitted, message })
     }
 
     /// The bytes of a client that sends nothing more, decrypted; they stay readable. `None`: it may send more. Pending:
@@ -76,7 +97,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Line<S> {
     pub(super) fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         match &mut self.layer {
             Layer::Plain(socket) => Poll::Ready((self.left)(socket)),
-            Layer::Tls(secured) => match (self.left)(secured.stream.get_ref().0) {
+            Layer::Tls(secured) => match (self.left)(secured.stream.get_ref().0.get_ref()) {
                 Some(_) => secured.poll_ahead(cx).map(Some),
                 None => Poll::Ready(None),
             },

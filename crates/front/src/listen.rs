@@ -5,6 +5,7 @@ use super::line::{FrontTls, Line};
 use super::served::serve;
 use super::shared::Shared;
 use holdfast_host::sockets::left_by_client;
+use holdfast_tls::KeepAlive;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -17,20 +18,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
-/// A peer that has been silent for this long is probed.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_PROBES: u32 = 3;
-/// A connection ends if sent bytes are not acknowledged for this long: the plain lease of a dead host must become free.
-const USER_TIMEOUT: Duration = Duration::from_secs(25);
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 /// Pause after a failure to accept (no more file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-const _: () = assert!(
-    USER_TIMEOUT.as_secs() >= KEEPALIVE_IDLE.as_secs() + KEEPALIVE_INTERVAL.as_secs() * KEEPALIVE_PROBES as u64
-);
 
 pub(super) trait Listener: Send + 'static {
     type Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static;
@@ -59,28 +50,14 @@ impl Listener for Tcp {
 
     async fn accept(&self) -> io::Result<(TcpStream, Peer)> {
         let (socket, address) = self.0.accept().await?;
-        set_up(&socket).map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error))?;
+        // The plain lease of a dead host must become free.
+        KeepAlive::GATEWAY.set_up(&socket).map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error))?;
         Ok((socket, Peer::Tcp(address)))
     }
 
     fn left_by_client(socket: &TcpStream) -> Option<Vec<u8>> {
         left_by_client(socket)
     }
-}
-
-/// The options of every accepted socket of a gateway. Nagle's algorithm is off: a small answer that waits for the next
-/// one costs 40 ms (measured between gateways, it was the 99th percentile of every write). The kernel detects vanished
-/// peers.
-pub fn set_up(socket: &TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    sockopt::set_tcp_nodelay(socket, true)?;
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
-    let timeout = u32::try_from(USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
-    sockopt::set_tcp_user_timeout(socket, timeout)?;
-    Ok(())
 }
 
 pub(super) struct Unix {

@@ -7,8 +7,9 @@
 //! ```
 //! - **ACCESS-A1** A call without a rule is not made. Each call in the proto files has a rule, or this crate does not
 //!   compile.
-//! - **ACCESS-A2** A host acts only under its owner names and on its sets (TLS-T4), an operator destroys no volume, and
-//!   a gateway deletes a set only for another one that has checked it. Nobody puts a set outside of `store.allowed`.
+//! - **ACCESS-A2** A host acts only under its owner names and on its sets (TLS-T4), an operator destroys no volume and
+//!   gets no token, and a gateway deletes a set only for another one that has checked it. Nobody puts a set outside of
+//!   `store.allowed`.
 //! - **ACCESS-A3** Each call that a rule notes, and each that was refused for its certificate or for its store, leaves
 //!   one line in the audit log of the gateway that was asked, also if its caller did not wait. Calls that hosts repeat
 //!   many times a second (`Rule::repeated`) leave none if they were not carried out because another gateway must be
@@ -27,5 +28,5 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use guard::{Asked, Guard, Guarded};
+pub(crate) use guard::{Asked, Guard, Guarded, plaintext_came};
 pub(crate) use named::Names;

@@ -11,6 +11,7 @@ mod load;
 mod source;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 pub use check::{ConfigError, Problem};
 pub use document::sample;
@@ -19,13 +20,13 @@ use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
 use holdfast_settings::settings;
 use holdfast_tls::files::{self, PEM_BYTES_MAX};
-use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
 pub use key::KeyConfig;
 use serde::{Deserialize, Serialize};
 pub use source::{Mistake, known, read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+pub use tls::{NbdTls, TlsConfig, TlsTransition};
 
 /// A name that is written in this source. Only defaults use it, and a test builds every default.
 fn fixed(text: &str) -> Name {
@@ -63,29 +64,6 @@ pub enum SnapshotExports {
     Token,
     /// Every client that reaches the NBD port.
     Open,
-}
-
-/// TLS of the NBD port (NBD_OPT_STARTTLS).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NbdTls {
-    /// Plain text only.
-    Off,
-    /// The client decides.
-    Optional,
-    /// A client without a certificate is not served.
-    Required,
-}
-
-impl NbdTls {
-    /// The name in the settings, the log and the admin API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            NbdTls::Off => "off",
-            NbdTls::Optional => "optional",
-            NbdTls::Required => "required",
-        }
-    }
 }
 
 /// The role of a gateway.
@@ -415,23 +393,6 @@ settings! {
 }
 
 settings! {
-    /// Mutual TLS for NBD, the admin API and between gateways: set all three files, or none.
-    pub struct TlsConfig {
-        /// Certificate of the authority (PEM). Nothing else is trusted: no system authority and no authority of another
-        /// cluster.
-        ca: Option<PathBuf> = None, sample "/etc/holdfast/tls/ca.pem";
-        /// This gateway's certificate (PEM), signed by that authority, with the DNS name gateway.holdfast.internal.
-        certificate: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.pem";
-        /// Its private key (PEM). A file that everyone can read is refused. New files are used without a restart.
-        key: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.key";
-        /// TLS on `nbd_listen`. `required`: only clients with a host's or an administrator's certificate are served.
-        /// `optional`: clients in plain text as well. `off`: plain text only, and clients that want TLS refuse it. Left
-        /// out: `required` with the three files, else `off`. `nbd_unix` never has TLS.
-        nbd: Option<NbdTls> = None, sample "required";
-    }
-}
-
-settings! {
     /// A line of JSON for each call of the admin API that changes something or was refused.
     pub struct AuditConfig {
         /// The file; only the gateway's user can read it. Calls never wait for it: see holdfast_audit_dropped_total
@@ -476,30 +437,6 @@ impl EtcdConfig {
             _ => None,
         };
         Ok(Some(EtcdOptions { endpoints: self.endpoints.clone(), ca, identity }))
-    }
-}
-
-impl TlsConfig {
-    fn files(&self) -> TlsFiles {
-        TlsFiles { ca: self.ca.clone(), certificate: self.certificate.clone(), key: self.key.clone() }
-    }
-
-    /// Whether any file is configured.
-    pub fn any(&self) -> bool {
-        self.files().any()
-    }
-
-    /// TLS of the NBD port.
-    pub fn nbd_mode(&self) -> NbdTls {
-        if self.any() { self.nbd.unwrap_or(NbdTls::Required) } else { NbdTls::Off }
-    }
-
-    /// Reads the files; `None` if none is configured.
-    ///
-    /// # Errors
-    /// [`TlsError`].
-    pub fn load(&self, role: Role) -> Result<Option<Tls>, TlsError> {
-        self.files().load(role)
     }
 }
 

@@ -113,7 +113,7 @@ impl Door {
                 );
                 continue;
             };
-            if let Err(error) = holdfast_front::set_up(&stream) {
+            if let Err(error) = holdfast_tls::KeepAlive::GATEWAY.set_up(&stream) {
                 tracing::debug!(door = self.what, %peer, %error, "a connection was closed before it was set up");
                 continue;
             }

@@ -143,6 +143,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "In a gateway pair: keep-alives that the etcd did not answer.",
     ),
     (Kind::Counter, "holdfast_pair_tenures_total", "In a gateway pair: how often this gateway won the seat."),
+    (
+        Kind::Counter,
+        "holdfast_plaintext_total",
+        "Calls (what `call`) and connections to the door between gateways (`peer connection`) without TLS, while `[tls] transition` is set.",
+    ),
     (Kind::Gauge, "holdfast_raft_applied_index", "Index of the group's last entry that was applied here."),
     (Kind::Gauge, "holdfast_raft_leader", "1 on the gateway that leads the group."),
     (Kind::Gauge, "holdfast_raft_term", "The group's term as known here."),

@@ -13,6 +13,7 @@ mod lives;
 mod members;
 mod placing;
 mod reconcile;
+mod revoked;
 mod running;
 mod seams;
 mod start;
@@ -20,7 +21,7 @@ mod start_set;
 mod starts;
 mod turns;
 
-use crate::config::{GatewayConfig, GatewayRole};
+use crate::config::{GatewayConfig, GatewayRole, TlsTransition};
 use crate::identity::{Identity, IdentityError};
 use crate::node_key::NodeKeyError;
 use futures_util::future::BoxFuture;
@@ -42,6 +43,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
+pub(crate) use revoked::bearer;
 pub use seams::Seams;
 
 use running::Running;
@@ -218,7 +220,9 @@ impl Node {
 
     /// Connects to other gateways (R10).
     pub fn dialer(&self) -> Dialer {
-        self.seams.dialer.clone().unwrap_or_else(|| Dialer::from(self.tls.as_ref()))
+        let plain = self.config.tls.transition == Some(TlsTransition::Accept);
+        let tls = self.tls.as_ref().filter(|_| !plain);
+        self.seams.dialer.clone().unwrap_or_else(|| Dialer::from(tls))
     }
 
     /// The cluster keys of this gateway.
@@ -312,9 +316,13 @@ impl Node {
         self.raft().map(|raft| raft.unequal_times()).unwrap_or_default()
     }
 
-    /// Files of the certificate that cannot be used, and certificates that expire soon.
+    /// Files of the certificate that cannot be used, certificates that expire soon or are revoked, plain text beside TLS.
     pub fn certificate_warnings(&self) -> Vec<String> {
-        self.tls.as_ref().map(Tls::warnings).unwrap_or_default()
+        let warnings = self.tls.as_ref().map(Tls::warnings).unwrap_or_default();
+        let transition = self.config.tls.transition.map(|step| {
+            format!("[tls] transition = {:?}: whoever connects without TLS may do everything", step.as_str())
+        });
+        warnings.into_iter().chain(self.revoked_warning()).chain(transition).collect()
     }
 
     /// Why a group cannot make progress, as far as this member knows.

@@ -1,6 +1,6 @@
 //! Runs one gateway, with the listeners around its node, until it is told to stop.
 
-use crate::access::{Guard, Guarded};
+use crate::access::{Guard, Guarded, plaintext_came};
 use crate::admin::AdminDoor;
 use crate::audit::Audit;
 use crate::config::{GatewayConfig, NbdTls, SnapshotExports};
@@ -13,7 +13,7 @@ use holdfast_api::v1::admin_server::AdminServer;
 use holdfast_front::{Front, FrontLimits, FrontTls, LimitsError};
 use holdfast_raft::{RaftNode, Sorted};
 use holdfast_set::device::NodeExports;
-use holdfast_tls::{Role, Tls, admits};
+use holdfast_tls::{Either, Role, Tls, admits};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -229,7 +229,7 @@ type GuardedAdmin = Guarded<AdminServer<AdminDoor>>;
 
 /// The only way to the admin API from outside of the process (ACCESS-A1).
 fn admin_door(node: Arc<Node>, audit: Option<Audit>) -> GuardedAdmin {
-    let guard = Guard::admin(node.tls.is_some(), audit);
+    let guard = Guard::admin(node.tls.as_ref().map(|tls| tls.revocations().clone()), audit);
     let door = AdminServer::new(AdminDoor::new(node))
         .max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
@@ -248,17 +248,35 @@ pub(crate) async fn serve_api(
     if acceptor.is_none() && !node.config.api_listen.ip().is_loopback() {
         tracing::warn!(api_listen = %node.config.api_listen, "the admin API has no TLS: whoever reaches it may do everything");
     }
+    let both = takes_both(&node);
     // TLS already rejects certificates of another authority; the guard says what our own ones may do.
     let door = admin_door(node, audit);
     let server =
         doors::server().timeout(Duration::from_secs(120)).concurrency_limit_per_connection(64).add_service(door);
     let stopped = bounded(stop.clone());
-    // R10: with a certificate, the admin door accepts only mutual TLS.
+    // R10: with a certificate, the admin door accepts only mutual TLS, once the cluster has come to it.
     let ended = match acceptor {
+        Some(tls) if both => {
+            let incoming = tls.clone().incoming_by(incoming, move |connection| {
+                let tls = tls.clone();
+                async move { tls.accept_either(connection).await }
+            });
+            finish(server.serve_with_incoming_shutdown(incoming, stopped), stop).await
+        }
         Some(tls) => finish(server.serve_with_incoming_shutdown(tls.incoming(incoming), stopped), stop).await,
         None => finish(server.serve_with_incoming_shutdown(incoming, stopped), stop).await,
     };
     ("admin door", ended)
+}
+
+/// Whether the doors take plain text beside TLS, which is said loudly.
+fn takes_both(node: &Node) -> bool {
+    let Some(step) = node.config.tls.transition else { return false };
+    tracing::warn!(
+        transition = step.as_str(),
+        "[tls] transition is set: whoever connects to the admin door or the door between gateways without TLS may do everything there"
+    );
+    true
 }
 
 /// Reads the certificate again when its files change (LIVE-C1).
@@ -329,12 +347,29 @@ where
         let plain = |connection: C| std::future::ready(Ok((connection, Ok(()))));
         return serve_calls(raft.sorted(incoming, plain), node, raft, admin, stop).await;
     };
+    if node.config.tls.transition.is_some() {
+        let open = move |connection: C| {
+            let acceptor = acceptor.clone();
+            async move {
+                let connection = acceptor.accept_either(connection).await?;
+                let may_append = match &connection {
+                    Either::Plain(_) => {
+                        plaintext_came("peer connection");
+                        Ok(())
+                    }
+                    Either::Tls(tls) => admits(tls, GATEWAYS).map(drop),
+                };
+                Ok::<_, std::io::Error>((connection, may_append))
+            }
+        };
+        return serve_calls(raft.sorted(incoming, open), node, raft, admin, stop).await;
+    }
     let open = move |connection: C| {
         let acceptor = acceptor.clone();
         async move {
             let connection = acceptor.accept(connection).await?;
             // TLS-T3: only a gateway may append.
-            let may_append = admits(&connection, GATEWAYS);
+            let may_append = admits(&connection, GATEWAYS).map(drop);
             Ok::<_, std::io::Error>((connection, may_append))
         }
     };
@@ -353,7 +388,7 @@ where
     C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     // TLS-T3: only a gateway may vote, append and ask for votes.
-    let door = Guarded::new(raft.service(), Guard::peer(node.tls.is_some()));
+    let door = Guarded::new(raft.service(), Guard::peer(node.tls.as_ref().map(|tls| tls.revocations().clone())));
     let served = doors::server()
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)

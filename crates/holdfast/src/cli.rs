@@ -2,6 +2,7 @@
 
 mod agent;
 mod attach;
+mod certificate;
 mod certificates;
 mod common;
 mod dev;
@@ -29,6 +30,7 @@ use std::path::PathBuf;
 
 pub use agent::{AgentArgs, AgentCommand, Agents};
 pub use attach::AttachArgs;
+pub use certificate::{CertificateCommand, WhichArgs};
 pub use certificates::CertificatesArgs;
 pub use common::Common;
 pub use dev::DevArgs;
@@ -105,6 +107,9 @@ pub enum Command {
     /// Show and rotate the encryption keys
     #[command(subcommand, after_long_help = with_codes(keys::KEY))]
     Key(KeyCommand),
+    /// Show the certificates of the gateways; revoke certificates
+    #[command(subcommand)]
+    Certificate(CertificateCommand),
     /// Show, acquire, renew and release leases
     #[command(subcommand, after_long_help = with_codes(lease::LEASE))]
     Lease(LeaseCommand),

@@ -3,6 +3,7 @@
 mod agent;
 mod attach;
 pub mod bootstrap;
+mod certificate;
 mod certificates;
 mod clone;
 mod cluster;
@@ -74,6 +75,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Volume(command) => volume::run(&common, command).await,
         Command::Snapshot(command) => snapshot::run(&common, command).await,
         Command::Key(command) => keys::run(&common, command).await,
+        Command::Certificate(command) => certificate::run(&common, command).await,
         Command::Lease(command) => lease::run(&common, command).await,
         Command::Switchover(args) => moves::switchover(&common, &args).await,
         Command::Failover(args) => moves::failover(&common, &args).await,

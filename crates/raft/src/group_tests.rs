@@ -179,7 +179,7 @@ impl Host {
                     let acceptor = acceptor.clone();
                     async move {
                         let connection = acceptor.accept(connection).await?;
-                        let may_append = holdfast_tls::admits(&connection, &[Role::Gateway]);
+                        let may_append = holdfast_tls::admits(&connection, &[Role::Gateway]).map(drop);
                         Ok::<_, std::io::Error>((connection, may_append))
                     }
                 };

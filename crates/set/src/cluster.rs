@@ -56,7 +56,8 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    fn read<T>(&self, look: impl FnOnce(&ClusterState) -> T) -> T {
+    /// Looks at the state, without a copy of it.
+    pub fn read<T>(&self, look: impl FnOnce(&ClusterState) -> T) -> T {
         look(&self.inner.reading().state)
     }
 

@@ -1,6 +1,8 @@
 //! TLS at a door.
 
 use crate::live::Live;
+use crate::revoked::Checked;
+use crate::role::{Caller, Role};
 use crate::stream::{HANDSHAKE_TIMEOUT, within};
 use std::io;
 use std::pin::Pin;
@@ -12,7 +14,8 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::{Stream, StreamExt};
 
-pub use tokio_rustls::server::TlsStream;
+/// An accepted connection. It ends when its peer's certificate is revoked (REVOKE-V2).
+pub type TlsStream<C> = Checked<tokio_rustls::server::TlsStream<C>>;
 
 /// Connections that wait for the server to take them.
 const WAITING_MAX: usize = 16;
@@ -30,34 +33,71 @@ impl Acceptor {
     /// [`crate::admits`] for the role of its peer.
     ///
     /// # Errors
-    /// No handshake within five seconds, or none with a certificate of the authority.
+    /// No handshake within five seconds, or none with a certificate of the authority that is not revoked.
     pub async fn accept<C>(&self, connection: C) -> io::Result<TlsStream<C>>
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
         let tls = TlsAcceptor::from(self.0.current().configs.server);
-        within(HANDSHAKE_TIMEOUT, "TLS handshake", tls.accept(connection)).await
+        let accepted = within(HANDSHAKE_TIMEOUT, "TLS handshake", tls.accept(connection)).await?;
+        let own = accepted.get_ref().1.peer_certificates().and_then(|all| all.first());
+        let own = own.map(|own| own.to_vec());
+        self.0.revocations().follow(accepted, own)
     }
 
     /// Those of the `incoming` connections whose handshake succeeds, for a gRPC server. Handshakes run beside each
     /// other, at most one for each connection that `incoming` yields: a listener bounds them. When what is returned is
     /// dropped, they all end.
-    pub fn incoming<C>(&self, incoming: impl Stream<Item = io::Result<C>> + Send + 'static) -> Incoming<C>
+    pub fn incoming<C>(&self, incoming: impl Stream<Item = io::Result<C>> + Send + 'static) -> Incoming<TlsStream<C>>
     where
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let acceptor = self.clone();
+        self.incoming_by(incoming, move |connection| {
+            let acceptor = acceptor.clone();
+            async move { acceptor.accept(connection).await }
+        })
+    }
+
+    /// The same, where `open` makes the handshake of a connection.
+    pub fn incoming_by<C, O, F>(
+        &self,
+        incoming: impl Stream<Item = io::Result<C>> + Send + 'static,
+        open: impl Fn(C) -> F + Send + 'static,
+    ) -> Incoming<O>
+    where
+        C: Send + 'static,
+        O: Send + 'static,
+        F: Future<Output = io::Result<O>> + Send + 'static,
+    {
         let (done, waiting) = mpsc::channel(WAITING_MAX);
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept_all(self.clone(), incoming, done));
+        accepting.spawn(accept_all(open, incoming, done));
         Incoming { waiting, _accepting: accepting }
     }
 }
 
-type Done<C> = mpsc::Sender<io::Result<TlsStream<C>>>;
+/// The check of an accepted connection, for a door that is not only gRPC (TLS-T3), and its peer.
+///
+/// # Errors
+/// What was found and what was expected; for the peer.
+pub fn admits<C>(connection: &TlsStream<C>, allowed: &[Role]) -> Result<Caller, String> {
+    let own = connection.get_ref().1.peer_certificates().and_then(|all| all.first());
+    let caller = Caller::at_door(own.map(|own| own.as_ref())).map_err(|status| status.message().to_string())?;
+    caller.has_one_of(allowed)?;
+    Ok(caller)
+}
 
-async fn accept_all<C>(acceptor: Acceptor, incoming: impl Stream<Item = io::Result<C>> + Send + 'static, done: Done<C>)
-where
-    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+type Done<O> = mpsc::Sender<io::Result<O>>;
+
+async fn accept_all<C, O, F>(
+    open: impl Fn(C) -> F + Send + 'static,
+    incoming: impl Stream<Item = io::Result<C>> + Send + 'static,
+    done: Done<O>,
+) where
+    C: Send + 'static,
+    O: Send + 'static,
+    F: Future<Output = io::Result<O>> + Send + 'static,
 {
     let mut incoming = std::pin::pin!(incoming);
     let mut handshakes = JoinSet::new();
@@ -67,7 +107,7 @@ where
             Some(_) = handshakes.join_next() => {}
             next = incoming.next() => match next {
                 Some(Ok(connection)) => {
-                    handshakes.spawn(shake_hands(acceptor.clone(), connection, done.clone()));
+                    handshakes.spawn(shake_hands(open(connection), done.clone()));
                 }
                 // The server decides what an error of the listener means.
                 Some(Err(error)) => drop(done.send(Err(error)).await),
@@ -79,11 +119,8 @@ where
     while handshakes.join_next().await.is_some() {}
 }
 
-async fn shake_hands<C>(acceptor: Acceptor, connection: C, done: Done<C>)
-where
-    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    match acceptor.accept(connection).await {
+async fn shake_hands<O: Send + 'static>(opening: impl Future<Output = io::Result<O>> + Send, done: Done<O>) {
+    match opening.await {
         // The server may have stopped.
         Ok(connection) => drop(done.send(Ok(connection)).await),
         Err(error) => tracing::debug!(%error, "a connection was refused in its handshake"),
@@ -91,13 +128,13 @@ where
 }
 
 /// The connections of [`Acceptor::incoming`].
-pub struct Incoming<C> {
-    waiting: mpsc::Receiver<io::Result<TlsStream<C>>>,
+pub struct Incoming<O> {
+    waiting: mpsc::Receiver<io::Result<O>>,
     _accepting: JoinSet<()>,
 }
 
-impl<C> Stream for Incoming<C> {
-    type Item = io::Result<TlsStream<C>>;
+impl<O> Stream for Incoming<O> {
+    type Item = io::Result<O>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.waiting.poll_recv(context)

@@ -95,11 +95,14 @@ impl Dialer {
     /// that and ends when the resolver gives up, also if this call is dropped: calls that are dropped pile them up.
     ///
     /// # Errors
-    /// The connection cannot be made, or not in time; the server has no certificate of a gateway.
+    /// The connection cannot be made, or not in time; the server has no certificate of a gateway, or a revoked one.
     pub async fn stream(&self, address: &str, limit: Duration) -> io::Result<Connection> {
         match &self.over {
             Some(over) => within(limit, "connection", (over.dial)(address)).await,
-            None => dial(address, limit, self.tls.as_ref().map(|live| live.current().configs.client)).await,
+            None => {
+                let secure = |live: &Arc<Live>| (live.current().configs.client, live.revocations().clone());
+                dial(address, limit, self.tls.as_ref().map(secure)).await
+            }
         }
     }
 
@@ -181,7 +184,8 @@ impl Service<Uri> for Secured {
         let (live, limit) = (self.live.clone(), self.limit);
         Box::pin(async move {
             let address = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
-            dial(address.as_str(), limit, Some(live.current().configs.grpc)).await.map(TokioIo::new)
+            let secure = (live.current().configs.grpc, live.revocations().clone());
+            dial(address.as_str(), limit, Some(secure)).await.map(TokioIo::new)
         })
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Owns: a process's own certificate, read again when it changes ([`Tls`]), the [`Dialer`] of every client of a
 //! gateway, the [`Connector`] of an NBD client, the [`Acceptor`] of a door, the [`Role`] and the name of a client
-//! there, making certificates for a cluster ([`make`]), and reading files that settings name ([`files`]). Does not own:
-//! the service behind a door. Depends on `types` alone.
+//! there, certificates that count no more ([`Revocations`]), making certificates for a cluster ([`make`]), and reading
+//! files that settings name ([`files`]). Does not own: the service behind a door. Depends on `types` alone.
 //!
 //! - **TLS-T1** A cluster has one authority of its own, and trusts no other: neither the system's roots nor another
 //!   cluster's authority.
@@ -15,11 +15,14 @@
 //!   `gateway`, `access/rules.rs`.
 //! - **TLS-T4** A host's certificate names the owners under which it may hold leases, and the sets that it may use, by
 //!   URIs (`holdfast://owner/NAME`, `holdfast://set/NAME`). Without owners it is the common name; without sets, all.
-//!   A certificate with another URI that begins with `holdfast:` is invalid. The admin API checks this. The NBD door
-//!   checks the token of an export instead.
+//!   A certificate with another URI that begins with `holdfast:` is invalid. The admin API checks owners and sets, the
+//!   NBD door sets.
 
 mod accept;
+mod ahead;
+mod der;
 mod dial;
+mod either;
 mod error;
 mod expiry;
 pub mod files;
@@ -27,15 +30,25 @@ mod live;
 mod load;
 pub mod make;
 mod own;
+mod renew;
+mod revoked;
 mod role;
+mod shown;
+mod socket;
 mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use accept::{Acceptor, Incoming, TlsStream};
+pub use accept::{Acceptor, Incoming, TlsStream, admits};
+pub use ahead::ReadAhead;
 pub use dial::{Connect, Connector, Dialer};
+pub use either::{Either, EitherInfo, Peeked};
 pub use error::TlsError;
 pub use expiry::Expiry;
 pub use own::{Tls, TlsFiles};
-pub use role::{ANY_OWNER, Caller, Role, admits};
+pub use renew::{Renewed, renew};
+pub use revoked::{Checked, Identity, Revocations, Revoked, serial_of};
+pub use role::{ANY_OWNER, Caller, Role};
+pub use shown::Shown;
+pub use socket::KeepAlive;
 pub use stream::{ClientStream, Connection, Dial, Dialling, Duplex};

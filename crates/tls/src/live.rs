@@ -9,6 +9,7 @@
 
 use crate::error::TlsError;
 use crate::load::{Loaded, Paths, Stamp};
+use crate::revoked::Revocations;
 use holdfast_types::sync::LockExt;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -35,6 +36,8 @@ pub(crate) struct Live {
     paths: Paths,
     current: watch::Sender<Current>,
     seen: Mutex<Seen>,
+    /// Not of the files: they stay while these change.
+    revocations: Revocations,
 }
 
 /// The files as they were.
@@ -50,9 +53,15 @@ impl Live {
     pub(crate) fn load(paths: Paths) -> Result<Arc<Self>, TlsError> {
         // Before they are read: a change meanwhile is found by the next look.
         let stamps = paths.stamps();
-        let current = Current { loaded: paths.load()?, trouble: None };
+        let revocations = Revocations::default();
+        let current = Current { loaded: paths.load(&revocations)?, trouble: None };
         let seen = Mutex::new(Seen { read: stamps, looked: stamps });
-        Ok(Arc::new(Self { paths, current: watch::Sender::new(current), seen }))
+        Ok(Arc::new(Self { paths, current: watch::Sender::new(current), seen, revocations }))
+    }
+
+    /// The certificates that count no more.
+    pub(crate) fn revocations(&self) -> &Revocations {
+        &self.revocations
     }
 
     pub(crate) fn current(&self) -> Loaded {
@@ -87,7 +96,7 @@ impl Live {
         }
         seen.read = found;
         let certificate = self.paths.certificate.display();
-        match self.paths.load() {
+        match self.paths.load(&self.revocations) {
             Ok(loaded) => {
                 let expires_unix = loaded.expiry.own;
                 self.current.send_replace(Current { loaded, trouble: None });

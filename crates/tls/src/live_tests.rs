@@ -1,7 +1,7 @@
 use super::*;
 use crate::make::certificates;
 use crate::tests::{cluster, files, load, wanted};
-use crate::{Acceptor, Dialer, Role, Tls, TlsFiles};
+use crate::{Acceptor, Dialer, Role, Tls, TlsFiles, TlsStream};
 use rustix::process::{Signal as Kind, getpid, kill_process};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -13,7 +13,7 @@ use std::task::Poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::{ClientConfig, HandshakeKind, RootCertStore};
-use tokio_rustls::{TlsConnector, client, server};
+use tokio_rustls::{TlsConnector, client};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -51,7 +51,7 @@ fn renewable(dir: &Path) -> (Tls, Tls) {
 /// Both ends of a connection after its handshake. The caller has read a byte: only then could it have what it needs to
 /// resume its session.
 struct Met {
-    served: server::TlsStream<DuplexStream>,
+    served: TlsStream<DuplexStream>,
     called: client::TlsStream<DuplexStream>,
 }
 
@@ -222,7 +222,8 @@ async fn a_client_without_a_certificate_is_refused_after_a_change_too() {
     replace(dir.path(), "g2.pem", "g1.pem");
     look(&gateway);
     assert_eq!(gateway.trouble(), None);
-    meet(&gateway.acceptor(), nobody).await.map(drop).expect_err("TLS-T3: no certificate");
+    let told = meet(&gateway.acceptor(), nobody).await.map(drop).expect_err("TLS-T3: no certificate").to_string();
+    assert!(told.contains("peer sent no certificates"), "within the handshake: {told}");
 }
 
 /// The signal reaches the whole process, and the handler is for all of it.

@@ -3,7 +3,9 @@
 use crate::error::TlsError;
 use crate::expiry::Expiry;
 use crate::files::{PEM_BYTES_MAX, text, whole};
+use crate::revoked::Revocations;
 use crate::role::{Caller, Role, roles_text};
+use crate::shown::Shown;
 use crate::stream::Configs;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -24,6 +26,7 @@ pub(crate) struct Paths {
 pub(crate) struct Loaded {
     pub(crate) configs: Configs,
     pub(crate) expiry: Expiry,
+    pub(crate) shown: Shown,
 }
 
 /// Tells a file from what it was before: device, inode, size, and the times of the last change in nanoseconds.
@@ -70,7 +73,7 @@ impl Paths {
     ///
     /// # Errors
     /// [`TlsError`].
-    pub(crate) fn load(&self) -> Result<Loaded, TlsError> {
+    pub(crate) fn load(&self, revocations: &Revocations) -> Result<Loaded, TlsError> {
         let ca = certificates(&self.ca)?;
         let own = certificates(&self.certificate)?;
         let of = |der: &CertificateDer<'_>| Caller::of(der.as_ref()).map(|caller| caller.roles);
@@ -94,7 +97,8 @@ impl Paths {
             expected: "a private key (PEM)",
         })?;
         let expiry = Expiry::of(&own, &ca);
-        let configs = Configs::new(ca, own, key).map_err(|reason| TlsError::Unusable { reason })?;
-        Ok(Loaded { configs, expiry })
+        let shown = Shown::of(&own, &ca);
+        let configs = Configs::new(ca, own, key, revocations).map_err(|reason| TlsError::Unusable { reason })?;
+        Ok(Loaded { configs, expiry, shown })
     }
 }

@@ -70,7 +70,7 @@ fn file(path: &Path, source: io::Error) -> TlsError {
 }
 
 /// Never overwrites a file, so that a second call does not lose a key in use.
-fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
+pub(crate) fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
     let mut open = OpenOptions::new();
     let mut out = open.write(true).create_new(true).mode(mode).open(path).map_err(|source| file(path, source))?;
     out.write_all(text.as_bytes()).and_then(|()| out.sync_all()).map_err(|source| file(path, source))
@@ -94,6 +94,48 @@ fn authority_params() -> CertificateParams {
 
 fn failed<'a>(name: &'a str) -> impl Fn(rcgen::Error) -> TlsError + 'a {
     move |error| TlsError::Make { name: name.to_string(), reason: error.to_string() }
+}
+
+/// The authority in `dir`, which must be there with its key.
+pub(crate) fn existing_authority(dir: &Path) -> Result<Issuer<'static, KeyPair>, TlsError> {
+    let key_path = dir.join("ca.key");
+    // Not made here: certificates of a new one would be trusted nowhere.
+    std::fs::metadata(&key_path).map_err(|source| file(&key_path, source))?;
+    authority(dir).map(|(issuer, _)| issuer)
+}
+
+/// A certificate and its key, as PEM.
+pub(crate) struct Signed {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+/// A certificate with a new key.
+pub(crate) fn sign(
+    issuer: &Issuer<'static, KeyPair>,
+    common_name: &str,
+    names: Vec<SanType>,
+    gateway: bool,
+    days: u64,
+) -> Result<Signed, TlsError> {
+    let make = failed(common_name);
+    let key = KeyPair::generate().map_err(&make)?;
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = names;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    // An older QEMU refuses a certificate without the second, although no key of this kind enciphers another.
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    params.extended_key_usages = if gateway {
+        // Gateways dial each other.
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
+    } else {
+        vec![ExtendedKeyUsagePurpose::ClientAuth]
+    };
+    params.use_authority_key_identifier_extension = true;
+    validity(&mut params, days.min(DAYS_MAX));
+    let certificate = params.signed_by(&key, issuer).map_err(&make)?;
+    Ok(Signed { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
 /// The authority in `dir`. It is made if there is none.
@@ -155,27 +197,16 @@ pub fn certificates(dir: &Path, wanted: &[Wanted], days: u64) -> Result<Made, Tl
     let mut files = Vec::with_capacity(wanted.len());
     for one in wanted {
         let make = failed(&one.name);
-        let key = KeyPair::generate().map_err(&make)?;
-        let mut params = CertificateParams::new(names(one)).map_err(&make)?;
+        // Tells names from addresses.
+        let mut all = CertificateParams::new(names(one)).map_err(&make)?.subject_alt_names;
         for uri in uris(one) {
-            params.subject_alt_names.push(SanType::URI(Ia5String::try_from(uri).map_err(&make)?));
+            all.push(SanType::URI(Ia5String::try_from(uri).map_err(&make)?));
         }
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, one.name.as_str());
-        // An older QEMU refuses a certificate without the second, although no key of this kind enciphers another.
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-        params.extended_key_usages = match one.role {
-            // Gateways dial each other.
-            Role::Gateway => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
-            Role::Host | Role::Viewer | Role::Operator | Role::Admin => vec![ExtendedKeyUsagePurpose::ClientAuth],
-        };
-        params.use_authority_key_identifier_extension = true;
-        validity(&mut params, days.min(DAYS_MAX));
-        let certificate = params.signed_by(&key, &issuer).map_err(&make)?;
+        let Signed { certificate, key } = sign(&issuer, &one.name, all, one.role == Role::Gateway, days)?;
         let (certificate_path, key_path) =
             (dir.join(format!("{}.pem", one.name)), dir.join(format!("{}.key", one.name)));
-        write_new(&key_path, &key.serialize_pem(), 0o600)?;
-        write_new(&certificate_path, &certificate.pem(), 0o644)?;
+        write_new(&key_path, &key, 0o600)?;
+        write_new(&certificate_path, &certificate, 0o644)?;
         files.push((one.clone(), certificate_path, key_path));
     }
     Ok(Made { authority_made, ca: dir.join("ca.pem"), files })

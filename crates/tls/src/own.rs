@@ -6,7 +6,9 @@ use crate::error::TlsError;
 use crate::expiry::Expiry;
 use crate::live::Live;
 use crate::load::Paths;
+use crate::revoked::Revocations;
 use crate::role::Role;
+use crate::shown::Shown;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::fmt;
@@ -76,6 +78,16 @@ impl Tls {
     /// When the certificates in use expire.
     pub fn expiry(&self) -> Expiry {
         self.live.current().expiry
+    }
+
+    /// The certificate in use, for people.
+    pub fn shown(&self) -> Shown {
+        self.live.current().shown
+    }
+
+    /// The certificates that count no more, for this process.
+    pub fn revocations(&self) -> &Revocations {
+        self.live.revocations()
     }
 
     /// Why the files on the disk are not in use; `None` if they are (LIVE-C2).

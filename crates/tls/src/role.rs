@@ -1,7 +1,7 @@
 //! The role that a certificate gives to its bearer, and whose it is.
 
+use crate::revoked::Identity;
 use std::fmt;
-use tokio_rustls::server::TlsStream;
 use tonic::Status;
 
 /// The role of a process in a cluster.
@@ -80,6 +80,8 @@ const NAME_CHARS_MAX: usize = 127;
 pub struct Caller {
     /// The subject's common name; the serial number in hex if there is none.
     pub name: String,
+    /// The serial number, as in [`Identity`].
+    pub serial: String,
     /// Its roles.
     pub roles: Vec<Role>,
     /// The owner names in it; none: its own name.
@@ -106,11 +108,9 @@ impl Caller {
         let after = |prefix: &str| -> Vec<String> {
             uris.iter().filter_map(|uri| uri.strip_prefix(prefix)).map(str::to_string).collect()
         };
-        let name = match common_name(certificate.subject()) {
-            Some(name) => check_name(&name).map(|()| name)?,
-            None => hex(certificate.serial()),
-        };
-        Ok(Self { name, roles, owners: after(OWNER_URI), sets: after(SET_URI) })
+        let Identity { name, serial } = Identity::read(&certificate);
+        check_name(&name)?;
+        Ok(Self { name, serial, roles, owners: after(OWNER_URI), sets: after(SET_URI) })
     }
 
     /// The client of a connection with TLS.
@@ -138,6 +138,11 @@ impl Caller {
         Err(format!("found role {found} of certificate {}, expected one of {expected}", self.name))
     }
 
+    /// What it may be revoked by.
+    pub fn identity(&self) -> Identity {
+        Identity { name: self.name.clone(), serial: self.serial.clone() }
+    }
+
     /// The owner names that it may use, for messages.
     pub fn owners_text(&self) -> String {
         if self.owners.is_empty() { self.name.clone() } else { self.owners.join(", ") }
@@ -159,6 +164,20 @@ impl Caller {
     /// TLS-T4: whether it may use this set.
     pub fn may_use(&self, set: &str) -> bool {
         self.sets.is_empty() || self.sets.iter().any(|own| own == set)
+    }
+
+    /// The same at the NBD door, where only hosts are bound to sets. Says nothing about what there is.
+    ///
+    /// # Errors
+    /// What was found and what was expected; for the client.
+    pub fn may_open(&self, set: &str) -> Result<(), String> {
+        if self.roles.contains(&Role::Admin) || self.may_use(set) {
+            return Ok(());
+        }
+        let (whose, sets) = (&self.name, self.sets_text());
+        Err(format!(
+            "found set {set} in an export of host {whose}, expected one of {sets}: the sets in its certificate"
+        ))
     }
 }
 
@@ -183,50 +202,4 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
         return Err(format!("common name {name:?} with control characters"));
     }
     Ok(())
-}
-
-/// The check of an accepted connection, for a door that is not only gRPC (TLS-T3).
-///
-/// # Errors
-/// What was found and what was expected; for the peer.
-pub fn admits<C>(connection: &TlsStream<C>, allowed: &[Role]) -> Result<(), String> {
-    let own = connection.get_ref().1.peer_certificates().and_then(|all| all.first());
-    let caller = Caller::at_door(own.map(|own| own.as_ref())).map_err(|status| status.message().to_string())?;
-    caller.has_one_of(allowed)
-}
-
-/// Tag, content and what follows, of the first DER element (X.690).
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (tag, rest) = der.split_first()?;
-    let (first, rest) = rest.split_first()?;
-    let (length, rest) = match first {
-        0..=0x7f => (usize::from(*first), rest),
-        0x81 => rest.split_first().map(|(length, rest)| (usize::from(*length), rest))?,
-        0x82 => rest.split_first_chunk::<2>().map(|(length, rest)| (usize::from(u16::from_be_bytes(*length)), rest))?,
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((*tag, content, rest))
-}
-
-/// The common name in a subject (RFC 5280, 4.1.2.6): a sequence of sets of pairs of kind and text.
-fn common_name(mut subject: &[u8]) -> Option<String> {
-    /// 2.5.4.3
-    const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-    while !subject.is_empty() {
-        let (_, set, rest) = element(subject)?;
-        subject = rest;
-        let (_, pair, _) = element(set)?;
-        let (_, kind, value) = element(pair)?;
-        if kind == COMMON_NAME {
-            let (_, text, _) = element(value)?;
-            let text = std::str::from_utf8(text).ok()?;
-            return (!text.is_empty()).then(|| text.to_string());
-        }
-    }
-    None
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

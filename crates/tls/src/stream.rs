@@ -1,7 +1,9 @@
 //! How a client makes a connection, and the TLS settings of both sides: the same certificates and the same authority
 //! for every connection (TLS-T1, TLS-T2).
 
+use crate::revoked::{Revocations, Verifier};
 use crate::role::Role;
+use crate::socket::KeepAlive;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::future::Future;
 use std::io;
@@ -24,13 +26,6 @@ pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The name of HTTP/2 in a handshake.
 const HTTP2: &[u8] = b"h2";
-
-/// A peer that has been silent for this long is probed.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_PROBES: u32 = 3;
-/// A connection ends if sent bytes are not acknowledged for this long.
-const USER_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// What is needed of a connection.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
@@ -63,6 +58,7 @@ impl Configs {
         ca: Vec<CertificateDer<'static>>,
         own: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
+        revocations: &Revocations,
     ) -> Result<Self, String> {
         let provider: Arc<CryptoProvider> = Arc::new(ring::default_provider());
         let mut roots = RootCertStore::empty();
@@ -72,7 +68,8 @@ impl Configs {
         }
         let roots = Arc::new(roots);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
-        let verifier = verifier.build().map_err(|error| error.to_string())?;
+        let chain = verifier.build().map_err(|error| error.to_string())?;
+        let verifier = Arc::new(Verifier { chain, revocations: revocations.clone() });
         let text = |error: tokio_rustls::rustls::Error| error.to_string();
         // Finds a key of another certificate now, not at the first connection.
         let mut client = ClientConfig::builder_with_provider(provider.clone())
@@ -107,30 +104,24 @@ where
     within(HANDSHAKE_TIMEOUT, "TLS handshake", TlsConnector::from(tls).connect(name, connection)).await
 }
 
+/// TLS of a client that a [`Dialer`](crate::Dialer) connects, and the certificates that it does not take.
+pub(crate) type Secure = (Arc<ClientConfig>, Revocations);
+
 /// A connection to HOST:PORT over TCP, with TLS if there are settings for it. The TCP connection takes at most `limit`,
 /// after the lookup of the name. That has no limit here: it goes on in a thread if nobody waits for it.
-pub(crate) async fn dial(address: &str, limit: Duration, tls: Option<Arc<ClientConfig>>) -> io::Result<Connection> {
+pub(crate) async fn dial(address: &str, limit: Duration, tls: Option<Secure>) -> io::Result<Connection> {
     let found: Vec<SocketAddr> = tokio::net::lookup_host(address).await?.collect();
     let socket = within(limit, "connection", TcpStream::connect(&found[..])).await?;
-    set_up(&socket)?;
-    let Some(tls) = tls else { return Ok(Box::new(socket)) };
-    Ok(Box::new(secure(tls, socket).await?))
+    KeepAlive::GATEWAY.set_up(&socket)?;
+    let Some((tls, revocations)) = tls else { return Ok(Box::new(socket)) };
+    let secured = secure(tls, socket).await?;
+    let own = secured.get_ref().1.peer_certificates().and_then(|all| all.first());
+    let own = own.map(|own| own.to_vec());
+    Ok(Box::new(revocations.follow(secured, own)?))
 }
 
 pub(crate) async fn within<T>(limit: Duration, what: &str, made: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::time::timeout(limit, made)
         .await
         .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, format!("{what}: not within {limit:?}"))))
-}
-
-/// Nagle's algorithm is off: a small frame would wait for the answer to the one before. The kernel finds dead peers.
-fn set_up(socket: &TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    sockopt::set_tcp_nodelay(socket, true)?;
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
-    sockopt::set_tcp_user_timeout(socket, u32::try_from(USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX))?;
-    Ok(())
 }

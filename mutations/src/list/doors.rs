@@ -388,8 +388,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "LIVE-C3",
         edits: &[Edit {
             file: "crates/tls/src/stream.rs",
-            old: "let verifier = verifier.build().map_err(|error| error.to_string())?;",
-            new: "let verifier = verifier.allow_unauthenticated().build().map_err(|error| error.to_string())?;",
+            old: "let chain = verifier.build().map_err(|error| error.to_string())?;",
+            new: "let chain = verifier.allow_unauthenticated().build().map_err(|error| error.to_string())?;",
         }],
         tests: &[lib(Layer::Unit, "holdfast-tls", &["a_client_without_a_certificate_is_refused_after_a_change_too"])],
         smoke: false,

@@ -7,8 +7,8 @@ use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, data_keys, dev_secure, diff,
     etcd, failover, faults, fills, flush, idle, images, keys, lagging, members, memory, moves, nbd_tls, nearest,
     no_plaintext, outage, owners, pair, paused, power, recover, recover_postgresql, rollback, rolling, rotten, scrub,
-    set_delete, space, standby, stores, stores_change, storm, tls, tools, two_sites, unreadable, verified, volumes,
-    waits, wan, wiped, witness,
+    set_delete, space, standby, stores, stores_change, storm, tls, to_tls, tools, two_sites, unreadable, verified,
+    volumes, waits, wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -330,6 +330,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         tier: Tier::Gate("R10 on the network"),
         needs: &["qemu-io"],
         run: tls::run,
+    },
+    Scenario {
+        name: "to-tls",
+        shows: "a cluster without TLS comes to it under load, one gateway and one step after the other: writes go on, and at the end plain text gets no answer (R10)",
+        tier: Tier::Long("nine restarts; unit tests of the doors are in the gate"),
+        needs: &[],
+        run: to_tls::run,
     },
     Scenario {
         name: "nbd-tls",

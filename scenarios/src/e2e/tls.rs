@@ -1,6 +1,6 @@
 //! A cluster whose gateways use only mutually authenticated TLS: it works, also after the loss of a gateway and for an
 //! attached host, whose certificate does not do for an administrator's; a client without a certificate of its authority
-//! gets no answer (R10).
+//! gets no answer (R10), nor does one whose certificate is revoked, at any gateway.
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};
@@ -67,6 +67,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.restart(killed)?;
     cluster.caught_up(PATIENCE)?;
     attach(lab, &cluster, &dir)?;
+    revoke(lab, &cluster, &dir)?;
     cluster.stop()?;
     Ok(())
 }
@@ -97,6 +98,42 @@ fn strangers(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
         anyhow::ensure!(command.out().is_err(), "R10: a command {who} was answered");
     }
     note("commands without a certificate of the cluster's authority: none of 3 was answered");
+    Ok(())
+}
+
+/// A certificate that is revoked gets no answer at any gateway, and an administrator shuts out neither itself nor a
+/// gateway by mistake.
+fn revoke(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
+    let doors: Vec<&str> = cluster.gateways.iter().map(|gateway| gateway.api.as_str()).collect();
+    let doors = doors.join(",");
+    let certificate = |args: &[&str]| {
+        let command = cmd(&lab.bin).args(["certificate"]).args(args).args(["--api", &doors, "--output", "json"]);
+        with(command, dir, "tls", "admin").out()
+    };
+    let ask = |api: &str, name: &str| {
+        let command = cmd(&lab.bin).args(["cluster", "status", "--timeout", "3s", "--api", api]);
+        with(command, dir, "tls", name).out()
+    };
+    let listed = certificate(&["list"])?;
+    for part in ["\"days_left\"", "\"g1\"", "\"g2\"", "\"g3\""] {
+        anyhow::ensure!(listed.contains(part), "{listed}");
+    }
+    for (name, why) in [("admin", "let another administrator revoke it"), ("g2", "in use at g2")] {
+        let refused = certificate(&["revoke", "--name", name]).err().context("a revocation that shuts out too much")?;
+        anyhow::ensure!(format!("{refused:#}").contains(why), "revoke --name {name}: {refused:#}");
+    }
+    certificate(&["revoke", "--name", "db1", "--reason", "lost"])?;
+    for gateway in &cluster.gateways {
+        let shut_out = || ask(&gateway.api, "db1").is_err();
+        anyhow::ensure!(wait_until(PATIENCE, shut_out), "REVOKE-V1: {} answers db1", gateway.api);
+        ask(&gateway.api, "admin").context("the administrator's certificate is not revoked")?;
+    }
+    certificate(&["unrevoke", "--name", "db1"])?;
+    for gateway in &cluster.gateways {
+        let let_in = || ask(&gateway.api, "db1").is_ok();
+        anyhow::ensure!(wait_until(PATIENCE, let_in), "{} does not answer db1 again", gateway.api);
+    }
+    note("a revoked certificate got no answer at 3 gateways, and got one again");
     Ok(())
 }
 

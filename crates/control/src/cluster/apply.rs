@@ -1,7 +1,8 @@
 //! Dispatches each command of group 0 to its rule.
 
-use super::command::{ClusterAnswer, ClusterCommand};
+use super::command::{ClusterAnswer, ClusterCommand, ClusterCommand as Cmd};
 use super::refusal::ClusterRefusal;
+use super::revoked::REVOKED_MAX;
 use super::state::{Boot, ClusterState, Member, SetEntry, Standing};
 use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, epoch_base};
 use holdfast_types::{Epoch, LogId, MemberId, Name};
@@ -35,9 +36,8 @@ impl ClusterState {
 
     /// The rule of each command, for an entry whose level is allowed.
     fn carry_out(&mut self, cmd: &ClusterCommand) -> Result<ClusterAnswer, ClusterRefusal> {
-        use ClusterCommand as Cmd;
         match cmd {
-            // The cluster and its members.
+            // The cluster, its members and its certificates.
             Cmd::Init { cluster_id } => self.init(*cluster_id),
             Cmd::AddMember { member, replaces, request } => self.add_member(member, *replaces, *request),
             Cmd::RemoveMember { id } => self.remove_member(*id),
@@ -49,6 +49,8 @@ impl ClusterState {
                 self.register_boot(*member, *disk, Boot { boot: *boot, nonce: *nonce, level: *level })
             }
             Cmd::RaiseLevel { level } => self.raise_level(*level),
+            Cmd::Revoke { what, by, at_unix_ms, reason } => self.revoke(what, by, *at_unix_ms, reason),
+            Cmd::Unrevoke { what } => Ok(self.unrevoke(what)),
             // New sets.
             Cmd::CreateSet { name, store, wrapped_key, key_id, members, created_by, base_epoch, request } => {
                 let entry = SetEntry {
@@ -131,6 +133,7 @@ impl ClusterState {
         let names: BTreeSet<&Name> = self.sets.values().map(|set| &set.name).collect();
         assert_eq!(names.len(), self.sets.len(), "two sets have one name");
         self.check_deletions();
+        assert!(self.revoked.len() <= REVOKED_MAX, "more is revoked than may be");
         for (set, of) in self.links.iter().filter_map(|(set, links)| Some((set, links.clone_of.as_ref()?))) {
             assert!(self.sets.contains_key(set) || self.is_going(*set), "found links of {set}, which is no set");
             assert!(of.origin < *set, "SET-S14: {set} is a clone of {}, which came after it", of.origin);

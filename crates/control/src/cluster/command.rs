@@ -2,6 +2,7 @@
 
 use super::level::FIRST_LEVEL;
 use super::refusal::ClusterRefusal;
+use super::revoked::{Bearer, RevokedBy};
 use super::state::{GroupVoters, Member, Standing};
 use crate::set::{CloneOf, Links, Restored};
 use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
@@ -197,6 +198,22 @@ pub enum ClusterCommand {
         /// The new placement.
         placement: String,
     },
+    /// Certificates count no more, at no gateway (CLUSTER-C5).
+    Revoke {
+        /// Which.
+        what: RevokedBy,
+        /// The administrator's certificate.
+        by: Bearer,
+        /// As in [`Revocation`](super::Revocation).
+        at_unix_ms: u64,
+        /// As in [`Revocation`](super::Revocation).
+        reason: String,
+    },
+    /// They count again.
+    Unrevoke {
+        /// Which.
+        what: RevokedBy,
+    },
     /// An entry that only a newer build knows.
     #[cfg(test)]
     OfLevel2,
@@ -253,4 +270,6 @@ pub enum ClusterAnswer {
     Placed,
     /// No new set gets one of these numbers.
     SetsPassed,
+    /// The list is as asked for.
+    Revoked,
 }

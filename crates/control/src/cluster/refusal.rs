@@ -342,6 +342,26 @@ pub enum ClusterRefusal {
         /// The set to clone.
         origin: SetId,
     },
+    /// CLUSTER-C5: nobody can shut the last administrator out.
+    #[error("{what} is that of the certificate that asks for this: let another administrator revoke it")]
+    OwnCertificate {
+        /// As asked for.
+        what: String,
+    },
+    /// CLUSTER-C5.
+    #[error("certificate {name} is revoked itself: it revokes nothing")]
+    RevokerRevoked {
+        /// The certificate that asks.
+        name: String,
+    },
+    /// Full.
+    #[error(
+        "{max} certificates and names are revoked already, which is the most: take some that have expired off the list"
+    )]
+    TooManyRevoked {
+        /// `REVOKED_MAX`.
+        max: u32,
+    },
 }
 
 fn known_text(known: &Option<u32>) -> String {

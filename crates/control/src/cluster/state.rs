@@ -1,7 +1,8 @@
 //! The replicated state of group 0, as data. Commands change it in `apply`, `members`, `sets`, `deletion`, `clones`,
-//! `placement`.
+//! `placement`, `revoked`.
 
 use super::level::FIRST_LEVEL;
+use super::revoked::{Revocation, RevokedBy};
 use crate::set::{Links, Restored};
 use holdfast_types::{Epoch, LogId, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
@@ -193,6 +194,8 @@ pub struct ClusterState {
     pub deletions: Deletions,
     /// Origins of clones; pins and snapshots with which recovered sets began.
     pub links: BTreeMap<SetId, Links>,
+    /// Certificates that count no more.
+    pub revoked: BTreeMap<RevokedBy, Revocation>,
 }
 
 impl Default for ClusterState {
@@ -216,6 +219,7 @@ impl ClusterState {
             level: FIRST_LEVEL,
             deletions: Deletions::default(),
             links: BTreeMap::new(),
+            revoked: BTreeMap::new(),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Group 0 under random commands; its wire format and its limits.
 
 use super::{
-    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, MEMBERS_MAX, Member, MemberRole,
-    SETS_MAX, Standing,
+    ADDRESS_BYTES_MAX, Bearer, ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, MEMBERS_MAX, Member,
+    MemberRole, RevokedBy, SETS_MAX, Standing,
 };
 use crate::set::{FIRST_GENERATION, GENERATION_MAX, Links, Restored, RootRef, Volume, epoch_base};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, ObjectId, RequestId, Sectors, Term, VolumeId};
@@ -62,6 +62,12 @@ fn restore(set: u64, name: &str, generation: u64) -> ClusterCommand {
     }
 }
 
+fn revoke(serial: &str) -> ClusterCommand {
+    let by = Bearer { name: "ann".to_owned(), serial: "0f".to_owned() };
+    let what = RevokedBy::Serial(serial.to_owned());
+    ClusterCommand::Revoke { what, by, at_unix_ms: 7, reason: "lost".to_owned() }
+}
+
 fn commands() -> impl Strategy<Value = ClusterCommand> {
     let request = || 1u128..40;
     prop_oneof![
@@ -90,6 +96,8 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
             wrapped_key: vec![to],
             key_id: 7,
         }),
+        1 => (8u8..18).prop_map(|serial| revoke(&format!("{serial:02x}"))),
+        1 => (8u8..18).prop_map(|serial| ClusterCommand::Unrevoke { what: RevokedBy::Serial(format!("{serial:02x}")) }),
     ]
 }
 
@@ -192,6 +200,8 @@ fn the_bytes_of_commands_and_state_are_pinned() {
         restore(4, "s4", 2),
         ClusterCommand::SetStanding { id: MemberId(1), standing: Standing::Drained },
         ClusterCommand::RaiseLevel { level: 1 },
+        revoke("0a"),
+        ClusterCommand::Unrevoke { what: RevokedBy::Serial("0a".to_owned()) },
     ];
     let expected = "\
 00ac02
@@ -205,6 +215,8 @@ fn the_bytes_of_commands_and_state_are_pinned() {
 06040273340966696c653a2f2f2f7302010203010201010176080201010203040500000000000000
 070101
 0801
+110002306103616e6e02306607046c6f7374
+1200023061
 ";
     assert_eq!(hex_lines(&commands), expected);
     let mut state = ClusterState::new();
@@ -214,7 +226,7 @@ fn the_bytes_of_commands_and_state_are_pinned() {
         let bytes = postcard::to_stdvec(command).unwrap();
         assert_eq!(postcard::from_bytes::<ClusterCommand>(&bytes).unwrap(), *command);
     }
-    let expected = "ac020101010267310265750503623a3103623a3203623a33000102010273310966696c653a2f2f2f73010802010101040100040273340966696c653a2f2f2f73020102030101018080808080804002010101017608020101020304050305010102ac020101090206000107010101000000\n";
+    let expected = "ac020101010267310265750503623a3103623a3203623a33000102010273310966696c653a2f2f2f73010802010101040100040273340966696c653a2f2f2f73020102030101018080808080804002010101017608020101020304050305010102ac02010109020600010701010100000000\n";
     assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
     assert_eq!(postcard::from_bytes::<ClusterState>(&postcard::to_stdvec(&state).unwrap()).unwrap(), state);
 }

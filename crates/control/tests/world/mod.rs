@@ -253,6 +253,7 @@ impl World {
             ClusterAnswer::DeletionNoted => "noted".to_owned(),
             ClusterAnswer::Placed => "so it lies".to_owned(),
             ClusterAnswer::SetsPassed => "passed".to_owned(),
+            ClusterAnswer::Revoked => "so the list is".to_owned(),
             ClusterAnswer::Refused(refusal) => format!("refused: {refusal}"),
         })
     }

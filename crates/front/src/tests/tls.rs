@@ -11,7 +11,7 @@ use holdfast_nbd::HeaderStyle;
 use holdfast_nbd::client::{ClientError, CommandOut};
 use holdfast_nbd::server::{GREETING_BYTES, Handshake};
 use holdfast_tls::make::{Wanted, certificates};
-use holdfast_tls::{Connector, Dialer, Role, Tls, TlsFiles};
+use holdfast_tls::{Connector, Dialer, Revoked, Role, Tls, TlsFiles};
 use holdfast_types::Epoch;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -52,6 +52,14 @@ impl Authority {
 async fn listening(front: &Front, authority: &Authority, required: bool) -> SocketAddr {
     let tls = FrontTls::new(authority.own("g1").acceptor(), required);
     front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0)), Some(tls)).await.unwrap()
+}
+
+/// A client's error, for one that gets through the handshakes.
+fn refused(found: Result<(), Broken>) -> String {
+    match found {
+        Err(Broken::Handshake(ClientError::Refused { message })) => message,
+        other => panic!("{other:?}"),
+    }
 }
 
 async fn front(authority: &Authority, required: bool) -> (Front, SocketAddr) {
@@ -116,6 +124,59 @@ async fn other_certificates_are_not_served() {
     // The gateway is another cluster's: the client leaves.
     let found = soon(Client::connect_tls(socket(address).await, "s/v", &other.client("db1"))).await.map(|_| ());
     assert!(matches!(found, Err(Broken::Tls(_))), "{found:?}");
+    front.close().await;
+}
+
+/// TLS-T4, whatever the exports say: plain ones, and those of snapshots that are open to all.
+#[tokio::test]
+async fn a_host_opens_its_own_sets_only() {
+    let authority = Authority::new();
+    let bound = Wanted { sets: vec!["s".to_string()], ..Wanted::new("db2", Role::Host) };
+    certificates(authority.0.path(), &[bound], 30).unwrap();
+    let exports = Arc::new(MemoryExports::default());
+    for name in ["s/v", "other/v"] {
+        exports.put(name, Arc::new(MemoryDevice::new(1 << 20)), Epoch(1), false);
+    }
+    let front = Front::new(FrontLimits::default(), exports).unwrap();
+    let address = listening(&front, &authority, true).await;
+    let connector = authority.client("db2");
+    let expected = "found set other in an export of host db2, expected one of s: the sets in its certificate";
+    // One that is there and one that is not get the same answer.
+    for name in ["other/v", "other/none", "other/v@monday"] {
+        let found = soon(Client::connect_tls(socket(address).await, name, &connector)).await.map(|_| ());
+        assert_eq!(refused(found), expected, "{name}");
+    }
+    soon(Client::connect_tls(socket(address).await, "s/v", &connector)).await.unwrap();
+    for name in ["db1", "ann"] {
+        let connector = authority.client(name);
+        soon(Client::connect_tls(socket(address).await, "other/v", &connector)).await.unwrap();
+    }
+    front.close().await;
+}
+
+/// REVOKE-V2: also a connection that neither reads nor writes, since its one request runs.
+#[tokio::test]
+async fn a_connection_of_a_revoked_certificate_is_closed_while_a_request_runs() {
+    let authority = Authority::new();
+    let (device, mut begun) = GateDevice::new(1 << 20);
+    let exports = Arc::new(MemoryExports::default());
+    exports.put("s/v", device.clone(), Epoch(1), false);
+    let front = Front::new(FrontLimits { connection_requests: 1, ..FrontLimits::default() }, exports).unwrap();
+    let gateway = authority.own("g1");
+    let tls = FrontTls::new(gateway.acceptor(), true);
+    let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0)), Some(tls)).await.unwrap();
+    let connector = authority.client("db1");
+    let mut client = soon(Client::connect_tls(socket(address).await, "s/v", &connector)).await.unwrap();
+    for byte in [1, 2] {
+        client.send(0, 512, WRITE, &[byte; 512]).await.unwrap();
+    }
+    let running = soon(begun.recv()).await.unwrap();
+    gateway.revocations().replace(Revoked { names: ["db1".to_string()].into(), ..Revoked::default() });
+    soon(running.dropped()).await;
+    client.closed_unanswered().await;
+    assert!(begun.try_recv().is_err(), "the request behind it was begun");
+    let found = soon(Client::connect_tls(socket(address).await, "s/v", &connector)).await.map(|_| ());
+    assert!(matches!(found, Err(Broken::Tls(_) | Broken::Closed)), "{found:?}");
     front.close().await;
 }
 

@@ -6,7 +6,7 @@ use super::rules::{self, Rule};
 use crate::audit::Audit;
 use holdfast_api::{REFUSAL_KEY, Refusal, RefusalCode};
 use holdfast_host::unix_ms;
-use holdfast_tls::{Caller, Role};
+use holdfast_tls::{Caller, EitherInfo, Revocations, Role};
 use holdfast_types::sync::LockExt;
 use serde::Serialize;
 use std::convert::Infallible;
@@ -28,8 +28,8 @@ const REMEDY: &str = "use a certificate of such a role; `holdfast cluster certif
 #[derive(Clone)]
 pub(crate) struct Guard {
     rules: &'static [Rule],
-    /// Whether clients have certificates. Without, everybody may do everything.
-    tls: bool,
+    /// Clients have certificates, of which these count no more. `None`: they have none, and may do everything.
+    tls: Option<Revocations>,
     audit: Option<Audit>,
     /// Of all connections (ACCESS-A4).
     lately: Arc<Mutex<Refused>>,
@@ -37,12 +37,12 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// For the admin API.
-    pub(crate) fn admin(tls: bool, audit: Option<Audit>) -> Self {
+    pub(crate) fn admin(tls: Option<Revocations>, audit: Option<Audit>) -> Self {
         Self { rules: rules::ADMIN, tls, audit, lately: Arc::default() }
     }
 
     /// For the protocol between gateways.
-    pub(crate) fn peer(tls: bool) -> Self {
+    pub(crate) fn peer(tls: Option<Revocations>) -> Self {
         Self { rules: rules::PEER, tls, audit: None, lately: Arc::default() }
     }
 
@@ -53,8 +53,11 @@ impl Guard {
         let Some(rule) = rule else {
             return Err(Status::unimplemented("found a call that this gateway does not know (ACCESS-A1)"));
         };
-        let over_tls = extensions.get::<TlsConnectInfo<TcpConnectInfo>>();
-        let plain = extensions.get::<TcpConnectInfo>().or_else(|| over_tls.map(TlsConnectInfo::get_ref));
+        // Only a door that takes both has this.
+        let either = extensions.get::<EitherInfo<TcpConnectInfo>>();
+        let over_tls = extensions.get::<TlsConnectInfo<TcpConnectInfo>>().or_else(|| either?.tls());
+        let below = over_tls.map(TlsConnectInfo::get_ref).or_else(|| either.map(EitherInfo::below));
+        let plain = extensions.get::<TcpConnectInfo>().or(below);
         let asked = Asked::default();
         let mut line = Line {
             audit: self.audit.clone(),
@@ -67,12 +70,14 @@ impl Guard {
             refused: false,
             outcome: None,
         };
-        if !self.tls {
+        let Some(revocations) = &self.tls else { return Ok((asked, line)) };
+        if either.is_some() && over_tls.is_none() {
+            plaintext_came("call");
             return Ok((asked, line));
         }
         let certificates = over_tls.and_then(TlsConnectInfo::peer_certs);
         let own = certificates.as_ref().and_then(|all| all.first());
-        match judge(own.map(|own| own.as_ref()), rule, &mut line) {
+        match judge(own.map(|own| own.as_ref()), revocations, rule, &mut line) {
             Ok(caller) => Ok((Asked { caller: Some((caller, rule.roles)), ..asked }, line)),
             Err(status) => {
                 line.ended(&status.clone().into_http::<Body>());
@@ -82,10 +87,22 @@ impl Guard {
     }
 }
 
-/// The caller, if its certificate has one of the rule's roles. The line names it in either case.
-fn judge(certificate_der: Option<&[u8]>, rule: &Rule, line: &mut Line) -> Result<Arc<Caller>, Status> {
+/// Somebody has not come to TLS yet, while the doors take both.
+pub(crate) fn plaintext_came(what: &'static str) {
+    metrics::counter!("holdfast_plaintext_total", "what" => what).increment(1);
+}
+
+/// The caller, if its certificate counts and has one of the rule's roles. The line names it in either case.
+fn judge(
+    certificate_der: Option<&[u8]>,
+    revocations: &Revocations,
+    rule: &Rule,
+    line: &mut Line,
+) -> Result<Arc<Caller>, Status> {
     let caller = Arc::new(Caller::at_door(certificate_der)?);
     line.caller = Some(caller.clone());
+    // REVOKE-V1: also on a connection that was open before.
+    revocations.check(&caller.identity()).map_err(|why| denied(format!("{}: {why}", rule.method)))?;
     let checked = caller.has_one_of(rule.roles);
     checked.map_err(|why| denied(format!("{}: {why}: {REMEDY}", rule.method)))?;
     Ok(caller)
@@ -105,6 +122,11 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// Who makes the call; `None` without a certificate.
+    pub(crate) fn caller(&self) -> Option<&Caller> {
+        self.caller.as_ref().map(|(caller, _)| &**caller)
+    }
+
     /// ACCESS-A2. Notes what the request names first, so that a refusal is noted with it.
     ///
     /// # Errors

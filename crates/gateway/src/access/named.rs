@@ -50,6 +50,9 @@ pub(crate) struct Named {
     /// Whether it destroys data of a volume.
     #[serde(skip)]
     pub destroys: bool,
+    /// Whether its answer has a token, which opens a volume.
+    #[serde(skip)]
+    pub grants: bool,
     /// Whether it is the deletion of a set that nobody has checked yet.
     #[serde(skip)]
     pub unchecked: bool,
@@ -100,6 +103,10 @@ impl Named {
             Role::Operator if self.destroys => Err(format!(
                 "found role operator of certificate {whose}, expected admin: data of volume {} would be destroyed",
                 self.volume
+            )),
+            Role::Operator if self.grants => Err(format!(
+                "found role operator of certificate {whose}, expected admin: the answer would have a token for owner {}",
+                self.owner
             )),
             Role::Operator => Ok(()),
             Role::Gateway if self.unchecked => Err(format!(
@@ -160,6 +167,11 @@ fn change_of(change: Option<&Change>) -> String {
         Some(Change::Delete(volume)) => format!("delete {}", volume.name),
         None => String::new(),
     }
+}
+
+/// What is revoked, or no more.
+fn revoked_text(serial: &str, name: &str) -> String {
+    if name.is_empty() { format!("serial number {serial}") } else { format!("name {name}") }
 }
 
 /// A request that says what it names.
@@ -228,6 +240,7 @@ names! {
     FailoverRequest(m) => Named {
         gateway: m.candidate.clone(),
         change: m.reason.clone(),
+        grants: !m.owner.is_empty(),
         ..Named::of_owner(&m.set, &m.owner)
     };
     ListKeysRequest(_m) => Named::default();
@@ -237,4 +250,11 @@ names! {
     ScrubSetRequest(m) => Named::of_set(&m.set);
     PinSnapshotRequest(m) => Named { clone: m.clone_name.clone(), ..Named::of_snapshot(&m.set, &m.snapshot) };
     CloneSetRequest(m) => Named { clone: m.clone_name.clone(), ..Named::of_snapshot(&m.set, &m.snapshot) };
+    ListCertificatesRequest(_m) => Named::default();
+    RevokeCertificateRequest(m) => Named {
+        change: format!("{} {}", revoked_text(&m.serial, &m.name), m.reason),
+        force: m.force,
+        ..Named::default()
+    };
+    UnrevokeCertificateRequest(m) => Named { change: revoked_text(&m.serial, &m.name), ..Named::default() };
 }

@@ -3,7 +3,7 @@
 //! | | role |
 //! | --- | --- |
 //! | `V` | viewer: looks, and gets no data of volumes |
-//! | `O` | operator: runs what is there, and destroys nothing |
+//! | `O` | operator: runs what is there, destroys nothing, and gets no token for data |
 //! | `A` | admin: everything that a person may do |
 //! | `H` | host: its own lease, on its own sets |
 //! | `G` | gateway: what gateways ask each other at the admin door |
@@ -66,17 +66,17 @@ pub(crate) const ADMIN: &[Rule] = &[
     changes("CreateSnapshot", &[O, A]),
     reads("ListSnapshots", &[V, O, A, H]),
     // Its token opens the data.
-    changes("GetSnapshotToken", &[O, A, H]),
+    changes("GetSnapshotToken", &[A, H]),
     changes("DeleteSnapshot", &[A]),
     changes("RollbackSnapshot", &[A]),
     reads("DiffSnapshots", &[V, O, A]),
     // A shorter one expires snapshots.
     changes("SetSchedule", &[A]),
-    repeats("AcquireLease", &[O, A, H]),
-    repeats("ContinueLease", &[O, A, H]),
+    repeats("AcquireLease", &[A, H]),
+    repeats("ContinueLease", &[A, H]),
     // Every host, every second. Its grant and its end are noted.
-    reads("RenewLease", &[O, A, H]),
-    repeats("ReleaseLease", &[O, A, H]),
+    reads("RenewLease", &[A, H]),
+    repeats("ReleaseLease", &[A, H]),
     reads("GetLease", &[V, O, A, H]),
     changes("Switchover", &[O, A]),
     changes("Failover", &[O, A]),
@@ -87,6 +87,9 @@ pub(crate) const ADMIN: &[Rule] = &[
     changes("ScrubSet", &[O, A]),
     changes("PinSnapshot", &[A]),
     changes("CloneSet", &[A]),
+    reads("ListCertificates", &[V, O, A]),
+    changes("RevokeCertificate", &[A]),
+    changes("UnrevokeCertificate", &[A]),
 ];
 
 /// The protocol between gateways, in the order of `proto/peer.proto`.

@@ -11,7 +11,7 @@ use holdfast_api::v1::admin_server::{Admin, AdminServer};
 use holdfast_api::v1::{self, change_volume_request::Change};
 use holdfast_api::{METHODS, Refusal, RefusalCode};
 use holdfast_tls::make::{Wanted, certificates};
-use holdfast_tls::{Dialer, Role, Tls, TlsFiles};
+use holdfast_tls::{Dialer, EitherInfo, Revocations, Revoked, Role, Tls, TlsFiles};
 use holdfast_types::ByteSize;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -158,7 +158,8 @@ fn golden_page() {
         who reaches the door is an administrator.\n\n\
         - A **host** takes and continues leases only under its owner names. If its certificate names sets, it names\n  \
         only these in a call.\n\
-        - An **operator** grows and renames volumes; who shrinks or deletes one has to be an administrator.\n\
+        - An **operator** grows and renames volumes; who shrinks or deletes one has to be an administrator. It fails a set\n  \
+        over without a new owner: whoever names one gets a token, which opens the data.\n\
         - A **gateway** passes on a deletion that the leader of the set has checked.\n\n"
         .to_string();
     page.push_str(&table(ADMIN, |rule, role| rule.roles.contains(&role)));
@@ -178,7 +179,7 @@ async fn each_role_makes_its_calls_and_no_other_one() {
     let from = cluster(dir.path()).await;
     let path = dir.path().join("audit.log");
     let audit = audit(&path);
-    let guard = Guard::admin(true, Some(audit.clone()));
+    let guard = Guard::admin(Some(Revocations::default()), Some(audit.clone()));
     let (mut passed, mut noted) = (Vec::new(), Vec::new());
     for rule in ADMIN {
         for role in COLUMNS {
@@ -221,7 +222,8 @@ async fn only_gateways_make_the_calls_between_gateways() {
     for rule in PEER {
         for role in COLUMNS {
             let code = if role == Role::Gateway { Code::Aborted } else { Code::PermissionDenied };
-            let status = told(&Guard::peer(true), &fake(), rule.method, Some(&from[&role])).await;
+            let status =
+                told(&Guard::peer(Some(Revocations::default())), &fake(), rule.method, Some(&from[&role])).await;
             assert_eq!(status.code(), code, "{} by {role}: {status}", rule.method);
         }
     }
@@ -231,7 +233,7 @@ async fn only_gateways_make_the_calls_between_gateways() {
 async fn a_call_without_a_rule_or_a_certificate_is_not_made() {
     let dir = tempfile::tempdir().expect("a directory");
     let from = cluster(dir.path()).await;
-    let guard = Guard::admin(true, None);
+    let guard = Guard::admin(Some(Revocations::default()), None);
     for unknown in ["", "getnode", "GetNodes", "GetNode/", "Append"] {
         let status = told(&guard, &fake(), unknown, Some(&from[&Role::Admin])).await;
         assert_eq!(status.code(), Code::Unimplemented, "{unknown:?}");
@@ -241,18 +243,84 @@ async fn a_call_without_a_rule_or_a_certificate_is_not_made() {
     assert_eq!(status.code(), Code::Unauthenticated);
 }
 
+/// While a cluster comes to TLS: plain text as without TLS, and a certificate as with it.
+#[tokio::test]
+async fn a_door_that_takes_both_still_checks_who_has_a_certificate() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let from = cluster(dir.path()).await;
+    let guard = Guard::admin(Some(Revocations::default()), None);
+    let mut door = Guarded::new(fake(), guard);
+    let below = from[&Role::Host].get_ref().clone();
+    for (info, code) in [
+        (EitherInfo::Tls(from[&Role::Host].clone()), Code::PermissionDenied),
+        (EitherInfo::Tls(from[&Role::Admin].clone()), Code::Aborted),
+        (EitherInfo::Plain(below), Code::Aborted),
+    ] {
+        let mut request = request("DeleteSet", None);
+        request.extensions_mut().insert(info);
+        let Ok(response) = door.call(request).await;
+        let status = Status::from_header_map(response.headers()).expect("a status");
+        assert_eq!(status.code(), code, "{status}");
+    }
+}
+
 #[tokio::test]
 async fn without_tls_everybody_is_an_administrator_and_noted_as_such() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("audit.log");
     let audit = audit(&path);
-    let guard = Guard::admin(false, Some(audit.clone()));
+    let guard = Guard::admin(None, Some(audit.clone()));
     for rule in ADMIN {
         assert_eq!(told(&guard, &fake(), rule.method, None).await.code(), Code::Aborted, "{}", rule.method);
     }
     let lines = lines(&audit, &path).await;
     assert_eq!(lines.len(), ADMIN.iter().filter(|rule| rule.noted).count());
     assert!(lines.iter().all(|line| line["roles"] == serde_json::json!(["admin"]) && line["certificate"].is_null()));
+}
+
+/// REVOKE-V1, for a call on a connection that was open before; the refusal is noted.
+#[tokio::test]
+async fn a_revoked_certificate_makes_no_call() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let from = cluster(dir.path()).await;
+    let path = dir.path().join("audit.log");
+    let audit = audit(&path);
+    let revocations = Revocations::default();
+    let (admin, peer) =
+        (Guard::admin(Some(revocations.clone()), Some(audit.clone())), Guard::peer(Some(revocations.clone())));
+    let all = [Role::Operator.name().to_string(), Role::Gateway.name().to_string()];
+    revocations.replace(Revoked { names: all.into(), ..Revoked::default() });
+    for (guard, method, role, code) in [
+        (&admin, "GetNode", Role::Operator, Code::PermissionDenied),
+        (&admin, "GetNode", Role::Admin, Code::Aborted),
+        (&peer, "Vote", Role::Gateway, Code::PermissionDenied),
+    ] {
+        let status = told(guard, &fake(), method, Some(&from[&role])).await;
+        assert_eq!(status.code(), code, "{method} by {role}: {status}");
+        let revoked = status.message().starts_with(&format!("{method}: found certificate {role} (serial number "));
+        assert_eq!(revoked, code == Code::PermissionDenied, "{status}");
+    }
+    let lines = lines(&audit, &path).await;
+    let told: Vec<_> = lines.iter().map(|line| text(line, "certificate") + " " + &text(line, "outcome")).collect();
+    assert_eq!(told, ["operator PermissionDenied"]);
+}
+
+/// ACCESS-A2: who holds a token may write, and NBD serves operators neither.
+#[tokio::test]
+async fn an_operator_gets_no_token() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let from = cluster(dir.path()).await;
+    let guard = Guard::admin(Some(Revocations::default()), None);
+    let operator = Some(&from[&Role::Operator]);
+    for method in ["AcquireLease", "ContinueLease", "RenewLease", "ReleaseLease", "GetSnapshotToken"] {
+        assert_eq!(told(&guard, &fake(), method, operator).await.code(), Code::PermissionDenied, "{method}");
+    }
+    for (owner, code) in [("", Code::Aborted), ("db1", Code::PermissionDenied)] {
+        let message = v1::FailoverRequest { set: "demo".into(), owner: owner.into(), ..Default::default() };
+        let asked = Fake { named: message.named(), ..fake() };
+        assert_eq!(told(&guard, &asked, "Failover", operator).await.code(), code, "owner {owner:?}");
+        assert_eq!(told(&guard, &asked, "Failover", Some(&from[&Role::Admin])).await.code(), Code::Aborted);
+    }
 }
 
 /// ACCESS-A2.
@@ -262,7 +330,7 @@ async fn a_host_is_bound_to_its_owner_and_sets() {
     let from = cluster(dir.path()).await;
     let path = dir.path().join("audit.log");
     let audit = audit(&path);
-    let guard = Guard::admin(true, Some(audit.clone()));
+    let guard = Guard::admin(Some(Revocations::default()), Some(audit.clone()));
     let acquire = |set: &str, owner: &str| {
         let message = v1::AcquireLeaseRequest { set: set.into(), owner: owner.into(), ..Default::default() };
         Fake { named: message.named(), ..fake() }
@@ -301,7 +369,7 @@ async fn a_host_is_bound_to_its_owner_and_sets() {
 async fn an_operator_destroys_no_volume_and_a_gateway_deletes_no_set_that_nobody_checked() {
     let dir = tempfile::tempdir().expect("a directory");
     let from = cluster(dir.path()).await;
-    let guard = Guard::admin(true, None);
+    let guard = Guard::admin(Some(Revocations::default()), None);
     let change = |change: Option<Change>| {
         let message = v1::ChangeVolumeRequest { set: "demo".into(), volume: 3, change, ..Default::default() };
         Fake { named: message.named(), ..fake() }
@@ -341,7 +409,7 @@ async fn a_call_that_nobody_waits_for_is_noted_and_one_that_a_host_repeats_is_no
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("audit.log");
     let audit = audit(&path);
-    let guard = Guard::admin(false, Some(audit.clone()));
+    let guard = Guard::admin(None, Some(audit.clone()));
     let elsewhere = Fake { answer: Code::Unavailable, ..fake() };
     for method in ["AcquireLease", "ContinueLease", "ReleaseLease", "CreateSet"] {
         assert_eq!(told(&guard, &elsewhere, method, None).await.code(), Code::Unavailable);
@@ -359,7 +427,7 @@ async fn refusals_of_one_certificate_do_not_wash_out_the_log() {
     let from = cluster(dir.path()).await;
     let path = dir.path().join("audit.log");
     let audit = audit(&path);
-    let guard = Guard::admin(true, Some(audit.clone()));
+    let guard = Guard::admin(Some(Revocations::default()), Some(audit.clone()));
     // Few: they end well within a minute.
     for _ in 0..10 {
         let status = told(&guard, &fake(), "DeleteSet", Some(&from[&Role::Host])).await;

@@ -1,6 +1,7 @@
 //! The admin API: gRPC for people, the command line, agents and attach processes. Every gateway serves it. A call that
 //! needs a leader is refused on the other gateways, with the leader's address (crates/api, "refusal").
 
+mod certificates;
 mod checks;
 mod clone;
 mod codes;
@@ -259,13 +260,20 @@ impl AdminDoor {
     }
 }
 
-/// Wraps each call: unpacks the request, and turns a refusal into a status.
+/// Wraps each call: unpacks the request, and turns a refusal into a status. With `@caller` it is told who asks.
 macro_rules! calls {
-    ($($call:ident: $request:ident -> $reply:ident;)*) => {
+    (
+        $($call:ident: $request:ident -> $reply:ident;)*
+        $(@caller $of:ident: $asked:ident -> $answer:ident;)*
+    ) => {
         #[tonic::async_trait]
         impl Admin for AdminDoor {
             $(async fn $call(&self, request: Request<v1::$request>) -> Reply<v1::$reply> {
                 Ok(Response::new(self.$call(self.admitted(request)?).await?))
+            })*
+            $(async fn $of(&self, request: Request<v1::$asked>) -> Reply<v1::$answer> {
+                let caller = request.extensions().get::<Asked>().and_then(Asked::caller).cloned();
+                Ok(Response::new(self.$of(self.admitted(request)?, caller).await?))
             })*
         }
     };
@@ -311,4 +319,7 @@ calls! {
     pin_snapshot: PinSnapshotRequest -> PinSnapshotReply;
     clone_set: CloneSetRequest -> CloneSetReply;
     change_stores: ChangeStoresRequest -> ChangeStoresReply;
+    list_certificates: ListCertificatesRequest -> CertificatesReply;
+    unrevoke_certificate: UnrevokeCertificateRequest -> RevokedReply;
+    @caller revoke_certificate: RevokeCertificateRequest -> RevokedReply;
 }

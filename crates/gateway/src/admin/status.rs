@@ -82,6 +82,8 @@ impl AdminDoor {
                 keys: Some(self.node_keys()),
                 reads: Some(self.reads()),
                 nbd_tls: config.nbd_listen.map_or("", |_| config.tls.nbd_mode().as_str()).to_string(),
+                certificate: self.node_certificate(),
+                tls: config.tls.doors().to_string(),
                 ..v1::Node::default()
             };
             if let Some(adopted) = node.adopted() {

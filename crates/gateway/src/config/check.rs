@@ -190,11 +190,14 @@ fn tls(config: &GatewayConfig, out: &mut Problems) {
         "all of ca, certificate and key, or none",
     );
     out.need(
-        named == 0 || !config.plaintext_network,
+        named == 0 || !config.plaintext_network || config.tls.transition.is_some(),
         "plaintext_network",
         "true beside [tls]",
         "only one of them: with [tls], all traffic between gateways is encrypted",
     );
+    if let Some(transition) = config.tls.transition {
+        out.need(named > 0, "tls.transition", transition.as_str(), "ca, certificate and key beside it");
+    }
     let nbd = config.tls.nbd.unwrap_or(NbdTls::Off);
     out.need(named > 0 || nbd == NbdTls::Off, "tls.nbd", nbd.as_str(), "ca, certificate and key beside it, or off");
 }
@@ -342,7 +345,8 @@ fn addresses(config: &GatewayConfig, out: &mut Problems) {
         out.need(holdfast_api::host_port(address).is_some(), field, format!("{address:?}"), "HOST:PORT");
     }
     for (field, listen) in [("api_listen", config.api_listen), ("peer_listen", config.peer_listen)] {
-        let allowed = listen.ip().is_loopback() || config.plaintext_network || config.tls.any();
+        let only_tls = config.tls.any() && config.tls.transition.is_none();
+        let allowed = listen.ip().is_loopback() || config.plaintext_network || only_tls;
         out.need(
             allowed,
             field,

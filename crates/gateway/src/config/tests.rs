@@ -65,6 +65,8 @@ fn every_commented_value_of_the_sample_can_be_taken() {
             assert!(config.validate().unwrap_err().to_string().contains("tls: found 1 files, expected all of"));
         } else if line.ends_with("nbd = \"required\"") {
             assert!(config.validate().unwrap_err().to_string().contains("tls.nbd: found required, expected ca,"));
+        } else if line.ends_with("transition = \"accept\"") {
+            assert!(config.validate().unwrap_err().to_string().contains("tls.transition: found accept, expected ca,"));
         } else if line.contains("/etcd/client") {
             assert!(config.validate().unwrap_err().to_string().contains("etcd: found one of certificate and key"));
         } else if line.starts_with("# name") {
@@ -296,6 +298,23 @@ fn traffic_off_the_machine_needs_a_word_and_an_address() {
         c.advertise.api = Some("g1.example:7400".into());
     };
     assert_eq!(problems_of(named), "");
+    // Plain text has to be wished for also while a cluster comes to TLS, and only then beside TLS.
+    let coming = |transition: Option<TlsTransition>, plaintext_network: bool| {
+        problems_of(|c| {
+            named(c);
+            c.plaintext_network = plaintext_network;
+            c.tls.transition = transition;
+            for (file, name) in [(&mut c.tls.ca, "ca"), (&mut c.tls.certificate, "pem"), (&mut c.tls.key, "key")] {
+                *file = Some(name.into());
+            }
+        })
+    };
+    for transition in [TlsTransition::Accept, TlsTransition::Use] {
+        assert_eq!(coming(Some(transition), true), "");
+        assert!(coming(Some(transition), false).contains("or plaintext_network = true"));
+    }
+    assert_eq!(coming(None, false), "");
+    assert!(coming(None, true).contains("plaintext_network: found true beside [tls]"));
 }
 
 #[test]

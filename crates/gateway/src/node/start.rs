@@ -1,6 +1,6 @@
 //! Opens the journal, and starts group 0 with the tasks that follow it.
 
-use super::{Adopted, Node, NodeError, clock, deletion, placing, reconcile};
+use super::{Adopted, Node, NodeError, clock, deletion, placing, reconcile, revoked};
 use crate::disk_space;
 use crate::heal;
 use crate::identity::Identity;
@@ -97,6 +97,9 @@ impl Node {
         member: MemberId,
     ) -> Result<(), NodeError> {
         let group = raft.start_group(GroupId::CLUSTER, self.cluster.clone(), Some(CLUSTER_SNAPSHOT_ENTRIES)).await?;
+        // Before any door opens: what this member has applied counts from the start.
+        self.follow_revoked();
+        tokio::spawn(revoked::run(self.clone()));
         raft.set_registrar(registration::registrar(self.cluster.clone(), group.clone()));
         raft.set_placer(placing::placer(Arc::downgrade(self)));
         let adopted = Adopted { raft: raft.clone(), group, member };

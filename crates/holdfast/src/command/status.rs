@@ -1,7 +1,7 @@
 //! `holdfast cluster status`.
 
 use super::connect::connect;
-use super::text::{member_text, store_text};
+use super::text::{days_text, member_text, store_text};
 use super::{cluster, set};
 use crate::cli::Common;
 use crate::exit::CliError;
@@ -18,8 +18,8 @@ pub async fn run(common: &Common) -> Result<(), CliError> {
 pub fn describe(status: &v1::ClusterStatusReply) -> String {
     let head = format!("cluster {}, view of {}", status.cluster_id, status.answered_by);
     let members = status.members.iter().map(|member| member_row(status, member));
-    let head_of = ["MEMBER", "GATEWAY", "REGION", "API", "NBD", "STATE", "BOOT", "LEADS", "JOURNAL"];
-    let members = output::table_with_messages(head_of, members, &[5, 8], 2);
+    let head_of = ["MEMBER", "GATEWAY", "REGION", "API", "NBD", "STATE", "BOOT", "LEADS", "CERT DAYS", "JOURNAL"];
+    let members = output::table_with_messages(head_of, members, &[5, 9], 2);
     let groups = status.groups.iter().map(|group| group_row(status, group));
     let groups = output::table(["GROUP", "SET", "LEADER", "TERM", "LAST", "COMMITTED", "APPLIED (LAG)"], groups);
     let sets = status.sets.iter().map(|set| set_row(status, set));
@@ -95,13 +95,17 @@ fn set_row(status: &v1::ClusterStatusReply, set: &v1::SetSummary) -> [String; 5]
     [set.name.clone(), set.id.to_string(), set.store.clone(), backlog, answers]
 }
 
-fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [String; 9] {
+fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [String; 10] {
     let known = member.member.clone().unwrap_or_default();
     let addresses = known.addresses.clone().unwrap_or_default();
     let node = member.node.as_ref();
     let state = match node {
         None => format!("unreachable: {}", member.error),
         Some(node) if !node.not_ready.is_empty() => node.not_ready.clone(),
+        // Loud: whoever reaches it may do everything.
+        Some(node) if matches!(node.tls.as_str(), "accept" | "use") => {
+            format!("ready, TAKES PLAIN TEXT ([tls] transition = {:?})", node.tls)
+        }
         Some(_) => "ready".to_string(),
     };
     let leads: Vec<String> = status
@@ -120,7 +124,8 @@ fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [St
         "" | "off" => addresses.nbd,
         mode => format!("{} (TLS {mode})", addresses.nbd),
     };
-    [member_text(known.id), known.name, known.region, addresses.api, nbd, state, boot, leads.join(","), journal]
+    let days = days_text(node.and_then(|node| node.certificate.as_ref()?.days_left));
+    [member_text(known.id), known.name, known.region, addresses.api, nbd, state, boot, leads.join(","), days, journal]
 }
 
 fn group_row(status: &v1::ClusterStatusReply, group: &v1::GroupSummary) -> [String; 7] {

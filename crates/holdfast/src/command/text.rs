@@ -14,6 +14,19 @@ pub fn epoch_text(epoch: u64) -> String {
     if epoch == 0 { String::new() } else { holdfast_types::Epoch(epoch).to_string() }
 }
 
+/// A certificate with fewer days left than this is marked.
+const DAYS_WARN: i64 = 30;
+
+/// Days until a certificate expires, with a mark where somebody should act; "" if unknown.
+pub fn days_text(days_left: Option<i64>) -> String {
+    match days_left {
+        None => String::new(),
+        Some(..0) => "expired !".to_string(),
+        Some(days) if days < DAYS_WARN => format!("{days} !"),
+        Some(days) => days.to_string(),
+    }
+}
+
 /// What happened to something that is to exist.
 pub fn created_text(created: bool) -> &'static str {
     if created { "created" } else { "exists already" }
@@ -96,6 +109,12 @@ mod tests {
         health.now = None;
         health.last = Some(full);
         assert_eq!(store_text(&health), "ok (full until unknown)");
+    }
+
+    #[test]
+    fn a_certificate_is_marked_thirty_days_ahead() {
+        let shown = [None, Some(-1), Some(0), Some(29), Some(30)].map(days_text);
+        assert_eq!(shown, ["", "expired !", "0 !", "29 !", "30"]);
     }
 
     #[test]

@@ -12,49 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
-pub use world::plan;
-
-/// How a gateway behaves.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Mood {
-    /// Works normally.
-    #[default]
-    Well,
-    /// Accepts connections and calls, and never answers, as after SIGSTOP.
-    Silent,
-    /// First refuses so many calls as busy.
-    Busy(u32),
-    /// Executes so many changes and answers that the outcome is unknown.
-    Forgets(u32),
-    /// Refuses without naming the leader.
-    NoHint,
-    /// Reports a wrong name of itself.
-    Hint(String),
-}
-
-pub struct Gateway {
-    pub name: String,
-    pub api: String,
-    pub nbd: String,
-    pub disk: String,
-    pub cluster_id: String,
-    pub member: u64,
-    pub initialised: bool,
-    pub mood: Mood,
-}
-
-#[derive(Default)]
-pub struct Set {
-    pub id: u64,
-    pub store: String,
-    pub volumes: Vec<v1::Volume>,
-    pub snapshots: Vec<v1::Snapshot>,
-    pub leader: usize,
-    pub term: u64,
-    pub epoch: u64,
-    pub lease: Option<(v1::Lease, String)>,
-    pub done: BTreeMap<String, v1::GrantReply>,
-}
+pub use world::{Gateway, Mood, Set, plan};
 
 #[derive(Default)]
 pub struct World {
@@ -414,6 +372,15 @@ impl Admin for Door {
     }
     async fn pin_snapshot(&self, _: Request<v1::PinSnapshotRequest>) -> Answer<v1::PinSnapshotReply> {
         Err(Status::unimplemented("pin_snapshot"))
+    }
+    async fn list_certificates(&self, _: Request<v1::ListCertificatesRequest>) -> Answer<v1::CertificatesReply> {
+        Err(Status::unimplemented("list_certificates"))
+    }
+    async fn revoke_certificate(&self, _: Request<v1::RevokeCertificateRequest>) -> Answer<v1::RevokedReply> {
+        Err(Status::unimplemented("revoke_certificate"))
+    }
+    async fn unrevoke_certificate(&self, _: Request<v1::UnrevokeCertificateRequest>) -> Answer<v1::RevokedReply> {
+        Err(Status::unimplemented("unrevoke_certificate"))
     }
     async fn clone_set(&self, _: Request<v1::CloneSetRequest>) -> Answer<v1::CloneSetReply> {
         Err(Status::unimplemented("clone_set"))

@@ -1,0 +1,158 @@
+//! Certificates that are revoked: who is still let in, and who can revoke whom.
+
+use crate::bug::{Edit, Layer, Mutation, Test, lib};
+
+const REVOKED: &str = "crates/tls/src/revoked.rs";
+
+const STATE: &str = "crates/control/src/cluster/revoked.rs";
+
+const STATE_TEST: Test = lib(Layer::Unit, "holdfast-control", &["whoever_revokes_is_left_over"]);
+
+const OPEN_TEST: Test = lib(Layer::Unit, "holdfast-tls", &["an_open_connection_of_a_revoked_certificate_ends"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "revoked-by-both-only",
+        bug: "a certificate that is revoked by its serial number opens connections, unless its name is revoked, too",
+        rule: "REVOKE-V1",
+        edits: &[Edit {
+            file: REVOKED,
+            old: "if self.serials.contains(&one.serial) || self.names.contains(&one.name) {",
+            new: "if self.serials.contains(&one.serial) && self.names.contains(&one.name) {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_revoked_certificate_opens_no_door"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "open-connection-is-not-revoked",
+        bug: "a connection that is open stays so after its peer's certificate was revoked",
+        rule: "REVOKE-V2",
+        edits: &[Edit {
+            file: REVOKED,
+            old: "Some(ending) => ending.as_mut().poll(cx).is_ready(),",
+            new: "Some(ending) => false && ending.as_mut().poll(cx).is_ready(),",
+        }],
+        tests: &[OPEN_TEST],
+        smoke: false,
+    },
+    Mutation {
+        name: "writer-is-not-revoked",
+        bug: "a gateway that only writes goes on sending to a peer whose certificate was revoked",
+        rule: "REVOKE-V2",
+        edits: &[Edit {
+            file: REVOKED,
+            old: "if self.list.has_changed().unwrap_or(false) {",
+            new: "if self.list.has_changed().is_err() {",
+        }],
+        tests: &[OPEN_TEST],
+        smoke: false,
+    },
+    Mutation {
+        name: "dials-a-revoked-gateway",
+        bug: "gateways connect to a gateway whose certificate was revoked, and send it what is written",
+        rule: "REVOKE-V1",
+        edits: &[Edit {
+            file: "crates/tls/src/stream.rs",
+            old: "Ok(Box::new(revocations.follow(secured, own)?))",
+            new: "Ok(Box::new((Revocations::default(), revocations).0.follow(secured, own)?))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_gateway_does_not_connect_to_a_revoked_one"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "call-of-a-revoked-certificate",
+        bug: "a call on a connection that was open before is made although the certificate was revoked",
+        rule: "REVOKE-V1",
+        edits: &[Edit {
+            file: "crates/gateway/src/access/guard.rs",
+            old: "    revocations.check(&caller.identity()).map_err(|why| denied(format!(\"{}: {why}\", rule.method)))?;\n",
+            new: "    let _ = revocations.check(&caller.identity());\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_revoked_certificate_makes_no_call"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "sets-not-checked-at-nbd",
+        bug: "a host that is bound to its set opens the volumes of other sets at the NBD door",
+        rule: "TLS-T4",
+        edits: &[Edit {
+            file: "crates/front/src/line.rs",
+            old: "Some(caller) => caller.may_open(set.as_str()),",
+            new: "Some(caller) => caller.may_open(set.as_str()).or(Ok(())),",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-front", &["a_host_opens_its_own_sets_only"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "administrator-revokes-itself",
+        bug: "the last administrator revokes its own certificate, and nobody can take it back",
+        rule: "CLUSTER-C5",
+        edits: &[Edit {
+            file: STATE,
+            old: "        if what.covers(by) {\n",
+            new: "        if what.covers(by) && self.revoked.contains_key(what) {\n",
+        }],
+        tests: &[STATE_TEST],
+        smoke: false,
+    },
+    Mutation {
+        name: "two-administrators-revoke-each-other",
+        bug: "of two administrators who revoke each other at the same moment, none is left",
+        rule: "CLUSTER-C5",
+        edits: &[Edit {
+            file: STATE,
+            old: "        if self.is_revoked(by) {\n",
+            new: "        if self.is_revoked(by) && self.revoked.contains_key(what) {\n",
+        }],
+        tests: &[STATE_TEST],
+        smoke: false,
+    },
+    Mutation {
+        name: "majority-of-gateways-revoked",
+        bug: "a revocation shuts a majority of the gateways out, and nothing can be committed to take it back",
+        rule: "CLUSTER-C5",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/certificates.rs",
+            old: "    if left * 2 <= members {\n",
+            new: "    if left * 2 <= members && !force {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_gateway_is_not_shut_out_by_mistake_and_a_majority_never"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "plain-text-at-a-door-with-tls",
+        bug: "a call without a certificate is made by everybody at a door that takes only TLS",
+        rule: "ACCESS-A1",
+        edits: &[Edit {
+            file: "crates/gateway/src/access/guard.rs",
+            old: "if either.is_some() && over_tls.is_none() {",
+            new: "if over_tls.is_none() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_call_without_a_rule_or_a_certificate_is_not_made"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "no-roles-while-both-are-taken",
+        bug: "while a cluster comes to TLS, a host's certificate may do everything at the admin door",
+        rule: "ACCESS-A1",
+        edits: &[Edit {
+            file: "crates/gateway/src/access/guard.rs",
+            old: "if either.is_some() && over_tls.is_none() {",
+            new: "if either.is_some() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_door_that_takes_both_still_checks_who_has_a_certificate"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "operator-gets-a-token",
+        bug: "an operator fails a set over to an owner of its own choice and gets the token, which writes",
+        rule: "ACCESS-A2",
+        edits: &[Edit {
+            file: "crates/gateway/src/access/named.rs",
+            old: "Role::Operator if self.grants => Err(",
+            new: "Role::Operator if self.grants && self.destroys => Err(",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["an_operator_gets_no_token"])],
+        smoke: false,
+    },
+];
