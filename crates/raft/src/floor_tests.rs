@@ -9,6 +9,7 @@ use crate::node::RaftNode;
 use crate::proto::{self, peer_client::PeerClient};
 use crate::quarantine::{self, Quarantine, Stage};
 use crate::readmit::ReadmitError;
+use crate::snapshot_pieces::pieces;
 use crate::wire::{META_CLUSTER, META_TO};
 use holdfast_log::CorruptRecord;
 use holdfast_types::{GroupId, LogId, MemberId, Term};
@@ -88,8 +89,9 @@ async fn q4_who_is_behind_the_removal_gets_nothing_of_a_member_that_learns_anew(
     let Some(Body::Refused(status)) = told else { anyhow::bail!("QUARANTINE-Q4: it is answered: {told:?}") };
     assert!(status.message().contains("QUARANTINE-Q4"), "{status}");
     let snapshot = |term: u64, crc: u32| {
+        let state = bytes::Bytes::from_static(b"state");
         let vote = append(term).vote;
-        proto::SnapshotRequest { vote, data: b"state".to_vec().into(), crc, ..Default::default() }
+        pieces(proto::SnapshotHead { vote, length: state.len() as u64, crc, ..Default::default() }, state)
     };
     let crc = crc32c::crc32c(b"state");
     let request = at.request(snapshot(2, crc));
