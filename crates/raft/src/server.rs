@@ -33,6 +33,8 @@ pub type PeerService = PeerServer<Handler>;
 /// Answers peers for one node.
 pub struct Handler {
     node: RaftNode,
+    /// For the state snapshots that arrive.
+    room: snapshot_pieces::Room,
 }
 
 impl RaftNode {
@@ -61,7 +63,7 @@ impl RaftNode {
 
 impl Handler {
     pub(crate) fn new(node: RaftNode) -> Self {
-        Self { node }
+        Self { node, room: snapshot_pieces::Room::default() }
     }
 
     pub(crate) fn node(&self) -> &RaftNode {
@@ -233,6 +235,7 @@ impl Peer for Handler {
             of_before(self.node.floor(group.id()), head.vote.as_ref(), from).is_err()
         );
         of_before(self.node.floor(group.id()), head.vote.as_ref(), from)?;
+        let _room = self.room.wait_for(&head).await?;
         let data = snapshot_pieces::data(&mut pieces, &head).await?;
         let membership = membership_from_bytes(&head.membership).map_err(bad)?;
         let meta = RaftSnapshotMeta {

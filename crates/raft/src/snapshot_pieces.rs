@@ -2,18 +2,47 @@
 //!
 //! - **PIECES-S1** What is collected is bounded: by the length that the head names, which is at most
 //!   [`PEER_SNAPSHOT_BYTES_MAX`]. More, or less, is no snapshot.
+//!   Over all groups they take at most [`STATES_BYTES_MAX`] at a time: others wait in their sockets.
 //! - **PIECES-S2** Nothing is installed whose checksum over all pieces is another one than the head's.
 
 use crate::proto::{SnapshotHead, SnapshotPiece, snapshot_piece::Part};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tonic::Status;
 
 /// Data of one piece at most, in bytes: votes and other calls wait for no more than one on their way out.
 const PIECE_BYTES: usize = 256 << 10;
 
+/// Data of all states that arrive at a time, in bytes: two of the largest, or thousands of the usual ones.
+const STATES_BYTES_MAX: usize = 2 * PEER_SNAPSHOT_BYTES_MAX;
+
+/// A part of it: permits are counted in these.
+const UNIT_BYTES: usize = 4 << 10;
+
 const _: () = assert!(PIECE_BYTES < PEER_MESSAGE_BYTES_MAX);
+
+/// Room for the states that arrive (PIECES-S1).
+pub(crate) struct Room(Semaphore);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(Semaphore::new(STATES_BYTES_MAX / UNIT_BYTES))
+    }
+}
+
+impl Room {
+    /// Waits until there is room for this state. The caller's deadline limits that.
+    ///
+    /// # Errors
+    /// More than any state has.
+    pub(crate) async fn wait_for(&self, head: &SnapshotHead) -> Result<SemaphorePermit<'_>, Status> {
+        let units = head.length.div_ceil(UNIT_BYTES as u64);
+        let units = u32::try_from(units).map_err(|_| Status::out_of_range("snapshot: too long"))?;
+        self.0.acquire_many(units).await.map_err(|error| Status::unavailable(error.to_string()))
+    }
+}
 
 /// `data` behind its head, as it is sent. No copy is made here.
 pub(crate) fn pieces(head: SnapshotHead, mut data: Bytes) -> impl Stream<Item = SnapshotPiece> + Send + 'static {
@@ -130,6 +159,19 @@ mod tests {
         let huge = SnapshotHead { length: PEER_SNAPSHOT_BYTES_MAX as u64 + 1, ..Default::default() };
         let why = sent(vec![Part::Head(huge)]).await.expect_err("too large");
         assert_eq!(why.code(), tonic::Code::OutOfRange, "before anything is taken: {why}");
+    }
+
+    #[tokio::test]
+    async fn s1_large_states_wait_for_each_other() {
+        let room = Room::default();
+        let large = SnapshotHead { length: PEER_SNAPSHOT_BYTES_MAX as u64, ..Default::default() };
+        let small = SnapshotHead { length: 1, ..Default::default() };
+        let first = room.wait_for(&large).await.expect("room");
+        let _second = room.wait_for(&large).await.expect("room");
+        let mut third = std::pin::pin!(room.wait_for(&small));
+        assert!(futures_util::poll!(&mut third).is_pending());
+        drop(first);
+        assert!(third.await.is_ok());
     }
 
     #[tokio::test]

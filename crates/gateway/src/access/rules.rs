@@ -56,9 +56,8 @@ const HEAVY: Bounds = Bounds { at_once: 4, ..WORK };
 const GROUP: Bounds = Bounds { at_once: 4096, bytes: 64 << 10, deadline: Duration::from_secs(30) };
 /// With entries, if there is no append stream.
 const APPEND: Bounds = Bounds { bytes: PEER_MESSAGE_BYTES_MAX, ..GROUP };
-/// A group's state, with the envelopes of its pieces.
-const STATE: Bounds =
-    Bounds { at_once: 4, bytes: PEER_SNAPSHOT_BYTES_MAX + (1 << 20), deadline: Duration::from_secs(120) };
+/// A group's state, with the envelopes of its pieces. Their bytes at a time are bounded where they are collected.
+const STATE: Bounds = Bounds { bytes: PEER_SNAPSHOT_BYTES_MAX + (1 << 20), deadline: WORK.deadline, ..GROUP };
 
 /// Bytes of requests in the admin door at a time.
 const ADMIN_BYTES_AT_ONCE: usize = 256 << 20;
