@@ -3,6 +3,7 @@
 mod access;
 mod agent;
 mod agent_files;
+mod bounds;
 mod cluster;
 mod control;
 mod data;
@@ -26,6 +27,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     gateway::MUTATIONS,
     doors::MUTATIONS,
     access::MUTATIONS,
+    bounds::MUTATIONS,
     agent::MUTATIONS,
     agent_files::MUTATIONS,
     space::MUTATIONS,

@@ -17,6 +17,7 @@ mod failover;
 mod faults;
 mod fills;
 mod flush;
+mod hostile;
 mod idle;
 mod images;
 mod keys;

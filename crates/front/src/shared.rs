@@ -1,4 +1,7 @@
 //! What the connections of a front share: limits, exports, memory for requests, and the lists of the connections.
+//!
+//! FRONT-H1  Strangers keep nobody out, and fill no log. At the limit of handshakes the oldest one makes room, first
+//!     one whose client has shown no certificate; and lines about clients that are not served are limited.
 
 use super::budget::Pool;
 use super::device::{ConnInfo, Exports, Refusal, RefusalKind};

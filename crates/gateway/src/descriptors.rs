@@ -5,9 +5,9 @@ use holdfast_control::cluster::SETS_MAX;
 use holdfast_front::HANDSHAKES;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Enough for the NBD connections (1024 by default) and handshakes, all other listeners, the files of journal and cache,
-/// and connections to stores and peers (one to each other voter, for each set that is led here). A small cluster needs
-/// fewer. If they run out, the operations that need one wait.
+/// Enough for the NBD connections (1024 by default) and handshakes, all other listeners, the files of journal and
+/// cache, and connections to stores and peers (one to each other voter, for each set that is led here). A small cluster
+/// needs fewer. If they run out, the operations that need one wait.
 const ENOUGH: u64 = 13_312;
 
 /// Other voters of a group.

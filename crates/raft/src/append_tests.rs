@@ -47,7 +47,7 @@ impl Teller {
         Ok(Self::on(dialer.stream(addr, LIMIT).await?))
     }
 
-    fn on(connection: Connection) -> Self {
+    pub(crate) fn on(connection: Connection) -> Self {
         let mut outgoing = Outgoing::default();
         outgoing.push(Bytes::from_static(PREFACE));
         Self { connection, received: Received::from_receiver(), outgoing }
