@@ -86,7 +86,7 @@ impl Guard {
             outcome: None,
         };
         let certificates = over_tls.and_then(TlsConnectInfo::peer_certs);
-        let own = certificates.as_ref().and_then(|all| all.first()).map(|own| own.as_ref());
+        let own: Option<&[u8]> = certificates.as_ref().and_then(|all| all.first()).map(|own| own.as_ref());
         match self.admit(own, request.headers(), running, &mut line) {
             Ok(caller) => Ok((Asked { caller: caller.map(|caller| (caller, rule.roles)), ..asked }, line)),
             Err(status) => {
