@@ -231,9 +231,10 @@ fn beside(
         cluster.caught_up(PATIENCE).with_context(|| format!("{} comes back in the flood", cluster.name(index)))?;
         note(format!("{} was killed in the flood, and has caught up", cluster.name(index)));
     }
-    let now_led = leaders(cluster)?;
     floods.iter().try_for_each(said)?;
     drop(floods);
+    // A leader that was lost in the flood has left its term behind.
+    let now_led = leaders(cluster)?;
     wait_until(form.calm, || false);
     let after = resident(cluster, &watched)?;
     let resident = watched.iter().enumerate().map(|(at, index)| (*index, [before[at], most[at], after[at]])).collect();
