@@ -207,10 +207,10 @@ fn beside(
     flooded: &AtomicBool,
 ) -> Result<Seen> {
     wait_until(form.calm, || false);
-    let restarted = cluster.others(serving).into_iter().next().filter(|_| form.restart);
+    let led = leaders(cluster)?;
+    let restarted = if form.restart { Some(follower(cluster, serving, &led)?) } else { None };
     let watched: Vec<usize> = (0..cluster.gateways.len()).filter(|index| Some(*index) != restarted).collect();
     let before = resident(cluster, &watched)?;
-    let led = leaders(cluster)?;
     let begun = Instant::now();
     let floods = begin(targets, serving, form.each)?;
     flooded.store(true, Ordering::Relaxed);
@@ -286,6 +286,17 @@ fn resident(cluster: &Cluster, of: &[usize]) -> Result<Vec<u64>> {
         bytes.with_context(|| format!("no memory figure of {}", cluster.name(*index)))
     };
     of.iter().map(one).collect()
+}
+
+/// A gateway that leads no group: its end costs nobody a leader.
+fn follower(cluster: &Cluster, serving: usize, led: &[[u64; 3]]) -> Result<usize> {
+    for index in cluster.others(serving) {
+        let member = cluster.member(index)?;
+        if led.iter().all(|[_, leader, _]| *leader != member) {
+            return Ok(index);
+        }
+    }
+    anyhow::bail!("every gateway leads a group: {led:?} (group, leader, term)")
 }
 
 /// Group, leader and term of each group.
