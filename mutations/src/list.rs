@@ -3,6 +3,7 @@
 mod access;
 mod agent;
 mod agent_files;
+mod bounds;
 mod certificates;
 mod cluster;
 mod control;
@@ -29,6 +30,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     doors::MUTATIONS,
     access::MUTATIONS,
     certificates::MUTATIONS,
+    bounds::MUTATIONS,
     agent::MUTATIONS,
     agent_files::MUTATIONS,
     space::MUTATIONS,

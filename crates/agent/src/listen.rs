@@ -9,6 +9,7 @@
 //!     listen again and again, and says so. Only an agent that finds nothing ends. The same holds for its token, and
 //!     for the file of its history. A port that is taken ends no agent: any user of the host can take it while no agent
 //!     has it, and would switch the failover to this host off.
+//! LISTEN-L4  A client sends no more than [`UNANSWERED_BYTES_MAX`] before an answer begins: no request here is longer.
 
 use crate::host::Host;
 use crate::local;
@@ -35,6 +36,9 @@ pub const CONNECTIONS_MAX: usize = 128;
 
 /// Maximum idle time of a connection. Longer than any command takes.
 pub const IDLE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Bytes of a request with its headers, in one piece or many. The longest body has 16 KiB.
+const UNANSWERED_BYTES_MAX: usize = 48 << 10;
 
 /// Pause after a failure to accept (no more file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -262,6 +266,8 @@ pub struct Guest {
     evicted: Option<oneshot::Receiver<()>>,
     idle: Duration,
     alarm: Pin<Box<Sleep>>,
+    /// Bytes that came since the last answer.
+    unanswered: usize,
 }
 
 impl Guest {
@@ -277,8 +283,8 @@ impl Guest {
         let id = inner.next;
         inner.taken.insert(id, evict);
         drop(inner);
-        let evicted = Some(evicted);
-        Self { socket, id, places: places.clone(), evicted, idle, alarm: Box::pin(tokio::time::sleep(idle)) }
+        let (evicted, alarm) = (Some(evicted), Box::pin(tokio::time::sleep(idle)));
+        Self { socket, id, places: places.clone(), evicted, idle, alarm, unanswered: 0 }
     }
 
     /// LISTEN-L1, LISTEN-L2: whether the connection may continue. `cx` is woken when it may not.
@@ -316,7 +322,13 @@ impl AsyncRead for Guest {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.check(cx)?;
+        if this.unanswered > UNANSWERED_BYTES_MAX {
+            let why = "found a request without an end, expected a short one (LISTEN-L4)";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+        }
+        let before = buf.filled().len();
         let done = Pin::new(&mut this.socket).poll_read(cx, buf);
+        this.unanswered = this.unanswered.saturating_add(buf.filled().len() - before);
         this.moved(done)
     }
 }
@@ -326,6 +338,9 @@ impl AsyncWrite for Guest {
         let this = self.get_mut();
         this.check(cx)?;
         let done = Pin::new(&mut this.socket).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(1..)) = done {
+            this.unanswered = 0;
+        }
         this.moved(done)
     }
 
@@ -356,6 +371,29 @@ mod tests {
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop(guest);
         assert!(lock(&bounded.places).taken.is_empty(), "its place is free");
+    }
+
+    #[tokio::test]
+    async fn a_request_without_an_end_is_not_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut bounded = Bounded::new(listener);
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (mut guest, _) = bounded.accept().await;
+        let mut buf = [0; 1024];
+        // Answered: as many as it likes.
+        for _ in 0..100 {
+            client.write_all(&[7; 1024]).await.unwrap();
+            guest.read_exact(&mut buf).await.unwrap();
+            guest.write_all(b"HTTP/1.1 200").await.unwrap();
+        }
+        client.write_all(&[7; 2 * UNANSWERED_BYTES_MAX]).await.unwrap();
+        let error = loop {
+            if let Err(error) = guest.read(&mut buf).await {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
     }
 
     /// A read failure was once a panic, which any client could cause. Now the server still answers.

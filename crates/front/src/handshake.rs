@@ -159,9 +159,7 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                 let Some(tls) = tls else { return Err(Unserved::Left) };
                 let (secured, refusal) = line.start_tls(tls).await.map_err(Unserved::Tls)?;
                 (line, secure) = (secured, true);
-                if let Some(why) = &refusal {
-                    tracing::info!(connection = info.id, peer = %info.peer, why, "NBD refused");
-                }
+                note_tls(front, info, refusal.as_deref());
                 handshake.tls_started(refusal);
             }
             Step::NeedBytes => {
@@ -183,13 +181,33 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
             }
             Step::Ask(Question::Open(name)) => {
                 let opened = open(line.may_open(&name.set), &name, info, front, stop).await;
-                if let Some((served, place)) = answer_open(&mut handshake, &name, info, opened, stop, &mut out)? {
+                note_open(front, info, &name, opened.as_ref().err());
+                if let Some((served, place)) = answer_open(&mut handshake, opened, stop, &mut out)? {
                     send(&mut line, &mut out).await?;
                     return Ok(Ready { line, secure, served, input, name, place });
                 }
                 front.demote(info.id);
             }
         }
+    }
+}
+
+/// Who has a certificate for NBD is no stranger any more.
+fn note_tls(front: &Shared, info: ConnInfo, refusal: Option<&str>) {
+    match refusal {
+        None => front.secured(info.id),
+        Some(why) if front.may_say() => {
+            tracing::info!(connection = info.id, peer = %info.peer, why, "NBD refused");
+        }
+        Some(_) => {}
+    }
+}
+
+fn note_open(front: &Shared, info: ConnInfo, name: &ExportName, refusal: Option<&Refusal>) {
+    if let Some(refusal) = refusal
+        && front.may_say()
+    {
+        tracing::info!(connection = info.id, peer = %info.peer, export = %name, %refusal, "export refused");
     }
 }
 
@@ -212,8 +230,6 @@ where
 /// Answers a client that wants to begin transmission. `None`: it was refused, or goes on with the handshake.
 fn answer_open(
     handshake: &mut Handshake,
-    name: &ExportName,
-    info: ConnInfo,
     opened: Result<(OpenedExport, Option<SlotPlace>), Refusal>,
     stop: &CancellationToken,
     out: &mut BytesMut,
@@ -221,7 +237,6 @@ fn answer_open(
     let (opened, place) = match opened {
         Ok(opened) => opened,
         Err(refusal) => {
-            tracing::info!(connection = info.id, peer = %info.peer, export = %name, %refusal, "export refused");
             handshake.answer_export(Err(refused(&refusal)), out)?;
             return Ok(None);
         }

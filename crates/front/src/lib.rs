@@ -33,7 +33,7 @@ mod steps;
 #[allow(missing_docs, dead_code, unused_imports)]
 pub mod tests;
 
-pub use limits::{FrontLimits, LimitsError, STALL_BYTES_MIN};
+pub use limits::{FrontLimits, HANDSHAKES, LimitsError, STALL_BYTES_MIN};
 pub use line::FrontTls;
 pub use slots::{SlotPlace, Slots, StaleIncarnation};
 

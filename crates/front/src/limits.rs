@@ -8,8 +8,8 @@ use std::time::Duration;
 pub struct FrontLimits {
     /// Maximum number of connections in transmission.
     pub connections: usize,
-    /// Maximum number of connections in the handshake. One more, and the oldest of them is closed: a client that makes
-    /// no progress cannot keep others out.
+    /// Maximum number of connections in the handshake. One more, and the oldest of them is closed, first one without a
+    /// certificate: a client that makes no progress cannot keep others out. Each takes a buffer of 32 KiB.
     pub handshakes: usize,
     /// Maximum number of concurrent requests of one connection.
     pub connection_requests: usize,
@@ -32,6 +32,8 @@ pub struct FrontLimits {
 }
 
 const CONNECTIONS: usize = 1024;
+/// With a tenth of a second of way, TLS takes four tenths: some thousand strangers a second leave time for that.
+pub const HANDSHAKES: usize = 512;
 const CONNECTION_REQUESTS: usize = 256;
 /// Beside its bytes, a request needs little memory: its future, and the device's state. But it adds up: without this
 /// limit there could be a quarter of a million requests.
@@ -68,7 +70,7 @@ impl Default for FrontLimits {
     fn default() -> Self {
         Self {
             connections: CONNECTIONS,
-            handshakes: 128,
+            handshakes: HANDSHAKES,
             connection_requests: CONNECTION_REQUESTS,
             gateway_requests: GATEWAY_REQUESTS,
             connection_bytes: 64 << 20,

@@ -25,9 +25,13 @@ where
     let shaking = progress.limit(&shared.limits, shaking);
     let ready = match until(&stop, shaking).await {
         Some(Some(Ok(ready))) => ready,
-        Some(Some(Err(error))) => return tracing::info!(connection = info.id, %peer, %error, "no transmission"),
-        Some(None) => return tracing::info!(connection = info.id, %peer, "the handshake took too long"),
-        None => return,
+        Some(Some(Err(error))) if shared.may_say() => {
+            return tracing::info!(connection = info.id, %peer, %error, "no transmission");
+        }
+        Some(None) if shared.may_say() => {
+            return tracing::info!(connection = info.id, %peer, "the handshake took too long");
+        }
+        Some(Some(Err(_)) | None) | None => return,
     };
     let Ready { mut line, secure, served, input, name, place } = ready;
     tracing::info!(connection = info.id, %peer, export = %name, tls = secure, "connected");

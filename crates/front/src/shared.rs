@@ -1,4 +1,7 @@
 //! What the connections of a front share: limits, exports, memory for requests, and the lists of the connections.
+//!
+//! FRONT-H1  Strangers keep nobody out, and fill no log. At the limit of handshakes the oldest one makes room, first
+//!     one whose client has shown no certificate; and lines about clients that are not served are limited.
 
 use super::budget::Pool;
 use super::device::{ConnInfo, Exports, Refusal, RefusalKind};
@@ -8,7 +11,13 @@ use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+/// Lines about clients that are not served, at most, in each [`LINES_FOR`]: a flood must not fill the log.
+const LINES_MAX: u32 = 50;
+const LINES_FOR: Duration = Duration::from_secs(10);
 
 pub(super) struct Shared {
     pub(super) limits: FrontLimits,
@@ -17,11 +26,14 @@ pub(super) struct Shared {
     next_id: AtomicU64,
     pub(super) stop: CancellationToken,
     connections: Mutex<Connections>,
+    /// Since when the lines of the present interval are counted, and how many there were.
+    lines: Mutex<Option<(Instant, u32)>>,
 }
 
 #[derive(Default)]
 struct Connections {
-    shaking: BTreeMap<u64, CancellationToken>,
+    /// By whether its client has a certificate for NBD, and by age: the first makes room for the next one.
+    shaking: BTreeMap<(bool, u64), CancellationToken>,
     serving: BTreeMap<u64, ServedConnection>,
 }
 
@@ -51,8 +63,15 @@ pub(super) struct Listed<'a> {
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         let mut connections = self.shared.connections();
-        connections.shaking.remove(&self.id);
+        connections.forget_shaking(self.id);
         connections.serving.remove(&self.id);
+    }
+}
+
+impl Connections {
+    fn forget_shaking(&mut self, id: u64) -> Option<CancellationToken> {
+        let secure = self.shaking.remove(&(true, id));
+        secure.or_else(|| self.shaking.remove(&(false, id)))
     }
 }
 
@@ -68,7 +87,17 @@ impl Shared {
             next_id: AtomicU64::new(1),
             stop: CancellationToken::new(),
             connections: Mutex::default(),
+            lines: Mutex::default(),
         })
+    }
+
+    /// Whether a line about a client that is not served may be logged now.
+    pub(super) fn may_say(&self) -> bool {
+        let now = Instant::now();
+        let mut lines = self.lines.locked();
+        let (since, said) = lines.filter(|(since, _)| now.duration_since(*since) < LINES_FOR).unwrap_or((now, 0));
+        *lines = Some((since, said.saturating_add(1)));
+        said < LINES_MAX
     }
 
     /// An id for a new connection.
@@ -86,17 +115,27 @@ impl Shared {
     }
 
     /// Registers a new connection, until the answer is dropped. If there are too many handshakes, closes the oldest of
-    /// them.
+    /// those without a certificate, else the oldest of all.
     pub(super) fn admit(&self, id: u64, stop: &CancellationToken) -> Listed<'_> {
         let mut connections = self.connections();
         if connections.shaking.len() >= self.limits.handshakes
             && let Some((oldest, evicted)) = connections.shaking.pop_first()
         {
-            tracing::info!(connection = oldest, "too many handshakes at once: closing the oldest");
             evicted.cancel();
+            if self.may_say() {
+                tracing::warn!(connection = oldest.1, "too many NBD handshakes at once: closing the oldest");
+            }
         }
-        connections.shaking.insert(id, stop.clone());
+        connections.shaking.insert((false, id), stop.clone());
         Listed { shared: self, id }
+    }
+
+    /// The client of a handshake has shown a certificate for NBD: it makes room for others last.
+    pub(super) fn secured(&self, id: u64) {
+        let mut connections = self.connections();
+        if let Some(stop) = connections.shaking.remove(&(false, id)) {
+            connections.shaking.insert((true, id), stop);
+        }
     }
 
     /// From handshake to transmission. At the connection limit, a connection with a session replaces one without. Those
@@ -123,7 +162,7 @@ impl Shared {
                 guest.close();
             }
         }
-        connections.shaking.remove(&connection.info.id);
+        connections.forget_shaking(connection.info.id);
         connections.serving.insert(connection.info.id, connection);
         Ok(())
     }
@@ -132,7 +171,7 @@ impl Shared {
     pub(super) fn demote(&self, id: u64) {
         let mut connections = self.connections();
         if let Some(connection) = connections.serving.remove(&id) {
-            connections.shaking.insert(id, connection.stop);
+            connections.shaking.insert((false, id), connection.stop);
         }
     }
 }

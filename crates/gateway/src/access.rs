@@ -17,8 +17,15 @@
 //! - **ACCESS-A4** Refusals of one certificate by one method leave one line in 60 s; the next one says how many there
 //!   were meanwhile. Otherwise whoever is refused could wash out the lines of others.
 //!
+//! - **ACCESS-A5** Of each method a bounded number of calls runs at a time, over all callers (`Bounds::at_once`), and
+//!   as many again of connections that are proven: a flood takes no place of a gateway or of a host with a lease. One
+//!   more is refused, and has had no effect.
+//! - **ACCESS-A6** A request has a length that its method may have, and is carried out within the method's deadline.
+//!   Between gateways nothing of it is read that does not name this cluster.
+//!
 //! Without TLS everybody who reaches a door may do everything there. Calls inside the process pass no door.
 
+mod bounds;
 #[cfg(test)]
 mod door_tests;
 mod guard;
@@ -28,5 +35,5 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use guard::{Asked, Guard, Guarded, plaintext_came};
+pub(crate) use guard::{Asked, ClusterCheck, Guard, Guarded, plaintext_came};
 pub(crate) use named::Names;

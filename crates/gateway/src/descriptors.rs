@@ -2,17 +2,18 @@
 
 use crate::doors;
 use holdfast_control::cluster::SETS_MAX;
+use holdfast_front::HANDSHAKES;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Enough for the NBD connections (1024 by default), all other listeners, the files of journal and cache, and
-/// connections to stores and peers (one to each other voter, for each set that is led here). A small cluster needs
-/// fewer. If they run out, the operations that need one wait.
-const ENOUGH: u64 = 12_288;
+/// Enough for the NBD connections (1024 by default) and handshakes, all other listeners, the files of journal and
+/// cache, and connections to stores and peers (one to each other voter, for each set that is led here). A small cluster
+/// needs fewer. If they run out, the operations that need one wait.
+const ENOUGH: u64 = 13_312;
 
 /// Other voters of a group.
 const OTHERS_MAX: usize = 4;
 
-const _: () = assert!(ENOUGH as usize >= 1024 + doors::CONNECTIONS + OTHERS_MAX * SETS_MAX + 1024);
+const _: () = assert!(ENOUGH as usize >= 1024 + HANDSHAKES + doors::CONNECTIONS + OTHERS_MAX * SETS_MAX + 1024);
 
 /// Raises the limit of open file descriptors as far as this process may, and logs it. Call it once, before a gateway
 /// runs.

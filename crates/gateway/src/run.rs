@@ -1,19 +1,20 @@
 //! Runs one gateway, with the listeners around its node, until it is told to stop.
 
-use crate::access::{Guard, Guarded, plaintext_came};
+use crate::access::{ClusterCheck, Guard, Guarded, plaintext_came};
 use crate::admin::AdminDoor;
 use crate::audit::Audit;
 use crate::config::{GatewayConfig, NbdTls, SnapshotExports};
-use crate::doors::{self, Door};
+use crate::doors::{self, Client, Door, Place, Standing};
 use crate::http;
 use crate::node::{Node, NodeError, Seams};
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
 use holdfast_api::v1::admin_server::AdminServer;
 use holdfast_front::{Front, FrontLimits, FrontTls, LimitsError};
-use holdfast_raft::{RaftNode, Sorted};
+use holdfast_raft::{Admitted, Known, RaftNode, Sorted};
 use holdfast_set::device::NodeExports;
 use holdfast_tls::{Either, Role, Tls, admits};
+use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
+use tonic::codegen::http::HeaderMap;
 use tonic::transport::server::Connected;
 
 /// How long the last lines of the audit log may take.
@@ -251,8 +253,7 @@ pub(crate) async fn serve_api(
     let both = takes_both(&node);
     // TLS already rejects certificates of another authority; the guard says what our own ones may do.
     let door = admin_door(node, audit);
-    let server =
-        doors::server().timeout(Duration::from_secs(120)).concurrency_limit_per_connection(64).add_service(door);
+    let server = doors::server().add_service(door);
     let stopped = bounded(stop.clone());
     // R10: with a certificate, the admin door accepts only mutual TLS, once the cluster has come to it.
     let ended = match acceptor {
@@ -344,13 +345,17 @@ where
     };
     // R10: with a certificate, a listener accepts only mutual TLS.
     let Some(acceptor) = node.tls.as_ref().map(Tls::acceptor) else {
-        let plain = |connection: C| std::future::ready(Ok((connection, Ok(()))));
+        let plain = |connection: C| {
+            let known = known(place_of(&connection));
+            std::future::ready(Ok(Admitted { connection, may_append: Ok(()), known }))
+        };
         return serve_calls(raft.sorted(incoming, plain), node, raft, admin, stop).await;
     };
     if node.config.tls.transition.is_some() {
         let open = move |connection: C| {
             let acceptor = acceptor.clone();
             async move {
+                let known = known(place_of(&connection));
                 let connection = acceptor.accept_either(connection).await?;
                 let may_append = match &connection {
                     Either::Plain(_) => {
@@ -359,7 +364,7 @@ where
                     }
                     Either::Tls(tls) => admits(tls, GATEWAYS).map(drop),
                 };
-                Ok::<_, std::io::Error>((connection, may_append))
+                Ok::<_, std::io::Error>(Admitted { connection, may_append, known })
             }
         };
         return serve_calls(raft.sorted(incoming, open), node, raft, admin, stop).await;
@@ -367,13 +372,29 @@ where
     let open = move |connection: C| {
         let acceptor = acceptor.clone();
         async move {
+            let known = known(place_of(&connection));
             let connection = acceptor.accept(connection).await?;
             // TLS-T3: only a gateway may append.
             let may_append = admits(&connection, GATEWAYS).map(drop);
-            Ok::<_, std::io::Error>((connection, may_append))
+            Ok::<_, std::io::Error>(Admitted { connection, may_append, known })
         }
     };
     serve_calls(raft.sorted(incoming, open), node, raft, admin, stop).await
+}
+
+/// The connection's place at its listener. A simulation has none.
+fn place_of<C: Connected>(connection: &C) -> Option<Place> {
+    let info: Box<dyn Any> = Box::new(connection.connect_info());
+    info.downcast::<Client>().ok().map(|client| client.place)
+}
+
+/// DOOR-D5: who begins an append stream has proven to be a member.
+fn known(place: Option<Place>) -> Known {
+    Box::new(move || {
+        if let Some(place) = place {
+            place.shows(Standing::Proven);
+        }
+    })
 }
 
 /// Serves the calls of peers: everything but append streams.
@@ -387,9 +408,13 @@ async fn serve_calls<C>(
 where
     C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
+    let ours = raft.clone();
+    let cluster: ClusterCheck = Arc::new(move |headers: &HeaderMap| ours.check_cluster(headers));
     // TLS-T3: only a gateway may vote, append and ask for votes.
-    let door = Guarded::new(raft.service(), Guard::peer(node.tls.as_ref().map(|tls| tls.revocations().clone())));
+    let revocations = node.tls.as_ref().map(|tls| tls.revocations().clone());
+    let door = Guarded::new(raft.service(), Guard::peer(revocations, Some(cluster)));
     let served = doors::server()
+        .max_concurrent_streams(doors::PEER_STREAMS)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .max_frame_size(256 << 10)

@@ -2,6 +2,7 @@
 //! So both need one port, and a certificate is checked in one place. Append streams have places of their own: however
 //! many come, votes and heartbeats find one.
 
+use crate::admitted::Admitted;
 use crate::append_frames::PREFACE;
 use crate::append_receiver::serve;
 use crate::node::RaftNode;
@@ -29,9 +30,6 @@ pub const APPEND_CONNECTIONS_MAX: usize = 3 * 1024 + 64;
 const WAITING_MAX: usize = 16;
 
 const _: () = assert!(FIRST_BYTES >= PREFACE.len());
-
-/// A connection, and why its peer may send no appends.
-pub type Admitted<C> = (C, Result<(), String>);
 
 impl RaftNode {
     /// Serves the append streams among the `incoming` connections, in tasks of their own. Yields the other connections:
@@ -134,11 +132,11 @@ where
 {
     let mut first = BytesMut::with_capacity(FIRST_BYTES);
     let opened = async {
-        let (mut connection, may_append) = opening.await?;
-        connection.read_buf(&mut first).await?;
-        Ok::<_, io::Error>((connection, may_append))
+        let mut admitted = opening.await?;
+        admitted.connection.read_buf(&mut first).await?;
+        Ok::<_, io::Error>(admitted)
     };
-    let (connection, may_append) = match opened.await {
+    let Admitted { connection, may_append, known } = match opened.await {
         Ok(opened) => opened,
         Err(error) => {
             tracing::debug!(%error, "a connection of a peer ended before its first bytes");
@@ -156,7 +154,7 @@ where
                 return;
             };
             places.said.store(false, Ordering::Relaxed);
-            serve(sorter.node, connection, first, may_append).await;
+            serve(sorter.node, Admitted { connection, may_append, known }, first).await;
         }
         // The server may have stopped.
         Some(_) => drop(sorter.calls.send(Ok(Opened { first, connection })).await),

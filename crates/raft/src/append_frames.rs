@@ -172,6 +172,8 @@ impl Received {
         let rest = self.wanted.saturating_sub(self.bytes.len());
         let room = self.bytes.capacity() - self.bytes.len();
         let (least, read) = match self.from {
+            // It may be a stranger's (FRAME-F4).
+            Side::Sender if !self.opened => (ROOM_MIN, META_BYTES_MAX),
             Side::Sender => (ROOM_MIN, self.longest.saturating_mul(4).clamp(READ_BYTES_MIN, READ_BYTES_MAX)),
             Side::Receiver => (HEAD + ANSWER_BODY, ROOM_MIN),
         };

@@ -1,6 +1,7 @@
 //! The receiving side of append streams: one task for each connection reads requests, hands them to the group, and
 //! writes the answers. Rules: `append_frames`.
 
+use crate::admitted::{Admitted, Known};
 use crate::append_frames::{self as frames, Body, Frame, FrameError, Received};
 use crate::appender::{Appender, Taken};
 use crate::config::TypeConfig;
@@ -165,6 +166,8 @@ struct Connection {
     handler: Handler,
     /// Why its peer may send nothing.
     may_append: Result<(), String>,
+    /// Until its first stream has begun.
+    known: Option<Known>,
     current: Option<Current>,
     waiting: VecDeque<Waiting>,
     /// Bytes to be written.
@@ -172,10 +175,11 @@ struct Connection {
 }
 
 /// Serves an accepted connection until it ends. `first`: what was read of it.
-pub(crate) async fn serve<C>(node: RaftNode, connection: C, first: BytesMut, may_append: Result<(), String>)
+pub(crate) async fn serve<C>(node: RaftNode, admitted: Admitted<C>, first: BytesMut)
 where
     C: AsyncRead + AsyncWrite + Send,
 {
+    let Admitted { connection, may_append, known } = admitted;
     let log = node.log().clone();
     let (read, mut write) = tokio::io::split(connection);
     let reader = Reader { connection: read, received: Received::from_sender(first), refused: false };
@@ -183,6 +187,7 @@ where
     let mut served = Connection {
         handler: Handler::new(node),
         may_append,
+        known: Some(known),
         current: None,
         waiting: VecDeque::new(),
         out: BytesMut::new(),
@@ -290,6 +295,9 @@ impl Connection {
             return Err(bad(why).into());
         }
         let (group, from) = self.handler.group(meta)?;
+        if let Some(known) = self.known.take() {
+            known();
+        }
         let turn = group.newest_streams.begin(from);
         let appender = Appender { node: self.handler.node().clone(), group, from };
         self.current = Some(Current { number, appender, turn, last: 0, over: false });
@@ -361,7 +369,7 @@ mod tests {
         let dir = tempfile::tempdir()?;
         let node = Host::node(dir.path(), 1)?;
         let (mut near, far) = tokio::io::duplex(4 << 10);
-        let serving = tokio::spawn(serve(node.clone(), far, BytesMut::new(), Ok(())));
+        let serving = tokio::spawn(serve(node.clone(), Admitted::new(far, Ok(())), BytesMut::new()));
         near.write_all(&[&PREFACE[..], &[0xff; 40 << 10]].concat()).await?;
         near.shutdown().await?;
         let mut received = Received::from_receiver();

@@ -1,5 +1,6 @@
 //! Append streams over real sockets, and both of their sides against a script.
 
+use crate::admitted::Admitted;
 use crate::append_frames::{self as frames, Body, Frame, Outgoing, PREFACE, Received};
 use crate::append_sender::{Begun, Wire};
 use crate::config::{Payload, TypeConfig};
@@ -46,7 +47,7 @@ impl Teller {
         Ok(Self::on(dialer.stream(addr, LIMIT).await?))
     }
 
-    fn on(connection: Connection) -> Self {
+    pub(crate) fn on(connection: Connection) -> Self {
         let mut outgoing = Outgoing::default();
         outgoing.push(Bytes::from_static(PREFACE));
         Self { connection, received: Received::from_receiver(), outgoing }
@@ -227,7 +228,7 @@ async fn append_connections_take_no_place_of_calls() -> anyhow::Result<()> {
         let connection = accepted.recv().await?;
         Some((Ok(connection), accepted))
     });
-    let plain = |connection| std::future::ready(Ok((connection, Ok(()))));
+    let plain = |connection| std::future::ready(Ok(Admitted::new(connection, Ok(()))));
     let mut calls = host.node.sorted_with(incoming, plain, 1);
     let connect = || {
         let (near, far) = tokio::io::duplex(1 << 16);

@@ -1,7 +1,9 @@
 //! What a member refuses of others, asked over a real socket: whoever is behind the entry at which it was taken out
 //! (QUARANTINE-Q4), calls that are meant for others, and a leader that is wrong about its log.
 
+use crate::admitted::Admitted;
 use crate::append_frames::Body;
+use crate::append_receiver::serve;
 use crate::append_tests::Teller;
 use crate::consensus::Consensus;
 use crate::group_tests::{GROUP, Host, LIMIT, listeners, propose};
@@ -9,11 +11,15 @@ use crate::node::RaftNode;
 use crate::proto::{self, peer_client::PeerClient};
 use crate::quarantine::{self, Quarantine, Stage};
 use crate::readmit::ReadmitError;
+use crate::snapshot_pieces::pieces;
 use crate::wire::{META_CLUSTER, META_TO};
+use bytes::BytesMut;
 use holdfast_log::CorruptRecord;
 use holdfast_types::{GroupId, LogId, MemberId, Term};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tonic::transport::Channel;
 
@@ -88,8 +94,9 @@ async fn q4_who_is_behind_the_removal_gets_nothing_of_a_member_that_learns_anew(
     let Some(Body::Refused(status)) = told else { anyhow::bail!("QUARANTINE-Q4: it is answered: {told:?}") };
     assert!(status.message().contains("QUARANTINE-Q4"), "{status}");
     let snapshot = |term: u64, crc: u32| {
+        let state = bytes::Bytes::from_static(b"state");
         let vote = append(term).vote;
-        proto::SnapshotRequest { vote, data: b"state".to_vec().into(), crc, ..Default::default() }
+        pieces(proto::SnapshotHead { vote, length: state.len() as u64, crc, ..Default::default() }, state)
     };
     let crc = crc32c::crc32c(b"state");
     let request = at.request(snapshot(2, crc));
@@ -177,6 +184,35 @@ async fn a_member_that_has_what_it_acknowledged_goes_on() -> anyhow::Result<()> 
     };
     let purged = tokio::time::timeout(LIMIT, purged).await?;
     assert_eq!(at.host.group.lacks(LogId::new(purged.term.0 + 1, purged.index.0)), None);
+    at.end().await;
+    Ok(())
+}
+
+/// DOOR-D5: a door learns of a member once a stream of it has begun, and of nobody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_door_learns_who_is_a_member() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let at = Asked::start(dir.path(), None).await?;
+    for (cluster, member) in [(Some("98"), false), (None, true)] {
+        let mut call = at.request(());
+        if let Some(cluster) = cluster {
+            call.metadata_mut().insert(META_CLUSTER, cluster.parse()?);
+        }
+        let known = Arc::new(AtomicBool::new(false));
+        let tell = known.clone();
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let admitted = Admitted {
+            connection: far,
+            may_append: Ok(()),
+            known: Box::new(move || tell.store(true, Ordering::SeqCst)),
+        };
+        let serving = tokio::spawn(serve(at.host.node.clone(), admitted, BytesMut::new()));
+        let mut teller = Teller::on(Box::new(near));
+        let welcome = matches!(teller.opens(1, &call).await?, Some(Body::Welcome(_)));
+        assert_eq!((welcome, known.load(Ordering::SeqCst)), (member, member), "cluster {cluster:?}");
+        drop(teller);
+        serving.await?;
+    }
     at.end().await;
     Ok(())
 }

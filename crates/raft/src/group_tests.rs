@@ -1,5 +1,6 @@
 //! Three nodes in one process, over real sockets and real journals.
 
+use crate::admitted::Admitted;
 use crate::append_door::Sorted;
 use crate::config::RaftTiming;
 use crate::consensus::{Consensus, ProposeError};
@@ -170,7 +171,7 @@ impl Host {
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         match tls {
             None => {
-                let plain = |connection| std::future::ready(Ok((connection, Ok(()))));
+                let plain = |connection| std::future::ready(Ok(Admitted::new(connection, Ok(()))));
                 serve(node.service(), node.sorted(incoming, plain), stop.clone());
             }
             Some(tls) => {
@@ -180,7 +181,7 @@ impl Host {
                     async move {
                         let connection = acceptor.accept(connection).await?;
                         let may_append = holdfast_tls::admits(&connection, &[Role::Gateway]).map(drop);
-                        Ok::<_, std::io::Error>((connection, may_append))
+                        Ok::<_, std::io::Error>(Admitted::new(connection, may_append))
                     }
                 };
                 serve(node.service(), node.sorted(incoming, open), stop.clone());

@@ -13,6 +13,7 @@
 //!                    StateMachine::apply ◀─────────────────────────────────────────────────────── committed
 //! ```
 
+mod admitted;
 mod append_door;
 mod append_frames;
 mod append_receiver;
@@ -50,6 +51,7 @@ mod reversion;
 mod rpc_error;
 mod server;
 mod snapshot_file;
+mod snapshot_pieces;
 mod start_group;
 mod status;
 mod wire;
@@ -85,7 +87,8 @@ mod proto {
 /// All calls of the protocol between gateways, in the order of `proto/peer.proto`.
 pub const PEER_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/methods.rs"));
 
-pub use append_door::{APPEND_CONNECTIONS_MAX, Admitted, Opened, Sorted};
+pub use admitted::{Admitted, Known};
+pub use append_door::{APPEND_CONNECTIONS_MAX, Opened, Sorted};
 pub use change::CommittedMembers;
 pub use clock::{Clocks, boot_now, monotonic_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};

@@ -8,6 +8,7 @@ use crate::machine::Shared;
 use crate::proto::{self, peer_client::PeerClient};
 use crate::reversion::Acked;
 use crate::rpc_error::{Rpc, broken, from_status, late};
+use crate::snapshot_pieces::pieces;
 use crate::wire::{
     RaftVote, WireError, append_reply_from_wire, append_to_wire, id_from_raft, id_from_wire, id_to_wire,
     membership_to_bytes, vote_from_wire,
@@ -17,7 +18,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use holdfast_log::NodeLog;
-use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
+use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
@@ -363,16 +364,16 @@ impl RaftNetworkV2<TypeConfig> for Client {
         option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let membership = &snapshot.meta.last_membership;
-        let message = proto::SnapshotRequest {
+        let head = proto::SnapshotHead {
             vote: Some((&vote).into()),
             last: snapshot.meta.last_log_id.as_ref().map(id_to_wire),
             membership_id: membership.log_id().as_ref().map(id_to_wire),
             membership: membership_to_bytes(membership.membership()),
+            length: snapshot.snapshot.len() as u64,
             crc: crc32c::crc32c(&snapshot.snapshot),
-            data: snapshot.snapshot,
         };
-        let mut peer = self.peer(true)?.max_encoding_message_size(PEER_SNAPSHOT_BYTES_MAX);
-        let request = self.request(message);
+        let mut peer = self.peer(true)?;
+        let request = self.request(pieces(head, snapshot.snapshot));
         let call = self.within("snapshot", option.hard_ttl(), peer.snapshot(request));
         let reply = tokio::select! {
             reply = call => reply?,

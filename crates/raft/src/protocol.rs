@@ -18,8 +18,9 @@ pub struct Protocol {
     pub newest: u32,
 }
 
-/// The versions of this build. 2: append streams are frames on connections of their own (ADR 0043).
-pub const PROTOCOL: Protocol = Protocol { oldest: 2, newest: 2 };
+/// The versions of this build. 2: append streams are frames on connections of their own (ADR 0043). 3: state snapshots
+/// come in pieces (ADR 0048).
+pub const PROTOCOL: Protocol = Protocol { oldest: 3, newest: 3 };
 
 impl Protocol {
     /// Adds our versions.

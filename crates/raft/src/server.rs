@@ -9,18 +9,20 @@ use crate::node::RaftNode;
 use crate::proto;
 use crate::proto::peer_server::{Peer, PeerServer};
 use crate::proto::register_reply::Result as RegisterOutcome;
+use crate::snapshot_pieces;
 use crate::wire::{
     META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftSnapshotMeta, RaftStoredMembership, append_from_wire,
     append_reply_to_wire, id_from_wire, id_to_wire, membership_from_bytes, vote_from_wire,
 };
-use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
+use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId};
 use openraft::raft::{StreamAppendError, TransferLeaderRequest, VoteRequest};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+use tonic::codegen::http::HeaderMap;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 /// Time limit for the removal of a member; after it the member is told to ask again.
 const EXPEL_LIMIT: Duration = Duration::from_secs(5);
@@ -31,21 +33,37 @@ pub type PeerService = PeerServer<Handler>;
 /// Answers peers for one node.
 pub struct Handler {
     node: RaftNode,
+    /// For the state snapshots that arrive.
+    room: snapshot_pieces::Room,
 }
 
 impl RaftNode {
     /// The service that answers peers.
     pub fn service(&self) -> PeerService {
         PeerServer::new(Handler::new(self.clone()))
-            // One limit for all calls: a snapshot is the largest of them.
-            .max_decoding_message_size(PEER_SNAPSHOT_BYTES_MAX)
+            .max_decoding_message_size(PEER_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX)
+    }
+
+    /// Whether a call with these headers is of this cluster. A door asks before it takes anything of the body.
+    ///
+    /// # Errors
+    /// What was found and what was expected; for the caller.
+    pub fn check_cluster(&self, headers: &HeaderMap) -> Result<(), Status> {
+        let cluster = headers.get(META_CLUSTER).and_then(|v| v.to_str().ok()).unwrap_or("");
+        let ours = self.channels().cluster();
+        if cluster == ours {
+            return Ok(());
+        }
+        holdfast_reached::reached!("peer: a call of another cluster");
+        // Not ours: whoever asks must not learn it here.
+        Err(Status::permission_denied(format!("cluster: found {cluster:?}, expected that of this gateway")))
     }
 }
 
 impl Handler {
     pub(crate) fn new(node: RaftNode) -> Self {
-        Self { node }
+        Self { node, room: snapshot_pieces::Room::default() }
     }
 
     pub(crate) fn node(&self) -> &RaftNode {
@@ -54,12 +72,7 @@ impl Handler {
 
     /// The sender, after cluster, receiver and protocol version were checked.
     fn sender(&self, meta: &MetadataMap) -> Result<MemberId, Status> {
-        let cluster = meta.get(META_CLUSTER).and_then(|v| v.to_str().ok()).unwrap_or("");
-        let ours = self.node.channels().cluster();
-        if cluster != ours {
-            holdfast_reached::reached!("peer: a call of another cluster");
-            return Err(Status::permission_denied(format!("cluster: found {cluster:?}, expected {ours:?}")));
-        }
+        self.node.check_cluster(meta.as_ref())?;
         let to = MemberId(number(meta, META_TO)?);
         if to != self.node.member() {
             holdfast_reached::reached!("peer: a call for another member");
@@ -212,31 +225,26 @@ impl Peer for Handler {
 
     async fn snapshot(
         &self,
-        request: Request<proto::SnapshotRequest>,
+        request: Request<Streaming<proto::SnapshotPiece>>,
     ) -> Result<Response<proto::SnapshotReply>, Status> {
         let (group, from) = self.group(request.metadata())?;
-        let message = request.into_inner();
+        let mut pieces = request.into_inner();
+        let head = snapshot_pieces::head(&mut pieces).await?;
         holdfast_reached::reached!(
             "readmission: a state snapshot of a leader before the removal",
-            of_before(self.node.floor(group.id()), message.vote.as_ref(), from).is_err()
+            of_before(self.node.floor(group.id()), head.vote.as_ref(), from).is_err()
         );
-        of_before(self.node.floor(group.id()), message.vote.as_ref(), from)?;
-        let found = crc32c::crc32c(&message.data);
-        if found != message.crc {
-            holdfast_reached::reached!("peer: a state snapshot is damaged on the way");
-            return Err(Status::data_loss(format!(
-                "snapshot: found checksum {found:08x}, expected {:08x}",
-                message.crc
-            )));
-        }
-        let membership = membership_from_bytes(&message.membership).map_err(bad)?;
+        of_before(self.node.floor(group.id()), head.vote.as_ref(), from)?;
+        let _room = self.room.wait_for(&head).await?;
+        let data = snapshot_pieces::data(&mut pieces, &head).await?;
+        let membership = membership_from_bytes(&head.membership).map_err(bad)?;
         let meta = RaftSnapshotMeta {
-            last_log_id: message.last.as_ref().map(id_from_wire),
-            last_membership: RaftStoredMembership::new(message.membership_id.as_ref().map(id_from_wire), membership),
+            last_log_id: head.last.as_ref().map(id_from_wire),
+            last_membership: RaftStoredMembership::new(head.membership_id.as_ref().map(id_from_wire), membership),
         };
-        tracing::info!(%from, bytes = message.data.len(), "snapshot received");
-        let vote = vote_from_wire(message.vote, "snapshot").map_err(bad)?;
-        let snapshot = openraft::storage::Snapshot { meta, snapshot: message.data };
+        tracing::info!(%from, bytes = data.len(), "snapshot received");
+        let vote = vote_from_wire(head.vote, "snapshot").map_err(bad)?;
+        let snapshot = openraft::storage::Snapshot { meta, snapshot: data };
         let reply = group.raft().install_full_snapshot(vote, snapshot).await.map_err(fatal)?;
         Ok(self.answer(proto::SnapshotReply { vote: Some((&reply.vote).into()) }))
     }

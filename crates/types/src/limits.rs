@@ -28,8 +28,8 @@ pub const APPEND_BYTES_MAX: usize = 4 << 20;
 /// gRPC message size between gateways, in bytes: an append plus its envelope.
 pub const PEER_MESSAGE_BYTES_MAX: usize = 2 * APPEND_BYTES_MAX;
 
-/// The same of a group's whole state, in bytes: the largest that a set's may be, and an envelope. That of the cluster's
-/// own group grows with the snapshots that recovered sets list.
+/// A group's whole state, in bytes, which is sent in pieces: the largest that a set's may be, and an envelope. That of
+/// the cluster's own group grows with the snapshots that recovered sets list.
 pub const PEER_SNAPSHOT_BYTES_MAX: usize = (64 << 20) + (1 << 20);
 
 /// Raw bytes sealed together in one extent at most: the unit of a read from the store.

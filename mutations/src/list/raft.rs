@@ -330,11 +330,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a group's state that is larger than one append message never reaches a follower",
         rule: "R9",
         edits: &[Edit {
-            file: "crates/raft/src/network.rs",
-            old: "self.peer(true)?.max_encoding_message_size(PEER_SNAPSHOT_BYTES_MAX)",
-            new: "self.peer(true)?.max_encoding_message_size(PEER_MESSAGE_BYTES_MAX)",
+            file: "crates/raft/src/snapshot_pieces.rs",
+            old: "data.split_to(data.len().min(PIECE_BYTES))",
+            new: "data.split_to(data.len())",
         }],
-        tests: &[GROUPS],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["a_state_of_any_size_arrives_as_it_was"]), GROUPS],
         smoke: false,
     },
     Mutation {

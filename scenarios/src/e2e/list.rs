@@ -5,10 +5,10 @@ use super::Upto;
 use super::{OLDER, Scenario, Tier};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, data_keys, dev_secure, diff,
-    etcd, failover, faults, fills, flush, idle, images, keys, lagging, members, memory, moves, nbd_tls, nearest,
-    no_plaintext, outage, owners, pair, paused, power, recover, recover_postgresql, rollback, rolling, rotten, scrub,
-    set_delete, space, standby, stores, stores_change, storm, tls, to_tls, tools, two_sites, unreadable, verified,
-    volumes, waits, wan, wiped, witness,
+    etcd, failover, faults, fills, flush, hostile, idle, images, keys, lagging, members, memory, moves, nbd_tls,
+    nearest, no_plaintext, outage, owners, pair, paused, power, recover, recover_postgresql, rollback, rolling, rotten,
+    scrub, set_delete, space, standby, stores, stores_change, storm, tls, to_tls, tools, two_sites, unreadable,
+    verified, volumes, waits, wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -344,6 +344,20 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         tier: Tier::Gate("R10 at the NBD port, with clients of others; about ten seconds, beside another scenario"),
         needs: &["nbdinfo", "nbdcopy", "nbdkit", "qemu-img", "qemu-io"],
         run: nbd_tls::run,
+    },
+    Scenario {
+        name: "hostile-short",
+        shows: "some hundred hostile clients at each door of a cluster with TLS, beside a writer: no error, no leader lost, memory bounded; commands and a host with a token get in",
+        tier: Tier::Gate("the limits of doors with real processes; half a minute"),
+        needs: &[],
+        run: hostile::run_short,
+    },
+    Scenario {
+        name: "hostile",
+        shows: "thousands of hostile clients at every door, without TLS and with it, beside a writer whose p99 is printed: no error, no leader lost, memory bounded; commands, a host with a token and a gateway that restarts get in",
+        tier: Tier::Long("two minutes, and figures of a machine that does nothing else; the gate has hostile-short"),
+        needs: &[],
+        run: hostile::run,
     },
     Scenario {
         name: "unreadable",

@@ -4,6 +4,7 @@ use super::gate::GateDevice;
 use super::harness::{Broken, Client, front, pipe, pipe_of, soon, until};
 use crate::device::{DeviceError, Peer};
 use crate::memory::{MemoryDevice, MemoryExports};
+use crate::shared::Shared;
 use crate::{Front, FrontLimits};
 use holdfast_nbd::client::CommandOut;
 use holdfast_nbd::{Errno, HeaderStyle};
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tokio_util::sync::CancellationToken;
 
 const MIB: u64 = 1 << 20;
 const READ: CommandOut = CommandOut::Read { unfragmented: false };
@@ -346,6 +348,32 @@ async fn handshakes_that_do_not_end() {
     let mut client = Client::connect(pipe(&few), "s/v").await;
     assert_eq!(client.read(0, 512).await, Ok(vec![0; 512]));
     assert_eq!(drained(&mut waiting[0]).await, b"");
+}
+
+#[test]
+fn a_client_with_a_certificate_keeps_its_handshake_in_a_flood() {
+    let limits = FrontLimits { handshakes: 2, ..FrontLimits::default() };
+    let shared = Shared::new(limits, memory()).expect("good limits");
+    let stops: Vec<CancellationToken> = (0..10).map(|_| CancellationToken::new()).collect();
+    let mut listed = vec![shared.admit(0, &stops[0])];
+    shared.secured(0);
+    for (id, stop) in (0..).zip(&stops).skip(1) {
+        listed.push(shared.admit(id, stop));
+    }
+    let closed: Vec<bool> = stops.iter().map(CancellationToken::is_cancelled).collect();
+    let expected: Vec<bool> = (0..10).map(|id| (1..9).contains(&id)).collect();
+    assert_eq!(closed, expected, "strangers make room, the oldest first");
+    // With none but clients that have shown one, the oldest of these.
+    shared.secured(9);
+    listed.push(shared.admit(10, &CancellationToken::new()));
+    assert!(stops[0].is_cancelled() && !stops[9].is_cancelled());
+}
+
+#[tokio::test]
+async fn a_flood_does_not_fill_the_log() {
+    let shared = Shared::new(FrontLimits::default(), memory()).expect("good limits");
+    let said = (0..10_000).filter(|_| shared.may_say()).count();
+    assert!((1..1000).contains(&said), "{said} lines");
 }
 
 /// A client that shows all exports asks about each of them: each whole option gives the handshake its time anew.

@@ -1,9 +1,11 @@
 //! The door's side: the role is checked by the path of a call, before anything of it is decoded.
 
+use super::bounds::{Counted, Running};
 use super::named::Named;
 use super::refused::Refused;
 use super::rules::{self, Rule};
 use crate::audit::Audit;
+use crate::doors::{Client, Place, Standing};
 use holdfast_api::{REFUSAL_KEY, Refusal, RefusalCode};
 use holdfast_host::unix_ms;
 use holdfast_tls::{Caller, EitherInfo, Revocations, Role};
@@ -15,21 +17,29 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
+use tokio::sync::OwnedSemaphorePermit;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
-use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
+use tonic::transport::server::TlsConnectInfo;
 use tonic::{Code, Status};
 
 /// What to do about a refusal.
 const REMEDY: &str = "use a certificate of such a role; `holdfast cluster certificates` issues them";
 
+/// Whether a call with these headers is of this gateway's cluster.
+pub(crate) type ClusterCheck = Arc<dyn Fn(&http::HeaderMap) -> Result<(), Status> + Send + Sync>;
+
 /// The check of one door.
 #[derive(Clone)]
 pub(crate) struct Guard {
     rules: &'static [Rule],
+    /// In the order of the rules.
+    running: Arc<Vec<Running>>,
     /// Clients have certificates, of which these count no more. `None`: they have none, and may do everything.
     tls: Option<Revocations>,
+    /// Asked before anything of a body is read.
+    cluster: Option<ClusterCheck>,
     audit: Option<Audit>,
     /// Of all connections (ACCESS-A4).
     lately: Arc<Mutex<Refused>>,
@@ -38,54 +48,98 @@ pub(crate) struct Guard {
 impl Guard {
     /// For the admin API.
     pub(crate) fn admin(tls: Option<Revocations>, audit: Option<Audit>) -> Self {
-        Self { rules: rules::ADMIN, tls, audit, lately: Arc::default() }
+        Self::new(rules::ADMIN, tls, None, audit)
     }
 
     /// For the protocol between gateways.
-    pub(crate) fn peer(tls: Option<Revocations>) -> Self {
-        Self { rules: rules::PEER, tls, audit: None, lately: Arc::default() }
+    pub(crate) fn peer(tls: Option<Revocations>, cluster: Option<ClusterCheck>) -> Self {
+        Self::new(rules::PEER, tls, cluster, None)
+    }
+
+    fn new(
+        rules: &'static [Rule],
+        tls: Option<Revocations>,
+        cluster: Option<ClusterCheck>,
+        audit: Option<Audit>,
+    ) -> Self {
+        let running = Arc::new(rules.iter().map(|rule| Running::new(&rule.bounds)).collect());
+        Self { rules, running, tls, cluster, audit, lately: Arc::default() }
     }
 
     /// The call, and its line of the audit log; or the answer to it.
-    fn ask(&self, path: &str, service: &str, extensions: &http::Extensions) -> Result<(Asked, Line), Status> {
+    fn ask<B>(&self, service: &str, request: &http::Request<B>) -> Result<(Asked, Line), Status> {
+        let (path, extensions) = (request.uri().path(), request.extensions());
         let method = path.strip_prefix('/').and_then(|path| path.strip_prefix(service)?.strip_prefix('/'));
-        let rule = self.rules.iter().find(|rule| Some(rule.method) == method);
-        let Some(rule) = rule else {
+        let rule = self.rules.iter().zip(&*self.running).find(|(rule, _)| Some(rule.method) == method);
+        let Some((rule, running)) = rule else {
             return Err(Status::unimplemented("found a call that this gateway does not know (ACCESS-A1)"));
         };
         // Only a door that takes both has this.
-        let either = extensions.get::<EitherInfo<TcpConnectInfo>>();
-        let over_tls = extensions.get::<TlsConnectInfo<TcpConnectInfo>>().or_else(|| either?.tls());
+        let either = extensions.get::<EitherInfo<Client>>();
+        let over_tls = extensions.get::<TlsConnectInfo<Client>>().or_else(|| either?.tls());
         let below = over_tls.map(TlsConnectInfo::get_ref).or_else(|| either.map(EitherInfo::below));
-        let plain = extensions.get::<TcpConnectInfo>().or(below);
+        let client = extensions.get::<Client>().or(below);
         let asked = Asked::default();
         let mut line = Line {
             audit: self.audit.clone(),
             lately: self.lately.clone(),
             rule,
             caller: None,
-            peer: plain.and_then(TcpConnectInfo::remote_addr),
+            peer: client.and_then(|client| client.address),
+            place: client.map(|client| client.place.clone()),
+            running: None,
             named: asked.named.clone(),
             begun: Instant::now(),
             refused: false,
             outcome: None,
         };
-        let Some(revocations) = &self.tls else { return Ok((asked, line)) };
-        if either.is_some() && over_tls.is_none() {
+        let in_plain = either.is_some() && over_tls.is_none();
+        if in_plain {
             plaintext_came("call");
-            return Ok((asked, line));
         }
+        let revocations = self.tls.as_ref().filter(|_| !in_plain);
         let certificates = over_tls.and_then(TlsConnectInfo::peer_certs);
-        let own = certificates.as_ref().and_then(|all| all.first());
-        match judge(own.map(|own| own.as_ref()), revocations, rule, &mut line) {
-            Ok(caller) => Ok((Asked { caller: Some((caller, rule.roles)), ..asked }, line)),
+        let own: Option<&[u8]> = certificates.as_ref().and_then(|all| all.first()).map(|own| own.as_ref());
+        match self.admit(own, revocations, request.headers(), running, &mut line) {
+            Ok(caller) => Ok((Asked { caller: caller.map(|caller| (caller, rule.roles)), ..asked }, line)),
             Err(status) => {
                 line.ended(&status.clone().into_http::<Body>());
                 Err(status)
             }
         }
     }
+
+    /// The caller, if there is TLS. Its connection is known from here on (DOOR-D5), and its call has a place.
+    fn admit(
+        &self,
+        certificate_der: Option<&[u8]>,
+        revocations: Option<&Revocations>,
+        headers: &http::HeaderMap,
+        running: &Running,
+        line: &mut Line,
+    ) -> Result<Option<Arc<Caller>>, Status> {
+        let caller = match revocations {
+            Some(revocations) => Some(judge(certificate_der, revocations, line.rule, line)?),
+            None => None,
+        };
+        if let Some(cluster) = &self.cluster {
+            cluster(headers)?;
+        }
+        let proven = caller.as_ref().is_some_and(|caller| caller.roles.iter().any(|role| PROVEN.contains(role)));
+        line.shows(if proven { Standing::Proven } else { Standing::Asked });
+        let standing = line.place.as_ref().map_or(Standing::Asked, Place::standing);
+        line.running = running.begin(standing);
+        if line.running.is_none() {
+            let method = line.rule.method;
+            let message = format!("{method}: too many such calls at once (ACCESS-A5): try again");
+            return Err(Refusal::new(RefusalCode::Busy, message).into());
+        }
+        Ok(caller)
+    }
 }
+
+/// The roles whose connections keep their places whatever others do (DOOR-D5).
+const PROVEN: &[Role] = &[Role::Gateway, Role::Host];
 
 /// Somebody has not come to TLS yet, while the doors take both.
 pub(crate) fn plaintext_came(what: &'static str) {
@@ -153,6 +207,10 @@ struct Line {
     rule: &'static Rule,
     caller: Option<Arc<Caller>>,
     peer: Option<SocketAddr>,
+    /// Of its connection; None in a simulation.
+    place: Option<Place>,
+    /// Its place among the calls of its method.
+    running: Option<OwnedSemaphorePermit>,
     named: Arc<OnceLock<Named>>,
     begun: Instant,
     /// Refused for its certificate or its store.
@@ -178,12 +236,21 @@ struct Record<'a> {
 }
 
 impl Line {
+    fn shows(&self, standing: Standing) {
+        if let Some(place) = &self.place {
+            place.shows(standing);
+        }
+    }
+
     fn ended<B>(&mut self, response: &http::Response<B>) {
         let status = Status::from_header_map(response.headers());
         self.outcome = Some(status.map_or(Code::Ok, |status| status.code()));
         let refusal = response.headers().get(REFUSAL_KEY);
         let unauthenticated = self.outcome == Some(Code::Unauthenticated);
         self.refused = unauthenticated || refusal.is_some_and(|code| code == RefusalCode::Denied.as_str());
+        if self.outcome == Some(Code::Ok) && self.rule.proves {
+            self.shows(Standing::Proven);
+        }
     }
 }
 
@@ -225,6 +292,12 @@ impl Drop for Line {
     }
 }
 
+/// ACCESS-A6. What was begun may still have an effect (R12).
+fn late(rule: &Rule) -> Status {
+    let (method, limit) = (rule.method, rule.bounds.deadline);
+    Refusal::new(RefusalCode::Unknown, format!("{method}: no outcome within {limit:?} (ACCESS-A6)")).into()
+}
+
 /// A service behind its door.
 #[derive(Clone)]
 pub(crate) struct Guarded<S> {
@@ -244,7 +317,7 @@ impl<S: NamedService> NamedService for Guarded<S> {
 
 impl<S, B> Service<http::Request<B>> for Guarded<S>
 where
-    S: Service<http::Request<B>, Response = http::Response<Body>, Error = Infallible> + NamedService,
+    S: Service<http::Request<Counted<B>>, Response = http::Response<Body>, Error = Infallible> + NamedService,
     S::Future: Send + 'static,
 {
     type Response = http::Response<Body>;
@@ -255,13 +328,18 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
-        match self.guard.ask(request.uri().path(), S::NAME, request.extensions()) {
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        match self.guard.ask(S::NAME, &request) {
             Ok((asked, mut line)) => {
+                let rule = line.rule;
+                let mut request = request.map(|body| Counted::new(body, &rule.bounds));
                 request.extensions_mut().insert(asked);
                 let answer = self.inner.call(request);
                 Box::pin(async move {
-                    let Ok(response) = answer.await;
+                    let response = match tokio::time::timeout(rule.bounds.deadline, answer).await {
+                        Ok(Ok(response)) => response,
+                        Err(_) => late(rule).into_http(),
+                    };
                     line.ended(&response);
                     Ok(response)
                 })

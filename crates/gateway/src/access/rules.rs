@@ -8,11 +8,14 @@
 //! | `H` | host: its own lease, on its own sets |
 //! | `G` | gateway: what gateways ask each other at the admin door |
 //!
-//! `docs/operating/roles.md` is printed from it.
+//! And what it may take ([`Bounds`]). `docs/operating/roles.md` is printed from it.
 
+use super::bounds::Bounds;
 use holdfast_api::METHODS;
 use holdfast_raft::PEER_METHODS;
 use holdfast_tls::Role::{self, Admin as A, Gateway as G, Host as H, Operator as O, Viewer as V};
+use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
+use std::time::Duration;
 
 /// One call.
 #[derive(Debug)]
@@ -25,21 +28,58 @@ pub(crate) struct Rule {
     pub noted: bool,
     /// Whether hosts repeat it many times a second until a gateway carries it out.
     pub repeated: bool,
+    /// Whether its success shows that its caller is a member of the cluster or has a lease (DOOR-D5).
+    pub proves: bool,
+    /// What it may take.
+    pub bounds: Bounds,
 }
+
+impl Rule {
+    const fn within(mut self, bounds: Bounds) -> Self {
+        self.bounds = bounds;
+        self
+    }
+
+    const fn proves(mut self) -> Self {
+        self.proves = true;
+        self
+    }
+}
+
+/// It names a set and little else, and is answered from memory. After a takeover all hosts ask at once.
+const SHORT: Bounds = Bounds { at_once: 256, bytes: 8 << 10, deadline: Duration::from_secs(30) };
+/// It waits for a quorum, a store or other gateways.
+const WORK: Bounds = Bounds { at_once: 32, bytes: 64 << 10, deadline: Duration::from_secs(120) };
+/// It reads much from a store.
+const HEAVY: Bounds = Bounds { at_once: 4, ..WORK };
+/// About one group, between gateways. There are more than a thousand.
+const GROUP: Bounds = Bounds { at_once: 4096, bytes: 64 << 10, deadline: Duration::from_secs(30) };
+/// With entries, if there is no append stream.
+const APPEND: Bounds = Bounds { bytes: PEER_MESSAGE_BYTES_MAX, ..GROUP };
+/// A group's state, with the envelopes of its pieces. Their bytes at a time are bounded where they are collected.
+const STATE: Bounds = Bounds { bytes: PEER_SNAPSHOT_BYTES_MAX + (1 << 20), deadline: WORK.deadline, ..GROUP };
+
+/// Bytes of requests in the admin door at a time.
+const ADMIN_BYTES_AT_ONCE: usize = 256 << 20;
 
 /// It changes nothing, or nothing that lasts.
 const fn reads(method: &'static str, roles: &'static [Role]) -> Rule {
-    Rule { method, roles, noted: false, repeated: false }
+    Rule { method, roles, noted: false, repeated: false, proves: false, bounds: SHORT }
 }
 
 /// It changes something, or gives somebody access to data.
 const fn changes(method: &'static str, roles: &'static [Role]) -> Rule {
-    Rule { method, roles, noted: true, repeated: false }
+    Rule { noted: true, bounds: WORK, ..reads(method, roles) }
 }
 
 /// The same, of a host that asks again and again until it is carried out (ACCESS-A3).
 const fn repeats(method: &'static str, roles: &'static [Role]) -> Rule {
-    Rule { method, roles, noted: true, repeated: true }
+    Rule { repeated: true, bounds: SHORT, ..changes(method, roles) }
+}
+
+/// Between gateways.
+const fn peers(method: &'static str, bounds: Bounds) -> Rule {
+    reads(method, &[G]).within(bounds).proves()
 }
 
 /// The admin API, in the order of `proto/admin.proto`.
@@ -51,16 +91,17 @@ pub(crate) const ADMIN: &[Rule] = &[
     changes("RemoveMember", &[A]),
     changes("DrainMember", &[O, A]),
     changes("UpdateMember", &[A]),
-    reads("ClusterStatus", &[V, O, A, H, G]),
+    // Asks the other gateways.
+    reads("ClusterStatus", &[V, O, A, H, G]).within(Bounds { bytes: SHORT.bytes, at_once: SHORT.at_once, ..WORK }),
     changes("CreateSet", &[A]),
     changes("DeleteSet", &[A, G]),
     changes("CreateVolume", &[O, A]),
     changes("ChangeVolume", &[O, A]),
-    reads("GetSpace", &[V, O, A]),
+    reads("GetSpace", &[V, O, A]).within(WORK),
     changes("RestoreSet", &[A]),
     changes("ChangeStores", &[A]),
     // Asks for what happens every few seconds anyway, and is repeated until it has.
-    reads("CheckpointSet", &[O, A]),
+    reads("CheckpointSet", &[O, A]).within(WORK),
     reads("ListSets", &[V, O, A]),
     reads("GetSet", &[V, O, A, H]),
     changes("CreateSnapshot", &[O, A]),
@@ -69,13 +110,13 @@ pub(crate) const ADMIN: &[Rule] = &[
     changes("GetSnapshotToken", &[A, H]),
     changes("DeleteSnapshot", &[A]),
     changes("RollbackSnapshot", &[A]),
-    reads("DiffSnapshots", &[V, O, A]),
+    reads("DiffSnapshots", &[V, O, A]).within(HEAVY),
     // A shorter one expires snapshots.
     changes("SetSchedule", &[A]),
-    repeats("AcquireLease", &[A, H]),
-    repeats("ContinueLease", &[A, H]),
+    repeats("AcquireLease", &[A, H]).proves(),
+    repeats("ContinueLease", &[A, H]).proves(),
     // Every host, every second. Its grant and its end are noted.
-    reads("RenewLease", &[A, H]),
+    reads("RenewLease", &[A, H]).proves(),
     repeats("ReleaseLease", &[A, H]),
     reads("GetLease", &[V, O, A, H]),
     changes("Switchover", &[O, A]),
@@ -94,16 +135,16 @@ pub(crate) const ADMIN: &[Rule] = &[
 
 /// The protocol between gateways, in the order of `proto/peer.proto`.
 pub(crate) const PEER: &[Rule] = &[
-    reads("Append", &[G]),
-    reads("Vote", &[G]),
-    reads("Snapshot", &[G]),
-    reads("Transfer", &[G]),
-    reads("Readmit", &[G]),
-    reads("Register", &[G]),
-    reads("Roll", &[G]),
-    reads("Denied", &[G]),
-    reads("Ended", &[G]),
-    reads("Placing", &[G]),
+    peers("Append", APPEND),
+    peers("Vote", GROUP),
+    peers("Snapshot", STATE),
+    peers("Transfer", GROUP),
+    peers("Readmit", GROUP),
+    peers("Register", GROUP),
+    peers("Roll", GROUP),
+    peers("Denied", GROUP),
+    peers("Ended", GROUP),
+    peers("Placing", GROUP),
 ];
 
 const fn same(a: &str, b: &str) -> bool {
@@ -115,6 +156,16 @@ const fn same(a: &str, b: &str) -> bool {
     }
     same
 }
+
+// ACCESS-A5.
+const _: () = {
+    let (mut bytes, mut at) = (0, 0);
+    while at < ADMIN.len() {
+        bytes += ADMIN[at].bounds.bytes_at_once();
+        at += 1;
+    }
+    assert!(bytes <= ADMIN_BYTES_AT_ONCE, "all requests that the admin door takes at a time are too long together");
+};
 
 // ACCESS-A1.
 const _: () = {

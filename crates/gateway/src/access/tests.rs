@@ -1,11 +1,12 @@
 //! The doors with real certificates; what is behind them answers `Aborted` to show that a call has passed.
 
-use super::guard::{Asked, Guard, Guarded};
+use super::guard::{Asked, ClusterCheck, Guard, Guarded};
 use super::named::{Named, Names};
 use super::rules::{ADMIN, PEER, Rule};
 use crate::admin::AdminDoor;
 use crate::audit::Audit;
 use crate::config::{AuditConfig, GatewayConfig};
+use crate::doors::{self, Client, Door, Standing};
 use crate::node::{Node, Seams};
 use holdfast_api::v1::admin_server::{Admin, AdminServer};
 use holdfast_api::v1::{self, change_volume_request::Change};
@@ -18,6 +19,7 @@ use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::future::Ready;
 use std::path::Path;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -25,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
-use tonic::transport::server::{Connected, TcpConnectInfo, TlsConnectInfo};
+use tonic::transport::server::{Connected, TlsConnectInfo};
 use tonic::{Code, Request, Status};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,7 +45,7 @@ impl NamedService for Fake {
     const NAME: &'static str = <AdminServer<AdminDoor> as NamedService>::NAME;
 }
 
-impl Service<http::Request<()>> for Fake {
+impl<B> Service<http::Request<B>> for Fake {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<http::Response<Body>, Infallible>>;
@@ -52,7 +54,7 @@ impl Service<http::Request<()>> for Fake {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<()>) -> Self::Future {
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
         let asked = request.extensions().get::<Asked>().expect("it has passed the door");
         let status = match asked.about(&self.named) {
             Ok(()) => Status::new(self.answer, "passed"),
@@ -66,7 +68,7 @@ fn fake() -> Fake {
     Fake { named: Named::default(), answer: Code::Aborted }
 }
 
-type Via = TlsConnectInfo<TcpConnectInfo>;
+type Via = TlsConnectInfo<Client>;
 
 fn load(dir: &Path, name: &str, role: Role) -> Tls {
     let at = |end: &str| Some(dir.join(format!("{name}.{end}")));
@@ -80,8 +82,9 @@ async fn connected(dir: &Path, name: &str) -> Via {
     let client = Dialer::from(&load(dir, name, Role::Admin));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
+    let mut door = Door::new("a test's door", listener, doors::ADMIN);
     let accepts = async {
-        let (socket, _) = listener.accept().await.expect("a client");
+        let (socket, _) = door.next().await;
         gateway.acceptor().accept(socket).await.expect("a handshake")
     };
     let (client, accepted) = tokio::join!(client.stream(&address, PATIENCE), accepts);
@@ -136,16 +139,23 @@ fn text(line: &serde_json::Value, field: &str) -> String {
     line[field].as_str().unwrap_or_default().to_string()
 }
 
+/// What a method may take, in the table of the page.
+fn bounds(rule: &Rule) -> String {
+    let bounds = &rule.bounds;
+    format!("{} | {} KiB | {} s", bounds.at_once, bounds.bytes >> 10, bounds.deadline.as_secs())
+}
+
 /// The columns of the page.
 const COLUMNS: [Role; 5] = [Role::Viewer, Role::Operator, Role::Admin, Role::Host, Role::Gateway];
 
 fn table(rules: &[Rule], may: impl Fn(&Rule, Role) -> bool) -> String {
-    let mut table = "| call | viewer | operator | admin | host | gateway | noted |\n".to_string();
-    table.push_str("| --- | --- | --- | --- | --- | --- | --- |\n");
+    let mut table =
+        "| call | viewer | operator | admin | host | gateway | noted | at once | request | deadline |\n".to_string();
+    table.push_str("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for rule in rules {
         let cells = COLUMNS.map(|role| if may(rule, role) { "yes" } else { "" });
         let noted = if rule.noted { "yes" } else { "" };
-        let _ = writeln!(table, "| `{}` | {} | {noted} |", rule.method, cells.join(" | "));
+        let _ = writeln!(table, "| `{}` | {} | {noted} | {} |", rule.method, cells.join(" | "), bounds(rule));
     }
     table
 }
@@ -160,10 +170,17 @@ fn golden_page() {
         only these in a call.\n\
         - An **operator** grows and renames volumes; who shrinks or deletes one has to be an administrator. It fails a set\n  \
         over without a new owner: whoever names one gets a token, which opens the data.\n\
-        - A **gateway** passes on a deletion that the leader of the set has checked.\n\n"
+        - A **gateway** passes on a deletion that the leader of the set has checked.\n\n\
+        Also without TLS, a call may take so much ([limits of doors](doors.md)): as many **at once**, of all callers,\n\
+        and as many again of hosts that have a lease, and of gateways; a **request** so long; and so much time\n\
+        until its **deadline**.\n\n"
         .to_string();
     page.push_str(&table(ADMIN, |rule, role| rule.roles.contains(&role)));
-    page.push_str("\nThe protocol between gateways is for gateways alone.\n");
+    page.push_str("\nThe protocol between gateways is for gateways alone.\n\n");
+    page.push_str("| call between gateways | at once | request | deadline |\n| --- | --- | --- | --- |\n");
+    for rule in PEER {
+        let _ = writeln!(page, "| `{}` | {} |", rule.method, bounds(rule));
+    }
     assert!(PEER.iter().all(|rule| rule.roles == [Role::Gateway]));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(PAGE, &page).expect("the page");
@@ -223,7 +240,7 @@ async fn only_gateways_make_the_calls_between_gateways() {
         for role in COLUMNS {
             let code = if role == Role::Gateway { Code::Aborted } else { Code::PermissionDenied };
             let status =
-                told(&Guard::peer(Some(Revocations::default())), &fake(), rule.method, Some(&from[&role])).await;
+                told(&Guard::peer(Some(Revocations::default()), None), &fake(), rule.method, Some(&from[&role])).await;
             assert_eq!(status.code(), code, "{} by {role}: {status}", rule.method);
         }
     }
@@ -437,6 +454,99 @@ async fn refusals_of_one_certificate_do_not_wash_out_the_log() {
     let lines = lines(&audit, &path).await;
     let of = |outcome: &str| lines.iter().filter(|line| text(line, "outcome") == outcome).count();
     assert_eq!((of("PermissionDenied"), of("Aborted")), (1, 10));
+}
+
+/// ACCESS-A6.
+#[tokio::test]
+async fn a_call_of_another_cluster_is_refused_before_anything_of_it_is_read() {
+    let check: ClusterCheck = Arc::new(|headers: &http::HeaderMap| match headers.get("cluster") {
+        Some(_) => Ok(()),
+        None => Err(Status::permission_denied("cluster: found none")),
+    });
+    let guard = Guard::peer(false, Some(check));
+    for rule in PEER {
+        let mut door = Guarded::new(fake(), guard.clone());
+        for (named, code) in [(false, Code::PermissionDenied), (true, Code::Aborted)] {
+            let mut request = request(rule.method, None);
+            if named {
+                request.headers_mut().insert("cluster", http::HeaderValue::from_static("ours"));
+            }
+            let Ok(response) = door.call(request).await;
+            let status = Status::from_header_map(response.headers()).expect("a status");
+            assert_eq!(status.code(), code, "{} {named}", rule.method);
+        }
+    }
+}
+
+/// ACCESS-A5.
+#[tokio::test]
+async fn one_method_takes_no_more_than_its_places() {
+    let guard = Guard::admin(false, None);
+    let mut door = Guarded::new(fake(), guard.clone());
+    let all: Vec<_> = (0..4).map(|_| door.call(request("DiffSnapshots", None))).collect();
+    let status = told(&guard, &fake(), "DiffSnapshots", None).await;
+    let refusal = Refusal::from_status(&status).expect("a gateway's refusal");
+    assert_eq!(refusal.code, RefusalCode::Busy, "{status}");
+    assert_eq!(told(&guard, &fake(), "RenewLease", None).await.code(), Code::Aborted, "others have their own");
+    drop(all);
+    assert_eq!(told(&guard, &fake(), "DiffSnapshots", None).await.code(), Code::Aborted);
+}
+
+/// DOOR-D5.
+#[tokio::test]
+async fn a_connection_is_known_by_what_it_has_shown() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let mut door = Door::new("a test's door", listener, doors::ADMIN);
+    let _client = tokio::net::TcpStream::connect(address).await.expect("connects");
+    let (socket, _) = door.next().await;
+    let guard = Guard::admin(false, None);
+    let standing = || socket.connect_info().place.standing();
+    let call = async |method: &str, answer: Code| {
+        let mut request = request(method, None);
+        request.extensions_mut().insert(socket.connect_info());
+        let mut door = Guarded::new(Fake { answer, ..fake() }, guard.clone());
+        let Ok(_) = door.call(request).await;
+    };
+    call("NoSuchCall", Code::Ok).await;
+    assert_eq!(standing(), Standing::New);
+    for (method, answer) in [("GetNode", Code::Ok), ("CreateSet", Code::Ok), ("RenewLease", Code::NotFound)] {
+        call(method, answer).await;
+        assert_eq!(standing(), Standing::Asked, "{method}");
+    }
+    call("RenewLease", Code::Ok).await;
+    assert_eq!(standing(), Standing::Proven, "it has a lease");
+}
+
+/// DOOR-D5, with certificates.
+#[tokio::test]
+async fn gateways_and_hosts_are_proven_by_their_certificates() {
+    let dir = tempfile::tempdir().expect("a directory");
+    certificates(dir.path(), &Role::ALL.map(|role| Wanted::new(role.name(), role)), 30).expect("made");
+    let gateway = load(dir.path(), "gateway", Role::Gateway);
+    for role in Role::ALL {
+        let client = Dialer::from(&load(dir.path(), role.name(), Role::Admin));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let mut door = Door::new("a test's door", listener, doors::ADMIN);
+        let accepts = async {
+            let (socket, _) = door.next().await;
+            gateway.acceptor().accept(socket).await.expect("a handshake")
+        };
+        let (client, accepted) = tokio::join!(client.stream(&address, PATIENCE), accepts);
+        let info = accepted.connect_info();
+        let standing = || info.get_ref().place.standing();
+        let guard = Guard::admin(true, None);
+        // Nobody but an administrator may.
+        if role != Role::Admin {
+            told(&guard, &fake(), "Adopt", Some(&info)).await;
+            assert_eq!(standing(), Standing::New, "{role}: a refusal shows nothing");
+        }
+        told(&guard, &fake(), "GetNode", Some(&info)).await;
+        let proven = [Role::Gateway, Role::Host].contains(&role);
+        assert_eq!(standing(), if proven { Standing::Proven } else { Standing::Asked }, "{role}");
+        drop(client.expect("connected"));
+    }
 }
 
 /// A line is bounded, whatever a caller sends.

@@ -1,0 +1,185 @@
+//! State snapshots between gateways: a head, then the bytes in pieces (ADR 0048).
+//!
+//! - **PIECES-S1** What is collected is bounded: by the length that the head names, which is at most
+//!   [`PEER_SNAPSHOT_BYTES_MAX`]. More, or less, is no snapshot.
+//!   Over all groups they take at most [`STATES_BYTES_MAX`] at a time: others wait in their sockets.
+//! - **PIECES-S2** Nothing is installed whose checksum over all pieces is another one than the head's.
+
+use crate::proto::{SnapshotHead, SnapshotPiece, snapshot_piece::Part};
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt};
+use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tonic::Status;
+
+/// Data of one piece at most, in bytes: votes and other calls wait for no more than one on their way out.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Data of all states that arrive at a time, in bytes: two of the largest, or thousands of the usual ones.
+const STATES_BYTES_MAX: usize = 2 * PEER_SNAPSHOT_BYTES_MAX;
+
+/// A part of it: permits are counted in these.
+const UNIT_BYTES: usize = 4 << 10;
+
+const _: () = assert!(PIECE_BYTES < PEER_MESSAGE_BYTES_MAX);
+
+/// Room for the states that arrive (PIECES-S1).
+pub(crate) struct Room(Semaphore);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(Semaphore::new(STATES_BYTES_MAX / UNIT_BYTES))
+    }
+}
+
+impl Room {
+    /// Waits until there is room for this state. The caller's deadline limits that.
+    ///
+    /// # Errors
+    /// More than any state has.
+    pub(crate) async fn wait_for(&self, head: &SnapshotHead) -> Result<SemaphorePermit<'_>, Status> {
+        let units = head.length.div_ceil(UNIT_BYTES as u64);
+        let units = u32::try_from(units).map_err(|_| Status::out_of_range("snapshot: too long"))?;
+        self.0.acquire_many(units).await.map_err(|error| Status::unavailable(error.to_string()))
+    }
+}
+
+/// `data` behind its head, as it is sent. No copy is made here.
+pub(crate) fn pieces(head: SnapshotHead, mut data: Bytes) -> impl Stream<Item = SnapshotPiece> + Send + 'static {
+    let rest = std::iter::from_fn(move || {
+        let next = data.split_to(data.len().min(PIECE_BYTES));
+        (!next.is_empty()).then_some(Part::Data(next))
+    });
+    let parts = std::iter::once(Part::Head(head)).chain(rest);
+    futures_util::stream::iter(parts.map(|part| SnapshotPiece { part: Some(part) }))
+}
+
+/// The head, which comes first.
+///
+/// # Errors
+/// There is none, or it names more bytes than a state may have.
+pub(crate) async fn head<S>(pieces: &mut S) -> Result<SnapshotHead, Status>
+where
+    S: Stream<Item = Result<SnapshotPiece, Status>> + Unpin,
+{
+    let first = pieces.next().await.transpose()?.and_then(|piece| piece.part);
+    let Some(Part::Head(head)) = first else {
+        return Err(Status::invalid_argument("snapshot: found no head, expected it as the first piece"));
+    };
+    if head.length > PEER_SNAPSHOT_BYTES_MAX as u64 {
+        let found = head.length;
+        return Err(Status::out_of_range(format!(
+            "snapshot: found {found} bytes, expected at most {PEER_SNAPSHOT_BYTES_MAX}"
+        )));
+    }
+    Ok(head)
+}
+
+/// The bytes behind `head`.
+///
+/// # Errors
+/// More or fewer bytes than the head names (PIECES-S1), another checksum (PIECES-S2), or the stream's own error.
+pub(crate) async fn data<S>(pieces: &mut S, head: &SnapshotHead) -> Result<Bytes, Status>
+where
+    S: Stream<Item = Result<SnapshotPiece, Status>> + Unpin,
+{
+    let wrong = |found: usize| {
+        let expected = head.length;
+        Status::invalid_argument(format!("snapshot: found {found} bytes of data, expected {expected}"))
+    };
+    let length = usize::try_from(head.length).map_err(|_| wrong(0))?;
+    let mut data = BytesMut::with_capacity(length.min(PEER_SNAPSHOT_BYTES_MAX));
+    while let Some(piece) = pieces.next().await {
+        let Some(Part::Data(next)) = piece?.part else {
+            return Err(Status::invalid_argument("snapshot: found a piece without data, expected data"));
+        };
+        if next.len() > length - data.len() {
+            return Err(wrong(data.len() + next.len()));
+        }
+        data.extend_from_slice(&next);
+    }
+    if data.len() != length {
+        return Err(wrong(data.len()));
+    }
+    let found = crc32c::crc32c(&data);
+    if found != head.crc {
+        holdfast_reached::reached!("peer: a state snapshot is damaged on the way");
+        return Err(Status::data_loss(format!("snapshot: found checksum {found:08x}, expected {:08x}", head.crc)));
+    }
+    Ok(data.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream::iter;
+
+    fn head_of(data: &[u8]) -> SnapshotHead {
+        SnapshotHead { length: data.len() as u64, crc: crc32c::crc32c(data), ..Default::default() }
+    }
+
+    async fn sent(parts: Vec<Part>) -> Result<Bytes, Status> {
+        let mut pieces = iter(parts.into_iter().map(|part| Ok(SnapshotPiece { part: Some(part) })));
+        let head = head(&mut pieces).await?;
+        data(&mut pieces, &head).await
+    }
+
+    async fn all(head: SnapshotHead, data: &[u8]) -> Vec<Part> {
+        pieces(head, Bytes::copy_from_slice(data)).filter_map(|piece| std::future::ready(piece.part)).collect().await
+    }
+
+    #[tokio::test]
+    async fn a_state_of_any_size_arrives_as_it_was() {
+        for length in [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES + 7] {
+            let state: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+            let parts = all(head_of(&state), &state).await;
+            assert_eq!(parts.len(), 1 + length.div_ceil(PIECE_BYTES));
+            assert_eq!(sent(parts).await.expect("arrives"), state, "{length} bytes");
+        }
+    }
+
+    #[tokio::test]
+    async fn s1_more_or_less_than_the_head_names_is_no_snapshot() {
+        let state = vec![7; PIECE_BYTES + 100];
+        let parts = all(head_of(&state), &state).await;
+        let more = [parts.clone(), vec![Part::Data(Bytes::from_static(b"more"))]].concat();
+        let less = parts[..2].to_vec();
+        let headless = parts[1..].to_vec();
+        let twice = [parts.clone(), parts[..1].to_vec()].concat();
+        for (parts, said) in [
+            (more, "found 262248 bytes of data, expected 262244"),
+            (less, "found 262144 bytes of data, expected 262244"),
+            (headless, "found no head"),
+            (twice, "found a piece without data"),
+            (vec![], "found no head"),
+        ] {
+            let why = sent(parts).await.expect_err(said);
+            assert!(why.message().contains(said), "{why}");
+        }
+        let huge = SnapshotHead { length: PEER_SNAPSHOT_BYTES_MAX as u64 + 1, ..Default::default() };
+        let why = sent(vec![Part::Head(huge)]).await.expect_err("too large");
+        assert_eq!(why.code(), tonic::Code::OutOfRange, "before anything is taken: {why}");
+    }
+
+    #[tokio::test]
+    async fn s1_large_states_wait_for_each_other() {
+        let room = Room::default();
+        let large = SnapshotHead { length: PEER_SNAPSHOT_BYTES_MAX as u64, ..Default::default() };
+        let small = SnapshotHead { length: 1, ..Default::default() };
+        let first = room.wait_for(&large).await.expect("room");
+        let _second = room.wait_for(&large).await.expect("room");
+        let mut third = std::pin::pin!(room.wait_for(&small));
+        assert!(futures_util::poll!(&mut third).is_pending());
+        drop(first);
+        assert!(third.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn s2_a_damaged_state_is_not_taken() {
+        let mut state = vec![7; PIECE_BYTES + 100];
+        let head = head_of(&state);
+        state[PIECE_BYTES + 1] ^= 1;
+        let why = sent(all(head, &state).await).await.expect_err("damaged");
+        assert!(why.message().starts_with("snapshot: found checksum"), "{why}");
+    }
+}

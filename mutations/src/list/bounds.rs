@@ -1,0 +1,221 @@
+//! What strangers can make a process hold: places, bytes and time at its doors.
+
+use crate::bug::{Edit, Layer, Mutation, lib};
+
+const PLACES: &str = "crates/gateway/src/doors/places.rs";
+const DOORS: &str = "crates/gateway/src/doors.rs";
+const BOUNDS: &str = "crates/gateway/src/access/bounds.rs";
+const GUARD: &str = "crates/gateway/src/access/guard.rs";
+const PIECES: &str = "crates/raft/src/snapshot_pieces.rs";
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "flood-closes-those-who-are-proven",
+        bug: "at a full door a stranger takes the place of a host with a lease, or of a gateway",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: PLACES,
+            old: "first.key().0 < Standing::Proven",
+            new: "first.key().0 <= Standing::Proven",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["doors::places::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "strangers-have-all-places",
+        bug: "connections that say nothing take all places of a door",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: PLACES,
+            old: "newcomers >= self.newcomers || held",
+            new: "newcomers >= self.most || held",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["doors::places::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "closing-sockets-not-counted",
+        bug: "sockets that were told to close and have not closed yet are not bounded: a flood takes all file descriptors",
+        rule: "DOOR-D1",
+        edits: &[Edit {
+            file: PLACES,
+            old: "held.open >= self.most + self.newcomers",
+            new: "held.open >= usize::MAX - self.newcomers",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["doors::places::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "a-byte-now-and-then-is-enough",
+        bug: "who sends one byte after the other, and never a whole call, keeps its connection for ever",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: DOORS,
+            old: "Standing::New => (self.accepted + self.limits.hello",
+            new: "Standing::New => (self.heard + self.limits.hello",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["d5_who_shows_nothing_is_closed_however_much_it_says"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "all-is-read-of-a-stranger",
+        bug: "of a client that has not shown who it is, as much is read as the windows of HTTP/2 allow",
+        rule: "DOOR-D6",
+        edits: &[Edit {
+            file: DOORS,
+            old: "if self.unanswered < NEWCOMER_BYTES {",
+            new: "if self.unanswered < NEWCOMER_BYTES || !self.limits.answers {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["d6_little_is_read_of_a_newcomer"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "http-header-without-an-end",
+        bug: "an HTTP client that never ends its headers is read for ever",
+        rule: "DOOR-D7",
+        edits: &[Edit {
+            file: DOORS,
+            old: "if self.unanswered < NEWCOMER_BYTES {",
+            new: "if self.unanswered < NEWCOMER_BYTES || self.limits.answers {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["d7_a_request_without_an_end_is_not_read"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "refusal-proves-a-host",
+        bug: "who asks for a lease and is refused counts as a host that has one",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: GUARD,
+            old: "if self.outcome == Some(Code::Ok) && self.rule.proves {",
+            new: "if self.rule.proves {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_connection_is_known_by_what_it_has_shown"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "refused-certificate-is-known",
+        bug: "a connection whose certificate is refused counts as known: it is read without the bound for strangers",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: GUARD,
+            old: "        let caller = if self.tls { Some(judge(certificate_der, line.rule, line)?) } else { None };\n",
+            new: "        line.shows(Standing::Asked);
+        let caller = if self.tls { Some(judge(certificate_der, line.rule, line)?) } else { None };\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["gateways_and_hosts_are_proven_by_their_certificates"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "body-of-another-cluster-is-read",
+        bug: "between gateways the body of a call is read, whatever cluster it names",
+        rule: "ACCESS-A6",
+        edits: &[Edit {
+            file: GUARD,
+            old: "            cluster(headers)?;\n",
+            new: "            let _ = cluster(headers);\n",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-gateway",
+            &["a_call_of_another_cluster_is_refused_before_anything_of_it_is_read"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "flood-takes-the-places-of-calls",
+        bug: "a flood of one call takes the places that are kept for hosts with a lease and for gateways",
+        rule: "ACCESS-A5",
+        edits: &[Edit {
+            file: BOUNDS,
+            old: "(standing == Standing::Proven).then(",
+            new: "(standing <= Standing::Proven).then(",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a5_those_who_are_proven_find_a_place_beside_a_flood"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "request-of-any-length",
+        bug: "the length of a request is not held against its method",
+        rule: "ACCESS-A6",
+        edits: &[Edit {
+            file: BOUNDS,
+            old: "self.left.checked_sub(bytes)",
+            new: "self.left.checked_sub(bytes.min(self.left))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a6_a_request_has_the_length_that_its_call_may_have"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "state-of-any-length",
+        bug: "a gateway makes room for as many bytes of a group's state as another one names",
+        rule: "PIECES-S1",
+        edits: &[Edit {
+            file: PIECES,
+            old: "if head.length > PEER_SNAPSHOT_BYTES_MAX as u64 {",
+            new: "if head.length == u64::MAX {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["s1_more_or_less_than_the_head_names_is_no_snapshot"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "damaged-state-is-installed",
+        bug: "a group's state that was damaged on its way is installed",
+        rule: "PIECES-S2",
+        edits: &[Edit {
+            file: PIECES,
+            old: "    if found != head.crc {\n",
+            new: "    if found != head.crc && data.is_empty() {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["s2_a_damaged_state_is_not_taken"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "append-stream-stays-a-stranger",
+        bug: "a door is not told that a connection carries appends of a member: it is closed after ten seconds",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: "crates/raft/src/append_receiver.rs",
+            old: "            known();\n",
+            new: "            drop(known);\n",
+        }],
+        tests: &[lib(Layer::Cluster, "holdfast-raft", &["a_door_learns_who_is_a_member"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "certificate-makes-room-like-a-stranger",
+        bug: "a flood of NBD handshakes closes that of a host which has shown its certificate",
+        rule: "FRONT-H1",
+        edits: &[Edit {
+            file: "crates/front/src/shared.rs",
+            old: "connections.shaking.insert((true, id), stop);",
+            new: "connections.shaking.insert((false, id), stop);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-front", &["a_client_with_a_certificate_keeps_its_handshake_in_a_flood"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "log-filled-by-a-flood",
+        bug: "each NBD client that is not served leaves a line in the log: a flood fills the disk",
+        rule: "FRONT-H1",
+        edits: &[Edit {
+            file: "crates/front/src/shared.rs",
+            old: "        said < LINES_MAX\n",
+            new: "        said < u32::MAX\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-front", &["a_flood_does_not_fill_the_log"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "agent-reads-a-request-without-an-end",
+        bug: "an agent reads headers that never end",
+        rule: "LISTEN-L4",
+        edits: &[Edit {
+            file: "crates/agent/src/listen.rs",
+            old: "if this.unanswered > UNANSWERED_BYTES_MAX {",
+            new: "if this.unanswered > usize::MAX - UNANSWERED_BYTES_MAX {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_request_without_an_end_is_not_read"])],
+        smoke: false,
+    },
+];
