@@ -22,7 +22,8 @@ const USUAL: Bound = Bound { base: 64 << 10, each: 64 };
 /// Serde takes up to 1 MiB at once for a list of that claimed length; maps in maps do so more than once.
 const SERDE: Bound = Bound { base: 4 << 20, each: 256 };
 
-/// An extent of a page takes two bytes; here it is in a list and a tree, encoded, decoded again, and looked up.
+/// An extent of a page takes two bytes; here it is in a list and a tree, encoded, decoded again, and looked up. Roots
+/// and leaves are of the same kind.
 const PAGE: Bound = Bound { base: 64 << 10, each: 256 };
 
 /// A field takes four bytes, is read three times, and each time is in a list and a table.
@@ -87,9 +88,12 @@ pub const TARGETS: &[Target] = &[
         target("segments", "a segment: its table and its extents", 8192, volume::segments, volume::all_segments),
     ),
     within(PAGE, target("map-pages", "a page of a map", 4096, map::pages, map::all_pages)),
-    target("map-roots", "a root of a map: whole, or the top of one in leaves", 4096, map::roots, map::all_roots),
-    target("map-leaves", "a leaf of a root", 4096, map::leaves, map::all_leaves),
-    target("map-packs", "a pack of pages, and the pages in it", 4096, map::packs, map::all_packs),
+    within(
+        PAGE,
+        target("map-roots", "a root of a map: whole, or the top of one in leaves", 4096, map::roots, map::all_roots),
+    ),
+    within(PAGE, target("map-leaves", "a leaf of a root", 4096, map::leaves, map::all_leaves)),
+    within(PAGE, target("map-packs", "a pack of pages, and the pages in it", 4096, map::packs, map::all_packs)),
     within(SERDE, target("heads", "the head of a set, and its keyring in clear", 4096, head::heads, head::all_heads)),
     within(SERDE, target("cluster-state", "state and commands of group 0", 4096, control::cluster, control::all)),
     target("store-urls", "stores, placements and keys as texts", 2048, store::urls, store::all_urls),

@@ -41,7 +41,7 @@ fn example_page() -> (Page, u64) {
 }
 
 pub(super) fn all_pages() -> Vec<Vec<u8>> {
-    vec![example_page().0.encode(), Page::new(VOLUME, 3).encode()]
+    vec![example_page().0.encode()]
 }
 
 pub(super) fn roots(data: &[u8]) -> bool {
