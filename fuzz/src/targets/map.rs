@@ -49,6 +49,7 @@ pub(super) fn roots(data: &[u8]) -> bool {
     if let Ok(root) = Root::decode(data) {
         let again = Root::decode(&root.encode());
         assert_eq!(again.as_ref(), Ok(&root), "encoded again, it is another");
+        let _ = (root.stats(), root.memory_bytes(), root.pages().count());
     }
     let object = framed(ObjectKind::Root, &[], Part::Root, data);
     open_top(&sealed::opener(), &object).is_ok()
