@@ -4,7 +4,7 @@
 use holdfast_fuzz::{TARGETS, Target, corpus, kept};
 
 /// Of a long seed only so many places are cut or changed.
-const PLACES_MAX: usize = 200;
+const PLACES_MAX: usize = 64;
 
 fn places(len: usize) -> impl Iterator<Item = usize> {
     let step = (len / PLACES_MAX).max(1);
