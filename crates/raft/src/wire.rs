@@ -76,8 +76,8 @@ pub(crate) fn id_to_raft(id: LogId) -> RaftLogId {
     openraft::LogId::new(CommittedLeader::new(id.term.0), id.index.0)
 }
 
-/// Refuses the largest number. Indexes and terms are counted on from, and an overflow ends the process; no log gets that
-/// long.
+/// Refuses the largest number. Indexes and terms are counted on from, and an overflow ends the process; no log gets
+/// that long.
 fn with_one_behind(what: &'static str, found: u64) -> Result<(), WireError> {
     if found == u64::MAX { Err(WireError::NoneBehind { what, found }) } else { Ok(()) }
 }

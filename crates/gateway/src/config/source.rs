@@ -32,8 +32,8 @@ impl fmt::Display for Mistake {
 /// Reads settings. Checks only the types of values.
 ///
 /// # Errors
-/// It is not TOML; otherwise the unknown settings, at most 20 of them; otherwise the first value of a wrong type. The list
-/// is never empty.
+/// It is not TOML; otherwise the unknown settings, at most 20 of them; otherwise the first value of a wrong type. The
+/// list is never empty.
 pub fn read(text: &str) -> Result<toml::Table, Vec<Mistake>> {
     let at = |span: Option<Range<usize>>, what: String| {
         let start = span.map_or(0, |span| span.start).min(text.len());
