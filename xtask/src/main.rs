@@ -1,10 +1,11 @@
-//! `cargo xtask`: runs `verify | test | fix | dev | setup | tidy | proof | sim | reached` itself, and builds and starts
-//! the programs that run the other chores.
+//! `cargo xtask`: runs `verify | test | fix | dev | setup | tidy | proof | sim | fuzz | reached` itself, and builds and
+//! starts the programs that run the other chores.
 //!
 //! Owns: checks of the source tree, cargo's tests, the order of a whole run. Does not own: scenarios, benchmarks, known
 //! bugs. They are
 //! separate programs (`scenarios/`, `bench/`, `mutations/`), so that this one compiles in seconds on a fresh machine.
 
+mod fuzz;
 mod parts;
 mod proof;
 mod reached;
@@ -37,6 +38,8 @@ enum Chore {
     Chaos(Other),
     /// Simulate a whole cluster in one process: one seed decides everything, time included
     Sim(sim::Args),
+    /// Give decoders bytes that an engine thinks up: each target for a time; findings are saved
+    Fuzz(fuzz::Args),
     /// Cut the power under PostgreSQL and three gateways: disks lose what was not synced, no acknowledged write is lost
     Power(Other),
     /// Run the Jepsen test (Clojure): workloads under faults in network namespaces; --lies shows that its checkers find
@@ -118,6 +121,7 @@ fn run(chore: Chore) -> Result<()> {
     match chore {
         Chore::Test(args) => whole::test(&args),
         Chore::Sim(args) => sim::chore(&args),
+        Chore::Fuzz(args) => fuzz::chore(&args),
         Chore::Proof(args) => proof::chore(&args),
         Chore::Reached(args) => reached::chore(&args),
         Chore::Verify => verify::verify()?.close(),

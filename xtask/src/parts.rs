@@ -34,6 +34,8 @@ pub enum Work {
     Tests,
     /// Simulation seeds for some minutes in each mode.
     Simulation,
+    /// Each fuzz target for a minute.
+    Fuzz,
     /// Judges which probes were reached by the parts before it.
     Reached,
     /// A program that reports how many checks passed and failed: its package and arguments.
@@ -99,6 +101,7 @@ pub const PARTS: &[Part] = &[
         "makes each fault about three times",
     ),
     part("simulation", ALL, Work::Simulation, "fresh seeds for ten minutes in each mode"),
+    part("fuzz", ALL, Work::Fuzz, "a minute for each decoder of what strangers send and stores return"),
     part("scenarios-long", ALL, Work::Counted(SCENARIOS, &["e2e", "--long"]), "longer outages, more rounds"),
     part("demo", ALL, Work::Plain(SCENARIOS, &["demo"]), "the first command that a new user runs"),
     part("failover", ALL, Work::Plain(SCENARIOS, &["demo", "failover"]), "measures each phase of a failover"),

@@ -5,7 +5,7 @@ use crate::parts::{self, Part, Tier, Work};
 use crate::say::{Count, held, line, note, step};
 use crate::setup::{self, For};
 use crate::times::Times;
-use crate::{reached, room, sim, suite, verify};
+use crate::{fuzz, reached, room, sim, suite, verify};
 use anyhow::Result;
 use holdfast_chore::cmd::Cmd;
 use holdfast_chore::proof::{Run, Verdict, ended_at};
@@ -152,6 +152,7 @@ impl Whole<'_> {
                 count.check("probes: each is reached", reached::chore(&reached::Args::default()))
             }
             Work::Reached => reached::number()?,
+            Work::Fuzz => return fuzz::each(),
             Work::Simulation => {
                 for (name, outcome) in sim::each_mode(self.seed) {
                     count.check(&name, outcome);

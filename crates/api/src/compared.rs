@@ -11,6 +11,7 @@
 //!     size; every other volume starts from zeroes. Applying the listed ranges then gives the later snapshot.
 
 use crate::v1;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Relation of a volume of the later snapshot to the earlier one.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,16 +83,20 @@ pub struct Volumes {
 impl Volumes {
     /// Compares the volume lists of two snapshots.
     pub fn compare(earlier: &[v1::Volume], later: &[v1::Volume]) -> Self {
-        let relation = |volume: &v1::Volume| {
-            let same = earlier.iter().find(|before| before.id == volume.id);
-            let named = || earlier.iter().find(|before| before.name == volume.name);
-            match same {
-                Some(before) => Relation::Same(before.clone()),
-                None => named().map_or(Relation::New, |before| Relation::Anew(before.clone())),
-            }
+        // By maps: the lists come from a gateway, and may be as long as a message can be.
+        let (mut by_id, mut by_name) = (BTreeMap::new(), BTreeMap::new());
+        for volume in earlier {
+            by_id.entry(volume.id).or_insert(volume);
+            by_name.entry(volume.name.as_str()).or_insert(volume);
+        }
+        let relation = |volume: &v1::Volume| match (by_id.get(&volume.id), by_name.get(volume.name.as_str())) {
+            (Some(before), _) => Relation::Same((*before).clone()),
+            (None, Some(before)) => Relation::Anew((*before).clone()),
+            (None, None) => Relation::New,
         };
         let there = later.iter().map(|volume| Compared { volume: volume.clone(), relation: relation(volume) });
-        let gone = earlier.iter().filter(|before| later.iter().all(|volume| volume.id != before.id));
+        let kept: BTreeSet<u32> = later.iter().map(|volume| volume.id).collect();
+        let gone = earlier.iter().filter(|before| !kept.contains(&before.id));
         Self { gone: gone.cloned().collect(), there: there.collect() }
     }
 
@@ -107,7 +112,6 @@ impl Volumes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     fn volume(id: u32, name: &str, size_bytes: u64) -> v1::Volume {
         v1::Volume { id, name: name.to_string(), size_bytes }

@@ -32,11 +32,12 @@ pub(crate) fn file_name(number: u64) -> String {
     format!("journal-{number:016x}")
 }
 
-/// Number of a journal file by its name.
+/// Number of a journal file by its name. Files count from 1, and each has a number behind it: a stray file of another
+/// number is none of the journal's.
 pub(crate) fn file_number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("journal-")?;
     let number = u64::from_str_radix(digits, 16).ok()?;
-    (file_name(number) == name).then_some(number)
+    (file_name(number) == name && (1..u64::MAX).contains(&number)).then_some(number)
 }
 
 /// Open files and group indexes.
@@ -75,5 +76,20 @@ impl Catalog {
 
     pub(crate) fn file_count(&self) -> usize {
         self.files.locked().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_numbers_with_one_before_and_one_behind() {
+        for number in [1, 16, u64::MAX - 1] {
+            assert_eq!(file_number(&file_name(number)), Some(number));
+        }
+        for name in [&file_name(0), &file_name(u64::MAX), "journal-1", "journal-+000000000000001", "begin-1"] {
+            assert_eq!(file_number(name), None, "{name}");
+        }
     }
 }

@@ -329,6 +329,11 @@ impl RecordHeader {
         if place != offset {
             return Err((format!("a record of byte {place}"), format!("one of byte {offset}")));
         }
+        // Entries and purges are counted on from. The largest number has none behind it, and no log gets that long.
+        let index = u64_at(head, 24);
+        if index == u64::MAX {
+            return Err((format!("log index {index}"), "one with another behind it".to_string()));
+        }
         let Some(kind) = Kind::from_byte(head[4]) else {
             return Err((format!("record kind {}", head[4]), "1 to 6".to_string()));
         };
@@ -339,7 +344,7 @@ impl RecordHeader {
             kind,
             carried: head[5] & RECORD_CARRIED != 0,
             group: GroupId(u64_at(head, 8)),
-            id: LogId::new(u64_at(head, 16), u64_at(head, 24)),
+            id: LogId::new(u64_at(head, 16), index),
             len,
             offset,
         })

@@ -34,7 +34,7 @@ fn decoded(bytes: &[u8], offset: u64) -> Option<(RecordHeader, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn records_come_back(kind in 1u8..=6, carried: bool, group: u64, term: u64, index: u64, offset: u64, len in 0usize..70_000) {
+    fn records_come_back(kind in 1u8..=6, carried: bool, group: u64, term: u64, index in 0..u64::MAX, offset: u64, len in 0usize..70_000) {
         let kind = Kind::from_byte(kind).expect("in range");
         let header = RecordHeader { kind, carried, group: GroupId(group), id: LogId::new(term, index), len: len as u32, offset };
         let buf = encoded(&header, &payload(len));
@@ -96,6 +96,17 @@ fn chunks_of_two_records_cannot_stand_in_for_each_other() {
     let head = record_head_bytes(64);
     assert_eq!(one[head..head + 64], two[head..head + 64], "the same payload");
     assert_ne!(one[RECORD_HEADER_BYTES..head], two[RECORD_HEADER_BYTES..head], "and another checksum");
+}
+
+/// Replay counts on from an entry and a purge: an overflow would end the process at each start.
+#[test]
+fn a_record_with_no_index_behind_it_is_refused() {
+    for kind in [Kind::Entry, Kind::Purge, Kind::Truncate] {
+        let header = RecordHeader { id: LogId::new(7, u64::MAX), ..record(kind, 4096, 10) };
+        let (found, _) =
+            RecordHeader::decode(HEADER.seed(), &encoded(&header, &payload(10)), 4096).expect_err("refused");
+        assert!(found.contains("log index"), "{found}");
+    }
 }
 
 /// Changing any of these needs a new version and a reader for the old one.

@@ -31,7 +31,9 @@
 //!   is checked as each call is: protocol, cluster, receiver, life of the sender, group.
 
 use crate::config::TypeConfig;
-use crate::wire::{RaftLogId, RaftVote, entry_from_parts, entry_payload, id_from_raft, id_to_raft, make_vote};
+use crate::wire::{
+    RaftLogId, RaftVote, WireError, entry_from_parts, entry_payload, id_checked, id_from_raft, vote_checked,
+};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use holdfast_types::LogId;
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
@@ -312,6 +314,9 @@ fn request(mut body: Bytes) -> Result<AppendEntriesRequest<TypeConfig>, FrameErr
         let found = format!("flags {there}");
         return Err(FrameError::Content { kind: APPEND, found, expected: "0 to 7" });
     }
+    let wrong = |expected: &'static str| {
+        move |error: WireError| FrameError::Content { kind: APPEND, found: error.to_string(), expected }
+    };
     let heads = count.saturating_mul(ENTRY_HEAD);
     let length = |found: usize, expected: usize| FrameError::Length {
         kind: APPEND,
@@ -329,12 +334,7 @@ fn request(mut body: Bytes) -> Result<AppendEntriesRequest<TypeConfig>, FrameErr
         if body.len() < bytes {
             return Err(length(body.len(), bytes));
         }
-        let entry = entry_from_parts(id, body.split_to(bytes)).map_err(|e| FrameError::Content {
-            kind: APPEND,
-            found: e.to_string(),
-            expected: "an entry",
-        })?;
-        entries.push(entry);
+        entries.push(entry_from_parts(id, body.split_to(bytes)).map_err(wrong("an entry"))?);
     }
     if !body.is_empty() {
         return Err(FrameError::Content {
@@ -344,25 +344,26 @@ fn request(mut body: Bytes) -> Result<AppendEntriesRequest<TypeConfig>, FrameErr
         });
     }
     Ok(AppendEntriesRequest {
-        vote: make_vote(vote.0, vote.1, there & 1 != 0),
-        prev_log_id: (there & 2 != 0).then(|| id_to_raft(prev)),
+        vote: vote_checked(vote.0, vote.1, there & 1 != 0).map_err(wrong("a vote"))?,
+        prev_log_id: (there & 2 != 0).then(|| id_checked(prev)).transpose().map_err(wrong("a position"))?,
         entries,
-        leader_commit: (there & 4 != 0).then(|| id_to_raft(commit)),
+        leader_commit: (there & 4 != 0).then(|| id_checked(commit)).transpose().map_err(wrong("a position"))?,
     })
 }
 
 fn outcome(mut body: Bytes) -> Result<StreamAppendResult<TypeConfig>, FrameError> {
     let (outcome, first, second) = (body.get_u8(), body.get_u64_le(), body.get_u64_le());
-    let id = || id_to_raft(LogId::new(first, second));
+    let wrong = |found: String, expected| FrameError::Content { kind: ANSWER, found, expected };
+    let id = || id_checked(LogId::new(first, second)).map_err(|error| wrong(error.to_string(), "a position"));
     match outcome {
         0 => Ok(Ok(None)),
-        1 => Ok(Ok(Some(id()))),
-        2 => Ok(Err(StreamAppendError::Conflict(id()))),
-        3 | 4 => Ok(Err(StreamAppendError::HigherVote(make_vote(first, second, outcome == 4)))),
-        _ => {
-            let found = format!("outcome {outcome}");
-            Err(FrameError::Content { kind: ANSWER, found, expected: "0 to 4" })
+        1 => Ok(Ok(Some(id()?))),
+        2 => Ok(Err(StreamAppendError::Conflict(id()?))),
+        3 | 4 => {
+            let vote = vote_checked(first, second, outcome == 4);
+            Ok(Err(StreamAppendError::HigherVote(vote.map_err(|error| wrong(error.to_string(), "a vote"))?)))
         }
+        _ => Err(wrong(format!("outcome {outcome}"), "0 to 4")),
     }
 }
 

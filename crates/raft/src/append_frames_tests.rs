@@ -276,3 +276,27 @@ fn an_append_that_is_too_long_is_not_sent() {
     assert_eq!(outgoing.bytes(), 0, "part of it was sent");
     outgoing.append(7, 1, &request(vec![payload; many - 1])).expect("short enough");
 }
+
+/// The next index or term would overflow, which ends the gateway: a vote on disk would do so at each start.
+#[test]
+fn positions_and_votes_with_none_behind_them_are_refused() {
+    let last = || id_to_raft(LogId::new(2, u64::MAX));
+    let mut at_the_end = request(vec![Bytes::new()]);
+    at_the_end.entries[0].log_id = last();
+    for bad in [
+        at_the_end,
+        AppendEntriesRequest { prev_log_id: Some(last()), ..request(vec![]) },
+        AppendEntriesRequest { leader_commit: Some(last()), ..request(vec![]) },
+        AppendEntriesRequest { vote: make_vote(u64::MAX, 1, true), ..request(vec![]) },
+    ] {
+        let error = taken(&appended(&bad), usize::MAX).expect_err("refused");
+        assert!(matches!(error, FrameError::Content { .. }), "{error}");
+    }
+    for bad in [Ok(Some(last())), Err(StreamAppendError::Conflict(last()))] {
+        let mut out = BytesMut::new();
+        frames::answer(&mut out, 7, 1, &bad);
+        let mut received = Received::from_receiver();
+        received.room().extend_from_slice(&out);
+        assert!(received.next().is_err(), "{bad:?}");
+    }
+}

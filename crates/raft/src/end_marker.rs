@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-const MAGIC: &Magic = b"HFENDED1";
+pub(crate) const MAGIC: &Magic = b"HFENDED1";
 
 /// What a member that has ended a group knows about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,9 +44,14 @@ pub(crate) fn save(dir: &Path, group: GroupId, stage: Stage, ended: &Ended) -> i
 /// again does no harm.
 pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<(Stage, Ended)>> {
     let Some(bytes) = note_file::read(&path(dir, group))? else { return Ok(None) };
-    let image = note_file::body(&bytes, MAGIC).ok().and_then(|body| postcard::from_bytes::<Image>(body).ok());
+    Ok(Some(decode(group, &bytes)))
+}
+
+/// Reads the bytes of a note.
+pub(crate) fn decode(group: GroupId, bytes: &[u8]) -> (Stage, Ended) {
+    let image = note_file::body(bytes, MAGIC).ok().and_then(|body| postcard::from_bytes::<Image>(body).ok());
     let image = image.filter(|image| image.group == group.0);
-    Ok(Some(image.map_or((Stage::Ending, Ended::default()), |image| (image.stage, Ended { voters: image.voters }))))
+    image.map_or((Stage::Ending, Ended::default()), |image| (image.stage, Ended { voters: image.voters }))
 }
 
 /// Whether `group` may not be started in `dir` any more.

@@ -28,6 +28,8 @@ mod consensus;
 mod dials;
 mod end_group;
 mod end_marker;
+#[doc(hidden)]
+pub mod fuzz;
 mod group;
 mod hooks;
 mod leadership;

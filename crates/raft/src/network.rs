@@ -281,7 +281,8 @@ impl Client {
         let mut peer = self.peer(false)?;
         let reply = self.within("vote", limit, peer.vote(self.request(message))).await?;
         let vote = vote_from_wire(reply.vote, "vote reply").map_err(|e| from_wire(&e))?;
-        Ok(VoteResponse::new(vote, reply.last.as_ref().map(id_from_wire), reply.granted))
+        let last = reply.last.as_ref().map(id_from_wire).transpose().map_err(|e| from_wire(&e))?;
+        Ok(VoteResponse::new(vote, last, reply.granted))
     }
 }
 

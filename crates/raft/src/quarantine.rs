@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
-const MAGIC: &Magic = b"HFQUARA1";
+pub(crate) const MAGIC: &Magic = b"HFQUARA1";
 
 /// The damage, and the stage of the healing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +106,8 @@ pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<Quarantine>>
     })))
 }
 
-fn decode(group: GroupId, bytes: &[u8]) -> Result<Quarantine, String> {
+/// Reads the bytes of a note.
+pub(crate) fn decode(group: GroupId, bytes: &[u8]) -> Result<Quarantine, String> {
     let body = note_file::body(bytes, MAGIC)?;
     let image: Image = postcard::from_bytes(body).map_err(|e| e.to_string())?;
     if image.group != group.0 {

@@ -212,7 +212,7 @@ impl Peer for Handler {
         let pre = message.pre;
         let rpc = VoteRequest {
             vote: vote_from_wire(message.vote, "vote request").map_err(bad)?,
-            last_log_id: message.last.as_ref().map(id_from_wire),
+            last_log_id: message.last.as_ref().map(id_from_wire).transpose().map_err(bad)?,
             leadership_transfer: message.leadership_transfer,
         };
         let reply = if pre { group.raft().pre_vote(rpc).await } else { group.raft().vote(rpc).await }.map_err(fatal)?;
@@ -238,9 +238,10 @@ impl Peer for Handler {
         let _room = self.room.wait_for(&head).await?;
         let data = snapshot_pieces::data(&mut pieces, &head).await?;
         let membership = membership_from_bytes(&head.membership).map_err(bad)?;
+        let membership_id = head.membership_id.as_ref().map(id_from_wire).transpose().map_err(bad)?;
         let meta = RaftSnapshotMeta {
-            last_log_id: head.last.as_ref().map(id_from_wire),
-            last_membership: RaftStoredMembership::new(head.membership_id.as_ref().map(id_from_wire), membership),
+            last_log_id: head.last.as_ref().map(id_from_wire).transpose().map_err(bad)?,
+            last_membership: RaftStoredMembership::new(membership_id, membership),
         };
         tracing::info!(%from, bytes = data.len(), "snapshot received");
         let vote = vote_from_wire(head.vote, "snapshot").map_err(bad)?;
@@ -329,7 +330,8 @@ impl Peer for Handler {
         }
         let message = request.into_inner();
         let from = vote_from_wire(message.from, "transfer").map_err(bad)?;
-        let rpc = TransferLeaderRequest::new(from, message.to, message.last.as_ref().map(id_from_wire));
+        let last = message.last.as_ref().map(id_from_wire).transpose().map_err(bad)?;
+        let rpc = TransferLeaderRequest::new(from, message.to, last);
         let outcome = group.raft().handle_transfer_leader(rpc).await;
         let reply = match outcome {
             Ok(Ok(())) => proto::TransferReply { accepted: true, reason: String::new() },

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
-const MAGIC: &Magic = b"HFRSNAP1";
+pub(crate) const MAGIC: &Magic = b"HFRSNAP1";
 const SEALED_MAGIC: &Magic = b"HFRSNAP2";
 /// The first bytes of every version's magic.
 const ANY_MAGIC: &[u8] = b"HFRSNAP";
@@ -59,10 +59,9 @@ fn invalid(path: &Path, what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.display()))
 }
 
-/// Writes `snapshot` so that after a crash either the old or the new one is intact.
-pub(crate) fn save(dir: &Path, group: GroupId, snapshot: &StoredSnapshot, sealing: Option<&Sealing>) -> io::Result<()> {
-    let target = path(dir, group);
-    let last = snapshot.last().ok_or_else(|| invalid(&target, "a snapshot without a log id"))?;
+/// What a file says about `snapshot`, before it is sealed. `target` is for the error's text.
+pub(crate) fn encode(target: &Path, group: GroupId, snapshot: &StoredSnapshot) -> io::Result<Vec<u8>> {
+    let last = snapshot.last().ok_or_else(|| invalid(target, "a snapshot without a log id"))?;
     let membership = &snapshot.meta.last_membership;
     let image = Image {
         group: group.0,
@@ -71,7 +70,13 @@ pub(crate) fn save(dir: &Path, group: GroupId, snapshot: &StoredSnapshot, sealin
         membership: membership_to_bytes(membership.membership()).to_vec(),
         data: snapshot.data.to_vec(),
     };
-    let body = postcard::to_stdvec(&image).map_err(|e| invalid(&target, e))?;
+    postcard::to_stdvec(&image).map_err(|e| invalid(target, e))
+}
+
+/// Writes `snapshot` so that after a crash either the old or the new one is intact.
+pub(crate) fn save(dir: &Path, group: GroupId, snapshot: &StoredSnapshot, sealing: Option<&Sealing>) -> io::Result<()> {
+    let target = path(dir, group);
+    let body = encode(&target, group, snapshot)?;
     let (magic, body) = match sealing.filter(|sealing| sealing.new_files) {
         Some(sealing) => (SEALED_MAGIC, seal(sealing, body)),
         None => (MAGIC, body),
@@ -134,7 +139,20 @@ pub(crate) fn remove(dir: &Path, group: GroupId) -> io::Result<()> {
 pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io::Result<Option<StoredSnapshot>> {
     let path = path(dir, group);
     let Some(bytes) = note_file::read(&path)? else { return Ok(None) };
-    let (magic, body) = note_file::split(&bytes).map_err(|why| invalid(&path, why))?;
+    decode(&path, group, &bytes, sealing).map(Some)
+}
+
+/// Reads the bytes of the file at `path`.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn decode(
+    path: &Path,
+    group: GroupId,
+    bytes: &[u8],
+    sealing: Option<&Sealing>,
+) -> io::Result<StoredSnapshot> {
+    let (magic, body) = note_file::split(bytes).map_err(|why| invalid(path, why))?;
     if magic != MAGIC && magic != SEALED_MAGIC {
         if magic.starts_with(ANY_MAGIC) {
             // This is no damage: a healing of the group from its peers would discard data that another build can read.
@@ -148,9 +166,9 @@ pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io:
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let expected = format_args!("{MAGIC:02x?} or {SEALED_MAGIC:02x?}");
-        return Err(invalid(&path, format_args!("found magic {magic:02x?}, expected {expected}")));
+        return Err(invalid(path, format_args!("found magic {magic:02x?}, expected {expected}")));
     }
-    let body = body.map_err(|why| invalid(&path, why))?;
+    let body = body.map_err(|why| invalid(path, why))?;
     let opened = match magic == SEALED_MAGIC {
         true => Some(
             open(sealing, body)
@@ -158,13 +176,13 @@ pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io:
         ),
         false => None,
     };
-    let image: Image = postcard::from_bytes(opened.as_deref().unwrap_or(body)).map_err(|e| invalid(&path, e))?;
+    let image: Image = postcard::from_bytes(opened.as_deref().unwrap_or(body)).map_err(|e| invalid(path, e))?;
     if image.group != group.0 {
-        return Err(invalid(&path, format_args!("found group {}, expected {}", image.group, group.0)));
+        return Err(invalid(path, format_args!("found group {}, expected {}", image.group, group.0)));
     }
-    let membership = membership_from_bytes(&image.membership).map_err(|e| invalid(&path, e))?;
+    let membership = membership_from_bytes(&image.membership).map_err(|e| invalid(path, e))?;
     let stored = RaftStoredMembership::new(image.membership_id.map(id_to_raft), membership);
-    Ok(Some(StoredSnapshot::new(image.last, stored, Bytes::from(image.data))))
+    Ok(StoredSnapshot::new(image.last, stored, Bytes::from(image.data)))
 }
 
 #[cfg(test)]

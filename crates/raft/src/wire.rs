@@ -42,6 +42,8 @@ pub(crate) enum WireError {
     Missing { what: &'static str, field: &'static str },
     #[error("membership: {reason}")]
     Membership { reason: String },
+    #[error("{what}: found {found}, expected a number with another behind it")]
+    NoneBehind { what: &'static str, found: u64 },
 }
 
 /// A membership in bytes: joint configurations of voters, and the address of every member.
@@ -74,6 +76,19 @@ pub(crate) fn id_to_raft(id: LogId) -> RaftLogId {
     openraft::LogId::new(CommittedLeader::new(id.term.0), id.index.0)
 }
 
+/// Refuses the largest number. Indexes and terms are counted on from, and an overflow ends the process; no log gets
+/// that long.
+fn with_one_behind(what: &'static str, found: u64) -> Result<(), WireError> {
+    if found == u64::MAX { Err(WireError::NoneBehind { what, found }) } else { Ok(()) }
+}
+
+/// A position that another gateway, or the disk, has named.
+pub(crate) fn id_checked(id: LogId) -> Result<RaftLogId, WireError> {
+    with_one_behind("term", id.term.0)?;
+    with_one_behind("index", id.index.0)?;
+    Ok(id_to_raft(id))
+}
+
 pub(crate) fn id_from_raft(id: &RaftLogId) -> LogId {
     LogId::new(id.leader_id.term, id.index)
 }
@@ -98,7 +113,7 @@ pub(crate) fn entry_from_parts(id: LogId, payload: Bytes) -> Result<RaftEntryOf,
         Some(&MEMBERSHIP_MARK) => EntryPayload::Membership(membership_from_bytes(&payload[1..])?),
         Some(_) => EntryPayload::Normal(Payload(payload)),
     };
-    Ok(RaftEntryOf::new(id_to_raft(id), payload))
+    Ok(RaftEntryOf::new(id_checked(id)?, payload))
 }
 
 pub(crate) fn entry_to_log(entry: &RaftEntryOf) -> holdfast_log::Entry {
@@ -130,6 +145,12 @@ pub(crate) fn make_vote(term: u64, member: u64, committed: bool) -> RaftVote {
     RaftVote { leader_id: leader_id_std::LeaderId { term, voted_for: member }, committed }
 }
 
+/// A vote that another gateway has named.
+pub(crate) fn vote_checked(term: u64, member: u64, committed: bool) -> Result<RaftVote, WireError> {
+    with_one_behind("term of a vote", term)?;
+    Ok(make_vote(term, member, committed))
+}
+
 impl From<&RaftVote> for proto::Vote {
     fn from(v: &RaftVote) -> Self {
         Self { term: v.leader_id.term, member: v.leader_id.voted_for, committed: v.committed }
@@ -138,15 +159,15 @@ impl From<&RaftVote> for proto::Vote {
 
 pub(crate) fn vote_from_wire(v: Option<proto::Vote>, what: &'static str) -> Result<RaftVote, WireError> {
     let v = v.ok_or(WireError::Missing { what, field: "vote" })?;
-    Ok(make_vote(v.term, v.member, v.committed))
+    vote_checked(v.term, v.member, v.committed)
 }
 
 pub(crate) fn id_to_wire(id: &RaftLogId) -> proto::LogId {
     proto::LogId { term: id.leader_id.term, index: id.index }
 }
 
-pub(crate) fn id_from_wire(id: &proto::LogId) -> RaftLogId {
-    id_to_raft(LogId::new(id.term, id.index))
+pub(crate) fn id_from_wire(id: &proto::LogId) -> Result<RaftLogId, WireError> {
+    id_checked(LogId::new(id.term, id.index))
 }
 
 pub(crate) fn append_to_wire(req: openraft::raft::AppendEntriesRequest<TypeConfig>) -> proto::AppendRequest {
@@ -172,9 +193,9 @@ pub(crate) fn append_from_wire(
     }
     Ok(openraft::raft::AppendEntriesRequest {
         vote: vote_from_wire(req.vote, "append")?,
-        prev_log_id: req.prev.as_ref().map(id_from_wire),
+        prev_log_id: req.prev.as_ref().map(id_from_wire).transpose()?,
         entries,
-        leader_commit: req.commit.as_ref().map(id_from_wire),
+        leader_commit: req.commit.as_ref().map(id_from_wire).transpose()?,
     })
 }
 
@@ -195,9 +216,9 @@ pub(crate) fn append_reply_from_wire(reply: proto::AppendReply) -> Result<Stream
     use openraft::raft::StreamAppendError as E;
     use proto::append_reply::Result as R;
     Ok(match reply.result.ok_or(WireError::Missing { what: "append reply", field: "result" })? {
-        R::Matched(m) => Ok(m.id.as_ref().map(id_from_wire)),
-        R::Conflict(id) => Err(E::Conflict(id_from_wire(&id))),
-        R::Higher(v) => Err(E::HigherVote(make_vote(v.term, v.member, v.committed))),
+        R::Matched(m) => Ok(m.id.as_ref().map(id_from_wire).transpose()?),
+        R::Conflict(id) => Err(E::Conflict(id_from_wire(&id)?)),
+        R::Higher(v) => Err(E::HigherVote(vote_checked(v.term, v.member, v.committed)?)),
     })
 }
 
@@ -241,6 +262,33 @@ mod tests {
         assert_eq!(vote_from_bytes(&vote_to_bytes(&vote)), Some(vote));
         assert_eq!(vote_from_bytes(&[0; 16]), None);
         assert_eq!(vote_from_bytes(&[2; 17]), None);
+    }
+
+    /// The next index or term would overflow, which ends the process: a vote on disk would do so at each start.
+    #[test]
+    fn numbers_with_none_behind_them_are_refused() {
+        let last = u64::MAX;
+        let id = |term, index| Some(proto::LogId { term, index });
+        let vote = |term| Some(proto::Vote { term, member: 1, committed: true });
+        let good = proto::AppendRequest { vote: vote(3), prev: id(2, 9), entries: Vec::new(), commit: id(2, 8) };
+        let entry = |id| vec![proto::Entry { id, payload: Bytes::new() }];
+        assert!(append_from_wire(proto::AppendRequest { entries: entry(id(3, 10)), ..good.clone() }).is_ok());
+        for bad in [
+            proto::AppendRequest { vote: vote(last), ..good.clone() },
+            proto::AppendRequest { prev: id(2, last), ..good.clone() },
+            proto::AppendRequest { commit: id(last, 8), ..good.clone() },
+            proto::AppendRequest { entries: entry(id(3, last)), ..good.clone() },
+        ] {
+            let error = append_from_wire(bad).expect_err("refused").to_string();
+            assert!(error.contains("expected a number with another behind it"), "{error}");
+        }
+        for result in [
+            proto::append_reply::Result::Matched(proto::Matched { id: id(3, last) }),
+            proto::append_reply::Result::Conflict(proto::LogId { term: last, index: 9 }),
+            proto::append_reply::Result::Higher(proto::Vote { term: last, member: 1, committed: false }),
+        ] {
+            assert!(append_reply_from_wire(proto::AppendReply { result: Some(result) }).is_err());
+        }
     }
 
     #[test]

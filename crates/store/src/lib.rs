@@ -59,6 +59,8 @@ pub use object_store::{BoxFuture, Head, ListPage, Listed, Object, ObjectStore};
 pub use open::{open, open_observed};
 pub use opening::open_aside;
 pub use options::{Location, Proxies, Secret, StoreOptions};
+#[doc(hidden)]
+pub use quorum::fuzz;
 pub use quorum::{
     Backlog, Observed, Part, Quorum, RepairError, ReplicaStanding, SeatSeen, Wanted, head_of_several, moved_to,
 };

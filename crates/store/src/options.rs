@@ -273,7 +273,10 @@ impl Location {
         }
         let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
         let mut target = S3Target { bucket: bucket.to_owned(), prefix, ..S3Target::default() };
+        // The same pairs with their escapes.
+        let mut written = url.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
         for (name, value) in url.query_pairs() {
+            let written = written.next().unwrap_or_default();
             match name.as_ref() {
                 "endpoint" => target.endpoint = Some(value.into_owned()),
                 "region" => target.region = Some(value.into_owned()),
@@ -283,9 +286,7 @@ impl Location {
                 }
                 "profile" => {
                     // Without escapes, because group 0 detects a profile by the letters of the URL.
-                    let mut pairs = url.query().unwrap_or_default().split('&');
-                    let plain = pairs.any(|pair| pair.strip_prefix("profile=") == Some(&*value));
-                    if !plain || !is_profile(&value) {
+                    if written.strip_prefix("profile=") != Some(&*value) || !is_profile(&value) {
                         return Err(form("profile=NAME, a name of 1 to 64 of a-z A-Z 0-9 . _ -"));
                     }
                     target.profile = Some(value.into_owned());

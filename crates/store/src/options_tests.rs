@@ -19,6 +19,7 @@ fn urls_are_read() {
     assert_eq!(full.region.as_deref(), Some("eu-west-1"));
     assert_eq!(full.path_style, Some(false));
     assert_eq!(full.profile, None);
+    assert_eq!(s3("s3://bucket/p?&region=auto&&profile=a").profile.as_deref(), Some("a"));
     assert_eq!(s3("s3://bucket/p?profile=r2.eu_1-a&region=auto").profile.as_deref(), Some("r2.eu_1-a"));
 }
 
@@ -42,6 +43,7 @@ fn urls_that_mean_nothing_are_refused() {
         "s3://bucket?profile=a+b",
         "s3://bucket?profile=%61",
         "s3://bucket?%70rofile=a",
+        "s3://bucket?profile=a&profile=%61",
         "s3://bucket?profile=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
         "s3://bucket#x",
         "file://",

@@ -11,6 +11,8 @@
 //! A 404 from one store means "not here" (R7). "Not found" is returned only if all n stores say so.
 
 mod answer;
+#[doc(hidden)]
+pub mod fuzz;
 mod head;
 mod head_errors;
 mod missing;

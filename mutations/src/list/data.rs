@@ -47,6 +47,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "last-index-of-a-record-taken",
+        bug: "a record of the journal with the largest index is replayed: the next index overflows, and the gateway ends at each start",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/journal/src/format.rs",
+            old: "if index == u64::MAX {",
+            new: "if index == u64::MAX && len == u32::MAX {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-journal", &["a_record_with_no_index_behind_it_is_refused"])],
+        smoke: false,
+    },
+    Mutation {
         name: "folder-not-synced",
         bug: "a new journal file is used before its name is durable",
         rule: "R1",

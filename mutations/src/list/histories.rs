@@ -27,8 +27,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R4",
         edits: &[Edit {
             file: "crates/api/src/compared.rs",
-            old: "earlier.iter().find(|before| before.id == volume.id)",
-            new: "earlier.iter().find(|before| before.name == volume.name)",
+            old: "match (by_id.get(&volume.id), by_name",
+            new: "match (by_name.get(volume.name.as_str()), by_name",
         }],
         tests: &[lib(Layer::Unit, "holdfast-api", &["compared::"]), HISTORIES],
         smoke: false,

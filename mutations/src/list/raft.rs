@@ -389,6 +389,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "last-index-of-a-peer-taken",
+        bug: "an append or a vote with the largest index or term is taken: the next one overflows and ends the gateway, at each start if it is on disk",
+        rule: "FRAME-F1",
+        edits: &[Edit {
+            file: "crates/raft/src/wire.rs",
+            old: "if found == u64::MAX { Err(",
+            new: "if found == u64::MAX && what.is_empty() { Err(",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["with_none_behind_them_are_refused"])],
+        smoke: false,
+    },
+    Mutation {
         name: "append-stream-of-a-host",
         bug: "an append stream is taken from whoever has a certificate of the cluster: a host can act as a gateway",
         rule: "R10",

@@ -57,6 +57,13 @@ const ARROWS: &[(&str, &[&str])] = &[
             "gateway", "attach", "agent", "testkit", "reached",
         ],
     ),
+    (
+        "fuzz",
+        &[
+            "types", "seal", "journal", "control", "volume", "nbd", "store", "tls", "raft", "api", "gateway", "agent",
+            "standby", "testkit",
+        ],
+    ),
     ("chore", &[]),
     ("scenarios", &["chore"]),
     ("bench", &["chore", "scenarios"]),
@@ -66,7 +73,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that only tests may use, and crates that are tests themselves.
-const FOR_TESTS: &[&str] = &["testkit", "sim"];
+const FOR_TESTS: &[&str] = &["testkit", "sim", "fuzz"];
 
 /// Pure crates: no I/O, no clock, no randomness, no tasks. They may not depend on a crate that brings in one of these.
 pub(super) const PURE: &[&str] = &["types", "seal", "journal", "control", "volume", "nbd"];

@@ -11,6 +11,9 @@ use toml::de::{DeTable, DeValue};
 /// Maximum number of suggestions for an unknown setting, if several are equally similar.
 const NEAREST_MAX: usize = 3;
 
+/// Maximum number of unknown settings that are told at once: each is compared with all that exist.
+const UNKNOWN_MAX: usize = 20;
+
 /// A mistake in the text of a settings file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
@@ -29,7 +32,8 @@ impl fmt::Display for Mistake {
 /// Reads settings. Checks only the types of values.
 ///
 /// # Errors
-/// It is not TOML; otherwise all unknown settings; otherwise the first value of a wrong type. The list is never empty.
+/// It is not TOML; otherwise the unknown settings, at most 20 of them; otherwise the first value of a wrong type. The
+/// list is never empty.
 pub fn read(text: &str) -> Result<toml::Table, Vec<Mistake>> {
     let at = |span: Option<Range<usize>>, what: String| {
         let start = span.map_or(0, |span| span.start).min(text.len());
@@ -43,6 +47,9 @@ pub fn read(text: &str) -> Result<toml::Table, Vec<Mistake>> {
     for (key, value) in parsed {
         let name: &str = key.get_ref();
         places.push((name.to_string(), key.span().start..value.span().end));
+        if mistakes.len() >= UNKNOWN_MAX {
+            break;
+        }
         if let Err(what) = known(name) {
             mistakes.push(at(Some(key.span()), what));
             continue;
@@ -50,7 +57,9 @@ pub fn read(text: &str) -> Result<toml::Table, Vec<Mistake>> {
         let DeValue::Table(table) = value.get_ref() else { continue };
         for (field, value) in table.iter().filter(|_| !document::section(name).is_empty()) {
             let dotted = format!("{name}.{}", field.get_ref());
-            if let Err(what) = known(&dotted) {
+            if mistakes.len() < UNKNOWN_MAX
+                && let Err(what) = known(&dotted)
+            {
                 mistakes.push(at(Some(field.span()), what));
             }
             places.push((dotted, field.span().start..value.span().end));
@@ -117,12 +126,14 @@ fn all() -> BTreeSet<String> {
 fn nearest<'a>(key: &str, all: &'a BTreeSet<String>) -> Vec<&'a str> {
     let last = |key: &str| key.rsplit('.').next().map(str::to_string);
     let length = key.chars().count();
+    let most = (length / 3).max(2).min(length.saturating_sub(1));
     let cost = |other: &str| {
-        let letters = distance(key, other);
+        // Words are at least as far apart as their lengths; to count the letters takes memory for each of them.
+        let far = length.abs_diff(other.chars().count()) > most;
+        let letters = if far { usize::MAX } else { distance(key, other) };
         if last(key) == last(other) { letters.min(2) } else { letters }
     };
     let costs: Vec<(usize, &str)> = all.iter().map(|other| (cost(other), other.as_str())).collect();
-    let most = (length / 3).max(2).min(length.saturating_sub(1));
     let least = costs.iter().map(|(cost, _)| *cost).min().filter(|&cost| cost <= most);
     let near = costs.iter().filter(|(cost, _)| Some(*cost) == least).map(|(_, other)| *other);
     near.take(NEAREST_MAX).collect()
@@ -190,6 +201,15 @@ mod tests {
         for good in ["name", "journal", "journal.bound", "key_previous.file"] {
             known(good).unwrap();
         }
+    }
+
+    #[test]
+    fn however_much_is_unknown_the_first_of_it_is_told() {
+        let text: String = (0..1000).map(|n| format!("unknown{n} = 1\n")).collect();
+        assert_eq!(mistakes(&text).len(), UNKNOWN_MAX);
+        assert_eq!(mistakes(&format!("[journal]\n{text}")).len(), UNKNOWN_MAX);
+        let long = "x".repeat(200_000);
+        assert_eq!(mistakes(&format!("{long} = 1\n")), [format!("line 1: unknown field `{long}`")]);
     }
 
     #[test]

@@ -8,6 +8,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 const REPLY_BYTES_MAX: u32 = 64 << 10;
 /// Most option replies in one handshake.
 const REPLIES_MAX: u32 = 4096;
+/// Most names and descriptions in a server's list, in bytes (NBD-N1).
+const LISTED_BYTES_MAX: usize = 8 << 20;
 
 /// Purpose of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +142,7 @@ pub struct Handshake {
     export: Option<(u64, u16)>,
     connected: Connected,
     listed: Vec<ListedExport>,
+    listed_bytes: usize,
 }
 
 fn option(out: &mut BytesMut, option: u32, parts: &[&[u8]]) {
@@ -210,6 +213,7 @@ impl Handshake {
             export: None,
             connected,
             listed: Vec::new(),
+            listed_bytes: 0,
         }
     }
 
@@ -421,6 +425,10 @@ impl Handshake {
     fn list(&mut self, mut reply: OptionReply, out: &mut BytesMut) -> Result<Option<Outcome>, ClientError> {
         match reply.kind {
             REP_SERVER => {
+                self.listed_bytes += reply.data.len();
+                if self.listed_bytes > LISTED_BYTES_MAX {
+                    return Err(ClientError::Malformed { found: self.listed_bytes as u64, expected: "a shorter list" });
+                }
                 let len = if reply.data.len() >= 4 { reply.data.get_u32() as usize } else { usize::MAX };
                 if len > reply.data.len() {
                     return Err(reply.malformed("a name within its reply"));

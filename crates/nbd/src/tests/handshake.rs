@@ -409,3 +409,24 @@ proptest! {
         prop_assert_eq!(run(&cuts), run(&[]));
     }
 }
+
+/// NBD-N1.
+#[test]
+fn a_server_that_lists_without_end_is_left() {
+    let mut client = client::Handshake::new(Aim::List, HeaderStyle::Simple, false);
+    let (mut input, mut out) = (BytesMut::from(&Handshake::greeting()[..]), BytesMut::new());
+    assert_eq!(client.step(&mut input, &mut out), Ok(None));
+    let name = vec![b'x'; 32 << 10];
+    let mut reply = BytesMut::new();
+    reply.put_u64(MAGIC_OPTION_REPLY);
+    reply.put_u32(OPT_LIST);
+    reply.put_u32(REP_SERVER);
+    reply.put_u32(4 + name.len() as u32);
+    reply.put_u32(name.len() as u32);
+    reply.put_slice(&name);
+    let taken = (0..1000).take_while(|_| {
+        input.extend_from_slice(&reply);
+        client.step(&mut input, &mut out).is_ok()
+    });
+    assert_eq!(taken.count(), 255, "8 MiB of names");
+}

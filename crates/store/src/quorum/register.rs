@@ -43,7 +43,7 @@ pub(super) const VALUE_BYTES_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8; 4] = b"HFR\x01";
 const HEAD_BYTES: usize = 4 + 4 + 24 + 24 + 16 + 4;
-const SUM_BYTES: usize = 16;
+pub(super) const SUM_BYTES: usize = 16;
 
 /// Number of a round, higher than every one seen; the token makes it unique to one writer. Zero is the lowest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -298,14 +298,15 @@ impl Root {
             segments: self.segments.len() as u64,
             ..RootStats::default()
         };
+        let add = |sum: &mut u64, bytes: u64| *sum = sum.saturating_add(bytes);
         for (_, usage) in self.page_packs() {
             stats.packs += 1;
-            stats.page_bytes += usage.live_bytes;
+            add(&mut stats.page_bytes, usage.live_bytes);
         }
         for (_, usage) in self.segments() {
-            stats.stored_bytes += usage.stored_bytes;
-            stats.raw_bytes += usage.raw_sectors.0 * SECTOR_BYTES;
-            stats.live_bytes += usage.live_sectors.0 * SECTOR_BYTES;
+            add(&mut stats.stored_bytes, usage.stored_bytes);
+            add(&mut stats.raw_bytes, usage.raw_sectors.0 * SECTOR_BYTES);
+            add(&mut stats.live_bytes, usage.live_sectors.0 * SECTOR_BYTES);
         }
         stats
     }

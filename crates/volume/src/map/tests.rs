@@ -367,6 +367,18 @@ fn any_change() -> impl Strategy<Value = Change> {
     ]
 }
 
+/// A root that decodes may name segments of any length: the sums must not end the process.
+#[test]
+fn sums_of_a_root_do_not_overflow() {
+    let mut root = Root::new(LogId::new(1, 2));
+    let most = i64::MAX as u64;
+    (1..=3).for_each(|random| root.add_segment(object(random), most, Sectors(most / SECTOR_BYTES)));
+    let decoded = Root::decode(&root.encode());
+    assert_eq!(decoded.as_ref(), Ok(&root));
+    let stats = decoded.map(|root| root.stats()).unwrap_or_default();
+    assert_eq!((stats.segments, stats.stored_bytes, stats.raw_bytes), (3, u64::MAX, u64::MAX));
+}
+
 proptest! {
     #[test]
     fn a_page_is_an_array_of_sectors(
