@@ -32,7 +32,10 @@ fn of_image(data: &[u8]) -> Result<ClusterState, String> {
     }
     match postcard::take_from_bytes::<Places>(behind) {
         Ok((places, [])) if places.keys().all(|set| state.sets.contains_key(set)) => Ok(state.with_places(places)),
-        _ => Err(format!("found {} bytes behind a state, expected the voters of its sets: written by another build", behind.len())),
+        _ => Err(format!(
+            "found {} bytes behind a state, expected the voters of its sets: written by another build",
+            behind.len()
+        )),
     }
 }
 

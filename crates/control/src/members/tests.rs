@@ -404,7 +404,10 @@ fn m3_a_leader_that_is_to_serve_no_more_serves_until_another_one_can() {
     assert!(!successor(&[LEAVING, WITNESS], voter(2)));
     assert!(!successor(&[G, LEAVING], voter(2)), "nobody but itself");
     let state = cluster(&[G, G, G]);
-    assert!(!has_successor(&led(voter(2)), &state, &ids([3])), "2 is to leave the group as well, and 3 is no voter yet");
+    assert!(
+        !has_successor(&led(voter(2)), &state, &ids([3])),
+        "2 is to leave the group as well, and 3 is no voter yet"
+    );
     assert!(has_successor(&led(voter(3)), &state, &ids([3])));
 }
 
