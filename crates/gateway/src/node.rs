@@ -7,6 +7,7 @@
 
 mod clock;
 mod deletion;
+mod depart;
 mod ended;
 mod gauges;
 mod lives;

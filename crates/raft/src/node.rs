@@ -135,7 +135,8 @@ impl RaftNode {
         let (healing, returning, stopped) = (RwLock::default(), RwLock::default(), RwLock::default());
         let healed = AtomicU64::new(0);
         let (started, registrar, placer) = (boot_now(), OnceLock::new(), OnceLock::new());
-        let inner = Inner { config, log, channels, groups, started, healing, returning, stopped, healed, registrar, placer };
+        let inner =
+            Inner { config, log, channels, groups, started, healing, returning, stopped, healed, registrar, placer };
         Ok(Self { inner: Arc::new(inner) })
     }
 

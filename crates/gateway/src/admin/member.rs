@@ -391,7 +391,8 @@ impl AdminDoor {
             store: request.store.clone(),
             wrapped_key,
             key_id: FIRST_KEY_ID,
-            members: state.members.values().filter(|m| m.standing != Standing::Leaving).map(|m| m.id).collect(),
+            // All that stay, and those that join later.
+            members: Vec::new(),
             created_by: adopted.member,
             base_epoch: Epoch(0),
             request: request_id,
