@@ -104,6 +104,11 @@ impl Cluster {
         self.read(|s| s.set_named(name).map(|(id, set)| (id, set.clone())))
     }
 
+    /// Whether a member has a place in a set, as far as this node knows (PLACE-V1). In group 0 all have one.
+    pub fn has_place(&self, set: SetId, member: MemberId) -> bool {
+        self.read(|s| s.sets.get(&set).is_none_or(|entry| entry.has_place_for(member)))
+    }
+
     /// Takes a state that did not come from group 0's log; used for histories, which have their own.
     pub fn adopt(&self, state: ClusterState) {
         self.inner.writing().state = state;

@@ -238,5 +238,5 @@ pub fn stores_go_on(world: &mut World, set: &str) {
 
 /// A short description of a set.
 pub fn summary(id: u64, name: &str, store: &str) -> v1::SetSummary {
-    v1::SetSummary { id, name: name.to_string(), store: store.to_string(), clone_of: String::new() }
+    v1::SetSummary { id, name: name.to_string(), store: store.to_string(), ..Default::default() }
 }
