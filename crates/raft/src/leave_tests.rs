@@ -81,7 +81,15 @@ async fn a_member_leaves_only_when_it_is_out_and_comes_back_as_a_newcomer() -> a
         addresses.iter().filter(|(id, _)| **id != member).map(|(id, addr)| (*id, addr.clone())).collect();
     let at = leader(&hosts).await?;
     members_become(&hosts[at].group, &rest).await?;
-    let out = goes.node.ask_whether_out(GROUP, &addresses).await?;
+    let asked = async {
+        loop {
+            match goes.node.ask_whether_out(GROUP, &addresses).await {
+                Err(LeaveError::Nobody { .. }) => tokio::time::sleep(Duration::from_millis(20)).await,
+                answer => return answer,
+            }
+        }
+    };
+    let out = tokio::time::timeout(LIMIT, asked).await??;
     assert_eq!(out.voters, [rest.keys().copied().collect::<BTreeSet<_>>()]);
     assert!(goes.node.group(GROUP).is_some(), "a question changes nothing");
     let since = leave(&goes, &addresses).await?;
