@@ -13,8 +13,8 @@
 //!     enough: the member may have been let in again meanwhile, and may have acknowledged something. If the answer is
 //!     another one, the group starts again, under a vote embargo as after a process start: it has forgotten what it
 //!     promised (R3), and begins with what is durable.
-//! PLACE-V4  The note is durable before anything is dropped. It stays until this member is a voter again: it begins with
-//!     an empty log and without its vote, so it gives no vote to a candidate whose log ends before `since`, takes
+//! PLACE-V4  The note is durable before anything is dropped. It stays until this member is a voter again: it begins
+//!     with an empty log and without its vote, so it gives no vote to a candidate whose log ends before `since`, takes
 //!     nothing from a leader of an earlier term (as QUARANTINE-Q4), and does not give the group its first members
 //!     again. The note names the voters of `since`: if the set is deleted, this member may be the only one that can
 //!     report that the voters before them do not count any more (END-E3).

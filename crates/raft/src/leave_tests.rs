@@ -42,6 +42,24 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> anyhow::Resu
     tokio::time::timeout(LIMIT, all).await.map_err(|_| anyhow::anyhow!("{what}: not within {LIMIT:?}"))
 }
 
+/// The refusal of a vote for a candidate whose log ends before `since`.
+async fn refused_vote(asks: &Host, member: MemberId, addr: &str, since: LogId) -> anyhow::Result<tonic::Status> {
+    let asked = asks.node.channels().get(member, addr, false)?;
+    let mut peer = crate::proto::peer_client::PeerClient::new(asked);
+    let candidate = async {
+        loop {
+            let vote = Some(crate::proto::Vote { term: since.term.0 + 5, member: 9, committed: false });
+            let last = Some(crate::proto::LogId { term: since.term.0, index: since.index.0 - 1 });
+            let request = crate::proto::VoteRequest { vote, last, ..Default::default() };
+            let status = peer.vote(asks.node.channels().request(request, GROUP, member)).await.unwrap_err();
+            if !status.message().contains("embargo") {
+                return status;
+            }
+        }
+    };
+    Ok(tokio::time::timeout(LIMIT, candidate).await?)
+}
+
 /// Asks until the leader has committed the change.
 async fn leave(host: &Host, peers: &BTreeMap<MemberId, String>) -> anyhow::Result<LogId> {
     let left = async {
@@ -105,20 +123,7 @@ async fn a_member_leaves_only_when_it_is_out_and_comes_back_as_a_newcomer() -> a
     goes.list = Arc::new(List::default());
     goes.group = goes.node.start_local(GROUP, goes.list.clone(), None).await?;
     assert!(goes.node.is_returning(GROUP) && !goes.node.is_healing(GROUP));
-    let asked = hosts[at].node.channels().get(member, &addresses[&member], false)?;
-    let mut peer = crate::proto::peer_client::PeerClient::new(asked);
-    let candidate = async {
-        loop {
-            let vote = Some(crate::proto::Vote { term: since.term.0 + 5, member: 9, committed: false });
-            let last = Some(crate::proto::LogId { term: since.term.0, index: since.index.0 - 1 });
-            let request = crate::proto::VoteRequest { vote, last, ..Default::default() };
-            let status = peer.vote(hosts[at].node.channels().request(request, GROUP, member)).await.unwrap_err();
-            if !status.message().contains("embargo") {
-                return status;
-            }
-        }
-    };
-    let refused = tokio::time::timeout(LIMIT, candidate).await?;
+    let refused = refused_vote(&hosts[at], member, &addresses[&member], since).await?;
     assert!(refused.message().contains("which needs a leader that has"), "PLACE-V4: {refused}");
     let at = leader(&hosts).await?;
     members_become(&hosts[at].group, &addresses).await?;

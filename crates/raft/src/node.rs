@@ -292,7 +292,7 @@ impl RaftNode {
         self.inner.returning.writing().remove(&id);
     }
 
-    /// The return to a group that was left at `since` is done: removes its note, unless the member has left again since.
+    /// The return to a group that was left at `since` is done: removes its note, unless the member has left again.
     ///
     /// # Errors
     /// An error of the disk.

@@ -81,13 +81,12 @@ impl ClusterState {
                 self.clone_set(*set, entry, clone_of)
             }
             Cmd::PassSets { upto } => Ok(self.pass_sets(*upto)),
-            // A set's keys, stores and voters.
+            // A set's keys, stores and voters, and its deletion.
             Cmd::SwapKeys { set, expected, wrapped_key, key_id } => {
                 self.swap_keys(*set, expected, wrapped_key, *key_id)
             }
             Cmd::PlaceSet { set, expected, placement } => self.place_set(*set, expected, placement),
             Cmd::PlaceVoters { set, from, to } => self.place_voters(*set, from, to),
-            // A set's deletion.
             Cmd::DeleteSet { set, name, request } => self.delete_set(*set, name, *request),
             Cmd::SetEnded { set, member, voters } => self.set_ended(*set, *member, voters.as_ref()),
             Cmd::ForgetSet { set, store_left } => self.forget_set(*set, *store_left),

@@ -133,8 +133,8 @@ impl AdminDoor {
         }
     }
 
-    /// The leader of group 0 makes a clone, and needs the origin for that. A hint at one of the origin's voters would lead
-    /// away from it, and from there back.
+    /// The leader of group 0 makes a clone, and needs the origin for that. A hint at one of the origin's voters would
+    /// lead away from it, and from there back.
     fn has_origin(&self, origin: &str, me: MemberId) -> Result<(), Refusal> {
         let origin = holdfast_api::name("set", origin)?;
         let placed = self.node.cluster.set_named(&origin).is_none_or(|(_, entry)| entry.has_place_for(me));
