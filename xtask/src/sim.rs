@@ -154,6 +154,7 @@ fn under(args: &Args) -> String {
         (args.attach, "attached sets"),
         (args.agents, "hosts with agents"),
         (args.full, "full disks"),
+        (args.placing, "sets that move"),
         (args.usual, "the usual shape"),
     ];
     let modes: Vec<&str> = modes.into_iter().filter(|(on, _)| *on).map(|(_, words)| words).collect();
