@@ -6,6 +6,7 @@
 //!        └── named again ─▶ it stays, or starts as a newcomer
 //! ```
 
+use super::Node;
 use super::ended::stop_set;
 use super::starts::Order;
 use holdfast_control::cluster::{ClusterState, SetEntry, Standing};
@@ -99,6 +100,7 @@ pub(super) async fn depart(order: Order, stop: CancellationToken) {
         Ok(since) => {
             tracing::info!(set = %name, %since, "left the set: its journal space is free");
             node.troubles.locked().remove(&id);
+            Node::clear_gauges(id, name);
         }
         // It is started again, whole.
         Err(error) => tracing::warn!(set = %name, %error, "the set was stopped here and not left"),
