@@ -3,7 +3,6 @@
 use super::Node;
 use holdfast_cache::Cache;
 use holdfast_types::sync::RwLockExt;
-use holdfast_types::{Name, SetId};
 
 impl Node {
     /// The cache that its sets share.
@@ -46,16 +45,6 @@ impl Node {
             let connections = set.serving().map_or(0, |s| s.connected());
             metrics::gauge!("holdfast_connections", "set" => name).set(connections as f64);
         }
-    }
-
-    /// A set has left this gateway: its gauges would keep their last values.
-    pub(super) fn clear_gauges(id: SetId, name: &Name) {
-        let (group, set) = (id.0.to_string(), name.to_string());
-        metrics::gauge!("holdfast_raft_leader", "group" => group.clone()).set(0.0);
-        metrics::gauge!("holdfast_journal_live_bytes", "group" => group).set(0.0);
-        metrics::gauge!("holdfast_index_extents", "set" => set.clone()).set(0.0);
-        metrics::gauge!("holdfast_backlog_bytes", "set" => set.clone()).set(0.0);
-        metrics::gauge!("holdfast_connections", "set" => set).set(0.0);
     }
 
     fn record_certificate_gauges(&self) {
