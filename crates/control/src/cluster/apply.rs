@@ -3,6 +3,7 @@
 use super::command::{ClusterAnswer, ClusterCommand};
 use super::refusal::ClusterRefusal;
 use super::state::{Boot, ClusterState, Member, SetEntry, Standing};
+use crate::policy::Policy;
 use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, epoch_base};
 use holdfast_types::{Epoch, LogId, MemberId, Name};
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use std::collections::BTreeSet;
 fn new_entry(name: &Name, wrapped_key: &[u8], key_id: u32, created_by: MemberId) -> SetEntry {
     SetEntry {
         name: name.clone(),
+        policy: Policy::default(),
         store_url: String::new(),
         wrapped_key: wrapped_key.to_vec(),
         key_id,
@@ -41,8 +43,8 @@ impl ClusterState {
             Cmd::Init { cluster_id } => self.init(*cluster_id),
             Cmd::AddMember { member, replaces, request } => self.add_member(member, *replaces, *request),
             Cmd::RemoveMember { id } => self.remove_member(*id),
-            Cmd::UpdateMember { id, peer_addr, api_addr, nbd_addr } => {
-                self.update_member(*id, peer_addr, api_addr, nbd_addr)
+            Cmd::UpdateMember { id, peer_addr, api_addr, nbd_addr, locality } => {
+                self.update_member(*id, peer_addr, api_addr, nbd_addr, locality)
             }
             Cmd::SetStanding { id, standing } => self.set_standing(*id, *standing),
             Cmd::RegisterBoot { member, disk, boot, nonce, level } => {
@@ -50,8 +52,9 @@ impl ClusterState {
             }
             Cmd::RaiseLevel { level } => self.raise_level(*level),
             // New sets.
-            Cmd::CreateSet { name, store, wrapped_key, key_id, members, created_by, base_epoch, request } => {
+            Cmd::CreateSet { name, policy, store, wrapped_key, key_id, members, created_by, base_epoch, request } => {
                 let entry = SetEntry {
+                    policy: policy.clone(),
                     store_url: store.clone(),
                     initial_members: members.clone(),
                     base_epoch: *base_epoch,
@@ -84,6 +87,7 @@ impl ClusterState {
                 self.swap_keys(*set, expected, wrapped_key, *key_id)
             }
             Cmd::PlaceSet { set, expected, placement } => self.place_set(*set, expected, placement),
+            Cmd::SetPolicy { set, expected, policy } => self.set_policy(*set, expected, policy),
             // A set's deletion.
             Cmd::DeleteSet { set, name, request } => self.delete_set(*set, name, *request),
             Cmd::SetEnded { set, member, voters } => self.set_ended(*set, *member, voters.as_ref()),
