@@ -20,6 +20,7 @@ mod placement;
 mod refusal;
 mod sets;
 mod state;
+mod voters;
 
 pub use command::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
@@ -30,6 +31,7 @@ pub use refusal::ClusterRefusal;
 pub use state::{
     Boot, ClusterState, Deletion, DeletionStage, Deletions, GroupVoters, Made, Member, MemberRole, SetEntry, Standing,
 };
+pub use voters::Places;
 
 #[cfg(test)]
 mod tests;

@@ -126,6 +126,7 @@ mod tests {
             base_epoch: Epoch(0),
             generation: 1,
             restored: None,
+            voters: Default::default(),
         };
         let pace =
             JournalPace::new(log.clone(), Arc::new(SetHost::new(&entry, &holdfast_control::set::Links::default())));

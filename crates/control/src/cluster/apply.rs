@@ -21,6 +21,7 @@ fn new_entry(name: &Name, wrapped_key: &[u8], key_id: u32, created_by: MemberId)
         base_epoch: Epoch(0),
         generation: FIRST_GENERATION,
         restored: None,
+        voters: BTreeSet::new(),
     }
 }
 
@@ -57,6 +58,7 @@ impl ClusterState {
                     policy: policy.clone(),
                     store_url: store.clone(),
                     initial_members: members.clone(),
+                    voters: members.iter().copied().collect(),
                     base_epoch: *base_epoch,
                     ..new_entry(name, wrapped_key, *key_id, *created_by)
                 };
@@ -82,11 +84,12 @@ impl ClusterState {
                 self.clone_set(*set, entry, clone_of)
             }
             Cmd::PassSets { upto } => Ok(self.pass_sets(*upto)),
-            // A set's keys and stores.
+            // A set's keys, stores and voters.
             Cmd::SwapKeys { set, expected, wrapped_key, key_id } => {
                 self.swap_keys(*set, expected, wrapped_key, *key_id)
             }
             Cmd::PlaceSet { set, expected, placement } => self.place_set(*set, expected, placement),
+            Cmd::PlaceVoters { set, from, to } => self.place_voters(*set, from, to),
             Cmd::SetPolicy { set, expected, policy } => self.set_policy(*set, expected, policy),
             // A set's deletion.
             Cmd::DeleteSet { set, name, request } => self.delete_set(*set, name, *request),

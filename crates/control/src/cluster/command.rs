@@ -81,7 +81,7 @@ pub enum ClusterCommand {
         wrapped_key: Vec<u8>,
         /// The cluster key that wrapped it.
         key_id: u32,
-        /// Its first voters. Empty: all members.
+        /// Its first voters. Empty: all members that stay, and later also those that join.
         members: Vec<MemberId>,
         /// The proposer, which also starts the group.
         created_by: MemberId,
@@ -202,6 +202,16 @@ pub enum ClusterCommand {
         /// The new placement.
         placement: String,
     },
+    /// Other voters for a set's group (PLACE-V1), only in place of those that the proposer saw. Whoever leads the group
+    /// changes it step by step.
+    PlaceVoters {
+        /// The set.
+        set: SetId,
+        /// The voters in the set's record. If it names none: none, or all members that stay.
+        from: BTreeSet<MemberId>,
+        /// Members that stay, at least one of them a gateway.
+        to: BTreeSet<MemberId>,
+    },
     /// Changes what a set asks of its voters. Applied only to the policy that the proposer saw and checked.
     SetPolicy {
         /// The set.
@@ -267,6 +277,8 @@ pub enum ClusterAnswer {
     Placed,
     /// No new set gets one of these numbers.
     SetsPassed,
+    /// The set's record has these voters. Its group follows.
+    VotersPlaced,
     /// The set has the requested policy.
     PolicySet,
 }

@@ -48,6 +48,9 @@ impl ClusterState {
         if let Some(old) = replaces.and_then(|old| self.members.get_mut(&old)) {
             old.standing = Standing::Leaving;
         }
+        if let Some(old) = replaces {
+            self.pass_place_on(old, wanted);
+        }
         self.members.insert(wanted, Member { id: wanted, standing: Standing::Active, ..member.clone() });
         Ok(ClusterAnswer::MemberAdded { id: wanted })
     }

@@ -356,6 +356,24 @@ pub enum ClusterRefusal {
         /// The set to clone.
         origin: SetId,
     },
+    /// PLACE-V1: the proposer judged by an older copy.
+    #[error(
+        "somebody else changed the voters of set {set}: found {}; look at them again, then repeat the request", members_text(.found)
+    )]
+    VotersChanged {
+        /// The set.
+        set: SetId,
+        /// The voters in its record.
+        found: Vec<MemberId>,
+    },
+    /// PLACE-V1: without a gateway that stays nobody could serve the set.
+    #[error("voters of set {set}: found {}, expected at least one gateway: witnesses alone cannot serve it", members_text(.found))]
+    NobodyServes {
+        /// The set.
+        set: SetId,
+        /// As asked for.
+        found: Vec<MemberId>,
+    },
 }
 
 fn known_text(known: &Option<u32>) -> String {

@@ -27,7 +27,7 @@ impl ClusterState {
         check_length("store URL", entry.store_url.len(), STORE_URL_BYTES_MAX)?;
         check_length("wrapped key", entry.wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
         let voters: BTreeSet<MemberId> = if entry.initial_members.is_empty() {
-            self.members.keys().copied().collect()
+            self.staying().into_iter().collect()
         } else {
             entry.initial_members.iter().copied().collect()
         };

@@ -1,5 +1,5 @@
 //! The replicated state of group 0, as data. Commands change it in `apply`, `members`, `sets`, `deletion`, `clones`,
-//! `placement`.
+//! `placement`, `voters`.
 
 use super::level::FIRST_LEVEL;
 use crate::policy::Policy;
@@ -94,6 +94,10 @@ pub struct SetEntry {
     pub generation: u64,
     /// Initial content of every replica's `SetState`; `None` for a set that was created empty.
     pub restored: Option<Restored>,
+    /// The voters that its group should have. Empty: all members that stay, also those that join later (PLACE-V1). Not
+    /// part of the entry's bytes: see [`ClusterState::places`].
+    #[serde(skip)]
+    pub voters: BTreeSet<MemberId>,
 }
 
 /// What a request created (R12): a repeated request gets the same answer.

@@ -78,6 +78,7 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
             .prop_map(|(id, standing)| ClusterCommand::SetStanding { id: MemberId(id), standing }),
         1 => (0u64..12).prop_map(|id| ClusterCommand::UpdateMember {
             id: MemberId(id), peer_addr: "b:1".to_owned(), api_addr: "b:2".to_owned(), nbd_addr: "b:3".to_owned(),
+            locality: "region=us,zone=a".parse().unwrap(),
         }),
         8 => (1u64..8, 1u128..12, 1u64..6, 0u64..3).prop_map(|(id, disk, boot, nonce)| ClusterCommand::RegisterBoot {
             member: MemberId(id), disk, boot, nonce, level: 1,
@@ -91,6 +92,11 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
             expected: vec![from],
             wrapped_key: vec![to],
             key_id: 7,
+        }),
+        4 => (1u64..5, vec(1u64..8, 0..4), vec(1u64..8, 0..4)).prop_map(|(set, from, to)| ClusterCommand::PlaceVoters {
+            set: GroupId(set),
+            from: from.into_iter().map(MemberId).collect(),
+            to: to.into_iter().map(MemberId).collect(),
         }),
     ]
 }
@@ -159,12 +165,19 @@ proptest! {
                         lives.push((*boot, *nonce));
                     }
                 }
+                (ClusterCommand::PlaceVoters { set, to, .. }, ClusterAnswer::VotersPlaced) => {
+                    prop_assert_eq!(&state.sets[set].voters, to, "PLACE-V1");
+                    let again = before.sets[set].voters == *to;
+                    prop_assert!(again || state.voters_of(&state.sets[set]) == *to, "PLACE-V1: {:?} do not all stay", to);
+                }
                 _ => {}
             }
             if index % reload_every == 0 {
-                replica = postcard::from_bytes(&postcard::to_stdvec(&replica).unwrap()).unwrap();
+                let image: ClusterState = postcard::from_bytes(&postcard::to_stdvec(&replica).unwrap()).unwrap();
+                replica = image.with_places(replica.places());
             }
         }
+        prop_assert_eq!(&state, &replica);
         prop_assert_eq!(postcard::to_stdvec(&state).unwrap(), postcard::to_stdvec(&replica).unwrap());
     }
 }
@@ -195,6 +208,11 @@ fn the_bytes_of_commands_and_state_are_pinned() {
         restore(4, "s4", 2),
         ClusterCommand::SetStanding { id: MemberId(1), standing: Standing::Drained },
         ClusterCommand::RaiseLevel { level: 1 },
+        ClusterCommand::PlaceVoters {
+            set: GroupId(1),
+            from: BTreeSet::from([MemberId(1)]),
+            to: BTreeSet::from([MemberId(1)]),
+        },
     ];
     let expected = "\
 00ac02
@@ -208,6 +226,7 @@ fn the_bytes_of_commands_and_state_are_pinned() {
 06040273340966696c653a2f2f2f7302010203010201010176080201010203040500000000000000
 070101
 0801
+110101010101
 ";
     assert_eq!(hex_lines(&commands), expected);
     let mut state = ClusterState::new();
@@ -219,7 +238,9 @@ fn the_bytes_of_commands_and_state_are_pinned() {
     }
     let expected = "ac020101010267310265750503623a3103623a3203623a3300010201027331000300000966696c653a2f2f2f7301080201010104010004027334000300000966696c653a2f2f2f73020102030101018080808080804002010101017608020101020304050305010102ac020101090206000107010101000000\n";
     assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
-    assert_eq!(postcard::from_bytes::<ClusterState>(&postcard::to_stdvec(&state).unwrap()).unwrap(), state);
+    let image: ClusterState = postcard::from_bytes(&postcard::to_stdvec(&state).unwrap()).unwrap();
+    assert_eq!(hex_lines(&[state.places()]), "01010101\n", "behind the state");
+    assert_eq!(image.with_places(state.places()), state);
 }
 
 /// A policy is changed from the one that the proposer saw; a clone has its origin's.

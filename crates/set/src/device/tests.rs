@@ -278,6 +278,7 @@ impl World {
             base_epoch: Epoch(0),
             generation: 1,
             restored: Some(Restored { volumes: vec![(VolumeId(1), volume)], next_volume: 2, root }),
+            voters: Default::default(),
         };
         let host = Arc::new(SetHost::new(&entry, &Links::default()));
         let seat = Seat::new(host.clone(), leads);

@@ -19,6 +19,7 @@ fn entry(by: &ClusterKey) -> SetEntry {
         base_epoch: Epoch(0),
         generation: 1,
         restored: None,
+        voters: Default::default(),
     }
 }
 

@@ -140,6 +140,7 @@ impl Common {
             base_epoch: Epoch(0),
             generation: FIRST_GENERATION,
             restored: None,
+            voters: Default::default(),
         };
         let upload = UploadSettings {
             bytes: rng.pick(&[1, 32 << 10, 1 << 20]),

@@ -18,6 +18,7 @@ fn entry(ids: &[u32], key_id: u32) -> SetEntry {
         base_epoch: Epoch(0),
         generation: 1,
         restored: None,
+        voters: Default::default(),
     }
 }
 
