@@ -4,7 +4,7 @@ use super::command::{ClusterAnswer, ClusterCommand};
 use super::refusal::ClusterRefusal;
 use super::state::{Boot, ClusterState, Member, SetEntry, Standing};
 use crate::policy::Policy;
-use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, epoch_base};
+use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, Restored, epoch_base};
 use holdfast_types::{Epoch, LogId, MemberId, Name};
 use std::collections::BTreeSet;
 
@@ -67,20 +67,14 @@ impl ClusterState {
             Cmd::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored, links } => {
                 let entry = SetEntry {
                     store_url: store.clone(),
-                    initial_members: self.staying(),
                     base_epoch: epoch_base(*generation),
                     generation: *generation,
-                    restored: Some(restored.clone()),
-                    ..new_entry(name, wrapped_key, *key_id, *created_by)
+                    ..self.filled_entry(new_entry(name, wrapped_key, *key_id, *created_by), restored)
                 };
                 self.restore_set(*set, entry, links)
             }
             Cmd::CloneSet { set, name, clone_of, wrapped_key, key_id, created_by, restored } => {
-                let entry = SetEntry {
-                    initial_members: self.staying(),
-                    restored: Some(restored.clone()),
-                    ..new_entry(name, wrapped_key, *key_id, *created_by)
-                };
+                let entry = self.filled_entry(new_entry(name, wrapped_key, *key_id, *created_by), restored);
                 self.clone_set(*set, entry, clone_of)
             }
             Cmd::PassSets { upto } => Ok(self.pass_sets(*upto)),
@@ -99,6 +93,11 @@ impl ClusterState {
             #[cfg(test)]
             Cmd::OfLevel2 => Ok(ClusterAnswer::Initialized),
         }
+    }
+
+    /// A set that begins with content, at all members that stay.
+    fn filled_entry(&self, entry: SetEntry, restored: &Restored) -> SetEntry {
+        SetEntry { initial_members: self.staying(), restored: Some(restored.clone()), ..entry }
     }
 
     fn init(&mut self, cluster_id: u128) -> Result<ClusterAnswer, ClusterRefusal> {

@@ -136,7 +136,8 @@ fn balance(view: &View, boards: &[(Cost, GroupId, Board)], loads: &Loads) -> Opt
     let of = |id: MemberId| loads.get(&id).copied().unwrap_or_default();
     let mut best: Option<(u64, Move)> = None;
     for (cost, group, board) in boards {
-        let Some(placed) = view.groups.get(group).filter(|_| *group != GroupId::CLUSTER) else { continue };
+        let may = |placed: &&Placed| *group != GroupId::CLUSTER && placed.leader.is_some();
+        let Some(placed) = view.groups.get(group).filter(may) else { continue };
         let now = board.choice(&placed.voters);
         for out in board.taken(now).into_iter().filter(|at| placed.leader != Some(board.id(*at))) {
             for into in board.free(now) {

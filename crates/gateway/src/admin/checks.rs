@@ -148,7 +148,7 @@ mod tests {
 
         async fn create_named(&self, name: &str, stores: &str) -> Result<bool, Refusal> {
             let request_id = hex128(random_u128());
-            let request = v1::CreateSetRequest { name: name.into(), store: stores.into(), request_id };
+            let request = v1::CreateSetRequest { name: name.into(), store: stores.into(), request_id, policy: None };
             self.door().create_set(request).await.map(|reply| reply.created)
         }
 
