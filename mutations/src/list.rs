@@ -11,6 +11,7 @@ mod doors;
 mod gateway;
 mod histories;
 mod pair;
+mod places;
 mod raft;
 mod space;
 mod stores;
@@ -35,6 +36,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     pair::MUTATIONS,
     histories::MUTATIONS,
     cluster::MUTATIONS,
+    places::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

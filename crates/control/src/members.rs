@@ -118,8 +118,9 @@ pub enum Waiting {
     },
 }
 
-/// The members that `group` should have: of a set those that its record names and that stay (PLACE-V1), of group 0 all.
-/// Group 0 keeps a leaving member until every set's group is without it (`out`): only then nothing can need it any more.
+/// The members that `group` should have: of a set those that its record names and that stay (PLACE-V1), of group 0
+/// all. Group 0 keeps a leaving member until every set's group is without it (`out`): only then nothing can need it any
+/// more.
 pub fn wanted(state: &ClusterState, group: GroupId, out: &BTreeSet<MemberId>) -> BTreeSet<MemberId> {
     let named = |id: MemberId| state.sets.get(&group).is_none_or(|set| set.has_place_for(id));
     let stays = |member: &&Member| match member.standing {

@@ -7,6 +7,7 @@
 
 mod clock;
 mod deletion;
+mod depart;
 mod ended;
 mod gauges;
 mod lives;
@@ -296,8 +297,10 @@ impl Node {
         if let Some(why) = journal_trouble(&adopted.raft.log().usage()) {
             return Some(why);
         }
-        for group in adopted.raft.groups() {
-            if let Some(why) = self.group_trouble(&group) {
+        // A group that this gateway is to leave may tell it nothing any more.
+        let stays = |group: &&Group| self.cluster.has_place(group.id(), adopted.member);
+        for group in adopted.raft.groups().iter().filter(stays) {
+            if let Some(why) = self.group_trouble(group) {
                 return Some(why);
             }
         }

@@ -32,7 +32,10 @@ fn of_image(data: &[u8]) -> Result<ClusterState, String> {
     }
     match postcard::take_from_bytes::<Places>(behind) {
         Ok((places, [])) if places.keys().all(|set| state.sets.contains_key(set)) => Ok(state.with_places(places)),
-        _ => Err(format!("found {} bytes behind a state, expected the voters of its sets: written by another build", behind.len())),
+        _ => Err(format!(
+            "found {} bytes behind a state, expected the voters of its sets: written by another build",
+            behind.len()
+        )),
     }
 }
 
@@ -99,6 +102,11 @@ impl Cluster {
     /// A set by name.
     pub fn set_named(&self, name: &Name) -> Option<(SetId, SetEntry)> {
         self.read(|s| s.set_named(name).map(|(id, set)| (id, set.clone())))
+    }
+
+    /// Whether a member has a place in a set, as far as this node knows (PLACE-V1). In group 0 all have one.
+    pub fn has_place(&self, set: SetId, member: MemberId) -> bool {
+        self.read(|s| s.sets.get(&set).is_none_or(|entry| entry.has_place_for(member)))
     }
 
     /// Takes a state that did not come from group 0's log; used for histories, which have their own.

@@ -78,7 +78,7 @@ impl ClusterState {
                 self.clone_set(*set, entry, clone_of)
             }
             Cmd::PassSets { upto } => Ok(self.pass_sets(*upto)),
-            // A set's keys, stores and voters.
+            // A set's keys, stores, voters and policy.
             Cmd::SwapKeys { set, expected, wrapped_key, key_id } => {
                 self.swap_keys(*set, expected, wrapped_key, *key_id)
             }

@@ -222,6 +222,11 @@ impl World {
                 wrapped_key: vec![8; w.number_or("bytes", 64) as usize],
                 key_id: w.number("key") as u32,
             },
+            "place" => ClusterCommand::PlaceVoters {
+                set: GroupId(w.number("set")),
+                from: ids(w.text("from")),
+                to: ids(w.text("to")),
+            },
             "delete-set" => ClusterCommand::DeleteSet {
                 set: GroupId(w.number("set")),
                 name: name(w, "name"),
@@ -255,6 +260,7 @@ impl World {
             ClusterAnswer::DeletionNoted => "noted".to_owned(),
             ClusterAnswer::Placed => "so it lies".to_owned(),
             ClusterAnswer::SetsPassed => "passed".to_owned(),
+            ClusterAnswer::VotersPlaced => "these are its voters".to_owned(),
             ClusterAnswer::Refused(refusal) => format!("refused: {refusal}"),
         })
     }

@@ -103,6 +103,7 @@ pub(crate) const PEER: &[Rule] = &[
     reads("Denied", &[G]),
     reads("Ended", &[G]),
     reads("Placing", &[G]),
+    reads("Leave", &[G]),
 ];
 
 const fn same(a: &str, b: &str) -> bool {

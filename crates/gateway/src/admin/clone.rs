@@ -21,7 +21,7 @@ use holdfast_set::mapping::SetKey;
 use holdfast_set::random::random_u128;
 use holdfast_set::server::SetServer;
 use holdfast_store::keys;
-use holdfast_types::{GroupId, Name, ObjectId, RequestId, SetId, Term};
+use holdfast_types::{GroupId, MemberId, Name, ObjectId, RequestId, SetId, Term};
 use holdfast_volume::map::seal_root;
 use rand::RngExt;
 use std::sync::Arc;
@@ -74,6 +74,7 @@ impl AdminDoor {
 
     pub(super) async fn clone_set(&self, request: v1::CloneSetRequest) -> Result<v1::CloneSetReply, Refusal> {
         let adopted = self.led_cluster()?;
+        self.has_origin(&request.set, adopted.member)?;
         let set = self.set(&request.set)?;
         let snapshot = SnapshotId {
             name: holdfast_api::name("snapshot", &request.snapshot)?,
@@ -130,6 +131,21 @@ impl AdminDoor {
             }
             other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
         }
+    }
+
+    /// The leader of group 0 makes a clone, and needs the origin for that. A hint at one of the origin's voters would
+    /// lead away from it, and from there back.
+    fn has_origin(&self, origin: &str, me: MemberId) -> Result<(), Refusal> {
+        let origin = holdfast_api::name("set", origin)?;
+        let placed = self.node.cluster.set_named(&origin).is_none_or(|(_, entry)| entry.has_place_for(me));
+        if placed || self.node.set(&origin).is_some() {
+            return Ok(());
+        }
+        Err(precondition(format!(
+            "gateway {} leads the cluster, makes the clone, and does not have set {origin}: place the set on it too, or \
+             drain it, so that one that has the set leads the cluster",
+            self.node.config.name
+        )))
     }
 
     /// A root for the clone that has no content of its own: the clone begins with it. The term in its name is below

@@ -374,6 +374,7 @@ impl AdminDoor {
             name: name.to_string(),
             store: request.store.clone(),
             clone_of: String::new(),
+            voters: Vec::new(),
         };
         let state = self.node.cluster.state();
         if let Some((id, entry)) = state.set_named(&name) {

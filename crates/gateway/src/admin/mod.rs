@@ -29,11 +29,11 @@ use crate::access::{Asked, Names};
 use crate::node::{Adopted, Node};
 use holdfast_api::v1::{self, admin_server::Admin};
 use holdfast_api::{Refusal, RefusalCode};
-use holdfast_control::cluster::{ClusterRefusal, Member, MemberRole, Standing};
+use holdfast_control::cluster::{ClusterRefusal, Member, MemberRole, SetEntry, Standing};
 use holdfast_raft::{Group, ProposeError};
 use holdfast_set::cluster::ClusterError;
 use holdfast_set::server::{SetError, SetServer};
-use holdfast_types::{MemberId, Term};
+use holdfast_types::{MemberId, Name, Term};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +41,9 @@ use tonic::{Request, Response, Status};
 
 /// How long a change of group 0 may wait for another change, and how long it may wait for earlier entries of the log.
 const TURN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the same voter of a set without a place here is named to callers, in milliseconds.
+const HINT_MS: u128 = 300;
 
 /// Serves the admin API of one gateway.
 #[derive(Clone)]
@@ -104,7 +107,10 @@ impl AdminDoor {
         if let Some(set) = self.node.set(&name) {
             return Ok(set);
         }
-        if self.node.cluster.set_named(&name).is_some() {
+        if let Some((_, entry)) = self.node.cluster.set_named(&name) {
+            if let Some(refusal) = self.elsewhere(&name, &entry) {
+                return Err(refusal);
+            }
             let message = format!("set {name} is being started here; ask again, or look at cluster status");
             return Err(Refusal::new(RefusalCode::Busy, message));
         }
@@ -124,6 +130,20 @@ impl AdminDoor {
                 Err(Refusal::new(RefusalCode::Busy, message))
             }
         }
+    }
+
+    /// The refusal for a set that has no place here (PLACE-V2). One of its voters knows which gateway serves it;
+    /// another one is named after a while, since some may be down.
+    fn elsewhere(&self, name: &Name, entry: &SetEntry) -> Option<Refusal> {
+        if entry.has_place_for(self.node.adopted()?.member) {
+            return None;
+        }
+        let state = self.node.cluster.state();
+        let voters: Vec<&Member> = state.voters_of(entry).iter().filter_map(|id| state.members.get(id)).collect();
+        let names: Vec<String> = voters.iter().map(|member| member.name.to_string()).collect();
+        let turn = usize::try_from(self.node.started.elapsed().as_millis() / HINT_MS).unwrap_or(0);
+        let named = voters.get(turn.checked_rem(voters.len())?).map(|member| member.api_addr.clone());
+        Some(Refusal::not_leader(format!("set {name} is not on this gateway, but on {}", names.join(", ")), named))
     }
 
     /// Admin address of the leader of `group`, if it is another gateway.

@@ -242,7 +242,8 @@ pub(super) fn summary(state: &ClusterState, id: SetId) -> Option<v1::SetSummary>
         format!("{origin}@{}", of.snapshot)
     });
     let (name, store) = (entry.name.to_string(), entry.store_url.clone());
-    Some(v1::SetSummary { id: id.0, name, store, clone_of: clone_of.unwrap_or_default() })
+    let voters = entry.voters.iter().map(|id| id.0).collect();
+    Some(v1::SetSummary { id: id.0, name, store, clone_of: clone_of.unwrap_or_default(), voters })
 }
 
 fn clone_message(state: &ClusterState, request: RequestId, pin: &Pin) -> v1::Clone {

@@ -42,19 +42,29 @@ fn aside(member: Option<&Member>, role: GatewayRole) -> Option<&'static str> {
     }
 }
 
-/// Whether a drained or leaving gateway stops granting a set. If it leads and nobody could take over, it goes on.
+/// Whether a gateway that should not serve a set stops granting it. If it leads and nobody could take over, it goes on.
 fn gives_way(node: &Node, me: MemberId, group: &Group, state: &ClusterState) -> bool {
-    ready_term(group).is_none_or(|_| has_successor(&view(me, &group.status(), node.timing.election_max()), state))
+    let wanted = wanted(state, group.id(), &BTreeSet::new());
+    let successor = || has_successor(&view(me, &group.status(), node.timing.election_max()), state, &wanted);
+    ready_term(group).is_none_or(|_| successor())
+}
+
+/// Why this gateway should not serve the set of `group`: for a reason of its own, or because the set is placed on
+/// others (PLACE-V1).
+fn aside_in(own: Option<&'static str>, state: &ClusterState, group: GroupId, me: MemberId) -> Option<&'static str> {
+    let elsewhere = || state.sets.get(&group).is_some_and(|set| !set.has_place_for(me));
+    own.or_else(|| elsewhere().then_some("is not a gateway of this set any more"))
 }
 
 impl Follower {
     /// One round.
     pub(super) async fn follow(&mut self, node: &Arc<Node>, adopted: &Adopted, state: &ClusterState) {
         let me = state.members.get(&adopted.member);
-        let why = aside(me, node.config.role);
+        let own = aside(me, node.config.role);
         let witness = me.map_or(node.config.role.into(), |me| me.role) == MemberRole::Witness;
         let patience = node.timing.election_max() * LEADERLESS_ELECTIONS;
         for group in adopted.raft.groups() {
+            let why = aside_in(own, state, group.id(), adopted.member);
             group.stand_aside(!may_stand(why.is_none(), group.unheard(), patience));
             if let Some(server) = server(node, state, group.id()) {
                 server.stand_aside(why.filter(|_| witness || gives_way(node, adopted.member, &group, state)));
@@ -243,14 +253,17 @@ async fn out_of_every_set(
     leaving: &BTreeSet<MemberId>,
     heard: &BTreeMap<MemberId, LogIndex>,
 ) -> BTreeSet<MemberId> {
-    // Cheap check first: members that this gateway itself sees in a group need no question. For a group that does not
-    // run here or has no members yet, the answer is unknown.
-    let seen: Vec<Option<BTreeSet<MemberId>>> = state.sets.keys().map(|set| seen_here(adopted, *set)).collect();
+    // Cheap check first: members that this gateway itself sees in a group need no question. For a group that has no
+    // members yet, the answer is unknown. A group that does not run here is asked about below.
+    let here = state.sets.keys().filter_map(|set| adopted.raft.group(*set));
+    let seen: Vec<Option<BTreeSet<MemberId>>> = here.map(|group| seen_here(&group)).collect();
     let out = may_go(leaving, seen.iter().map(Option::as_ref));
     let known = out.iter().filter_map(|id| heard.get(id)).copied().max().unwrap_or_default();
     let mut rolls = Vec::new();
-    for set in state.sets.keys().filter(|_| !out.is_empty()) {
-        let roll = adopted.raft.committed_members(*set, known).await;
+    for (set, entry) in state.sets.iter().filter(|_| !out.is_empty()) {
+        // Also a leader that is leaving itself.
+        let may_lead = state.members.keys().copied().filter(|id| entry.has_place_for(*id)).collect();
+        let roll = adopted.raft.committed_members_of(*set, known, &addresses(state, &may_lead)).await;
         if let Err(why) = &roll {
             tracing::info!(%why, leaving = ?out, "leaving members have to wait");
         }
@@ -263,8 +276,8 @@ async fn out_of_every_set(
     may_go(&out, rolls.iter().map(Option::as_ref))
 }
 
-fn seen_here(adopted: &Adopted, set: GroupId) -> Option<BTreeSet<MemberId>> {
-    let status = adopted.raft.group(set)?.status();
+fn seen_here(group: &Group) -> Option<BTreeSet<MemberId>> {
+    let status = group.status();
     let known = status.settled && !status.members.is_empty();
     known.then(|| status.members.iter().map(|m| m.member).collect())
 }
@@ -297,5 +310,13 @@ mod tests {
     fn a_witness_serves_nothing_also_before_the_cluster_knows_it() {
         assert_eq!(aside(None, GatewayRole::Witness), Some("is a witness"));
         assert_eq!(aside(None, GatewayRole::Gateway), None);
+    }
+
+    #[test]
+    fn group_0_and_unknown_sets_have_a_place_everywhere() {
+        let (state, me) = (ClusterState::new(), MemberId(1));
+        assert_eq!(aside_in(None, &state, GroupId::CLUSTER, me), None);
+        assert_eq!(aside_in(None, &state, GroupId(4), me), None);
+        assert_eq!(aside_in(Some("is drained"), &state, GroupId(4), me), Some("is drained"));
     }
 }

@@ -31,7 +31,7 @@ const SETS_NAMED_MAX: usize = 8;
 /// The state that a wait ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goal {
-    /// It votes in every group and has caught up.
+    /// It votes in every group in which it has a place, and has caught up.
     In,
     /// It is in no group, and not a member.
     Out,
@@ -77,19 +77,10 @@ const VOTERS_ENOUGH: usize = 3;
 fn progress(status: &v1::ClusterStatusReply, member: MemberId, goal: Goal) -> Progress {
     let own = status.members.iter().find(|m| id_of(m) == member.0);
     let behind = |group: u64| own.and_then(|own| own.lags.iter().find(|lag| lag.group == group)).map(|lag| lag.entries);
-    let at_leader = |group: &v1::GroupSummary| {
-        let leader = status.members.iter().find(|m| group.leader != 0 && id_of(m) == group.leader);
-        leader.and_then(|m| m.node.as_ref()).and_then(|node| node.groups.iter().find(|g| g.group == group.group))
-    };
-    // A set that has its voters elsewhere is none of the newcomer's.
-    let concerns = |group: &&v1::GroupSummary| {
-        let elsewhere = |seen: &v1::GroupStatus| {
-            seen.voters.len() >= VOTERS_ENOUGH && !seen.voters.contains(&member.0) && !seen.learners.contains(&member.0)
-        };
-        goal != Goal::In || group.group == 0 || !at_leader(group).is_some_and(elsewhere)
-    };
     let done = |group: &&v1::GroupSummary| {
-        let at_leader = at_leader(group);
+        let leader = status.members.iter().find(|m| group.leader != 0 && id_of(m) == group.leader);
+        let at_leader =
+            leader.and_then(|m| m.node.as_ref()).and_then(|node| node.groups.iter().find(|g| g.group == group.group));
         let own_view = own.and_then(|m| m.node.as_ref()?.groups.iter().find(|seen| seen.group == group.group));
         match goal {
             Goal::In => {
@@ -107,15 +98,19 @@ fn progress(status: &v1::ClusterStatusReply, member: MemberId, goal: Goal) -> Pr
             }
         }
     };
-    let groups: Vec<&v1::GroupSummary> = status.groups.iter().filter(concerns).collect();
-    let groups_done = groups.iter().filter(|group| done(group)).count();
+    // It is not to vote in a set that is placed on enough others.
+    let placed = |group: &&v1::GroupSummary| {
+        let set = status.sets.iter().find(|set| set.id == group.group);
+        goal != Goal::In || set.is_none_or(|set| set.voters.len() < VOTERS_ENOUGH || set.voters.contains(&member.0))
+    };
+    let groups_done = status.groups.iter().filter(placed).filter(done).count();
     // The last step: removal from the list of members.
     let listed = usize::from(goal == Goal::Out && own.is_some());
     Progress {
         member: member.0,
-        groups: groups.len(),
+        groups: status.groups.iter().filter(placed).count(),
         groups_done: groups_done.saturating_sub(listed),
-        entries_behind: groups.iter().filter_map(|group| behind(group.group)).sum(),
+        entries_behind: status.groups.iter().filter(placed).filter_map(|group| behind(group.group)).sum(),
     }
 }
 
@@ -527,12 +522,10 @@ mod tests {
         assert_eq!(so_far(3, Goal::Idle), (2, 2, 905));
         assert_eq!(so_far(3, Goal::Out), (0, 2, 905));
         assert_eq!(so_far(9, Goal::Out), (2, 2, 0));
-        assert_eq!(so_far(9, Goal::In), (0, 2, 0), "a set of two voters still needs it");
-        let mut full = status();
-        for group in full.members.iter_mut().filter_map(|m| m.node.as_mut()).flat_map(|node| &mut node.groups) {
-            (group.voters, group.learners) = (vec![1, 2, 3], vec![]);
-        }
-        assert_eq!(progress(&full, MemberId(9), Goal::In).groups, 1, "a set of three voters does not");
+        let elsewhere = v1::SetSummary { id: 7, voters: vec![1, 2, 4], ..Default::default() };
+        let placed = v1::ClusterStatusReply { sets: vec![elsewhere], ..status() };
+        let now = progress(&placed, MemberId(3), Goal::In);
+        assert!(now.done() && now.groups == 1, "the other group is a set's that is not for it");
         let text = progress(&status(), MemberId(3), Goal::In).text(Goal::In);
         assert_eq!(text, "[##########..........] voter in 1 of 2 groups, 905 log entries behind");
         let nobody = v1::ClusterStatusReply::default();

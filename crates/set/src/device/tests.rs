@@ -265,8 +265,7 @@ impl World {
     }
 
     async fn under(leads: bool, root: Option<RootRef>, pair: Option<Arc<crate::authority::Authority>>) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let volume = Volume { name: name("vol1"), size: Sectors(2048) };
+        let (dir, volume) = (tempfile::tempdir().unwrap(), Volume { name: name("vol1"), size: Sectors(2048) });
         let entry = SetEntry {
             name: name("demo"),
             policy: holdfast_control::policy::Policy::default(),

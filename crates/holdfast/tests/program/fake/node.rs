@@ -248,5 +248,5 @@ pub fn created_before(world: &World, request: &v1::CreateSetRequest) -> Option<R
 
 /// A short description of a set.
 pub fn summary(id: u64, name: &str, store: &str) -> v1::SetSummary {
-    v1::SetSummary { id, name: name.to_string(), store: store.to_string(), clone_of: String::new() }
+    v1::SetSummary { id, name: name.to_string(), store: store.to_string(), ..Default::default() }
 }
