@@ -388,6 +388,7 @@ impl AdminDoor {
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
         }
         let _none_joins = self.each_member_votes(adopted).await?;
+        let (policy, members) = self.voters_of_new_set(adopted, term, &state, request.policy.as_ref())?;
         // A new cluster begins at the first level; the level rises by itself.
         let stores = self.stores_of_new_set(&request.store).await?;
         self.check_for_new_set(stores.urls(), GroupId(state.next_set)).await?;
@@ -395,7 +396,6 @@ impl AdminDoor {
         // The wrapping names the set by the id that the entry will have: the next unused one. Nothing else is proposed
         // meanwhile, and in another term this proposal is void.
         let id = holdfast_types::GroupId(state.next_set);
-        let (policy, members) = self.voters_of_new_set(adopted, term, &state, request.policy.as_ref())?;
         let wrapped_key = self.new_wrapped_key(&state, id)?;
         let command = ClusterCommand::CreateSet {
             name: name.clone(),
