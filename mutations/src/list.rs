@@ -12,6 +12,7 @@ mod gateway;
 mod histories;
 mod pair;
 mod places;
+mod placing;
 mod raft;
 mod space;
 mod stores;
@@ -37,6 +38,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     histories::MUTATIONS,
     cluster::MUTATIONS,
     places::MUTATIONS,
+    placing::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

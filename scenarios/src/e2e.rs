@@ -33,6 +33,7 @@ mod outage;
 mod owners;
 mod pair;
 mod paused;
+mod placing;
 mod power;
 mod recover;
 mod recover_postgresql;

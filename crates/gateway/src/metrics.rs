@@ -143,6 +143,16 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "In a gateway pair: keep-alives that the etcd did not answer.",
     ),
     (Kind::Counter, "holdfast_pair_tenures_total", "In a gateway pair: how often this gateway won the seat."),
+    (
+        Kind::Counter,
+        "holdfast_placing_moves_total",
+        "Moves of sets' voters that this gateway decided as leader of group 0.",
+    ),
+    (
+        Kind::Gauge,
+        "holdfast_placing_violations",
+        "What a set's policy asks for and is not so, at the leader of group 0; 0 at the other gateways.",
+    ),
     (Kind::Gauge, "holdfast_raft_applied_index", "Index of the group's last entry that was applied here."),
     (Kind::Gauge, "holdfast_raft_leader", "1 on the gateway that leads the group."),
     (Kind::Gauge, "holdfast_raft_term", "The group's term as known here."),

@@ -13,6 +13,7 @@ mod gauges;
 mod lives;
 mod members;
 mod placing;
+mod planned;
 mod reconcile;
 mod running;
 mod seams;
@@ -43,6 +44,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
+pub(crate) use planned::{Planned, Seen};
 pub use seams::Seams;
 
 use running::Running;
@@ -147,6 +149,8 @@ pub struct Node {
     running: Mutex<BTreeMap<SetId, Running>>,
     /// Progress of the deletions that this gateway carries out while it leads group 0.
     deletions: Mutex<BTreeMap<SetId, Progress>>,
+    /// What the planner of sets' voters remembers while this gateway leads group 0.
+    pub(crate) planned: Mutex<Planned>,
 }
 
 impl Node {
@@ -204,6 +208,7 @@ impl Node {
             troubles: Mutex::new(BTreeMap::new()),
             running: Mutex::new(BTreeMap::new()),
             deletions: Mutex::new(BTreeMap::new()),
+            planned: Mutex::new(Planned::default()),
         });
         if node.identity().member != 0 {
             node.start().await?;

@@ -224,6 +224,7 @@ mod tests {
         let mut state = ClusterState { next_set: 9, ..ClusterState::new() };
         let entry = SetEntry {
             name: Name::new("demo")?,
+            policy: holdfast_control::policy::Policy::default(),
             store_url: "file:///s".into(),
             wrapped_key: vec![7; 9],
             key_id: 1,
@@ -266,6 +267,7 @@ mod tests {
         let mut state = ClusterState { next_set: 9, ..ClusterState::new() };
         let mut entry = SetEntry {
             name: Name::new("demo")?,
+            policy: holdfast_control::policy::Policy::default(),
             store_url: "file:///s".into(),
             wrapped_key: vec![7; 9],
             key_id: 1,

@@ -117,6 +117,7 @@ mod tests {
         };
         let entry = SetEntry {
             name: Name::new("demo")?,
+            policy: holdfast_control::policy::Policy::default(),
             store_url: "memory".into(),
             wrapped_key: Vec::new(),
             key_id: 1,

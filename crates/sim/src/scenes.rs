@@ -297,6 +297,7 @@ impl World {
                 name: format!("late{round}-{nth}"),
                 store: store.clone(),
                 request_id: holdfast_api::hex128(7000 + round * 2 + nth),
+                policy: None,
             };
             let (given_up, next) = (request(0), request(1));
             let patience = std::time::Duration::from_micros(rng.below(20_000));

@@ -420,6 +420,7 @@ impl World {
                 // Checked and created, but not used: the gateways' way to the store is simulated.
                 store: self.stores.text(&self.dir),
                 request_id: holdfast_api::hex128(2000 + at),
+                policy: None,
             };
             self.anywhere("the set", create, |door, request| async move { door.create_set(request).await })?;
         }

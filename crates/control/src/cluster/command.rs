@@ -3,8 +3,9 @@
 use super::level::FIRST_LEVEL;
 use super::refusal::ClusterRefusal;
 use super::state::{GroupVoters, Member, Standing};
+use crate::policy::Policy;
 use crate::set::{CloneOf, Links, Restored};
-use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
+use holdfast_types::{Epoch, Locality, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -42,7 +43,7 @@ pub enum ClusterCommand {
         /// The member.
         id: MemberId,
     },
-    /// A gateway's addresses have changed.
+    /// A gateway's addresses have changed, or where it stands.
     UpdateMember {
         /// The member.
         id: MemberId,
@@ -52,6 +53,8 @@ pub enum ClusterCommand {
         api_addr: String,
         /// As in [`Member`].
         nbd_addr: String,
+        /// As in [`Member`].
+        locality: Locality,
     },
     /// A gateway has started, or renews its life (CLUSTER-C3). It takes part in nothing before this is applied.
     RegisterBoot {
@@ -70,6 +73,8 @@ pub enum ClusterCommand {
     CreateSet {
         /// Unique in the cluster.
         name: Name,
+        /// What it asks of its voters.
+        policy: Policy,
         /// URL of its store.
         store: String,
         /// Its data key, wrapped by the cluster key.
@@ -207,6 +212,15 @@ pub enum ClusterCommand {
         /// Members that stay, at least one of them a gateway.
         to: BTreeSet<MemberId>,
     },
+    /// Changes what a set asks of its voters. Applied only to the policy that the proposer saw and checked.
+    SetPolicy {
+        /// The set.
+        set: SetId,
+        /// The policy that the proposer saw.
+        expected: Policy,
+        /// The new policy.
+        policy: Policy,
+    },
     /// An entry that only a newer build knows.
     #[cfg(test)]
     OfLevel2,
@@ -235,7 +249,7 @@ pub enum ClusterAnswer {
     },
     /// It is no member, or no longer.
     MemberRemoved,
-    /// The addresses are these.
+    /// The addresses and the locality are these.
     MemberUpdated,
     /// The process may take part.
     BootRegistered,
@@ -265,4 +279,6 @@ pub enum ClusterAnswer {
     SetsPassed,
     /// The set's record has these voters. Its group follows.
     VotersPlaced,
+    /// The set has the requested policy.
+    PolicySet,
 }

@@ -4,7 +4,7 @@ use super::command::{ADDRESS_BYTES_MAX, ClusterAnswer, MEMBERS_MAX};
 use super::refusal::ClusterRefusal;
 use super::sets::check_length;
 use super::state::{Boot, ClusterState, Made, Member, Standing};
-use holdfast_types::{MemberId, RequestId};
+use holdfast_types::{Locality, MemberId, RequestId};
 
 impl ClusterState {
     pub(super) fn add_member(
@@ -106,6 +106,7 @@ impl ClusterState {
         peer: &str,
         api: &str,
         nbd: &str,
+        locality: &Locality,
     ) -> Result<ClusterAnswer, ClusterRefusal> {
         let refusal = self.no_member(id);
         let member = self.members.get_mut(&id).ok_or(refusal)?;
@@ -113,6 +114,7 @@ impl ClusterState {
         member.peer_addr = peer.to_owned();
         member.api_addr = api.to_owned();
         member.nbd_addr = nbd.to_owned();
+        member.locality = locality.clone();
         Ok(ClusterAnswer::MemberUpdated)
     }
 

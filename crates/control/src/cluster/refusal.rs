@@ -311,6 +311,20 @@ pub enum ClusterRefusal {
         /// Its placement.
         found: String,
     },
+    /// A policy that contradicts itself.
+    #[error("policy: {why}")]
+    BadPolicy {
+        /// The contradiction.
+        why: String,
+    },
+    /// The proposer judged by an older copy.
+    #[error("the policy of set {set} was changed meanwhile to {found}: look at it again, then repeat the request")]
+    PolicyChanged {
+        /// The set.
+        set: SetId,
+        /// Its policy.
+        found: String,
+    },
     /// PLACE-P1.
     #[error("the stores of set {set} cannot go from {found:?} to {wished:?}: {why}")]
     NoSuchStep {

@@ -2,8 +2,9 @@
 //! `placement`, `voters`.
 
 use super::level::FIRST_LEVEL;
+use crate::policy::Policy;
 use crate::set::{Links, Restored};
-use holdfast_types::{Epoch, LogId, MemberId, Name, RequestId, SetId};
+use holdfast_types::{Epoch, Locality, LogId, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -36,8 +37,8 @@ pub struct Member {
     pub id: MemberId,
     /// Unique name, for people.
     pub name: Name,
-    /// Its region.
-    pub region: Name,
+    /// Where it stands.
+    pub locality: Locality,
     /// Random uuid of its disk (CLUSTER-C2).
     pub disk: u128,
     /// `host:port` for other gateways.
@@ -75,6 +76,8 @@ pub struct Boot {
 pub struct SetEntry {
     /// Unique in the cluster.
     pub name: Name,
+    /// What it asks of its voters.
+    pub policy: Policy,
     /// URL of its store.
     pub store_url: String,
     /// Its data key, wrapped by the cluster key.

@@ -135,7 +135,7 @@ mod tests {
         let member = Member {
             id: MemberId(0),
             name: Name::new(format!("g{number}")).expect("name"),
-            region: Name::new("eu").expect("name"),
+            locality: "region=eu".parse().expect("locality"),
             disk: number.into(),
             peer_addr: "a:1".into(),
             api_addr: "a:2".into(),
@@ -155,6 +155,7 @@ mod tests {
         }
         let create = ClusterCommand::CreateSet {
             name: Name::new("demo").expect("name"),
+            policy: crate::policy::Policy::default(),
             store: "file:///s".into(),
             wrapped_key: vec![1],
             key_id: 1,

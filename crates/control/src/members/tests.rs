@@ -19,7 +19,7 @@ fn cluster(of: &[(MemberRole, Standing)]) -> ClusterState {
         let member = Member {
             id: MemberId(number),
             name: Name::new(format!("g{number}")).unwrap(),
-            region: Name::new("eu").unwrap(),
+            locality: "region=eu".parse().unwrap(),
             disk: number.into(),
             peer_addr: "a:1".to_owned(),
             api_addr: "a:2".to_owned(),

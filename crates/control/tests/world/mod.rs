@@ -173,7 +173,7 @@ impl World {
                 member: Member {
                     id: MemberId(w.number_or("id", 0)),
                     name: name(w, "name"),
-                    region: Name::new("eu").unwrap(),
+                    locality: "region=eu".parse().unwrap(),
                     disk: u128::from(w.number("disk")),
                     peer_addr: "10.0.0.1:7001".to_owned(),
                     api_addr: "10.0.0.1:7002".to_owned(),
@@ -193,6 +193,7 @@ impl World {
                 peer_addr: w.text("peer").to_owned(),
                 api_addr: "10.0.0.2:7002".to_owned(),
                 nbd_addr: "10.0.0.2:10809".to_owned(),
+                locality: "region=eu".parse().unwrap(),
             },
             "boot" => ClusterCommand::RegisterBoot {
                 member: MemberId(w.number("id")),
@@ -204,6 +205,7 @@ impl World {
             "raise" => ClusterCommand::RaiseLevel { level: w.number("level") as u32 },
             "create-set" => ClusterCommand::CreateSet {
                 name: name(w, "name"),
+                policy: holdfast_control::policy::Policy::default(),
                 store: w.maybe("store").unwrap_or("s3://bucket/prefix").to_owned(),
                 wrapped_key: vec![7; 64],
                 key_id: 1,

@@ -87,6 +87,8 @@ pub(crate) const ADMIN: &[Rule] = &[
     changes("ScrubSet", &[O, A]),
     changes("PinSnapshot", &[A]),
     changes("CloneSet", &[A]),
+    changes("ChangePolicy", &[A]),
+    reads("GetPlacing", &[V, O, A]),
 ];
 
 /// The protocol between gateways, in the order of `proto/peer.proto`.

@@ -375,7 +375,7 @@ async fn refusals_of_one_certificate_do_not_wash_out_the_log() {
 #[test]
 fn what_a_request_names_is_shortened_for_the_log_only() {
     let long = "x".repeat(1 << 20);
-    let message = v1::CreateSetRequest { name: long.clone(), store: long.clone(), request_id: String::new() };
+    let message = v1::CreateSetRequest { name: long.clone(), store: long.clone(), ..Default::default() };
     let named = message.named();
     assert_eq!(named.stores, std::slice::from_ref(&long), "the check sees all of it");
     assert_eq!((named.shortened().set.len(), named.shortened().stores[0].len()), (256, 256));

@@ -12,6 +12,7 @@ mod lease;
 mod member;
 mod moves;
 mod placement;
+mod placing;
 mod recovery;
 mod rollback;
 mod scrub;
@@ -22,6 +23,7 @@ mod stores;
 mod volumes;
 
 pub(crate) use keys::data::run as run_data_keys;
+pub(crate) use placing::run as run_placing;
 
 use crate::access::{Asked, Names};
 use crate::node::{Adopted, Node};
@@ -219,7 +221,7 @@ impl AdminDoor {
                 | ClusterRefusal::MemberRemoved { .. }
                 | ClusterRefusal::NoSuchSet { .. }
                 | ClusterRefusal::OriginMissing { .. } => RefusalCode::NotFound,
-                ClusterRefusal::BadLength { .. } => RefusalCode::Invalid,
+                ClusterRefusal::BadLength { .. } | ClusterRefusal::BadPolicy { .. } => RefusalCode::Invalid,
                 _ => RefusalCode::Precondition,
             },
         };
@@ -235,7 +237,8 @@ fn member_message(m: &Member) -> v1::Member {
     v1::Member {
         id: m.id.0,
         name: m.name.to_string(),
-        region: m.region.to_string(),
+        region: m.locality.region.to_string(),
+        locality: m.locality.to_string(),
         disk: holdfast_api::hex128(m.disk),
         addresses: Some(v1::Addresses {
             peer: m.peer_addr.clone(),
@@ -330,5 +333,7 @@ calls! {
     scrub_set: ScrubSetRequest -> Scrub;
     pin_snapshot: PinSnapshotRequest -> PinSnapshotReply;
     clone_set: CloneSetRequest -> CloneSetReply;
+    change_policy: ChangePolicyRequest -> Placing;
+    get_placing: GetPlacingRequest -> Placing;
     change_stores: ChangeStoresRequest -> ChangeStoresReply;
 }

@@ -61,7 +61,8 @@ impl AdminDoor {
             let identity = node.identity();
             let mut message = v1::Node {
                 name: config.name.to_string(),
-                region: config.region.to_string(),
+                region: config.locality().region.to_string(),
+                locality: config.locality().to_string(),
                 disk: holdfast_api::hex128(identity.disk()),
                 cluster_id: identity.cluster().map(holdfast_api::hex128).unwrap_or_default(),
                 member: identity.member,

@@ -182,7 +182,7 @@ impl Layout {
 fn planned(gateway: &DevGateway) -> PlanGateway {
     PlanGateway {
         name: gateway.config.name.clone(),
-        region: gateway.config.region.clone(),
+        region: gateway.config.locality().region,
         api: gateway.config.api_address(),
     }
 }

@@ -244,7 +244,7 @@ fn other() -> Member {
     Member {
         id: OTHER,
         name: name("g2"),
-        region: name("here"),
+        locality: "region=here".parse().unwrap(),
         disk: 2,
         peer_addr: "192.0.2.2:7000".into(),
         api_addr: "192.0.2.2:7001".into(),
@@ -268,6 +268,7 @@ impl World {
         let (dir, volume) = (tempfile::tempdir().unwrap(), Volume { name: name("vol1"), size: Sectors(2048) });
         let entry = SetEntry {
             name: name("demo"),
+            policy: holdfast_control::policy::Policy::default(),
             store_url: "memory".into(),
             wrapped_key: Vec::new(),
             key_id: 1,

@@ -131,6 +131,7 @@ impl Common {
         let key = keys::set_key(SET, &[1].into(), 1);
         let entry = SetEntry {
             name: name("set"),
+            policy: holdfast_control::policy::Policy::default(),
             store_url: String::new(),
             wrapped_key: keys::wrapped([1]),
             key_id: 1,
