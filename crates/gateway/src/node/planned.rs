@@ -112,9 +112,10 @@ impl Planned {
         told
     }
 
-    /// The moves that are proposed now.
-    pub(crate) fn decide(&mut self, moves: &[Move]) {
-        self.moves = moves.iter().map(|step| (step.group, step.clone())).collect();
+    /// The moves that are proposed now; earlier ones are remembered until their groups have followed.
+    pub(crate) fn decide(&mut self, view: &View, moves: &[Move]) {
+        self.moves.retain(|set, _| view.groups.get(set).is_some_and(|placed| placed.moving));
+        self.moves.extend(moves.iter().map(|step| (step.group, step.clone())));
     }
 
     /// What is violated of a set's policy, and since when.
