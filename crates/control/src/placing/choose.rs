@@ -31,6 +31,9 @@ fn weight(placed: &Placed) -> u64 {
 
 /// The next moves. Those of an earlier plan that are not done count against [`Rules::at_once`].
 pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
+    if rules.at_once == 0 {
+        return Vec::new();
+    }
     let under_way = view.groups.values().filter(|placed| placed.moving).count();
     let mut loads = loads(view);
     let mut worst: Vec<(Cost, GroupId, Board)> = Vec::new();
@@ -55,11 +58,13 @@ pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
         let Some((to, after)) = better(board, placed, &loads) else { continue };
         let to = board.members(to);
         for id in to.difference(&placed.voters) {
-            loads.entry(*id).and_modify(|load| *load = load.saturating_add(weight(placed)));
+            if let Some(load) = loads.get_mut(id) {
+                *load = load.saturating_add(weight(placed));
+            }
         }
         moves.push(Move { group: *group, from: placed.voters.clone(), to, why: why(cost, &after) });
     }
-    if moves.is_empty() && under_way == 0 && rules.at_once > 0 {
+    if moves.is_empty() && under_way == 0 {
         moves.extend(balance(view, &worst, &loads));
     }
     moves

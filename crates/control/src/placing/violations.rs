@@ -58,7 +58,7 @@ pub enum Violation {
 }
 
 fn known<'a>(view: &'a View, placed: &'a Placed) -> impl Iterator<Item = (MemberId, &'a Candidate)> {
-    placed.voters.iter().filter_map(|id| Some((*id, view.members.get(id)?)))
+    placed.voters.iter().filter_map(move |id| Some((*id, view.members.get(id)?)))
 }
 
 /// What the group's voters violate now, in a fixed order. Without a policy's `survive`, only what the present members

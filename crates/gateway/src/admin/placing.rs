@@ -239,7 +239,7 @@ impl AdminDoor {
                 }
             }
             let moves = plan(&view, &rules);
-            planned.decide(&moves);
+            planned.decide(&view, &moves);
             moves
         };
         for step in moves {

@@ -51,15 +51,16 @@ impl Planned {
         self.seen = seen;
     }
 
-    /// How long a member has been silent, if it has been for longer than `patience`.
+    /// How long a member has been silent, if it has been for longer than `patience`. One that is not in group 0 yet is.
     fn silence(&mut self, id: MemberId, group: &GroupStatus, patience: Duration) -> Option<Duration> {
-        match group.members.iter().find(|member| member.member == id).and_then(|member| member.silent) {
-            Some(silent) => {
-                self.unheard.remove(&id);
-                Some(silent).filter(|silent| *silent > patience)
-            }
-            None => Some(self.unheard.entry(id).or_insert_with(Instant::now).elapsed()),
+        let known = group.members.iter().find(|member| member.member == id);
+        if let Some(silent) = known.and_then(|member| member.silent) {
+            self.unheard.remove(&id);
+            return Some(silent).filter(|silent| *silent > patience);
         }
+        // A new leader has not heard of anybody for a moment.
+        let unheard = self.unheard.entry(id).or_insert_with(Instant::now).elapsed();
+        Some(unheard).filter(|unheard| known.is_none() || *unheard > patience)
     }
 
     /// What the planner decides by. `group`: the status of group 0 at its leader `me`.
@@ -112,9 +113,10 @@ impl Planned {
         told
     }
 
-    /// The moves that are proposed now.
-    pub(crate) fn decide(&mut self, moves: &[Move]) {
-        self.moves = moves.iter().map(|step| (step.group, step.clone())).collect();
+    /// The moves that are proposed now; earlier ones are remembered until their groups have followed.
+    pub(crate) fn decide(&mut self, view: &View, moves: &[Move]) {
+        self.moves.retain(|set, _| view.groups.get(set).is_some_and(|placed| placed.moving));
+        self.moves.extend(moves.iter().map(|step| (step.group, step.clone())));
     }
 
     /// What is violated of a set's policy, and since when.

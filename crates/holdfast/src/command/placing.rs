@@ -31,7 +31,7 @@ pub fn of_new_set(args: &PolicyArgs) -> Option<v1::Policy> {
 
 fn changed(policy: &v1::Policy, args: &PlaceArgs) -> v1::Policy {
     let mut policy = policy.clone();
-    policy.forbidden_regions.retain(|region| !args.allow.iter().any(|allowed| allowed.as_str() == region));
+    policy.forbidden_regions.retain(|region| !args.allow.iter().any(|allowed| allowed.as_str() == region.as_str()));
     if args.no_home {
         policy.home.clear();
     }
@@ -63,7 +63,7 @@ pub async fn run(common: &Common, args: PlaceArgs) -> Result<(), CliError> {
 }
 
 fn policy_text(policy: &v1::Policy) -> String {
-    let survive = if policy.survive.is_empty() { "auto" } else { &policy.survive };
+    let survive = if policy.survive.is_empty() { "auto" } else { policy.survive.as_str() };
     let home = if policy.home.is_empty() { String::new() } else { format!(", home {}", policy.home) };
     let forbidden: String = policy.forbidden_regions.iter().map(|region| format!(", not in {region}")).collect();
     format!("survive {survive}, {} voters{home}{forbidden}", policy.voters)
