@@ -33,6 +33,7 @@ mod outage;
 mod owners;
 mod pair;
 mod paused;
+mod place;
 mod placing;
 mod power;
 mod recover;

@@ -6,9 +6,9 @@ use super::{OLDER, Scenario, Tier};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, data_keys, diff, etcd,
     failover, faults, fills, flush, idle, images, keys, lagging, members, memory, moves, nbd_tls, nearest, outage,
-    owners, pair, paused, placing, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete,
-    space, standby, stores, stores_change, storm, tls, tools, two_sites, unreadable, verified, volumes, waits, wan,
-    wiped, witness,
+    owners, pair, paused, place, placing, power, recover, recover_postgresql, rollback, rolling, rotten, scrub,
+    set_delete, space, standby, stores, stores_change, storm, tls, tools, two_sites, unreadable, verified, volumes,
+    waits, wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -195,6 +195,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ),
         needs: &[],
         run: placing::run,
+    },
+    Scenario {
+        name: "place",
+        shows: "five gateways: each voter of a set moves to another one under an attached host that writes; the gateways that were left have their journal space back, and one comes back (R1, R8)",
+        tier: Tier::Long("takes about two minutes; in the gate, simulated sets move under faults"),
+        needs: &[],
+        run: place::run,
     },
     Scenario {
         name: "witness",

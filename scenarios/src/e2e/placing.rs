@@ -42,7 +42,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-fn add(cluster: &mut Cluster, region: &str) -> Result<()> {
+pub(super) fn add(cluster: &mut Cluster, region: &str) -> Result<()> {
     let index = cluster.start_another(&["--set", &format!("locality=region={region},zone=a")])?;
     let api = cluster.gateways[index].api.clone();
     let said = cluster.holdfast(&["gateway", "add", &api, "--timeout", "2m"])?;
@@ -65,7 +65,7 @@ fn policy(cluster: &Cluster) -> Result<()> {
 }
 
 /// The set's members, once its group has exactly the voters that it is to have.
-fn voters(cluster: &Cluster) -> Result<BTreeSet<u64>> {
+pub(super) fn voters(cluster: &Cluster) -> Result<BTreeSet<u64>> {
     let placing = cluster.holdfast(&["set", "place", SET])?;
     anyhow::ensure!(placing["moving"] == false, "its group has not followed yet: {placing}");
     let voters = placing["voters"].as_array().context("no voters")?;

@@ -252,6 +252,7 @@ mod tests {
         apply(&mut state, leaves(3));
         let create = ClusterCommand::CreateSet {
             name: Name::new("other").expect("name"),
+            policy: crate::policy::Policy::default(),
             store: "file:///s".into(),
             wrapped_key: vec![1],
             key_id: 1,

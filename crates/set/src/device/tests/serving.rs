@@ -146,6 +146,7 @@ async fn a_set_without_a_place_here_is_named_with_its_gateways() {
         base_epoch: Epoch(0),
         generation: 1,
         restored: None,
+        policy: holdfast_control::policy::Policy::default(),
         voters: voters.iter().copied().collect(),
     };
     world.exports.sets.writing().clear();
