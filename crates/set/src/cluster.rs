@@ -24,7 +24,7 @@ fn image_of(state: &ClusterState) -> Result<Vec<u8>, postcard::Error> {
     Ok(image)
 }
 
-/// Nothing behind the state: no set names voters, or an older build wrote it. Every member votes in each set then.
+/// Nothing behind the state: no set names voters, and every member votes in each set.
 fn of_image(data: &[u8]) -> Result<ClusterState, String> {
     let (state, behind) = postcard::take_from_bytes::<ClusterState>(data).map_err(|e| e.to_string())?;
     if behind.is_empty() {
@@ -261,7 +261,7 @@ mod tests {
         Ok(())
     }
 
-    /// PLACE-V1: what an older build wrote reads as before, and no voter that is named gets lost.
+    /// PLACE-V1: a state without voters reads, and no voter that is named gets lost.
     #[test]
     fn the_voters_of_sets_stand_behind_the_state() -> Result<(), Box<dyn std::error::Error>> {
         let mut state = ClusterState { next_set: 9, ..ClusterState::new() };

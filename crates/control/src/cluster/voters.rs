@@ -30,8 +30,8 @@ impl ClusterState {
         self.staying().into_iter().filter(|id| set.has_place_for(*id)).collect()
     }
 
-    /// The voters of the sets that name them. They stand behind the state in its image, so that a state of a build that
-    /// had no such voters still reads: every member votes in its sets.
+    /// The voters of the sets that name them. They stand behind the state in its image: in a state without them every
+    /// member votes in each set.
     pub fn places(&self) -> Places {
         let named = self.sets.iter().filter(|(_, entry)| !entry.voters.is_empty());
         named.map(|(id, entry)| (*id, entry.voters.clone())).collect()
