@@ -130,6 +130,10 @@ impl Follower {
         if self.said.insert(group.id(), waits.clone()).is_none_or(|said| said != waits) && !waits.is_empty() {
             tracing::info!(group = %group.id(), why = %waits, "its members do not match the cluster yet");
         }
+        if let Err(why) = up_to_date(node, adopted, group, state, &step).await {
+            tracing::debug!(group = %group.id(), %why, "a change of members waits");
+            return;
+        }
         let done = match step {
             Step::Done => {
                 announce(false);
@@ -141,10 +145,6 @@ impl Follower {
                 return;
             }
             Step::Learn(newcomers) => {
-                if let Err(why) = up_to_date(node, adopted, group, state).await {
-                    tracing::debug!(group = %group.id(), %why, "newcomers wait");
-                    return;
-                }
                 announce(true);
                 tracing::info!(group = %group.id(), ?newcomers, "newcomers are added as learners");
                 group.add_learners(&addresses(state, &newcomers), seen, STEP_LIMIT).await
@@ -226,10 +226,23 @@ fn ready_term(group: &Group) -> Option<Term> {
     group.leading_term().filter(|term| group.applied().term == *term)
 }
 
+/// Whether a step may be taken only with the newest group 0 ([`up_to_date`]): one that adds members, and one that takes
+/// out members of a set that names its voters. They may be named again by now (PLACE-V1); that a member leaves is final.
+fn needs_newest(step: &Step, state: &ClusterState, group: GroupId) -> bool {
+    let named = || state.sets.get(&group).is_some_and(|set| !set.voters.is_empty());
+    matches!(step, Step::Learn(_)) || matches!(step, Step::Forget(_) | Step::Vote(_)) && named()
+}
+
 /// Before a member is added to a set's group, group 0 here must be as new as on its leader. Otherwise a leader that
 /// does not know that a member is leaving could add it after it was told that it is in no group.
-async fn up_to_date(node: &Node, adopted: &Adopted, group: &Group, state: &ClusterState) -> Result<(), String> {
-    if group.id() == GroupId::CLUSTER {
+async fn up_to_date(
+    node: &Node,
+    adopted: &Adopted,
+    group: &Group,
+    state: &ClusterState,
+    step: &Step,
+) -> Result<(), String> {
+    if group.id() == GroupId::CLUSTER || !needs_newest(step, state, group.id()) {
         return Ok(());
     }
     let newest =
@@ -310,6 +323,15 @@ mod tests {
     fn a_witness_serves_nothing_also_before_the_cluster_knows_it() {
         assert_eq!(aside(None, GatewayRole::Witness), Some("is a witness"));
         assert_eq!(aside(None, GatewayRole::Gateway), None);
+    }
+
+    #[test]
+    fn nobody_is_added_by_an_old_group_0() {
+        let (state, ids) = (ClusterState::new(), BTreeSet::from([MemberId(2)]));
+        assert!(needs_newest(&Step::Learn(ids.clone()), &state, GroupId(4)));
+        for step in [Step::Vote(ids.clone()), Step::Forget(ids), Step::End, Step::HandOver(MemberId(2))] {
+            assert!(!needs_newest(&step, &state, GroupId(4)), "{step:?}: only leaving members are taken out, for ever");
+        }
     }
 
     #[test]
