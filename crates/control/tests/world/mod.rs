@@ -261,6 +261,7 @@ impl World {
             ClusterAnswer::Placed => "so it lies".to_owned(),
             ClusterAnswer::SetsPassed => "passed".to_owned(),
             ClusterAnswer::VotersPlaced => "these are its voters".to_owned(),
+            ClusterAnswer::PolicySet => "this is its policy".to_owned(),
             ClusterAnswer::Refused(refusal) => format!("refused: {refusal}"),
         })
     }

@@ -8,6 +8,7 @@ fn a_set_that_names_voters_has_no_others() {
     let mut state = cluster(&[G, G, LEAVING, G]);
     let create = ClusterCommand::CreateSet {
         name: Name::new("demo").unwrap(),
+        policy: crate::policy::Policy::default(),
         store: "file:///s".to_owned(),
         wrapped_key: vec![1],
         key_id: 1,
