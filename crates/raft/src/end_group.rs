@@ -128,6 +128,7 @@ impl RaftNode {
             removed.await.map_err(|e| io(io::Error::other(e)))?.map_err(io)?;
             self.forget_healing(id);
             self.forget_returning(id);
+            self.forget_stopped(id);
             self.log().group(id).drop_group().await.map_err(io)?;
             end_marker::save(&dir, id, Stage::Ended, &ended).map_err(io)?;
             tracing::info!(group = %id, voters = ?ended.voters, "group ended here for ever");

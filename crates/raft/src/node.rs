@@ -247,6 +247,11 @@ impl RaftNode {
         self.inner.stopped.writing().insert(id, boot_now());
     }
 
+    /// The group was ended: it is not started again.
+    pub(crate) fn forget_stopped(&self, id: GroupId) {
+        self.inner.stopped.writing().remove(&id);
+    }
+
     /// Whether the group is being healed here. If so, it must not be given its first members again.
     pub fn is_healing(&self, id: GroupId) -> bool {
         self.healing_map().contains_key(&id)

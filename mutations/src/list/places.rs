@@ -30,8 +30,20 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "PLACE-V1",
         edits: &[Edit {
             file: "crates/control/src/cluster/voters.rs",
-            old: "        if !serves {",
-            new: "        if false && !serves {",
+            old: "        if !self.one_serves(to) {",
+            new: "        if false && !self.one_serves(to) {",
+        }],
+        tests: &[VOTERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "last-gateway-of-a-set-leaves",
+        bug: "the last gateway that a set names leaves the cluster: the group follows nobody, and shrinks to its leader",
+        rule: "PLACE-V1",
+        edits: &[Edit {
+            file: "crates/control/src/cluster/voters.rs",
+            old: "entry.voters.contains(&id) && !others(entry);",
+            new: "entry.voters.is_empty() && !others(entry);",
         }],
         tests: &[VOTERS],
         smoke: false,

@@ -137,6 +137,7 @@ impl ClusterState {
         let names: BTreeSet<&Name> = self.sets.values().map(|set| &set.name).collect();
         assert_eq!(names.len(), self.sets.len(), "two sets have one name");
         self.check_deletions();
+        self.check_places();
         for (set, of) in self.links.iter().filter_map(|(set, links)| Some((set, links.clone_of.as_ref()?))) {
             assert!(self.sets.contains_key(set) || self.is_going(*set), "found links of {set}, which is no set");
             assert!(of.origin < *set, "SET-S14: {set} is a clone of {}, which came after it", of.origin);

@@ -67,10 +67,14 @@ impl ClusterState {
         let refusal = self.no_member(id);
         let others =
             self.members.values().filter(|other| other.id != id && other.standing != Standing::Leaving).count();
+        let needs = self.left_without(id);
         let member = self.members.get_mut(&id).ok_or(refusal)?;
-        match (member.standing, standing) {
-            (Standing::Leaving, Standing::Active | Standing::Drained) => Err(ClusterRefusal::MemberLeaving { id }),
-            (_, Standing::Leaving) if others == 0 => Err(ClusterRefusal::LastMember { id }),
+        match (member.standing, standing, needs) {
+            (Standing::Leaving, Standing::Active | Standing::Drained, _) => Err(ClusterRefusal::MemberLeaving { id }),
+            (_, Standing::Leaving, _) if others == 0 => Err(ClusterRefusal::LastMember { id }),
+            (Standing::Active | Standing::Drained, Standing::Leaving, Some(set)) => {
+                Err(ClusterRefusal::LastVoter { id, set })
+            }
             _ => {
                 member.standing = standing;
                 Ok(ClusterAnswer::StandingSet)

@@ -366,6 +366,17 @@ pub enum ClusterRefusal {
         /// The voters in its record.
         found: Vec<MemberId>,
     },
+    /// PLACE-V1: its group would have nobody to follow.
+    #[error(
+        "{id} is the last gateway of set {set}: without it nobody could serve the set. Place the set on another one first, or replace \
+         {id} (holdfast gateway replace)"
+    )]
+    LastVoter {
+        /// The member that is to leave.
+        id: MemberId,
+        /// The set.
+        set: SetId,
+    },
     /// PLACE-V1: without a gateway that stays nobody could serve the set.
     #[error("voters of set {set}: found {}, expected at least one gateway: witnesses alone cannot serve it", members_text(.found))]
     NobodyServes {

@@ -44,6 +44,9 @@ impl ClusterState {
             return Err(ClusterRefusal::TooManySets { max: SETS_MAX as u32 });
         };
         let set = GroupId(self.next_set);
+        if !entry.voters.is_empty() && !self.one_serves(&entry.voters) {
+            return Err(ClusterRefusal::NobodyServes { set, found: entry.initial_members });
+        }
         self.next_set = next;
         entry.initial_members = voters.into_iter().collect();
         self.sets.insert(set, entry);

@@ -2,7 +2,7 @@
 
 use super::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, MEMBERS_MAX, Member, MemberRole,
-    SETS_MAX, Standing,
+    SETS_MAX, SetEntry, Standing,
 };
 use crate::policy::Policy;
 use crate::set::{FIRST_GENERATION, GENERATION_MAX, Links, Restored, RootRef, Volume, epoch_base};
@@ -164,6 +164,10 @@ proptest! {
                     if *outcome == ClusterAnswer::BootRegistered {
                         lives.push((*boot, *nonce));
                     }
+                }
+                (ClusterCommand::SetStanding { id, standing: Standing::Leaving }, ClusterAnswer::StandingSet) => {
+                    let lost = |entry: &&SetEntry| entry.has_place_for(*id) && state.voters_of(entry).is_empty();
+                    prop_assert_eq!(state.sets.values().find(lost), None, "PLACE-V1");
                 }
                 (ClusterCommand::PlaceVoters { set, to, .. }, ClusterAnswer::VotersPlaced) => {
                     prop_assert_eq!(&state.sets[set].voters, to, "PLACE-V1");

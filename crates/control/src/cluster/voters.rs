@@ -3,7 +3,8 @@
 //! PLACE-V1  A set's record names the voters that its group should have, or none: then all members that stay are meant,
 //!     also those that join later. They are changed only from those that the proposer saw, to members that stay, with
 //!     at least one gateway that may serve some day. A member that leaves keeps its place in the record until another
-//!     one gets it; it counts as a voter no more.
+//!     one gets it; it counts as a voter no more. The last gateway of a set does not leave: without voters to follow,
+//!     the group would shrink to its leader.
 //! PLACE-V2  A gateway runs a set's group if it is named, if it is one of the set's first members and has not left the
 //!     group, or if it has something of the group on its disk. It stops it only by PLACE-V3 (crate `raft`, `leave`).
 
@@ -45,6 +46,30 @@ impl ClusterState {
         self
     }
 
+    /// Whether one of `voters` stays, and may serve some day.
+    pub(super) fn one_serves<'a>(&self, voters: impl IntoIterator<Item = &'a MemberId>) -> bool {
+        let mut known = voters.into_iter().filter_map(|id| self.members.get(id));
+        known.any(|member| member.role == MemberRole::Gateway && member.standing != Standing::Leaving)
+    }
+
+    /// A set that names voters of which none could serve without `id` (PLACE-V1).
+    pub(super) fn left_without(&self, id: MemberId) -> Option<SetId> {
+        let others = |entry: &SetEntry| self.one_serves(entry.voters.iter().filter(|voter| **voter != id));
+        let needs = |(_, entry): &(&SetId, &SetEntry)| entry.voters.contains(&id) && !others(entry);
+        self.sets.iter().find(needs).map(|(set, _)| *set)
+    }
+
+    /// For each set that names voters, one of them stays: its group is never to have none.
+    pub(super) fn check_places(&self) {
+        for (set, entry) in self.sets.iter().filter(|(_, entry)| !entry.voters.is_empty()) {
+            assert!(
+                !self.voters_of(entry).is_empty(),
+                "PLACE-V1: none of the voters of {set} stays: {:?}",
+                entry.voters
+            );
+        }
+    }
+
     /// PLACE-V1. A repeat of the same change gets the same answer (R12).
     pub(super) fn place_voters(
         &mut self,
@@ -63,15 +88,13 @@ impl ClusterState {
         if !seen {
             return Err(ClusterRefusal::VotersChanged { set, found: entry.voters.iter().copied().collect() });
         }
-        let mut serves = false;
         for id in to {
             let member = self.members.get(id).ok_or_else(|| self.no_member(*id))?;
             if member.standing == Standing::Leaving {
                 return Err(ClusterRefusal::MemberLeaving { id: *id });
             }
-            serves |= member.role == MemberRole::Gateway;
         }
-        if !serves {
+        if !self.one_serves(to) {
             return Err(ClusterRefusal::NobodyServes { set, found: to.iter().copied().collect() });
         }
         if let Some(entry) = self.sets.get_mut(&set) {
@@ -207,6 +230,39 @@ mod tests {
         apply(&mut state, ClusterCommand::SetStanding { id: MemberId(3), standing: Standing::Leaving });
         assert_eq!(state.voters_of(&state.sets[&SET]), ids(&[1, 6]));
         assert_eq!(state.sets[&SET].voters, ids(&[1, 3, 6]), "its place is kept for another one");
+    }
+
+    /// The group's leader would follow a record without voters, down to itself.
+    #[test]
+    fn the_last_gateway_of_a_set_does_not_leave() {
+        let mut state = cluster(&[1, 2, 5]);
+        let leaves = |id| ClusterCommand::SetStanding { id: MemberId(id), standing: Standing::Leaving };
+        assert_eq!(apply(&mut state, leaves(1)), ClusterAnswer::StandingSet);
+        let last = ClusterAnswer::Refused(ClusterRefusal::LastVoter { id: MemberId(2), set: SET });
+        assert_eq!(apply(&mut state, leaves(2)), last, "m5 is a witness");
+        assert_eq!(apply(&mut state, leaves(1)), ClusterAnswer::StandingSet, "R12");
+        assert_eq!(place(&mut state, &[1, 2, 5], &[3]), ClusterAnswer::VotersPlaced);
+        assert_eq!(apply(&mut state, leaves(2)), ClusterAnswer::StandingSet);
+        assert_eq!(
+            apply(&mut state, add(6, MemberRole::Gateway, Some(3))),
+            ClusterAnswer::MemberAdded { id: MemberId(6) }
+        );
+        assert_eq!(state.voters_of(&state.sets[&SET]), ids(&[6]));
+        let mut state = cluster(&[]);
+        apply(&mut state, leaves(3));
+        let create = ClusterCommand::CreateSet {
+            name: Name::new("other").expect("name"),
+            store: "file:///s".into(),
+            wrapped_key: vec![1],
+            key_id: 1,
+            members: vec![MemberId(3), MemberId(5)],
+            created_by: MemberId(1),
+            base_epoch: Epoch(0),
+            request: RequestId(98),
+        };
+        let found = vec![MemberId(3), MemberId(5)];
+        let nobody = ClusterAnswer::Refused(ClusterRefusal::NobodyServes { set: GroupId(2), found });
+        assert_eq!(apply(&mut state, create), nobody);
     }
 
     #[test]

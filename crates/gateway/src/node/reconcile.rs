@@ -39,12 +39,13 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
         for (id, entry) in &state.sets {
             if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {
                 follow_keys(&node, &set, entry);
-                if set.switch.text() != entry.store_url {
-                    let (node, stores) = (node.clone(), entry.store_url.clone());
-                    starts.begin(*id, &stop, |stop| follow_stores(node, set, stores, stop)).await;
-                } else if departs(&state, entry, adopted.member) {
+                // A leader hands over first.
+                if departs(&state, entry, adopted.member) && set.group.leading_term().is_none() {
                     let order = order(*id, entry);
                     starts.begin(*id, &stop, |stop| depart(order, stop)).await;
+                } else if set.switch.text() != entry.store_url {
+                    let (node, stores) = (node.clone(), entry.store_url.clone());
+                    starts.begin(*id, &stop, |stop| follow_stores(node, set, stores, stop)).await;
                 }
             } else if !adopted.raft.is_over(*id) && places.starts(&adopted.raft, *id, entry) {
                 // If it is over, group 0 on this gateway is behind.

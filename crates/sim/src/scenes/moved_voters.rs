@@ -6,7 +6,6 @@
 use crate::rng::Rng;
 use crate::world::{MS, World};
 use anyhow::{Context, Result};
-use holdfast_control::cluster::ClusterCommand;
 use holdfast_raft::Part;
 use holdfast_types::{GroupId, MemberId};
 use std::collections::BTreeSet;
@@ -63,39 +62,10 @@ impl World {
 
     /// Members that are to have the set: all, or some, other than now.
     fn choice(&self, rng: &mut Rng, id: GroupId, all: bool) -> Result<BTreeSet<MemberId>> {
-        let state = self.cluster().context("no group 0")?;
-        let members: Vec<MemberId> = state.members.keys().copied().collect();
-        if all {
-            return Ok(members.into_iter().collect());
+        match all {
+            true => Ok(self.cluster().context("no group 0")?.members.into_keys().collect()),
+            false => self.some_members(rng, id).context("no other members"),
         }
-        let now = state.sets.get(&id).map(|entry| entry.voters.clone()).context("no set")?;
-        loop {
-            let mut left = members.clone();
-            let mut to = BTreeSet::new();
-            for _ in 0..rng.range(1, members.len() as u64) {
-                to.insert(left.remove(rng.below(left.len() as u64) as usize));
-            }
-            if to != now {
-                return Ok(to);
-            }
-        }
-    }
-
-    /// Sent to the leader of group 0; the effect is seen in group 0.
-    fn ask_to_place(&self, id: GroupId, to: &BTreeSet<MemberId>) {
-        let Some(state) = self.cluster() else { return };
-        let now = state.sets.get(&id).map(|entry| entry.voters.clone());
-        let Some(from) = now.filter(|now| now != to) else { return };
-        let Some((node, process)) =
-            self.leader_of(GroupId::CLUSTER).and_then(|at| Some((self.node(at)?, self.hosts[at].process.as_ref()?)))
-        else {
-            return;
-        };
-        let command = ClusterCommand::PlaceVoters { set: id, from, to: to.clone() };
-        process.spawn(async move {
-            let Some(adopted) = node.adopted() else { return };
-            drop(node.cluster.command(&adopted.group, &command).await);
-        });
     }
 
     /// Exactly these have the set; nothing of it is left on any other member.
