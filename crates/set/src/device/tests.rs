@@ -238,7 +238,6 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// The gateway that leads if this one does not.
 fn other() -> Member {
     Member {
         id: OTHER,
