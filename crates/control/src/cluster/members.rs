@@ -91,6 +91,9 @@ impl ClusterState {
         if !self.members.values().any(|other| other.id != id && other.standing != Standing::Leaving) {
             return Err(ClusterRefusal::LastMember { id });
         }
+        if let Some(set) = self.empty_without(id) {
+            return Err(ClusterRefusal::LastVoter { id, set });
+        }
         if let Some(member) = self.members.remove(&id) {
             self.retired_disks.insert(member.disk);
         }

@@ -59,6 +59,13 @@ impl ClusterState {
         self.sets.iter().find(needs).map(|(set, _)| *set)
     }
 
+    /// A set that names voters of which none would be left without `id`.
+    pub(super) fn empty_without(&self, id: MemberId) -> Option<SetId> {
+        let alone =
+            |entry: &SetEntry| entry.voters.contains(&id) && self.voters_of(entry).iter().all(|left| *left == id);
+        self.sets.iter().find(|(_, entry)| alone(entry)).map(|(set, _)| *set)
+    }
+
     /// For each set that names voters, one of them stays: its group is never to have none.
     pub(super) fn check_places(&self) {
         for (set, entry) in self.sets.iter().filter(|(_, entry)| !entry.voters.is_empty()) {
@@ -248,6 +255,10 @@ mod tests {
             ClusterAnswer::MemberAdded { id: MemberId(6) }
         );
         assert_eq!(state.voters_of(&state.sets[&SET]), ids(&[6]));
+        let gone = |id| ClusterCommand::RemoveMember { id: MemberId(id) };
+        let last = ClusterAnswer::Refused(ClusterRefusal::LastVoter { id: MemberId(6), set: SET });
+        assert_eq!(apply(&mut state, gone(6)), last);
+        assert_eq!(apply(&mut state, gone(2)), ClusterAnswer::MemberRemoved);
         let mut state = cluster(&[]);
         apply(&mut state, leaves(3));
         let create = ClusterCommand::CreateSet {
