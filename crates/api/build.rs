@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto/snapshots.proto");
     println!("cargo::rerun-if-changed=../../proto/keys.proto");
     println!("cargo::rerun-if-changed=../../proto/leases.proto");
+    println!("cargo::rerun-if-changed=../../proto/placing.proto");
     println!("cargo::rerun-if-changed=../../proto/sets.proto");
     println!("cargo::rerun-if-changed=../../proto/stores.proto");
     println!("cargo::rerun-if-changed=../../proto/volumes.proto");
@@ -21,6 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "snapshots.proto",
             "keys.proto",
             "leases.proto",
+            "placing.proto",
             "sets.proto",
             "stores.proto",
             "volumes.proto",

@@ -14,6 +14,8 @@ mod gateway;
 mod histories;
 mod keys;
 mod pair;
+mod places;
+mod placing;
 mod raft;
 mod space;
 mod stores;
@@ -41,6 +43,8 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     histories::MUTATIONS,
     cluster::MUTATIONS,
     keys::MUTATIONS,
+    places::MUTATIONS,
+    placing::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

@@ -36,6 +36,8 @@ mod outage;
 mod owners;
 mod pair;
 mod paused;
+mod place;
+mod placing;
 mod power;
 mod recover;
 mod recover_postgresql;

@@ -53,6 +53,9 @@ pub struct Args {
     /// Use hosts with the real code of agent and attach, and with a database, as owners
     #[arg(long, conflicts_with = "attach")]
     agents: bool,
+    /// Move sets to other gateways from time to time
+    #[arg(long)]
+    placing: bool,
     /// Use the usual rates, sizes and clocks, and not those that each seed draws
     #[arg(long)]
     usual: bool,
@@ -66,6 +69,7 @@ impl Args {
             (self.attach, "--attach"),
             (self.full, "--full"),
             (self.agents, "--agents"),
+            (self.placing, "--placing"),
             (self.usual, "--usual"),
         ];
         modes.into_iter().filter(|(on, _)| *on).map(|(_, word)| word.to_string())
@@ -130,6 +134,7 @@ pub fn each_mode(seed: u64) -> Vec<(String, Result<()>)> {
             attach,
             full,
             agents,
+            placing: false,
             usual: false,
         };
         (format!("simulation: {}", under(&args)), chore(&args))
@@ -149,6 +154,7 @@ fn under(args: &Args) -> String {
         (args.attach, "attached sets"),
         (args.agents, "hosts with agents"),
         (args.full, "full disks"),
+        (args.placing, "sets that move"),
         (args.usual, "the usual shape"),
     ];
     let modes: Vec<&str> = modes.into_iter().filter(|(on, _)| *on).map(|(_, words)| words).collect();
@@ -197,6 +203,7 @@ mod tests {
             attach: false,
             full: false,
             agents: false,
+            placing: false,
             usual: false,
         };
         assert_eq!(arguments(&Args { seed: Some(7), ..none.clone() }), ["one", "--length=20", "--seed=7", "--verbose"]);

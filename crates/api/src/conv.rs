@@ -87,6 +87,7 @@ pub fn member_of(node: &v1::Node) -> v1::Member {
         id: node.member,
         name: node.name.clone(),
         region: node.region.clone(),
+        locality: node.locality.clone(),
         disk: node.disk.clone(),
         addresses: node.addresses.clone(),
         role: node.role.clone(),

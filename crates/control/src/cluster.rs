@@ -23,6 +23,7 @@ mod refusal;
 mod revoked;
 mod sets;
 mod state;
+mod voters;
 
 pub use command::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
@@ -34,6 +35,7 @@ pub use revoked::{Bearer, REVOKED_MAX, REVOKED_TEXT_BYTES_MAX, Revocation, Revok
 pub use state::{
     Boot, ClusterState, Deletion, DeletionStage, Deletions, GroupVoters, Made, Member, MemberRole, SetEntry, Standing,
 };
+pub use voters::Places;
 
 #[cfg(test)]
 mod tests;

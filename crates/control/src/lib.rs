@@ -4,6 +4,8 @@
 //! ```text
 //!   set      state of one volume set: volumes, lease and epoch, checkpoint                 (the same at every replica)
 //!   cluster  group 0: members and their disks, sets and their wrapped keys                 (the same at every replica)
+//!   policy   what a set asks of its voters                                                  (kept in group 0)
+//!   placing  which members a set's voters are to be                                         (decided by group 0's leader)
 //!   members  next voters of a group, possible leaders, allowed removals                    (decided by leaders)
 //!   keys     next step of a change of the cluster key                                      (decided by group 0's leader)
 //!   pair     two gateways with an etcd: which one may answer, and which one wrote a head   (one node only)
@@ -22,6 +24,8 @@ pub mod cluster;
 pub mod keys;
 pub mod members;
 pub mod pair;
+pub mod placing;
+pub mod policy;
 pub mod serve;
 pub mod set;
 mod text;

@@ -118,11 +118,13 @@ pub enum Waiting {
     },
 }
 
-/// The members that `group` should have. Group 0 keeps a leaving member until every set's group is without it (`out`):
-/// only then nothing can need it any more.
+/// The members that `group` should have: of a set those that its record names and that stay (PLACE-V1), of group 0
+/// all. Group 0 keeps a leaving member until every set's group is without it (`out`): only then nothing can need it any
+/// more.
 pub fn wanted(state: &ClusterState, group: GroupId, out: &BTreeSet<MemberId>) -> BTreeSet<MemberId> {
+    let named = |id: MemberId| state.sets.get(&group).is_none_or(|set| set.has_place_for(id));
     let stays = |member: &&Member| match member.standing {
-        Standing::Active | Standing::Drained => true,
+        Standing::Active | Standing::Drained => named(member.id),
         Standing::Leaving => group == GroupId::CLUSTER && !out.contains(&member.id),
     };
     state.members.values().filter(stays).map(|member| member.id).collect()
@@ -252,10 +254,11 @@ fn heir(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) ->
     found.map(|peer| peer.id)
 }
 
-/// Whether a drained or leaving leader has a voter that could serve in its place now (MEMBER-M3). Until then it goes on
-/// granting the set: nobody else could, and its clients would wait for a newcomer that may never come up.
-pub fn has_successor(group: &GroupView, state: &ClusterState) -> bool {
-    let serves = |id: MemberId| state.members.get(&id).is_some_and(Member::serves);
+/// Whether a leader that should serve no more has a voter that could serve in its place now (MEMBER-M3), and should:
+/// it is `wanted`. Until then it goes on granting the set: nobody else could, and its clients would wait for a newcomer
+/// that may never come up.
+pub fn has_successor(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> bool {
+    let serves = |id: MemberId| wanted.contains(&id) && state.members.get(&id).is_some_and(Member::serves);
     group.peers.iter().any(|peer| peer.id != group.me && peer.voter && peer.close() && serves(peer.id))
 }
 

@@ -8,6 +8,7 @@ mod check;
 mod document;
 mod key;
 mod load;
+mod placing;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -20,8 +21,9 @@ use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
 use holdfast_settings::settings;
 use holdfast_tls::files::{self, PEM_BYTES_MAX};
-use holdfast_types::{ByteSize, Name};
+use holdfast_types::{ByteSize, Locality, Name};
 pub use key::KeyConfig;
+pub use placing::PlacingConfig;
 use serde::{Deserialize, Serialize};
 pub use source::{Mistake, known, read};
 use std::net::SocketAddr;
@@ -104,8 +106,12 @@ settings! {
         /// Name of this gateway, unique in the cluster. For display and for commands. The identity of a gateway is on
         /// its disk, not in its name.
         name: Name = fixed("g1");
-        /// Region of this gateway. For display only; it does not affect placement.
+        /// Region of this gateway, if `locality` says no more.
         region: Name = fixed("local");
+        /// Where this gateway stands: `region=NAME`, with `zone=NAME` and `host=NAME` if known. The voters of a set are
+        /// spread by it. Read when the gateway joins; `holdfast gateway update` takes over a later change. Left out:
+        /// `region` alone.
+        locality: Option<Locality> = None, sample "region=local,zone=a,host=h1";
         /// Role of this gateway, `gateway` or `witness`. A witness votes and keeps the journal but does not serve
         /// clients: it is the third voter beside two gateways. Read when the gateway joins; a later change has no
         /// effect.
@@ -152,6 +158,8 @@ settings! {
         advertise: AdvertiseConfig = AdvertiseConfig::default();
         /// The journal holds every write until it is in the store.
         journal: JournalConfig = JournalConfig::default();
+        /// The choice of each set's voters, by the leader of the cluster. The same at every gateway.
+        placing: PlacingConfig = PlacingConfig::default();
         /// The cache for data that was read from the store.
         cache: CacheConfig = CacheConfig::default();
         /// Limits on what clients may have in flight. They bound memory.
@@ -465,6 +473,11 @@ impl GatewayConfig {
             0 => std::thread::available_parallelism().map_or(1, |n| (n.get() / 2).clamp(1, 16)),
             n => n as usize,
         }
+    }
+
+    /// Where this gateway stands.
+    pub fn locality(&self) -> Locality {
+        self.locality.clone().unwrap_or_else(|| Locality::of_region(self.region.clone()))
     }
 
     /// Address of the admin API for others, HOST:PORT.

@@ -145,6 +145,16 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (Kind::Counter, "holdfast_pair_tenures_total", "In a gateway pair: how often this gateway won the seat."),
     (
         Kind::Counter,
+        "holdfast_placing_moves_total",
+        "Moves of sets' voters that this gateway decided as leader of group 0.",
+    ),
+    (
+        Kind::Gauge,
+        "holdfast_placing_violations",
+        "What a set's policy asks for and is not so, at the leader of group 0; 0 at the other gateways.",
+    ),
+    (
+        Kind::Counter,
         "holdfast_plaintext_total",
         "Calls (what `call`) and connections to the door between gateways (`peer connection`) without TLS, while `[tls] transition` is set.",
     ),

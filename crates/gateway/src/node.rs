@@ -7,11 +7,13 @@
 
 mod clock;
 mod deletion;
+mod depart;
 mod ended;
 mod gauges;
 mod lives;
 mod members;
 mod placing;
+mod planned;
 mod reconcile;
 mod revoked;
 mod running;
@@ -43,6 +45,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
+pub(crate) use planned::{Planned, Seen};
 pub(crate) use revoked::bearer;
 pub use seams::Seams;
 
@@ -148,6 +151,8 @@ pub struct Node {
     running: Mutex<BTreeMap<SetId, Running>>,
     /// Progress of the deletions that this gateway carries out while it leads group 0.
     deletions: Mutex<BTreeMap<SetId, Progress>>,
+    /// What the planner of sets' voters remembers while this gateway leads group 0.
+    pub(crate) planned: Mutex<Planned>,
 }
 
 impl Node {
@@ -206,6 +211,7 @@ impl Node {
             troubles: Mutex::new(BTreeMap::new()),
             running: Mutex::new(BTreeMap::new()),
             deletions: Mutex::new(BTreeMap::new()),
+            planned: Mutex::new(Planned::default()),
         });
         if node.identity().member != 0 {
             node.start().await?;
@@ -296,8 +302,10 @@ impl Node {
         if let Some(why) = journal_trouble(&adopted.raft.log().usage()) {
             return Some(why);
         }
-        for group in adopted.raft.groups() {
-            if let Some(why) = self.group_trouble(&group) {
+        // A group that this gateway is to leave may tell it nothing any more.
+        let stays = |group: &&Group| self.cluster.has_place(group.id(), adopted.member);
+        for group in adopted.raft.groups().iter().filter(stays) {
+            if let Some(why) = self.group_trouble(group) {
                 return Some(why);
             }
         }

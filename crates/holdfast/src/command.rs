@@ -19,6 +19,7 @@ mod lease;
 mod members;
 mod moves;
 mod pair;
+mod placing;
 mod recover;
 mod scrub;
 pub mod set;

@@ -9,7 +9,7 @@
 //!     deciders (the loop that follows group 0, and a member that asks to be removed) never undo each other's change.
 
 use crate::group::RaftGroup;
-use crate::wire::{RaftMembership, id_from_raft, id_to_raft};
+use crate::wire::{RaftMembership, id_from_raft, id_to_raft, voters_in};
 use holdfast_types::{LogId, LogIndex, MemberId};
 use openraft::ChangeMembers;
 use openraft::impls::BasicNode;
@@ -59,12 +59,16 @@ impl RaftGroup {
         seen: Option<LogId>,
         limit: Duration,
     ) -> Result<(LogId, RaftMembership), ChangeError> {
+        use openraft::async_runtime::watch::WatchReceiver;
         let refused = |why: String| ChangeError::Refused(why);
         let Ok(one) = self.changing.clone().try_lock_owned() else {
             holdfast_reached::reached!("change: another one is under way");
             return Err(refused("another change of members is under way".to_string()));
         };
         let (raft, acks) = (self.raft().clone(), self.parts.acks.clone());
+        // A member that left may come back with an empty log (PLACE-V3): it denies nothing that it had acknowledged.
+        let present = raft.metrics().borrow_watched().membership_config.membership().clone();
+        acks.acked.keep_only(|member| present.get_node(&member.0).is_some());
         let task = tokio::spawn(async move {
             let _one = one;
             let only_if = Precondition::LastMembershipLogId { last_membership_log_id: seen.map(id_to_raft) };
@@ -108,6 +112,22 @@ impl RaftGroup {
         let (_, members) = self.committed_membership(limit).await?;
         let members = members.nodes().map(|(id, _)| MemberId(*id)).collect();
         Ok(CommittedMembers { members, applied: self.applied().index })
+    }
+
+    /// The newest membership's entry and its voters, if it is committed and without `member`; no older than the call
+    /// (PLACE-V3). Only at the leader.
+    pub(crate) async fn without(
+        &self,
+        member: MemberId,
+        limit: Duration,
+    ) -> Result<(LogId, Vec<BTreeSet<MemberId>>), NotLeading> {
+        let (at, members) = self.committed_membership(limit).await?;
+        if members.get_node(&member.0).is_some() {
+            return Err(not_now(format!("{member} is a member of the group")));
+        }
+        // It may come back with an empty log.
+        self.parts.acks.acked.keep_only(|other| other != member);
+        Ok((at, voters_in(&members)))
     }
 
     fn answering(&self) -> BTreeSet<u64> {

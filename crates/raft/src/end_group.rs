@@ -16,8 +16,8 @@ use crate::end_marker::{self, Ended, Stage};
 use crate::node::{NodeError, RaftNode};
 use crate::peer_call::To;
 use crate::proto;
-use crate::wire::{MEMBERSHIP_MARK, RaftMembership, membership_from_bytes};
-use crate::{quarantine, snapshot_file};
+use crate::wire::{MEMBERSHIP_MARK, membership_from_bytes, voters_in};
+use crate::{left_note, quarantine, snapshot_file};
 use futures_util::future::BoxFuture;
 use holdfast_log::GroupLog;
 use holdfast_types::{GroupId, LogId, MemberId};
@@ -30,11 +30,6 @@ const ASK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Number of entries read at once in search of a membership, from the newest on.
 const LOOK_BACK: u64 = 64;
-
-fn sets_of(membership: &RaftMembership) -> Vec<BTreeSet<MemberId>> {
-    let sets = membership.get_joint_config().iter();
-    sets.map(|set| set.iter().copied().map(MemberId).collect()).collect()
-}
 
 /// The newest membership entry of `log`, committed or not, as openraft counts it.
 async fn newest_in(log: &GroupLog) -> io::Result<Option<(LogId, Vec<BTreeSet<MemberId>>)>> {
@@ -51,7 +46,7 @@ async fn newest_in(log: &GroupLog) -> io::Result<Option<(LogId, Vec<BTreeSet<Mem
             for entry in entries.iter().filter(|entry| entry.payload.first() == Some(&MEMBERSHIP_MARK)) {
                 let membership = membership_from_bytes(entry.payload.get(1..).unwrap_or_default())
                     .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
-                found = Some((entry.id, sets_of(&membership)));
+                found = Some((entry.id, voters_in(&membership)));
             }
             at = newest + 1;
         }
@@ -84,10 +79,18 @@ impl RaftNode {
         };
         let in_snapshot = || {
             let membership = stored?.meta.last_membership;
-            Some((membership.log_id().as_ref().map(crate::wire::id_from_raft)?, sets_of(membership.membership())))
+            Some((membership.log_id().as_ref().map(crate::wire::id_from_raft)?, voters_in(membership.membership())))
+        };
+        // A member that had left knows the voters of then: it may have agreed to them, and its log is gone (PLACE-V4).
+        let left = match left_note::load(self.snapshots_dir(), id) {
+            Ok(note) => note.and_then(Result::ok).map(|left| (left.since, left.voters)),
+            Err(error) => {
+                tracing::warn!(group = %id, %error, "the voters of an ended group cannot be read here");
+                return Ended::default();
+            }
         };
         // After a crash between a snapshot and its purge, the log begins before the snapshot.
-        let all = [in_log, in_snapshot()];
+        let all = [in_log, in_snapshot(), left];
         Ended { voters: all.into_iter().flatten().max_by_key(|(at, _)| *at) }
     }
 
@@ -119,10 +122,13 @@ impl RaftNode {
             let from = dir.clone();
             let removed = holdfast_log::spawn_blocking(move || {
                 snapshot_file::remove(&from, id)?;
-                quarantine::clear(&from, id)
+                quarantine::clear(&from, id)?;
+                left_note::clear(&from, id)
             });
             removed.await.map_err(|e| io(io::Error::other(e)))?.map_err(io)?;
             self.forget_healing(id);
+            self.forget_returning(id);
+            self.forget_stopped(id);
             self.log().group(id).drop_group().await.map_err(io)?;
             end_marker::save(&dir, id, Stage::Ended, &ended).map_err(io)?;
             tracing::info!(group = %id, voters = ?ended.voters, "group ended here for ever");
@@ -178,7 +184,7 @@ impl RaftNode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::membership_to_bytes;
+    use crate::wire::{RaftMembership, membership_to_bytes};
     use bytes::Bytes;
     use holdfast_log::{Entry, Identity, LogConfig, NodeLog, RealDisk};
     use openraft::impls::BasicNode;

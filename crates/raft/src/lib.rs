@@ -33,6 +33,8 @@ pub mod fuzz;
 mod group;
 mod hooks;
 mod leadership;
+mod leave;
+mod left_note;
 mod lives;
 mod log_store;
 mod machine;
@@ -73,6 +75,8 @@ mod group_tests;
 #[cfg(test)]
 mod heal_tests;
 #[cfg(test)]
+mod leave_tests;
+#[cfg(test)]
 mod members_tests;
 #[cfg(test)]
 mod pre_vote_tests;
@@ -99,6 +103,7 @@ pub use end_marker::Ended;
 /// A part of the log that could not be read.
 pub use holdfast_log::{ReadError as ReadLogError, ReadPlace};
 pub use hooks::{Placer, Placing, Registered, Registrar};
+pub use leave::{LeaveError, Out, Part};
 pub use lives::{KnownLife, LIVES_MAX, Life, Lineage, not_who_it_says};
 pub use machine::{StateMachine, Unfit};
 pub use membership_query::MembershipUnknown;

@@ -7,6 +7,7 @@ use crate::peer_call::To;
 use crate::proto::{self, roll_reply::Result as Outcome};
 use futures_util::future::BoxFuture;
 use holdfast_types::{GroupId, LogIndex, MemberId};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Time limit for the answer of the leader of a group.
@@ -45,22 +46,57 @@ impl RaftNode {
             let leader = group.leader().filter(|leader| *leader != self.member());
             let leader = leader.ok_or_else(|| unknown("no leader is known here".to_string()))?;
             let addr = group.status().members.into_iter().find(|m| m.member == leader).map(|m| m.addr);
-            let to = To { group: id, peer: leader, addr: &addr.unwrap_or_default(), limit: ASK_LIMIT };
-            let message = proto::RollRequest { cluster: cluster.0 };
-            let reply = self.call(to, message, |mut peer, request| async move { peer.roll(request).await }).await;
-            match reply.map_err(|why| unknown(format!("{leader}: {why}")))?.result {
-                Some(Outcome::Roll(roll)) => Ok(CommittedMembers {
-                    members: roll.members.into_iter().map(MemberId).collect(),
-                    applied: LogIndex(roll.applied),
-                }),
-                Some(Outcome::Leader(0)) => Err(unknown(format!("{leader} does not lead, and knows of no leader"))),
-                Some(Outcome::Leader(other)) => {
-                    Err(unknown(format!("{leader} does not lead, {} does", MemberId(other))))
-                }
-                Some(Outcome::Busy(why)) => Err(unknown(format!("{leader}: {why}"))),
-                None => Err(unknown(format!("{leader}: an answer without a result"))),
-            }
+            self.ask_roll(id, leader, &addr.unwrap_or_default(), cluster).await.map_err(unknown)
         })
+    }
+
+    /// The same for a group that may not run here: asks this member's own group first, then each of `peers` (member and
+    /// address, `HOST:PORT`).
+    ///
+    /// # Errors
+    /// [`MembershipUnknown`].
+    pub fn committed_members_of<'a>(
+        &'a self,
+        id: GroupId,
+        cluster: LogIndex,
+        peers: &'a BTreeMap<MemberId, String>,
+    ) -> BoxFuture<'a, Result<CommittedMembers, MembershipUnknown>> {
+        Box::pin(async move {
+            let mut answers = match self.committed_members(id, cluster).await {
+                Ok(found) => return Ok(found),
+                Err(unknown) => vec![unknown.why],
+            };
+            for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
+                match self.ask_roll(id, *peer, addr, cluster).await {
+                    Ok(found) => return Ok(found),
+                    Err(why) => answers.push(why),
+                }
+            }
+            Err(MembershipUnknown { group: id, why: answers.join("; ") })
+        })
+    }
+
+    /// The members of group `id` from `peer`, if that leads it.
+    async fn ask_roll(
+        &self,
+        id: GroupId,
+        peer: MemberId,
+        addr: &str,
+        cluster: LogIndex,
+    ) -> Result<CommittedMembers, String> {
+        let to = To { group: id, peer, addr, limit: ASK_LIMIT };
+        let message = proto::RollRequest { cluster: cluster.0 };
+        let reply = self.call(to, message, |mut peer, request| async move { peer.roll(request).await }).await;
+        match reply.map_err(|why| format!("{peer}: {why}"))?.result {
+            Some(Outcome::Roll(roll)) => Ok(CommittedMembers {
+                members: roll.members.into_iter().map(MemberId).collect(),
+                applied: LogIndex(roll.applied),
+            }),
+            Some(Outcome::Leader(0)) => Err(format!("{peer} does not lead, and knows of no leader")),
+            Some(Outcome::Leader(other)) => Err(format!("{peer} does not lead, {} does", MemberId(other))),
+            Some(Outcome::Busy(why)) => Err(format!("{peer}: {why}")),
+            None => Err(format!("{peer}: an answer without a result")),
+        }
     }
 
     /// The leader's answer.

@@ -7,6 +7,7 @@ use crate::config::RaftTiming;
 use crate::consensus::Group;
 use crate::group::RaftGroup;
 use crate::hooks::{Placer, Registrar};
+use crate::left_note;
 use crate::lives::{KnownLife, Lineage};
 use crate::protocol::Protocol;
 use crate::quarantine::Healing;
@@ -100,6 +101,10 @@ struct Inner {
     groups: RwLock<BTreeMap<GroupId, Arc<RaftGroup>>>,
     started: MonoTime,
     healing: RwLock<BTreeMap<GroupId, Healing>>,
+    /// Groups that this member had left and comes back to, and the entry at which it was out (PLACE-V4).
+    returning: RwLock<BTreeMap<GroupId, LogId>>,
+    /// When this process stopped a group that it may start again: the vote embargo of that group begins there.
+    stopped: RwLock<BTreeMap<GroupId, MonoTime>>,
     healed: AtomicU64,
     registrar: OnceLock<Registrar>,
     placer: OnceLock<Placer>,
@@ -127,9 +132,11 @@ impl RaftNode {
         let channels = Channels::new(cluster, me, config.timing, dialer, config.lineage.clone(), config.protocol);
         let channels = Arc::new(channels);
         let groups = RwLock::new(BTreeMap::new());
-        let (healing, healed) = (RwLock::default(), AtomicU64::new(0));
+        let (healing, returning, stopped) = (RwLock::default(), RwLock::default(), RwLock::default());
+        let healed = AtomicU64::new(0);
         let (started, registrar, placer) = (boot_now(), OnceLock::new(), OnceLock::new());
-        let inner = Inner { config, log, channels, groups, started, healing, healed, registrar, placer };
+        let inner =
+            Inner { config, log, channels, groups, started, healing, returning, stopped, healed, registrar, placer };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -226,6 +233,25 @@ impl RaftNode {
         (!left.is_zero()).then_some(left)
     }
 
+    /// Time left of the vote embargo of one group: after the process start, or after this process stopped the group. A
+    /// group that starts has forgotten what it promised (R3), also within one process.
+    pub(crate) fn embargo_of(&self, id: GroupId) -> Option<Duration> {
+        let stopped = self.inner.stopped.reading().get(&id).copied();
+        let until = stopped.map(|at| at.saturating_add(self.inner.config.timing.embargo));
+        let left = until.map(|until| until.saturating_since(boot_now())).filter(|left| !left.is_zero());
+        left.max(self.embargo_left())
+    }
+
+    /// This process has stopped the group, and may start it again.
+    pub(crate) fn note_stopped(&self, id: GroupId) {
+        self.inner.stopped.writing().insert(id, boot_now());
+    }
+
+    /// The group was ended: it is not started again.
+    pub(crate) fn forget_stopped(&self, id: GroupId) {
+        self.inner.stopped.writing().remove(&id);
+    }
+
     /// Whether the group is being healed here. If so, it must not be given its first members again.
     pub fn is_healing(&self, id: GroupId) -> bool {
         self.healing_map().contains_key(&id)
@@ -251,9 +277,38 @@ impl RaftNode {
         self.inner.healing.reading()
     }
 
-    /// While this member learns a damaged group again: the entry that a leader of the group must have (QUARANTINE-Q4).
+    /// While this member learns a group again, a damaged one or one that it had left: the entry that a leader of the
+    /// group must have (QUARANTINE-Q4, PLACE-V4).
     pub(crate) fn floor(&self, group: GroupId) -> Option<LogId> {
-        self.healing_map().get(&group)?.since
+        let healing = self.healing_map().get(&group).and_then(|healing| healing.since);
+        let returning = self.returning_map().get(&group).copied();
+        healing.max(returning)
+    }
+
+    pub(crate) fn returning_map(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<GroupId, LogId>> {
+        self.inner.returning.reading()
+    }
+
+    pub(crate) fn note_returning(&self, id: GroupId, since: LogId) {
+        self.inner.returning.writing().insert(id, since);
+    }
+
+    pub(crate) fn forget_returning(&self, id: GroupId) {
+        self.inner.returning.writing().remove(&id);
+    }
+
+    /// The return to a group that was left at `since` is done: removes its note, unless the member has left again.
+    ///
+    /// # Errors
+    /// An error of the disk.
+    pub(crate) fn returned(&self, id: GroupId, since: LogId) -> std::io::Result<()> {
+        let mut returning = self.inner.returning.writing();
+        if returning.get(&id) == Some(&since) {
+            left_note::clear(self.snapshots_dir(), id)?;
+            returning.remove(&id);
+            tracing::info!(group = %id, %since, "a voter again in a group that this member had left");
+        }
+        Ok(())
     }
 
     pub(crate) fn note_healing(&self, healing: Healing) {

@@ -17,6 +17,7 @@ use crate::wire::{
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId};
 use openraft::raft::{StreamAppendError, TransferLeaderRequest, VoteRequest};
+use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// Time limit for the removal of a member; after it the member is told to ask again.
 const EXPEL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Time limit of a leader for hearing from its quorum, before it says that a member is out.
+const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The tonic service: add it to the gateway's peer listener.
 pub type PeerService = PeerServer<Handler>;
@@ -196,7 +200,7 @@ impl Peer for Handler {
         let (group, from) = self.group(request.metadata())?;
         // After a start we have forgotten our promises: no answer until every lease that we may have granted has
         // expired. The candidate counts this as neither yes nor no.
-        if let Some(left) = self.node.embargo_left() {
+        if let Some(left) = self.node.embargo_of(group.id()) {
             holdfast_reached::reached!("embargo: a vote is asked for too soon after a start");
             return Err(Status::unavailable(format!("vote embargo after a start: {left:?} left; asked by {from}")));
         }
@@ -205,7 +209,7 @@ impl Peer for Handler {
         if let Some(since) = self.node.floor(group.id()).filter(|since| last < Some((since.term.0, since.index.0))) {
             holdfast_reached::reached!("readmission: a candidate without the entry of the removal");
             return Err(Status::unavailable(format!(
-                "{} is being healed here and needs a leader that has {since}; found one that ends at {last:?} (QUARANTINE-Q4); asked by {from}",
+                "{} is learned again here, which needs a leader that has {since}; found one that ends at {last:?} (QUARANTINE-Q4); asked by {from}",
                 group.id()
             )));
         }
@@ -319,12 +323,27 @@ impl Peer for Handler {
         Ok(self.answer(reply))
     }
 
+    async fn leave(&self, request: Request<proto::LeaveRequest>) -> Result<Response<proto::LeaveReply>, Status> {
+        use proto::leave_reply::Result as Outcome;
+        let (group, from) = self.group(request.metadata())?;
+        let set = |set: BTreeSet<MemberId>| proto::EndedVoters { members: set.into_iter().map(|id| id.0).collect() };
+        let outcome = match group.without(from, LEAVE_LIMIT).await {
+            Ok((since, sets)) => Outcome::Out(proto::Left {
+                since: Some(proto::LogId { term: since.term.0, index: since.index.0 }),
+                sets: sets.into_iter().map(set).collect(),
+            }),
+            Err(NotLeading::NotLeader { leader }) => Outcome::Leader(leader.map_or(0, |l| l.0)),
+            Err(e @ NotLeading::NotNow { .. }) => Outcome::Busy(e.to_string()),
+        };
+        Ok(self.answer(proto::LeaveReply { result: Some(outcome) }))
+    }
+
     async fn transfer(
         &self,
         request: Request<proto::TransferRequest>,
     ) -> Result<Response<proto::TransferReply>, Status> {
         let (group, _) = self.group(request.metadata())?;
-        if let Some(left) = self.node.embargo_left() {
+        if let Some(left) = self.node.embargo_of(group.id()) {
             let reason = format!("vote embargo after a start: {left:?} left");
             return Ok(self.answer(proto::TransferReply { accepted: false, reason }));
         }

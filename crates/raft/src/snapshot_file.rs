@@ -126,6 +126,11 @@ fn open(sealing: Option<&Sealing>, sealed: &[u8]) -> Result<Vec<u8>, Unopened> {
     Ok(body)
 }
 
+/// Whether there is a file of the snapshot of `group`, whatever it holds.
+pub(crate) fn exists(dir: &Path, group: GroupId) -> io::Result<bool> {
+    path(dir, group).try_exists()
+}
+
 /// Removes the snapshot of `group`; durable on return.
 pub(crate) fn remove(dir: &Path, group: GroupId) -> io::Result<()> {
     note_file::remove(&path(dir, group))

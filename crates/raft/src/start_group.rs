@@ -51,6 +51,7 @@ impl RaftNode {
             holdfast_reached::reached!("start: a group that has ended");
             return Err(NodeError::Ended(id));
         }
+        let returning = self.returning_since(id).await?;
         let note = quarantine::load(self.snapshots_dir(), id).map_err(io)?;
         if let Some(Quarantine { record, stage: Stage::Out }) = note {
             holdfast_reached::reached!("start: a group in quarantine");
@@ -63,7 +64,10 @@ impl RaftNode {
             Some(Quarantine { record, stage: Stage::Rejoining { since } }) => Some((record, since)),
             _ => None,
         };
-        // QUARANTINE-Q4: set the floor first. Peers reach the group as soon as it is in the list.
+        // QUARANTINE-Q4, PLACE-V4: set the floor first. Peers reach the group as soon as it is in the list.
+        if let Some(since) = returning {
+            self.note_returning(id, since);
+        }
         if let Some((record, since)) = rejoining.clone() {
             holdfast_reached::reached!("start: a group that learns again");
             self.note_healing(Healing { group: id, record, since: Some(since) });
@@ -72,6 +76,9 @@ impl RaftNode {
         self.lift_embargo_later(group.clone());
         if let Some((_, since)) = rejoining {
             self.watch_rejoining(group.clone(), since);
+        }
+        if let Some(since) = returning {
+            self.watch_returning(group.clone(), since);
         }
         Ok(group)
     }
@@ -146,7 +153,7 @@ impl RaftNode {
         let node = self.downgrade();
         tokio::spawn(async move {
             loop {
-                let Some(left) = node.upgrade().map(|node| node.embargo_left()) else { return };
+                let Some(left) = node.upgrade().map(|node| node.embargo_of(group.id())) else { return };
                 match left {
                     Some(left) => tokio::time::sleep(left).await,
                     None => return group.embargo_over(),

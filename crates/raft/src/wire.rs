@@ -11,7 +11,7 @@
 use crate::config::{Answer, Payload, TypeConfig};
 use crate::proto;
 use bytes::{BufMut, Bytes, BytesMut};
-use holdfast_types::LogId;
+use holdfast_types::{LogId, MemberId};
 use openraft::entry::RaftEntry;
 use openraft::impls::{BasicNode, leader_id_std};
 use openraft::{EntryPayload, Membership, StoredMembership};
@@ -51,6 +51,12 @@ pub(crate) enum WireError {
 struct MembershipImage {
     configs: Vec<BTreeSet<u64>>,
     nodes: BTreeMap<u64, String>,
+}
+
+/// The voters: one set, or two in a joint membership.
+pub(crate) fn voters_in(membership: &RaftMembership) -> Vec<BTreeSet<MemberId>> {
+    let sets = membership.get_joint_config().iter();
+    sets.map(|set| set.iter().copied().map(MemberId).collect()).collect()
 }
 
 pub(crate) fn membership_to_bytes(m: &RaftMembership) -> Bytes {

@@ -1,7 +1,9 @@
 //! Group 0 on this node: the members and the sets.
 
 use bytes::Bytes;
-use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, SetEntry};
+use holdfast_control::cluster::{
+    ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, Places, SetEntry,
+};
 use holdfast_raft::{Group, ProposeError, StateMachine, Unfit};
 use holdfast_types::sync::RwLockExt;
 use holdfast_types::{LogId, MemberId, Name, SetId, Term};
@@ -12,11 +14,28 @@ use tokio::sync::watch;
 /// How long a command to group 0 may take before its outcome counts as unknown.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
+/// The state, and behind it the voters of the sets that name them, if there are such sets.
+fn image_of(state: &ClusterState) -> Result<Vec<u8>, postcard::Error> {
+    let mut image = postcard::to_stdvec(state)?;
+    let places = state.places();
+    if !places.is_empty() {
+        image.extend(postcard::to_stdvec(&places)?);
+    }
+    Ok(image)
+}
+
+/// Nothing behind the state: no set names voters, and every member votes in each set.
 fn of_image(data: &[u8]) -> Result<ClusterState, String> {
-    match postcard::take_from_bytes(data) {
-        Ok((state, [])) => Ok(state),
-        Ok((_, rest)) => Err(format!("found {} bytes more than a state: written by another build", rest.len())),
-        Err(error) => Err(error.to_string()),
+    let (state, behind) = postcard::take_from_bytes::<ClusterState>(data).map_err(|e| e.to_string())?;
+    if behind.is_empty() {
+        return Ok(state);
+    }
+    match postcard::take_from_bytes::<Places>(behind) {
+        Ok((places, [])) if places.keys().all(|set| state.sets.contains_key(set)) => Ok(state.with_places(places)),
+        _ => Err(format!(
+            "found {} bytes behind a state, expected the voters of its sets: written by another build",
+            behind.len()
+        )),
     }
 }
 
@@ -84,6 +103,11 @@ impl Cluster {
     /// A set by name.
     pub fn set_named(&self, name: &Name) -> Option<(SetId, SetEntry)> {
         self.read(|s| s.set_named(name).map(|(id, set)| (id, set.clone())))
+    }
+
+    /// Whether a member has a place in a set, as far as this node knows (PLACE-V1). In group 0 all have one.
+    pub fn has_place(&self, set: SetId, member: MemberId) -> bool {
+        self.read(|s| s.sets.get(&set).is_none_or(|entry| entry.has_place_for(member)))
     }
 
     /// Takes a state that did not come from group 0's log; used for histories, which have their own.
@@ -173,7 +197,7 @@ impl StateMachine for Cluster {
         if inner.applied == LogId::default() {
             return None;
         }
-        postcard::to_stdvec(&inner.state).ok().map(|bytes| (inner.applied, Bytes::from(bytes)))
+        image_of(&inner.state).ok().map(|bytes| (inner.applied, Bytes::from(bytes)))
     }
 
     fn check(&self, _: LogId, data: &[u8]) -> Result<(), Unfit> {
@@ -201,6 +225,7 @@ mod tests {
         let mut state = ClusterState { next_set: 9, ..ClusterState::new() };
         let entry = SetEntry {
             name: Name::new("demo")?,
+            policy: holdfast_control::policy::Policy::default(),
             store_url: "file:///s".into(),
             wrapped_key: vec![7; 9],
             key_id: 1,
@@ -209,6 +234,7 @@ mod tests {
             base_epoch: Epoch(0),
             generation: 1,
             restored: None,
+            voters: Default::default(),
         };
         let (stage, ended) = (DeletionStage::Ending, BTreeSet::from([MemberId(1)]));
         let deletion = Deletion { entry, request: RequestId(5), stage, ended, voters: None, store_left: false };
@@ -233,6 +259,39 @@ mod tests {
         for cut in 0..whole.len() {
             assert!(of_image(&whole[..cut]).is_err(), "cut at {cut}");
         }
+        Ok(())
+    }
+
+    /// PLACE-V1: a state without voters reads, and no voter that is named gets lost.
+    #[test]
+    fn the_voters_of_sets_stand_behind_the_state() -> Result<(), Box<dyn std::error::Error>> {
+        let mut state = ClusterState { next_set: 9, ..ClusterState::new() };
+        let mut entry = SetEntry {
+            name: Name::new("demo")?,
+            policy: holdfast_control::policy::Policy::default(),
+            store_url: "file:///s".into(),
+            wrapped_key: vec![7; 9],
+            key_id: 1,
+            created_by: MemberId(1),
+            initial_members: vec![MemberId(1)],
+            base_epoch: Epoch(0),
+            generation: 1,
+            restored: None,
+            voters: BTreeSet::new(),
+        };
+        state.sets.insert(GroupId(1), entry.clone());
+        let older = postcard::to_stdvec(&state)?;
+        assert_eq!(image_of(&state)?, older, "no set names voters");
+        entry.voters = BTreeSet::from([MemberId(2), MemberId(5)]);
+        state.sets.insert(GroupId(2), entry);
+        let image = image_of(&state)?;
+        assert_eq!(of_image(&image)?, state);
+        let bare = postcard::to_stdvec(&state)?;
+        for cut in bare.len() + 1..image.len() {
+            assert!(of_image(&image[..cut]).is_err(), "cut at {cut}");
+        }
+        let of_no_set = postcard::to_stdvec(&Places::from([(GroupId(3), BTreeSet::from([MemberId(1)]))]))?;
+        assert!(of_image(&[older, of_no_set].concat()).is_err(), "voters of a set that is not there");
         Ok(())
     }
 

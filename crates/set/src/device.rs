@@ -19,7 +19,7 @@ use holdfast_nbd::{ExportName, SnapshotExport};
 use holdfast_raft::ProposeError;
 use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, REQUEST_BYTES_MAX};
 use holdfast_types::sync::RwLockExt;
-use holdfast_types::{Epoch, Lba, Name, Owner, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_types::{Epoch, Lba, MemberId, Name, Owner, SECTOR_BYTES, Sectors, VolumeId};
 use holdfast_volume::entry::OpKind;
 use holdfast_volume::index::Source;
 use std::collections::BTreeMap;
@@ -377,7 +377,7 @@ impl NodeExports {
     fn find(&self, name: &ExportName) -> Result<(Arc<SetServer>, VolumeId, Sectors), Refusal> {
         self.admit(name)?;
         let unknown = |message: String| Refusal { kind: RefusalKind::Unknown, message };
-        let set = self.set(&name.set).ok_or_else(|| unknown(format!("there is no set {}", name.set)))?;
+        let set = self.set(&name.set).ok_or_else(|| self.absent(&name.set))?;
         let found = set.host.with(|m| m.state().volume_named(&name.volume).map(|(id, v)| (id, v.size)));
         match found {
             Some((id, size)) => Ok((set, id, size)),
@@ -407,12 +407,26 @@ impl NodeExports {
             });
         }
         let unknown = |message: String| Refusal { kind: RefusalKind::Unknown, message };
-        let set = set.ok_or_else(|| unknown(format!("there is no set {}", name.set)))?;
+        let set = set.ok_or_else(|| self.absent(&name.set))?;
         match found {
             Some(device) => Ok((set, device)),
             None if set.group.leading_term().is_none() => Err(self.elsewhere(&set)),
             None => Err(unknown(format!("there is no {name}: no such snapshot, or no such volume in it"))),
         }
+    }
+
+    /// The set does not run here: there is none, it is being started, or it has no place at this gateway (PLACE-V2).
+    fn absent(&self, name: &Name) -> Refusal {
+        let Some((_, entry)) = self.cluster.set_named(name) else {
+            return Refusal { kind: RefusalKind::Unknown, message: format!("there is no set {name}") };
+        };
+        let at = |id: &MemberId| self.cluster.member(*id).map(|m| format!("gateway {} at {}", m.name, m.nbd_addr));
+        let voters: Vec<String> = entry.voters.iter().filter_map(at).collect();
+        let message = match voters.as_slice() {
+            [] => format!("set {name} does not run at this gateway yet; try again, or another gateway"),
+            voters => format!("set {name} is not on this gateway; try {}", voters.join(", ")),
+        };
+        Refusal { kind: RefusalKind::NotHere, message }
     }
 
     fn elsewhere(&self, set: &SetServer) -> Refusal {

@@ -117,6 +117,7 @@ mod tests {
         };
         let entry = SetEntry {
             name: Name::new("demo")?,
+            policy: holdfast_control::policy::Policy::default(),
             store_url: "memory".into(),
             wrapped_key: Vec::new(),
             key_id: 1,
@@ -125,6 +126,7 @@ mod tests {
             base_epoch: Epoch(0),
             generation: 1,
             restored: None,
+            voters: Default::default(),
         };
         let pace =
             JournalPace::new(log.clone(), Arc::new(SetHost::new(&entry, &holdfast_control::set::Links::default())));

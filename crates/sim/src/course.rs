@@ -29,6 +29,7 @@ impl World {
             self.trouble_attached();
             self.trouble_agents();
             self.fill_disks()?;
+            self.move_sets();
             self.tick()?;
         }
         self.heal_and_read_back(&mut nemesis)
@@ -44,7 +45,7 @@ impl World {
         self.note("healed");
         // Membership first, so that the rest is tested with the final groups.
         let begun = self.now;
-        while let Some(missing) = self.members_missing() {
+        while let Some(missing) = self.members_missing().or_else(|| self.not_everywhere()) {
             if self.now >= begun + 180_000 * MS {
                 bail!(
                     "no progress: the members are not settled 180 s after every fault: {missing}. {}",
@@ -52,6 +53,7 @@ impl World {
                 );
             }
             nemesis.want_all_active(self);
+            self.place_everywhere();
             for _ in 0..5 {
                 self.tick()?;
             }

@@ -325,6 +325,8 @@ impl Host {
             // Never bound: `serve_nbd_over` uses the simulated network.
             config.nbd_listen = Some(nbd_address(self.index).parse()?);
         }
+        // Every set on every gateway: scenes say themselves where voters go.
+        config.placing.enabled = false;
         config.key = KeyConfig { file: Some(self.dir.join("key")), ..KeyConfig::default() };
         config.cache.memory.0 = 32 << 20;
         config.cache.disk.0 = 0;

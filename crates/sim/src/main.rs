@@ -23,6 +23,7 @@ mod model;
 mod modes;
 mod nemesis;
 mod net;
+mod placing;
 mod processes;
 mod replicas;
 mod restored;

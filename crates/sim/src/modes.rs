@@ -16,6 +16,9 @@ pub struct Modes {
     /// The owners are hosts with the code of the agent and of attach, and a database: nobody else says who has the set
     #[arg(long, conflicts_with = "attach")]
     pub agents: bool,
+    /// Sets are moved to other members now and then
+    #[arg(long)]
+    pub placing: bool,
     /// With the usual rates, sizes, clocks and number of sets, and not with those that the seed draws
     #[arg(long)]
     pub usual: bool,
@@ -29,6 +32,7 @@ impl Modes {
             (self.attach, " --attach"),
             (self.full, " --full"),
             (self.agents, " --agents"),
+            (self.placing, " --placing"),
             (self.usual, " --usual"),
         ];
         words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect()

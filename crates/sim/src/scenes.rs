@@ -7,6 +7,7 @@ mod damaged_disks;
 mod last_gateway;
 mod late_commands;
 mod lying_disk;
+mod moved_voters;
 mod old_leader;
 mod other_cluster;
 
@@ -65,6 +66,9 @@ pub enum Scene {
     LyingDisk,
     /// A change of voters stops between its two entries, with a leader that is to go, or without the newer voters.
     BetweenVoters,
+    /// The set's voters are moved while gateways die, stand still and are cut off: only those have it then, and those
+    /// that come back begin with nothing.
+    MovedVoters,
 }
 
 impl Scene {
@@ -91,6 +95,7 @@ impl Scene {
             Scene::OtherCluster => "other-cluster",
             Scene::LyingDisk => "lying-disk",
             Scene::BetweenVoters => "between-voters",
+            Scene::MovedVoters => "moved-voters",
         }
     }
 }
@@ -126,6 +131,7 @@ impl World {
             Scene::OtherCluster => self.other_cluster(),
             Scene::LyingDisk => self.lying_disk(),
             Scene::BetweenVoters => self.between_voters(),
+            Scene::MovedVoters => self.moved_voters(),
         }
     }
 
@@ -291,6 +297,7 @@ impl World {
                 name: format!("late{round}-{nth}"),
                 store: store.clone(),
                 request_id: holdfast_api::hex128(7000 + round * 2 + nth),
+                policy: None,
             };
             let (given_up, next) = (request(0), request(1));
             let patience = std::time::Duration::from_micros(rng.below(20_000));

@@ -12,6 +12,7 @@ use crate::members::Administrator;
 use crate::model::{BLOCK_BYTES, BLOCKS, Model};
 use crate::modes::Modes;
 use crate::net::Net;
+use crate::placing::Placing;
 use crate::replicas::Replicas;
 use crate::rng::Rng;
 use crate::shape::Shape;
@@ -61,6 +62,8 @@ pub struct World {
     pub agents: Option<Agents>,
     /// Disks that are full for a while.
     pub full: Option<Full>,
+    /// Sets that are moved.
+    pub placing: Option<Placing>,
     pub active: usize,
     pub model: Model,
     dir: std::path::PathBuf,
@@ -103,7 +106,7 @@ impl World {
     /// # Errors
     /// Directories.
     pub fn new(seed: u64, dir: &Path, loud: bool, broken: Option<Broken>, modes: Modes, shape: Shape) -> Result<Self> {
-        let Modes { several, attach, full, agents, .. } = modes;
+        let Modes { several, attach, full, agents, placing, .. } = modes;
         let mut rng = Rng::new(seed, 1);
         // First members, and machines that may become members later.
         let first = if rng.chance(750) { 3 } else { 5 };
@@ -156,6 +159,7 @@ impl World {
             attached,
             agents,
             full: full.then(|| Full::new(seed, shape)),
+            placing: placing.then(|| Placing::new(seed, shape)),
             dir: dir.to_path_buf(),
             answers: Answers::default(),
             busy: false,
@@ -416,6 +420,7 @@ impl World {
                 // Checked and created, but not used: the gateways' way to the store is simulated.
                 store: self.stores.text(&self.dir),
                 request_id: holdfast_api::hex128(2000 + at),
+                policy: None,
             };
             self.anywhere("the set", create, |door, request| async move { door.create_set(request).await })?;
         }

@@ -36,14 +36,15 @@ const fn share(seconds: u64, least: u64) -> Share {
 }
 
 /// Many short runs, and some long ones with consequences of consequences: docs/proof/simulation.md compares them. Sets
-/// in three stores; attached sets, sometimes with full disks; hosts with agents. The last course continues the first if
-/// time is left, in a long run only. Four minutes in the gate.
-const COURSES: [Course; 6] = [
-    Course { modes: "", length: "4", from: 0, seeds: 1200, gate: share(60, 38), all: share(280, 200) },
+/// in three stores; attached sets, sometimes with full disks; hosts with agents; in a long run only, sets that move. The
+/// last course continues the first if time is left, in a long run only. Four minutes in the gate.
+const COURSES: [Course; 7] = [
+    Course { modes: "", length: "4", from: 0, seeds: 1200, gate: share(60, 38), all: share(240, 170) },
     Course { modes: "", length: "20", from: 0, seeds: 100, gate: share(35, 2), all: share(110, 10) },
     Course { modes: "--several", length: "4", from: 0, seeds: 100, gate: share(20, 3), all: share(60, 10) },
     Course { modes: "--attach --full", length: "4", from: 0, seeds: 100, gate: share(20, 3), all: share(60, 10) },
     Course { modes: "--agents", length: "4", from: 0, seeds: 60, gate: share(20, 2), all: share(50, 8) },
+    Course { modes: "--placing", length: "4", from: 0, seeds: 100, gate: share(0, 0), all: share(40, 5) },
     Course { modes: "", length: "4", from: 1200, seeds: 440, gate: share(0, 0), all: share(WHOLE.as_secs(), 0) },
 ];
 
@@ -383,4 +384,10 @@ fn a_change_of_voters_that_stops_in_the_middle_ends() {
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
     scenes("moved-stores", 6);
+}
+
+/// PLACE-V2 to PLACE-V4: wherever the set is, nothing that was acknowledged is lost, and at most one gateway serves it.
+#[test]
+fn the_voters_of_a_set_are_moved_while_everything_goes_wrong() {
+    scenes("moved-voters", 6);
 }

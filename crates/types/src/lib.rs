@@ -7,6 +7,7 @@
 
 mod ids;
 pub mod limits;
+mod locality;
 mod name;
 mod placement;
 mod size;
@@ -16,6 +17,7 @@ pub use ids::{
     ByteOffset, Epoch, GroupId, Lba, LogId, LogIndex, MemberId, MonoTime, ObjectId, ObjectIdError, RequestId,
     SECTOR_BYTES, Sectors, SetId, Term, Token, VolumeId, WriteSeq,
 };
+pub use locality::{Locality, LocalityError};
 pub use name::{Name, NameError, Owner};
 pub use placement::{Placement, PlacementPhase};
 pub use size::{ByteSize, SizeError};

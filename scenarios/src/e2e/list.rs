@@ -6,9 +6,9 @@ use super::{OLDER, Scenario, Tier};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, data_keys, dev_secure, diff,
     etcd, failover, faults, fills, flush, hostile, idle, images, keys, lagging, members, memory, moves, nbd_tls,
-    nearest, no_plaintext, outage, owners, pair, paused, power, recover, recover_postgresql, rollback, rolling, rotten,
-    scrub, set_delete, space, standby, stores, stores_change, storm, tls, to_tls, tools, two_sites, unreadable,
-    verified, volumes, waits, wan, wiped, witness,
+    nearest, no_plaintext, outage, owners, pair, paused, place, placing, power, recover, recover_postgresql, rollback,
+    rolling, rotten, scrub, set_delete, space, standby, stores, stores_change, storm, tls, to_tls, tools, two_sites,
+    unreadable, verified, volumes, waits, wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -186,6 +186,22 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         tier: Tier::Gate("R1, R8: members are added, drained, replaced and removed while a host is attached"),
         needs: &[],
         run: members::run,
+    },
+    Scenario {
+        name: "placing",
+        shows: "four gateways in four regions: a set's voters grow with the cluster, leave a drained gateway, follow a changed policy; what cannot be met is refused, what is not met any more is told (R1, R8)",
+        tier: Tier::Long(
+            "takes about a minute; in the gate, property tests plan for random clusters, and simulated sets move",
+        ),
+        needs: &[],
+        run: placing::run,
+    },
+    Scenario {
+        name: "place",
+        shows: "five gateways: each voter of a set moves to another one under an attached host that writes; the gateways that were left have their journal space back, and one comes back (R1, R8)",
+        tier: Tier::Long("takes about two minutes; in the gate, simulated sets move under faults"),
+        needs: &[],
+        run: place::run,
     },
     Scenario {
         name: "witness",

@@ -21,7 +21,8 @@ pub(super) const CHANGE_LIMIT: Duration = Duration::from_secs(120);
 const WAIT: [&str; 2] = ["--timeout", "2m"];
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let mut cluster = lab.cluster("256MiB")?;
+    // Each gateway votes in each set, so that each of them matters.
+    let mut cluster = lab.cluster_as("256MiB", None, &["placing.enabled=false"], Vec::new())?;
     let (dir, _guard) = public_dir("members")?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
     let attached = Attached::start_knowing_all(lab, &cluster, &dir.join("a"), "host-a")?;

@@ -4,7 +4,8 @@ use super::command::{ClusterAnswer, ClusterCommand, ClusterCommand as Cmd};
 use super::refusal::ClusterRefusal;
 use super::revoked::REVOKED_MAX;
 use super::state::{Boot, ClusterState, Member, SetEntry, Standing};
-use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, epoch_base};
+use crate::policy::Policy;
+use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, Restored, epoch_base};
 use holdfast_types::{Epoch, LogId, MemberId, Name};
 use std::collections::BTreeSet;
 
@@ -12,6 +13,7 @@ use std::collections::BTreeSet;
 fn new_entry(name: &Name, wrapped_key: &[u8], key_id: u32, created_by: MemberId) -> SetEntry {
     SetEntry {
         name: name.clone(),
+        policy: Policy::default(),
         store_url: String::new(),
         wrapped_key: wrapped_key.to_vec(),
         key_id,
@@ -20,6 +22,7 @@ fn new_entry(name: &Name, wrapped_key: &[u8], key_id: u32, created_by: MemberId)
         base_epoch: Epoch(0),
         generation: FIRST_GENERATION,
         restored: None,
+        voters: BTreeSet::new(),
     }
 }
 
@@ -41,8 +44,8 @@ impl ClusterState {
             Cmd::Init { cluster_id } => self.init(*cluster_id),
             Cmd::AddMember { member, replaces, request } => self.add_member(member, *replaces, *request),
             Cmd::RemoveMember { id } => self.remove_member(*id),
-            Cmd::UpdateMember { id, peer_addr, api_addr, nbd_addr } => {
-                self.update_member(*id, peer_addr, api_addr, nbd_addr)
+            Cmd::UpdateMember { id, peer_addr, api_addr, nbd_addr, locality } => {
+                self.update_member(*id, peer_addr, api_addr, nbd_addr, locality)
             }
             Cmd::SetStanding { id, standing } => self.set_standing(*id, *standing),
             Cmd::RegisterBoot { member, disk, boot, nonce, level } => {
@@ -52,10 +55,12 @@ impl ClusterState {
             Cmd::Revoke { what, by, at_unix_ms, reason } => self.revoke(what, by, *at_unix_ms, reason),
             Cmd::Unrevoke { what } => Ok(self.unrevoke(what)),
             // New sets.
-            Cmd::CreateSet { name, store, wrapped_key, key_id, members, created_by, base_epoch, request } => {
+            Cmd::CreateSet { name, policy, store, wrapped_key, key_id, members, created_by, base_epoch, request } => {
                 let entry = SetEntry {
+                    policy: policy.clone(),
                     store_url: store.clone(),
                     initial_members: members.clone(),
+                    voters: members.iter().copied().collect(),
                     base_epoch: *base_epoch,
                     ..new_entry(name, wrapped_key, *key_id, *created_by)
                 };
@@ -64,28 +69,24 @@ impl ClusterState {
             Cmd::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored, links } => {
                 let entry = SetEntry {
                     store_url: store.clone(),
-                    initial_members: self.staying(),
                     base_epoch: epoch_base(*generation),
                     generation: *generation,
-                    restored: Some(restored.clone()),
-                    ..new_entry(name, wrapped_key, *key_id, *created_by)
+                    ..self.filled_entry(new_entry(name, wrapped_key, *key_id, *created_by), restored)
                 };
                 self.restore_set(*set, entry, links)
             }
             Cmd::CloneSet { set, name, clone_of, wrapped_key, key_id, created_by, restored } => {
-                let entry = SetEntry {
-                    initial_members: self.staying(),
-                    restored: Some(restored.clone()),
-                    ..new_entry(name, wrapped_key, *key_id, *created_by)
-                };
+                let entry = self.filled_entry(new_entry(name, wrapped_key, *key_id, *created_by), restored);
                 self.clone_set(*set, entry, clone_of)
             }
             Cmd::PassSets { upto } => Ok(self.pass_sets(*upto)),
-            // A set's keys and stores.
+            // A set's keys, stores, voters and policy.
             Cmd::SwapKeys { set, expected, wrapped_key, key_id } => {
                 self.swap_keys(*set, expected, wrapped_key, *key_id)
             }
             Cmd::PlaceSet { set, expected, placement } => self.place_set(*set, expected, placement),
+            Cmd::PlaceVoters { set, from, to } => self.place_voters(*set, from, to),
+            Cmd::SetPolicy { set, expected, policy } => self.set_policy(*set, expected, policy),
             // A set's deletion.
             Cmd::DeleteSet { set, name, request } => self.delete_set(*set, name, *request),
             Cmd::SetEnded { set, member, voters } => self.set_ended(*set, *member, voters.as_ref()),
@@ -94,6 +95,11 @@ impl ClusterState {
             #[cfg(test)]
             Cmd::OfLevel2 => Ok(ClusterAnswer::Initialized),
         }
+    }
+
+    /// A set that begins with content, at all members that stay.
+    fn filled_entry(&self, entry: SetEntry, restored: &Restored) -> SetEntry {
+        SetEntry { initial_members: self.staying(), restored: Some(restored.clone()), ..entry }
     }
 
     fn init(&mut self, cluster_id: u128) -> Result<ClusterAnswer, ClusterRefusal> {
@@ -134,6 +140,7 @@ impl ClusterState {
         assert_eq!(names.len(), self.sets.len(), "two sets have one name");
         self.check_deletions();
         assert!(self.revoked.len() <= REVOKED_MAX, "more is revoked than may be");
+        self.check_places();
         for (set, of) in self.links.iter().filter_map(|(set, links)| Some((set, links.clone_of.as_ref()?))) {
             assert!(self.sets.contains_key(set) || self.is_going(*set), "found links of {set}, which is no set");
             assert!(of.origin < *set, "SET-S14: {set} is a clone of {}, which came after it", of.origin);

@@ -30,7 +30,9 @@ impl ClusterState {
         if set.0 != self.next_set {
             return Err(ClusterRefusal::SetIdPassed { found: set, next: GroupId(self.next_set) });
         }
-        entry.store_url = self.sets.get(&origin).ok_or(ClusterRefusal::OriginMissing { origin })?.store_url.clone();
+        let of = self.sets.get(&origin).ok_or(ClusterRefusal::OriginMissing { origin })?;
+        // A region that is forbidden to the origin is forbidden to what shares its data.
+        (entry.store_url, entry.policy) = (of.store_url.clone(), of.policy.clone());
         if Placement::parse(&entry.store_url).next.is_some() {
             return Err(ClusterRefusal::OriginMoves { origin });
         }

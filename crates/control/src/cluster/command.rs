@@ -4,8 +4,9 @@ use super::level::FIRST_LEVEL;
 use super::refusal::ClusterRefusal;
 use super::revoked::{Bearer, RevokedBy};
 use super::state::{GroupVoters, Member, Standing};
+use crate::policy::Policy;
 use crate::set::{CloneOf, Links, Restored};
-use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
+use holdfast_types::{Epoch, Locality, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -43,7 +44,7 @@ pub enum ClusterCommand {
         /// The member.
         id: MemberId,
     },
-    /// A gateway's addresses have changed.
+    /// A gateway's addresses have changed, or where it stands.
     UpdateMember {
         /// The member.
         id: MemberId,
@@ -53,6 +54,8 @@ pub enum ClusterCommand {
         api_addr: String,
         /// As in [`Member`].
         nbd_addr: String,
+        /// As in [`Member`].
+        locality: Locality,
     },
     /// A gateway has started, or renews its life (CLUSTER-C3). It takes part in nothing before this is applied.
     RegisterBoot {
@@ -71,13 +74,15 @@ pub enum ClusterCommand {
     CreateSet {
         /// Unique in the cluster.
         name: Name,
+        /// What it asks of its voters.
+        policy: Policy,
         /// URL of its store.
         store: String,
         /// Its data key, wrapped by the cluster key.
         wrapped_key: Vec<u8>,
         /// The cluster key that wrapped it.
         key_id: u32,
-        /// Its first voters. Empty: all members.
+        /// Its first voters. Empty: all members that stay, and later also those that join.
         members: Vec<MemberId>,
         /// The proposer, which also starts the group.
         created_by: MemberId,
@@ -214,6 +219,25 @@ pub enum ClusterCommand {
         /// Which.
         what: RevokedBy,
     },
+    /// Other voters for a set's group (PLACE-V1), only in place of those that the proposer saw. Whoever leads the group
+    /// changes it step by step.
+    PlaceVoters {
+        /// The set.
+        set: SetId,
+        /// The voters in the set's record. If it names none: none, or all members that stay.
+        from: BTreeSet<MemberId>,
+        /// Members that stay, at least one of them a gateway.
+        to: BTreeSet<MemberId>,
+    },
+    /// Changes what a set asks of its voters. Applied only to the policy that the proposer saw and checked.
+    SetPolicy {
+        /// The set.
+        set: SetId,
+        /// The policy that the proposer saw.
+        expected: Policy,
+        /// The new policy.
+        policy: Policy,
+    },
     /// An entry that only a newer build knows.
     #[cfg(test)]
     OfLevel2,
@@ -242,7 +266,7 @@ pub enum ClusterAnswer {
     },
     /// It is no member, or no longer.
     MemberRemoved,
-    /// The addresses are these.
+    /// The addresses and the locality are these.
     MemberUpdated,
     /// The process may take part.
     BootRegistered,
@@ -272,4 +296,8 @@ pub enum ClusterAnswer {
     SetsPassed,
     /// The list is as asked for.
     Revoked,
+    /// The set's record has these voters. Its group follows.
+    VotersPlaced,
+    /// The set has the requested policy.
+    PolicySet,
 }

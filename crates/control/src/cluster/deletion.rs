@@ -173,12 +173,14 @@ impl ClusterState {
             return Ok(ClusterAnswer::SetDeleting { set });
         }
         self.may_be_deleted(set)?;
-        let entry = self.sets.remove(&set).ok_or(ClusterRefusal::NoSuchSet { set })?;
+        let mut entry = self.sets.remove(&set).ok_or(ClusterRefusal::NoSuchSet { set })?;
         if entry.name != *name {
             let (found, expected) = (name.clone(), entry.name.clone());
             self.sets.insert(set, entry);
             return Err(ClusterRefusal::OtherSet { set, found, expected });
         }
+        // Every member ends the group, whether it had a part of it or not.
+        entry.voters.clear();
         let deletion = Deletion {
             entry,
             request,

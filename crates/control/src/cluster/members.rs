@@ -4,7 +4,7 @@ use super::command::{ADDRESS_BYTES_MAX, ClusterAnswer, MEMBERS_MAX};
 use super::refusal::ClusterRefusal;
 use super::sets::check_length;
 use super::state::{Boot, ClusterState, Made, Member, Standing};
-use holdfast_types::{MemberId, RequestId};
+use holdfast_types::{Locality, MemberId, RequestId};
 
 impl ClusterState {
     pub(super) fn add_member(
@@ -48,6 +48,9 @@ impl ClusterState {
         if let Some(old) = replaces.and_then(|old| self.members.get_mut(&old)) {
             old.standing = Standing::Leaving;
         }
+        if let Some(old) = replaces {
+            self.pass_place_on(old, wanted);
+        }
         self.members.insert(wanted, Member { id: wanted, standing: Standing::Active, ..member.clone() });
         Ok(ClusterAnswer::MemberAdded { id: wanted })
     }
@@ -64,10 +67,14 @@ impl ClusterState {
         let refusal = self.no_member(id);
         let others =
             self.members.values().filter(|other| other.id != id && other.standing != Standing::Leaving).count();
+        let needs = self.left_without(id);
         let member = self.members.get_mut(&id).ok_or(refusal)?;
-        match (member.standing, standing) {
-            (Standing::Leaving, Standing::Active | Standing::Drained) => Err(ClusterRefusal::MemberLeaving { id }),
-            (_, Standing::Leaving) if others == 0 => Err(ClusterRefusal::LastMember { id }),
+        match (member.standing, standing, needs) {
+            (Standing::Leaving, Standing::Active | Standing::Drained, _) => Err(ClusterRefusal::MemberLeaving { id }),
+            (_, Standing::Leaving, _) if others == 0 => Err(ClusterRefusal::LastMember { id }),
+            (Standing::Active | Standing::Drained, Standing::Leaving, Some(set)) => {
+                Err(ClusterRefusal::LastVoter { id, set })
+            }
             _ => {
                 member.standing = standing;
                 Ok(ClusterAnswer::StandingSet)
@@ -84,6 +91,9 @@ impl ClusterState {
         if !self.members.values().any(|other| other.id != id && other.standing != Standing::Leaving) {
             return Err(ClusterRefusal::LastMember { id });
         }
+        if let Some(set) = self.empty_without(id) {
+            return Err(ClusterRefusal::LastVoter { id, set });
+        }
         if let Some(member) = self.members.remove(&id) {
             self.retired_disks.insert(member.disk);
         }
@@ -99,6 +109,7 @@ impl ClusterState {
         peer: &str,
         api: &str,
         nbd: &str,
+        locality: &Locality,
     ) -> Result<ClusterAnswer, ClusterRefusal> {
         let refusal = self.no_member(id);
         let member = self.members.get_mut(&id).ok_or(refusal)?;
@@ -106,6 +117,7 @@ impl ClusterState {
         member.peer_addr = peer.to_owned();
         member.api_addr = api.to_owned();
         member.nbd_addr = nbd.to_owned();
+        member.locality = locality.clone();
         Ok(ClusterAnswer::MemberUpdated)
     }
 

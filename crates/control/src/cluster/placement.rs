@@ -84,13 +84,14 @@ mod tests {
             peer_addr: "h:1".into(),
             api_addr: "h:2".into(),
             nbd_addr: "h:3".into(),
-            region: "r".parse().expect("name"),
+            locality: "region=r".parse().expect("locality"),
             role: crate::cluster::MemberRole::Gateway,
             standing: crate::cluster::Standing::Active,
         };
         apply(&mut state, ClusterCommand::AddMember { member, replaces: None, request: RequestId(9) });
         let created = ClusterCommand::CreateSet {
             name: "demo".parse().expect("name"),
+            policy: crate::policy::Policy::default(),
             store: "a".into(),
             wrapped_key: vec![1],
             key_id: 1,

@@ -311,6 +311,20 @@ pub enum ClusterRefusal {
         /// Its placement.
         found: String,
     },
+    /// A policy that contradicts itself.
+    #[error("policy: {why}")]
+    BadPolicy {
+        /// The contradiction.
+        why: String,
+    },
+    /// The proposer judged by an older copy.
+    #[error("the policy of set {set} was changed meanwhile to {found}: look at it again, then repeat the request")]
+    PolicyChanged {
+        /// The set.
+        set: SetId,
+        /// Its policy.
+        found: String,
+    },
     /// PLACE-P1.
     #[error("the stores of set {set} cannot go from {found:?} to {wished:?}: {why}")]
     NoSuchStep {
@@ -361,6 +375,35 @@ pub enum ClusterRefusal {
     TooManyRevoked {
         /// `REVOKED_MAX`.
         max: u32,
+    },
+    /// PLACE-V1: the proposer judged by an older copy.
+    #[error(
+        "somebody else changed the voters of set {set}: found {}; look at them again, then repeat the request", members_text(.found)
+    )]
+    VotersChanged {
+        /// The set.
+        set: SetId,
+        /// The voters in its record.
+        found: Vec<MemberId>,
+    },
+    /// PLACE-V1: its group would have nobody to follow.
+    #[error(
+        "{id} is the last gateway of set {set}: without it nobody could serve the set. Place the set on another one first, or replace \
+         {id} (holdfast gateway replace)"
+    )]
+    LastVoter {
+        /// The member that is to leave.
+        id: MemberId,
+        /// The set.
+        set: SetId,
+    },
+    /// PLACE-V1: without a gateway that stays nobody could serve the set.
+    #[error("voters of set {set}: found {}, expected at least one gateway: witnesses alone cannot serve it", members_text(.found))]
+    NobodyServes {
+        /// The set.
+        set: SetId,
+        /// As asked for.
+        found: Vec<MemberId>,
     },
 }
 

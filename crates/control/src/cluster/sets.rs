@@ -4,6 +4,7 @@ use super::command::{ClusterAnswer, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_B
 use super::placement::longest_list;
 use super::refusal::ClusterRefusal;
 use super::state::{ClusterState, Made, SetEntry};
+use crate::policy::Policy;
 use crate::set::{CloneOf, FIRST_GENERATION, GENERATION_MAX, Links};
 use holdfast_types::{GroupId, MemberId, RequestId, SetId};
 use std::collections::BTreeSet;
@@ -22,10 +23,11 @@ impl ClusterState {
             None => {}
         }
         self.name_is_free(&entry.name)?;
+        entry.policy.check().map_err(|why| ClusterRefusal::BadPolicy { why })?;
         check_length("store URL", entry.store_url.len(), STORE_URL_BYTES_MAX)?;
         check_length("wrapped key", entry.wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
         let voters: BTreeSet<MemberId> = if entry.initial_members.is_empty() {
-            self.members.keys().copied().collect()
+            self.staying().into_iter().collect()
         } else {
             entry.initial_members.iter().copied().collect()
         };
@@ -42,6 +44,9 @@ impl ClusterState {
             return Err(ClusterRefusal::TooManySets { max: SETS_MAX as u32 });
         };
         let set = GroupId(self.next_set);
+        if !entry.voters.is_empty() && !self.one_serves(&entry.voters) {
+            return Err(ClusterRefusal::NobodyServes { set, found: entry.initial_members });
+        }
         self.next_set = next;
         entry.initial_members = voters.into_iter().collect();
         self.sets.insert(set, entry);
@@ -108,6 +113,26 @@ impl ClusterState {
             return Err(ClusterRefusal::NotPinned { origin, root: root.object });
         }
         Ok(())
+    }
+
+    /// What a set asks of its voters. Whether the members can meet it depends on who is alive, and is the proposer's
+    /// check.
+    pub(super) fn set_policy(
+        &mut self,
+        set: SetId,
+        expected: &Policy,
+        policy: &Policy,
+    ) -> Result<ClusterAnswer, ClusterRefusal> {
+        policy.check().map_err(|why| ClusterRefusal::BadPolicy { why })?;
+        let entry = self.sets.get_mut(&set).ok_or(ClusterRefusal::NoSuchSet { set })?;
+        // An earlier copy of this request (R12) finds the policy changed.
+        if entry.policy != *policy {
+            if entry.policy != *expected {
+                return Err(ClusterRefusal::PolicyChanged { set, found: entry.policy.to_string() });
+            }
+            entry.policy = policy.clone();
+        }
+        Ok(ClusterAnswer::PolicySet)
     }
 
     pub(super) fn swap_keys(

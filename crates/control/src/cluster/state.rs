@@ -1,10 +1,11 @@
 //! The replicated state of group 0, as data. Commands change it in `apply`, `members`, `sets`, `deletion`, `clones`,
-//! `placement`, `revoked`.
+//! `placement`, `revoked`, `voters`.
 
 use super::level::FIRST_LEVEL;
 use super::revoked::{Revocation, RevokedBy};
+use crate::policy::Policy;
 use crate::set::{Links, Restored};
-use holdfast_types::{Epoch, LogId, MemberId, Name, RequestId, SetId};
+use holdfast_types::{Epoch, Locality, LogId, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -37,8 +38,8 @@ pub struct Member {
     pub id: MemberId,
     /// Unique name, for people.
     pub name: Name,
-    /// Its region.
-    pub region: Name,
+    /// Where it stands.
+    pub locality: Locality,
     /// Random uuid of its disk (CLUSTER-C2).
     pub disk: u128,
     /// `host:port` for other gateways.
@@ -76,6 +77,8 @@ pub struct Boot {
 pub struct SetEntry {
     /// Unique in the cluster.
     pub name: Name,
+    /// What it asks of its voters.
+    pub policy: Policy,
     /// URL of its store.
     pub store_url: String,
     /// Its data key, wrapped by the cluster key.
@@ -92,6 +95,10 @@ pub struct SetEntry {
     pub generation: u64,
     /// Initial content of every replica's `SetState`; `None` for a set that was created empty.
     pub restored: Option<Restored>,
+    /// The voters that its group should have. Empty: all members that stay, also those that join later (PLACE-V1). Not
+    /// part of the entry's bytes: see [`ClusterState::places`].
+    #[serde(skip)]
+    pub voters: BTreeSet<MemberId>,
 }
 
 /// What a request created (R12): a repeated request gets the same answer.

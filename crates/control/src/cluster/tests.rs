@@ -2,8 +2,9 @@
 
 use super::{
     ADDRESS_BYTES_MAX, Bearer, ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, MEMBERS_MAX, Member,
-    MemberRole, RevokedBy, SETS_MAX, Standing,
+    MemberRole, RevokedBy, SETS_MAX, SetEntry, Standing,
 };
+use crate::policy::Policy;
 use crate::set::{FIRST_GENERATION, GENERATION_MAX, Links, Restored, RootRef, Volume, epoch_base};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, ObjectId, RequestId, Sectors, Term, VolumeId};
 use proptest::collection::vec;
@@ -15,7 +16,7 @@ fn member(id: u64, name: &str, disk: u128) -> Member {
     Member {
         id: MemberId(id),
         name: Name::new(name).unwrap(),
-        region: Name::new("eu").unwrap(),
+        locality: "region=eu".parse().unwrap(),
         disk,
         peer_addr: "a:1".to_owned(),
         api_addr: "a:2".to_owned(),
@@ -32,6 +33,7 @@ fn add(id: u64, name: &str, disk: u128, request: u128) -> ClusterCommand {
 fn create(name: &str, members: Vec<MemberId>, request: u128) -> ClusterCommand {
     ClusterCommand::CreateSet {
         name: Name::new(name).unwrap(),
+        policy: Policy::default(),
         store: "file:///s".to_owned(),
         wrapped_key: vec![1, 2],
         key_id: 3,
@@ -82,6 +84,7 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
             .prop_map(|(id, standing)| ClusterCommand::SetStanding { id: MemberId(id), standing }),
         1 => (0u64..12).prop_map(|id| ClusterCommand::UpdateMember {
             id: MemberId(id), peer_addr: "b:1".to_owned(), api_addr: "b:2".to_owned(), nbd_addr: "b:3".to_owned(),
+            locality: "region=us,zone=a".parse().unwrap(),
         }),
         8 => (1u64..8, 1u128..12, 1u64..6, 0u64..3).prop_map(|(id, disk, boot, nonce)| ClusterCommand::RegisterBoot {
             member: MemberId(id), disk, boot, nonce, level: 1,
@@ -98,6 +101,11 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
         }),
         1 => (8u8..18).prop_map(|serial| revoke(&format!("{serial:02x}"))),
         1 => (8u8..18).prop_map(|serial| ClusterCommand::Unrevoke { what: RevokedBy::Serial(format!("{serial:02x}")) }),
+        4 => (1u64..5, vec(1u64..8, 0..4), vec(1u64..8, 0..4)).prop_map(|(set, from, to)| ClusterCommand::PlaceVoters {
+            set: GroupId(set),
+            from: from.into_iter().map(MemberId).collect(),
+            to: to.into_iter().map(MemberId).collect(),
+        }),
     ]
 }
 
@@ -165,12 +173,23 @@ proptest! {
                         lives.push((*boot, *nonce));
                     }
                 }
+                (ClusterCommand::SetStanding { id, standing: Standing::Leaving }, ClusterAnswer::StandingSet) => {
+                    let lost = |entry: &&SetEntry| entry.has_place_for(*id) && state.voters_of(entry).is_empty();
+                    prop_assert_eq!(state.sets.values().find(lost), None, "PLACE-V1");
+                }
+                (ClusterCommand::PlaceVoters { set, to, .. }, ClusterAnswer::VotersPlaced) => {
+                    prop_assert_eq!(&state.sets[set].voters, to, "PLACE-V1");
+                    let again = before.sets[set].voters == *to;
+                    prop_assert!(again || state.voters_of(&state.sets[set]) == *to, "PLACE-V1: {:?} do not all stay", to);
+                }
                 _ => {}
             }
             if index % reload_every == 0 {
-                replica = postcard::from_bytes(&postcard::to_stdvec(&replica).unwrap()).unwrap();
+                let image: ClusterState = postcard::from_bytes(&postcard::to_stdvec(&replica).unwrap()).unwrap();
+                replica = image.with_places(replica.places());
             }
         }
+        prop_assert_eq!(&state, &replica);
         prop_assert_eq!(postcard::to_stdvec(&state).unwrap(), postcard::to_stdvec(&replica).unwrap());
     }
 }
@@ -194,6 +213,7 @@ fn the_bytes_of_commands_and_state_are_pinned() {
             peer_addr: "b:1".to_owned(),
             api_addr: "b:2".to_owned(),
             nbd_addr: "b:3".to_owned(),
+            locality: "region=eu".parse().unwrap(),
         },
         add(0, "g2", 9, 8),
         ClusterCommand::RemoveMember { id: MemberId(2) },
@@ -202,14 +222,19 @@ fn the_bytes_of_commands_and_state_are_pinned() {
         ClusterCommand::RaiseLevel { level: 1 },
         revoke("0a"),
         ClusterCommand::Unrevoke { what: RevokedBy::Serial("0a".to_owned()) },
+        ClusterCommand::PlaceVoters {
+            set: GroupId(1),
+            from: BTreeSet::from([MemberId(1)]),
+            to: BTreeSet::from([MemberId(1)]),
+        },
     ];
     let expected = "\
 00ac02
 01010267310265750503613a3103613a3203613a3300000006
 04010502ac0201
-050273310966696c653a2f2f2f73020102030101010407
+05027331000300000966696c653a2f2f2f73020102030101010407
 0901020102010802
-030103623a3103623a3203623a33
+030103623a3103623a3203623a33026575
 01000267320265750903613a3103613a3203613a3300000008
 0202
 06040273340966696c653a2f2f2f7302010203010201010176080201010203040500000000000000
@@ -217,6 +242,7 @@ fn the_bytes_of_commands_and_state_are_pinned() {
 0801
 110002306103616e6e02306607046c6f7374
 1200023061
+130101010101
 ";
     assert_eq!(hex_lines(&commands), expected);
     let mut state = ClusterState::new();
@@ -226,9 +252,48 @@ fn the_bytes_of_commands_and_state_are_pinned() {
         let bytes = postcard::to_stdvec(command).unwrap();
         assert_eq!(postcard::from_bytes::<ClusterCommand>(&bytes).unwrap(), *command);
     }
-    let expected = "ac020101010267310265750503623a3103623a3203623a33000102010273310966696c653a2f2f2f73010802010101040100040273340966696c653a2f2f2f73020102030101018080808080804002010101017608020101020304050305010102ac02010109020600010701010100000000\n";
+    let expected = "ac020101010267310265750503623a3103623a3203623a3300010201027331000300000966696c653a2f2f2f7301080201010104010004027334000300000966696c653a2f2f2f73020102030101018080808080804002010101017608020101020304050305010102ac0201010902060001070101010000000\n";
     assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
-    assert_eq!(postcard::from_bytes::<ClusterState>(&postcard::to_stdvec(&state).unwrap()).unwrap(), state);
+    let image: ClusterState = postcard::from_bytes(&postcard::to_stdvec(&state).unwrap()).unwrap();
+    assert_eq!(hex_lines(&[state.places()]), "01010101\n", "behind the state");
+    assert_eq!(image.with_places(state.places()), state);
+}
+
+/// A policy is changed from the one that the proposer saw; a clone has its origin's.
+#[test]
+fn a_policy_is_changed_once_and_by_who_saw_it() {
+    let mut state = ClusterState::new();
+    state.apply(LogId::new(1, 1), &add(0, "g1", 1, 1));
+    state.apply(LogId::new(1, 2), &create("s1", vec![], 2));
+    let (set, first) = (GroupId(1), Policy::default());
+    let five = Policy { voters: 5, ..Policy::default() };
+    let home = Policy { home: Some(Name::new("eu").unwrap()), ..Policy::default() };
+    let mut change = |expected: &Policy, policy: &Policy| {
+        let command = ClusterCommand::SetPolicy { set, expected: expected.clone(), policy: policy.clone() };
+        (state.apply(LogId::new(1, 3), &command), state.sets[&set].policy.clone())
+    };
+    assert_eq!(change(&first, &five), (ClusterAnswer::PolicySet, five.clone()));
+    assert_eq!(change(&first, &five), (ClusterAnswer::PolicySet, five.clone()), "R12");
+    let (refused, kept) = change(&first, &home);
+    assert!(matches!(refused, ClusterAnswer::Refused(ClusterRefusal::PolicyChanged { .. })), "{refused:?}");
+    assert_eq!(kept, five);
+    let (refused, kept) = change(&five, &Policy { voters: 4, ..Policy::default() });
+    assert!(matches!(refused, ClusterAnswer::Refused(ClusterRefusal::BadPolicy { .. })), "{refused:?}");
+    assert_eq!(kept, five);
+    let object = ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: 7 };
+    let snapshot = Name::new("monday").unwrap();
+    let root = RootRef { object, bytes: 1 };
+    let clone = ClusterCommand::CloneSet {
+        set: GroupId(2),
+        name: Name::new("s2").unwrap(),
+        clone_of: crate::set::CloneOf { origin: set, snapshot, root, request: RequestId(5) },
+        wrapped_key: vec![1],
+        key_id: 1,
+        created_by: MemberId(1),
+        restored: Restored::default(),
+    };
+    assert_eq!(state.apply(LogId::new(1, 4), &clone), ClusterAnswer::SetCreated { set: GroupId(2) });
+    assert_eq!(state.sets[&GroupId(2)].policy, five);
 }
 
 #[test]

@@ -151,12 +151,12 @@ fn others_serve(state: &ClusterState, id: MemberId) -> bool {
     state.members.values().any(|member| member.id != id && member.serves())
 }
 
-/// Whether others could serve at once: for each group that has a leader, there is one but `id` that may and could be
-/// its next leader.
+/// Whether others could serve at once: for each group that has a leader and the vote of `id`, there is another member
+/// that may and could be its next leader.
 fn others_could_serve(state: &ClusterState, groups: &[GroupHealth], id: MemberId) -> bool {
     let others = || state.members.values().filter(|member| member.id != id && member.serves());
     let could = |group: &GroupHealth| others().any(|member| group.answering.contains(&member.id));
-    others_serve(state, id) && groups.iter().filter(|group| !group.voters.is_empty()).all(could)
+    others_serve(state, id) && groups.iter().filter(|group| group.voters.contains(&id)).all(could)
 }
 
 /// Whether `member` may leave the cluster. With `force`, also if that reduces the failures that a group survives.
@@ -234,10 +234,14 @@ pub fn may_drain(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     Ok(())
 }
 
-/// The change can be committed, and the group continues after it.
+/// The change can be committed, and the group continues after it. A set's group without the vote of `id` does not
+/// change.
 fn hard(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> Result<(), Objection> {
     if group.voters.is_empty() {
         return Err(Objection::NoLeader { group: group.name.clone() });
+    }
+    if group.group != GroupId::CLUSTER && !group.voters.contains(&id) {
+        return Ok(());
     }
     let rest: BTreeSet<MemberId> = group.voters.iter().copied().filter(|voter| *voter != id).collect();
     let answering: BTreeSet<MemberId> = rest.intersection(&group.answering).copied().collect();

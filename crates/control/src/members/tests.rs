@@ -6,6 +6,8 @@ use holdfast_types::{LogId, Name, RequestId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+mod placed;
+
 fn ids(of: impl IntoIterator<Item = u64>) -> BTreeSet<MemberId> {
     of.into_iter().map(MemberId).collect()
 }
@@ -17,7 +19,7 @@ fn cluster(of: &[(MemberRole, Standing)]) -> ClusterState {
         let member = Member {
             id: MemberId(number),
             name: Name::new(format!("g{number}")).unwrap(),
-            region: Name::new("eu").unwrap(),
+            locality: "region=eu".parse().unwrap(),
             disk: number.into(),
             peer_addr: "a:1".to_owned(),
             api_addr: "a:2".to_owned(),
@@ -348,7 +350,10 @@ fn m3_the_last_gateway_does_not_give_a_set_to_a_witness_while_its_successor_is_t
 #[test]
 fn m3_a_leader_that_is_to_serve_no_more_serves_until_another_one_can() {
     let led = |second: Peer| GroupView { me: MemberId(1), peers: vec![voter(1), second], next: None };
-    let successor = |of: &[(MemberRole, Standing)], second| has_successor(&led(second), &cluster(of));
+    let successor = |of: &[(MemberRole, Standing)], second| {
+        let state = cluster(of);
+        has_successor(&led(second), &state, &wanted(&state, GroupId(1), &BTreeSet::new()))
+    };
     assert!(successor(&[LEAVING, G], voter(2)));
     assert!(successor(&[DRAINED, G], voter(2)));
     assert!(!successor(&[LEAVING, G], Peer { answers: false, ..voter(2) }), "it never came up");
@@ -356,6 +361,12 @@ fn m3_a_leader_that_is_to_serve_no_more_serves_until_another_one_can() {
     assert!(!successor(&[LEAVING, G], Peer { behind: u64::MAX, ..voter(2) }), "it copies the journal");
     assert!(!successor(&[LEAVING, WITNESS], voter(2)));
     assert!(!successor(&[G, LEAVING], voter(2)), "nobody but itself");
+    let state = cluster(&[G, G, G]);
+    assert!(
+        !has_successor(&led(voter(2)), &state, &ids([3])),
+        "2 is to leave the group as well, and 3 is no voter yet"
+    );
+    assert!(has_successor(&led(voter(3)), &state, &ids([3])));
 }
 
 #[test]
@@ -467,12 +478,16 @@ proptest! {
     fn every_walk_is_safe_and_ends(
         members in vec(a_member(), 1..7),
         begin in vec(any::<bool>(), 7),
+        named in vec(any::<bool>(), 7),
         dead in vec(0u8..4, 7),
         dies in vec(any::<bool>(), 0..5),
     ) {
         let state = cluster(&members);
-        let wanted = wanted(&state, GroupId(1), &BTreeSet::new());
-        prop_assume!(!wanted.is_empty());
+        let stay = wanted(&state, GroupId(1), &BTreeSet::new());
+        prop_assume!(!stay.is_empty());
+        // PLACE-V1: a record that names voters, or none.
+        let of_record: BTreeSet<MemberId> = stay.iter().copied().filter(|id| named[id.0 as usize - 1]).collect();
+        let wanted = if of_record.is_empty() { stay } else { of_record };
         let all: Vec<MemberId> = state.members.keys().copied().collect();
         let mut voters: Vec<MemberId> = all.iter().copied().filter(|id| begin[id.0 as usize - 1]).collect();
         if voters.is_empty() {

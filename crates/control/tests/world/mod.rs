@@ -173,7 +173,7 @@ impl World {
                 member: Member {
                     id: MemberId(w.number_or("id", 0)),
                     name: name(w, "name"),
-                    region: Name::new("eu").unwrap(),
+                    locality: "region=eu".parse().unwrap(),
                     disk: u128::from(w.number("disk")),
                     peer_addr: "10.0.0.1:7001".to_owned(),
                     api_addr: "10.0.0.1:7002".to_owned(),
@@ -193,6 +193,7 @@ impl World {
                 peer_addr: w.text("peer").to_owned(),
                 api_addr: "10.0.0.2:7002".to_owned(),
                 nbd_addr: "10.0.0.2:10809".to_owned(),
+                locality: "region=eu".parse().unwrap(),
             },
             "boot" => ClusterCommand::RegisterBoot {
                 member: MemberId(w.number("id")),
@@ -204,6 +205,7 @@ impl World {
             "raise" => ClusterCommand::RaiseLevel { level: w.number("level") as u32 },
             "create-set" => ClusterCommand::CreateSet {
                 name: name(w, "name"),
+                policy: holdfast_control::policy::Policy::default(),
                 store: w.maybe("store").unwrap_or("s3://bucket/prefix").to_owned(),
                 wrapped_key: vec![7; 64],
                 key_id: 1,
@@ -219,6 +221,11 @@ impl World {
                 expected: vec![7; 64],
                 wrapped_key: vec![8; w.number_or("bytes", 64) as usize],
                 key_id: w.number("key") as u32,
+            },
+            "place" => ClusterCommand::PlaceVoters {
+                set: GroupId(w.number("set")),
+                from: ids(w.text("from")),
+                to: ids(w.text("to")),
             },
             "delete-set" => ClusterCommand::DeleteSet {
                 set: GroupId(w.number("set")),
@@ -254,6 +261,8 @@ impl World {
             ClusterAnswer::Placed => "so it lies".to_owned(),
             ClusterAnswer::SetsPassed => "passed".to_owned(),
             ClusterAnswer::Revoked => "so the list is".to_owned(),
+            ClusterAnswer::VotersPlaced => "these are its voters".to_owned(),
+            ClusterAnswer::PolicySet => "this is its policy".to_owned(),
             ClusterAnswer::Refused(refusal) => format!("refused: {refusal}"),
         })
     }

@@ -174,6 +174,12 @@ fn revoked_text(serial: &str, name: &str) -> String {
     if name.is_empty() { format!("serial number {serial}") } else { format!("name {name}") }
 }
 
+/// What a set is to ask of its voters.
+fn policy_of(policy: &v1::Policy) -> String {
+    let v1::Policy { survive, voters, home, forbidden_regions } = policy;
+    format!("survive {survive:?}, voters {voters}, home {home:?}, not in {forbidden_regions:?}")
+}
+
 /// A request that says what it names.
 pub(crate) trait Names {
     fn named(&self) -> Named;
@@ -203,7 +209,11 @@ names! {
     };
     UpdateMemberRequest(m) => Named::of_gateway(m.member.to_string());
     ClusterStatusRequest(_m) => Named::default();
-    CreateSetRequest(m) => Named { stores: vec![m.store.clone()], ..Named::of_set(&m.name) };
+    CreateSetRequest(m) => Named {
+        stores: vec![m.store.clone()],
+        change: m.policy.as_ref().map(policy_of).unwrap_or_default(),
+        ..Named::of_set(&m.name)
+    };
     DeleteSetRequest(m) => Named {
         unchecked: !m.looked,
         change: if m.with_snapshots { "with snapshots" } else { "" }.to_string(),
@@ -249,6 +259,11 @@ names! {
     RewrapNodeKeyRequest(_m) => Named::default();
     ScrubSetRequest(m) => Named::of_set(&m.set);
     PinSnapshotRequest(m) => Named { clone: m.clone_name.clone(), ..Named::of_snapshot(&m.set, &m.snapshot) };
+    ChangePolicyRequest(m) => Named {
+        change: m.policy.as_ref().map(policy_of).unwrap_or_default(),
+        ..Named::of_set(&m.set)
+    };
+    GetPlacingRequest(m) => Named::of_set(&m.set);
     CloneSetRequest(m) => Named { clone: m.clone_name.clone(), ..Named::of_snapshot(&m.set, &m.snapshot) };
     ListCertificatesRequest(_m) => Named::default();
     RevokeCertificateRequest(m) => Named {

@@ -131,6 +131,8 @@ pub(crate) const ADMIN: &[Rule] = &[
     reads("ListCertificates", &[V, O, A]),
     changes("RevokeCertificate", &[A]),
     changes("UnrevokeCertificate", &[A]),
+    changes("ChangePolicy", &[A]),
+    reads("GetPlacing", &[V, O, A]),
 ];
 
 /// The protocol between gateways, in the order of `proto/peer.proto`.
@@ -145,6 +147,7 @@ pub(crate) const PEER: &[Rule] = &[
     peers("Denied", GROUP),
     peers("Ended", GROUP),
     peers("Placing", GROUP),
+    peers("Leave", GROUP),
 ];
 
 const fn same(a: &str, b: &str) -> bool {

@@ -553,7 +553,7 @@ async fn gateways_and_hosts_are_proven_by_their_certificates() {
 #[test]
 fn what_a_request_names_is_shortened_for_the_log_only() {
     let long = "x".repeat(1 << 20);
-    let message = v1::CreateSetRequest { name: long.clone(), store: long.clone(), request_id: String::new() };
+    let message = v1::CreateSetRequest { name: long.clone(), store: long.clone(), ..Default::default() };
     let named = message.named();
     assert_eq!(named.stores, std::slice::from_ref(&long), "the check sees all of it");
     assert_eq!((named.shortened().set.len(), named.shortened().stores[0].len()), (256, 256));

@@ -150,7 +150,7 @@ mod tests {
 
         async fn create_named(&self, name: &str, stores: &str) -> Result<bool, Refusal> {
             let request_id = hex128(random_u128());
-            let request = v1::CreateSetRequest { name: name.into(), store: stores.into(), request_id };
+            let request = v1::CreateSetRequest { name: name.into(), store: stores.into(), request_id, policy: None };
             self.door().create_set(request).await.map(|reply| reply.created)
         }
 
@@ -220,6 +220,28 @@ mod tests {
             assert!(lab.bad.list("check/", None).await.unwrap().objects.is_empty());
             lab.close().await;
         }
+    }
+
+    /// Before anything is made. A set of one gateway that asks for nothing violates nothing.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_policy_that_one_gateway_cannot_meet_is_refused() {
+        let lab = Lab::new(Faults::default(), PATIENCE).await;
+        let policy = || Some(v1::Policy { survive: "host".into(), ..Default::default() });
+        let (name, store, request_id) = ("demo".to_string(), lab.url("good"), hex128(random_u128()));
+        let create = v1::CreateSetRequest { name, store, request_id, policy: policy() };
+        refused(lab.door().create_set(create).await, "needs 3 gateways or witnesses, found 1: g1; add a gateway");
+        assert!(lab.node.cluster.state().sets.is_empty(), "nothing was created");
+        assert_eq!(lab.create(&lab.url("good")).await, Ok(true));
+        let change = v1::ChangePolicyRequest { set: "demo".into(), policy: policy(), ..Default::default() };
+        refused(lab.door().change_policy(change).await, "needs 3 gateways");
+        let home = Some(v1::Policy { home: "local".into(), ..Default::default() });
+        let change = v1::ChangePolicyRequest { set: "demo".into(), policy: home.clone(), ..Default::default() };
+        let placing = lab.door().change_policy(change.clone()).await.unwrap();
+        assert_eq!((placing.voters, placing.violations), (vec![1], vec![]));
+        assert_eq!(lab.door().change_policy(change.clone()).await.map(|_| ()), Ok(()), "R12");
+        let stale = v1::ChangePolicyRequest { policy: None, expected: Some(v1::Policy::default()), ..change };
+        refused(lab.door().change_policy(stale).await, "it was changed meanwhile");
+        lab.close().await;
     }
 
     /// Meanwhile, the task that starts the sets of group 0 continues.

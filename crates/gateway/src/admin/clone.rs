@@ -9,11 +9,14 @@
 
 use super::AdminDoor;
 use super::snapshot::snapshot_id;
+use crate::node::Adopted;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState};
+use holdfast_control::members::CLOSE_ENTRIES;
 use holdfast_control::set::{
     CLONE_DEPTH_MAX, CloneOf, Pin, Restored, RootRef, SetAnswer, SetCommand, Snapshot, SnapshotId,
 };
+use holdfast_raft::MemberStatus;
 use holdfast_seal::DataKey;
 use holdfast_set::clones::first_root;
 use holdfast_set::cluster::ClusterError;
@@ -21,7 +24,7 @@ use holdfast_set::mapping::SetKey;
 use holdfast_set::random::random_u128;
 use holdfast_set::server::SetServer;
 use holdfast_store::keys;
-use holdfast_types::{GroupId, Name, ObjectId, RequestId, SetId, Term};
+use holdfast_types::{GroupId, MemberId, Name, ObjectId, RequestId, SetId, Term};
 use holdfast_volume::map::seal_root;
 use rand::RngExt;
 use std::sync::Arc;
@@ -74,6 +77,7 @@ impl AdminDoor {
 
     pub(super) async fn clone_set(&self, request: v1::CloneSetRequest) -> Result<v1::CloneSetReply, Refusal> {
         let adopted = self.led_cluster()?;
+        self.lead_at_origin(&request.set, &adopted).await?;
         let set = self.set(&request.set)?;
         let snapshot = SnapshotId {
             name: holdfast_api::name("snapshot", &request.snapshot)?,
@@ -130,6 +134,33 @@ impl AdminDoor {
             }
             other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
         }
+    }
+
+    /// The leader of group 0 makes a clone, and needs the origin for that (PLACE-V2). One that does not have it hands
+    /// leadership of group 0 to a gateway that has it, and the caller asks again.
+    async fn lead_at_origin(&self, origin: &str, adopted: &Adopted) -> Result<(), Refusal> {
+        let origin = holdfast_api::name("set", origin)?;
+        let Some((_, entry)) = self.node.cluster.set_named(&origin) else { return Ok(()) };
+        if entry.has_place_for(adopted.member) || self.node.set(&origin).is_some() {
+            return Ok(());
+        }
+        let (state, status) = (self.node.cluster.state(), adopted.group.status());
+        let (last, patience) = (status.last.map_or(0, |last| last.0), self.node.timing.election_max());
+        let serves = |id: MemberId| state.members.get(&id).is_some_and(|m| m.serves() && entry.has_place_for(id));
+        // A transfer to one that cannot take over would leave group 0 without a leader for a while.
+        let fit = |m: &&MemberStatus| {
+            let near = m.matched.is_some_and(|at| last.saturating_sub(at.0) <= CLOSE_ENTRIES);
+            m.voter && near && m.silent.is_some_and(|silent| silent <= patience) && serves(m.member)
+        };
+        let Some(heir) = status.members.iter().find(fit).map(|m| m.member) else {
+            return Err(busy(format!("no gateway that has set {origin} answers and could lead the cluster")));
+        };
+        tracing::info!(set = %origin, to = %heir, "a clone is made where its origin is: leadership of the cluster is handed over");
+        let handed = adopted.group.transfer_leader(heir).await;
+        let what = handed.map_or_else(|e| e.to_string(), |()| format!("{heir} has it and is to lead the cluster"));
+        Err(busy(format!(
+            "a clone is made by the gateway that leads the cluster, and this one does not have set {origin}: {what}"
+        )))
     }
 
     /// A root for the clone that has no content of its own: the clone begins with it. The term in its name is below

@@ -66,6 +66,7 @@ impl AdminDoor {
                 name: deletion.entry.name.to_string(),
                 store: deletion.entry.store_url.clone(),
                 clone_of: String::new(),
+                voters: Vec::new(),
             }),
             answered_by: adopted.member.0,
             deletion: Some(self.deletion_message(&state, id, deletion)),

@@ -108,8 +108,8 @@ impl AdminDoor {
             );
             return Err(Refusal::new(RefusalCode::OtherDisk, message));
         }
-        let (peer_addr, api_addr, nbd_addr) = (now.peer_addr, now.api_addr, now.nbd_addr);
-        let command = ClusterCommand::UpdateMember { id: known.id, peer_addr, api_addr, nbd_addr };
+        let Member { peer_addr, api_addr, nbd_addr, locality, .. } = now;
+        let command = ClusterCommand::UpdateMember { id: known.id, peer_addr, api_addr, nbd_addr, locality };
         self.cluster_command(&adopted, &command).await?;
         Ok(v1::UpdateMemberReply {})
     }

@@ -15,7 +15,7 @@ use holdfast_raft::Leadership;
 use holdfast_seal::DataKey;
 use holdfast_set::head::open;
 use holdfast_store::{FIRST_CONFIGURATION, Stores};
-use holdfast_types::{Epoch, GroupId, MemberId, RequestId, SetId, Term};
+use holdfast_types::{Epoch, GroupId, Locality, MemberId, RequestId, SetId, Term};
 use holdfast_volume::head::read_keyring;
 use rand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,7 @@ pub(super) fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, 
     Ok(Member {
         id,
         name: holdfast_api::name("member.name", &message.name)?,
-        region: holdfast_api::name("member.region", &message.region)?,
+        locality: locality_from(message)?,
         disk: holdfast_api::disk_from_text("member.disk", &message.disk)?,
         peer_addr: addresses.peer,
         api_addr: addresses.api,
@@ -65,6 +65,14 @@ pub(super) fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, 
         },
         standing: Standing::Active,
     })
+}
+
+/// Where a member stands. Its region alone is the short form.
+fn locality_from(message: &v1::Member) -> Result<Locality, Refusal> {
+    if message.locality.is_empty() {
+        return Ok(Locality::of_region(holdfast_api::name("member.region", &message.region)?));
+    }
+    message.locality.parse::<Locality>().map_err(|e| invalid(format!("member.{e}")))
 }
 
 /// The members of a new cluster, from a request.
@@ -366,6 +374,7 @@ impl AdminDoor {
             name: name.to_string(),
             store: request.store.clone(),
             clone_of: String::new(),
+            voters: Vec::new(),
         };
         let state = self.node.cluster.state();
         if let Some((id, entry)) = state.set_named(&name) {
@@ -375,9 +384,11 @@ impl AdminDoor {
                     format!("set {name} exists already: found store {}, expected {}", request.store, entry.store_url);
                 return Err(Refusal::new(RefusalCode::Exists, message));
             }
+            Self::same_policy(&name, entry, request.policy.as_ref())?;
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
         }
         let _none_joins = self.each_member_votes(adopted).await?;
+        let (policy, members) = self.voters_of_new_set(adopted, term, &state, request.policy.as_ref())?;
         // A new cluster begins at the first level; the level rises by itself.
         let stores = self.stores_of_new_set(&request.store).await?;
         self.check_for_new_set(stores.urls(), GroupId(state.next_set)).await?;
@@ -388,10 +399,11 @@ impl AdminDoor {
         let wrapped_key = self.new_wrapped_key(&state, id)?;
         let command = ClusterCommand::CreateSet {
             name: name.clone(),
+            policy,
             store: request.store.clone(),
             wrapped_key,
             key_id: FIRST_KEY_ID,
-            members: state.members.values().filter(|m| m.standing != Standing::Leaving).map(|m| m.id).collect(),
+            members,
             created_by: adopted.member,
             base_epoch: Epoch(0),
             request: request_id,

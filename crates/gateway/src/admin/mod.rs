@@ -13,6 +13,7 @@ mod lease;
 mod member;
 mod moves;
 mod placement;
+mod placing;
 mod recovery;
 mod rollback;
 mod scrub;
@@ -23,16 +24,17 @@ mod stores;
 mod volumes;
 
 pub(crate) use keys::data::run as run_data_keys;
+pub(crate) use placing::run as run_placing;
 
 use crate::access::{Asked, Names};
 use crate::node::{Adopted, Node};
 use holdfast_api::v1::{self, admin_server::Admin};
 use holdfast_api::{Refusal, RefusalCode};
-use holdfast_control::cluster::{ClusterRefusal, Member, MemberRole, Standing};
+use holdfast_control::cluster::{ClusterRefusal, Member, MemberRole, SetEntry, Standing};
 use holdfast_raft::{Group, ProposeError};
 use holdfast_set::cluster::ClusterError;
 use holdfast_set::server::{SetError, SetServer};
-use holdfast_types::{MemberId, Term};
+use holdfast_types::{MemberId, Name, Term};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +42,9 @@ use tonic::{Request, Response, Status};
 
 /// How long a change of group 0 may wait for another change, and how long it may wait for earlier entries of the log.
 const TURN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the same voter of a set without a place here is named to callers, in milliseconds.
+const HINT_MS: u128 = 300;
 
 /// Serves the admin API of one gateway.
 #[derive(Clone)]
@@ -103,7 +108,10 @@ impl AdminDoor {
         if let Some(set) = self.node.set(&name) {
             return Ok(set);
         }
-        if self.node.cluster.set_named(&name).is_some() {
+        if let Some((_, entry)) = self.node.cluster.set_named(&name) {
+            if let Some(refusal) = self.elsewhere(&name, &entry) {
+                return Err(refusal);
+            }
             let message = format!("set {name} is being started here; ask again, or look at cluster status");
             return Err(Refusal::new(RefusalCode::Busy, message));
         }
@@ -123,6 +131,20 @@ impl AdminDoor {
                 Err(Refusal::new(RefusalCode::Busy, message))
             }
         }
+    }
+
+    /// The refusal for a set that has no place here (PLACE-V2). One of its voters knows which gateway serves it;
+    /// another one is named after a while, since some may be down.
+    fn elsewhere(&self, name: &Name, entry: &SetEntry) -> Option<Refusal> {
+        if entry.has_place_for(self.node.adopted()?.member) {
+            return None;
+        }
+        let state = self.node.cluster.state();
+        let voters: Vec<&Member> = state.voters_of(entry).iter().filter_map(|id| state.members.get(id)).collect();
+        let names: Vec<String> = voters.iter().map(|member| member.name.to_string()).collect();
+        let turn = usize::try_from(self.node.started.elapsed().as_millis() / HINT_MS).unwrap_or(0);
+        let named = voters.get(turn.checked_rem(voters.len())?).map(|member| member.api_addr.clone());
+        Some(Refusal::not_leader(format!("set {name} is not on this gateway, but on {}", names.join(", ")), named))
     }
 
     /// Admin address of the leader of `group`, if it is another gateway.
@@ -200,7 +222,7 @@ impl AdminDoor {
                 | ClusterRefusal::MemberRemoved { .. }
                 | ClusterRefusal::NoSuchSet { .. }
                 | ClusterRefusal::OriginMissing { .. } => RefusalCode::NotFound,
-                ClusterRefusal::BadLength { .. } => RefusalCode::Invalid,
+                ClusterRefusal::BadLength { .. } | ClusterRefusal::BadPolicy { .. } => RefusalCode::Invalid,
                 _ => RefusalCode::Precondition,
             },
         };
@@ -216,7 +238,8 @@ fn member_message(m: &Member) -> v1::Member {
     v1::Member {
         id: m.id.0,
         name: m.name.to_string(),
-        region: m.region.to_string(),
+        region: m.locality.region.to_string(),
+        locality: m.locality.to_string(),
         disk: holdfast_api::hex128(m.disk),
         addresses: Some(v1::Addresses {
             peer: m.peer_addr.clone(),
@@ -318,6 +341,8 @@ calls! {
     scrub_set: ScrubSetRequest -> Scrub;
     pin_snapshot: PinSnapshotRequest -> PinSnapshotReply;
     clone_set: CloneSetRequest -> CloneSetReply;
+    change_policy: ChangePolicyRequest -> Placing;
+    get_placing: GetPlacingRequest -> Placing;
     change_stores: ChangeStoresRequest -> ChangeStoresReply;
     list_certificates: ListCertificatesRequest -> CertificatesReply;
     unrevoke_certificate: UnrevokeCertificateRequest -> RevokedReply;

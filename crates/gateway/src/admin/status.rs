@@ -61,7 +61,8 @@ impl AdminDoor {
             let identity = node.identity();
             let mut message = v1::Node {
                 name: config.name.to_string(),
-                region: config.region.to_string(),
+                region: config.locality().region.to_string(),
+                locality: config.locality().to_string(),
                 disk: holdfast_api::hex128(identity.disk()),
                 cluster_id: identity.cluster().map(holdfast_api::hex128).unwrap_or_default(),
                 member: identity.member,
@@ -243,7 +244,8 @@ pub(super) fn summary(state: &ClusterState, id: SetId) -> Option<v1::SetSummary>
         format!("{origin}@{}", of.snapshot)
     });
     let (name, store) = (entry.name.to_string(), entry.store_url.clone());
-    Some(v1::SetSummary { id: id.0, name, store, clone_of: clone_of.unwrap_or_default() })
+    let voters = entry.voters.iter().map(|id| id.0).collect();
+    Some(v1::SetSummary { id: id.0, name, store, clone_of: clone_of.unwrap_or_default(), voters })
 }
 
 fn clone_message(state: &ClusterState, request: RequestId, pin: &Pin) -> v1::Clone {

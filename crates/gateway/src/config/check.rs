@@ -105,6 +105,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     out.number("lease_ttl_ms", config.lease_ttl_ms.into(), ttl_min.into(), 600_000);
     out.number("worker_threads", config.worker_threads.into(), 0, 64);
     journal(config, &mut out);
+    placing(config, &mut out);
     cache(config, &mut out);
     in_flight(config, &mut out);
     upload(config, &mut out);
@@ -119,6 +120,21 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     etcd(config, &mut out);
     pair(config, &mut out);
     out.0
+}
+
+fn placing(config: &GatewayConfig, out: &mut Problems) {
+    let replace = config.placing.replace_after_ms;
+    let good = replace == 0 || (60_000..=86_400_000).contains(&replace);
+    out.need(good, "placing.replace_after_ms", replace, "60000 to 86400000, or 0 for never");
+    if let Some(locality) = &config.locality {
+        let same = config.region == GatewayConfig::default().region || config.region == locality.region;
+        out.need(
+            same,
+            "region",
+            &config.region,
+            format!("{}, as in locality, or no region beside it", locality.region),
+        );
+    }
 }
 
 fn cache(config: &GatewayConfig, out: &mut Problems) {

@@ -2,7 +2,7 @@
 
 use super::{
     AdvertiseConfig, AuditConfig, CacheConfig, EtcdConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig,
-    PairConfig, ScrubConfig, SpaceConfig, StoreConfig, TlsConfig, UploadConfig,
+    PairConfig, PlacingConfig, ScrubConfig, SpaceConfig, StoreConfig, TlsConfig, UploadConfig,
 };
 use holdfast_settings::{Documented, FieldDoc, sample_of};
 
@@ -15,6 +15,7 @@ pub(super) fn section(name: &str) -> &'static [FieldDoc] {
     match name {
         "advertise" => AdvertiseConfig::FIELDS,
         "journal" => JournalConfig::FIELDS,
+        "placing" => PlacingConfig::FIELDS,
         "cache" => CacheConfig::FIELDS,
         "in_flight" => InFlightConfig::FIELDS,
         "upload" => UploadConfig::FIELDS,

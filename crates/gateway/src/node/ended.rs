@@ -90,6 +90,23 @@ impl Ender {
 
 async fn end_set(node: &Node, adopted: &Adopted, id: SetId) -> Result<(), NodeError> {
     node.troubles.locked().remove(&id);
+    stop_set(node, id).await?;
+    adopted.raft.end_group(id).await?;
+    let dir = node.config.data_dir.clone();
+    let io = |what: &str| {
+        let what = format!("{what} of set {id}");
+        move |source| NodeError::Io { what, source }
+    };
+    let remove = move || remove_notes(&dir, id);
+    let removed = holdfast_log::spawn_blocking(remove).await.map_err(|e| io("notes")(std::io::Error::other(e)))?;
+    removed.map_err(io("notes"))
+}
+
+/// Ends everything of a set that runs here, except its group. The set can no longer be found here.
+///
+/// # Errors
+/// Some of its tasks have not ended in time. Call again.
+pub(super) async fn stop_set(node: &Node, id: SetId) -> Result<(), NodeError> {
     let running = node.running.locked().remove(&id);
     if let Some(running) = running {
         {
@@ -108,15 +125,7 @@ async fn end_set(node: &Node, adopted: &Adopted, id: SetId) -> Result<(), NodeEr
         // theirs again.
         node.cache.forget_opened();
     }
-    adopted.raft.end_group(id).await?;
-    let dir = node.config.data_dir.clone();
-    let io = |what: &str| {
-        let what = format!("{what} of set {id}");
-        move |source| NodeError::Io { what, source }
-    };
-    let remove = move || remove_notes(&dir, id);
-    let removed = holdfast_log::spawn_blocking(remove).await.map_err(|e| io("notes")(std::io::Error::other(e)))?;
-    removed.map_err(io("notes"))
+    Ok(())
 }
 
 /// The tasks that have not ended in time, if any.

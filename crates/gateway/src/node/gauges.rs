@@ -2,7 +2,7 @@
 
 use super::Node;
 use holdfast_cache::Cache;
-use holdfast_types::sync::RwLockExt;
+use holdfast_types::sync::{LockExt, RwLockExt};
 
 impl Node {
     /// The cache that its sets share.
@@ -19,6 +19,7 @@ impl Node {
             metrics::gauge!("holdfast_groups_healing").set(raft.healing().len() as f64);
             metrics::counter!("holdfast_groups_healed_total").absolute(raft.healed());
         }
+        self.record_placing_gauges();
         let Some(adopted) = self.adopted() else { return };
         let usage = adopted.raft.log().usage();
         metrics::gauge!("holdfast_journal_used_bytes").set(usage.used_bytes as f64);
@@ -44,6 +45,15 @@ impl Node {
             metrics::gauge!("holdfast_backlog_bytes", "set" => name.clone()).set(backlog as f64);
             let connections = set.serving().map_or(0, |s| s.connected());
             metrics::gauge!("holdfast_connections", "set" => name).set(connections as f64);
+        }
+    }
+
+    /// Of each set, also where this gateway does not lead group 0: there it is 0, not what it was when it did.
+    fn record_placing_gauges(&self) {
+        let planned = self.planned.locked();
+        for (id, entry) in self.cluster.state().sets {
+            let violated = planned.violated(id).count();
+            metrics::gauge!("holdfast_placing_violations", "set" => entry.name.to_string()).set(violated as f64);
         }
     }
 

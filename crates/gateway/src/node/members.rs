@@ -42,19 +42,29 @@ fn aside(member: Option<&Member>, role: GatewayRole) -> Option<&'static str> {
     }
 }
 
-/// Whether a drained or leaving gateway stops granting a set. If it leads and nobody could take over, it goes on.
+/// Whether a gateway that should not serve a set stops granting it. If it leads and nobody could take over, it goes on.
 fn gives_way(node: &Node, me: MemberId, group: &Group, state: &ClusterState) -> bool {
-    ready_term(group).is_none_or(|_| has_successor(&view(me, &group.status(), node.timing.election_max()), state))
+    let wanted = wanted(state, group.id(), &BTreeSet::new());
+    let successor = || has_successor(&view(me, &group.status(), node.timing.election_max()), state, &wanted);
+    ready_term(group).is_none_or(|_| successor())
+}
+
+/// Why this gateway should not serve the set of `group`: for a reason of its own, or because the set is placed on
+/// others (PLACE-V1).
+fn aside_in(own: Option<&'static str>, state: &ClusterState, group: GroupId, me: MemberId) -> Option<&'static str> {
+    let elsewhere = || state.sets.get(&group).is_some_and(|set| !set.has_place_for(me));
+    own.or_else(|| elsewhere().then_some("is not a gateway of this set any more"))
 }
 
 impl Follower {
     /// One round.
     pub(super) async fn follow(&mut self, node: &Arc<Node>, adopted: &Adopted, state: &ClusterState) {
         let me = state.members.get(&adopted.member);
-        let why = aside(me, node.config.role);
+        let own = aside(me, node.config.role);
         let witness = me.map_or(node.config.role.into(), |me| me.role) == MemberRole::Witness;
         let patience = node.timing.election_max() * LEADERLESS_ELECTIONS;
         for group in adopted.raft.groups() {
+            let why = aside_in(own, state, group.id(), adopted.member);
             group.stand_aside(!may_stand(why.is_none(), group.unheard(), patience));
             if let Some(server) = server(node, state, group.id()) {
                 server.stand_aside(why.filter(|_| witness || gives_way(node, adopted.member, &group, state)));
@@ -120,6 +130,10 @@ impl Follower {
         if self.said.insert(group.id(), waits.clone()).is_none_or(|said| said != waits) && !waits.is_empty() {
             tracing::info!(group = %group.id(), why = %waits, "its members do not match the cluster yet");
         }
+        if let Err(why) = up_to_date(node, adopted, group, state, &step).await {
+            tracing::debug!(group = %group.id(), %why, "a change of members waits");
+            return;
+        }
         let done = match step {
             Step::Done => {
                 announce(false);
@@ -131,10 +145,6 @@ impl Follower {
                 return;
             }
             Step::Learn(newcomers) => {
-                if let Err(why) = up_to_date(node, adopted, group, state).await {
-                    tracing::debug!(group = %group.id(), %why, "newcomers wait");
-                    return;
-                }
                 announce(true);
                 tracing::info!(group = %group.id(), ?newcomers, "newcomers are added as learners");
                 group.add_learners(&addresses(state, &newcomers), seen, STEP_LIMIT).await
@@ -216,10 +226,23 @@ fn ready_term(group: &Group) -> Option<Term> {
     group.leading_term().filter(|term| group.applied().term == *term)
 }
 
+/// Whether a step may be taken only with the newest group 0 ([`up_to_date`]): one that adds members, and one that takes
+/// out members of a set that names its voters. They may be named again by now (PLACE-V1); that a member leaves is final.
+fn needs_newest(step: &Step, state: &ClusterState, group: GroupId) -> bool {
+    let named = || state.sets.get(&group).is_some_and(|set| !set.voters.is_empty());
+    matches!(step, Step::Learn(_)) || matches!(step, Step::Forget(_) | Step::Vote(_)) && named()
+}
+
 /// Before a member is added to a set's group, group 0 here must be as new as on its leader. Otherwise a leader that
 /// does not know that a member is leaving could add it after it was told that it is in no group.
-async fn up_to_date(node: &Node, adopted: &Adopted, group: &Group, state: &ClusterState) -> Result<(), String> {
-    if group.id() == GroupId::CLUSTER {
+async fn up_to_date(
+    node: &Node,
+    adopted: &Adopted,
+    group: &Group,
+    state: &ClusterState,
+    step: &Step,
+) -> Result<(), String> {
+    if group.id() == GroupId::CLUSTER || !needs_newest(step, state, group.id()) {
         return Ok(());
     }
     let newest =
@@ -243,14 +266,17 @@ async fn out_of_every_set(
     leaving: &BTreeSet<MemberId>,
     heard: &BTreeMap<MemberId, LogIndex>,
 ) -> BTreeSet<MemberId> {
-    // Cheap check first: members that this gateway itself sees in a group need no question. For a group that does not
-    // run here or has no members yet, the answer is unknown.
-    let seen: Vec<Option<BTreeSet<MemberId>>> = state.sets.keys().map(|set| seen_here(adopted, *set)).collect();
+    // Cheap check first: members that this gateway itself sees in a group need no question. For a group that has no
+    // members yet, the answer is unknown. A group that does not run here is asked about below.
+    let here = state.sets.keys().filter_map(|set| adopted.raft.group(*set));
+    let seen: Vec<Option<BTreeSet<MemberId>>> = here.map(|group| seen_here(&group)).collect();
     let out = may_go(leaving, seen.iter().map(Option::as_ref));
     let known = out.iter().filter_map(|id| heard.get(id)).copied().max().unwrap_or_default();
     let mut rolls = Vec::new();
-    for set in state.sets.keys().filter(|_| !out.is_empty()) {
-        let roll = adopted.raft.committed_members(*set, known).await;
+    for (set, entry) in state.sets.iter().filter(|_| !out.is_empty()) {
+        // Also a leader that is leaving itself.
+        let may_lead = state.members.keys().copied().filter(|id| entry.has_place_for(*id)).collect();
+        let roll = adopted.raft.committed_members_of(*set, known, &addresses(state, &may_lead)).await;
         if let Err(why) = &roll {
             tracing::info!(%why, leaving = ?out, "leaving members have to wait");
         }
@@ -263,8 +289,8 @@ async fn out_of_every_set(
     may_go(&out, rolls.iter().map(Option::as_ref))
 }
 
-fn seen_here(adopted: &Adopted, set: GroupId) -> Option<BTreeSet<MemberId>> {
-    let status = adopted.raft.group(set)?.status();
+fn seen_here(group: &Group) -> Option<BTreeSet<MemberId>> {
+    let status = group.status();
     let known = status.settled && !status.members.is_empty();
     known.then(|| status.members.iter().map(|m| m.member).collect())
 }
@@ -297,5 +323,22 @@ mod tests {
     fn a_witness_serves_nothing_also_before_the_cluster_knows_it() {
         assert_eq!(aside(None, GatewayRole::Witness), Some("is a witness"));
         assert_eq!(aside(None, GatewayRole::Gateway), None);
+    }
+
+    #[test]
+    fn nobody_is_added_by_an_old_group_0() {
+        let (state, ids) = (ClusterState::new(), BTreeSet::from([MemberId(2)]));
+        assert!(needs_newest(&Step::Learn(ids.clone()), &state, GroupId(4)));
+        for step in [Step::Vote(ids.clone()), Step::Forget(ids), Step::End, Step::HandOver(MemberId(2))] {
+            assert!(!needs_newest(&step, &state, GroupId(4)), "{step:?}: only leaving members are taken out, for ever");
+        }
+    }
+
+    #[test]
+    fn group_0_and_unknown_sets_have_a_place_everywhere() {
+        let (state, me) = (ClusterState::new(), MemberId(1));
+        assert_eq!(aside_in(None, &state, GroupId::CLUSTER, me), None);
+        assert_eq!(aside_in(None, &state, GroupId(4), me), None);
+        assert_eq!(aside_in(Some("is drained"), &state, GroupId(4), me), Some("is drained"));
     }
 }

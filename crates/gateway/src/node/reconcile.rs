@@ -1,11 +1,12 @@
 //! The task that makes this gateway run what group 0 says.
 
+use super::depart::{Places, depart, departs};
 use super::starts::{Order, Starts, follow_stores, start};
 use super::{Adopted, Node, ended, members};
 use crate::peer_book;
 use holdfast_control::cluster::{ClusterState, SetEntry};
 use holdfast_set::server::SetServer;
-use holdfast_types::MemberId;
+use holdfast_types::{MemberId, SetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
     let mut book = BTreeMap::new();
     let (mut starts, stop) = (Starts::default(), node.stop.clone());
     let mut members = members::Follower::default();
-    let mut ender = ended::Ender::default();
+    let (mut ender, mut places) = (ended::Ender::default(), Places::default());
     let mut tick = tokio::time::interval(Duration::from_millis(500));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -30,17 +31,25 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
         note_peers(&node, &state, &mut book);
         // Before new sets start: a new set may have the name of a deleted one.
         ender.round(&node, &adopted, &state, &mut starts).await;
+        places.keep(&state);
+        let order = |id: SetId, entry: &SetEntry| {
+            let (node, adopted) = (node.clone(), adopted.clone());
+            Order { node, adopted, id, entry: entry.clone(), state: state.clone() }
+        };
         for (id, entry) in &state.sets {
             if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {
                 follow_keys(&node, &set, entry);
-                if set.switch.text() != entry.store_url {
+                // A leader hands over first.
+                if departs(&state, entry, adopted.member) && set.group.leading_term().is_none() {
+                    let order = order(*id, entry);
+                    starts.begin(*id, &stop, |stop| depart(order, stop)).await;
+                } else if set.switch.text() != entry.store_url {
                     let (node, stores) = (node.clone(), entry.store_url.clone());
                     starts.begin(*id, &stop, |stop| follow_stores(node, set, stores, stop)).await;
                 }
-            } else if !adopted.raft.is_over(*id) {
+            } else if !adopted.raft.is_over(*id) && places.starts(&adopted.raft, *id, entry) {
                 // If it is over, group 0 on this gateway is behind.
-                let (node, adopted) = (node.clone(), adopted.clone());
-                let order = Order { node, adopted, id: *id, entry: entry.clone(), state: state.clone() };
+                let order = order(*id, entry);
                 starts.begin(*id, &stop, |stop| start(order, stop)).await;
             }
         }

@@ -109,6 +109,7 @@ impl Node {
         tokio::spawn(deletion::run(self.clone(), adopted.clone()));
         tokio::spawn(placing::run(self.clone(), adopted.clone()));
         tokio::spawn(crate::admin::run_data_keys(self.clone(), adopted.clone()));
+        tokio::spawn(crate::admin::run_placing(self.clone(), adopted.clone()));
         tokio::spawn(reconcile::run(self.clone(), adopted));
         Ok(())
     }

@@ -233,11 +233,13 @@ impl Starting<'_> {
         Inspector::new(server.clone(), node.cluster.clone(), raft, election_max, self.stop.clone())
     }
 
-    /// Initialises the group if this gateway is one of its first members. A group that is being healed here has an
-    /// empty log for a while: it gets its members from its leader, and this gateway must not initialise it again.
+    /// Initialises the group if this gateway is one of its first members. A group that is being healed here, or that
+    /// this gateway had left, has an empty log for a while: it gets its members from its leader, and this gateway must
+    /// not initialise it again (PLACE-V4).
     async fn initialize_group(&self, group: &Group) {
         let (entry, adopted) = (self.entry, self.adopted);
-        if !entry.initial_members.contains(&adopted.member) || adopted.raft.is_healing(self.id) {
+        let learns = adopted.raft.is_healing(self.id) || adopted.raft.is_returning(self.id);
+        if !entry.initial_members.contains(&adopted.member) || learns {
             return;
         }
         let members = self

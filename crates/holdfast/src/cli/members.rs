@@ -73,7 +73,7 @@ pub enum MembersCommand {
         #[arg(value_name = "GATEWAY")]
         gateway: String,
     },
-    /// Change the registered addresses of a gateway
+    /// Change the registered addresses of a gateway, and where it stands
     #[command(after_long_help = with_codes(UPDATE))]
     Update {
         /// Name or member id, as `gateway list` shows it
@@ -91,9 +91,9 @@ Examples:
   holdfast gateway list --output json | jq -r '.gateways[] | select(.leads == []) | .name'
 
 MEMBERSHIP is active, drained or leaving. VOTES counts the Raft groups in which the gateway votes,
-of all groups. BEHIND is its lag in log entries. The region is informational: it does not affect
-placement. `holdfast switchover SET --to GATEWAY` moves a set near its owner; it stays there until
-that gateway loses leadership.
+of all groups: a set votes on some of the gateways only (`holdfast set place`). BEHIND is its lag in
+log entries. `holdfast switchover SET --to GATEWAY` moves a set near its owner, to one of its voters;
+it stays there until that gateway loses leadership.
 ";
 
 const ADD: &str = "\
@@ -101,8 +101,9 @@ Examples:
   holdfast gateway add 10.0.0.4:7400
 
 The new gateway must be running (holdfast gateway run) with an empty data_dir. It copies the log
-of every Raft group from its leader, and becomes a voter when it has caught up. Its settings
-decide whether it is a gateway or a witness (role = \"witness\").
+of the cluster's Raft group from its leader, and becomes a voter when it has caught up; and the same
+with each set that has fewer than three voters or, a little later, moves to it. Its settings decide
+whether it is a gateway or a witness (role = \"witness\"), and where it stands (locality).
 ";
 
 const REMOVE: &str = "\

@@ -1,6 +1,7 @@
 //! `holdfast set`.
 
 use super::paths::SnapshotArg;
+use super::placing::{PLACE, PlaceArgs, PolicyArgs};
 use super::stores::{STORES, StoresCommand};
 use super::values::{VolumeArg, store_url, with_codes};
 use clap::{ArgAction, Args, Subcommand};
@@ -14,6 +15,8 @@ Examples:
       three stores; an object counts as stored once two of them have it. Other commands name them together, in this order: \"w=2 s3://a/p s3://b/p s3://c/p\"
   holdfast set create demo --store 's3://bucket/p?region=auto&profile=r2' --volume vol1=1GiB
       with the credentials of that profile in each gateway's store.credentials_file
+  holdfast set create demo --store s3://bucket/prefix --volume vol1=1GiB --survive region --home eu-west
+      survives the loss of a region; as many voters as that allows are in eu-west
 ";
 
 const CHECKPOINT: &str = "\
@@ -58,6 +61,10 @@ The view of its leader. With --any-view the view of any gateway, without the spa
   store health       ok, or the problem, since when, and whether an operator must act
   scrub              the verification in the background: see `holdfast set scrub`
   members            voters of its Raft group
+  policy             what it asks of its voters: see `holdfast set place`
+  placing, voter     what the present voters survive, and where each of them is
+  violated           what the policy asks for and is not so, and since when the cluster's leader knows
+  moves              the voters that the set gets next, and why
   clone              each clone, with its snapshot and the log index of that
   store N            with several stores: missing objects and health of each
   retired objects    objects that are no longer needed and are still in the store
@@ -158,6 +165,9 @@ pub enum SetCommand {
         /// A volume and its size; volumes are thin-provisioned; may be repeated
         #[arg(long = "volume", value_name = "NAME=SIZE", required = true, action = ArgAction::Append)]
         volumes: Vec<VolumeArg>,
+        /// Its policy.
+        #[command(flatten)]
+        policy: PolicyArgs,
     },
     /// List the sets
     #[command(after_long_help = with_codes(LIST))]
@@ -174,6 +184,9 @@ pub enum SetCommand {
     /// Show the stores of a set; add, drain and replace stores while the set is in use
     #[command(subcommand, after_long_help = with_codes(STORES))]
     Stores(StoresCommand),
+    /// Show why a set's voters are these, or change which loss the set survives and where its voters may be
+    #[command(after_long_help = with_codes(PLACE))]
+    Place(PlaceArgs),
     /// Delete a set: its volumes, keys and objects, and its data on the gateways' disks
     #[command(after_long_help = with_codes(DELETE))]
     Delete(DeleteArgs),

@@ -394,7 +394,7 @@ impl Work<'_> {
     /// Step 5: one set with its volumes.
     async fn set(&mut self, set: &PlanSet) -> Result<(), CliError> {
         let name = set.name.as_str();
-        let (summary, created) = create_set(&mut self.api, name, &set.store).await?;
+        let (summary, created) = create_set(&mut self.api, name, &set.store, None).await?;
         self.step(format!("set {name}"), format!("{} in {}", created_text(created), summary.store), created);
         for (volume, size) in &set.volumes {
             let created = create_volume(&mut self.api, name, volume.as_str(), *size).await?;

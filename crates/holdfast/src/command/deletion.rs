@@ -129,6 +129,7 @@ async fn before(api: &mut ClusterClient, args: &DeleteArgs) -> Result<Option<v1:
             name: found.name.clone(),
             store: found.store.clone(),
             clone_of: String::new(),
+            voters: Vec::new(),
         };
         return Ok(Some(v1::SetStatus { set: Some(summary), deletion: Some(found), ..Default::default() }));
     }

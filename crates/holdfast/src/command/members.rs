@@ -31,7 +31,7 @@ const SETS_NAMED_MAX: usize = 8;
 /// The state that a wait ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goal {
-    /// It votes in every group and has caught up.
+    /// It votes in every group in which it has a place, and has caught up.
     In,
     /// It is in no group, and not a member.
     Out,
@@ -71,6 +71,9 @@ fn id_of(member: &v1::MemberStatus) -> u64 {
     member.member.as_ref().map_or(0, |member| member.id)
 }
 
+/// A set with so many voters needs no newcomer.
+const VOTERS_ENOUGH: usize = 3;
+
 fn progress(status: &v1::ClusterStatusReply, member: MemberId, goal: Goal) -> Progress {
     let own = status.members.iter().find(|m| id_of(m) == member.0);
     let behind = |group: u64| own.and_then(|own| own.lags.iter().find(|lag| lag.group == group)).map(|lag| lag.entries);
@@ -95,14 +98,19 @@ fn progress(status: &v1::ClusterStatusReply, member: MemberId, goal: Goal) -> Pr
             }
         }
     };
-    let groups_done = status.groups.iter().filter(done).count();
+    // It is not to vote in a set that is placed on enough others.
+    let placed = |group: &&v1::GroupSummary| {
+        let set = status.sets.iter().find(|set| set.id == group.group);
+        goal != Goal::In || set.is_none_or(|set| set.voters.len() < VOTERS_ENOUGH || set.voters.contains(&member.0))
+    };
+    let groups_done = status.groups.iter().filter(placed).filter(done).count();
     // The last step: removal from the list of members.
     let listed = usize::from(goal == Goal::Out && own.is_some());
     Progress {
         member: member.0,
-        groups: status.groups.len(),
+        groups: status.groups.iter().filter(placed).count(),
         groups_done: groups_done.saturating_sub(listed),
-        entries_behind: status.groups.iter().filter_map(|group| behind(group.group)).sum(),
+        entries_behind: status.groups.iter().filter(placed).filter_map(|group| behind(group.group)).sum(),
     }
 }
 
@@ -514,6 +522,10 @@ mod tests {
         assert_eq!(so_far(3, Goal::Idle), (2, 2, 905));
         assert_eq!(so_far(3, Goal::Out), (0, 2, 905));
         assert_eq!(so_far(9, Goal::Out), (2, 2, 0));
+        let elsewhere = v1::SetSummary { id: 7, voters: vec![1, 2, 4], ..Default::default() };
+        let placed = v1::ClusterStatusReply { sets: vec![elsewhere], ..status() };
+        let now = progress(&placed, MemberId(3), Goal::In);
+        assert!(now.done() && now.groups == 1, "the other group is a set's that is not for it");
         let text = progress(&status(), MemberId(3), Goal::In).text(Goal::In);
         assert_eq!(text, "[##########..........] voter in 1 of 2 groups, 905 log entries behind");
         let nobody = v1::ClusterStatusReply::default();

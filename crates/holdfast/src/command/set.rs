@@ -3,6 +3,7 @@
 use super::bootstrap;
 use super::connect::connect;
 use super::console::tell;
+use super::placing::{of_new_set, placing};
 use super::set_calls::{create_set, create_volume, several, status};
 use super::text::{created_text, describe_volumes, epoch_text, lease_text, member_text, store_text, time};
 use crate::cli::{Common, SetCommand, VolumeArg};
@@ -15,10 +16,11 @@ use holdfast_types::Name;
 /// Runs one of `holdfast set`'s commands.
 pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
     match command {
-        SetCommand::Create { name, stores, write_quorum, volumes } => {
+        SetCommand::Create { name, stores, write_quorum, volumes, policy } => {
             let stores = several(stores, write_quorum)?;
-            create(common, &name, &stores.to_string(), &volumes).await
+            create(common, &name, &stores.to_string(), &volumes, of_new_set(&policy)).await
         }
+        SetCommand::Place(args) => super::placing::run(common, args).await,
         SetCommand::List => list(common).await,
         SetCommand::Stores(command) => super::stores::run(common, command).await,
         SetCommand::Delete(args) => super::deletion::run(common, args).await,
@@ -30,7 +32,13 @@ pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
     }
 }
 
-async fn create(common: &Common, name: &Name, store: &str, volumes: &[VolumeArg]) -> Result<(), CliError> {
+async fn create(
+    common: &Common,
+    name: &Name,
+    store: &str,
+    volumes: &[VolumeArg],
+    policy: Option<v1::Policy>,
+) -> Result<(), CliError> {
     for volume in volumes {
         bootstrap::check_size(volume.size)
             .map_err(|problem| CliError::usage(format!("volume {}: {problem}", volume.name)))?;
@@ -42,7 +50,7 @@ async fn create(common: &Common, name: &Name, store: &str, volumes: &[VolumeArg]
         }
     }
     let mut api = connect(common);
-    let (summary, created) = create_set(&mut api, name.as_str(), store).await?;
+    let (summary, created) = create_set(&mut api, name.as_str(), store, policy).await?;
     let mut made = vec![format!("set {name} {} in {}", created_text(created), summary.store)];
     let mut json_volumes = Vec::new();
     for volume in volumes {
@@ -97,10 +105,15 @@ async fn show(common: &Common, set: &Name, any_view: bool) -> Result<(), CliErro
     // The rest is shown even if the space is unknown.
     let mut brief = ClusterClient::new(&common.dialer, &common.api, SPACE_LIMIT.min(common.timeout()));
     let space = super::volume::space(&mut brief, set.as_str()).await.map_err(|error| tell(common, &error.message)).ok();
-    let json = With { status: &status, space: space.as_ref() };
-    output::show(common.output, &json, || match &space {
-        Some(space) => format!("{}\n{}", describe(&status), super::volume::describe_space(space)),
-        None => format!("{}\n\n{}", describe(&status), describe_volumes(&status)),
+    let placing = placing(&mut brief, set.as_str()).await.map_err(|error| tell(common, &error.message)).ok();
+    let json = With { status: &status, space: space.as_ref(), placing: placing.as_ref() };
+    output::show(common.output, &json, || {
+        let placed = placing.as_ref().map(|placing| format!("\n{}", super::placing::describe(placing)));
+        let set = format!("{}{}", describe(&status), placed.unwrap_or_default());
+        match &space {
+            Some(space) => format!("{set}\n{}", super::volume::describe_space(space)),
+            None => format!("{set}\n\n{}", describe_volumes(&status)),
+        }
     })
 }
 
@@ -197,12 +210,13 @@ pub fn describe(status: &v1::SetStatus) -> String {
     facts.collect::<Vec<_>>().join("\n")
 }
 
-/// The set's status together with its space, for JSON.
+/// The set's status together with its space and the choice of its voters, for JSON.
 #[derive(serde::Serialize)]
 struct With<'a> {
     #[serde(flatten)]
     status: &'a v1::SetStatus,
     space: Option<&'a v1::GetSpaceReply>,
+    placing: Option<&'a v1::Placing>,
 }
 
 /// One of several stores, in one line.

@@ -28,8 +28,13 @@ pub fn several(named: Vec<String>, write_quorum: Option<usize>) -> Result<Stores
 }
 
 /// Creates the set, or finds that it exists with the same store.
-pub async fn create_set(api: &mut ClusterClient, name: &str, store: &str) -> Result<(v1::SetSummary, bool), CliError> {
-    let request = v1::CreateSetRequest { name: name.into(), store: store.into(), request_id: request_id() };
+pub async fn create_set(
+    api: &mut ClusterClient,
+    name: &str,
+    store: &str,
+    policy: Option<v1::Policy>,
+) -> Result<(v1::SetSummary, bool), CliError> {
+    let request = v1::CreateSetRequest { name: name.into(), store: store.into(), request_id: request_id(), policy };
     let call = async |mut client: Client| client.create_set(request.clone()).await;
     // The gateway checks the stores before it answers.
     let reply = api.patiently().call(&format!("create set {name}"), Effect::Changes, call).await?;

@@ -249,7 +249,7 @@ fn protect(dir: &Path, args: &DevArgs, plan: &Plan, gateways: &mut [DevGateway])
 fn planned(gateway: &DevGateway) -> PlanGateway {
     PlanGateway {
         name: gateway.config.name.clone(),
-        region: gateway.config.region.clone(),
+        region: gateway.config.locality().region,
         api: gateway.config.api_address(),
     }
 }

@@ -88,7 +88,7 @@ impl Lab {
     async fn make_set(&self, node: &Arc<Node>) {
         let door = AdminDoor::new(node.clone());
         let store = self.url();
-        let set = v1::CreateSetRequest { name: "demo".into(), store, request_id: hex128(random_u128()) };
+        let set = v1::CreateSetRequest { name: "demo".into(), store, request_id: hex128(random_u128()), policy: None };
         Admin::create_set(&door, Request::new(set)).await.unwrap();
         let request_id = hex128(random_u128());
         let volume =

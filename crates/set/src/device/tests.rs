@@ -24,7 +24,6 @@ use holdfast_store::{Health, Memory, ObjectStore, Switch};
 use holdfast_testkit::SimDisk;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, ObjectId, RequestId, Term, Token};
-use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard};
 use std::task::Poll;
 use tokio::sync::{oneshot, watch};
@@ -239,12 +238,11 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// The gateway that leads if this one does not.
 fn other() -> Member {
     Member {
         id: OTHER,
         name: name("g2"),
-        region: name("here"),
+        locality: "region=here".parse().unwrap(),
         disk: 2,
         peer_addr: "192.0.2.2:7000".into(),
         api_addr: "192.0.2.2:7001".into(),
@@ -265,10 +263,10 @@ impl World {
     }
 
     async fn under(leads: bool, root: Option<RootRef>, pair: Option<Arc<crate::authority::Authority>>) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let volume = Volume { name: name("vol1"), size: Sectors(2048) };
+        let (dir, volume) = (tempfile::tempdir().unwrap(), Volume { name: name("vol1"), size: Sectors(2048) });
         let entry = SetEntry {
             name: name("demo"),
+            policy: holdfast_control::policy::Policy::default(),
             store_url: "memory".into(),
             wrapped_key: Vec::new(),
             key_id: 1,
@@ -277,6 +275,7 @@ impl World {
             base_epoch: Epoch(0),
             generation: 1,
             restored: Some(Restored { volumes: vec![(VolumeId(1), volume)], next_volume: 2, root }),
+            voters: Default::default(),
         };
         let host = Arc::new(SetHost::new(&entry, &Links::default()));
         let seat = Seat::new(host.clone(), leads);
@@ -462,10 +461,10 @@ async fn r3_what_was_read_waits_while_there_is_no_read_lease() {
         server.gate().clock_suspected();
     });
     let (mut read, mut status) = (device.clone().read(0, 4096), device.clone().block_status(0, 8192, 8));
-    let polled = poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await;
+    let polled = std::future::poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await;
     assert!(polled.is_pending(), "R3: {polled:?}");
     assert!(world.is_done(), "the data is there");
-    let polled = poll_fn(|cx| Poll::Ready(status.as_mut().poll(cx))).await;
+    let polled = std::future::poll_fn(|cx| Poll::Ready(status.as_mut().poll(cx))).await;
     assert!(polled.is_pending(), "R3: {polled:?}");
     world.seat.at().heard = None;
     assert_eq!(soon(read).await, Ok(parts), "no other gateway can have led meanwhile");

@@ -12,6 +12,7 @@ fn data_key() -> DataKey {
 fn entry(by: &ClusterKey) -> SetEntry {
     SetEntry {
         name: Name::new("demo").unwrap(),
+        policy: holdfast_control::policy::Policy::default(),
         store_url: "memory".into(),
         wrapped_key: by.wrap(&data_key(), SET, 1, [7; 24]),
         key_id: 1,
@@ -20,6 +21,7 @@ fn entry(by: &ClusterKey) -> SetEntry {
         base_epoch: Epoch(0),
         generation: 1,
         restored: None,
+        voters: Default::default(),
     }
 }
 

@@ -87,7 +87,7 @@ fn first_state() -> ClusterState {
         let member = Member {
             id,
             name: name(format!("g{}", id.0)),
-            region: name("region"),
+            locality: holdfast_types::Locality::of_region(name("region")),
             disk: id.0.into(),
             peer_addr: "a:1".to_string(),
             api_addr: "a:2".to_string(),
@@ -197,6 +197,7 @@ async fn restore(world: &mut World, others: &Others, rng: &mut Rng) -> Result<Be
 fn create(text: &str, request: u128) -> ClusterCommand {
     ClusterCommand::CreateSet {
         name: name(text),
+        policy: holdfast_control::policy::Policy::default(),
         store: "history".to_string(),
         wrapped_key: wrapped([1]),
         key_id: 1,

@@ -131,6 +131,7 @@ impl Common {
         let key = keys::set_key(SET, &[1].into(), 1);
         let entry = SetEntry {
             name: name("set"),
+            policy: holdfast_control::policy::Policy::default(),
             store_url: String::new(),
             wrapped_key: keys::wrapped([1]),
             key_id: 1,
@@ -139,6 +140,7 @@ impl Common {
             base_epoch: Epoch(0),
             generation: FIRST_GENERATION,
             restored: None,
+            voters: Default::default(),
         };
         let upload = UploadSettings {
             bytes: rng.pick(&[1, 32 << 10, 1 << 20]),

@@ -9,6 +9,7 @@ use holdfast_api::v1;
 use holdfast_api::v1::admin_server::Admin as _;
 use holdfast_api::{Refusal, RefusalCode};
 use holdfast_control::cluster::{ClusterState, FEATURE_LEVEL, Standing};
+use holdfast_control::members::wanted as wanted_in;
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_raft::{Group, GroupStatus};
 use holdfast_types::{GroupId, MemberId};
@@ -282,8 +283,9 @@ impl World {
         self.administrator.is_idle() && all.len() >= 3 && members().all(runs) && self.group_ids().into_iter().all(full)
     }
 
-    /// What is still wrong after everything has healed: every group should have exactly group 0's members, all voters,
-    /// and no change of voters under way; removed members should be gone; every member should have its data.
+    /// What is still wrong after everything has healed: group 0 should have exactly its members, and each set's group
+    /// those that its record names (PLACE-V1), all voters, and no change of voters under way; removed members should be
+    /// gone.
     pub fn members_missing(&self) -> Option<String> {
         if !self.administrator.is_idle() {
             return Some("something is asked for".to_string());
@@ -299,6 +301,7 @@ impl World {
             return Some(format!("gateway {} (m{:?}) was removed and has not ended", host + 1, member));
         }
         for id in self.group_ids() {
+            let wanted = wanted_in(&state, id, &BTreeSet::new());
             let status: Option<GroupStatus> = self.leader_of(id).and_then(|at| self.group(at, id)).map(|g| g.status());
             let Some(status) = status else { return Some(format!("group {id} has no leader")) };
             let voters: BTreeSet<MemberId> = status.members.iter().filter(|m| m.voter).map(|m| m.member).collect();

@@ -195,7 +195,8 @@ impl World {
         }
         let node = self.node(at).context("no node")?;
         let store = node.cluster.state().sets.values().next().map(|set| set.store_url.clone()).context("no set")?;
-        let create = v1::CreateSetRequest { name: "unknown".into(), store, request_id: holdfast_api::hex128(7200) };
+        let request_id = holdfast_api::hex128(7200);
+        let create = v1::CreateSetRequest { name: "unknown".into(), store, request_id, policy: None };
         let door = AdminDoor::new(node);
         let made = self.call(at, 60_000, async move { door.create_set(tonic::Request::new(create)).await })?;
         self.note(format!("another set: {made:?}"));

@@ -302,7 +302,8 @@ impl World {
         let member = MemberId(self.places[at].context("a member")?);
         self.call(at, 60_000, members(node.clone(), member))??;
         let store = node.cluster.state().sets.values().next().map(|set| set.store_url.clone()).context("no set")?;
-        let create = v1::CreateSetRequest { name: LATE_SET.into(), store, request_id: holdfast_api::hex128(7100) };
+        let request_id = holdfast_api::hex128(7100);
+        let create = v1::CreateSetRequest { name: LATE_SET.into(), store, request_id, policy: None };
         let door = AdminDoor::new(node.clone());
         let made = self.call(at, 60_000, async move { door.create_set(tonic::Request::new(create)).await })??;
         let id = GroupId(made.into_inner().set.context("no set was made")?.id);

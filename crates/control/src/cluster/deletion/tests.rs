@@ -12,7 +12,7 @@ fn member(id: u64) -> ClusterCommand {
     let member = Member {
         id: MemberId(id),
         name: Name::new(format!("g{id}")).unwrap(),
-        region: Name::new("eu").unwrap(),
+        locality: "region=eu".parse().unwrap(),
         disk: u128::from(id),
         peer_addr: "a:1".to_owned(),
         api_addr: "a:2".to_owned(),
@@ -26,6 +26,7 @@ fn member(id: u64) -> ClusterCommand {
 fn create(name: &str, request: u128) -> ClusterCommand {
     ClusterCommand::CreateSet {
         name: Name::new(name).unwrap(),
+        policy: crate::policy::Policy::default(),
         store: "file:///s".to_owned(),
         wrapped_key: vec![7; 8],
         key_id: 1,

@@ -282,7 +282,7 @@ fn group_0_keeps_what_a_set_began_with() {
     let member = Member {
         id: MemberId(1),
         name: name("g1"),
-        region: name("r"),
+        locality: "region=r".parse().unwrap(),
         disk: 5,
         peer_addr: "a:1".to_owned(),
         api_addr: "a:2".to_owned(),

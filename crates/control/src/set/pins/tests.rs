@@ -187,7 +187,7 @@ fn cluster() -> ClusterState {
     let member = Member {
         id: MemberId(0),
         name: name("g1"),
-        region: name("eu"),
+        locality: "region=eu".parse().unwrap(),
         disk: 5,
         peer_addr: "a:1".to_owned(),
         api_addr: "a:2".to_owned(),
@@ -203,6 +203,7 @@ fn cluster() -> ClusterState {
 fn create(state: &mut ClusterState, text: &str, request: u128) -> ClusterAnswer {
     let command = ClusterCommand::CreateSet {
         name: name(text),
+        policy: crate::policy::Policy::default(),
         store: "file:///s".to_owned(),
         wrapped_key: vec![1, 2],
         key_id: 3,

@@ -4,7 +4,7 @@
 use super::AdminDoor;
 use crate::node::{Adopted, Node};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::{ClusterCommand, ClusterState, SetEntry};
+use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, SetEntry};
 use holdfast_control::keys::data::{Needs, Next, Ring, Said, next, next_key};
 use holdfast_seal::{DataKey, join_ring, ring_ids, ring_wrapped_by, split_ring};
 use holdfast_set::set_key::{KeyReport, SetKey};
@@ -41,11 +41,15 @@ pub(super) fn said(set: SetId, key: &SetKey) -> v1::DataKeys {
     v1::DataKeys { set: set.0, has: key.ids().into_iter().collect(), needs }
 }
 
-/// The answers of all gateways about one set, for the decision.
+/// The answers about one set of all gateways that may serve it or do, for the decision: those with a place in its
+/// record, and those that still have it (PLACE-V2).
 fn view(state: &ClusterState, set: SetId, gateways: &[v1::GatewayKeys]) -> (Vec<Said>, Option<v1::DataKeyNeeds>) {
     let of = |keys: &v1::NodeKeys| keys.data_keys.iter().find(|said| said.set == set.0).cloned();
-    let said = state.members.values().map(|member| {
-        let told = gateways.iter().find(|gateway| gateway.member == member.id.0);
+    let told_by = |member: &Member| gateways.iter().find(|gateway| gateway.member == member.id.0);
+    let has_it = |member: &Member| told_by(member).and_then(|told| of(told.keys.as_ref()?)).is_some();
+    let placed = |member: &Member| state.sets.get(&set).is_none_or(|entry| entry.has_place_for(member.id));
+    let said = state.members.values().filter(|member| placed(member) || has_it(member)).map(|member| {
+        let told = told_by(member);
         let has = match told.map(|told| (&told.keys, &told.error)) {
             Some((Some(keys), _)) => {
                 of(keys).map(|said| said.has.into_iter().collect()).ok_or("the set does not run there".to_string())

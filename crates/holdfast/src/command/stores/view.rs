@@ -207,7 +207,7 @@ mod tests {
     }
 
     fn status(text: &str, seen: &str, waits: &str, replicas: Vec<v1::StoreReplica>) -> v1::SetStatus {
-        let set = v1::SetSummary { id: 1, name: "demo".into(), store: text.into(), clone_of: String::new() };
+        let set = v1::SetSummary { id: 1, name: "demo".into(), store: text.into(), ..Default::default() };
         let health =
             v1::StoreHealth { placement: seen.into(), placement_waits: waits.into(), replicas, ..Default::default() };
         v1::SetStatus { set: Some(set), store_health: Some(health), ..Default::default() }

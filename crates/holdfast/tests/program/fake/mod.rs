@@ -306,22 +306,16 @@ impl Admin for Door {
         let request = request.into_inner();
         let mut world = self.world.lock().unwrap();
         self.lead(&world, world.leader)?;
-        let summary = |id| Some(node::summary(id, &request.name, &request.store));
-        if let Some(set) = world.sets.get(&request.name) {
-            let (id, same) = (set.id, set.store == request.store);
-            return if same {
-                Ok(Response::new(v1::CreateSetReply { set: summary(id), created: false }))
-            } else {
-                refuse(RefusalCode::Exists, "another store")
-            };
+        if let Some(before) = node::created_before(&world, &request) {
+            return before.map(Response::new);
         }
-        let id = world.sets.len() as u64 + 1;
-        let leader = world.gateways.len() - 1;
+        let (id, leader) = (world.sets.len() as u64 + 1, world.gateways.len() - 1);
         world.sets.insert(
             request.name.clone(),
             Set { id, store: request.store.clone(), leader, term: 3, ..Default::default() },
         );
-        self.changed(&mut world, &request.request_id, v1::CreateSetReply { set: summary(id), created: true })
+        let set = Some(node::summary(id, &request.name, &request.store));
+        self.changed(&mut world, &request.request_id, v1::CreateSetReply { set, created: true })
     }
 
     async fn create_snapshot(&self, _: Request<v1::CreateSnapshotRequest>) -> Answer<v1::CreateSnapshotReply> {
@@ -384,6 +378,12 @@ impl Admin for Door {
     }
     async fn clone_set(&self, _: Request<v1::CloneSetRequest>) -> Answer<v1::CloneSetReply> {
         Err(Status::unimplemented("clone_set"))
+    }
+    async fn change_policy(&self, _: Request<v1::ChangePolicyRequest>) -> Answer<v1::Placing> {
+        Err(Status::unimplemented("change_policy"))
+    }
+    async fn get_placing(&self, request: Request<v1::GetPlacingRequest>) -> Answer<v1::Placing> {
+        Ok(Response::new(v1::Placing { set: request.into_inner().set, ..Default::default() }))
     }
     async fn change_volume(&self, _: Request<v1::ChangeVolumeRequest>) -> Answer<v1::ChangeVolumeReply> {
         Err(Status::unimplemented("change_volume"))

@@ -236,7 +236,17 @@ pub fn stores_go_on(world: &mut World, set: &str) {
     };
 }
 
+/// The answer to the creation of a set that exists.
+pub fn created_before(world: &World, request: &v1::CreateSetRequest) -> Option<Result<v1::CreateSetReply, Status>> {
+    let set = world.sets.get(&request.name)?;
+    if set.store != request.store {
+        return Some(refuse(RefusalCode::Exists, "another store"));
+    }
+    let set = Some(summary(set.id, &request.name, &request.store));
+    Some(Ok(v1::CreateSetReply { set, created: false }))
+}
+
 /// A short description of a set.
 pub fn summary(id: u64, name: &str, store: &str) -> v1::SetSummary {
-    v1::SetSummary { id, name: name.to_string(), store: store.to_string(), clone_of: String::new() }
+    v1::SetSummary { id, name: name.to_string(), store: store.to_string(), ..Default::default() }
 }

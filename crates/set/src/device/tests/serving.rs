@@ -131,3 +131,37 @@ async fn r2_an_epoch_that_has_writes_is_not_begun() {
     anew.follow();
     assert_eq!(served(&anew), None);
 }
+
+/// PLACE-V2: a client of a set that is on other gateways is told which, and not that there is no such set.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_set_without_a_place_here_is_named_with_its_gateways() {
+    let world = World::new(false).await;
+    let entry = |voters: &[MemberId]| SetEntry {
+        name: name("demo"),
+        store_url: "memory".into(),
+        wrapped_key: Vec::new(),
+        key_id: 1,
+        created_by: ME,
+        initial_members: vec![ME],
+        base_epoch: Epoch(0),
+        generation: 1,
+        restored: None,
+        policy: holdfast_control::policy::Policy::default(),
+        voters: voters.iter().copied().collect(),
+    };
+    world.exports.sets.writing().clear();
+    let (there, none) = (RefusalKind::NotHere, RefusalKind::Unknown);
+    let cases = [
+        (Some(entry(&[OTHER])), there, "set demo is not on this gateway; try gateway g2 at 192.0.2.2:10809"),
+        (Some(entry(&[])), there, "set demo does not run at this gateway yet; try again, or another gateway"),
+        (None, none, "there is no set demo"),
+    ];
+    for (entry, kind, message) in cases {
+        let mut state = world.exports.cluster.state();
+        state.sets = entry.into_iter().map(|entry| (SET, entry)).collect();
+        world.exports.cluster.adopt(state);
+        let export = ExportName::plain(name("demo"), name("vol1"));
+        let refused = world.exports.open(&export, ConnInfo { id: 1, peer: Peer::Unix }).await.err();
+        assert!(refused.is_some_and(|found| found.kind == kind && found.message == message), "{message}");
+    }
+}

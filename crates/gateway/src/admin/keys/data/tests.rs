@@ -9,6 +9,7 @@ fn entry(ids: &[u32], key_id: u32) -> SetEntry {
     let wrap = |id: &u32| keys.current().wrap(&DataKey::from_bytes([*id as u8; 32]), SET, *id, [7; 24]);
     SetEntry {
         name: Name::new("demo").unwrap(),
+        policy: holdfast_control::policy::Policy::default(),
         store_url: "memory".into(),
         wrapped_key: join_ring(ids.iter().map(wrap).collect()),
         key_id,
@@ -17,6 +18,7 @@ fn entry(ids: &[u32], key_id: u32) -> SetEntry {
         base_epoch: Epoch(0),
         generation: 1,
         restored: None,
+        voters: Default::default(),
     }
 }
 

@@ -1,0 +1,48 @@
+//! Sets that are on some of the members.
+
+use super::*;
+
+/// PLACE-V1: a set has the voters of its record; group 0 has all members.
+#[test]
+fn a_set_that_names_voters_has_no_others() {
+    let mut state = cluster(&[G, G, LEAVING, G]);
+    let create = ClusterCommand::CreateSet {
+        name: Name::new("demo").unwrap(),
+        policy: crate::policy::Policy::default(),
+        store: "file:///s".to_owned(),
+        wrapped_key: vec![1],
+        key_id: 1,
+        members: vec![MemberId(1), MemberId(2), MemberId(3)],
+        created_by: MemberId(1),
+        base_epoch: holdfast_types::Epoch(0),
+        request: RequestId(77),
+    };
+    assert_eq!(state.apply(LogId::new(1, 9), &create), ClusterAnswer::SetCreated { set: GroupId(1) });
+    assert_eq!(wanted(&state, GroupId(1), &BTreeSet::new()), ids([1, 2]));
+    assert_eq!(wanted(&state, GroupId::CLUSTER, &BTreeSet::new()), ids([1, 2, 3, 4]));
+    assert_eq!(wanted(&state, GroupId(2), &BTreeSet::new()), ids([1, 2, 4]), "a set that is not known here yet");
+    // All three move: the leader stays until the new ones have learnt, hands over, and the next one takes it out.
+    let place = ClusterCommand::PlaceVoters { set: GroupId(1), from: ids([1, 2, 3]), to: ids([4]) };
+    assert_eq!(state.apply(LogId::new(1, 10), &place), ClusterAnswer::VotersPlaced);
+    assert_eq!(step(1, &[voter(1), voter(2), voter(3)], &state), Step::Learn(ids([4])));
+    let learns = step(1, &[voter(1), voter(2), voter(3), learner(4, 9999)], &state);
+    assert_eq!(learns, Step::Wait(Waiting::Learning { learning: ids([4]) }));
+    assert_eq!(step(1, &[voter(1), voter(2), voter(3), learner(4, 0)], &state), Step::Vote(ids([1, 4])));
+    assert_eq!(step(1, &[voter(1), voter(4)], &state), Step::HandOver(MemberId(4)));
+    assert_eq!(step(4, &[voter(1), voter(4)], &state), Step::Vote(ids([4])));
+    assert_eq!(step(4, &[voter(4)], &state), Step::Done);
+}
+
+#[test]
+fn a_gateway_that_a_set_does_not_need_is_not_kept_by_it() {
+    let four = cluster(&[G, G, G, G]);
+    let groups = |of_set: &[u64]| {
+        let mut groups = health(&[1, 2, 3, 4], &[1, 2, 3, 4]);
+        groups[1].voters = ids([2, 3]);
+        groups[1].answering = ids(of_set.iter().copied());
+        groups
+    };
+    assert_eq!(leave(&four, &groups(&[2]), 1, false), Ok(()), "the set has no quorum, and 1 is none of its voters");
+    assert!(leave(&four, &groups(&[2]), 3, true).unwrap_err().contains("set demo: 1 of 2 voters answer"));
+    assert_eq!(leave(&four, &groups(&[2, 3]), 1, false), Ok(()));
+}

@@ -1,0 +1,177 @@
+//! Which members are to be a set's voters: decided by the leader of group 0 from what it sees, again and again (ADR
+//! 0052). Group 0 keeps the decision, and each group follows it (`members`). Pure: the same view gives the same plan.
+//!
+//! PLACING-P1  No move violates survival further: after it, a majority lacks no more voters than before it once one
+//!     domain is lost (a host, zone or region, as the policy says), and no more domains are such that their loss leaves
+//!     no voter that serves.
+//! PLACING-P2  It ends: each move lowers a cost that has a least value, first of constraints, then of balance.
+//! PLACING-P3  One move at a time for each set, and [`Rules::at_once`] in the whole cluster.
+//!
+//! Terms: a *candidate* is a member as the planner sees it. It is *silent* if it does not answer, *lost* if that lasts
+//! for longer than `replace_after`. A *domain* is what fails as one.
+
+mod board;
+mod choose;
+mod possible;
+mod violations;
+
+pub use choose::{first_voters, plan};
+pub use possible::{Impossible, possible};
+pub use violations::{Violation, reasons, violations};
+
+use crate::cluster::{MemberRole, Standing};
+use crate::policy::{Policy, Survive};
+use holdfast_types::{GroupId, Locality, MemberId, Name};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+/// A set weighs as much as this many bytes in its voters' journals even if it is idle.
+pub const SET_WEIGHT: u64 = 64 << 20;
+
+/// Voters of group 0 in a cluster with at least as many members; 3 in a smaller one.
+const CLUSTER_VOTERS: u8 = 5;
+
+/// A member as the planner sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// For texts.
+    pub name: Name,
+    /// Where it stands.
+    pub locality: Locality,
+    /// Its role.
+    pub role: MemberRole,
+    /// Its standing.
+    pub standing: Standing,
+    /// How long it has not answered; `None` if it answered a moment ago.
+    pub silent: Option<Duration>,
+}
+
+/// A group as the planner sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// What it asks.
+    pub policy: Policy,
+    /// The voters that it is to have.
+    pub voters: BTreeSet<MemberId>,
+    /// Its leader, if known.
+    pub leader: Option<MemberId>,
+    /// Bytes that it needs in the journal of each voter.
+    pub bytes: u64,
+    /// Its voters are not yet those that it is to have.
+    pub moving: bool,
+}
+
+/// What the planner decides by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// All members.
+    pub members: BTreeMap<MemberId, Candidate>,
+    /// All groups that follow their voters in group 0.
+    pub groups: BTreeMap<GroupId, Placed>,
+}
+
+/// Limits of the planner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// A voter that is silent for longer is replaced. `None`: never.
+    pub replace_after: Option<Duration>,
+    /// Most groups that move at the same time.
+    pub at_once: usize,
+}
+
+/// One group gets other voters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The group.
+    pub group: GroupId,
+    /// The voters that the planner saw.
+    pub from: BTreeSet<MemberId>,
+    /// The voters that it is to have.
+    pub to: BTreeSet<MemberId>,
+    /// For people.
+    pub why: Why,
+}
+
+/// What a move improves. The text is for display.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// The policy's loss.
+    #[error("it then survives more losses")]
+    Survival,
+    /// A voter that is lost, leaves, or is where none may be.
+    #[error("a voter is lost, is leaving, or is in a forbidden region")]
+    Unusable,
+    /// Fewer or more voters than the policy asks for.
+    #[error("the number of voters is not that of its policy")]
+    Number,
+    /// For maintenance.
+    #[error("a voter is drained")]
+    Drained,
+    /// More voters in the home region.
+    #[error("a voter moves to the home region")]
+    Home,
+    /// Journals and leaderships.
+    #[error("journals and leaderships become more even")]
+    Balance,
+}
+
+impl Candidate {
+    /// Whether its entries count as gone for good: it leaves, or has been silent for too long.
+    fn lost(&self, replace_after: Option<Duration>) -> bool {
+        let too_long = |silent: Duration| replace_after.is_some_and(|limit| silent >= limit);
+        self.standing == Standing::Leaving || self.silent.is_some_and(too_long)
+    }
+
+    /// Whether it may be a voter by the policy and by its standing, dead or alive.
+    fn allowed(&self, policy: &Policy) -> bool {
+        self.standing != Standing::Leaving && !policy.forbidden.contains(&self.locality.region)
+    }
+}
+
+/// What fails as one at a level. The text is for display.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Domain {
+    /// A region.
+    Region(Name),
+    /// A zone, or a region without named zones.
+    Zone(Name, Option<Name>),
+    /// A machine with a name.
+    Host(Name, Option<Name>, Name),
+    /// A gateway whose machine has no name: a machine of its own.
+    Gateway(Name, MemberId),
+}
+
+impl Domain {
+    /// Of a candidate.
+    pub fn of(level: Survive, id: MemberId, candidate: &Candidate) -> Self {
+        let Locality { region, zone, host } = candidate.locality.clone();
+        match (level, host) {
+            (Survive::Region, _) => Self::Region(region),
+            (Survive::Zone, _) => Self::Zone(region, zone),
+            (Survive::Host, Some(host)) => Self::Host(region, zone, host),
+            (Survive::Host, None) => Self::Gateway(candidate.name.clone(), id),
+        }
+    }
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Region(region) | Self::Zone(region, None) => write!(f, "region {region}"),
+            Self::Zone(region, Some(zone)) => write!(f, "zone {region}/{zone}"),
+            Self::Host(region, None, host) => write!(f, "host {region}/{host}"),
+            Self::Host(region, Some(zone), host) => write!(f, "host {region}/{zone}/{host}"),
+            Self::Gateway(name, _) => write!(f, "gateway {name}"),
+        }
+    }
+}
+
+/// Group 0's policy in a cluster of so many members.
+pub fn cluster_policy(members: usize) -> Policy {
+    let voters = if members >= CLUSTER_VOTERS.into() { CLUSTER_VOTERS } else { crate::policy::VOTERS_DEFAULT };
+    Policy { voters, ..Policy::default() }
+}
+
+#[cfg(test)]
+mod tests;

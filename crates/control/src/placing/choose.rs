@@ -1,0 +1,194 @@
+//! The moves: constraints first, then balance.
+
+use super::board::{Board, Choice, Cost};
+use super::{Move, Placed, Rules, SET_WEIGHT, View, Why};
+use crate::cluster::{MemberRole, Standing};
+use crate::policy::Policy;
+use holdfast_types::{GroupId, MemberId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Weight of each member: the journals of the groups in which it votes, and the groups that it leads.
+type Loads = BTreeMap<MemberId, u64>;
+
+fn loads(view: &View) -> Loads {
+    let mut loads: Loads = view.members.keys().map(|id| (*id, 0)).collect();
+    let mut add = |id: &MemberId, weight: u64| {
+        if let Some(load) = loads.get_mut(id) {
+            *load = load.saturating_add(weight);
+        }
+    };
+    // Group 0 weighs next to nothing.
+    for (_, placed) in view.groups.iter().filter(|(group, _)| **group != GroupId::CLUSTER) {
+        placed.voters.iter().for_each(|id| add(id, weight(placed)));
+        placed.leader.iter().for_each(|id| add(id, SET_WEIGHT));
+    }
+    loads
+}
+
+fn weight(placed: &Placed) -> u64 {
+    placed.bytes.saturating_add(SET_WEIGHT)
+}
+
+/// The next moves. Those of an earlier plan that are not done count against [`Rules::at_once`].
+pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
+    if rules.at_once == 0 {
+        return Vec::new();
+    }
+    let under_way = view.groups.values().filter(|placed| placed.moving).count();
+    let mut loads = loads(view);
+    let mut worst: Vec<(Cost, GroupId, Board)> = Vec::new();
+    for (group, placed) in &view.groups {
+        let board = Board::new(view, placed, rules.replace_after);
+        let cost = board.cost(board.choice(&placed.voters));
+        worst.push((cost, *group, board));
+    }
+    // The worst first; of equal ones the lower number.
+    worst.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    let mut moves = Vec::new();
+    for (cost, group, board) in &worst {
+        let Some(placed) = view.groups.get(group) else { continue };
+        let choice = board.choice(&placed.voters);
+        // One move at a time, unless a voter that it waits for is lost: then it would wait for ever.
+        if placed.moving && board.unusable(choice) == 0 {
+            continue;
+        }
+        if !placed.moving && under_way + moves.len() >= rules.at_once {
+            continue;
+        }
+        let Some((to, after)) = better(board, placed, &loads) else { continue };
+        let to = board.members(to);
+        for id in to.difference(&placed.voters) {
+            if let Some(load) = loads.get_mut(id) {
+                *load = load.saturating_add(weight(placed));
+            }
+        }
+        moves.push(Move { group: *group, from: placed.voters.clone(), to, why: why(cost, &after) });
+    }
+    if moves.is_empty() && under_way == 0 {
+        moves.extend(balance(view, &worst, &loads));
+    }
+    moves
+}
+
+/// What a move improves most.
+fn why(before: &Cost, after: &Cost) -> Why {
+    if after.unusable < before.unusable {
+        Why::Unusable
+    } else if (after.short, after.unserved, after.crowded) < (before.short, before.unserved, before.crowded) {
+        Why::Survival
+    } else if after.number < before.number {
+        Why::Number
+    } else if after.drained < before.drained {
+        Why::Drained
+    } else {
+        Why::Home
+    }
+}
+
+/// PLACING-P1.
+fn survives_as_much(before: &Cost, after: &Cost) -> bool {
+    after.short <= before.short && after.unserved <= before.unserved
+}
+
+/// The best choice that one step reaches, if it costs less than the present one.
+fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost)> {
+    let now = board.choice(&placed.voters);
+    let before = board.cost(now);
+    let fits = |(choice, after): &(Choice, Cost)| *choice != 0 && *after < before && survives_as_much(&before, after);
+    let load = |choice: Choice| -> u64 {
+        let of = |id: &MemberId| loads.get(id).copied().unwrap_or_default();
+        board.members(choice).iter().map(of).fold(0, u64::saturating_add)
+    };
+    let leads = |choice: Choice| placed.leader.is_none_or(|leader| board.members(choice).contains(&leader));
+    let steps = steps(board, now).into_iter().map(|choice| (choice, board.cost(choice))).filter(fits);
+    steps.min_by_key(|(choice, cost)| {
+        let (silent, regions) = board.preference(*choice);
+        (*cost, silent, !leads(*choice), regions, load(*choice), board.members(*choice))
+    })
+}
+
+/// All choices that one step reaches: one or two more while there are too few, one or two fewer while there are too
+/// many, one in place of another.
+fn steps(board: &Board, now: Choice) -> Vec<Choice> {
+    let (taken, free) = (board.taken(now), board.free(now));
+    let bit = |at: &usize| 1_u64 << at;
+    let singles = |of: &[usize]| of.iter().map(bit).collect::<Vec<Choice>>();
+    let pairs = |of: &[usize]| {
+        let pair =
+            |(nth, one): (usize, &usize)| of[nth + 1..].iter().map(|two| bit(one) | bit(two)).collect::<Vec<_>>();
+        of.iter().enumerate().flat_map(pair).collect::<Vec<Choice>>()
+    };
+    let mut all: Vec<Choice> = Vec::new();
+    if now.count_ones() < board.wanted() {
+        all.extend(singles(&free).into_iter().chain(pairs(&free)).map(|more| now | more));
+    }
+    if now.count_ones() > board.wanted() {
+        all.extend(singles(&taken).into_iter().chain(pairs(&taken)).map(|less| now & !less));
+    }
+    for out in singles(&taken) {
+        all.extend(singles(&free).into_iter().map(|into| (now & !out) | into));
+    }
+    all
+}
+
+/// One voter from a loaded member to one with less, if that is more than a small difference. It never takes the leader,
+/// so no client notices.
+fn balance(view: &View, boards: &[(Cost, GroupId, Board)], loads: &Loads) -> Option<Move> {
+    let serving = view.members.values().filter(|m| m.role == MemberRole::Gateway && m.standing == Standing::Active);
+    let total: u64 = loads.values().copied().fold(0, u64::saturating_add);
+    // A tenth of what each has: less is not worth the copying, and more than a move back would need.
+    let slack = (total / (serving.count() as u64).max(1) / 10).max(SET_WEIGHT);
+    let of = |id: MemberId| loads.get(&id).copied().unwrap_or_default();
+    let mut best: Option<(u64, Move)> = None;
+    for (cost, group, board) in boards {
+        let may = |placed: &&Placed| *group != GroupId::CLUSTER && placed.leader.is_some();
+        let Some(placed) = view.groups.get(group).filter(may) else { continue };
+        let now = board.choice(&placed.voters);
+        for out in board.taken(now).into_iter().filter(|at| placed.leader != Some(board.id(*at))) {
+            for into in board.free(now) {
+                let least = of(board.id(into)).saturating_add(weight(placed)).saturating_add(slack);
+                let gain = of(board.id(out)).saturating_sub(least);
+                if gain == 0 || !board.alike(out, into) || best.as_ref().is_some_and(|(most, _)| *most >= gain) {
+                    continue;
+                }
+                let choice = (now & !(1_u64 << out)) | (1_u64 << into);
+                let after = board.cost(choice);
+                if after > *cost || !survives_as_much(cost, &after) {
+                    continue;
+                }
+                let (from, to) = (placed.voters.clone(), board.members(choice));
+                best = Some((gain, Move { group: *group, from, to, why: Why::Balance }));
+            }
+        }
+    }
+    best.map(|(_, found)| found)
+}
+
+/// The voters of a new set: nobody has anything of it yet, so each step is free.
+pub fn first_voters(view: &View, policy: &Policy, rules: &Rules) -> BTreeSet<MemberId> {
+    let loads = loads(view);
+    let mut placed = Placed { policy: policy.clone(), voters: BTreeSet::new(), leader: None, bytes: 0, moving: false };
+    let board = Board::new(view, &placed, rules.replace_after);
+    // Each step costs less than the one before; the bound guards against a mistake in that.
+    for _ in 0..4 * usize::from(policy.voters) {
+        let now = board.choice(&placed.voters);
+        let next = if now == 0 { first(&board, &loads) } else { better(&board, &placed, &loads).map(|(to, _)| to) };
+        match next {
+            Some(next) => placed.voters = board.members(next),
+            None => break,
+        }
+    }
+    // A member that does not answer votes as well if there are too few others: it may come back.
+    let lacking = usize::try_from(board.wanted()).unwrap_or_default().saturating_sub(placed.voters.len());
+    let silent = view.members.iter().filter(|(id, m)| m.allowed(policy) && !placed.voters.contains(id));
+    let silent: Vec<MemberId> = silent.map(|(id, _)| *id).take(lacking).collect();
+    placed.voters.extend(silent);
+    placed.voters
+}
+
+/// Begins with one voter that costs least.
+fn first(board: &Board, loads: &Loads) -> Option<Choice> {
+    let load = |at: usize| loads.get(&board.id(at)).copied().unwrap_or_default();
+    let at = board.free(0).into_iter().min_by_key(|at| (board.cost(1_u64 << *at), load(*at), board.id(*at)))?;
+    Some(1_u64 << at)
+}

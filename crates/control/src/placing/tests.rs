@@ -1,0 +1,386 @@
+//! Stories of clusters that change, and random clusters that are planned to their end.
+
+use super::board::Board;
+use super::*;
+use proptest::collection::{btree_set, vec};
+use proptest::prelude::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const RULES: Rules = Rules { replace_after: Some(Duration::from_secs(15 * 60)), at_once: 2 };
+const SET: GroupId = GroupId(1);
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn ids(of: impl IntoIterator<Item = u64>) -> BTreeSet<MemberId> {
+    of.into_iter().map(MemberId).collect()
+}
+
+fn candidate(number: usize, locality: &str) -> Candidate {
+    Candidate {
+        name: name(&format!("g{number}")),
+        locality: locality.parse().unwrap(),
+        role: MemberRole::Gateway,
+        standing: Standing::Active,
+        silent: None,
+    }
+}
+
+/// Gateways g1, g2, ... at these places.
+fn cluster(at: &[&str]) -> View {
+    let members = at.iter().enumerate().map(|(at, place)| (MemberId(at as u64 + 1), candidate(at + 1, place)));
+    View { members: members.collect(), groups: BTreeMap::new() }
+}
+
+fn placed(policy: Policy, voters: impl IntoIterator<Item = u64>) -> Placed {
+    let voters = ids(voters);
+    let leader = voters.first().copied();
+    Placed { policy, voters, leader, bytes: 0, moving: false }
+}
+
+fn survive(level: Survive) -> Policy {
+    Policy { survive: Some(level), ..Policy::default() }
+}
+
+/// A cluster with one set.
+fn with_set(at: &[&str], policy: Policy, voters: impl IntoIterator<Item = u64>) -> View {
+    let mut view = cluster(at);
+    view.groups.insert(SET, placed(policy, voters));
+    view
+}
+
+impl View {
+    fn member(&mut self, id: u64) -> &mut Candidate {
+        self.members.get_mut(&MemberId(id)).unwrap()
+    }
+
+    fn set(&mut self) -> &mut Placed {
+        self.groups.get_mut(&SET).unwrap()
+    }
+
+    fn told(&self) -> Vec<String> {
+        violations(self, &self.groups[&SET], &RULES).iter().map(ToString::to_string).collect()
+    }
+}
+
+/// A majority's voters that are missing after the worst loss: the planner's own arithmetic, written differently.
+fn missing(view: &View, level: Survive, voters: &BTreeSet<MemberId>, rules: &Rules) -> usize {
+    let needed = voters.len() / 2 + 1;
+    let there = voters.iter().filter(|id| !view.members[id].lost(rules.replace_after));
+    let there: Vec<Domain> = there.map(|id| Domain::of(level, *id, &view.members[id])).collect();
+    let lost = voters.iter().map(|id| Domain::of(level, *id, &view.members[id]));
+    lost.map(|lost| needed.saturating_sub(there.iter().filter(|domain| **domain != lost).count())).max().unwrap_or(0)
+}
+
+/// Carries one plan out, and checks PLACING-P1 and PLACING-P3.
+fn carry_out(view: &mut View, moves: &[Move], rules: &Rules) {
+    assert!(moves.len() <= rules.at_once.max(1), "PLACING-P3: {moves:?}");
+    for step in moves {
+        let board = Board::new(view, &view.groups[&step.group], rules.replace_after);
+        let [before, after] = [&step.from, &step.to].map(|voters| missing(view, board.level, voters, rules));
+        assert!(after <= before, "PLACING-P1: {step:?} in {view:?}");
+        let [before, after] = [&step.from, &step.to].map(|voters| board.unserved(board.choice(voters)).len());
+        assert!(after <= before, "PLACING-P1: {step:?} in {view:?}");
+        let group = view.groups.get_mut(&step.group).unwrap();
+        assert_eq!(group.voters, step.from);
+        group.voters = step.to.clone();
+        group.leader = group.leader.filter(|leader| step.to.contains(leader)).or(step.to.first().copied());
+    }
+}
+
+/// Plans until there is nothing to do.
+fn settle(view: &mut View, rules: &Rules) -> Vec<String> {
+    let mut story = Vec::new();
+    for _ in 0..1000 {
+        let moves = plan(view, rules);
+        assert_eq!(moves, plan(view, rules), "the same view, the same plan");
+        if moves.is_empty() {
+            return story;
+        }
+        story.extend(moves.iter().map(|step| {
+            let text = |sign: char, of: &BTreeSet<MemberId>, but: &BTreeSet<MemberId>| -> String {
+                of.difference(but).map(|id| format!(" {sign}{}", id.0)).collect()
+            };
+            let (out, into) = (text('-', &step.from, &step.to), text('+', &step.to, &step.from));
+            format!("{}:{out}{into} {:?}", step.group.0, step.why)
+        }));
+        carry_out(view, &moves, rules);
+    }
+    panic!("PLACING-P2: it does not end: {view:?}");
+}
+
+#[test]
+fn a_lost_region_is_told_at_once_and_replaced_after_a_time() {
+    let mut view = with_set(&["eu", "us", "ap", "sa"], survive(Survive::Region), [1, 2, 3]);
+    assert_eq!(view.told(), [""; 0]);
+    view.member(3).silent = Some(5 * MINUTE);
+    assert_eq!(settle(&mut view, &RULES), [""; 0], "not yet");
+    assert_eq!(
+        view.told(),
+        ["the loss of region eu leaves 1 of its voters, and 2 are needed", "g3 in region=ap does not answer"]
+    );
+    view.member(3).silent = Some(15 * MINUTE);
+    assert_eq!(settle(&mut view, &Rules { replace_after: None, ..RULES }), [""; 0], "switched off");
+    assert_eq!(settle(&mut view, &RULES), ["1: -3 +4 Unusable"]);
+    assert_eq!(view.told(), [""; 0]);
+    view.member(3).silent = None;
+    assert_eq!(settle(&mut view, &RULES), [""; 0], "it does not move back");
+}
+
+#[test]
+fn without_a_substitute_a_dead_voter_stays_and_is_told() {
+    let mut view = with_set(&["eu", "us", "ap"], survive(Survive::Region), [1, 2, 3]);
+    view.member(2).silent = Some(60 * MINUTE);
+    assert_eq!(settle(&mut view, &RULES), [""; 0]);
+    assert_eq!(view.told().len(), 2, "{:?}", view.told());
+    // The other one in that region would be no substitute for a region.
+    let mut view = with_set(&["eu", "us", "ap", "eu"], survive(Survive::Region), [1, 2, 3]);
+    view.member(2).silent = Some(60 * MINUTE);
+    assert_eq!(settle(&mut view, &RULES), ["1: -2 +4 Unusable"], "but it is one for a machine");
+    assert_eq!(view.told(), ["the loss of region eu leaves 1 of its voters, and 2 are needed"]);
+    view.member(2).silent = None;
+    let back = settle(&mut view, &RULES);
+    assert_eq!(back, ["1: -4 +2 Survival"]);
+    assert_eq!(view.told(), [""; 0]);
+}
+
+#[test]
+fn a_cluster_grows_gateway_by_gateway() {
+    let mut view = with_set(&["eu"], Policy::default(), [1]);
+    assert_eq!((settle(&mut view, &RULES), view.told()), (vec![], vec![]), "nothing is promised");
+    view.members = cluster(&["eu", "eu"]).members;
+    assert_eq!(settle(&mut view, &RULES), ["1: +2 Survival"]);
+    view.members = cluster(&["eu", "eu", "eu"]).members;
+    assert_eq!(
+        view.told(),
+        ["the loss of gateway g1 leaves 1 of its voters, and 2 are needed", "it has 2 voters, expected 3"]
+    );
+    assert_eq!(settle(&mut view, &RULES), ["1: +3 Survival"]);
+    view.members = cluster(&["eu", "eu", "eu", "eu"]).members;
+    assert_eq!(settle(&mut view, &RULES), [""; 0], "three are enough");
+    view.set().voters = ids([1]);
+    assert_eq!(settle(&mut view, &RULES), ["1: +2 +3 Survival"], "never through two if three are possible");
+    view.set().voters = ids([1, 2, 3, 4]);
+    view.set().leader = Some(MemberId(4));
+    assert_eq!(settle(&mut view, &RULES), ["1: -3 Number"], "an older cluster's set shrinks, and its leader stays");
+}
+
+#[test]
+fn a_new_gateway_gets_its_share_and_no_leader_moves() {
+    let mut view = cluster(&["eu", "eu", "eu", "eu"]);
+    for set in 1..=12 {
+        let of = Placed { leader: Some(MemberId(set % 3 + 1)), ..placed(Policy::default(), [1, 2, 3]) };
+        view.groups.insert(GroupId(set), of);
+    }
+    let leaders: Vec<_> = view.groups.values().map(|placed| placed.leader).collect();
+    let story = settle(&mut view, &RULES);
+    let at = |id: u64| view.groups.values().filter(|placed| placed.voters.contains(&MemberId(id))).count();
+    assert!((9..=12).contains(&at(4)), "{} of 12, {story:?}", at(4));
+    assert!(story.iter().all(|step| step.ends_with("Balance")), "{story:?}");
+    assert_eq!(leaders, view.groups.values().map(|placed| placed.leader).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_drained_and_a_leaving_gateway_lose_their_votes() {
+    let mut view = with_set(&["eu", "eu", "eu", "eu"], Policy::default(), [1, 2, 3]);
+    view.member(1).standing = Standing::Drained;
+    assert_eq!(settle(&mut view, &RULES), ["1: -1 +4 Drained"]);
+    let mut view = with_set(&["eu", "eu", "eu"], Policy::default(), [1, 2, 3]);
+    view.member(1).standing = Standing::Drained;
+    assert_eq!(settle(&mut view, &RULES), [""; 0], "its vote is needed");
+    view.member(3).standing = Standing::Leaving;
+    assert_eq!(settle(&mut view, &RULES), ["1: -3 Unusable"], "an order, even without a substitute");
+}
+
+#[test]
+fn voters_follow_a_changed_policy() {
+    let mut view = with_set(&["eu", "eu", "us", "us", "ap", "ap"], Policy::default(), [1, 3, 5]);
+    assert_eq!(settle(&mut view, &RULES), [""; 0]);
+    view.set().policy = Policy { home: Some(name("eu")), ..survive(Survive::Host) };
+    assert_eq!(settle(&mut view, &RULES), ["1: -5 +2 Home"]);
+    view.set().policy.forbidden = BTreeSet::from([name("us")]);
+    assert_eq!(view.told(), ["g3 votes in region us, which is forbidden"]);
+    assert_eq!(settle(&mut view, &RULES), ["1: -3 +5 Unusable"]);
+    view.set().policy = Policy { voters: 5, home: Some(name("eu")), ..survive(Survive::Region) };
+    assert_eq!(settle(&mut view, &RULES), ["1: +3 +4 Survival"]);
+    assert_eq!(view.told(), [""; 0]);
+}
+
+#[test]
+fn a_policy_that_cannot_be_met_is_told_with_what_is_missing() {
+    let refused = |view: &View, policy: &Policy| possible(&view.members, policy).unwrap_err().to_string();
+    let view = cluster(&["eu-west", "eu-west", "us-east"]);
+    assert_eq!(possible(&view.members, &survive(Survive::Host)), Ok(()));
+    assert_eq!(possible(&view.members, &Policy::default()), Ok(()));
+    let forbidden = BTreeSet::from([name("us-east")]);
+    for (policy, expected) in [
+        (
+            survive(Survive::Region),
+            "needs 3 regions, found 2: eu-west, us-east; add a gateway in another region or choose --survive zone",
+        ),
+        (
+            survive(Survive::Zone),
+            "needs 3 zones, found 2: eu-west, us-east; add a gateway in another zone or choose --survive host",
+        ),
+        (
+            Policy { voters: 5, ..survive(Survive::Host) },
+            "needs 5 gateways or witnesses, found 3: g1, g2, g3; add a gateway or choose --voters 3",
+        ),
+        (
+            Policy { forbidden, ..survive(Survive::Host) },
+            "needs 3 gateways or witnesses outside of us-east, found 2: g1, g2; add a gateway or choose --survive auto",
+        ),
+        (
+            Policy { home: Some(name("ap")), ..Policy::default() },
+            "needs a gateway in its home region ap, found regions: eu-west, us-east; add a gateway there or choose another --home",
+        ),
+        (Policy { voters: 4, ..Policy::default() }, "voters: found 4, expected 3 or 5"),
+    ] {
+        assert_eq!(refused(&view, &policy), expected);
+    }
+    let view = cluster(&["eu", "eu", "eu", "us", "ap"]);
+    assert_eq!(
+        refused(&view, &Policy { voters: 5, ..survive(Survive::Region) }),
+        "needs 5 voters with at most 2 in one region, found room for 4 in ap, eu, us; add a gateway in another region than the largest or choose --survive zone"
+    );
+    let mut view = cluster(&["eu", "us", "ap"]);
+    view.member(2).role = MemberRole::Witness;
+    view.member(3).role = MemberRole::Witness;
+    assert_eq!(
+        refused(&view, &survive(Survive::Region)),
+        "needs gateways in 2 regions, since a witness cannot serve, found 1: eu; add a gateway in another region or choose --survive zone"
+    );
+}
+
+#[test]
+fn first_voters_are_spread_as_far_as_the_members_allow() {
+    let first = |at: &[&str], policy: Policy| first_voters(&cluster(at), &policy, &RULES);
+    assert_eq!(first(&["eu"], Policy::default()), ids([1]));
+    assert_eq!(first(&["eu", "eu"], Policy::default()), ids([1, 2]));
+    assert_eq!(first(&["eu", "eu", "us"], Policy::default()), ids([1, 2, 3]));
+    assert_eq!(first(&["eu", "eu", "us", "us", "ap"], Policy::default()), ids([1, 3, 5]), "regions");
+    let zones = ["region=eu,zone=a", "region=eu,zone=a", "region=eu,zone=b", "region=eu,zone=c"];
+    assert_eq!(first(&zones, Policy::default()), ids([1, 3, 4]), "zones");
+    let hosts = ["region=eu,host=a", "region=eu,host=a", "region=eu,host=b", "region=eu,host=c"];
+    assert_eq!(first(&hosts, Policy::default()), ids([1, 3, 4]), "machines");
+    let home = Policy { home: Some(name("us")), voters: 5, ..survive(Survive::Region) };
+    assert_eq!(first(&["eu", "eu", "us", "us", "ap", "ap"], home), ids([1, 2, 3, 4, 5]));
+    let mut view = cluster(&["eu", "eu", "eu"]);
+    view.member(3).silent = Some(MINUTE);
+    assert_eq!(first_voters(&view, &Policy::default(), &RULES), ids([1, 2, 3]), "it may come back");
+    view.members.insert(MemberId(4), candidate(4, "eu"));
+    assert_eq!(first_voters(&view, &Policy::default(), &RULES), ids([1, 2, 4]));
+}
+
+#[test]
+fn a_move_is_not_changed_unless_it_waits_for_a_lost_gateway() {
+    let mut view = with_set(&["eu", "us", "ap", "sa", "eu"], survive(Survive::Region), [1, 2, 5]);
+    view.set().moving = true;
+    assert!(plan(&view, &RULES).is_empty(), "PLACING-P3");
+    view.set().moving = false;
+    assert!(plan(&view, &Rules { at_once: 0, ..RULES }).is_empty(), "switched off");
+    assert_eq!(settle(&mut view, &RULES), ["1: -5 +3 Survival"]);
+    view.set().moving = true;
+    view.member(3).silent = Some(60 * MINUTE);
+    let again = plan(&view, &RULES);
+    assert_eq!(again.iter().map(|step| &step.to).collect::<Vec<_>>(), [&ids([1, 2, 4])]);
+}
+
+#[test]
+fn the_worst_comes_first_and_few_at_once() {
+    let mut view = cluster(&["eu", "us", "ap", "sa"]);
+    for set in 1..=5 {
+        view.groups.insert(GroupId(set), placed(survive(Survive::Region), [1, 2, 3]));
+    }
+    view.groups.insert(GroupId(6), placed(survive(Survive::Region), [1]));
+    view.member(3).silent = Some(60 * MINUTE);
+    let moves = plan(&view, &RULES);
+    assert_eq!(moves.iter().map(|step| step.group.0).collect::<Vec<_>>(), [6, 1]);
+}
+
+#[test]
+fn group_0_has_five_voters_in_a_cluster_of_seven() {
+    let mut view = cluster(&["eu", "eu", "eu", "us", "us", "ap", "ap"]);
+    view.groups.insert(GroupId::CLUSTER, placed(cluster_policy(7), 1..=7));
+    settle(&mut view, &RULES);
+    let group = &view.groups[&GroupId::CLUSTER];
+    assert_eq!((group.voters.len(), violations(&view, group, &RULES)), (5, vec![]));
+    assert_eq!(cluster_policy(4).voters, 3);
+}
+
+#[test]
+fn reasons_name_each_voter() {
+    let mut view =
+        with_set(&["eu", "us", "ap"], Policy { home: Some(name("us")), ..survive(Survive::Region) }, [1, 2, 3]);
+    view.member(3).role = MemberRole::Witness;
+    assert_eq!(
+        reasons(&view, &view.groups[&SET], &RULES),
+        [
+            "at most 1 of 3 voters in one region: it survives the loss of any one region",
+            "g1: region eu, leads",
+            "g2: region us, home",
+            "g3: region ap, witness",
+        ]
+    );
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    let level = proptest::option::of(prop_oneof![Just(Survive::Host), Just(Survive::Zone), Just(Survive::Region)]);
+    let region = || prop_oneof![Just(name("r0")), Just(name("r1")), Just(name("r2"))];
+    (level, prop_oneof![Just(3_u8), Just(5)], proptest::option::of(region()), proptest::option::weighted(0.2, region()))
+        .prop_map(|(survive, voters, home, forbidden)| {
+            let forbidden: BTreeSet<Name> = forbidden.into_iter().collect();
+            Policy { survive, voters, home: home.filter(|home| !forbidden.contains(home)), forbidden }
+        })
+}
+
+/// A member: region, zone, whether a witness, standing, silence.
+fn members(well: bool) -> impl Strategy<Value = Candidate> {
+    let whole = if well { 1 } else { 3 };
+    (0..4_u8, 0..2_u8, 0..10_u8, 0..whole, 0..whole).prop_map(move |(region, zone, witness, standing, silent)| {
+        Candidate {
+            role: if witness == 0 && !well { MemberRole::Witness } else { MemberRole::Gateway },
+            standing: [Standing::Active, Standing::Drained, Standing::Leaving][standing],
+            silent: [None, Some(MINUTE), Some(60 * MINUTE)][silent],
+            ..candidate(1, &format!("region=r{region},zone=z{zone}"))
+        }
+    })
+}
+
+fn views(well: bool) -> impl Strategy<Value = View> {
+    let groups = vec((policies(), btree_set(0..9_u64, 1..6), 0..8_u64), 1..6);
+    (vec(members(well), 1..9), groups).prop_map(|(members, groups)| {
+        let count = members.len() as u64;
+        let members =
+            (1_u64..).zip(members).map(|(id, m)| (MemberId(id), Candidate { name: name(&format!("g{id}")), ..m }));
+        let groups = (1_u64..).zip(groups).map(|(id, (policy, voters, weight))| {
+            let voters: BTreeSet<u64> = voters.into_iter().map(|at| at % count + 1).collect();
+            (GroupId(id), Placed { bytes: weight * SET_WEIGHT, ..placed(policy, voters) })
+        });
+        View { members: members.collect(), groups: groups.collect() }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// PLACING-P1 to PLACING-P3: `settle` and `carry_out` check them.
+    #[test]
+    fn each_plan_ends_and_no_step_survives_less(mut view in views(false)) {
+        settle(&mut view, &RULES);
+    }
+
+    /// With gateways that are all well, what is possible is reached.
+    #[test]
+    fn what_is_possible_is_reached(mut view in views(true)) {
+        settle(&mut view, &RULES);
+        for placed in view.groups.values().filter(|placed| placed.policy.survive.is_some()) {
+            if possible(&view.members, &placed.policy).is_ok() {
+                let left = violations(&view, placed, &RULES);
+                let met = left.iter().all(|violation| matches!(violation, Violation::Away { .. }));
+                prop_assert!(met, "{:?} of {:?} in {:?}", left, placed, view);
+            }
+        }
+    }
+}

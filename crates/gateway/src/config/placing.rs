@@ -1,0 +1,28 @@
+//! How sets' voters are chosen.
+
+use holdfast_control::placing::Rules;
+use holdfast_settings::settings;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Most sets that get other voters at the same time: each copies a journal's part of one set, and a state.
+const MOVES_AT_ONCE: usize = 2;
+
+settings! {
+    /// The choice of each set's voters, by the leader of the cluster.
+    pub struct PlacingConfig {
+        /// Change voters by themselves. false: only a new set's voters are chosen; violations are shown all the same.
+        enabled: bool = true;
+        /// A voter whose gateway does not answer for so long is replaced, in milliseconds, 60000 to 86400000. 0: never.
+        /// Shorter: a gateway that is down for maintenance is copied elsewhere, so drain it first.
+        replace_after_ms: u64 = 900_000;
+    }
+}
+
+impl PlacingConfig {
+    /// The planner's limits.
+    pub fn rules(&self) -> Rules {
+        let replace_after = (self.replace_after_ms > 0).then(|| Duration::from_millis(self.replace_after_ms));
+        Rules { replace_after, at_once: if self.enabled { MOVES_AT_ONCE } else { 0 } }
+    }
+}

@@ -1,0 +1,131 @@
+//! Which sets run here, and how one that is placed elsewhere leaves (PLACE-V2, PLACE-V3; ADR 0053).
+//!
+//! ```text
+//!   not named in the set's record ─▶ the group's leader takes this member out ─▶ it says so ─▶ connections, tasks and group end here
+//!        │ meanwhile the set runs on: it may have to vote, or to hand over          ─▶ it says so again ─▶ log and snapshot dropped (crate `raft`, `leave`)
+//!        └── named again ─▶ it stays, or starts as a newcomer
+//! ```
+
+use super::ended::stop_set;
+use super::starts::Order;
+use holdfast_control::cluster::{ClusterState, SetEntry, Standing};
+use holdfast_raft::{Part, RaftNode};
+use holdfast_types::sync::LockExt;
+use holdfast_types::{MemberId, Name, SetId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Pause after an answer that this member is still needed.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The sets without a place here. Remembered, because finding out reads files.
+#[derive(Default)]
+pub(super) struct Places {
+    away: BTreeSet<SetId>,
+}
+
+impl Places {
+    /// Forgets sets that are no more.
+    pub(super) fn keep(&mut self, state: &ClusterState) {
+        self.away.retain(|id| state.sets.contains_key(id));
+    }
+
+    /// Whether a set that does not run here is to be started (PLACE-V2).
+    pub(super) fn starts(&mut self, raft: &RaftNode, id: SetId, entry: &SetEntry) -> bool {
+        let me = raft.member();
+        if entry.has_place_for(me) {
+            self.away.remove(&id);
+            return true;
+        }
+        if self.away.contains(&id) {
+            return false;
+        }
+        let starts = runs_without_place(raft.part_of(id), entry.initial_members.contains(&me));
+        if !starts {
+            self.away.insert(id);
+        }
+        starts
+    }
+}
+
+/// PLACE-V2. What is on this disk may count: it takes part until it is out. One of the first members begins the group,
+/// even if the set was placed elsewhere before anybody had begun it.
+fn runs_without_place(part: Part, first: bool) -> bool {
+    match part {
+        Part::Something => true,
+        Part::Nothing => first,
+        Part::Left => false,
+    }
+}
+
+/// Whether a set that runs here is to leave. A member that leaves the cluster keeps its sets until it is removed: the
+/// leaders of their groups let it go (ADR 0019).
+pub(super) fn departs(state: &ClusterState, entry: &SetEntry, me: MemberId) -> bool {
+    let stays = state.members.get(&me).is_some_and(|member| member.standing != Standing::Leaving);
+    stays && !entry.has_place_for(me)
+}
+
+/// Those that may lead the group: the voters that it should have, and its members as known here.
+fn peers(order: &Order) -> BTreeMap<MemberId, String> {
+    let group = order.adopted.raft.group(order.id);
+    let seen = group.map(|group| group.status().members).unwrap_or_default();
+    let ids = order.state.voters_of(&order.entry).into_iter().chain(seen.into_iter().map(|m| m.member));
+    let known = ids.filter_map(|id| order.state.members.get(&id));
+    known.map(|member| (member.id, member.peer_addr.clone())).collect()
+}
+
+/// Leaves a set, if its group is without this member. Otherwise nothing happens; it is tried again.
+pub(super) async fn depart(order: Order, stop: CancellationToken) {
+    let peers = peers(&order);
+    let (node, raft, id, name) = (&order.node, &order.adopted.raft, order.id, &order.entry.name);
+    match stop.run_until_cancelled(raft.ask_whether_out(id, &peers)).await {
+        None => return,
+        Some(Ok(_)) => {}
+        Some(Err(error)) => {
+            tracing::debug!(set = %name, %error, "the set is placed elsewhere, and this gateway cannot leave it yet");
+            stop.run_until_cancelled(tokio::time::sleep(ASK_AGAIN)).await;
+            return;
+        }
+    }
+    tracing::info!(set = %name, "the set is placed elsewhere, and its group is without this gateway: it ends here");
+    while let Err(error) = stop_set(node, id).await {
+        tracing::warn!(set = %name, %error, "the set does not end here yet; trying again");
+        if stop.run_until_cancelled(tokio::time::sleep(ASK_AGAIN)).await.is_none() {
+            return;
+        }
+    }
+    match raft.leave(id, &peers).await {
+        Ok(since) => {
+            tracing::info!(set = %name, %since, "left the set: its journal space is free");
+            node.troubles.locked().remove(&id);
+            clear_gauges(id, name);
+        }
+        // It is started again, whole.
+        Err(error) => tracing::warn!(set = %name, %error, "the set was stopped here and not left"),
+    }
+}
+
+/// The set has left: its gauges would keep their last values.
+fn clear_gauges(id: SetId, name: &Name) {
+    let (group, set) = (id.0.to_string(), name.to_string());
+    metrics::gauge!("holdfast_raft_leader", "group" => group.clone()).set(0.0);
+    metrics::gauge!("holdfast_journal_live_bytes", "group" => group).set(0.0);
+    metrics::gauge!("holdfast_index_extents", "set" => set.clone()).set(0.0);
+    metrics::gauge!("holdfast_backlog_bytes", "set" => set.clone()).set(0.0);
+    metrics::gauge!("holdfast_connections", "set" => set).set(0.0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_without_a_place_runs_only_where_it_may_be_needed() {
+        for first in [false, true] {
+            assert!(runs_without_place(Part::Something, first), "PLACE-V2: it may have voted");
+            assert_eq!(runs_without_place(Part::Nothing, first), first, "PLACE-V2: the group must begin somewhere");
+            assert!(!runs_without_place(Part::Left, first), "PLACE-V2: it would begin the group a second time");
+        }
+    }
+}

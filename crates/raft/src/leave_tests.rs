@@ -1,0 +1,187 @@
+//! PLACE-V3, PLACE-V4 over real sockets and real journals: a member leaves a group, gives back what it has of it, and
+//! comes back.
+
+use crate::consensus::Consensus;
+use crate::group_tests::{GROUP, Host, LIMIT, List, leader, listeners, members_become, propose, wait_len};
+use crate::leave::{LeaveError, Part};
+use crate::left_note::{self, Left, Stage};
+use crate::node::NodeError;
+use holdfast_types::{LogId, MemberId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+async fn three(dir: &Path) -> anyhow::Result<(Vec<Host>, BTreeMap<MemberId, String>)> {
+    let (listeners, addresses) = listeners(3).await?;
+    let mut hosts = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        hosts.push(Host::start(dir, i as u64 + 1, listener).await?);
+    }
+    for host in &hosts {
+        host.group.initialize(&addresses).await?;
+    }
+    Ok((hosts, addresses))
+}
+
+fn files_of(dir: &Path, member: MemberId) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir.join(format!("raft-{}", member.0)))? {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> anyhow::Result<()> {
+    let all = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, all).await.map_err(|_| anyhow::anyhow!("{what}: not within {LIMIT:?}"))
+}
+
+/// The refusal of a vote for a candidate whose log ends before `since`.
+async fn refused_vote(asks: &Host, member: MemberId, addr: &str, since: LogId) -> anyhow::Result<tonic::Status> {
+    let asked = asks.node.channels().get(member, addr, false)?;
+    let mut peer = crate::proto::peer_client::PeerClient::new(asked);
+    let candidate = async {
+        loop {
+            let vote = Some(crate::proto::Vote { term: since.term.0 + 5, member: 9, committed: false });
+            let last = Some(crate::proto::LogId { term: since.term.0, index: since.index.0 - 1 });
+            let request = crate::proto::VoteRequest { vote, last, ..Default::default() };
+            let status = peer.vote(asks.node.channels().request(request, GROUP, member)).await.unwrap_err();
+            if !status.message().contains("embargo") {
+                return status;
+            }
+        }
+    };
+    Ok(tokio::time::timeout(LIMIT, candidate).await?)
+}
+
+/// Asks until the leader has committed the change.
+async fn leave(host: &Host, peers: &BTreeMap<MemberId, String>) -> anyhow::Result<LogId> {
+    let left = async {
+        loop {
+            match host.node.leave(GROUP, peers).await {
+                Ok(since) => return Ok(since),
+                Err(LeaveError::Nobody { .. }) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Err(e) => return Err(e.into()),
+            }
+        }
+    };
+    tokio::time::timeout(LIMIT, left).await?
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_leaves_only_when_it_is_out_and_comes_back_as_a_newcomer() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut hosts, addresses) = three(dir.path()).await?;
+    for n in 1..=30 {
+        propose(&hosts, &format!("entry {n:04}")).await?;
+    }
+    let at = leader(&hosts).await?;
+    let mut goes = hosts.remove(if at == 0 { 1 } else { 0 });
+    wait_len(&goes.list, 30).await?;
+    let member = goes.node.member();
+
+    // A voter that was told to leave by an old group 0 keeps all that it has.
+    let refused = goes.node.leave(GROUP, &addresses).await;
+    let Err(LeaveError::Nobody { answers, .. }) = &refused else { anyhow::bail!("PLACE-V3: {refused:?}") };
+    assert!(answers.iter().any(|a| a.contains("is a member of the group")), "{answers:?}");
+    assert_eq!(goes.node.part_of(GROUP), Part::Something);
+    goes.list = Arc::new(List::default());
+    goes.group = goes.node.start_local(GROUP, goes.list.clone(), None).await?;
+    wait_len(&goes.list, 30).await?;
+
+    let rest: BTreeMap<MemberId, String> =
+        addresses.iter().filter(|(id, _)| **id != member).map(|(id, addr)| (*id, addr.clone())).collect();
+    let at = leader(&hosts).await?;
+    members_become(&hosts[at].group, &rest).await?;
+    let asked = async {
+        loop {
+            match goes.node.ask_whether_out(GROUP, &addresses).await {
+                Err(LeaveError::Nobody { .. }) => tokio::time::sleep(Duration::from_millis(20)).await,
+                answer => return answer,
+            }
+        }
+    };
+    let out = tokio::time::timeout(LIMIT, asked).await??;
+    assert_eq!(out.voters, [rest.keys().copied().collect::<BTreeSet<_>>()]);
+    assert!(goes.node.group(GROUP).is_some(), "a question changes nothing");
+    let since = leave(&goes, &addresses).await?;
+    assert!(since >= out.since);
+    assert_eq!(goes.node.part_of(GROUP), Part::Left);
+    assert_eq!(files_of(dir.path(), member)?, [format!("group-{}.left", GROUP.0)]);
+    let state = goes.node.log().group(GROUP).state();
+    assert_eq!((state.last, state.purged, state.vote), (None, None, None), "nothing is left in the journal");
+    assert!(goes.node.group(GROUP).is_none());
+    propose(&hosts, "while it is away").await?;
+
+    // It comes back to the same leader, which must not take its empty log for one that went backwards.
+    goes.list = Arc::new(List::default());
+    goes.group = goes.node.start_local(GROUP, goes.list.clone(), None).await?;
+    assert!(goes.node.is_returning(GROUP) && !goes.node.is_healing(GROUP));
+    let refused = refused_vote(&hosts[at], member, &addresses[&member], since).await?;
+    assert!(refused.message().contains("which needs a leader that has"), "PLACE-V4: {refused}");
+    let at = leader(&hosts).await?;
+    members_become(&hosts[at].group, &addresses).await?;
+    eventually("returned", || !goes.node.is_returning(GROUP)).await?;
+    wait_len(&goes.list, 31).await?;
+    assert_eq!(goes.list.all(), hosts[at].list.all());
+    assert!(goes.node.healing().is_empty(), "PLACE-V3: its log did not go backwards");
+    assert!(!files_of(dir.path(), member)?.contains(&format!("group-{}.left", GROUP.0)));
+    hosts.remove(1 - at).end().await;
+    hosts.push(goes);
+    assert_eq!(propose(&hosts, "with the one that came back").await?, 32);
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}
+
+/// PLACE-V4: after a crash between the note and the rest, what is left is dropped before the group starts, and a note
+/// that does not read lets nothing start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_crash_leaves_is_dropped_before_a_start() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (hosts, _) = three(dir.path()).await?;
+    propose(&hosts, "before").await?;
+    for host in &hosts {
+        wait_len(&host.list, 1).await?;
+    }
+    for host in hosts {
+        host.end().await;
+    }
+    let node = Host::node(dir.path(), 1)?;
+    let since = LogId::new(9, 99);
+    let note = Left { group: GROUP, stage: Stage::Going, since, voters: vec![BTreeSet::from([MemberId(2)])] };
+    left_note::save(node.snapshots_dir(), &note)?;
+    assert_eq!(node.part_of(GROUP), Part::Something);
+    let list = Arc::new(List::default());
+    node.start_local(GROUP, list.clone(), None).await?;
+    assert!(list.all().is_empty() && node.is_returning(GROUP));
+    assert_eq!(node.floor(GROUP), Some(since));
+    node.end_group(GROUP).await?;
+    let voters = node.ended(GROUP)?.and_then(|ended| ended.voters);
+    assert_eq!(voters, Some((since, note.voters.clone())), "END-E3: the voters of when it left");
+    node.stop().await;
+
+    let node = Host::node(dir.path(), 2)?;
+    std::fs::write(node.snapshots_dir().join(format!("group-{}.left", GROUP.0)), b"cut short")?;
+    assert_eq!(node.part_of(GROUP), Part::Something);
+    let started = node.start_local(GROUP, Arc::new(List::default()), None).await.map(drop);
+    assert!(matches!(started, Err(NodeError::Damaged { .. })), "{started:?}");
+    assert!(node.is_healing(GROUP));
+    node.stop().await;
+
+    let node = Host::node_under(dir.path(), 4, Duration::from_secs(3600))?;
+    assert_eq!(node.part_of(GROUP), Part::Nothing);
+    // R3: a group that was stopped here has forgotten what it promised until then.
+    node.note_stopped(GROUP);
+    let stopped = node.embargo_of(GROUP);
+    assert!(stopped > node.embargo_left(), "{stopped:?}");
+    node.stop().await;
+    Ok(())
+}

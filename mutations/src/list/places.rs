@@ -1,0 +1,137 @@
+//! Sets on some of the members: where a set runs, how it is left and come back to.
+
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
+
+const VOTERS: Test = lib(Layer::Unit, "holdfast-control", &["cluster::voters::tests::"]);
+const STEPS: Test = lib(Layer::Unit, "holdfast-control", &["members::tests::placed::a_set_that_names_voters"]);
+const SUCCESSOR: Test = lib(Layer::Unit, "holdfast-control", &["members::tests::m3_a_leader_that_is_to_serve_no_more"]);
+const DEPARTS: Test = lib(Layer::Unit, "holdfast-gateway", &["node::depart::tests::"]);
+const LEAVES: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::a_member_leaves_only_when_it_is_out"]);
+const CUT_SHORT: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::what_a_crash_leaves"]);
+/// Moves under faults, with everything read back.
+const MOVED: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["the_voters_of_a_set_are_moved"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "voters-placed-from-an-old-view",
+        bug: "a late copy of a change of a set's voters takes a newer change back",
+        rule: "PLACE-V1",
+        edits: &[Edit {
+            file: "crates/control/src/cluster/voters.rs",
+            old: "        if !seen {",
+            new: "        if false && !seen {",
+        }],
+        tests: &[VOTERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "set-on-witnesses-alone",
+        bug: "a set is placed on witnesses only: nobody can serve it",
+        rule: "PLACE-V1",
+        edits: &[Edit {
+            file: "crates/control/src/cluster/voters.rs",
+            old: "        if !self.one_serves(to) {",
+            new: "        if false && !self.one_serves(to) {",
+        }],
+        tests: &[VOTERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "last-gateway-of-a-set-leaves",
+        bug: "the last gateway that a set names leaves the cluster: the group follows nobody, and shrinks to its leader",
+        rule: "PLACE-V1",
+        edits: &[Edit {
+            file: "crates/control/src/cluster/voters.rs",
+            old: "entry.voters.contains(&id) && !others(entry);",
+            new: "entry.voters.is_empty() && !others(entry);",
+        }],
+        tests: &[VOTERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "every-member-votes-in-every-set",
+        bug: "a set's group follows all members, whatever its record names",
+        rule: "PLACE-V1",
+        edits: &[Edit {
+            file: "crates/control/src/members.rs",
+            old: "Standing::Active | Standing::Drained => named(member.id),",
+            new: "Standing::Active | Standing::Drained => true || named(member.id),",
+        }],
+        tests: &[STEPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "successor-that-is-to-go",
+        bug: "a leader that is to leave a set stops granting it for a voter that is to leave it as well",
+        rule: "MEMBER-M3",
+        edits: &[Edit {
+            file: "crates/control/src/members.rs",
+            old: "let serves = |id: MemberId| wanted.contains(&id) && ",
+            new: "let serves = |id: MemberId| !wanted.is_empty() && ",
+        }],
+        tests: &[SUCCESSOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "left-set-begun-again",
+        bug: "one of a set's first members starts its group again after it has left it, with an empty log",
+        rule: "PLACE-V2",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/depart.rs",
+            old: "        Part::Left => false,",
+            new: "        Part::Left => first,",
+        }],
+        tests: &[DEPARTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "left-without-the-leaders-word",
+        bug: "a member drops its log and its vote although it is a voter: its group 0 was old",
+        rule: "PLACE-V3",
+        edits: &[Edit {
+            file: "crates/raft/src/change.rs",
+            old: "        if members.get_node(&member.0).is_some() {
+            return Err(not_now(format!(\"{member} is a member of the group\")));",
+            new: "        if false && members.get_node(&member.0).is_some() {
+            return Err(not_now(format!(\"{member} is a member of the group\")));",
+        }],
+        tests: &[LEAVES, MOVED],
+        smoke: false,
+    },
+    Mutation {
+        name: "returned-without-a-floor",
+        bug: "a member that comes back to a group votes for a candidate of before it left: its vote of then is forgotten",
+        rule: "PLACE-V4",
+        edits: &[Edit {
+            file: "crates/raft/src/node.rs",
+            old: "        healing.max(returning)",
+            new: "        healing.max(returning.filter(|_| false))",
+        }],
+        tests: &[CUT_SHORT, LEAVES],
+        smoke: false,
+    },
+    Mutation {
+        name: "left-and-no-voters-reported",
+        bug: "a member that has left a group reports no voters when the set is deleted: older ones may pass for the newest",
+        rule: "PLACE-V4",
+        edits: &[Edit {
+            file: "crates/raft/src/end_group.rs",
+            old: "let all = [in_log, in_snapshot(), left];",
+            new: "let all = [in_log, in_snapshot(), left.filter(|_| false)];",
+        }],
+        tests: &[CUT_SHORT],
+        smoke: false,
+    },
+    Mutation {
+        name: "stopped-group-without-an-embargo",
+        bug: "a group that was stopped and starts again in one process votes at once: it has forgotten its promise to the leader",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/node.rs",
+            old: "        left.max(self.embargo_left())",
+            new: "        left.filter(|_| false).max(self.embargo_left())",
+        }],
+        tests: &[CUT_SHORT],
+        smoke: false,
+    },
+];

@@ -1,0 +1,84 @@
+//! Policies of sets, and the choice of their voters.
+
+use crate::bug::{Edit, Layer, Mutation, Test, lib};
+
+const PLACING: &str = "crates/control/src/placing.rs";
+const BOARD: &str = "crates/control/src/placing/board.rs";
+const CHOOSE: &str = "crates/control/src/placing/choose.rs";
+const SETS: &str = "crates/control/src/cluster/sets.rs";
+const DOOR: &str = "crates/gateway/src/admin/placing.rs";
+
+const PLANS: Test = lib(Layer::Property, "holdfast-control", &["placing::"]);
+const GROUP_0: Test = lib(Layer::Unit, "holdfast-control", &["a_policy_is_changed_once_and_by_who_saw_it"]);
+const REFUSED: Test = lib(Layer::Unit, "holdfast-gateway", &["a_policy_that_one_gateway_cannot_meet_is_refused"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "placing-forgets-survival",
+        bug: "the planner moves voters as if each loss left a majority",
+        rule: "PLACING-P1",
+        edits: &[Edit {
+            file: BOARD,
+            old: "map_or(0, |(_, left, needed)| needed.saturating_sub(left))",
+            new: "map_or(0, |_| 0)",
+        }],
+        tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-moves-what-moves",
+        bug: "a set whose group has not followed its last move gets another one",
+        rule: "PLACING-P3",
+        edits: &[Edit {
+            file: CHOOSE,
+            old: "if placed.moving && board.unusable(choice) == 0 {",
+            new: "if placed.moving && board.unusable(choice) > 64 {",
+        }],
+        tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-replaces-at-once",
+        bug: "a gateway that does not answer is replaced without waiting",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: PLACING,
+            old: "replace_after.is_some_and(|limit| silent >= limit)",
+            new: "replace_after.is_some_and(|_| silent >= Duration::ZERO)",
+        }],
+        tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-in-forbidden-regions",
+        bug: "voters are placed in regions where none may be",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: PLACING,
+            old: "self.standing != Standing::Leaving && !policy.forbidden.contains(&self.locality.region)",
+            new: "self.standing != Standing::Leaving && policy.voters > 0",
+        }],
+        tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "policy-changed-blindly",
+        bug: "a change of a policy replaces one that its proposer has not seen",
+        rule: "ADR 0052",
+        edits: &[Edit { file: SETS, old: "if entry.policy != *expected {", new: "if expected.voters == 0 {" }],
+        tests: &[GROUP_0],
+        smoke: false,
+    },
+    Mutation {
+        name: "policy-not-checked",
+        bug: "a set is made with a policy that the gateways cannot meet",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: DOOR,
+            old: "possible(&view.members, &policy).map_err(|why| precondition(format!(\"policy ({policy}): it {why}\")))?;",
+            new: "let _ = possible(&view.members, &policy);",
+        }],
+        tests: &[REFUSED],
+        smoke: false,
+    },
+];
