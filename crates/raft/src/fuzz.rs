@@ -103,7 +103,7 @@ fn encode(frame: &Frame, out: &mut Vec<u8>) {
 }
 
 /// Kinds of messages that [`message`] decodes.
-pub const MESSAGES: u8 = 20;
+pub const MESSAGES: u8 = 22;
 
 /// Decodes a message of a call between gateways, or of its answer, checks it as the receiver does, and encodes it
 /// again. `None`: refused.
@@ -121,7 +121,7 @@ pub fn message(kind: u8, bytes: &[u8]) -> Option<Vec<u8>> {
         3 => voted(&proto::VoteReply::decode(bytes).ok()?, |m| (m.vote, m.last)),
         4 => voted(&proto::TransferRequest::decode(bytes).ok()?, |m| (m.from, m.last)),
         5 => {
-            let request = proto::SnapshotRequest::decode(bytes).ok()?;
+            let request = proto::SnapshotHead::decode(bytes).ok()?;
             request.membership_id.as_ref().map(id_from_wire).transpose().ok()?;
             membership_from_bytes(&request.membership).ok()?;
             voted(&request, |m| (m.vote, m.last))
@@ -139,7 +139,9 @@ pub fn message(kind: u8, bytes: &[u8]) -> Option<Vec<u8>> {
         16 => again::<proto::EndedRequest>(bytes),
         17 => again::<proto::EndedReply>(bytes),
         18 => again::<proto::PlacingRequest>(bytes),
-        _ => again::<proto::PlacingReply>(bytes),
+        19 => again::<proto::PlacingReply>(bytes),
+        20 => again::<proto::LeaveRequest>(bytes),
+        _ => again::<proto::LeaveReply>(bytes),
     }
 }
 
@@ -221,12 +223,12 @@ pub fn example_messages() -> Vec<(u8, Vec<u8>)> {
     let vote = Some(proto::Vote { term: 3, member: 1, committed: false });
     let last = Some(proto::LogId { term: 2, index: 9 });
     let asked = proto::VoteRequest { vote, last, leadership_transfer: false, pre: true };
-    let snapshot = proto::SnapshotRequest {
+    let snapshot = proto::SnapshotHead {
         vote,
         last,
         membership_id: last,
         membership: membership_to_bytes(&three_voters()),
-        data: Bytes::from_static(b"a state"),
+        length: 7,
         crc: 7,
     };
     let roll = proto::Roll { members: vec![1, 2, 3], applied: 12 };

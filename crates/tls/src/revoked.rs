@@ -104,7 +104,7 @@ fn plain(digits: &str) -> String {
     if digits.is_empty() {
         return "00".to_string();
     }
-    if digits.len() % 2 == 0 { digits.to_string() } else { format!("0{digits}") }
+    if digits.len().is_multiple_of(2) { digits.to_string() } else { format!("0{digits}") }
 }
 
 /// The list of a process. All clones are one; whoever has a connection that it concerns is woken when it changes.

@@ -337,7 +337,7 @@ fn policies() -> impl Strategy<Value = Policy> {
 
 /// A member: region, zone, whether a witness, standing, silence.
 fn members(well: bool) -> impl Strategy<Value = Candidate> {
-    let whole = if well { 1 } else { 3 };
+    let whole = if well { 1_usize } else { 3 };
     (0..4_u8, 0..2_u8, 0..10_u8, 0..whole, 0..whole).prop_map(move |(region, zone, witness, standing, silent)| {
         Candidate {
             role: if witness == 0 && !well { MemberRole::Witness } else { MemberRole::Gateway },

@@ -304,7 +304,7 @@ async fn a_revoked_certificate_makes_no_call() {
     let audit = audit(&path);
     let revocations = Revocations::default();
     let (admin, peer) =
-        (Guard::admin(Some(revocations.clone()), Some(audit.clone())), Guard::peer(Some(revocations.clone())));
+        (Guard::admin(Some(revocations.clone()), Some(audit.clone())), Guard::peer(Some(revocations.clone()), None));
     let all = [Role::Operator.name().to_string(), Role::Gateway.name().to_string()];
     revocations.replace(Revoked { names: all.into(), ..Revoked::default() });
     for (guard, method, role, code) in [
@@ -463,7 +463,7 @@ async fn a_call_of_another_cluster_is_refused_before_anything_of_it_is_read() {
         Some(_) => Ok(()),
         None => Err(Status::permission_denied("cluster: found none")),
     });
-    let guard = Guard::peer(false, Some(check));
+    let guard = Guard::peer(None, Some(check));
     for rule in PEER {
         let mut door = Guarded::new(fake(), guard.clone());
         for (named, code) in [(false, Code::PermissionDenied), (true, Code::Aborted)] {
@@ -481,7 +481,7 @@ async fn a_call_of_another_cluster_is_refused_before_anything_of_it_is_read() {
 /// ACCESS-A5.
 #[tokio::test]
 async fn one_method_takes_no_more_than_its_places() {
-    let guard = Guard::admin(false, None);
+    let guard = Guard::admin(None, None);
     let mut door = Guarded::new(fake(), guard.clone());
     let all: Vec<_> = (0..4).map(|_| door.call(request("DiffSnapshots", None))).collect();
     let status = told(&guard, &fake(), "DiffSnapshots", None).await;
@@ -500,7 +500,7 @@ async fn a_connection_is_known_by_what_it_has_shown() {
     let mut door = Door::new("a test's door", listener, doors::ADMIN);
     let _client = tokio::net::TcpStream::connect(address).await.expect("connects");
     let (socket, _) = door.next().await;
-    let guard = Guard::admin(false, None);
+    let guard = Guard::admin(None, None);
     let standing = || socket.connect_info().place.standing();
     let call = async |method: &str, answer: Code| {
         let mut request = request(method, None);
@@ -536,7 +536,7 @@ async fn gateways_and_hosts_are_proven_by_their_certificates() {
         let (client, accepted) = tokio::join!(client.stream(&address, PATIENCE), accepts);
         let info = accepted.connect_info();
         let standing = || info.get_ref().place.standing();
-        let guard = Guard::admin(true, None);
+        let guard = Guard::admin(Some(Revocations::default()), None);
         // Nobody but an administrator may.
         if role != Role::Admin {
             told(&guard, &fake(), "Adopt", Some(&info)).await;
