@@ -19,7 +19,7 @@ use holdfast_etcd::EtcdOptions;
 use holdfast_set::keyring::KeySource;
 use holdfast_settings::settings;
 use holdfast_tls::files::{self, PEM_BYTES_MAX};
-use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
+use holdfast_tls::{HttpTls, Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
 use serde::{Deserialize, Serialize};
 pub use source::{Mistake, known, read};
@@ -448,6 +448,10 @@ settings! {
         /// `optional`: clients in plain text as well. `off`: plain text only, and clients that want TLS refuse it. Left
         /// out: `required` with the three files, else `off`. `nbd_unix` never has TLS.
         nbd: Option<NbdTls> = None, sample "required";
+        /// TLS on `http_listen`. `required`: nothing is answered without TLS, and metrics need the certificate of a
+        /// viewer, an operator or an administrator. `checks`: the same, and health checks in plain text, too. `off`:
+        /// plain text only. Left out: `off`.
+        http: Option<HttpTls> = None, sample "checks";
     }
 }
 
@@ -519,6 +523,11 @@ impl TlsConfig {
     /// TLS of the NBD port.
     pub fn nbd_mode(&self) -> NbdTls {
         if self.any() { self.nbd.unwrap_or(NbdTls::Required) } else { NbdTls::Off }
+    }
+
+    /// TLS of the HTTP port.
+    pub fn http_mode(&self) -> HttpTls {
+        self.http.unwrap_or(HttpTls::Off)
     }
 
     /// Reads the files; `None` if none is configured.

@@ -165,9 +165,11 @@ pub fn certificates(dir: &Path, wanted: &[Wanted], days: u64) -> Result<Made, Tl
         // An older QEMU refuses a certificate without the second, although no key of this kind enciphers another.
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.extended_key_usages = match one.role {
-            // Gateways dial each other.
-            Role::Gateway => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
-            Role::Host | Role::Viewer | Role::Operator | Role::Admin => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            // Gateways dial each other, and so do the agents of hosts.
+            Role::Gateway | Role::Host => {
+                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
+            }
+            Role::Viewer | Role::Operator | Role::Admin => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         params.use_authority_key_identifier_extension = true;
         validity(&mut params, days.min(DAYS_MAX));

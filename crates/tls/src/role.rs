@@ -138,6 +138,11 @@ impl Caller {
         Err(format!("found role {found} of certificate {}, expected one of {expected}", self.name))
     }
 
+    /// Its roles, for messages.
+    pub fn roles_text(&self) -> String {
+        roles_text(&self.roles)
+    }
+
     /// The owner names that it may use, for messages.
     pub fn owners_text(&self) -> String {
         if self.owners.is_empty() { self.name.clone() } else { self.owners.join(", ") }

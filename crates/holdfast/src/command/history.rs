@@ -17,9 +17,13 @@ const ASK_LIMIT: Duration = Duration::from_secs(5);
 pub async fn run(common: &Common, args: &HistoryArgs) -> Result<(), CliError> {
     let mut lines: Vec<Line> = Vec::new();
     let mut missing = Vec::new();
+    let dial = args.agents.with(common).dial();
     for address in &args.agents.agent {
-        let asked = client::ask(address, "/history", None, None, ASK_LIMIT).await.map_err(|error| error.to_string());
-        let read = asked.and_then(|answer| {
+        let asked = client::ask_over(&dial, address, "/history", None, None, ASK_LIMIT).await;
+        let read = asked.map_err(|error| error.to_string()).and_then(|answer| {
+            if answer.code == 403 {
+                return Err(format!("{address}: {}", answer.words()));
+            }
             serde_json::from_str::<Vec<Line>>(&answer.body).map_err(|error| format!("{address}: no agent: {error}"))
         });
         match read {
