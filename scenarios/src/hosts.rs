@@ -78,7 +78,7 @@ pub struct Plan<'a> {
     pub bin: PathBuf,
     /// Its network namespace; that of this process if none.
     pub space: Option<PathBuf>,
-    /// The agents' token. If none, hosts with folders in one place share one.
+    /// The agents' token. If none, hosts with folders in one place share one. Agents with certificates have none.
     pub token: Option<PathBuf>,
     pub way: Way,
     /// With TLS: of this host by its name, and `admin` for commands. Health checks stay possible in plain text.
@@ -160,7 +160,11 @@ impl Host {
             Some(path) => path,
             None => shared_token(&dir)?,
         };
-        let token = format!("token_file = {token_file:?}\n");
+        // A certificate does for it.
+        let token = match plan.certificates {
+            Some(_) => String::new(),
+            None => format!("token_file = {token_file:?}\n"),
+        };
         let (data, log) = (mount.join("data"), open.join("postgresql.log"));
         let options = format!("-c listen_addresses={address} -c unix_socket_directories={}", sockets.display());
         let started = match plan.way {

@@ -58,7 +58,7 @@ fn der(path: &Path) -> Vec<u8> {
 fn each_caller_gets_its_paths_and_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let callers = callers(dir.path());
-    let with = |path: &str, pass: Pass, plain_checks: bool| -> Vec<&str> {
+    let with = |path: &str, pass: Pass, plain_checks: bool| -> Vec<&'static str> {
         let gets = |who: &Asker| super::pass(who, path, plain_checks, SET) == pass;
         callers.iter().filter(|(_, who)| gets(who)).map(|(name, _)| *name).collect()
     };

@@ -368,9 +368,9 @@ async fn plain_checks_are_for_health_alone() {
     let limit = Duration::from_secs(20);
     let check = crate::client::ask(&address, "/primary", None, None, limit).await.unwrap();
     assert!(check.code == 503 && !check.body.contains("db1") && !check.body.contains("demo"), "{check:?}");
-    let told =
-        crate::client::ask_over(&dial(dir.path(), "vic", &address, "db1"), &address, "/primary", None, None, limit);
-    assert!(told.await.unwrap().body.contains("db1"));
+    let viewer = dial(dir.path(), "vic", &address, "db1");
+    let told = crate::client::ask_over(&viewer, &address, "/primary", None, None, limit).await.unwrap();
+    assert!(told.body.contains("db1"), "{told:?}");
     for path in ["/status", "/patroni", "/history", "/metrics", "/challenge"] {
         assert_eq!(crate::client::ask(&address, path, None, None, limit).await.unwrap().code, 403, "{path}");
     }

@@ -26,7 +26,7 @@ struct AgentsArgs {
     #[arg(long, global = true, env = "HOLDFAST_AGENT", hide_env_values = true, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = address,
           default_value = "127.0.0.1:8008")]
     agent: Vec<String>,
-    /// File with the agents' token, needed for commands from another host without a certificate (--tls-certificate)
+    /// File with the agents' token: for commands from another host without --tls-certificate
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }

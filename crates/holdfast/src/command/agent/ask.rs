@@ -45,7 +45,7 @@ impl Agents {
 }
 
 /// Where the agent of this host listens for commands if its settings do not say otherwise.
-fn usual_socket() -> String {
+pub fn usual_socket() -> String {
     AgentConfig::default().run_dir.join(local::SOCKET).display().to_string()
 }
 
