@@ -2,6 +2,9 @@
 //!
 //! Written by hand, without a client crate: both sides are this program, and a message is a status with a small JSON
 //! body.
+//!
+//! PEER-N1  With TLS an agent asks a peer only where the certificate is that of the peer's name: another host of the
+//!     cluster that listens at its address gets no request.
 
 use crate::config::AgentConfig;
 use crate::local;
