@@ -126,8 +126,8 @@ fn shown(view: &View) -> serde_json::Value {
     value
 }
 
-/// HEALTH-H3, before anything of the request's body is read. Commands with a proof of the token go on: the proof is over
-/// the body.
+/// HEALTH-H3, before anything of the request's body is read. Commands that may have a proof of the token go on: the
+/// proof is over the body.
 async fn guard(
     State(door): State<Door>,
     ConnectInfo(who): ConnectInfo<Asker>,

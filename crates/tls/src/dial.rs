@@ -130,8 +130,8 @@ impl Dialer {
     }
 }
 
-/// TLS of a client over a connection that began without: NBD, and HTTP of an agent. Each handshake uses the certificate as it was read last
-/// (LIVE-C1). Cheap to clone.
+/// TLS of a client over a connection that is there already: NBD, and HTTP of an agent. Each handshake uses the
+/// certificate as it was read last (LIVE-C1). Cheap to clone.
 #[derive(Clone)]
 pub struct Connector(Arc<Live>);
 

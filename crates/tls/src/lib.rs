@@ -1,9 +1,9 @@
 //! Mutually authenticated TLS between gateways, hosts and people (R10): certificates and roles.
 //!
 //! Owns: a process's own certificate, read again when it changes ([`Tls`]), the [`Dialer`] of every client of a
-//! gateway, the [`Connector`] of a client of NBD or of an agent, the [`Acceptor`] of a door, the [`Role`] and the name of a client
-//! there, making certificates for a cluster ([`make`]), and reading files that settings name ([`files`]). Does not own:
-//! the service behind a door. Depends on `types` alone.
+//! gateway, the [`Connector`] of a client of NBD or of an agent, the [`Acceptor`] of a door, the [`Role`] and the name
+//! of a client there, HTTP doors ([`Handshakes`]), making certificates for a cluster ([`make`]), and reading files that
+//! settings name ([`files`]). Does not own: the service behind a door. Depends on `types` alone.
 //!
 //! - **TLS-T1** A cluster has one authority of its own, and trusts no other: neither the system's roots nor another
 //!   cluster's authority.

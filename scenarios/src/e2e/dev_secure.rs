@@ -13,6 +13,7 @@ use crate::nbd::{Client, NbdError, Uri, pattern};
 use crate::process::{self, Proc, Signal, wait_until};
 use crate::say::note;
 use crate::setup;
+use crate::web::page;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::io::Read;
@@ -97,6 +98,9 @@ fn doors(dev: &Dev) -> Result<()> {
         Err(other) => anyhow::bail!("a client in plain text was not told why: {other}"),
         Ok(_) => anyhow::bail!("R10: a client in plain text was served"),
     }
+    let metrics = dev.list("http").first().context("no HTTP address")?.clone();
+    let told = page(&metrics, "/metrics")?;
+    anyhow::ensure!(told.starts_with("HTTP/1.1 403"), "R10: metrics were told in plain text: {told}");
     let status = ["cluster", "status", "--timeout", "3s"];
     anyhow::ensure!(dev.command("", &status).out().is_err(), "R10: a command without a certificate was answered");
     for name in ["viewer", "operator", "admin"] {

@@ -95,8 +95,8 @@ impl Rule {
     }
 }
 
-/// Whether this caller gets what is behind `path`, at an agent of `set`. `plain_checks`: of a door with TLS that answers
-/// health checks without it. A path that does not exist is a health check that is not found.
+/// Whether this caller gets what is behind `path`, at an agent of `set`. `plain_checks`: of a door with TLS that
+/// answers health checks without it. A path that does not exist is a health check that is not found.
 pub(super) fn pass(who: &Asker, path: &str, plain_checks: bool, set: &str) -> Pass {
     let rule = rule(path);
     let what = rule.map_or(What::Check, |rule| rule.what);

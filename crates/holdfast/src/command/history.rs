@@ -21,8 +21,11 @@ pub async fn run(common: &Common, args: &HistoryArgs) -> Result<(), CliError> {
     for address in &args.agents.agent {
         let mut asked = client::ask_over(&dial, address, "/history", None, None, ASK_LIMIT).await;
         // An agent that demands TLS tells root on its own host over its socket.
-        if !args.agents.named && matches!(&asked, Ok(answer) if answer.code == 403) {
-            asked = client::ask_over(&dial, &usual_socket(), "/history", None, None, ASK_LIMIT).await;
+        if !args.agents.named
+            && matches!(&asked, Ok(answer) if answer.code == 403)
+            && let Ok(told) = client::ask_over(&dial, &usual_socket(), "/history", None, None, ASK_LIMIT).await
+        {
+            asked = Ok(told);
         }
         let read = asked.map_err(|error| error.to_string()).and_then(|answer| {
             if answer.code == 403 {
