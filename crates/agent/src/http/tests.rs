@@ -333,6 +333,9 @@ async fn a_door_with_tls_answers_by_certificate() {
     let limit = Duration::from_secs(20);
     let empty = serde_json::json!({});
     let claim = |from: &str| serde_json::json!({ "from": from, "to": "db1", "set": "demo", "within_ms": 1 });
+    // LISTEN-L4: one that begins a handshake and goes no further keeps nobody waiting.
+    let mut silent = tokio::net::TcpStream::connect(&address).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut silent, &[0x16]).await.unwrap();
     for (name, path, body, code) in [
         ("vic", "/status", None, 200),
         ("vic", "/primary", None, 503),
