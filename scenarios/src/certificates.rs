@@ -45,6 +45,11 @@ impl Certificates {
         format!("[tls]\nca = {ca:?}\ncertificate = {certificate:?}\nkey = {key:?}\n")
     }
 
+    /// The authority's certificate.
+    pub fn ca(&self) -> PathBuf {
+        self.dir.join("ca.pem")
+    }
+
     /// A folder with a certificate under the file names that libnbd and QEMU expect.
     ///
     /// # Errors

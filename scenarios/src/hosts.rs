@@ -14,6 +14,7 @@ pub use opener::{OPENER, Opener};
 pub use pool::{Pool, Session, User, Writer};
 pub use proxy::{Proxy, waiting};
 
+use crate::certificates::Certificates;
 use crate::cmd::{Cmd, cmd, tail_of};
 use crate::pg::{BIN, Postgres};
 use crate::process::{Proc, Signal, wait_until};
@@ -77,9 +78,11 @@ pub struct Plan<'a> {
     pub bin: PathBuf,
     /// Its network namespace; that of this process if none.
     pub space: Option<PathBuf>,
-    /// The agents' token. If none, hosts with folders in one place share one.
+    /// The agents' token. If none, hosts with folders in one place share one. Agents with certificates have none.
     pub token: Option<PathBuf>,
     pub way: Way,
+    /// With TLS: of this host by its name, and `admin` for commands. Health checks stay possible in plain text.
+    pub certificates: Option<Certificates>,
     /// Further lines of the agent's settings, above its sections.
     pub agent: &'a str,
     /// Further lines of the agent's `[database]`.
@@ -110,6 +113,7 @@ impl<'a> Plan<'a> {
             space: None,
             token: None,
             way: Way::Ext4,
+            certificates: None,
             agent: "",
             database: "",
             settings: "",
@@ -135,6 +139,7 @@ pub struct Host {
     bin: PathBuf,
     space: Option<PathBuf>,
     token: PathBuf,
+    certificates: Option<Certificates>,
     process: Option<Proc>,
 }
 
@@ -155,7 +160,11 @@ impl Host {
             Some(path) => path,
             None => shared_token(&dir)?,
         };
-        let token = format!("token_file = {token_file:?}\n");
+        // A certificate does for it.
+        let token = match plan.certificates {
+            Some(_) => String::new(),
+            None => format!("token_file = {token_file:?}\n"),
+        };
         let (data, log) = (mount.join("data"), open.join("postgresql.log"));
         let options = format!("-c listen_addresses={address} -c unix_socket_directories={}", sockets.display());
         let started = match plan.way {
@@ -174,11 +183,13 @@ impl Host {
         let line = |(name, address): &(&str, String)| format!("{name} = \"{address}:{HTTP}\"\n");
         let peers: String = plan.peers.iter().map(line).collect();
         let peers = if peers.is_empty() { peers } else { format!("[peers]\n{peers}") };
+        let tls = plan.certificates.as_ref().map(|all| all.section(name)).unwrap_or_default();
+        let checks = if tls.is_empty() { "" } else { "tls = \"checks\"\n" };
         let settings = format!(
             "name = {name:?}\nset = {:?}\ngateways = [{}]\ndir = {:?}\nrun_dir = {:?}\n{}\
              [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = {:?}\n{NO_REBOOT}mount = {mount:?}\n\
              [database]\ndata = {data:?}\nbin_dir = {BIN:?}\nhost = {sockets:?}\n{started}{}\
-             [http]\nlisten = \"{address}:{HTTP}\"\n{token}{peers}{}",
+             [http]\nlisten = \"{address}:{HTTP}\"\n{token}{checks}{peers}{}{tls}",
             plan.set,
             gateways.join(", "),
             dir.join("lib"),
@@ -189,12 +200,18 @@ impl Host {
             plan.settings,
         );
         std::fs::write(dir.join("agent.toml"), settings)?;
-        Ok(Self { name, address, pg, dir, open, bin: plan.bin, space: plan.space, token: token_file, process: None })
+        let (bin, space, certificates) = (plan.bin, plan.space, plan.certificates);
+        Ok(Self { name, address, pg, dir, open, bin, space, token: token_file, certificates, process: None })
     }
 
     /// Where the file system is mounted, in its own mount namespace.
     pub fn mount(&self) -> PathBuf {
         self.open.join("mnt")
+    }
+
+    /// The authority of the agents' certificates, where their HTTP has TLS.
+    pub fn authority(&self) -> Option<PathBuf> {
+        self.certificates.as_ref().map(Certificates::ca)
     }
 
     /// Its agent's log.
@@ -430,7 +447,10 @@ impl Host {
     fn command(&self, args: &[&str]) -> Cmd {
         let agent = format!("{}:{HTTP}", self.address);
         let command = cmd(&self.bin).args(args).args(["--output", "json", "--agent", &agent]);
-        command.arg("--token-file").arg(&self.token)
+        match &self.certificates {
+            Some(all) => all.env("admin").into_iter().fold(command, |command, (key, value)| command.env(key, value)),
+            None => command.arg("--token-file").arg(&self.token),
+        }
     }
 
     /// Starts a process on it that keeps a file open.

@@ -2,8 +2,7 @@
 //! network namespaces, and everything that crosses the bridge between them recorded.
 //!
 //! First everything is open: the recorder must find the pattern, the tokens and the set's name, or it could not find
-//! them in a secured cluster either. Then everything is on that keeps others out: nothing may be found (R10), except
-//! what docs/security.md says of HTTP.
+//! them in a secured cluster either. Then everything is on that keeps others out: nothing may be found (R10).
 
 mod links;
 mod record;
@@ -74,7 +73,7 @@ pub fn inside(args: &Args) -> Result<()> {
     crossings.judge_record()?;
     if args.secure {
         crossings.judge_secured()?;
-        note("the network shows no pattern, no token and no name of a set, except what HTTP of agents tells");
+        note("the network shows no pattern, no token and no name of a set");
     } else {
         crossings.judge_plain()?;
         note("in plain text all of it is found, as it must be");

@@ -150,10 +150,8 @@ impl Stage {
         // No real secret: nothing outside of these namespaces reaches the agents.
         std::fs::write(&token, "a-token-for-two-agents\n")?;
         let apis: Vec<String> = (0..GATEWAYS).map(|gateway| format!("{}:7400", net::address(gateway))).collect();
-        let section = |name: &str| certificates.as_ref().map(|all| all.section(name)).unwrap_or_default();
         let host = |index: usize| {
             let (name, other) = [("db1", "db2"), ("db2", "db1")][index];
-            let settings = format!("{agent}{}", section(name));
             Host::new(Plan {
                 name,
                 address: net::address(node(index)),
@@ -166,9 +164,10 @@ impl Stage {
                 space: Some(net.space(node(index))),
                 token: Some(token.clone()),
                 way: Way::Ext4,
+                certificates: certificates.clone(),
                 agent: "",
                 database: "",
-                settings: &settings,
+                settings: agent,
             })
         };
         let mut hosts = [host(0)?, host(1)?];

@@ -1,11 +1,18 @@
-//! HTTP client for other agents: one short request per connection, bounded in time and size.
+//! HTTP client for agents: one short request per connection, bounded in time and size, with or without TLS.
 //!
 //! Written by hand, without a client crate: both sides are this program, and a message is a status with a small JSON
 //! body.
+//!
+//! PEER-N1  With TLS an agent asks a peer only where the certificate is that of the peer's name: another host of the
+//!     cluster that listens at its address gets no request.
 
+use crate::config::AgentConfig;
 use crate::local;
 use crate::proof::{self, Proof};
 use crate::seams::{Dial, Wire};
+use holdfast_tls::{Connector, Dialer, HttpTls, Tls};
+use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,10 +69,48 @@ pub fn over_tcp() -> Dial {
             Ok(if address.starts_with('/') {
                 Box::new(local::connect(Path::new(&address)).await?) as Box<dyn Wire>
             } else {
-                Box::new(TcpStream::connect(address).await?)
+                let socket = TcpStream::connect(address).await?;
+                // What ends a handshake and the request go out in one round trip.
+                socket.set_nodelay(true)?;
+                Box::new(socket)
             })
         })
     })
+}
+
+/// The same with TLS over TCP. The other side must prove to be a host of this cluster; where `hosts` has the address,
+/// it must be the host of that name (PEER-N1): another host of the cluster is not believed there.
+pub fn over_tls(connector: Connector, hosts: BTreeMap<String, String>) -> Dial {
+    let (plain, hosts) = (over_tcp(), Arc::new(hosts));
+    Arc::new(move |address: String| {
+        let (connector, plain, hosts) = (connector.clone(), plain.clone(), hosts.clone());
+        Box::pin(async move {
+            let wire = plain(address.clone()).await?;
+            if address.starts_with('/') {
+                return Ok(wire);
+            }
+            let (secured, peer) = connector.connect_host(wire).await.map_err(|error| {
+                let hint = "where http.tls of the agent is off, ask it without a certificate";
+                io::Error::new(error.kind(), format!("TLS: {error} ({hint})"))
+            })?;
+            match hosts.get(&address) {
+                Some(host) if !peer.may_own(host) => Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    format!("found the certificate of host {}, expected that of {host}", peer.owners_text()),
+                )),
+                _ => Ok(Box::new(secured) as Box<dyn Wire>),
+            }
+        })
+    })
+}
+
+/// How an agent with these settings reaches the agents of the other hosts: with TLS if its own door has it.
+pub(crate) fn to_peers(config: &AgentConfig, tls: Option<&Tls>) -> Dial {
+    let hosts = config.peers.0.iter().map(|(name, address)| (address.clone(), name.clone())).collect();
+    match Dialer::from(tls).connector() {
+        Some(connector) if config.http_tls() != HttpTls::Off => over_tls(connector, hosts),
+        _ => over_tcp(),
+    }
 }
 
 /// Asks the agent at `address` once; `body` makes it a POST, a command, which proves that its sender has the `token`.
@@ -173,6 +218,8 @@ impl Peer<'_> {
         };
         let exchange = async {
             stream.write_all(request.as_bytes()).await?;
+            // TLS may still hold a part of it.
+            stream.flush().await?;
             let mut bytes = Vec::new();
             stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes).await?;
             Ok::<_, std::io::Error>(bytes)

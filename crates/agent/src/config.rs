@@ -13,7 +13,7 @@ mod tests;
 pub use check::{ConfigError, Problem};
 pub use document::sample;
 use holdfast_settings::settings;
-use holdfast_tls::{Tls, TlsError, TlsFiles};
+use holdfast_tls::{HttpTls, Tls, TlsError, TlsFiles};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -150,7 +150,8 @@ settings! {
         http: HttpConfig = HttpConfig::default();
         /// Programs that the agent runs when something happens.
         hooks: HooksConfig = HooksConfig::default();
-        /// Mutually authenticated TLS towards the gateways, for the agent and its attach: all three files, or none.
+        /// Mutually authenticated TLS with the gateways, for the agent and its attach, and with other agents: all three
+        /// files, or none.
         tls: TlsConfig = TlsConfig::default();
         /// Agents of the other hosts, name = "HOST:PORT" of their http.listen: for switchovers.
         peers: PeersConfig = PeersConfig::default();
@@ -346,16 +347,22 @@ settings! {
 settings! {
     /// Health checks and commands over HTTP, as Patroni's load balancer files expect them.
     pub struct HttpConfig {
-        /// IP:PORT. Anybody may ask for health checks; commands need the token. Commands of root on this host go over
-        /// `run_dir`/agent.sock and need no token.
+        /// IP:PORT. Anybody may ask for health checks; commands need the token, or with `[tls]` a certificate. Commands
+        /// of root on this host go over `run_dir`/agent.sock and need neither.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8008));
-        /// File with a token, the same on all hosts. A switchover from host to host needs it. Left out: none.
+        /// File with a token, the same on all hosts. A switchover from host to host needs it, or `[tls]`. Left out:
+        /// none.
         token_file: Option<PathBuf> = None, sample "/etc/holdfast/agent.token";
+        /// TLS here and towards the agents under `[peers]`, with the files of `[tls]`: the same on all hosts.
+        /// `required`: nothing is answered without TLS. `checks`: health checks are, for load balancers that have none.
+        /// `off`: plain text only. Left out: `required` with these files, else `off`.
+        tls: Option<HttpTls> = None, sample "checks";
     }
 }
 
 settings! {
-    /// Mutually authenticated TLS towards the gateways, for the agent and its attach: all three files, or none.
+    /// Mutually authenticated TLS with the gateways, for the agent and its attach, and with other agents: all three
+    /// files, or none.
     pub struct TlsConfig {
         /// The authority's certificate (PEM). Left out: none.
         ca: Option<PathBuf> = None, sample "/etc/holdfast/tls/ca.pem";
@@ -417,6 +424,11 @@ impl AgentConfig {
     pub fn example() -> Self {
         let peers = [("db2".to_string(), "10.0.0.2:8008".to_string())];
         Self { peers: PeersConfig(peers.into()), ..Self::default() }
+    }
+
+    /// TLS of the HTTP door, and towards the other agents.
+    pub fn http_tls(&self) -> HttpTls {
+        if self.tls.flags().next().is_some() { self.http.tls.unwrap_or(HttpTls::Required) } else { HttpTls::Off }
     }
 
     /// The settings of the state machine.

@@ -10,14 +10,17 @@ pub mod pool;
 pub mod zfs;
 
 use crate::attach_process::Attach;
+use crate::client;
 use crate::cluster::Gateways;
 use crate::config::{AgentConfig, PoolKind, WatchdogMode};
 use crate::host::{AttachLook, Host, NotDone, PoolLook, PoolUsers};
 use crate::hostid::{self, Told};
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
 use crate::process;
+use crate::seams::Dial;
 use crate::watchdog::{self, Sign};
 use database::Database;
+use holdfast_tls::Tls;
 use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
 use hooks::Hooks;
@@ -236,6 +239,8 @@ pub struct Real {
     attach: Attach,
     database: Database,
     hooks: Hooks,
+    /// The certificate of this host.
+    tls: Option<Tls>,
     signs: crate::watchdog::Signs,
     pool_look: Arc<Mutex<Looked>>,
     /// Checks of the places of PostgreSQL's files that are going on.
@@ -256,7 +261,7 @@ impl Real {
     pub fn new(config: &AgentConfig) -> Result<Self, String> {
         let tls = config.tls.load(holdfast_tls::Role::Host).map_err(|error| format!("[tls]: {error}"))?;
         let dialer = holdfast_tls::Dialer::from(tls.as_ref());
-        if let Some(tls) = tls {
+        if let Some(tls) = tls.clone() {
             // Until the process ends: a new certificate needs no new agent.
             tokio::spawn(async move { tls.follow().await });
         }
@@ -265,6 +270,7 @@ impl Real {
             attach: Attach::new(config),
             database: Database::new(config),
             hooks: Hooks::new(config),
+            tls,
             signs: crate::watchdog::Signs::new(&config.run_dir),
             config: config.clone(),
             pool_look: Arc::new(Mutex::new(Looked::of(
@@ -276,6 +282,16 @@ impl Real {
             runs: AtomicBool::new(false),
             root: ROOT.into(),
         })
+    }
+
+    /// The certificate of this host, which is read again when it changes.
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    /// How the agents of the other hosts are reached.
+    fn dial(&self) -> Dial {
+        client::to_peers(&self.config, self.tls())
     }
 
     /// A PostgreSQL that runs already is kept running wherever its files lie (ONSET-L2): it is primary. It is not
@@ -354,7 +370,7 @@ impl Host for Real {
             pool::export(&self.config, true).await?;
         }
         self.mounted_before.clear();
-        let warning = pool::import(&self.config, &self.attach.devices()).await?.map(|Warning(text)| text);
+        let warning = pool::import(&self.config, &self.attach.devices(), &self.dial()).await?.map(|Warning(text)| text);
         if let Some(warning) = &warning {
             tracing::warn!(warning, "imported");
         }
@@ -384,8 +400,9 @@ impl Host for Real {
         }
         if looked.look.multihost && looked.of_peers.is_due(PEERS_INTERVAL) {
             let (set, peers, there) = (self.config.set.clone(), self.config.peers.0.clone(), self.pool_look.clone());
+            let dial = self.dial();
             tokio::spawn(async move {
-                let others = hostid::ask(&set, &peers, PEERS_LIMIT).await;
+                let others = hostid::ask(&dial, &set, &peers, PEERS_LIMIT).await;
                 there.locked().hears(others);
             });
         }

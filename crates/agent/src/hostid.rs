@@ -3,9 +3,11 @@
 //! HOSTID-H1  A pool with `multihost=on` is protected by writes that carry this id. Without an id, ZFS imports no such
 //!     pool. With the same id on two hosts, each takes the other's writes for its own, and notices nothing.
 
+use crate::seams::Dial;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 /// The id of a host without one.
 pub const NONE: &str = "00000000";
@@ -68,12 +70,12 @@ pub fn may_import(own: &str, others: &[Told]) -> Result<(), String> {
 /// Asks the agents of the other hosts of `set` for their ids, concurrently, for at most `limit`. An answer under
 /// another name than expected is ignored: otherwise a line of `[peers]` that leads back to this host would make it
 /// refuse its own id.
-pub async fn ask(set: &str, peers: &BTreeMap<String, String>, limit: std::time::Duration) -> Vec<Told> {
+pub async fn ask(dial: &Dial, set: &str, peers: &BTreeMap<String, String>, limit: Duration) -> Vec<Told> {
     let mut asked = tokio::task::JoinSet::new();
     for (name, address) in peers.clone() {
-        let set = set.to_string();
+        let (dial, set) = (dial.clone(), set.to_string());
         asked.spawn(async move {
-            let answer = crate::client::ask(&address, "/status", None, None, limit).await;
+            let answer = crate::client::ask_over(&dial, &address, "/status", None, None, limit).await;
             let told = answer.map_err(|error| error.to_string()).and_then(|answer| {
                 let view: crate::View =
                     serde_json::from_str(&answer.body).map_err(|error| format!("{address}: no agent: {error}"))?;

@@ -5,10 +5,14 @@
 //! HEALTH-H2  Anybody may ask for health. Commands over TCP need the token, also from this host: any of its users can
 //!     connect to loopback. Over the agent's Unix socket they need none. Agents and `holdfast agent` prove that they
 //!     have the token and do not send it ([`crate::proof`]); other programs may send it as a Bearer token.
+//! HEALTH-H3  At a door with TLS (`http.tls`), a certificate counts as well: [`rules`] has each path with its roles.
+//!     Everybody may ask for health checks there, without TLS only if the settings say so, and learns no name by them.
+//!     Nothing else is answered without TLS.
 
 mod commands;
 mod door;
 mod moves;
+mod rules;
 mod timed;
 
 pub(crate) use door::{Asked, Door, Openers};
@@ -18,17 +22,19 @@ use crate::clock;
 use crate::facts::{Facts, Weight};
 use crate::listen::{Asker, Bounded};
 use crate::machine::{Command, Role, StateName};
-use crate::proof;
 use crate::view::{Added, View};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, post};
+use axum::routing::{MethodRouter, any, post};
 use door::{Reply, json};
+use holdfast_tls::HttpClient;
 use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
+use rules::{Pass, RULES, What};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -89,20 +95,21 @@ fn checked(view: &View, path: &str, now: MonoTime) -> Option<StatusCode> {
 
 /// Serves until it is dropped.
 pub(crate) async fn serve(listener: impl Into<Bounded>, door: Door) -> std::io::Result<()> {
-    let app = Router::new()
-        .route("/metrics", any(metrics))
-        .route("/history", any(history))
-        .route("/status", any(status))
-        .route("/patroni", any(status))
-        .route(proof::PATH, any(challenge))
-        .route("/switchover", post(command))
-        .route("/switchover/cancel", post(command))
-        .route("/claim", post(command))
-        .route("/failover", post(command))
-        .route("/pause", post(command))
-        .route("/resume", post(command))
-        .route("/restart", post(command))
+    let mut app = Router::new();
+    for rule in RULES {
+        let behind: MethodRouter<Door> = match rule.what {
+            What::Check => any(health),
+            What::Challenge => any(challenge),
+            What::Metrics => any(metrics),
+            What::History => any(history),
+            What::Status => any(status),
+            What::Command => post(command),
+        };
+        app = app.route(rule.path, behind);
+    }
+    let app = app
         .fallback(health)
+        .layer(from_fn_with_state(door.clone(), guard))
         .layer(axum::extract::DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(door);
     let listener: Bounded = listener.into();
@@ -119,7 +126,25 @@ fn shown(view: &View) -> serde_json::Value {
     value
 }
 
-async fn health(State(door): State<Door>, request: Request) -> Response {
+/// HEALTH-H3, before anything of the request's body is read. Commands that may have a proof of the token go on: the
+/// proof is over the body.
+async fn guard(
+    State(door): State<Door>,
+    ConnectInfo(who): ConnectInfo<Asker>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let path = request.uri().path();
+    let is_command = rules::rule(path).is_some_and(|rule| rule.what == What::Command);
+    let passes = match door.pass(&who, path) {
+        Pass::Yes => true,
+        Pass::WithToken => is_command || door.has_token(request.headers()),
+        Pass::No => false,
+    };
+    if passes { next.run(request).await } else { door.refused(&who, path).into_response() }
+}
+
+async fn health(State(door): State<Door>, ConnectInfo(who): ConnectInfo<Asker>, request: Request) -> Response {
     if !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
         return StatusCode::METHOD_NOT_ALLOWED.into_response();
     }
@@ -131,7 +156,11 @@ async fn health(State(door): State<Door>, request: Request) -> Response {
     if let Some(words) = not_kept(request.uri().path(), request.uri().query()) {
         return Reply::no(StatusCode::BAD_REQUEST, words).into_response();
     }
-    json(code, &shown(&view))
+    // Names are for those who may see the status.
+    match door.pass(&who, "/status") {
+        Pass::Yes => json(code, &shown(&view)),
+        Pass::WithToken | Pass::No => json(code, &serde_json::json!({ "role": view.role, "state": view.state })),
+    }
 }
 
 async fn status(State(door): State<Door>) -> Response {
@@ -166,21 +195,17 @@ async fn command(
         Ok(proof) => proof,
         Err(stale) => return stale.into_response(),
     };
-    if proof.is_none() && !door.may_command(who, &headers) {
-        let from = match who {
-            Asker::Remote(from) => from.ip().to_string(),
-            Asker::Local => "this host".into(),
-        };
-        let words = format!(
-            "commands from {from} over TCP need the token of http.token_file: give it with --token-file, or run the command as root on the agent's host"
-        );
-        return Reply::no(StatusCode::FORBIDDEN, words).into_response();
+    if proof.is_none() && !door.may_command(&who, uri.path(), &headers) {
+        return door.refused(&who, uri.path()).into_response();
+    }
+    if let Asker::Met(from, HttpClient::Named(caller)) = &who {
+        tracing::info!(path = uri.path(), certificate = caller.name, %from, "a command came with a certificate");
     }
     let done = match uri.path() {
         "/pause" => door.command(Command::Pause).await.map(Reply::yes),
         "/resume" => door.command(Command::Resume).await.map(Reply::yes),
         "/restart" => door.command(Command::Restart).await.map(Reply::yes),
-        "/claim" => commands::claim(&door, &body).await,
+        "/claim" => commands::claim(&door, &who, &body).await,
         "/failover" => commands::failover(&door, &body).await,
         "/switchover/cancel" => timed::cancel(&door).await,
         _ => commands::switchover(&door, &body).await,

@@ -10,6 +10,7 @@
 //!     for the file of its history. A port that is taken ends no agent: any user of the host can take it while no agent
 //!     has it, and would switch the failover to this host off.
 //! LISTEN-L4  A client sends no more than [`UNANSWERED_BYTES_MAX`] before an answer begins: no request here is longer.
+//! LISTEN-L5  With TLS, handshakes go on beside each other, each in the place of its connection.
 
 use crate::host::Host;
 use crate::local;
@@ -17,6 +18,7 @@ use crate::machine::Found;
 use crate::seams::{Incoming, Wire};
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use holdfast_tls::{Acceptor, Handshakes, HttpClient, HttpConnection};
 use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::io;
@@ -144,9 +146,17 @@ pub struct Bounded {
     source: Source,
     places: Arc<Mutex<Places>>,
     idle: Duration,
+    /// With TLS.
+    handshakes: Option<Handshakes<SocketAddr>>,
 }
 
 impl Bounded {
+    /// The same with TLS, if there is any. The Unix socket has none.
+    #[must_use]
+    pub fn secured(self, acceptor: Option<Acceptor>) -> Self {
+        Self { handshakes: acceptor.map(Handshakes::new), ..self }
+    }
+
     /// With the bounds of this module.
     pub fn new(listener: TcpListener) -> Self {
         Source::Tcp(listener).into()
@@ -160,7 +170,7 @@ impl Bounded {
 
 impl From<Source> for Bounded {
     fn from(source: Source) -> Self {
-        Self { source, places: Arc::default(), idle: IDLE_LIMIT }
+        Self { source, places: Arc::default(), idle: IDLE_LIMIT, handshakes: None }
     }
 }
 
@@ -215,13 +225,30 @@ impl From<Incoming> for Bounded {
 }
 
 impl Listener for Bounded {
-    type Io = Guest;
+    type Io = HttpConnection;
     type Addr = Asker;
 
-    async fn accept(&mut self) -> (Guest, Asker) {
+    async fn accept(&mut self) -> (HttpConnection, Asker) {
         loop {
-            match self.source.accept().await {
-                Ok((socket, from)) => return (Guest::new(socket, &self.places, self.idle), from),
+            let accepted = match &mut self.handshakes {
+                None => self.source.accept().await,
+                Some(handshakes) => tokio::select! {
+                    biased;
+                    (connection, client, from) = handshakes.next() => return (connection, Asker::Met(from, client)),
+                    accepted = self.source.accept() => accepted,
+                },
+            };
+            match accepted {
+                Ok((socket, from)) => {
+                    let guest = Guest::new(socket, &self.places, self.idle);
+                    match (&mut self.handshakes, from) {
+                        (Some(handshakes), Asker::Remote(at)) => handshakes.begin(guest, at),
+                        (_, from) => {
+                            let connection: HttpConnection = Box::new(guest);
+                            return (connection, from);
+                        }
+                    }
+                }
                 // An error of one connection, which was gone before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
@@ -243,17 +270,19 @@ impl Listener for Bounded {
 }
 
 /// The process at the other end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asker {
     /// One of root or of the agent's own user, on this host (LOCAL-L1).
     Local,
-    /// Any process at this address, which may be on this host too.
+    /// Any process at this address, which may be on this host too. The door has no TLS.
     Remote(SocketAddr),
+    /// The same at a door with TLS.
+    Met(SocketAddr, HttpClient),
 }
 
 impl Connected<IncomingStream<'_, Bounded>> for Asker {
     fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
-        *stream.remote_addr()
+        stream.remote_addr().clone()
     }
 }
 

@@ -33,6 +33,7 @@ pub use error::RunError;
 use error::dir_error;
 use holdfast_host::lock::{is_locked, lock};
 use holdfast_tls::files::{self, SECRET_BYTES_MAX};
+use holdfast_tls::{HttpTls, Tls};
 use holdfast_types::sync::LockExt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -126,15 +127,19 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
     let _lock = lock(&config.run_dir, watchdog::AGENT_LOCK).map_err(RunError::Locked)?;
     let address = config.http.listen;
     let host = Arc::new(crate::drivers::Real::new(&config).map_err(RunError::Settings)?);
+    let secured = config.http_tls() != HttpTls::Off;
+    let acceptor = host.tls().filter(|_| secured).map(Tls::acceptor);
     let token = token_of(&config, &*host).await?;
     let tcp = listen::tcp(address, &*host).await.map_err(|source| RunError::Listen { address, source })?;
+    let tcp = tcp.secured(acceptor);
     let socket = config.run_dir.join(local::SOCKET);
     let local = listen::local(&config.run_dir, &*host).await.map_err(dir_error(&socket))?;
     let history = history_in(&config.dir, &*host).await?.beside();
     let watched = config.watchdog.kind != WatchdogKind::Off;
     log_settings(&config);
     let doors = Doors { tcp, local: Some((socket, local)), compares: true };
-    let agent = Agent::over(config, host, history, doors, token, client::over_tcp());
+    let dial = client::to_peers(&config, host.tls());
+    let agent = Agent::over(config, host, history, doors, token, dial);
     let helper = move || if watched { helper() } else { Ok(()) };
     agent.run(stop, helper).await
 }
@@ -158,6 +163,10 @@ fn log_settings(config: &AgentConfig) {
             user = config.database.user,
             "database.user is not in /etc/passwd: every process that looks like this PostgreSQL counts as one of it, whichever user runs it"
         );
+    }
+    if config.tls.flags().next().is_some() {
+        let (http, listen) = (config.http_tls().as_str(), config.http.listen);
+        tracing::info!(http, %listen, "TLS of the HTTP door, and towards the other agents (http.tls)");
     }
     if config.pool.kind == PoolKind::None && config.attach.device == Device::None {
         tracing::warn!(

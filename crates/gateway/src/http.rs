@@ -7,17 +7,22 @@
 //! | `/serves/SET` | this gateway leads the set and can grant its lease: a TCP proxy in front of NBD sends clients here |
 //!
 //! Each path answers GET, HEAD and OPTIONS, also over HTTP/1.0: without settings, HAProxy sends `OPTIONS / HTTP/1.0`.
+//! With TLS (`tls.http`): [`secured`].
+
+mod secured;
 
 use crate::doors::{self, Door};
 use crate::node::Node;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, options};
+use holdfast_tls::{HttpTls, Tls};
 use holdfast_types::Name;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use secured::{Asker, Secured};
 use std::convert::Infallible;
-use std::future::IntoFuture;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
@@ -53,8 +58,9 @@ fn recorder() -> Option<PrometheusHandle> {
         .clone()
 }
 
-/// Serves until the listener's task is dropped.
-pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>) -> std::io::Result<()> {
+/// Serves until the listener's task is dropped, with the TLS of `mode` if the gateway has a certificate.
+pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>, mode: HttpTls) -> std::io::Result<()> {
+    let acceptor = node.tls.as_ref().filter(|_| mode != HttpTls::Off).map(Tls::acceptor);
     let recorder = recorder();
     let measured = recorder.clone();
     let app = Router::new()
@@ -65,7 +71,12 @@ pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>) -> std::i
         .route("/healthz", get(health).options(health))
         .route("/serves/{set}", get(serves).options(serves))
         .with_state(node);
-    let serving = axum::serve(Door::new("http", listener, doors::HTTP), app).into_future();
+    let door = Door::new("http", listener, doors::HTTP);
+    let serving = async move {
+        let Some(acceptor) = acceptor else { return axum::serve(door, app).await };
+        let app = app.layer(from_fn_with_state(mode, secured::guard));
+        axum::serve(Secured::new(door, acceptor), app.into_make_service_with_connect_info::<Asker>()).await
+    };
     let gather = move || {
         if let Some(measured) = &measured {
             measured.run_upkeep();
@@ -184,7 +195,7 @@ mod tests {
         let node = Node::open(config, CancellationToken::new()).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let serving = tokio::spawn(serve(listener, node.clone()));
+        let serving = tokio::spawn(serve(listener, node.clone(), HttpTls::Off));
         // The last one is HAProxy's check without settings.
         for (asked, status, end) in [
             ("GET /healthz HTTP/1.1", "503", "not adopted by a cluster yet\n"),
@@ -204,5 +215,58 @@ mod tests {
         }
         serving.abort();
         node.close().await;
+    }
+
+    /// Without TLS nothing is told where it is required; metrics, by a certificate of a viewer.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_door_with_tls_tells_its_metrics_to_certificates() {
+        use holdfast_tls::make::{Wanted, certificates};
+        use holdfast_tls::{Dialer, Role, TlsFiles};
+        let dir = tempfile::tempdir().unwrap();
+        let [gateway, viewer, host] = [("g1", Role::Gateway), ("vic", Role::Viewer), ("db1", Role::Host)]
+            .map(|(name, role)| Wanted::new(name, role));
+        certificates(dir.path(), &[gateway, viewer, host], 30).unwrap();
+        let at = |name: String| Some(dir.path().join(name));
+        let key = dir.path().join("key");
+        std::fs::write(&key, [7; 32]).unwrap();
+        let mut config = GatewayConfig { data_dir: dir.path().join("data"), ..GatewayConfig::default() };
+        config.key.file = Some(key);
+        config.cache.disk = ByteSize(0);
+        let own = |name: &str| (at(format!("{name}.pem")), at(format!("{name}.key")));
+        (config.tls.ca, (config.tls.certificate, config.tls.key)) = (at("ca.pem".into()), own("g1"));
+        let node = Node::open(config, CancellationToken::new()).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn(serve(listener, node.clone(), HttpTls::Required));
+        for (who, path, status) in [
+            ("", "/livez", "403"),
+            ("", "/metrics", "403"),
+            ("vic", "/livez", "200"),
+            ("vic", "/metrics", "200"),
+            ("db1", "/livez", "200"),
+            ("db1", "/metrics", "403"),
+        ] {
+            let socket = TcpStream::connect(address).await.unwrap();
+            let asked = format!("GET {path} HTTP/1.1\r\nHost: g1\r\nConnection: close\r\n\r\n");
+            let answer = if who.is_empty() {
+                exchanged(socket, &asked).await
+            } else {
+                let (certificate, key) = own(who);
+                let tls = TlsFiles { ca: at("ca.pem".into()), certificate, key }.load(Role::Admin).unwrap().unwrap();
+                let secured = Dialer::from(&tls).connector().unwrap().connect(socket).await.unwrap();
+                exchanged(secured, &asked).await
+            };
+            assert_eq!(answer.split(' ').nth(1), Some(status), "{who:?} {path}: {answer}");
+        }
+        serving.abort();
+        node.close().await;
+    }
+
+    async fn exchanged(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin, asked: &str) -> String {
+        stream.write_all(asked.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        let mut answer = Vec::new();
+        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
     }
 }

@@ -13,7 +13,7 @@ use holdfast_api::v1::admin_server::AdminServer;
 use holdfast_front::{Front, FrontLimits, FrontTls, LimitsError};
 use holdfast_raft::{Admitted, Known, RaftNode, Sorted};
 use holdfast_set::device::NodeExports;
-use holdfast_tls::{Either, Role, Tls, admits};
+use holdfast_tls::{Either, HttpTls, Role, Tls, admits};
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -165,7 +165,7 @@ pub fn run_life(
             doors.spawn(follow_certificate(tls));
         }
         if let Some(listener) = http_listener {
-            doors.spawn(serve_http(listener, node.clone()));
+            doors.spawn(serve_http(listener, node.clone(), config.tls.http_mode()));
         }
         let front = match start_front(&config, exports, node.tls.as_ref()).await {
             Ok(front) => front,
@@ -190,8 +190,8 @@ pub fn run_life(
     })
 }
 
-async fn serve_http(listener: TcpListener, node: Arc<Node>) -> DoorEnd {
-    ("http", http::serve(listener, node).await.map_err(|e| e.to_string()))
+async fn serve_http(listener: TcpListener, node: Arc<Node>, mode: HttpTls) -> DoorEnd {
+    ("http", http::serve(listener, node, mode).await.map_err(|e| e.to_string()))
 }
 
 /// Waits for what the last calls have left. A disk that hangs keeps no gateway from its end.

@@ -45,6 +45,15 @@ impl Acceptor {
         self.0.revocations().follow(accepted, own)
     }
 
+    /// The same at an HTTP door: a client without a certificate is taken too (HTTP-D1).
+    pub(crate) async fn accept_http<C>(&self, connection: C) -> io::Result<TlsStream<C>>
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
+        let tls = TlsAcceptor::from(self.0.current().configs.http);
+        within(HANDSHAKE_TIMEOUT, "TLS handshake", tls.accept(connection)).await
+    }
+
     /// Those of the `incoming` connections whose handshake succeeds, for a gRPC server. Handshakes run beside each
     /// other, at most one for each connection that `incoming` yields: a listener bounds them. When what is returned is
     /// dropped, they all end.

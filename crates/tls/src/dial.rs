@@ -1,6 +1,7 @@
 //! Connects clients to gateways.
 
 use crate::live::Live;
+use crate::role::{Caller, Role};
 use crate::stream::{ClientStream, Connection, Dial, HANDSHAKE_TIMEOUT, dial, secure, within};
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
@@ -132,8 +133,8 @@ impl Dialer {
     }
 }
 
-/// TLS of a client over a connection that began without (NBD). Each handshake uses the certificate as it was read last
-/// (LIVE-C1). Cheap to clone.
+/// TLS of a client over a connection that is there already: NBD, and HTTP of an agent. Each handshake uses the
+/// certificate as it was read last (LIVE-C1). Cheap to clone.
 #[derive(Clone)]
 pub struct Connector(Arc<Live>);
 
@@ -153,7 +154,23 @@ impl Connector {
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
-        secure(self.0.current().configs.client, connection).await
+        secure(self.0.current().configs.client, Role::Gateway, connection).await
+    }
+
+    /// `connection` after the handshake, in which the server has proved to be a host of this cluster, and what its
+    /// certificate says. The caller checks which host that is.
+    ///
+    /// # Errors
+    /// No handshake within five seconds, or none with a host's certificate.
+    pub async fn connect_host<C>(&self, connection: C) -> io::Result<(ClientStream<C>, Caller)>
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
+        let secured = secure(self.0.current().configs.client, Role::Host, connection).await?;
+        let own = secured.get_ref().1.peer_certificates().and_then(|all| all.first());
+        let peer = Caller::at_door(own.map(|own| own.as_ref()));
+        let peer = peer.map_err(|status| io::Error::other(status.message().to_string()))?;
+        Ok((secured, peer))
     }
 }
 

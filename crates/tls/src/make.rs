@@ -110,12 +110,12 @@ pub(crate) struct Signed {
     pub(crate) key: String,
 }
 
-/// A certificate with a new key.
+/// A certificate with a new key. `serves`: its bearer is dialled, too.
 pub(crate) fn sign(
     issuer: &Issuer<'static, KeyPair>,
     common_name: &str,
     names: Vec<SanType>,
-    gateway: bool,
+    serves: bool,
     days: u64,
 ) -> Result<Signed, TlsError> {
     let make = failed(common_name);
@@ -126,8 +126,7 @@ pub(crate) fn sign(
     params.distinguished_name.push(DnType::CommonName, common_name);
     // An older QEMU refuses a certificate without the second, although no key of this kind enciphers another.
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-    params.extended_key_usages = if gateway {
-        // Gateways dial each other.
+    params.extended_key_usages = if serves {
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
     } else {
         vec![ExtendedKeyUsagePurpose::ClientAuth]
@@ -202,7 +201,9 @@ pub fn certificates(dir: &Path, wanted: &[Wanted], days: u64) -> Result<Made, Tl
         for uri in uris(one) {
             all.push(SanType::URI(Ia5String::try_from(uri).map_err(&make)?));
         }
-        let Signed { certificate, key } = sign(&issuer, &one.name, all, one.role == Role::Gateway, days)?;
+        // Gateways dial each other, and so do the agents of hosts.
+        let serves = matches!(one.role, Role::Gateway | Role::Host);
+        let Signed { certificate, key } = sign(&issuer, &one.name, all, serves, days)?;
         let (certificate_path, key_path) =
             (dir.join(format!("{}.pem", one.name)), dir.join(format!("{}.key", one.name)));
         write_new(&key_path, &key, 0o600)?;

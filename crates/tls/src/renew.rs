@@ -37,7 +37,8 @@ struct Old {
     common_name: String,
     serial: String,
     names: Vec<SanType>,
-    gateway: bool,
+    /// Its bearer is dialled, too.
+    serves: bool,
 }
 
 fn read(path: &Path) -> Result<Old, TlsError> {
@@ -51,9 +52,11 @@ fn read(path: &Path) -> Result<Old, TlsError> {
     let names =
         found.iter().map(|name| of(name).ok_or_else(|| bad(format!("a name that cannot be renewed: {name:?}"))));
     let names = names.collect::<Result<Vec<_>, _>>()?;
-    let gateway = found.iter().any(|name| matches!(name, Name::Dns(name) if *name == Role::Gateway.dns_name()));
+    let serves = [Role::Gateway, Role::Host];
+    let serves =
+        found.iter().any(|name| matches!(name, Name::Dns(name) if serves.iter().any(|role| *name == role.dns_name())));
     let serial = Identity::read(&certificate).serial;
-    Ok(Old { common_name, serial, names, gateway })
+    Ok(Old { common_name, serial, names, serves })
 }
 
 fn of(name: &Name<'_>) -> Option<SanType> {
@@ -81,7 +84,7 @@ pub fn renew(dir: &Path, names: &[String], days: u64) -> Result<Vec<Renewed>, Tl
     let old = names.iter().map(|name| read(&at(name, "pem"))).collect::<Result<Vec<_>, _>>()?;
     let mut renewed = Vec::with_capacity(names.len());
     for (name, old) in names.iter().zip(old) {
-        let Signed { certificate, key } = make::sign(&issuer, &old.common_name, old.names, old.gateway, days)?;
+        let Signed { certificate, key } = make::sign(&issuer, &old.common_name, old.names, old.serves, days)?;
         let (certificate_path, key_path) = (at(name, "pem"), at(name, "key"));
         let (next_certificate, next_key) = (at(name, "pem.new"), at(name, "key.new"));
         make::write_new(&next_key, &key, 0o600)?;

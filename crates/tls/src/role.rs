@@ -143,6 +143,11 @@ impl Caller {
         Identity { name: self.name.clone(), serial: self.serial.clone() }
     }
 
+    /// Its roles, for messages.
+    pub fn roles_text(&self) -> String {
+        roles_text(&self.roles)
+    }
+
     /// The owner names that it may use, for messages.
     pub fn owners_text(&self) -> String {
         if self.owners.is_empty() { self.name.clone() } else { self.owners.join(", ") }

@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
@@ -51,6 +52,8 @@ pub(crate) struct Configs {
     /// Of a gRPC client.
     pub(crate) grpc: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
+    /// Of an HTTP door: clients without a certificate are taken too (HTTP-D1).
+    pub(crate) http: Arc<ServerConfig>,
 }
 
 impl Configs {
@@ -68,8 +71,11 @@ impl Configs {
         }
         let roots = Arc::new(roots);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
+        // Verifies a certificate wherever there is one.
+        let of_http = verifier.clone().allow_unauthenticated().build().map_err(|error| error.to_string())?;
         let chain = verifier.build().map_err(|error| error.to_string())?;
-        let verifier = Arc::new(Verifier { chain, revocations: revocations.clone() });
+        let checked = |chain| Arc::new(Verifier { chain, revocations: revocations.clone() });
+        let (verifier, of_http) = (checked(chain), checked(of_http));
         let text = |error: tokio_rustls::rustls::Error| error.to_string();
         // Finds a key of another certificate now, not at the first connection.
         let mut client = ClientConfig::builder_with_provider(provider.clone())
@@ -81,26 +87,39 @@ impl Configs {
         client.resumption = Resumption::disabled();
         let mut grpc = client.clone();
         grpc.alpn_protocols.push(HTTP2.to_vec());
-        let mut server = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(text)?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(own, key)
-            .map_err(text)?;
-        server.session_storage = Arc::new(NoServerSessionStorage {});
-        server.send_tls13_tickets = 0;
+        let http = of_door(&provider, of_http, own.clone(), key.clone_key())?;
+        let mut server = of_door(&provider, verifier, own, key)?;
         // gRPC clients insist on it. A client that names no protocol is taken as well.
         server.alpn_protocols.push(HTTP2.to_vec());
-        Ok(Self { client: Arc::new(client), grpc: Arc::new(grpc), server: Arc::new(server) })
+        Ok(Self { client: Arc::new(client), grpc: Arc::new(grpc), server: Arc::new(server), http: Arc::new(http) })
     }
 }
 
-/// `connection` after a client's handshake, in which the server has proved to be a gateway of this cluster (TLS-T2).
-pub(crate) async fn secure<C>(tls: Arc<ClientConfig>, connection: C) -> io::Result<ClientStream<C>>
+/// TLS of a door with this certificate.
+fn of_door(
+    provider: &Arc<CryptoProvider>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    own: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<ServerConfig, String> {
+    let text = |error: tokio_rustls::rustls::Error| error.to_string();
+    let mut server = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(text)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(own, key)
+        .map_err(text)?;
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
+    Ok(server)
+}
+
+/// `connection` after a client's handshake, in which the server has proved to have this role in this cluster (TLS-T2).
+pub(crate) async fn secure<C>(tls: Arc<ClientConfig>, role: Role, connection: C) -> io::Result<ClientStream<C>>
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {
-    let name = ServerName::try_from(Role::Gateway.dns_name()).map_err(io::Error::other)?;
+    let name = ServerName::try_from(role.dns_name()).map_err(io::Error::other)?;
     within(HANDSHAKE_TIMEOUT, "TLS handshake", TlsConnector::from(tls).connect(name, connection)).await
 }
 
@@ -114,7 +133,7 @@ pub(crate) async fn dial(address: &str, limit: Duration, tls: Option<Secure>) ->
     let socket = within(limit, "connection", TcpStream::connect(&found[..])).await?;
     KeepAlive::GATEWAY.set_up(&socket)?;
     let Some((tls, revocations)) = tls else { return Ok(Box::new(socket)) };
-    let secured = secure(tls, socket).await?;
+    let secured = secure(tls, Role::Gateway, socket).await?;
     let own = secured.get_ref().1.peer_certificates().and_then(|all| all.first());
     let own = own.map(|own| own.to_vec());
     Ok(Box::new(revocations.follow(secured, own)?))

@@ -6,6 +6,11 @@ const GUARD: &str = "crates/gateway/src/access/guard.rs";
 
 const ACCESS: Test = lib(Layer::Unit, "holdfast-gateway", &["access::"]);
 
+const RULES: &str = "crates/agent/src/http/rules.rs";
+
+/// The HTTP door of an agent.
+const AGENT_DOOR: Test = lib(Layer::Unit, "holdfast-agent", &["http::"]);
+
 /// `holdfast dev`.
 const DEV: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_secure_directory_"]);
 
@@ -140,6 +145,78 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "std::fs::set_permissions(dir, Permissions::from_mode(OWN_FOLDER | 0o055))",
         }],
         tests: &[DEV],
+        smoke: false,
+    },
+    Mutation {
+        name: "agent-does-not-verify-its-peer",
+        bug: "an agent believes any host of the cluster that listens at another host's address",
+        rule: "PEER-N1",
+        edits: &[Edit {
+            file: "crates/agent/src/client.rs",
+            old: "Some(host) if !peer.may_own(host) => Err(io::Error::new(",
+            new: "Some(host) if host.is_empty() && !peer.may_own(host) => Err(io::Error::new(",
+        }],
+        tests: &[AGENT_DOOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "plain-request-changes-something",
+        bug: "an agent with TLS takes commands without it: whoever is on the way reads the token that comes along",
+        rule: "HEALTH-H3",
+        edits: &[Edit {
+            file: RULES,
+            old: "(HttpClient::Plain, _) => Pass::No,",
+            new: "(HttpClient::Plain, _) => Pass::WithToken,",
+        }],
+        tests: &[AGENT_DOOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "plain-check-tells-names",
+        bug: "a health check in plain text tells everybody on the way which set is here",
+        rule: "HEALTH-H3",
+        edits: &[Edit {
+            file: "crates/agent/src/http.rs",
+            old: "match door.pass(&who, \"/status\") {",
+            new: "match door.pass(&who, \"/health\") {",
+        }],
+        tests: &[AGENT_DOOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "claim-in-the-name-of-another-host",
+        bug: "a host has another one take the set, in the name of a third",
+        rule: "HEALTH-H3",
+        edits: &[Edit {
+            file: RULES,
+            old: "    if !caller.may_own(host) {\n",
+            new: "    if host.is_empty() && !caller.may_own(host) {\n",
+        }],
+        tests: &[AGENT_DOOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "host-of-another-set-is-taken",
+        bug: "a host whose certificate names other sets reads and claims this one at its agents",
+        rule: "HEALTH-H3",
+        edits: &[Edit {
+            file: RULES,
+            old: "(*role != H || caller.may_use(set))",
+            new: "(*role != H || caller.may_use(set) || !set.is_empty())",
+        }],
+        tests: &[AGENT_DOOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "checks-without-demanded-tls",
+        bug: "a gateway that demands TLS of its HTTP clients answers their health checks without it",
+        rule: "HTTP-D2",
+        edits: &[Edit {
+            file: "crates/gateway/src/http/secured.rs",
+            old: "HttpClient::Plain if is_check && mode == HttpTls::Checks => return Answer::Code,",
+            new: "HttpClient::Plain if is_check && mode != HttpTls::Off => return Answer::Code,",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["http::secured::"])],
         smoke: false,
     },
 ];

@@ -152,9 +152,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "any user of the host can give the agent commands over loopback",
         rule: "HEALTH-H2",
         edits: &[Edit {
-            file: "crates/agent/src/http/door.rs",
-            old: "        if who == Asker::Local {\n",
-            new: "        if who == Asker::Local || matches!(who, Asker::Remote(from) if from.ip().is_loopback()) {\n",
+            file: "crates/agent/src/http/rules.rs",
+            old: "        Asker::Remote(_) if what == What::Command => return Pass::WithToken,\n",
+            new: "        Asker::Remote(from) if what == What::Command && !from.ip().is_loopback() => return Pass::WithToken,\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["commands_are_for_the_socket_or_the_token"])],
         smoke: false,

@@ -13,6 +13,7 @@ use crate::nbd::{Client, NbdError, Uri, pattern};
 use crate::process::{self, Proc, Signal, wait_until};
 use crate::say::note;
 use crate::setup;
+use crate::web::page;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::io::Read;
@@ -97,6 +98,9 @@ fn doors(dev: &Dev) -> Result<()> {
         Err(other) => anyhow::bail!("a client in plain text was not told why: {other}"),
         Ok(_) => anyhow::bail!("R10: a client in plain text was served"),
     }
+    let metrics = dev.list("http").first().context("no HTTP address")?.clone();
+    let told = page(&metrics, "/metrics")?;
+    anyhow::ensure!(told.starts_with("HTTP/1.1 403"), "R10: metrics were told in plain text: {told}");
     let status = ["cluster", "status", "--timeout", "3s"];
     anyhow::ensure!(dev.command("", &status).out().is_err(), "R10: a command without a certificate was answered");
     for name in ["viewer", "operator", "admin"] {
@@ -147,10 +151,10 @@ fn libnbd(lab: &Lab, dev: &Dev) -> Result<String> {
 }
 
 fn host(lab: &Lab, dev: &Dev, host: (&'static str, &str), peer: (&'static str, &str)) -> Result<Host> {
-    let settings = format!("{AGENT}{}", dev.certificates.section(host.0));
     Host::new(Plan {
         peers: vec![(peer.0, peer.1.into())],
-        settings: &settings,
+        settings: AGENT,
+        certificates: Some(dev.certificates.clone()),
         ..Plan::plain(host, SET, dev.list("api"), lab.dir.join(host.0), &lab.bin)
     })
 }
@@ -177,6 +181,7 @@ fn failover(lab: &Lab, dev: &Dev) -> Result<()> {
     db1.becomes_primary(Instant::now(), TAKEOVER)?;
     db2.boot()?;
     db2.stands_by(TAKEOVER)?;
+    agents(&db1)?;
     let mut ledger = Ledger::create(&db1.pg, &lab.dir.join("ledger"), WRITERS)?;
 
     let before = db1.attach_status()["gateway"].clone();
@@ -204,6 +209,26 @@ fn failover(lab: &Lab, dev: &Dev) -> Result<()> {
     note(format!("host db1 killed: db2 is primary after {} ms", took.as_millis()));
     db2.pg.amcheck()?;
     db2.kill().map(drop)
+}
+
+/// HTTP of the agents: health checks alone without TLS, all of it with a certificate.
+fn agents(host: &Host) -> Result<()> {
+    for (method, path, code) in [
+        ("OPTIONS", "/primary", 200),
+        ("GET", "/status", 403),
+        ("GET", "/history", 403),
+        ("GET", "/metrics", 403),
+        ("POST", "/pause", 403),
+    ] {
+        let (found, body) = host.http(method, path, PATIENCE)?;
+        anyhow::ensure!(found == code, "{method} {path} in plain text: found {found}, expected {code}: {body}");
+        anyhow::ensure!(!body.contains(SET), "R10: {method} {path} in plain text names the set: {body}");
+    }
+    let seen = host.holdfast(&["agent", "status"])?;
+    let all = seen.as_array().map_or(0, Vec::len);
+    anyhow::ensure!(all == 2 && seen[1]["view"]["paused"] == false, "an administrator sees other agents: {seen}");
+    note("agents: health checks alone without TLS; an administrator sees both through TLS");
+    Ok(())
 }
 
 /// What is left: audit logs that tell of it, files that others cannot read, logs without a token.

@@ -15,6 +15,12 @@ const PROGRAM: &str = "/usr/sbin/haproxy";
 /// Below the project's root.
 const SAMPLE: &str = "deploy/haproxy/haproxy.cfg";
 
+/// In the sample: a server whose agent is asked.
+const CHECKS: &str = "check port 8008";
+
+/// What an agent's certificate is for.
+const AGENT_NAME: &str = "host.holdfast.internal";
+
 /// A running HAProxy.
 #[derive(Debug)]
 pub struct Proxy {
@@ -35,7 +41,13 @@ impl Proxy {
     pub fn start(dir: &Path, at: SocketAddr, hosts: [&Host; 2]) -> Result<Self> {
         let [one, two] = hosts.map(|host| host.address.clone());
         let doors = [("*:5000", at.to_string()), ("*:5002", waiting(at).to_string())];
-        let changes: Vec<_> = doors.into_iter().chain([("10.0.0.1", one), ("10.0.0.2", two)]).collect();
+        // As the sample says for agents with TLS.
+        let checks = hosts[0].authority().map(|ca| {
+            let tls = format!("check-ssl verify required ca-file {} verifyhost {AGENT_NAME}", ca.display());
+            (CHECKS, format!("{CHECKS} {tls}"))
+        });
+        let changes = doors.into_iter().chain([("10.0.0.1", one), ("10.0.0.2", two)]).chain(checks);
+        let changes: Vec<_> = changes.collect();
         Self::with(dir, SAMPLE, at, &changes)
     }
 

@@ -1,6 +1,7 @@
 //! Ranges and relations of settings.
 
 use super::{AgentConfig, DatabaseKind, PoolConfig, PoolKind, WatchdogKind, WatchdogMode};
+use holdfast_tls::HttpTls;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -156,6 +157,10 @@ fn check_programs(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
     let tls = config.tls.flags().count();
     if tls != 0 && tls != 3 {
         say("tls", format!("found {tls} files, expected all of ca, certificate and key, or none"));
+    }
+    let http = config.http.tls.unwrap_or(HttpTls::Off);
+    if tls == 0 && http != HttpTls::Off {
+        say("http.tls", format!("found {}, expected the three files of [tls], or off", http.as_str()));
     }
     if database.user == "root" {
         say("database.user", "found root, expected a user for PostgreSQL alone: it refuses to run as root".into());

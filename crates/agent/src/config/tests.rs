@@ -36,6 +36,8 @@ fn every_commented_value_of_the_sample_can_be_taken() {
         assert_ne!(config, AgentConfig::example(), "{line}");
         if line.contains("/tls/") {
             assert!(config.validate().unwrap_err().to_string().contains("tls: found 1 files, expected all of"));
+        } else if line.starts_with("# tls = ") {
+            assert!(config.validate().unwrap_err().to_string().contains("http.tls: found checks, expected the three"));
         } else {
             config.validate().unwrap();
         }
@@ -79,6 +81,22 @@ fn unknown_fields_and_bad_values_are_named() {
         "database.unit: found \"postgresql@15-main\", expected a unit's whole name",
     ] {
         assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// Without files nobody is let believe that the door has TLS; with them it has, unless a person says otherwise.
+#[test]
+fn the_http_door_has_tls_if_there_are_certificates() {
+    let files = "ca = \"/t/ca.pem\"\ncertificate = \"/t/db1.pem\"\nkey = \"/t/db1.key\"";
+    for (lines, mode) in [
+        ("", HttpTls::Off),
+        (files, HttpTls::Required),
+        (&*format!("{files}\n[http]\ntls = \"checks\""), HttpTls::Checks),
+        (&*format!("{files}\n[http]\ntls = \"off\""), HttpTls::Off),
+    ] {
+        let config = AgentConfig::parse(&format!("[tls]\n{lines}\n")).unwrap();
+        config.validate().unwrap();
+        assert_eq!(config.http_tls(), mode, "{lines}");
     }
 }
 

@@ -12,6 +12,7 @@ use crate::attach_process::Volume;
 use crate::config::{AgentConfig, PoolKind};
 use crate::hostid;
 use crate::process::{NotRan, Ran, ran, run, system};
+use crate::seams::Dial;
 pub use export::{Before, export, export_unless_used, mount_again};
 use holdfast_host::mounts::{Mounted, mount_at};
 use std::path::Path;
@@ -66,11 +67,11 @@ fn device<'a>(config: &AgentConfig, volumes: &'a [Volume]) -> Result<&'a str, St
     found.ok_or_else(|| format!("volume {} has no device: attach.device must not be \"none\"", volume.name))
 }
 
-/// Mounts or imports it.
+/// Mounts or imports it. `dial` reaches the agents of the other hosts.
 ///
 /// # Errors
 /// The reason.
-pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<Option<Warning>, String> {
+pub async fn import(config: &AgentConfig, volumes: &[Volume], dial: &Dial) -> Result<Option<Warning>, String> {
     let limit = Duration::from_secs(config.pool.import_timeout_s);
     match config.pool.kind {
         PoolKind::None => {}
@@ -109,7 +110,7 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<Option<W
             // Checked before. Not again: if the check failed now it would count as imported, and it is not.
             let devices: Vec<&str> = volumes.iter().filter_map(|volume| volume.device.as_deref()).collect();
             let others = match config.pool.multihost {
-                true => hostid::ask(&config.set, &config.peers.0, HOST_ID_LIMIT).await,
+                true => hostid::ask(dial, &config.set, &config.peers.0, HOST_ID_LIMIT).await,
                 false => Vec::new(),
             };
             return Zfs::of_system().import(&config.pool, &devices, &others).await;

@@ -2,7 +2,9 @@
 
 use super::door::{Door, Reply};
 use super::moves::{self, peers, refused};
+use super::rules;
 use super::timed;
+use crate::listen::Asker;
 use crate::machine::Command;
 use crate::plan;
 use axum::body::Bytes;
@@ -48,8 +50,10 @@ fn read<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, Reply> {
     serde_json::from_slice(text).map_err(|error| Reply::no(StatusCode::BAD_REQUEST, format!("body: {error}")))
 }
 
-pub(super) async fn claim(door: &Door, body: &Bytes) -> Result<Reply, Reply> {
+pub(super) async fn claim(door: &Door, who: &Asker, body: &Bytes) -> Result<Reply, Reply> {
     let Claim { from, to, set, within_ms } = read(body)?;
+    let is_peer = door.config.peers.0.contains_key(&from);
+    rules::speaks_for(who, &from, is_peer).map_err(|why| Reply::no(StatusCode::FORBIDDEN, why))?;
     let (own, ours) = (&door.config.name, &door.config.set);
     if to != *own {
         return Err(refused(format!(

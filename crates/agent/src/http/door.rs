@@ -1,5 +1,6 @@
 //! State shared by the handlers of the HTTP server, and their answers.
 
+use super::rules::{self, Pass};
 use crate::clock;
 use crate::config::AgentConfig;
 use crate::facts::Known;
@@ -14,6 +15,7 @@ use crate::seams::Dial;
 use crate::view::View;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use holdfast_tls::HttpTls;
 use holdfast_types::sync::LockExt;
 use serde::Serialize;
 use std::future::Future;
@@ -97,11 +99,27 @@ impl Door {
         })
     }
 
-    /// HEALTH-H2: whether this caller may give commands without such a proof.
-    pub(super) fn may_command(&self, who: Asker, headers: &HeaderMap) -> bool {
-        if who == Asker::Local {
-            return true;
+    /// HEALTH-H3: whether this caller gets what is behind a path.
+    pub(super) fn pass(&self, who: &Asker, path: &str) -> Pass {
+        rules::pass(who, path, self.config.http_tls() == HttpTls::Checks, &self.config.set)
+    }
+
+    /// The answer to a caller that does not get it.
+    pub(super) fn refused(&self, who: &Asker, path: &str) -> Reply {
+        Reply::no(StatusCode::FORBIDDEN, rules::refusal(who, path, &self.config.set))
+    }
+
+    /// HEALTH-H2, HEALTH-H3: whether this caller may give this command without such a proof.
+    pub(super) fn may_command(&self, who: &Asker, path: &str, headers: &HeaderMap) -> bool {
+        match self.pass(who, path) {
+            Pass::Yes => true,
+            Pass::WithToken => self.has_token(headers),
+            Pass::No => false,
         }
+    }
+
+    /// Whether the token itself came with the request.
+    pub(super) fn has_token(&self, headers: &HeaderMap) -> bool {
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let given = given.and_then(|value| value.strip_prefix("Bearer "));
         match (given, &self.token) {

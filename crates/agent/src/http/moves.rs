@@ -143,7 +143,9 @@ fn may_pass(code: u16) -> bool {
 fn unclaimed(answer: &Answer, from: &str, to: &str) -> String {
     let words = answer.words();
     match answer.code {
-        403 => format!("{words}: give {from} and {to} the same http.token_file"),
+        403 => {
+            format!("{words}: give {from} and {to} certificates in their names ([tls]), or the same http.token_file")
+        }
         // The refusal contains its remedy.
         412 => words,
         _ => format!("{words}: `holdfast agent status` shows how it is; ask again"),

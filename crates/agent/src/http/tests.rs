@@ -130,15 +130,16 @@ fn commands_are_for_the_socket_or_the_token() {
     let [here, far] = ["127.0.0.1:5", "10.0.0.9:5"].map(|from| Asker::Remote(from.parse().unwrap()));
     let (door, _asked, _dir) = door(Some("secret"));
     let with = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
-    assert!(door.may_command(Asker::Local, &HeaderMap::new()));
-    assert!(!door.may_command(here, &HeaderMap::new()), "any user of this host reaches loopback");
-    assert!(!door.may_command(far, &HeaderMap::new()));
-    assert!(door.may_command(here, &with("Bearer secret")));
-    assert!(!door.may_command(far, &with("Bearer secrex")));
-    assert!(!door.may_command(far, &with("secret")));
-    assert!(door.may_command(far, &with("Bearer secret")));
+    let may = |who: &Asker, headers: &HeaderMap| door.may_command(who, "/pause", headers);
+    assert!(may(&Asker::Local, &HeaderMap::new()));
+    assert!(!may(&here, &HeaderMap::new()), "any user of this host reaches loopback");
+    assert!(!may(&far, &HeaderMap::new()));
+    assert!(may(&here, &with("Bearer secret")));
+    assert!(!may(&far, &with("Bearer secrex")));
+    assert!(!may(&far, &with("secret")));
+    assert!(may(&far, &with("Bearer secret")));
     let (open, _asked, _dir) = self::door(None);
-    assert!(!open.may_command(far, &with("Bearer ")));
+    assert!(!open.may_command(&far, "/pause", &with("Bearer ")));
 }
 
 #[tokio::test]
@@ -274,5 +275,130 @@ async fn hundreds_of_idle_connections_do_not_block_others() {
         closed += usize::from(!matches!(read, Ok(1)));
     }
     assert_eq!(closed, 600 - crate::listen::CONNECTIONS_MAX);
+    serving.abort();
+}
+
+/// A certificate of each of these.
+fn certificates() -> tempfile::TempDir {
+    use holdfast_tls::Role;
+    use holdfast_tls::make::{Wanted, certificates};
+    let dir = tempfile::tempdir().unwrap();
+    let [one, two, ann, vic] = [("db1", Role::Host), ("db2", Role::Host), ("ann", Role::Admin), ("vic", Role::Viewer)]
+        .map(|(name, role)| Wanted::new(name, role));
+    certificates(dir.path(), &[one, two, ann, vic], 30).unwrap();
+    dir
+}
+
+fn tls(dir: &std::path::Path, name: &str) -> holdfast_tls::Tls {
+    let at = |name: String| Some(dir.join(name));
+    let (certificate, key) = (at(format!("{name}.pem")), at(format!("{name}.key")));
+    let files = holdfast_tls::TlsFiles { ca: at("ca.pem".into()), certificate, key };
+    files.load(holdfast_tls::Role::Admin).unwrap().unwrap()
+}
+
+/// How the bearer of a certificate reaches agents, with the name that it expects there.
+fn dial(dir: &std::path::Path, name: &str, address: &str, expects: &str) -> crate::seams::Dial {
+    let connector = holdfast_tls::Dialer::from(&tls(dir, name)).connector().unwrap();
+    crate::client::over_tls(connector, [(address.to_string(), expects.to_string())].into())
+}
+
+/// An agent db1 whose door has TLS, which answers every command.
+async fn secured(dir: &std::path::Path, mode: holdfast_tls::HttpTls) -> (String, tokio::task::JoinHandle<()>) {
+    let (mut door, mut asked, kept) = door(Some("secret"));
+    let mut config = AgentConfig::clone(&door.config);
+    (config.tls.ca, config.http.tls) = (Some(dir.join("ca.pem")), Some(mode));
+    config.peers.0 = ["db2", "db3"].map(|name| (name.to_string(), "127.0.0.1:1".to_string())).into();
+    door.config = Arc::new(config);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let listener = Bounded::new(listener).secured(Some(tls(dir, "db1").acceptor()));
+    let serving = tokio::spawn(async move {
+        let _kept = kept;
+        let answering = async {
+            while let Some((_, answer)) = asked.recv().await {
+                let _ = answer.send(Ok("done".to_string()));
+            }
+        };
+        let _ = tokio::join!(serve(listener, door), answering);
+    });
+    (address, serving)
+}
+
+/// HEALTH-H3 through the door: who gets what.
+#[tokio::test]
+async fn a_door_with_tls_answers_by_certificate() {
+    use holdfast_tls::HttpTls;
+    let dir = certificates();
+    let (address, serving) = secured(dir.path(), HttpTls::Required).await;
+    let limit = Duration::from_secs(20);
+    let empty = serde_json::json!({});
+    let claim = |from: &str| serde_json::json!({ "from": from, "to": "db1", "set": "demo", "within_ms": 1 });
+    // LISTEN-L5: one that begins a handshake and goes no further keeps nobody waiting.
+    let mut silent = tokio::net::TcpStream::connect(&address).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut silent, &[0x16]).await.unwrap();
+    for (name, path, body, code) in [
+        ("vic", "/status", None, 200),
+        ("vic", "/primary", None, 503),
+        ("vic", "/pause", Some(empty.clone()), 403),
+        ("ann", "/pause", Some(empty.clone()), 200),
+        ("ann", "/claim", Some(claim("db2")), 403),
+        ("db2", "/status", None, 200),
+        ("db2", "/pause", Some(empty.clone()), 403),
+        ("db2", "/claim", Some(claim("db2")), 200),
+        ("db2", "/claim", Some(claim("db3")), 403),
+    ] {
+        let dial = dial(dir.path(), name, &address, "db1");
+        let answer = crate::client::ask_over(&dial, &address, path, body.as_ref(), None, limit).await.unwrap();
+        assert_eq!(answer.code, code, "{name} {path} {body:?}: {answer:?}");
+    }
+    // The token goes on working beside certificates.
+    let dial = dial(dir.path(), "vic", &address, "db1");
+    let with_token = crate::client::ask_over(&dial, &address, "/pause", Some(&empty), Some("secret"), limit).await;
+    assert_eq!(with_token.unwrap().code, 200);
+    // Without TLS nothing is answered, whatever comes with it.
+    for (path, body) in [("/primary", None), ("/status", None), ("/pause", Some(&empty))] {
+        let answer = crate::client::ask(&address, path, body, None, limit).await.unwrap();
+        assert!(answer.code == 403 && answer.words().contains("use https"), "{path}: {answer:?}");
+    }
+    serving.abort();
+}
+
+/// A load balancer without TLS learns whether the host is primary, no name, and changes nothing.
+#[tokio::test]
+async fn plain_checks_are_for_health_alone() {
+    let dir = certificates();
+    let (address, serving) = secured(dir.path(), holdfast_tls::HttpTls::Checks).await;
+    let limit = Duration::from_secs(20);
+    let check = crate::client::ask(&address, "/primary", None, None, limit).await.unwrap();
+    assert!(check.code == 503 && !check.body.contains("db1") && !check.body.contains("demo"), "{check:?}");
+    let viewer = dial(dir.path(), "vic", &address, "db1");
+    let told = crate::client::ask_over(&viewer, &address, "/primary", None, None, limit).await.unwrap();
+    assert!(told.body.contains("db1"), "{told:?}");
+    for path in ["/status", "/patroni", "/history", "/metrics", "/challenge"] {
+        assert_eq!(crate::client::ask(&address, path, None, None, limit).await.unwrap().code, 403, "{path}");
+    }
+    // Not with the token in clear either.
+    let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
+    let request = "POST /pause HTTP/1.0\r\nAuthorization: Bearer secret\r\nContent-Length: 2\r\n\r\n{}";
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer);
+    tokio::time::timeout(limit, read).await.unwrap().unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.0 403 ") || answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    serving.abort();
+}
+
+/// PEER-N1: a host of this cluster that listens at the address of another one is not believed, and gets no request.
+#[tokio::test]
+async fn another_host_is_no_peer() {
+    let dir = certificates();
+    let (address, serving) = secured(dir.path(), holdfast_tls::HttpTls::Required).await;
+    let limit = Duration::from_secs(20);
+    let wrong = dial(dir.path(), "ann", &address, "db2");
+    let error = crate::client::ask_over(&wrong, &address, "/pause", Some(&serde_json::json!({})), None, limit).await;
+    let error = error.unwrap_err();
+    let is_named = error.to_string().contains("found the certificate of host db1, expected that of db2");
+    assert!(matches!(error, crate::client::ClientError::NotSent { .. }) && is_named, "{error}");
     serving.abort();
 }

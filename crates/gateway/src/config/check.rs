@@ -4,6 +4,7 @@ use super::{GatewayConfig, GatewayRole, KeyConfig, Mistake, NbdTls, PairDurabili
 use holdfast_control::pair::{TTL_MAX, TTL_MIN};
 use holdfast_control::set::SEGMENT_NOTES_MAX;
 use holdfast_store::check_allowed;
+use holdfast_tls::HttpTls;
 use holdfast_types::{ByteSize, limits};
 use std::fmt;
 use std::net::SocketAddr;
@@ -216,6 +217,8 @@ fn tls(config: &GatewayConfig, out: &mut Problems) {
     }
     let nbd = config.tls.nbd.unwrap_or(NbdTls::Off);
     out.need(named > 0 || nbd == NbdTls::Off, "tls.nbd", nbd.as_str(), "ca, certificate and key beside it, or off");
+    let http = config.tls.http_mode();
+    out.need(named > 0 || http == HttpTls::Off, "tls.http", http.as_str(), "ca, certificate and key beside it, or off");
 }
 
 fn store_endpoint(config: &GatewayConfig, out: &mut Problems) {

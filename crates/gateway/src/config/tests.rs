@@ -67,6 +67,8 @@ fn every_commented_value_of_the_sample_can_be_taken() {
             assert!(config.validate().unwrap_err().to_string().contains("tls.nbd: found required, expected ca,"));
         } else if line.ends_with("transition = \"accept\"") {
             assert!(config.validate().unwrap_err().to_string().contains("tls.transition: found accept, expected ca,"));
+        } else if line.ends_with("http = \"checks\"") {
+            assert!(config.validate().unwrap_err().to_string().contains("tls.http: found checks, expected ca,"));
         } else if line.contains("/etcd/client") {
             assert!(config.validate().unwrap_err().to_string().contains("etcd: found one of certificate and key"));
         } else if line.starts_with("# name") {

@@ -1,7 +1,7 @@
 //! `[tls]` of a gateway.
 
 use holdfast_settings::settings;
-use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
+use holdfast_tls::{HttpTls, Role, Tls, TlsError, TlsFiles};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -24,6 +24,10 @@ settings! {
         /// `use`: with TLS, once all gateways are at `accept`. Needs plaintext_network = true off loopback; `nbd` is
         /// `optional` if left out. Left out: only TLS.
         transition: Option<TlsTransition> = None, sample "accept";
+        /// TLS on `http_listen`. `required`: nothing is answered without TLS, and metrics need the certificate of a
+        /// viewer, an operator or an administrator. `checks`: the same, and health checks in plain text, too. `off`:
+        /// plain text only. Left out: `off`.
+        http: Option<HttpTls> = None, sample "checks";
     }
 }
 
@@ -84,6 +88,11 @@ impl TlsConfig {
     pub fn nbd_mode(&self) -> NbdTls {
         let unless_said = if self.transition.is_some() { NbdTls::Optional } else { NbdTls::Required };
         if self.any() { self.nbd.unwrap_or(unless_said) } else { NbdTls::Off }
+    }
+
+    /// TLS of the HTTP port.
+    pub fn http_mode(&self) -> HttpTls {
+        self.http.unwrap_or(HttpTls::Off)
     }
 
     /// TLS of the admin door and of the door between gateways: the transition, `required` or `off`.

@@ -3,6 +3,7 @@
 use super::values::{address, with_codes};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, FromArgMatches, Subcommand};
+use holdfast_tls::Connector;
 use std::path::PathBuf;
 
 /// Addresses of agents, and the token.
@@ -14,6 +15,8 @@ pub struct Agents {
     pub named: bool,
     /// File with the token.
     pub token_file: Option<PathBuf>,
+    /// TLS, if the command has a certificate.
+    pub tls: Option<Connector>,
 }
 
 /// [`Agents`] on the command line.
@@ -23,7 +26,7 @@ struct AgentsArgs {
     #[arg(long, global = true, env = "HOLDFAST_AGENT", hide_env_values = true, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = address,
           default_value = "127.0.0.1:8008")]
     agent: Vec<String>,
-    /// File with the agents' token, needed for commands from another host
+    /// File with the agents' token: for commands from another host without --tls-certificate
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
@@ -32,7 +35,7 @@ impl FromArgMatches for Agents {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let named = matches.value_source("agent") != Some(ValueSource::DefaultValue);
         let AgentsArgs { agent, token_file } = AgentsArgs::from_arg_matches(matches)?;
-        Ok(Self { agent, named, token_file })
+        Ok(Self { agent, named, token_file, tls: None })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

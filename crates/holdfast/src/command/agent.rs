@@ -30,7 +30,7 @@ const HELPER_LOG_BYTES_MAX: u64 = 1 << 20;
 
 /// Runs `holdfast agent`.
 pub async fn run(common: &Common, args: AgentArgs) -> Result<(), CliError> {
-    let agents = &args.agents;
+    let agents = &args.agents.with(common);
     match args.command {
         AgentCommand::Run { config, check } => agent(common, &config, check).await,
         AgentCommand::Config => sample(),

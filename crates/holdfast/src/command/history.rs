@@ -1,6 +1,6 @@
 //! `holdfast history`: events of the agents, with the duration of each phase of a takeover.
 
-use super::agent::ask::NO_AGENT;
+use super::agent::ask::{NO_AGENT, usual_socket};
 use super::console::tell;
 use super::text::{epoch_text, time};
 use crate::cli::{Common, HistoryArgs};
@@ -17,9 +17,20 @@ const ASK_LIMIT: Duration = Duration::from_secs(5);
 pub async fn run(common: &Common, args: &HistoryArgs) -> Result<(), CliError> {
     let mut lines: Vec<Line> = Vec::new();
     let mut missing = Vec::new();
+    let dial = args.agents.with(common).dial();
     for address in &args.agents.agent {
-        let asked = client::ask(address, "/history", None, None, ASK_LIMIT).await.map_err(|error| error.to_string());
-        let read = asked.and_then(|answer| {
+        let mut asked = client::ask_over(&dial, address, "/history", None, None, ASK_LIMIT).await;
+        // An agent that demands TLS tells root on its own host over its socket.
+        if !args.agents.named
+            && matches!(&asked, Ok(answer) if answer.code == 403)
+            && let Ok(told) = client::ask_over(&dial, &usual_socket(), "/history", None, None, ASK_LIMIT).await
+        {
+            asked = Ok(told);
+        }
+        let read = asked.map_err(|error| error.to_string()).and_then(|answer| {
+            if answer.code == 403 {
+                return Err(format!("{address}: {}", answer.words()));
+            }
             serde_json::from_str::<Vec<Line>>(&answer.body).map_err(|error| format!("{address}: no agent: {error}"))
         });
         match read {

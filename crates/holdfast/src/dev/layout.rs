@@ -239,7 +239,8 @@ fn protect(dir: &Path, args: &DevArgs, plan: &Plan, gateways: &mut [DevGateway])
         let (certificate, key) = (of("pem"), of("key"));
         // A cluster to play with: clients that have no TLS still find it.
         let nbd = config.tls.nbd.or(Some(NbdTls::Optional));
-        config.tls = TlsConfig { ca: Some(tls.ca.clone()), certificate, key, nbd, transition: None };
+        let http = config.tls.http;
+        config.tls = TlsConfig { ca: Some(tls.ca.clone()), certificate, key, nbd, transition: None, http };
         gateway.unsaved |= gateway.config != config;
         gateway.config = config;
     }

@@ -117,6 +117,7 @@ fn secured(above: &Path) -> Layout {
         assert!(!config.plain_exports && !config.plaintext_network);
         assert_eq!(config.snapshot_exports, SnapshotExports::Token);
         assert_eq!(config.tls.nbd_mode(), NbdTls::Required);
+        assert_eq!(config.tls.http_mode(), holdfast_tls::HttpTls::Required);
         assert_eq!(config.store.allowed, [layout.plan.sets[0].store.clone()]);
         assert_eq!(config.audit.log, Some(layout.dir.join(format!("{}.audit.log", config.name))));
         assert!(config.tls.load(Role::Gateway).unwrap().is_some());

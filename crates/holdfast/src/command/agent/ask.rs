@@ -4,13 +4,15 @@
 //! agent of this host has under `[peers]`. While no agent listens at the default address, any user of this host may
 //! listen there: nobody gets the token itself, but an agent of another host could be passed the command.
 
-use crate::cli::Agents;
+use crate::cli::{Agents, Common};
 use crate::exit::CliError;
 use holdfast_agent::View;
 use holdfast_agent::client::{self, Answer, ClientError};
 use holdfast_agent::config::AgentConfig;
 use holdfast_agent::local;
+use holdfast_agent::seams::Dial;
 use holdfast_tls::files::{self, SECRET_BYTES_MAX};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Time limit for the answer of one agent.
@@ -25,8 +27,25 @@ const AGENTS_MAX: usize = 64;
 /// Advice if no agent answers.
 pub const NO_AGENT: &str = "check --agent (or HOLDFAST_AGENT), and that `holdfast agent run` runs on that host";
 
+impl Agents {
+    /// With the certificate of the command, if it has one. Then all agents are asked with TLS, and must prove to be
+    /// hosts of the cluster.
+    #[must_use]
+    pub fn with(&self, common: &Common) -> Self {
+        Self { tls: common.dialer.connector(), ..self.clone() }
+    }
+
+    /// How agents are reached. Their names are not known here: the command says an address.
+    pub fn dial(&self) -> Dial {
+        match &self.tls {
+            Some(connector) => client::over_tls(connector.clone(), BTreeMap::new()),
+            None => client::over_tcp(),
+        }
+    }
+}
+
 /// Where the agent of this host listens for commands if its settings do not say otherwise.
-fn usual_socket() -> String {
+pub fn usual_socket() -> String {
     AgentConfig::default().run_dir.join(local::SOCKET).display().to_string()
 }
 
@@ -46,10 +65,10 @@ pub async fn post(agents: &Agents, address: &str, path: &str, body: serde_json::
 /// Sends a command to one agent and returns its answer, which may be a refusal. On the agent's own host it goes over
 /// the agent's Unix socket, if this user may connect to it. A socket needs no token.
 pub async fn command(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<Answer, CliError> {
-    let token = token(agents)?;
+    let (token, dial) = (token(agents)?, agents.dial());
     let own = if address.starts_with('/') { Some(address.to_string()) } else { socket_of(agents, address).await };
     if let Some(socket) = own {
-        match client::ask(&socket, path, Some(&body), None, MOVE_LIMIT).await {
+        match client::ask_over(&dial, &socket, path, Some(&body), None, MOVE_LIMIT).await {
             // The agent ended meanwhile.
             Err(ClientError::NotSent { .. }) if socket != address => {}
             asked => return asked.map_err(unanswered),
@@ -63,7 +82,7 @@ pub async fn command(agents: &Agents, address: &str, path: &str, body: serde_jso
             "name the agent with --agent, or run the command as root on the agent's host, where no token is needed",
         ));
     }
-    client::ask(address, path, Some(&body), token.as_deref(), MOVE_LIMIT).await.map_err(unanswered)
+    client::ask_over(&dial, address, path, Some(&body), token.as_deref(), MOVE_LIMIT).await.map_err(unanswered)
 }
 
 /// Whether the agent of this host, by its Unix socket, has this address under `[peers]`.
@@ -96,13 +115,13 @@ async fn own_agent(agents: &Agents, address: &str) -> Option<(String, View)> {
     if !is_loopback(address) {
         return None;
     }
-    let asked = look(address).await.view;
+    let asked = look(agents, address).await.view;
     let socket = match &asked {
         Some(view) if view.added.socket.starts_with('/') => view.added.socket.clone(),
         _ if agents.named => return None,
         _ => usual_socket(),
     };
-    let there = look(&socket).await.view?;
+    let there = look(agents, &socket).await.view?;
     let is_same = asked.is_none_or(|asked| asked.name == there.name && asked.set == there.set);
     is_same.then_some((socket, there))
 }
@@ -133,10 +152,13 @@ pub struct Seen {
 }
 
 /// Asks one agent for its status.
-pub async fn look(address: &str) -> Seen {
-    let read = |answer: Answer| serde_json::from_str(&answer.body).map_err(|error| format!("no agent: {error}"));
-    let asked = client::ask(address, "/status", None, None, ASK_LIMIT).await.map_err(|error| error.to_string());
-    match asked.and_then(read) {
+pub async fn look(agents: &Agents, address: &str) -> Seen {
+    let read = |answer: Answer| match answer.code {
+        403 => Err(answer.words()),
+        _ => serde_json::from_str(&answer.body).map_err(|error| format!("no agent: {error}")),
+    };
+    let asked = client::ask_over(&agents.dial(), address, "/status", None, None, ASK_LIMIT).await;
+    match asked.map_err(|error| error.to_string()).and_then(read) {
         Ok(view) => Seen { address: address.into(), view: Some(view), error: None },
         Err(error) => Seen { address: address.into(), view: None, error: Some(error) },
     }
@@ -147,8 +169,8 @@ pub async fn survey(agents: &Agents) -> Vec<Seen> {
     let mut addresses = agents.agent.clone();
     // Another program may listen at the port of the agent of this host.
     if let (false, [default]) = (agents.named, &addresses[..])
-        && look(&usual_socket()).await.view.is_some()
-        && look(default).await.view.is_none()
+        && look(agents, &usual_socket()).await.view.is_some()
+        && look(agents, default).await.view.is_none()
     {
         addresses = vec![usual_socket()];
     }
@@ -158,7 +180,8 @@ pub async fn survey(agents: &Agents) -> Vec<Seen> {
         // In parallel: several lost hosts take as long as one.
         let mut asked = tokio::task::JoinSet::new();
         for (at, address) in addresses.iter().take(AGENTS_MAX).cloned().enumerate().skip(next) {
-            asked.spawn(async move { (at, look(&address).await) });
+            let agents = agents.clone();
+            asked.spawn(async move { (at, look(&agents, &address).await) });
         }
         next = addresses.len();
         let mut found = asked.join_all().await;
@@ -211,7 +234,7 @@ mod tests {
     }
 
     fn agents(address: &str, named: bool, token_file: Option<PathBuf>) -> Agents {
-        Agents { agent: vec![address.into()], named, token_file }
+        Agents { agent: vec![address.into()], named, token_file, tls: None }
     }
 
     #[test]

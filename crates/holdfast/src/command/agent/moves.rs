@@ -238,7 +238,7 @@ async fn arrived(common: &Common, agents: &Agents, addresses: Vec<String>, moved
     let mut last = BTreeMap::new();
     loop {
         for address in &addresses {
-            let Some(view) = look(address).await.view else { continue };
+            let Some(view) = look(agents, address).await.view else { continue };
             let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             if last.insert(view.name.clone(), view.state) != Some(view.state) {
                 tell(
@@ -265,7 +265,7 @@ async fn arrived(common: &Common, agents: &Agents, addresses: Vec<String>, moved
             }
         }
         if let Some(address) = &from
-            && let Some(view) = look(address).await.view
+            && let Some(view) = look(agents, address).await.view
             && !view.switchover_refused.is_empty()
         {
             tell(common, &hosts("now", &survey(agents).await));
@@ -287,7 +287,7 @@ mod tests {
     use holdfast_agent::plan::Move;
 
     fn agents(agent: &[&str]) -> Agents {
-        Agents { agent: agent.iter().map(ToString::to_string).collect(), named: true, token_file: None }
+        Agents { agent: agent.iter().map(ToString::to_string).collect(), named: true, token_file: None, tls: None }
     }
 
     #[test]

@@ -1,0 +1,122 @@
+//! TLS of the HTTP listener (`tls.http`, ADR 0054): metrics name sets and gateways, so they are for certificates of
+//! people and monitoring. Health checks are for everybody, and say no more than their code to whoever shows no such
+//! certificate.
+
+use crate::doors::Door;
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::serve::{IncomingStream, Listener};
+use holdfast_tls::{Acceptor, Handshakes, HttpClient, HttpConnection, HttpTls, Role};
+use std::io;
+use std::net::SocketAddr;
+
+/// Who may read everything here.
+const READERS: [Role; 3] = [Role::Viewer, Role::Operator, Role::Admin];
+
+/// The listener with TLS. Handshakes go on beside each other, each in the place of its connection (DOOR-D1).
+pub(super) struct Secured {
+    door: Door,
+    handshakes: Handshakes<SocketAddr>,
+}
+
+impl Secured {
+    pub(super) fn new(door: Door, acceptor: Acceptor) -> Self {
+        Self { door, handshakes: Handshakes::new(acceptor) }
+    }
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub(super) struct Asker {
+    from: SocketAddr,
+    client: HttpClient,
+}
+
+impl Listener for Secured {
+    type Io = HttpConnection;
+    type Addr = Asker;
+
+    async fn accept(&mut self) -> (HttpConnection, Asker) {
+        loop {
+            tokio::select! {
+                biased;
+                (connection, client, from) = self.handshakes.next() => return (connection, Asker { from, client }),
+                (socket, from) = self.door.next() => self.handshakes.begin(socket, from),
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Asker> {
+        Ok(Asker { from: self.door.local_addr()?, client: HttpClient::Plain })
+    }
+}
+
+impl Connected<IncomingStream<'_, Secured>> for Asker {
+    fn connect_info(stream: IncomingStream<'_, Secured>) -> Self {
+        stream.remote_addr().clone()
+    }
+}
+
+/// How much a client is told.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Whole,
+    /// The code alone: warnings and reasons may name sets.
+    Code,
+    Refused(String),
+}
+
+fn answer(client: &HttpClient, path: &str, mode: HttpTls) -> Answer {
+    let is_check = matches!(path, "/" | "/livez" | "/readyz" | "/healthz") || path.starts_with("/serves/");
+    let found = match client {
+        HttpClient::Plain if is_check && mode == HttpTls::Checks => return Answer::Code,
+        HttpClient::Plain => {
+            return Answer::Refused("found a request without TLS, expected https (tls.http)".to_string());
+        }
+        HttpClient::Named(caller) => match caller.has_one_of(&READERS) {
+            Ok(()) => return Answer::Whole,
+            Err(found) => found,
+        },
+        HttpClient::Unnamed => "found no certificate, expected one of a viewer, an operator or an admin".to_string(),
+    };
+    if is_check { Answer::Code } else { Answer::Refused(format!("{path}: {found}")) }
+}
+
+/// Before each request.
+pub(super) async fn guard(
+    State(mode): State<HttpTls>,
+    ConnectInfo(asker): ConnectInfo<Asker>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match answer(&asker.client, request.uri().path(), mode) {
+        Answer::Whole => next.run(request).await,
+        Answer::Code => next.run(request).await.status().into_response(),
+        Answer::Refused(why) => {
+            tracing::debug!(from = %asker.from, why, "an HTTP request was refused");
+            (StatusCode::FORBIDDEN, format!("{why}\n")).into_response()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_for_certificates_and_checks_for_everybody() {
+        let (plain, unnamed) = (HttpClient::Plain, HttpClient::Unnamed);
+        for path in ["/", "/livez", "/readyz", "/healthz", "/serves/demo"] {
+            assert_eq!(answer(&unnamed, path, HttpTls::Required), Answer::Code, "{path}");
+            assert_eq!(answer(&plain, path, HttpTls::Checks), Answer::Code, "{path}");
+            assert!(matches!(answer(&plain, path, HttpTls::Required), Answer::Refused(_)), "{path}");
+        }
+        for path in ["/metrics", "/serves", "/nothing"] {
+            assert!(matches!(answer(&unnamed, path, HttpTls::Checks), Answer::Refused(_)), "{path}");
+            assert!(matches!(answer(&plain, path, HttpTls::Checks), Answer::Refused(_)), "{path}");
+        }
+    }
+}
