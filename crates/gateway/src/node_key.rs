@@ -117,7 +117,8 @@ fn save(dir: &Path, path: &Path, wrapped: &[u8]) -> io::Result<()> {
 /// If it cannot be written.
 #[cfg(test)]
 pub fn write_key(path: &Path) {
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).mode(0o600).open(path).expect("a key file");
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).expect("a key file");
     file.write_all(&[7; 32]).expect("a key");
 }
 

@@ -9,6 +9,7 @@ use crate::guard;
 use crate::swap::Place;
 use holdfast_agent::AttachLook;
 use holdfast_agent::attach_process::{Attach, may_run, running};
+use holdfast_agent::client::over_tcp;
 use holdfast_agent::config::{AgentConfig, PoolKind};
 use holdfast_agent::drivers::database::Database;
 use holdfast_agent::drivers::ownership;
@@ -207,7 +208,8 @@ impl Slot {
     /// Mounts the file system on one volume of the copy; returns its mount.
     async fn mount(&self, attach: &Attach) -> Result<Vec<PathBuf>, String> {
         let mount = &self.config.pool.mount;
-        pool::import(&self.config, &attach.devices()).await?;
+        // A copy's file system is on one volume: other agents are asked for pools of ZFS alone.
+        pool::import(&self.config, &attach.devices(), &over_tcp()).await?;
         guard::note(&self.config.run_dir, mount)?;
         Ok(vec![mount.clone()])
     }

@@ -1,7 +1,7 @@
 //! TLS at a door.
 
 use crate::live::Live;
-use crate::revoked::Checked;
+use crate::revoked::{Checked, Revocations};
 use crate::role::{Caller, Role};
 use crate::stream::{HANDSHAKE_TIMEOUT, within};
 use std::io;
@@ -46,12 +46,17 @@ impl Acceptor {
     }
 
     /// The same at an HTTP door: a client without a certificate is taken too (HTTP-D1).
-    pub(crate) async fn accept_http<C>(&self, connection: C) -> io::Result<TlsStream<C>>
+    pub(crate) async fn accept_http<C>(&self, connection: C) -> io::Result<tokio_rustls::server::TlsStream<C>>
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
         let tls = TlsAcceptor::from(self.0.current().configs.http);
         within(HANDSHAKE_TIMEOUT, "TLS handshake", tls.accept(connection)).await
+    }
+
+    /// Certificates that count no more.
+    pub(crate) fn revocations(&self) -> &Revocations {
+        self.0.revocations()
     }
 
     /// Those of the `incoming` connections whose handshake succeeds, for a gRPC server. Handshakes run beside each

@@ -107,12 +107,14 @@ where
         return Ok((plain, HttpClient::Plain));
     }
     let secured = acceptor.accept_http(connection).await?;
-    let certificate = secured.get_ref().1.peer_certificates().and_then(|all| all.first());
-    let client = match certificate {
-        None => HttpClient::Unnamed,
-        Some(own) => HttpClient::Named(Arc::new(Caller::of(own.as_ref()).map_err(io::Error::other)?)),
+    let own = secured.get_ref().1.peer_certificates().and_then(|all| all.first()).map(|own| own.to_vec());
+    let Some(own) = own else {
+        let unnamed: HttpConnection = Box::new(secured);
+        return Ok((unnamed, HttpClient::Unnamed));
     };
-    let secured: HttpConnection = Box::new(secured);
+    let client = HttpClient::Named(Arc::new(Caller::of(&own).map_err(io::Error::other)?));
+    // REVOKE-V2: it ends with its certificate.
+    let secured: HttpConnection = Box::new(acceptor.revocations().follow(secured, Some(own))?);
     Ok((secured, client))
 }
 

@@ -208,7 +208,7 @@ mod tests {
         let mut config = AgentConfig::default();
         (config.pool.kind, config.pool.name) = (PoolKind::Zfs, Some("holdfast-no-such-pool".into()));
         let device = Volume { name: "vol1".into(), device: Some("/dev/holdfast-no-such-device".into()), lost: None };
-        let why = import(&config, &[device]).await.unwrap_err();
+        let why = import(&config, &[device], &crate::client::over_tcp()).await.unwrap_err();
         assert!(why.contains("zpool import -f"), "{why}");
     }
 
