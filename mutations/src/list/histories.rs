@@ -190,6 +190,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "acknowledged-in-an-untold-term",
+        bug: "a former leader that is elected again answers reads by what its gate knows of its earlier term",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/set/src/gate.rs",
+            old: "Some((term, at)) if Some(term) == inner.told =>",
+            new: "Some((_, at)) if inner.told.is_some() =>",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
         name: "incomplete-snapshot-comes-back",
         bug: "a recovery restores a snapshot with missing objects: it cannot be read, and no garbage is collected as long as it exists",
         rule: "R9",
