@@ -2,13 +2,17 @@
 //! still decides everything else (clocks, network, which member).
 
 mod alone;
+mod bad_record;
 mod between_voters;
+mod clock_back;
 mod damaged_disks;
+mod damaged_on_the_way;
 mod last_gateway;
 mod late_commands;
 mod lying_disk;
 mod old_leader;
 mod other_cluster;
+mod other_disk;
 
 use crate::client::{Client, SET, VOLUME_NAMES};
 use crate::host::name;
@@ -65,6 +69,16 @@ pub enum Scene {
     LyingDisk,
     /// A change of voters stops between its two entries, with a leader that is to go, or without the newer voters.
     BetweenVoters,
+    /// A gateway has no room for a state snapshot, until a newer one comes, and until its set is deleted.
+    RefusedSnapshot,
+    /// A machine with an empty disk takes itself for a member that runs elsewhere: it gets no vote.
+    OtherDisk,
+    /// A state snapshot is damaged on its way to a member that is healed: it is sent again.
+    DamagedOnTheWay,
+    /// A record that the journal has to carry forward rots while its gateway runs: its file is kept.
+    BadRecord,
+    /// The boot clock of a leader's machine goes back as it is cut off: its read lease gets no longer.
+    ClockBack,
 }
 
 impl Scene {
@@ -91,6 +105,11 @@ impl Scene {
             Scene::OtherCluster => "other-cluster",
             Scene::LyingDisk => "lying-disk",
             Scene::BetweenVoters => "between-voters",
+            Scene::RefusedSnapshot => "refused-snapshot",
+            Scene::OtherDisk => "other-disk",
+            Scene::DamagedOnTheWay => "damaged-on-the-way",
+            Scene::BadRecord => "bad-record",
+            Scene::ClockBack => "clock-back",
         }
     }
 }
@@ -126,6 +145,11 @@ impl World {
             Scene::OtherCluster => self.other_cluster(),
             Scene::LyingDisk => self.lying_disk(),
             Scene::BetweenVoters => self.between_voters(),
+            Scene::RefusedSnapshot => self.refused_snapshot(),
+            Scene::OtherDisk => self.other_disk(),
+            Scene::DamagedOnTheWay => self.damaged_on_the_way(),
+            Scene::BadRecord => self.bad_record(),
+            Scene::ClockBack => self.clock_back(),
         }
     }
 

@@ -379,6 +379,36 @@ fn a_change_of_voters_that_stops_in_the_middle_ends() {
     scenes("between-voters", 6);
 }
 
+/// END-E2, and that a state snapshot never goes back.
+#[test]
+fn a_state_snapshot_without_room_is_saved_later_and_not_after_the_end() {
+    scenes("refused-snapshot", 4);
+}
+
+/// CLUSTER-C3. Three worlds in five have a machine to spare.
+#[test]
+fn an_empty_disk_in_the_place_of_a_member_gets_no_vote() {
+    scenes("other-disk", 4);
+}
+
+/// R9.
+#[test]
+fn a_state_snapshot_that_is_damaged_on_its_way_is_sent_again() {
+    scenes("damaged-on-the-way", 2);
+}
+
+/// R9.
+#[test]
+fn a_record_that_rots_while_its_gateway_runs_is_not_carried_forward() {
+    scenes("bad-record", 2);
+}
+
+/// R3.
+#[test]
+fn a_boot_clock_that_goes_back_makes_no_read_lease_longer() {
+    scenes("clock-back", 2);
+}
+
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
