@@ -5,6 +5,7 @@ mod alone;
 mod bad_record;
 mod between_voters;
 mod clock_back;
+mod closed_full;
 mod damaged_disks;
 mod damaged_on_the_way;
 mod last_gateway;
@@ -13,6 +14,7 @@ mod lying_disk;
 mod old_leader;
 mod other_cluster;
 mod other_disk;
+mod stalled_client;
 
 use crate::client::{Client, SET, VOLUME_NAMES};
 use crate::host::name;
@@ -77,6 +79,14 @@ pub enum Scene {
     DamagedOnTheWay,
     /// A record that the journal has to carry forward rots while its gateway runs: its file is kept.
     BadRecord,
+    /// A gateway starts from a journal of before the deletion of a set that it has begun to end: the set does not run.
+    EndedGroup,
+    /// Another gateway makes a checkpoint while the one that changes the set's stores believes that it leads.
+    OvertakenMover,
+    /// An NBD client sends the head of a write and not its data: it is given up.
+    StalledClient,
+    /// A gateway is told to stop while its disk is full and entries wait: it acknowledges nothing of them.
+    ClosedFull,
     /// The boot clock of a leader's machine goes back as it is cut off: its read lease gets no longer.
     ClockBack,
 }
@@ -110,6 +120,10 @@ impl Scene {
             Scene::DamagedOnTheWay => "damaged-on-the-way",
             Scene::BadRecord => "bad-record",
             Scene::ClockBack => "clock-back",
+            Scene::ClosedFull => "closed-full",
+            Scene::EndedGroup => "ended-group",
+            Scene::OvertakenMover => "overtaken-mover",
+            Scene::StalledClient => "stalled-client",
         }
     }
 }
@@ -120,8 +134,10 @@ impl World {
     /// # Errors
     /// A broken rule, or no progress.
     pub fn play(&mut self, scene: Scene) -> Result<()> {
-        if matches!(scene, Scene::MovedStores | Scene::LeftStores) {
-            self.more_stores();
+        match scene {
+            Scene::MovedStores | Scene::LeftStores | Scene::OvertakenMover => self.more_stores(),
+            Scene::StalledClient => self.open_nbd_doors(),
+            _ => {}
         }
         self.bootstrap()?;
         match scene {
@@ -150,6 +166,10 @@ impl World {
             Scene::DamagedOnTheWay => self.damaged_on_the_way(),
             Scene::BadRecord => self.bad_record(),
             Scene::ClockBack => self.clock_back(),
+            Scene::ClosedFull => self.closed_full(),
+            Scene::EndedGroup => self.ended_group(),
+            Scene::OvertakenMover => self.overtaken_mover(),
+            Scene::StalledClient => self.stalled_client(),
         }
     }
 

@@ -409,6 +409,30 @@ fn a_boot_clock_that_goes_back_makes_no_read_lease_longer() {
     scenes("clock-back", 2);
 }
 
+/// R1.
+#[test]
+fn a_journal_that_is_closed_on_a_full_disk_acknowledges_nothing_more() {
+    scene("closed-full");
+}
+
+/// END-E1, by the note alone.
+#[test]
+fn a_group_that_has_begun_to_end_does_not_run_again() {
+    scenes("ended-group", 4);
+}
+
+/// MOVE-V2, MOVE-V3 and SIMMOVE-W1.
+#[test]
+fn a_leader_that_was_overtaken_ends_no_list_of_stores() {
+    scenes("overtaken-mover", 4);
+}
+
+/// R5, and CONN-C3.
+#[test]
+fn a_client_that_sends_no_data_is_given_up_and_nothing_of_its_write_is_there() {
+    scene("stalled-client");
+}
+
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {

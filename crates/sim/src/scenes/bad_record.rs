@@ -1,6 +1,6 @@
-//! Scene: a record of group 0 in an old file of a running gateway's journal rots. The journal moves on, and has to carry
-//! that record forward before it drops the file: it must not carry what it cannot read, so the file stays, and the
-//! gateway says so. Its next start finds the damage, and the group is healed (R9).
+//! Scene: a record of group 0 in an old file of a running gateway's journal rots. The journal moves on, and has to
+//! carry that record forward before it drops the file: it must not carry what it cannot read, so the file stays, and
+//! the gateway says so. Its next start finds the damage, and the group is healed (R9).
 
 use crate::host::name;
 use crate::rng::Rng;

@@ -1,6 +1,6 @@
-//! Scene: the boot clock of the leader's machine goes back, as after a move of a virtual machine, in the moment in which
-//! it is cut off. By that clock it would have its read lease for longer than the others count on: it must not believe
-//! that (R3).
+//! Scene: the boot clock of the leader's machine goes back, as after a move of a virtual machine, in the moment in
+//! which it is cut off. By that clock it would have its read lease for longer than the others count on: it must not
+//! believe that (R3).
 
 use crate::host::name;
 use crate::world::{MS, World};

@@ -1,5 +1,5 @@
-//! Scene: the state snapshot that a leader sends to a member which is healed is damaged on its way, behind the checksums
-//! of TCP. The member takes nothing of it, and gets it again (R9).
+//! Scene: the state snapshot that a leader sends to a member which is healed is damaged on its way, behind the
+//! checksums of TCP. The member takes nothing of it, and gets it again (R9).
 
 use super::damaged_disks::rot;
 use crate::host::name;

@@ -1,6 +1,6 @@
-//! Scene: a machine with an empty disk is told that it is a member of this cluster which runs elsewhere, as with a wrong
-//! setting or a lost disk that was put up again without `holdfast gateway replace`. It has acknowledged nothing of what
-//! that member has, so it gets no vote and counts for nobody (CLUSTER-C3).
+//! Scene: a machine with an empty disk is told that it is a member of this cluster which runs elsewhere, as with a
+//! wrong setting or a lost disk that was put up again without `holdfast gateway replace`. It has acknowledged nothing
+//! of what that member has, so it gets no vote and counts for nobody (CLUSTER-C3).
 
 use crate::host::name;
 use crate::sync::lock;
