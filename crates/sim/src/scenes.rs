@@ -85,6 +85,8 @@ pub enum Scene {
     OvertakenMover,
     /// An NBD client sends the head of a write and not its data: it is given up.
     StalledClient,
+    /// Attach is fenced by an answer and reads the end of its connection in the same breath: it is fenced, not lost.
+    LateLoss,
     /// A gateway is told to stop while its disk is full and entries wait: it acknowledges nothing of them.
     ClosedFull,
     /// The boot clock of a leader's machine goes back as it is cut off: its read lease gets no longer.
@@ -121,6 +123,7 @@ impl Scene {
             Scene::BadRecord => "bad-record",
             Scene::ClockBack => "clock-back",
             Scene::ClosedFull => "closed-full",
+            Scene::LateLoss => "late-loss",
             Scene::EndedGroup => "ended-group",
             Scene::OvertakenMover => "overtaken-mover",
             Scene::StalledClient => "stalled-client",
@@ -137,6 +140,7 @@ impl World {
         match scene {
             Scene::MovedStores | Scene::LeftStores | Scene::OvertakenMover => self.more_stores(),
             Scene::StalledClient => self.open_nbd_doors(),
+            Scene::LateLoss => self.attach_owners(),
             _ => {}
         }
         self.bootstrap()?;
@@ -167,6 +171,7 @@ impl World {
             Scene::BadRecord => self.bad_record(),
             Scene::ClockBack => self.clock_back(),
             Scene::ClosedFull => self.closed_full(),
+            Scene::LateLoss => self.late_loss(),
             Scene::EndedGroup => self.ended_group(),
             Scene::OvertakenMover => self.overtaken_mover(),
             Scene::StalledClient => self.stalled_client(),

@@ -415,6 +415,12 @@ fn a_journal_that_is_closed_on_a_full_disk_acknowledges_nothing_more() {
     scene("closed-full");
 }
 
+/// R8, ATTACH-M5.
+#[test]
+fn an_attach_that_is_fenced_as_its_connection_ends_stays_fenced() {
+    scenes("late-loss", 3);
+}
+
 /// END-E1, by the note alone.
 #[test]
 fn a_group_that_has_begun_to_end_does_not_run_again() {

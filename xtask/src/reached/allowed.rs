@@ -61,7 +61,7 @@ pub(super) const ALLOWED: &[(&str, &str)] = &[
     ),
     (
         "readmission: a state snapshot of a leader before the removal",
-        "Its appends are refused first, so it cannot learn that a snapshot is needed; for one that was on its way before.",
+        "Its appends are refused first, so it cannot learn that one is needed; for one that was on its way before.",
     ),
     (
         "readmission: asked for when it is done",
@@ -77,10 +77,10 @@ pub(super) const ALLOWED: &[(&str, &str)] = &[
     ),
     (
         "reversion: a leader is wrong that a log went backwards",
-        "A leader sends nothing more to whom it accuses; only a next leader could bring the entry back before the word.",
+        "A leader sends nothing to whom it accuses; only a next leader could bring the entry back before the word.",
     ),
     (
         "slot: a connection of an earlier epoch",
-        "A slot is taken without a wait after the session was let in; only another thread could begin an epoch meanwhile.",
+        "A slot is taken right after its session was let in; only another thread could begin an epoch meanwhile.",
     ),
 ];
