@@ -48,9 +48,9 @@ impl World {
         work.await
     }
 
-    /// Now and then a quorum elects the former leader again, and it hears of the entries in between, before anything has
-    /// told its gate: what the gate knows is of before another gateway led. It answers no read (R3), and no connection
-    /// waits for it (R8).
+    /// Now and then a quorum elects the former leader again, and it hears of the entries in between, before anything
+    /// has told its gate: what the gate knows is of before another gateway led. It answers no read (R3), and no
+    /// connection waits for it (R8).
     pub(super) fn ghost_is_elected_untold(&mut self) -> Done {
         let Some(ghost) = self.ghost.as_ref().filter(|_| self.rot.chance(300)) else { return Ok(()) };
         let (server, later) = (&ghost.server, Term(self.term + 1));
