@@ -69,6 +69,11 @@ pub(super) const fn lib(layer: Layer, package: &'static str, filter: &'static [&
     Test::Cargo { layer, package, target: &["--lib"], filter }
 }
 
+/// A scene of the simulation, by a part of its test's name.
+pub(super) const fn scene(filter: &'static [&'static str]) -> Test {
+    file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], filter)
+}
+
 /// A test in a file of `tests/`.
 pub(super) const fn file(
     layer: Layer,

@@ -8,6 +8,7 @@
 mod acts;
 pub mod bugs;
 pub mod kernel;
+mod late_loss;
 mod owner;
 pub mod wires;
 

@@ -2,6 +2,8 @@
 //! Checks rules at every moment, and that nothing remains at the end.
 
 mod cut_short;
+mod ended_group;
+mod refused_snapshot;
 
 use crate::host::name;
 use crate::net::Link;

@@ -307,6 +307,22 @@ impl Host {
         self.dir.join("raft").join(format!("group-{}.snapshot", group.0))
     }
 
+    /// The file in which a group's state snapshot is written has no room, or has it again.
+    ///
+    /// # Errors
+    /// Failure at its directory.
+    pub fn refuse_snapshots(&self, group: GroupId, refuse: bool) -> std::io::Result<()> {
+        let mut beside = self.state_snapshot(group).into_os_string();
+        beside.push(".new");
+        if refuse {
+            return std::os::unix::fs::symlink("/dev/full", beside);
+        }
+        match std::fs::remove_file(beside) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the note is there that a group ends here, or has.
     pub fn ends_group(&self, group: GroupId) -> bool {
         self.dir.join("raft").join(format!("group-{}.ended", group.0)).exists()

@@ -2,14 +2,20 @@
 //! still decides everything else (clocks, network, which member).
 
 mod alone;
+mod bad_record;
 mod between_voters;
+mod clock_back;
+mod closed_full;
 mod damaged_disks;
+mod damaged_on_the_way;
 mod last_gateway;
 mod late_commands;
 mod lying_disk;
 mod moved_voters;
 mod old_leader;
 mod other_cluster;
+mod other_disk;
+mod stalled_client;
 
 use crate::client::{Client, SET, VOLUME_NAMES};
 use crate::host::name;
@@ -69,6 +75,26 @@ pub enum Scene {
     /// The set's voters are moved while gateways die, stand still and are cut off: only those have it then, and those
     /// that come back begin with nothing.
     MovedVoters,
+    /// A gateway has no room for a state snapshot, until a newer one comes, and until its set is deleted.
+    RefusedSnapshot,
+    /// A machine with an empty disk takes itself for a member that runs elsewhere: it gets no vote.
+    OtherDisk,
+    /// A state snapshot is damaged on its way to a member that is healed: it is sent again.
+    DamagedOnTheWay,
+    /// A record that the journal has to carry forward rots while its gateway runs: its file is kept.
+    BadRecord,
+    /// A gateway starts from a journal of before the deletion of a set that it has begun to end: the set does not run.
+    EndedGroup,
+    /// Another gateway makes a checkpoint while the one that changes the set's stores believes that it leads.
+    OvertakenMover,
+    /// An NBD client sends the head of a write and not its data: it is given up.
+    StalledClient,
+    /// Attach is fenced by an answer and reads the end of its connection in the same breath: it is fenced, not lost.
+    LateLoss,
+    /// A gateway is told to stop while its disk is full and entries wait: it acknowledges nothing of them.
+    ClosedFull,
+    /// The boot clock of a leader's machine goes back as it is cut off: its read lease gets no longer.
+    ClockBack,
 }
 
 impl Scene {
@@ -96,6 +122,16 @@ impl Scene {
             Scene::LyingDisk => "lying-disk",
             Scene::BetweenVoters => "between-voters",
             Scene::MovedVoters => "moved-voters",
+            Scene::RefusedSnapshot => "refused-snapshot",
+            Scene::OtherDisk => "other-disk",
+            Scene::DamagedOnTheWay => "damaged-on-the-way",
+            Scene::BadRecord => "bad-record",
+            Scene::ClockBack => "clock-back",
+            Scene::ClosedFull => "closed-full",
+            Scene::LateLoss => "late-loss",
+            Scene::EndedGroup => "ended-group",
+            Scene::OvertakenMover => "overtaken-mover",
+            Scene::StalledClient => "stalled-client",
         }
     }
 }
@@ -106,8 +142,11 @@ impl World {
     /// # Errors
     /// A broken rule, or no progress.
     pub fn play(&mut self, scene: Scene) -> Result<()> {
-        if matches!(scene, Scene::MovedStores | Scene::LeftStores) {
-            self.more_stores();
+        match scene {
+            Scene::MovedStores | Scene::LeftStores | Scene::OvertakenMover => self.more_stores(),
+            Scene::StalledClient => self.open_nbd_doors(),
+            Scene::LateLoss => self.attach_owners(),
+            _ => {}
         }
         self.bootstrap()?;
         match scene {
@@ -132,6 +171,16 @@ impl World {
             Scene::LyingDisk => self.lying_disk(),
             Scene::BetweenVoters => self.between_voters(),
             Scene::MovedVoters => self.moved_voters(),
+            Scene::RefusedSnapshot => self.refused_snapshot(),
+            Scene::OtherDisk => self.other_disk(),
+            Scene::DamagedOnTheWay => self.damaged_on_the_way(),
+            Scene::BadRecord => self.bad_record(),
+            Scene::ClockBack => self.clock_back(),
+            Scene::ClosedFull => self.closed_full(),
+            Scene::LateLoss => self.late_loss(),
+            Scene::EndedGroup => self.ended_group(),
+            Scene::OvertakenMover => self.overtaken_mover(),
+            Scene::StalledClient => self.stalled_client(),
         }
     }
 

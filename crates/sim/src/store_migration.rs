@@ -6,6 +6,7 @@
 //!     list, or in the next one, which they name.
 //! SIMMOVE-W2  Each object that a retained root names is in w stores of the list in force.
 
+mod overtaken;
 mod unheard;
 
 use crate::client::SET;

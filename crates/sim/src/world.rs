@@ -167,6 +167,14 @@ impl World {
         })
     }
 
+    /// The set is attached by its owners' hosts, before any gateway is started.
+    pub fn attach_owners(&mut self) {
+        self.hosts.iter_mut().for_each(|host| host.nbd = true);
+        self.model = Model::new(true);
+        let (gateways, shape) = (self.hosts.len(), self.shape);
+        self.attached = Some(Attached::new(self.seed, CLIENTS, gateways, &self.net, &self.dir, self.broken, shape));
+    }
+
     /// A line of the log.
     pub fn note(&mut self, text: impl AsRef<str>) {
         let line = format!("{:>10.3} {}", self.now as f64 / 1e9, text.as_ref());

@@ -380,6 +380,66 @@ fn a_change_of_voters_that_stops_in_the_middle_ends() {
     scenes("between-voters", 6);
 }
 
+/// END-E2, and that a state snapshot never goes back.
+#[test]
+fn a_state_snapshot_without_room_is_saved_later_and_not_after_the_end() {
+    scenes("refused-snapshot", 4);
+}
+
+/// CLUSTER-C3. Three worlds in five have a machine to spare.
+#[test]
+fn an_empty_disk_in_the_place_of_a_member_gets_no_vote() {
+    scenes("other-disk", 4);
+}
+
+/// R9.
+#[test]
+fn a_state_snapshot_that_is_damaged_on_its_way_is_sent_again() {
+    scenes("damaged-on-the-way", 2);
+}
+
+/// R9.
+#[test]
+fn a_record_that_rots_while_its_gateway_runs_is_not_carried_forward() {
+    scenes("bad-record", 2);
+}
+
+/// R3.
+#[test]
+fn a_boot_clock_that_goes_back_makes_no_read_lease_longer() {
+    scenes("clock-back", 2);
+}
+
+/// R1.
+#[test]
+fn a_journal_that_is_closed_on_a_full_disk_acknowledges_nothing_more() {
+    scene("closed-full");
+}
+
+/// R8, ATTACH-M5.
+#[test]
+fn an_attach_that_is_fenced_as_its_connection_ends_stays_fenced() {
+    scenes("late-loss", 3);
+}
+
+/// END-E1, by the note alone.
+#[test]
+fn a_group_that_has_begun_to_end_does_not_run_again() {
+    scenes("ended-group", 4);
+}
+
+/// MOVE-V2, MOVE-V3 and SIMMOVE-W1.
+#[test]
+fn a_leader_that_was_overtaken_ends_no_list_of_stores() {
+    scenes("overtaken-mover", 4);
+}
+
+/// R5, and CONN-C3.
+#[test]
+fn a_client_that_sends_no_data_is_given_up_and_nothing_of_its_write_is_there() {
+    scene("stalled-client");
+}
+
 /// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {

@@ -1,6 +1,6 @@
 //! Bugs that only whole histories show: between uploader, head, sweeps and deletion of a real gateway.
 
-use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib, scene};
 
 const SPACE: &str = "crates/set/src/space.rs";
 const CHOOSE: &str = "crates/volume/src/space/choose.rs";
@@ -187,6 +187,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "self.schedule = schedule;",
         }],
         tests: &[LISTS, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "acknowledged-in-an-untold-term",
+        bug: "a former leader that is elected again answers reads by what its gate knows of its earlier term",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/set/src/gate.rs",
+            old: "Some((term, at)) if Some(term) == inner.told =>",
+            new: "Some((_, at)) if inner.told.is_some() =>",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "acknowledged-before-the-clock-went-back",
+        bug: "an acknowledgement that was stamped before the boot clock went back gives a read lease by the clock of now",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/set/src/gate.rs",
+            old: "if self.back_from.is_none_or(|from| sent > from) {",
+            new: "if self.back_from.is_none_or(|from| sent >= from) {",
+        }],
+        tests: &[scene(&["a_boot_clock_that_goes_back"])],
         smoke: false,
     },
     Mutation {

@@ -1,6 +1,6 @@
 //! The log on a real disk, and the members that share it.
 
-use crate::bug::{Edit, Layer, Mutation, SIMULATION, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, SIMULATION, Test, file, lib, scene};
 
 const GROUPS: Test = lib(Layer::Cluster, "holdfast-raft", &["group_tests::"]);
 const STARTS: Test = lib(Layer::Cluster, "holdfast-raft", &["start_tests::"]);
@@ -534,6 +534,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "tracing::debug!(%covered);",
         }],
         tests: &[GROUPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "snapshot-written-after-the-end",
+        bug: "a state snapshot that had no room is written after the group of a deleted set has ended",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/raft/src/machine.rs",
+            old: "if shared.over.load(Ordering::Acquire) {",
+            new: "if shared.over.load(Ordering::Acquire) && shared.snapshot_last().is_none() {",
+        }],
+        tests: &[scene(&["a_state_snapshot_without_room_is_saved_later"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "snapshot-taken-as-it-comes",
+        bug: "a state snapshot that was damaged on its way between gateways is installed",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/raft/src/server.rs",
+            old: "if found != message.crc {",
+            new: "if found != message.crc && message.data.is_empty() {",
+        }],
+        tests: &[scene(&["a_state_snapshot_that_is_damaged_on_its_way"])],
         smoke: false,
     },
     Mutation {

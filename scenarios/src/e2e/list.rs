@@ -289,8 +289,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "waits",
-        shows: "reads of a damaged object wait; all other requests of the attached host continue, and no connection is lost (R8, R9)",
-        tier: Tier::Long("waiting reads of a damaged object; s3-faults and scrub cover R8 and R9"),
+        shows: "reads of a damaged object wait; all other requests of the attached host continue, and no connection is lost (R8, R9); a client that takes no answers is given up",
+        tier: Tier::Long(
+            "waiting reads of a damaged object, and a minute without answers; s3-faults and scrub cover R8 and R9",
+        ),
         needs: &[],
         run: waits::run,
     },

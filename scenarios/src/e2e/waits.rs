@@ -1,6 +1,7 @@
 //! A byte of a segment is flipped while a host is attached to two volumes: reads of that data wait, all other reads are
 //! answered, the other volume is written as usual, and no connection is lost (R8, R9). The read of a killed client is
-//! dropped. When the byte is flipped back, the reads are answered.
+//! dropped. When the byte is flipped back, the reads are answered. At the end a client of a gateway takes no answers,
+//! and another one leaves instead: both are given up (CONN-C3, CONN-C7).
 
 use super::attach::{Attached, export};
 use super::recover::flip;
@@ -25,6 +26,12 @@ const SILENCE: Duration = Duration::from_secs(8);
 /// The longest pause between two tries of a read, and some.
 const AGAIN: Duration = Duration::from_secs(60);
 const WRITES: u64 = 500;
+/// Reads of a client that takes no answers: more than the sockets of both sides hold.
+const UNTAKEN: u64 = 400;
+/// Time in which such a client fills its sockets.
+const FILLS: Duration = Duration::from_secs(2);
+/// Time after which it is given up: a gateway looks every 30 s, and compares two looks.
+const STALLS: Duration = Duration::from_secs(65);
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let folder = std::path::absolute(lab.dir.join("store"))?;
@@ -45,7 +52,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let segment = segment(&folder)?;
     let at = std::fs::metadata(&segment)?.len() / 2;
     // Data in memory is correct, so memory is cleared.
-    let cluster = cluster.kill_all()?.start()?;
+    let mut cluster = cluster.kill_all()?.start()?;
     flip(&segment, at)?;
 
     let (run_dir, _guard) = public_dir("waits")?;
@@ -95,7 +102,39 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let shown = attached.look()?;
     anyhow::ensure!(shown["reconnects"] == 0, "reconnected for a read that no gateway can answer: {shown}");
     drop(attached);
+    stalls(&mut cluster)?;
     cluster.stop()?;
+    Ok(())
+}
+
+/// A client that takes no answers, and one that leaves while its requests wait for that: a gateway keeps neither.
+fn stalls(cluster: &mut Cluster) -> Result<()> {
+    let (_, mut leaves) = cluster.connect(TAKEOVER_LIMIT)?;
+    let (_, mut takes_none) = cluster.connect(TAKEOVER_LIMIT)?;
+    for client in [&mut leaves, &mut takes_none] {
+        for number in 0..UNTAKEN {
+            client.send_read(number % BLOCKS * BLOCK as u64, BLOCK as u32)?;
+        }
+    }
+    wait_until(FILLS, || false);
+    drop(leaves);
+    wait_until(STALLS, || false);
+    let mut taken = 0;
+    while taken < UNTAKEN {
+        match takes_none.receive() {
+            Ok(reply) => {
+                anyhow::ensure!(reply.result.is_ok(), "R8: a read of a client that takes no answers: {reply:?}");
+                taken += 1;
+            }
+            Err(NbdError::Errno(errno)) => bail!("R8: errno {errno}, expected the end of the connection"),
+            Err(_) => break,
+        }
+    }
+    anyhow::ensure!(taken < UNTAKEN, "a client that took no answer for {STALLS:?} got all of them after all");
+    note(format!("a client that took no answers is given up; {taken} of {UNTAKEN} were on their way to it"));
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    anyhow::ensure!(client.read(0, BLOCK as u32)? == pattern(TAG, 0, BLOCK), "R1: block 0 after all this");
+    client.disconnect();
     Ok(())
 }
 

@@ -181,6 +181,29 @@ impl Seat {
 }
 
 impl Seat {
+    /// Looks at the moment in which a quorum has elected it in `term` and answers it, and nobody has told its tasks.
+    pub fn elected_untold<T>(&self, term: Term, look: impl FnOnce() -> T) -> T {
+        let mut then = (Some(term), true);
+        let mut change = || {
+            let mut at = lock(&self.at);
+            let At { leads, connected, .. } = &mut *at;
+            std::mem::swap(leads, &mut then.0);
+            std::mem::swap(connected, &mut then.1);
+        };
+        change();
+        let seen = look();
+        change();
+        seen
+    }
+
+    /// Looks at the moment in which it has applied entries up to `newer`, and nobody has told it that it leads no more.
+    pub fn applied_untold<T>(&self, newer: LogId, look: impl FnOnce() -> T) -> T {
+        let before = std::mem::replace(&mut lock(&self.at).applied, newer);
+        let seen = look();
+        lock(&self.at).applied = before;
+        seen
+    }
+
     /// Submits a payload whose sender does not wait for the answer.
     pub fn submit_unheard(&self, payload: Bytes) {
         drop(self.take(None, payload));

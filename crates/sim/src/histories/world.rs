@@ -247,8 +247,8 @@ impl World {
 
     /// Several clients write at once.
     async fn write(&mut self) -> Done {
-        let mut under_way = Vec::new();
-        for _ in 0..self.rng.pick(&[1, 1, 2, 4]) {
+        let (mut under_way, apart) = (Vec::new(), self.apart());
+        for number in 0..self.rng.pick(&[1_u64, 1, 2, 4]) {
             let Some((id, size)) = self.some_volume() else { return Ok(()) };
             let (lba, sectors) = self.range(size);
             let device = self.device(id).await?;
@@ -256,7 +256,7 @@ impl World {
             let tag = self.tag;
             self.say(|| format!("write {tag}: {sectors} sectors at {lba} of {id}"));
             let write = device.write(lba * SECTOR_BYTES, content(tag, lba, sectors), false);
-            under_way.push(async move { (tag, id, write.await) });
+            under_way.push(Self::behind(number * apart, async move { (tag, id, write.await) }));
         }
         let Ok(done) = timeout(PATIENCE, join_all(under_way)).await else {
             return Err(format!("R8: a write is not answered in {PATIENCE:?}"));
@@ -579,6 +579,7 @@ impl World {
         }
         self.term += 1;
         self.gateway.seat.lead(Term(self.term));
+        self.ghost_is_elected_untold()?;
         if lives && self.rng.chance(300) {
             self.forget_ghost();
         }

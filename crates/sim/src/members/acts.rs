@@ -225,7 +225,7 @@ impl World {
     /// It should not have ended; failure at the disk.
     pub fn ended(&mut self, index: usize, why: &str) -> Result<()> {
         let member = self.places[index].unwrap_or(0);
-        let copy = ["is not who it says: boot counter", "answers at this member's address"];
+        let copy = ["is not who it says: boot counter", "is not who it says: disk", "answers at this member's address"];
         if self.restored == Some(index) && copy.iter().any(|said| why.contains(said)) {
             self.note(format!("{} (m{member}) {why}", index + 1));
             self.told += 1;

@@ -29,9 +29,10 @@ enum Damage {
     BlockUnreadable,
     HeaderUnreadableOnce,
     VoteRotten,
+    JournalGone,
 }
 
-const ALL: [Damage; 7] = [
+const ALL: [Damage; 8] = [
     Damage::SnapshotGone,
     Damage::SnapshotRotten,
     Damage::OldestFileGone,
@@ -39,6 +40,7 @@ const ALL: [Damage; 7] = [
     Damage::BlockUnreadable,
     Damage::HeaderUnreadableOnce,
     Damage::VoteRotten,
+    Damage::JournalGone,
 ];
 
 impl Damage {
@@ -118,7 +120,7 @@ impl World {
 
     /// A member, once all are whole and it has a state snapshot and old journal files, which it keeps while the store
     /// is away.
-    fn seasoned_member(&mut self, rng: &mut Rng) -> Result<usize> {
+    pub(super) fn seasoned_member(&mut self, rng: &mut Rng) -> Result<usize> {
         self.until(180_000, "every member whole", |w| w.is_whole())?;
         let members: Vec<usize> = (0..self.hosts.len()).filter(|host| self.places[*host].is_some()).collect();
         let host = rng.pick(&members);
@@ -161,6 +163,8 @@ impl World {
             Damage::FileGone => disk.lose(old.get(1).context("one old file only")?),
             Damage::BlockUnreadable => disk.make_unreadable(oldest, FILE_HEADER_BYTES as u64),
             Damage::HeaderUnreadableOnce => disk.fail_read_after(0),
+            // Of each group only its state snapshot shows that there was a log.
+            Damage::JournalGone => disk.names().iter().for_each(|name| disk.lose(name)),
             Damage::VoteRotten => {
                 let of = |name: &String| Some((name.clone(), last_vote(&disk.contents(name)?)?));
                 if let Some((name, at)) = old.iter().rev().find_map(of) {
@@ -170,8 +174,10 @@ impl World {
         }
         self.note(format!("{damage:?} at {}", name(host)));
         // No file is before the oldest one, so nothing in the journal shows that it was there. If it had the newest
-        // entry of a group, the leader says so (REVERSION-V1).
-        (self.liar, self.told) = ((damage == Damage::OldestFileGone).then_some(host), 0);
+        // entry of a group, the leader says so (REVERSION-V1). The same goes for a group without a state snapshot whose
+        // whole log is gone.
+        let untold = matches!(damage, Damage::OldestFileGone | Damage::JournalGone);
+        (self.liar, self.told) = (untold.then_some(host), 0);
         self.hosts[host].start(now, rtt)?;
         if damage.is_found() {
             self.until(60_000, "the damage is found", |w| w.heals(host))?;
@@ -210,7 +216,7 @@ impl World {
 }
 
 /// Flips a bit in the middle of a file.
-fn rot(file: &std::path::Path) -> Result<()> {
+pub(super) fn rot(file: &std::path::Path) -> Result<()> {
     let mut bytes = fs::read(file)?;
     let at = bytes.len() / 2;
     *bytes.get_mut(at).context("an empty file")? ^= 1;

@@ -2,8 +2,9 @@
 //! and checkpoints that are overtaken.
 
 use super::{Done, World};
+use holdfast_control::serve::WhyNot;
 use holdfast_control::set::{Begin, SetCommand, SnapshotId, VolumeChange};
-use holdfast_types::{Epoch, Sectors};
+use holdfast_types::{Epoch, Sectors, Term};
 use holdfast_volume::entry::encode_control;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -12,6 +13,8 @@ use tokio::time::sleep;
 const BEGINS_WITHIN: Duration = Duration::from_millis(400);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
+/// Most milliseconds between two writes of a step that are not made at once.
+const APART_MAX: u64 = 8;
 
 /// The change as of a state that is no more: another size, or another epoch. `None`: it does not depend on any.
 fn outdated(change: &VolumeChange) -> Option<VolumeChange> {
@@ -31,6 +34,42 @@ fn outdated(change: &VolumeChange) -> Option<VolumeChange> {
 }
 
 impl World {
+    /// Milliseconds between two writes of a step. At once they share an entry; apart, several entries are under way,
+    /// and the first of them may come back without an answer (SEQ-S2).
+    pub(super) fn apart(&mut self) -> u64 {
+        if self.rot.chance(300) { self.rot.range(1, APART_MAX) } else { 0 }
+    }
+
+    /// `work`, begun after so many milliseconds.
+    pub(super) async fn behind<T>(ms: u64, work: impl Future<Output = T>) -> T {
+        if ms > 0 {
+            sleep(Duration::from_millis(ms)).await;
+        }
+        work.await
+    }
+
+    /// Now and then a quorum elects the former leader again, and it hears of the entries in between, before anything
+    /// has told its gate: what the gate knows is of before another gateway led. It answers no read (R3), and no
+    /// connection waits for it (R8).
+    pub(super) fn ghost_is_elected_untold(&mut self) -> Done {
+        let Some(ghost) = self.ghost.as_ref().filter(|_| self.rot.chance(300)) else { return Ok(()) };
+        let (server, later) = (&ghost.server, Term(self.term + 1));
+        if let Ok(epoch) = ghost.seat.elected_untold(later, || server.may_read()) {
+            return Err(format!(
+                "R3: a former leader may read under epoch {epoch}, elected in a term that its gate was not told"
+            ));
+        }
+        let newer = self.gateway.server.group.applied();
+        let said = ghost.seat.applied_untold(newer, || {
+            server.follow();
+            server.may_write()
+        });
+        match said {
+            Err(WhyNot::NotLeader) => Ok(()),
+            other => Err(format!("R6: a former leader has applied {newer}, and says of a write: {other:?}")),
+        }
+    }
+
     /// A copy of a request that was carried out before, or of an entry. The model knows what it must not do.
     pub(super) async fn late_copy(&mut self) -> Done {
         if self.rot.chance(500) {
