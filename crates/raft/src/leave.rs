@@ -16,8 +16,10 @@
 //! PLACE-V4  The note is durable before anything is dropped. It stays until this member is a voter again: it begins
 //!     with an empty log and without its vote, so it gives no vote to a candidate whose log ends before `since`, takes
 //!     nothing from a leader of an earlier term (as QUARANTINE-Q4), and does not give the group its first members
-//!     again. The note names the voters of `since`: if the set is deleted, this member may be the only one that can
-//!     report that the voters before them do not count any more (END-E3).
+//!     again. It stands for no election before its log has `since`: the memberships that it learns on the way may name
+//!     voters that were left behind in them, or itself alone. The note names the voters of `since`: if the set is
+//!     deleted, this member may be the only one that can report that the voters before them do not count any more
+//!     (END-E3).
 
 use crate::group::RaftGroup;
 use crate::left_note::{self, Left, Stage};
@@ -215,6 +217,8 @@ impl RaftNode {
                 let voter = status.members.iter().any(|m| m.member == node.member() && m.voter);
                 // The memberships before `since` may be replayed on the way.
                 let past = status.applied.is_some_and(|applied| applied.index > since.index);
+                // After `past` was looked at: when this ends, the log has `since`.
+                node.look_at_floor(&group);
                 if !voter || !past {
                     continue;
                 }

@@ -285,6 +285,13 @@ impl RaftNode {
         healing.max(returning)
     }
 
+    /// Lets `group` stand for elections once its log reaches the floor.
+    pub(crate) fn look_at_floor(&self, group: &RaftGroup) {
+        if let Some(since) = self.floor(group.id()) {
+            group.learn_up_to(since);
+        }
+    }
+
     pub(crate) fn returning_map(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<GroupId, LogId>> {
         self.inner.returning.reading()
     }

@@ -8,6 +8,7 @@ const SUCCESSOR: Test = lib(Layer::Unit, "holdfast-control", &["members::tests::
 const DEPARTS: Test = lib(Layer::Unit, "holdfast-gateway", &["node::depart::tests::"]);
 const LEAVES: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::a_member_leaves_only_when_it_is_out"]);
 const CUT_SHORT: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::what_a_crash_leaves"]);
+const LONG_AGO: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::a_membership_of_long_ago"]);
 /// Moves under faults, with everything read back.
 const MOVED: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["the_voters_of_a_set_are_moved"]);
 
@@ -108,6 +109,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        healing.max(returning.filter(|_| false))",
         }],
         tests: &[CUT_SHORT, LEAVES],
+        smoke: false,
+    },
+    Mutation {
+        name: "elected-by-a-membership-of-long-ago",
+        bug: "a member that learns a group again stands for election on the way: an early membership may name it alone",
+        rule: "PLACE-V4",
+        edits: &[Edit {
+            file: "crates/raft/src/group.rs",
+            old: "self.candidacy.set_learning(last < Some(since));",
+            new: "self.candidacy.set_learning(false && last < Some(since));",
+        }],
+        tests: &[LONG_AGO, LEAVES],
         smoke: false,
     },
     Mutation {
