@@ -86,6 +86,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "leader-of-long-ago-that-stays",
+        bug: "a gateway that led a set long ago, and whose followers have all left it, waits for ever to hand over",
+        rule: "PLACE-V2",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/depart.rs",
+            old: "    ago.is_some_and(|ago| ago <= patience)",
+            new: "    ago.is_some_and(|ago| ago <= patience || true)",
+        }],
+        tests: &[DEPARTS],
+        smoke: false,
+    },
+    Mutation {
         name: "left-without-the-leaders-word",
         bug: "a member drops its log and its vote although it is a voter: its group 0 was old",
         rule: "PLACE-V3",

@@ -332,11 +332,43 @@ async fn raise_level(node: &Node, adopted: &Adopted, state: &ClusterState) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_control::policy::Policy;
+    use holdfast_types::{Epoch, Name};
 
     #[test]
     fn a_witness_serves_nothing_also_before_the_cluster_knows_it() {
         assert_eq!(aside(None, GatewayRole::Witness), Some("is a witness"));
         assert_eq!(aside(None, GatewayRole::Gateway), None);
+    }
+
+    #[test]
+    fn a_leader_that_is_not_named_any_more_is_asked_too() {
+        let mut state = ClusterState::new();
+        for id in [1, 2, 3].map(MemberId) {
+            let (name, locality) = (Name::new(format!("g{}", id.0)).unwrap(), "region=eu".parse().unwrap());
+            let [peer_addr, api_addr, nbd_addr] = [1, 2, 3].map(|port| format!("a:{port}"));
+            let (role, standing) = (MemberRole::Gateway, Standing::Active);
+            let disk = u128::from(id.0);
+            let member = Member { id, name, locality, disk, peer_addr, api_addr, nbd_addr, role, standing };
+            state.members.insert(id, member);
+        }
+        let mut entry = SetEntry {
+            name: Name::new("demo").unwrap(),
+            policy: Policy::default(),
+            store_url: "memory".into(),
+            wrapped_key: vec![1],
+            key_id: 1,
+            created_by: MemberId(1),
+            initial_members: vec![MemberId(1)],
+            base_epoch: Epoch(0),
+            generation: 1,
+            restored: None,
+            voters: BTreeSet::new(),
+        };
+        let ids = |of: &[u64]| of.iter().copied().map(MemberId).collect::<BTreeSet<_>>();
+        assert_eq!(may_lead(&state, &entry), [ids(&[1, 2, 3]), ids(&[])]);
+        entry.voters = ids(&[2, 9]);
+        assert_eq!(may_lead(&state, &entry), [ids(&[2]), ids(&[1, 3])]);
     }
 
     #[test]
