@@ -4,6 +4,7 @@ use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const VOTERS: Test = lib(Layer::Unit, "holdfast-control", &["cluster::voters::tests::"]);
 const STEPS: Test = lib(Layer::Unit, "holdfast-control", &["members::tests::placed::a_set_that_names_voters"]);
+const CLONES: Test = lib(Layer::Unit, "holdfast-control", &["cluster::tests::a_policy_is_changed_once"]);
 const SUCCESSOR: Test = lib(Layer::Unit, "holdfast-control", &["members::tests::m3_a_leader_that_is_to_serve_no_more"]);
 const DEPARTS: Test = lib(Layer::Unit, "holdfast-gateway", &["node::depart::tests::"]);
 const LEAVES: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::a_member_leaves_only_when_it_is_out"]);
@@ -23,6 +24,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        if false && !seen {",
         }],
         tests: &[VOTERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "clone-where-its-origin-is-not",
+        bug: "a clone begins at every gateway, also where its origin must not be",
+        rule: "PLACE-V1",
+        edits: &[Edit {
+            file: "crates/control/src/cluster/clones.rs",
+            old: "        if !of.voters.is_empty() {",
+            new: "        if false && !of.voters.is_empty() {",
+        }],
+        tests: &[CLONES],
         smoke: false,
     },
     Mutation {
