@@ -134,7 +134,8 @@ impl RaftNode {
     /// (PLACE-V3). The caller MUST have stopped everything that uses the group, and MUST NOT start it meanwhile.
     ///
     /// # Errors
-    /// [`LeaveError`]. The group is stopped then, and whole: the caller starts it again, or calls this again.
+    /// [`LeaveError`]. The group is stopped then, and whole, or its next start drops the rest: the caller starts it
+    /// again, or calls this again.
     ///
     /// # Panics
     /// For group 0, which every member has.
@@ -154,21 +155,22 @@ impl RaftNode {
                 log.save_vote(vote).await.map_err(io)?;
             }
             // Before the new note: the task that watches an earlier return must not take that one away.
-            self.forget_returning(id);
+            self.end_return(id).await;
             let Out { since, voters } = self.ask_whether_out(id, peers).await?;
             let note = Left { group: id, stage: Stage::Going, since, voters };
-            left_note::save(self.snapshots_dir(), &note).map_err(io)?;
             self.drop_part(note).await.map_err(io)?;
             tracing::info!(group = %id, %since, "this member has left the group; its log here is dropped");
             Ok(since)
         })
     }
 
-    /// Drops snapshot, quarantine and log of a group that was left (PLACE-V4). May be repeated.
+    /// Writes the note, and drops snapshot, quarantine and log of a group that was left (PLACE-V4). May be repeated:
+    /// then the note is written again, since the first attempt may have ended before it was durable.
     async fn drop_part(&self, note: Left) -> io::Result<()> {
         let (dir, id) = (self.snapshots_dir().to_path_buf(), note.group);
-        let from = dir.clone();
+        let (from, going) = (dir.clone(), note.clone());
         let removed = holdfast_log::spawn_blocking(move || {
+            left_note::save(&from, &going)?;
             snapshot_file::remove(&from, id)?;
             quarantine::clear(&from, id)
         });
@@ -222,7 +224,7 @@ impl RaftNode {
                 if !voter || !past {
                     continue;
                 }
-                match node.returned(group.id(), since) {
+                match node.returned(group.id(), since).await {
                     Ok(()) => return,
                     Err(error) => {
                         let group = group.id();
