@@ -123,8 +123,11 @@ pub(super) async fn depart(order: Order, stop: CancellationToken) {
             node.troubles.locked().remove(&id);
             clear_gauges(id, name);
         }
-        // It is started again, whole.
-        Err(error) => tracing::warn!(set = %name, %error, "the set was stopped here and not left"),
+        Err(error) => {
+            tracing::warn!(set = %name, %error, "the set was stopped here and not left");
+            // It is started again. A disk without room would have it stopped at once, again and again.
+            stop.run_until_cancelled(tokio::time::sleep(ASK_AGAIN)).await;
+        }
     }
 }
 
