@@ -5,18 +5,26 @@ use holdfast_types::MonoTime;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// This member stands for election once the embargo after its start is over, unless it was told to stand aside.
+/// This member stands for election once the embargo after its start is over, unless it was told to stand aside, or
+/// learns a group again and has not learnt enough.
 #[derive(Debug)]
 pub(crate) struct Candidacy {
     embargo_over: AtomicBool,
     aside: AtomicBool,
+    /// Its log ends before the entry at which it was taken out of the group (QUARANTINE-Q4, PLACE-V4).
+    learning: AtomicBool,
     /// The time when a leader was last heard, or this member was last seen to lead.
     heard: AtomicU64,
 }
 
 impl Candidacy {
     pub(crate) fn new(now: MonoTime) -> Self {
-        Self { embargo_over: AtomicBool::new(false), aside: AtomicBool::new(false), heard: AtomicU64::new(now.0) }
+        Self {
+            embargo_over: AtomicBool::new(false),
+            aside: AtomicBool::new(false),
+            learning: AtomicBool::new(false),
+            heard: AtomicU64::new(now.0),
+        }
     }
 
     /// A leader was heard now.
@@ -38,8 +46,16 @@ impl Candidacy {
         self.aside.swap(aside, Ordering::AcqRel) != aside
     }
 
+    pub(crate) fn set_learning(&self, learning: bool) {
+        self.learning.store(learning, Ordering::Release);
+    }
+
+    pub(crate) fn is_learning(&self) -> bool {
+        self.learning.load(Ordering::Acquire)
+    }
+
     pub(crate) fn stands(&self) -> bool {
-        self.embargo_over.load(Ordering::Acquire) && !self.aside.load(Ordering::Acquire)
+        self.embargo_over.load(Ordering::Acquire) && !self.aside.load(Ordering::Acquire) && !self.is_learning()
     }
 }
 
@@ -58,6 +74,17 @@ mod tests {
         assert!(!candidacy.stands(), "it stands aside still");
         assert!(candidacy.set_aside(false) && candidacy.stands());
         assert!(candidacy.set_aside(true) && !candidacy.stands());
+    }
+
+    /// PLACE-V4: the memberships that it learns on the way may name few voters, or this member alone.
+    #[test]
+    fn who_has_not_learnt_enough_does_not_stand() {
+        let candidacy = Candidacy::new(MonoTime(0));
+        candidacy.end_embargo();
+        candidacy.set_learning(true);
+        assert!(candidacy.is_learning() && !candidacy.stands());
+        candidacy.set_learning(false);
+        assert!(candidacy.stands());
     }
 
     #[test]

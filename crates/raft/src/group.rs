@@ -126,6 +126,16 @@ impl RaftGroup {
         self.raft().runtime_config().elect(self.candidacy.stands());
     }
 
+    /// Looks whether this log has `since`, the entry at which this member was taken out of the group. Until then it
+    /// stands for no election (QUARANTINE-Q4, PLACE-V4): its newest membership is one of long ago, which may name
+    /// voters that were left behind in it, or this member alone.
+    pub(crate) fn learn_up_to(&self, since: LogId) {
+        let log = self.parts.log.state();
+        let last = log.last.max(log.purged).max(self.parts.shared.snapshot_last());
+        self.candidacy.set_learning(last < Some(since));
+        self.raft().runtime_config().elect(self.candidacy.stands());
+    }
+
     /// See [`crate::Consensus::stand_aside`].
     pub(crate) fn stand_aside(&self, aside: bool) {
         if self.candidacy.set_aside(aside) {

@@ -16,8 +16,10 @@
 //! PLACE-V4  The note is durable before anything is dropped. It stays until this member is a voter again: it begins
 //!     with an empty log and without its vote, so it gives no vote to a candidate whose log ends before `since`, takes
 //!     nothing from a leader of an earlier term (as QUARANTINE-Q4), and does not give the group its first members
-//!     again. The note names the voters of `since`: if the set is deleted, this member may be the only one that can
-//!     report that the voters before them do not count any more (END-E3).
+//!     again. It stands for no election before its log has `since`: the memberships that it learns on the way may name
+//!     voters that were left behind in them, or itself alone. The note names the voters of `since`: if the set is
+//!     deleted, this member may be the only one that can report that the voters before them do not count any more
+//!     (END-E3).
 
 use crate::group::RaftGroup;
 use crate::left_note::{self, Left, Stage};
@@ -132,7 +134,8 @@ impl RaftNode {
     /// (PLACE-V3). The caller MUST have stopped everything that uses the group, and MUST NOT start it meanwhile.
     ///
     /// # Errors
-    /// [`LeaveError`]. The group is stopped then, and whole: the caller starts it again, or calls this again.
+    /// [`LeaveError`]. The group is stopped then, and whole, or its next start drops the rest: the caller starts it
+    /// again, or calls this again.
     ///
     /// # Panics
     /// For group 0, which every member has.
@@ -152,21 +155,22 @@ impl RaftNode {
                 log.save_vote(vote).await.map_err(io)?;
             }
             // Before the new note: the task that watches an earlier return must not take that one away.
-            self.forget_returning(id);
+            self.end_return(id).await;
             let Out { since, voters } = self.ask_whether_out(id, peers).await?;
             let note = Left { group: id, stage: Stage::Going, since, voters };
-            left_note::save(self.snapshots_dir(), &note).map_err(io)?;
             self.drop_part(note).await.map_err(io)?;
             tracing::info!(group = %id, %since, "this member has left the group; its log here is dropped");
             Ok(since)
         })
     }
 
-    /// Drops snapshot, quarantine and log of a group that was left (PLACE-V4). May be repeated.
+    /// Writes the note, and drops snapshot, quarantine and log of a group that was left (PLACE-V4). May be repeated:
+    /// then the note is written again, since the first attempt may have ended before it was durable.
     async fn drop_part(&self, note: Left) -> io::Result<()> {
         let (dir, id) = (self.snapshots_dir().to_path_buf(), note.group);
-        let from = dir.clone();
+        let (from, going) = (dir.clone(), note.clone());
         let removed = holdfast_log::spawn_blocking(move || {
+            left_note::save(&from, &going)?;
             snapshot_file::remove(&from, id)?;
             quarantine::clear(&from, id)
         });
@@ -215,10 +219,12 @@ impl RaftNode {
                 let voter = status.members.iter().any(|m| m.member == node.member() && m.voter);
                 // The memberships before `since` may be replayed on the way.
                 let past = status.applied.is_some_and(|applied| applied.index > since.index);
+                // After `past` was looked at: when this ends, the log has `since`.
+                node.look_at_floor(&group);
                 if !voter || !past {
                     continue;
                 }
-                match node.returned(group.id(), since) {
+                match node.returned(group.id(), since).await {
                     Ok(()) => return,
                     Err(error) => {
                         let group = group.id();

@@ -6,7 +6,10 @@ use crate::group_tests::{GROUP, Host, LIMIT, List, leader, listeners, members_be
 use crate::leave::{LeaveError, Part};
 use crate::left_note::{self, Left, Stage};
 use crate::node::NodeError;
-use holdfast_types::{LogId, MemberId};
+use crate::wire::{MEMBERSHIP_MARK, RaftMembership, entry_from_parts, id_to_raft, make_vote, membership_to_bytes};
+use holdfast_types::{LogId, MemberId, Term};
+use openraft::impls::BasicNode;
+use openraft::raft::AppendEntriesRequest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -123,11 +126,13 @@ async fn a_member_leaves_only_when_it_is_out_and_comes_back_as_a_newcomer() -> a
     goes.list = Arc::new(List::default());
     goes.group = goes.node.start_local(GROUP, goes.list.clone(), None).await?;
     assert!(goes.node.is_returning(GROUP) && !goes.node.is_healing(GROUP));
+    assert!(goes.group.candidacy.is_learning(), "PLACE-V4: it stands for no election with an empty log");
     let refused = refused_vote(&hosts[at], member, &addresses[&member], since).await?;
     assert!(refused.message().contains("which needs a leader that has"), "PLACE-V4: {refused}");
     let at = leader(&hosts).await?;
     members_become(&hosts[at].group, &addresses).await?;
     eventually("returned", || !goes.node.is_returning(GROUP)).await?;
+    eventually("a candidate as any other", || goes.group.candidacy.stands()).await?;
     wait_len(&goes.list, 31).await?;
     assert_eq!(goes.list.all(), hosts[at].list.all());
     assert!(goes.node.healing().is_empty(), "PLACE-V3: its log did not go backwards");
@@ -138,6 +143,44 @@ async fn a_member_leaves_only_when_it_is_out_and_comes_back_as_a_newcomer() -> a
     for host in hosts {
         host.end().await;
     }
+    Ok(())
+}
+
+/// PLACE-V4: who learns a group again passes the memberships of long ago. One that names this member alone would make a
+/// leader of it, without a vote of anybody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_membership_of_long_ago_makes_no_leader() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let node = Host::node(dir.path(), 1)?;
+    let since = LogId::new(3, 9);
+    let note = Left { group: GROUP, stage: Stage::Gone, since, voters: vec![BTreeSet::from([MemberId(2)])] };
+    left_note::save(node.snapshots_dir(), &note)?;
+    let group = node.start_local(GROUP, Arc::new(List::default()), None).await?;
+    let alone =
+        RaftMembership::new(vec![BTreeSet::from([1])], BTreeMap::from([(1, BasicNode::new("a"))])).expect("valid");
+    let alone = [&[MEMBERSHIP_MARK][..], &membership_to_bytes(&alone)[..]].concat();
+    let append = async |prev: Option<LogId>, entries: Vec<(LogId, Vec<u8>)>| {
+        let entries = entries.into_iter().map(|(id, payload)| entry_from_parts(id, payload.into()));
+        let request = AppendEntriesRequest {
+            vote: make_vote(3, 2, true),
+            prev_log_id: prev.map(id_to_raft),
+            entries: entries.collect::<Result<Vec<_>, _>>()?,
+            leader_commit: None,
+        };
+        group.raft().append_entries(request).await.map_err(|e| anyhow::anyhow!("{e}"))?;
+        anyhow::Ok(())
+    };
+    let begin = LogId::new(1, 0);
+    append(None, vec![(begin, alone)]).await?;
+    eventually("a voter", || group.status().members.iter().any(|m| m.voter)).await?;
+    group.embargo_over();
+    node.look_at_floor(&group);
+    assert!(!group.candidacy.stands(), "PLACE-V4: it would be elected by itself");
+    group.stand_for_election().await?;
+    assert_eq!(group.status().voted, Term(3), "PLACE-V4: nor when it is told to");
+    append(Some(begin), (1..=9).map(|index| (LogId::new(3, index), Vec::new())).collect()).await?;
+    eventually("its log has the entry of the removal", || group.leading_term().is_some()).await?;
+    node.stop().await;
     Ok(())
 }
 

@@ -103,6 +103,8 @@ struct Inner {
     healing: RwLock<BTreeMap<GroupId, Healing>>,
     /// Groups that this member had left and comes back to, and the entry at which it was out (PLACE-V4).
     returning: RwLock<BTreeMap<GroupId, LogId>>,
+    /// Held while a note that this member has left a group is removed, so that no newer one is removed with it.
+    left_notes: tokio::sync::Mutex<()>,
     /// When this process stopped a group that it may start again: the vote embargo of that group begins there.
     stopped: RwLock<BTreeMap<GroupId, MonoTime>>,
     healed: AtomicU64,
@@ -135,8 +137,20 @@ impl RaftNode {
         let (healing, returning, stopped) = (RwLock::default(), RwLock::default(), RwLock::default());
         let healed = AtomicU64::new(0);
         let (started, registrar, placer) = (boot_now(), OnceLock::new(), OnceLock::new());
-        let inner =
-            Inner { config, log, channels, groups, started, healing, returning, stopped, healed, registrar, placer };
+        let inner = Inner {
+            config,
+            log,
+            channels,
+            groups,
+            started,
+            healing,
+            returning,
+            left_notes: tokio::sync::Mutex::default(),
+            stopped,
+            healed,
+            registrar,
+            placer,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -285,6 +299,13 @@ impl RaftNode {
         healing.max(returning)
     }
 
+    /// Lets `group` stand for elections once its log reaches the floor.
+    pub(crate) fn look_at_floor(&self, group: &RaftGroup) {
+        if let Some(since) = self.floor(group.id()) {
+            group.learn_up_to(since);
+        }
+    }
+
     pub(crate) fn returning_map(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<GroupId, LogId>> {
         self.inner.returning.reading()
     }
@@ -297,17 +318,28 @@ impl RaftNode {
         self.inner.returning.writing().remove(&id);
     }
 
+    /// No return to the group is under way any more: its note is not removed from now on.
+    pub(crate) async fn end_return(&self, id: GroupId) {
+        let _one = self.inner.left_notes.lock().await;
+        self.forget_returning(id);
+    }
+
     /// The return to a group that was left at `since` is done: removes its note, unless the member has left again.
     ///
     /// # Errors
     /// An error of the disk.
-    pub(crate) fn returned(&self, id: GroupId, since: LogId) -> std::io::Result<()> {
-        let mut returning = self.inner.returning.writing();
-        if returning.get(&id) == Some(&since) {
-            left_note::clear(self.snapshots_dir(), id)?;
-            returning.remove(&id);
-            tracing::info!(group = %id, %since, "a voter again in a group that this member had left");
+    pub(crate) async fn returned(&self, id: GroupId, since: LogId) -> std::io::Result<()> {
+        let _one = self.inner.left_notes.lock().await;
+        let due = self.returning_map().get(&id) == Some(&since);
+        if !due {
+            return Ok(());
         }
+        // Not under the lock of the map: each append to each group looks into it.
+        let dir = self.snapshots_dir().to_path_buf();
+        let removed = holdfast_log::spawn_blocking(move || left_note::clear(&dir, id)).await;
+        removed.map_err(std::io::Error::other)??;
+        self.forget_returning(id);
+        tracing::info!(group = %id, %since, "a voter again in a group that this member had left");
         Ok(())
     }
 

@@ -140,6 +140,9 @@ impl Consensus for RaftGroup {
     }
 
     fn stand_for_election(&self) -> Done<'_> {
+        if self.candidacy.is_learning() {
+            return Box::pin(std::future::ready(Ok(())));
+        }
         self.refusing(async { self.raft().trigger().elect(true).await })
     }
 

@@ -196,6 +196,7 @@ impl RaftNode {
                     "readmission: the membership before the removal is replayed",
                     voter && !past
                 );
+                node.look_at_floor(&group);
                 if !voter || !past {
                     continue;
                 }

@@ -72,6 +72,9 @@ impl RaftNode {
             holdfast_reached::reached!("start: a group that learns again");
             self.note_healing(Healing { group: id, record, since: Some(since) });
         }
+        if let Some(since) = self.floor(id) {
+            group.learn_up_to(since);
+        }
         self.add_group(group.clone());
         self.lift_embargo_later(group.clone());
         if let Some((_, since)) = rejoining {

@@ -553,8 +553,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R8",
         edits: &[Edit {
             file: "crates/gateway/src/node/reconcile.rs",
-            old: "starts.begin(*id, &stop, |stop| start(order, stop)).await;",
-            new: "start(order, stop.child_token()).await;",
+            old: "starts.begin(*id, &stop, |stop| start_or_depart(order, stop)).await;",
+            new: "start_or_depart(order, stop.child_token()).await;",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_set_whose_store_hangs_keeps_no_other_set_from_starting"])],
         smoke: false,

@@ -4,10 +4,12 @@ use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const VOTERS: Test = lib(Layer::Unit, "holdfast-control", &["cluster::voters::tests::"]);
 const STEPS: Test = lib(Layer::Unit, "holdfast-control", &["members::tests::placed::a_set_that_names_voters"]);
+const CLONES: Test = lib(Layer::Unit, "holdfast-control", &["cluster::tests::a_policy_is_changed_once"]);
 const SUCCESSOR: Test = lib(Layer::Unit, "holdfast-control", &["members::tests::m3_a_leader_that_is_to_serve_no_more"]);
 const DEPARTS: Test = lib(Layer::Unit, "holdfast-gateway", &["node::depart::tests::"]);
 const LEAVES: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::a_member_leaves_only_when_it_is_out"]);
 const CUT_SHORT: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::what_a_crash_leaves"]);
+const LONG_AGO: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::a_membership_of_long_ago"]);
 /// Moves under faults, with everything read back.
 const MOVED: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["the_voters_of_a_set_are_moved"]);
 
@@ -22,6 +24,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        if false && !seen {",
         }],
         tests: &[VOTERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "clone-where-its-origin-is-not",
+        bug: "a clone begins at every gateway, also where its origin must not be",
+        rule: "PLACE-V1",
+        edits: &[Edit {
+            file: "crates/control/src/cluster/clones.rs",
+            old: "        if !of.voters.is_empty() {",
+            new: "        if false && !of.voters.is_empty() {",
+        }],
+        tests: &[CLONES],
         smoke: false,
     },
     Mutation {
@@ -85,6 +99,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "leader-of-long-ago-that-stays",
+        bug: "a gateway that led a set long ago, and whose followers have all left it, waits for ever to hand over",
+        rule: "PLACE-V2",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/depart.rs",
+            old: "    ago.is_some_and(|ago| ago <= patience)",
+            new: "    ago.is_some_and(|ago| ago <= patience || true)",
+        }],
+        tests: &[DEPARTS],
+        smoke: false,
+    },
+    Mutation {
         name: "left-without-the-leaders-word",
         bug: "a member drops its log and its vote although it is a voter: its group 0 was old",
         rule: "PLACE-V3",
@@ -108,6 +134,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        healing.max(returning.filter(|_| false))",
         }],
         tests: &[CUT_SHORT, LEAVES],
+        smoke: false,
+    },
+    Mutation {
+        name: "elected-by-a-membership-of-long-ago",
+        bug: "a member that learns a group again stands for election on the way: an early membership may name it alone",
+        rule: "PLACE-V4",
+        edits: &[Edit {
+            file: "crates/raft/src/group.rs",
+            old: "self.candidacy.set_learning(last < Some(since));",
+            new: "self.candidacy.set_learning(false && last < Some(since));",
+        }],
+        tests: &[LONG_AGO, LEAVES],
         smoke: false,
     },
     Mutation {

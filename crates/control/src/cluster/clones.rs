@@ -33,6 +33,11 @@ impl ClusterState {
         let of = self.sets.get(&origin).ok_or(ClusterRefusal::OriginMissing { origin })?;
         // A region that is forbidden to the origin is forbidden to what shares its data.
         (entry.store_url, entry.policy) = (of.store_url.clone(), of.policy.clone());
+        // Until the planner has looked, only the origin's voters are known to be where it may be.
+        if !of.voters.is_empty() {
+            entry.voters = self.voters_of(of);
+            entry.initial_members = entry.voters.iter().copied().collect();
+        }
         if Placement::parse(&entry.store_url).next.is_some() {
             return Err(ClusterRefusal::OriginMoves { origin });
         }

@@ -259,12 +259,14 @@ fn the_bytes_of_commands_and_state_are_pinned() {
     assert_eq!(image.with_places(state.places()), state);
 }
 
-/// A policy is changed from the one that the proposer saw; a clone has its origin's.
+/// A policy is changed from the one that the proposer saw; a clone has its origin's, and its origin's voters: elsewhere
+/// it may be forbidden.
 #[test]
 fn a_policy_is_changed_once_and_by_who_saw_it() {
     let mut state = ClusterState::new();
     state.apply(LogId::new(1, 1), &add(0, "g1", 1, 1));
-    state.apply(LogId::new(1, 2), &create("s1", vec![], 2));
+    state.apply(LogId::new(1, 1), &add(0, "g2", 2, 3));
+    state.apply(LogId::new(1, 2), &create("s1", vec![MemberId(1)], 2));
     let (set, first) = (GroupId(1), Policy::default());
     let five = Policy { voters: 5, ..Policy::default() };
     let home = Policy { home: Some(Name::new("eu").unwrap()), ..Policy::default() };
@@ -293,7 +295,11 @@ fn a_policy_is_changed_once_and_by_who_saw_it() {
         restored: Restored::default(),
     };
     assert_eq!(state.apply(LogId::new(1, 4), &clone), ClusterAnswer::SetCreated { set: GroupId(2) });
-    assert_eq!(state.sets[&GroupId(2)].policy, five);
+    let clone = &state.sets[&GroupId(2)];
+    assert_eq!(clone.policy, five);
+    assert_eq!(clone.voters, BTreeSet::from([MemberId(1)]), "PLACE-V1: not at g2");
+    assert_eq!(clone.initial_members, [MemberId(1)]);
+    state.self_check();
 }
 
 #[test]

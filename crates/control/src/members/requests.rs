@@ -107,7 +107,8 @@ pub enum Objection {
     /// Possible, and the next loss stops everything.
     #[error(
         "{group}: without {name}, {of} voters are left and all of them are needed: the group could not survive the loss of another one. \
-         Replace it instead (holdfast gateway replace {name} --by HOST:PORT), or use --force: this loses no acknowledged write"
+         Replace it instead (holdfast gateway replace {name} --by HOST:PORT); or drain it first, and a gateway that is no voter there \
+         gets its place; or use --force: this loses no acknowledged write"
     )]
     NoSpare {
         /// The group.
@@ -120,7 +121,8 @@ pub enum Objection {
     /// Possible, but acknowledged data would then be on one disk.
     #[error(
         "{group}: without {name}, everything that is not in the store yet would be on one disk. Replace it instead (holdfast gateway \
-         replace {name} --by HOST:PORT), or use --force: this loses no acknowledged write"
+         replace {name} --by HOST:PORT); or drain it first, and a gateway that is no voter there gets its place; or use --force: this \
+         loses no acknowledged write"
     )]
     OneCopy {
         /// The group.

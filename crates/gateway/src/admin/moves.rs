@@ -44,10 +44,15 @@ impl AdminDoor {
             ));
         }
         let Some(member) = status.members.iter().find(|m| m.member == candidate.id && m.voter) else {
-            return refuse(format!(
-                "gateway {} is not a voter of set {} yet: wait until it has caught up (`holdfast gateway list`), or choose another one",
-                candidate.name, set.name
-            ));
+            let (name, set_name) = (&candidate.name, &set.name);
+            return refuse(match self.node.cluster.has_place(set.id, candidate.id) {
+                true => format!(
+                    "gateway {name} is not a voter of set {set_name} yet: wait until it has caught up (`holdfast gateway list`), or choose another one"
+                ),
+                false => format!(
+                    "set {set_name} is not placed on gateway {name}: choose one of its gateways (`holdfast set place {set_name}` shows them)"
+                ),
+            });
         };
         let patience = self.node.timing.election_max();
         if member.silent.is_none_or(|silent| silent > patience) {

@@ -7,9 +7,9 @@
 //! ```
 
 use super::ended::stop_set;
-use super::starts::Order;
+use super::starts::{Order, start};
 use holdfast_control::cluster::{ClusterState, SetEntry, Standing};
-use holdfast_raft::{Part, RaftNode};
+use holdfast_raft::{Group, Part, RaftNode, boot_now};
 use holdfast_types::sync::LockExt;
 use holdfast_types::{MemberId, Name, SetId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,6 +66,28 @@ pub(super) fn departs(state: &ClusterState, entry: &SetEntry, me: MemberId) -> b
     stays && !entry.has_place_for(me)
 }
 
+/// Whether this gateway leads the group: then it hands over before it leaves. A leader that no quorum answers for
+/// `patience` may be one of long ago, and all its followers may have left the group: nobody would tell it, so it asks.
+pub(super) fn leads(group: &Group, patience: Duration) -> bool {
+    let answered = group.quorum_acked().map(|(_, at)| boot_now().saturating_since(at));
+    group.leading_term().is_some() && is_answered(answered, patience)
+}
+
+fn is_answered(ago: Option<Duration>, patience: Duration) -> bool {
+    ago.is_some_and(|ago| ago <= patience)
+}
+
+/// Starts a set that has something on this disk. One that is placed elsewhere and cannot run here (its store does not
+/// open, its key is missing) leaves without having run.
+pub(super) async fn start_or_depart(order: Order, stop: CancellationToken) {
+    start(order.clone(), stop.clone()).await;
+    let Order { node, adopted, entry, state, .. } = &order;
+    let runs = node.set(&entry.name).is_some();
+    if !runs && !stop.is_cancelled() && departs(state, entry, adopted.member) {
+        depart(order, stop).await;
+    }
+}
+
 /// Those that may lead the group: the voters that it should have, and its members as known here.
 fn peers(order: &Order) -> BTreeMap<MemberId, String> {
     let group = order.adopted.raft.group(order.id);
@@ -101,8 +123,11 @@ pub(super) async fn depart(order: Order, stop: CancellationToken) {
             node.troubles.locked().remove(&id);
             clear_gauges(id, name);
         }
-        // It is started again, whole.
-        Err(error) => tracing::warn!(set = %name, %error, "the set was stopped here and not left"),
+        Err(error) => {
+            tracing::warn!(set = %name, %error, "the set was stopped here and not left");
+            // It is started again. A disk without room would have it stopped at once, again and again.
+            stop.run_until_cancelled(tokio::time::sleep(ASK_AGAIN)).await;
+        }
     }
 }
 
@@ -119,6 +144,15 @@ fn clear_gauges(id: SetId, name: &Name) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A leader of long ago, whose followers have all left, would keep its part of the group for ever.
+    #[test]
+    fn a_leader_that_nobody_answers_hands_over_to_nobody() {
+        let patience = Duration::from_secs(2);
+        assert!(is_answered(Some(Duration::from_secs(1)), patience));
+        assert!(!is_answered(Some(Duration::from_secs(3)), patience), "PLACE-V2: it asks");
+        assert!(!is_answered(None, patience));
+    }
 
     #[test]
     fn a_set_without_a_place_runs_only_where_it_may_be_needed() {

@@ -3,7 +3,7 @@
 
 use super::{Adopted, Node};
 use crate::config::GatewayRole;
-use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, MemberRole, Standing};
+use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, MemberRole, SetEntry, Standing};
 use holdfast_control::members::{GroupView, Peer, Step, has_successor, may_go, may_stand, next_step, wanted};
 use holdfast_raft::{Group, GroupError, GroupStatus};
 use holdfast_set::server::SetServer;
@@ -56,6 +56,12 @@ fn aside_in(own: Option<&'static str>, state: &ClusterState, group: GroupId, me:
     own.or_else(|| elsewhere().then_some("is not a gateway of this set any more"))
 }
 
+/// Whether the group is group 0 or that of a set. That of a deleted set may run for a moment longer: its members are
+/// not changed, since its record names nobody any more.
+fn exists(state: &ClusterState, group: GroupId) -> bool {
+    group == GroupId::CLUSTER || state.sets.contains_key(&group)
+}
+
 impl Follower {
     /// One round.
     pub(super) async fn follow(&mut self, node: &Arc<Node>, adopted: &Adopted, state: &ClusterState) {
@@ -78,9 +84,8 @@ impl Follower {
         let leaving: BTreeSet<MemberId> = state.members.values().filter(leaves).map(|m| m.id).collect();
         self.leaving.retain(|id, _| leaving.contains(id));
         // Nothing is kept of the group of a deleted set.
-        let exists = |id: &GroupId| *id == GroupId::CLUSTER || state.sets.contains_key(id);
-        self.said.retain(|id, _| exists(id));
-        self.handed_over.retain(|id, _| exists(id));
+        self.said.retain(|id, _| exists(state, *id));
+        self.handed_over.retain(|id, _| exists(state, *id));
         for id in &leaving {
             self.leaving.entry(*id).or_insert(heard);
         }
@@ -88,7 +93,7 @@ impl Follower {
             Some(_) => out_of_every_set(adopted, state, &leaving, &self.leaving).await,
             None => BTreeSet::new(),
         };
-        for group in adopted.raft.groups() {
+        for group in adopted.raft.groups().into_iter().filter(|group| exists(state, group.id())) {
             let Some(term) = ready_term(&group) else { continue };
             // One change at a time: a change that was begun here, or for a member that is being healed, must complete
             // before the members are compared again.
@@ -274,9 +279,11 @@ async fn out_of_every_set(
     let known = out.iter().filter_map(|id| heard.get(id)).copied().max().unwrap_or_default();
     let mut rolls = Vec::new();
     for (set, entry) in state.sets.iter().filter(|_| !out.is_empty()) {
-        // Also a leader that is leaving itself.
-        let may_lead = state.members.keys().copied().filter(|id| entry.has_place_for(*id)).collect();
-        let roll = adopted.raft.committed_members_of(*set, known, &addresses(state, &may_lead)).await;
+        let [named, others] = may_lead(state, entry);
+        let mut roll = adopted.raft.committed_members_of(*set, known, &addresses(state, &named)).await;
+        if roll.is_err() && !others.is_empty() {
+            roll = adopted.raft.committed_members_of(*set, known, &addresses(state, &others)).await;
+        }
         if let Err(why) = &roll {
             tracing::info!(%why, leaving = ?out, "leaving members have to wait");
         }
@@ -287,6 +294,13 @@ async fn out_of_every_set(
         }
     }
     may_go(&out, rolls.iter().map(Option::as_ref))
+}
+
+/// Those that may lead a set's group: first those that its record names, also one that is leaving itself; then all
+/// others, since a leader that is not named any more leads on until a voter that is named can follow it.
+fn may_lead(state: &ClusterState, entry: &SetEntry) -> [BTreeSet<MemberId>; 2] {
+    let (named, others) = state.members.keys().copied().partition(|id| entry.has_place_for(*id));
+    [named, others]
 }
 
 fn seen_here(group: &Group) -> Option<BTreeSet<MemberId>> {
@@ -318,11 +332,43 @@ async fn raise_level(node: &Node, adopted: &Adopted, state: &ClusterState) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_control::policy::Policy;
+    use holdfast_types::{Epoch, Name};
 
     #[test]
     fn a_witness_serves_nothing_also_before_the_cluster_knows_it() {
         assert_eq!(aside(None, GatewayRole::Witness), Some("is a witness"));
         assert_eq!(aside(None, GatewayRole::Gateway), None);
+    }
+
+    #[test]
+    fn a_leader_that_is_not_named_any_more_is_asked_too() {
+        let mut state = ClusterState::new();
+        for id in [1, 2, 3].map(MemberId) {
+            let (name, locality) = (Name::new(format!("g{}", id.0)).unwrap(), "region=eu".parse().unwrap());
+            let [peer_addr, api_addr, nbd_addr] = [1, 2, 3].map(|port| format!("a:{port}"));
+            let (role, standing) = (MemberRole::Gateway, Standing::Active);
+            let disk = u128::from(id.0);
+            let member = Member { id, name, locality, disk, peer_addr, api_addr, nbd_addr, role, standing };
+            state.members.insert(id, member);
+        }
+        let mut entry = SetEntry {
+            name: Name::new("demo").unwrap(),
+            policy: Policy::default(),
+            store_url: "memory".into(),
+            wrapped_key: vec![1],
+            key_id: 1,
+            created_by: MemberId(1),
+            initial_members: vec![MemberId(1)],
+            base_epoch: Epoch(0),
+            generation: 1,
+            restored: None,
+            voters: BTreeSet::new(),
+        };
+        let ids = |of: &[u64]| of.iter().copied().map(MemberId).collect::<BTreeSet<_>>();
+        assert_eq!(may_lead(&state, &entry), [ids(&[1, 2, 3]), ids(&[])]);
+        entry.voters = ids(&[2, 9]);
+        assert_eq!(may_lead(&state, &entry), [ids(&[2]), ids(&[1, 3])]);
     }
 
     #[test]
@@ -339,6 +385,7 @@ mod tests {
         let (state, me) = (ClusterState::new(), MemberId(1));
         assert_eq!(aside_in(None, &state, GroupId::CLUSTER, me), None);
         assert_eq!(aside_in(None, &state, GroupId(4), me), None);
+        assert!(exists(&state, GroupId::CLUSTER) && !exists(&state, GroupId(4)), "a deleted set gets no members");
         assert_eq!(aside_in(Some("is drained"), &state, GroupId(4), me), Some("is drained"));
     }
 }

@@ -1,7 +1,7 @@
 //! The task that makes this gateway run what group 0 says.
 
-use super::depart::{Places, depart, departs};
-use super::starts::{Order, Starts, follow_stores, start};
+use super::depart::{Places, depart, departs, leads, start_or_depart};
+use super::starts::{Order, Starts, follow_stores};
 use super::{Adopted, Node, ended, members};
 use crate::peer_book;
 use holdfast_control::cluster::{ClusterState, SetEntry};
@@ -19,6 +19,7 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
     let mut members = members::Follower::default();
     let (mut ender, mut places) = (ended::Ender::default(), Places::default());
     let mut tick = tokio::time::interval(Duration::from_millis(500));
+    let patience = node.timing.election_max() * 2;
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -40,7 +41,7 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
             if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {
                 follow_keys(&node, &set, entry);
                 // A leader hands over first.
-                if departs(&state, entry, adopted.member) && set.group.leading_term().is_none() {
+                if departs(&state, entry, adopted.member) && !leads(&set.group, patience) {
                     let order = order(*id, entry);
                     starts.begin(*id, &stop, |stop| depart(order, stop)).await;
                 } else if set.switch.text() != entry.store_url {
@@ -50,7 +51,7 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
             } else if !adopted.raft.is_over(*id) && places.starts(&adopted.raft, *id, entry) {
                 // If it is over, group 0 on this gateway is behind.
                 let order = order(*id, entry);
-                starts.begin(*id, &stop, |stop| start(order, stop)).await;
+                starts.begin(*id, &stop, |stop| start_or_depart(order, stop)).await;
             }
         }
         members.follow(&node, &adopted, &state).await;

@@ -76,6 +76,7 @@ fn pass_panic_on(ended: Result<(), JoinError>) {
 }
 
 /// What a start of a set needs.
+#[derive(Clone)]
 pub(super) struct Order {
     pub node: Arc<Node>,
     pub adopted: Adopted,
