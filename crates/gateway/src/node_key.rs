@@ -27,7 +27,7 @@ pub enum NodeKeyError {
         #[source]
         source: io::Error,
     },
-    /// It belongs to another node, or the cluster key is different.
+    /// It belongs to another node, or is damaged.
     #[error(
         "{path}: {source}; restore the file, or move the data directory away, start empty, and join in place of this member (holdfast gateway replace)"
     )]
@@ -38,6 +38,29 @@ pub enum NodeKeyError {
         #[source]
         source: SealError,
     },
+    /// It is wrapped by a cluster key that this gateway does not have.
+    #[error(
+        "{path}: {source}; the data directory is intact: put the cluster key that wrapped it back into [key], \
+         or into [key_previous] during a change of keys (holdfast key rotate-cluster --help)"
+    )]
+    OtherKey {
+        /// The file.
+        path: PathBuf,
+        /// Both keys.
+        #[source]
+        source: SealError,
+    },
+}
+
+impl NodeKeyError {
+    /// A wrong cluster key is no damage: whoever moved the data directory away for it would lose the journal.
+    fn unopened(path: &Path, source: SealError) -> Self {
+        let path = path.to_path_buf();
+        match source {
+            SealError::WrongClusterKey { .. } => Self::OtherKey { path, source },
+            source => Self::Bad { path, source },
+        }
+    }
 }
 
 /// The key that seals this node's files. If `dir` has none and `wanted` is true, makes one, on disk before it returns.
@@ -49,9 +72,7 @@ pub fn open(dir: &Path, disk: u128, cluster: &ClusterKeys, wanted: bool) -> Resu
     let path = dir.join(FILE);
     let failed = |source| NodeKeyError::Io { path: path.clone(), source };
     let key = match std::fs::read(&path) {
-        Ok(wrapped) => {
-            cluster.unwrap_node(&wrapped, disk).map_err(|source| NodeKeyError::Bad { path: path.clone(), source })?
-        }
+        Ok(wrapped) => cluster.unwrap_node(&wrapped, disk).map_err(|source| NodeKeyError::unopened(&path, source))?,
         Err(e) if e.kind() == io::ErrorKind::NotFound && !wanted => return Ok(None),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let (mut bytes, mut nonce) = ([0; NODE_KEY_BYTES], [0; 24]);
@@ -93,8 +114,8 @@ pub fn rewrap(dir: &Path, disk: u128, cluster: &ClusterKeys) -> Result<(), NodeK
     }
     let path = dir.join(FILE);
     let failed = |source| NodeKeyError::Io { path: path.clone(), source };
-    let bad = |source| NodeKeyError::Bad { path: path.clone(), source };
-    let key = cluster.unwrap_node(&std::fs::read(&path).map_err(failed)?, disk).map_err(bad)?;
+    let unopened = |source| NodeKeyError::unopened(&path, source);
+    let key = cluster.unwrap_node(&std::fs::read(&path).map_err(failed)?, disk).map_err(unopened)?;
     let mut nonce = [0; 24];
     rand::rng().fill_bytes(&mut nonce);
     save(dir, &path, &current.wrap_node(&key, disk, nonce)).map_err(failed)?;
@@ -168,10 +189,14 @@ mod tests {
         open(dir.path(), 5, &cluster(1), true)?;
         let told =
             |cluster: ClusterKeys, disk| open(dir.path(), disk, &cluster, true).expect_err("refused").to_string();
-        assert!(told(cluster(2), 5).contains("another passphrase or key file"));
+        // A wrong cluster key must not cost the journal.
+        let other = told(cluster(2), 5);
+        assert!(other.contains("another passphrase or key file") && other.contains("[key_previous]"), "{other}");
+        assert!(!other.contains("move the data directory"), "{other}");
         assert!(told(cluster(1), 6).contains("expected disk"));
         std::fs::write(dir.path().join(FILE), b"short")?;
-        assert!(told(cluster(1), 5).contains("found 5 bytes"));
+        let damaged = told(cluster(1), 5);
+        assert!(damaged.contains("found 5 bytes") && damaged.contains("move the data directory away"), "{damaged}");
         Ok(())
     }
 }
