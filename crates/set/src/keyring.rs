@@ -25,11 +25,17 @@ use zeroize::Zeroizing;
 /// setting existed. Equal passphrases then give equal keys, so no new cluster has it (KEYRING-W1).
 pub const PASSPHRASE_SALT: [u8; 16] = *b"holdfast-cluster";
 
-/// Advice if the key file is missing.
-const MAKE_KEY: &str = "create it with: (umask 077; head -c 32 /dev/urandom > KEYFILE)";
+/// Advice if the key file is missing. With `set -C`, no file that is there is replaced.
+const MAKE_KEY: &str = "copy it from another gateway, or from where you keep it for a recovery; for a new cluster alone, make one: (umask 077; set -C; head -c 32 /dev/urandom > KEYFILE)";
 
 /// … and if the passphrase file is missing.
 const MAKE_PASSPHRASE: &str = "write the passphrase into it, one line of text; chmod 600 FILE";
+
+/// … and if it is there, but this process may not read it.
+const LET_READ: &str = "the file may be good: let the user who runs this process read it (chown), and enter its folder";
+
+/// … and if reading it failed. It may be the only copy of the key: no advice leads to another one in its place.
+const KEEP: &str = "keep the file, it may be the only copy: is this the right path, and does its disk work?";
 
 /// Source of a cluster key: exactly one of file, passphrase file, environment variable and envelope.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -334,14 +340,26 @@ fn warn_of_unlocked() {
     }
 }
 
-/// A secret of this process alone (SECRET-F1).
-fn secret(path: &Path, next: &'static str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+/// What to do about a file that was not read; `missing`: what belongs there.
+fn advice(kind: ErrorKind, missing: &'static str) -> &'static str {
+    match kind {
+        ErrorKind::NotFound => missing,
+        ErrorKind::PermissionDenied => LET_READ,
+        _ => KEEP,
+    }
+}
+
+/// A secret of this process alone (SECRET-F1). `missing`: what belongs there if it is missing.
+fn secret(path: &Path, missing: &'static str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
     let read = read_secret(path, SECRET_BYTES_MAX).map(Zeroizing::new);
     read.map_err(|error| match error {
         SecretError::Io(source) if source.kind() == ErrorKind::FileTooLarge => {
             KeyError::Long { path: path.into(), source }
         }
-        SecretError::Io(source) => KeyError::Read { path: path.into(), source, next },
+        SecretError::Io(source) => {
+            let next = advice(source.kind(), missing);
+            KeyError::Read { path: path.into(), source, next }
+        }
         source => KeyError::Exposed { path: path.into(), source },
     })
 }

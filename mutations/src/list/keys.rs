@@ -18,7 +18,46 @@ const SHAPES: Test = lib(Layer::Unit, "holdfast-envelope", &["shape::tests::"]);
 const COMMANDS: Test = lib(Layer::Unit, "holdfast-envelope", &["command::tests::"]);
 const PAGES: Test = lib(Layer::Unit, "holdfast-locked", &["tests::"]);
 
+const NODE_KEY: &str = "crates/gateway/src/node_key.rs";
+const NODE_KEYS: Test = lib(Layer::Unit, "holdfast-gateway", &["node_key::tests::"]);
+
 pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "wrong-key-costs-the-journal",
+        bug: "a gateway with a wrong cluster key advises to move its data directory away",
+        rule: "R1",
+        edits: &[Edit {
+            file: NODE_KEY,
+            old: "SealError::WrongClusterKey { .. } => Self::OtherKey { path, source },",
+            new: "SealError::WrappedDisk { .. } => Self::OtherKey { path, source },",
+        }],
+        tests: &[NODE_KEYS],
+        smoke: false,
+    },
+    Mutation {
+        name: "unread-key-to-be-made-anew",
+        bug: "a key file that cannot be read is to be made anew, over the only copy of the key",
+        rule: "R1",
+        edits: &[Edit {
+            file: KEYRING,
+            old: "ErrorKind::PermissionDenied => LET_READ,",
+            new: "ErrorKind::PermissionDenied => missing,",
+        }],
+        tests: &[KEYRINGS],
+        smoke: false,
+    },
+    Mutation {
+        name: "root-is-refused-a-credential",
+        bug: "a check of settings or a recovery by root refuses the key where the gateway's unit puts it",
+        rule: "SECRET-F1",
+        edits: &[Edit {
+            file: FILES,
+            old: "    within && !path.components()",
+            new: "    ours.is_some() && within && !path.components()",
+        }],
+        tests: &[SECRETS],
+        smoke: false,
+    },
     Mutation {
         name: "key-file-open-to-a-group",
         bug: "a key file that the members of a group can read is used",

@@ -151,8 +151,15 @@ async fn a_file_that_is_far_too_long_is_no_key_and_no_passphrase() -> Result<(),
             "image: found at least 65537 bytes, expected at most 65536: it is neither a key nor a passphrase";
         assert!(told.ends_with(expected), "{told}");
     }
-    // For a missing file the error says what belongs into it: a key file and a passphrase file differ.
+    // A file that is there is never to be made anew: it may be the only copy.
     std::fs::remove_file(&path)?;
+    std::fs::create_dir(&path)?;
+    let told = ClusterKeys::load(&key, &none).await.unwrap_err().to_string();
+    assert!(told.ends_with(KEEP) && !told.contains("urandom"), "{told}");
+    assert_eq!(advice(ErrorKind::PermissionDenied, MAKE_KEY), LET_READ);
+    assert!(MAKE_KEY.contains("set -C"), "without it the shell replaces a file");
+    // For a missing file the error says what belongs into it: a key file and a passphrase file differ.
+    std::fs::remove_dir(&path)?;
     for (config, next) in [(&key, MAKE_KEY), (&passphrase, MAKE_PASSPHRASE)] {
         let told = ClusterKeys::load(config, &none).await.unwrap_err().to_string();
         assert!(told.contains("image: No such file") && told.ends_with(next), "{told}");
