@@ -163,6 +163,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "many-words-end-a-command",
+        bug: "a command that prints many lines on its standard error is killed, and the gateway does not start",
+        rule: "ENVELOPE-V2",
+        edits: &[Edit {
+            file: COMMAND,
+            old: "tokio::io::copy(&mut from, &mut tokio::io::sink()).await.map(drop)",
+            new: "Ok(())",
+        }],
+        tests: &[COMMANDS],
+        smoke: false,
+    },
+    Mutation {
+        name: "daemon-of-a-command-is-waited-for",
+        bug: "a gateway does not start because its command has left a daemon behind",
+        rule: "ENVELOPE-V2",
+        edits: &[Edit {
+            file: COMMAND,
+            old: "timeout(LEFT_OPEN, &mut piped)",
+            new: "timeout(LEFT_OPEN * 3600, &mut piped)",
+        }],
+        tests: &[COMMANDS],
+        smoke: false,
+    },
+    Mutation {
+        name: "arguments-of-a-command-in-an-error",
+        bug: "the arguments of a command, one of which may be a password, are in an error",
+        rule: "ENVELOPE-V3",
+        edits: &[Edit {
+            file: SHAPE,
+            old: "Err(wrong(format!(\"{program:?}\")))",
+            new: "Err(wrong(format!(\"{argv:?}\")))",
+        }],
+        tests: &[SHAPES],
+        smoke: false,
+    },
+    Mutation {
         name: "key-in-a-core-dump",
         bug: "the page of a key is part of a core dump",
         rule: "LOCKED-M1",
