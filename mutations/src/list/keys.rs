@@ -19,6 +19,9 @@ const COMMANDS: Test = lib(Layer::Unit, "holdfast-envelope", &["command::tests::
 const PAGES: Test = lib(Layer::Unit, "holdfast-locked", &["tests::"]);
 
 const NODE_KEY: &str = "crates/gateway/src/node_key.rs";
+const NODE: &str = "crates/gateway/src/node.rs";
+const TAKEOVER: &str = "crates/pair/src/takeover.rs";
+const TAKEOVERS: Test = lib(Layer::Unit, "holdfast-pair", &["takeover::tests::"]);
 const NODE_KEYS: Test = lib(Layer::Unit, "holdfast-gateway", &["node_key::tests::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -44,6 +47,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "ErrorKind::PermissionDenied => missing,",
         }],
         tests: &[KEYRINGS],
+        smoke: false,
+    },
+    Mutation {
+        name: "key-is-fetched-at-a-takeover",
+        bug: "a gateway of a pair opens its cluster key again at each takeover, when Vault or KMS may be away",
+        rule: "R8",
+        edits: &[Edit {
+            file: NODE,
+            old: "Some(keys) => keys,",
+            new: "Some(_) => Arc::new(cluster_keys(&config).await?),",
+        }],
+        tests: &[TAKEOVERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "seat-is-held-with-a-wrong-key",
+        bug: "a gateway of a pair that can open none of the sets keeps the seat, and nobody serves them",
+        rule: "R8",
+        edits: &[Edit { file: TAKEOVER, old: "if all.is_empty()", new: "if all.len() > 1 && let" }],
+        tests: &[TAKEOVERS],
         smoke: false,
     },
     Mutation {
