@@ -179,11 +179,13 @@ impl ClusterKeys {
     }
 
     /// Loads the key of `config` for reading a store; a passphrase is used with the derivation that the store names.
+    /// `previous`: as for [`ClusterKeys::load`].
     ///
     /// # Errors
     /// [`KeyError`].
-    pub async fn of_store(config: &KeySource) -> Result<Self, KeyError> {
-        Ok(Self { current: opened(config).await?, previous: None, source: Some(config.clone()) })
+    pub async fn of_store(config: &KeySource, previous: &KeySource) -> Result<Self, KeyError> {
+        let previous = if previous.any() { Some(opened(previous).await?) } else { None };
+        Ok(Self { current: opened(config).await?, previous, source: Some(config.clone()) })
     }
 
     /// Whether a change of the cluster key may lead to the current key (KEYRING-W1).
