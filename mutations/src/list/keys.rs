@@ -1,6 +1,6 @@
 //! Where a cluster key comes from, and where it is in memory.
 
-use crate::bug::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const FILES: &str = "crates/tls/src/files.rs";
 const KDF: &str = "crates/seal/src/kdf.rs";
@@ -19,6 +19,8 @@ const COMMANDS: Test = lib(Layer::Unit, "holdfast-envelope", &["command::tests::
 const PAGES: Test = lib(Layer::Unit, "holdfast-locked", &["tests::"]);
 
 const NODE_KEY: &str = "crates/gateway/src/node_key.rs";
+const STORE_ACCESS: &str = "crates/holdfast/src/command/store_access.rs";
+const STORE_ACCESSES: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::store_access::tests::"]);
 const NODE: &str = "crates/gateway/src/node.rs";
 const TAKEOVER: &str = "crates/pair/src/takeover.rs";
 const TAKEOVERS: Test = lib(Layer::Unit, "holdfast-pair", &["takeover::tests::"]);
@@ -67,6 +69,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R8",
         edits: &[Edit { file: TAKEOVER, old: "if all.is_empty()", new: "if all.len() > 1 && let" }],
         tests: &[TAKEOVERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "recovery-without-the-previous-key",
+        bug: "a cluster that is lost in the middle of a change of keys cannot be recovered: some heads are under the other key",
+        rule: "R1",
+        edits: &[Edit {
+            file: STORE_ACCESS,
+            old: "return Ok((config.key.source(&config.store), config.key_previous.source(&config.store)));",
+            new: "return Ok((config.key.source(&config.store), KeySource::default()));",
+        }],
+        tests: &[STORE_ACCESSES],
         smoke: false,
     },
     Mutation {
