@@ -5,7 +5,7 @@
 //! lengths.
 
 use holdfast_log::Sealing;
-use holdfast_seal::{NODE_KEY_BYTES, NodeKey, SealError, node_wrapped_by};
+use holdfast_seal::{KeyFingerprint, NODE_KEY_BYTES, NodeKey, SealError, node_wrapped_by};
 use holdfast_set::keyring::ClusterKeys;
 use rand::Rng;
 use std::io::{self, Write};
@@ -102,6 +102,21 @@ pub fn wrapped_now(dir: &Path) -> Result<Option<u64>, NodeKeyError> {
     }
 }
 
+/// Whether one of these cluster keys is the one that wraps the node key in `dir`. Also if there is none yet, or a damaged
+/// one: a start tells of that.
+///
+/// # Errors
+/// [`NodeKeyError::OtherKey`]; [`NodeKeyError::Io`] if it cannot be read.
+pub fn check(dir: &Path, cluster: &ClusterKeys) -> Result<(), NodeKeyError> {
+    match wrapped_now(dir)?.map(KeyFingerprint) {
+        Some(found) if found.0 != 0 && cluster.get(found).is_none() => {
+            let expected = cluster.current().fingerprint();
+            Err(NodeKeyError::unopened(&dir.join(FILE), SealError::WrongClusterKey { found, expected }))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Rewraps the node key in `dir` with the current cluster key, on disk before it returns. The key itself stays, and so
 /// do journal and snapshots. The old file stays intact until the new one is complete.
 ///
@@ -180,6 +195,17 @@ mod tests {
         assert_eq!(made.key.fingerprint(), found.key.fingerprint());
         let off = open(dir.path(), 5, &cluster(1), false)?.expect("sealed data must still open");
         assert!(!off.new_files && found.new_files);
+        Ok(())
+    }
+
+    #[test]
+    fn a_check_finds_a_wrong_cluster_key_before_a_start() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = tempfile::tempdir()?;
+        check(dir.path(), &cluster(1))?;
+        open(dir.path(), 5, &cluster(1), true)?;
+        check(dir.path(), &cluster(1))?;
+        check(dir.path(), &ClusterKeys::of_bytes(2, Some(1)))?;
+        assert!(matches!(check(dir.path(), &cluster(2)), Err(NodeKeyError::OtherKey { .. })));
         Ok(())
     }
 

@@ -21,6 +21,8 @@ const PAGES: Test = lib(Layer::Unit, "holdfast-locked", &["tests::"]);
 const NODE_KEY: &str = "crates/gateway/src/node_key.rs";
 const STORE_ACCESS: &str = "crates/holdfast/src/command/store_access.rs";
 const STORE_ACCESSES: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::store_access::tests::"]);
+const DEV_SECURE: &str = "crates/holdfast/src/dev/secure.rs";
+const DEV: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_secure_directory_"]);
 const NODE: &str = "crates/gateway/src/node.rs";
 const TAKEOVER: &str = "crates/pair/src/takeover.rs";
 const TAKEOVERS: Test = lib(Layer::Unit, "holdfast-pair", &["takeover::tests::"]);
@@ -81,6 +83,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "return Ok((config.key.source(&config.store), KeySource::default()));",
         }],
         tests: &[STORE_ACCESSES],
+        smoke: false,
+    },
+    Mutation {
+        name: "secure-cluster-dumps-core",
+        bug: "`holdfast dev --secure` leaves core dumps on",
+        rule: "LOCKED-M1",
+        edits: &[Edit {
+            file: DEV_SECURE,
+            old: "    config.core_dumps = false;",
+            new: "    config.core_dumps = true;",
+        }],
+        tests: &[DEV],
         smoke: false,
     },
     Mutation {
