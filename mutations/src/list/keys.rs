@@ -23,6 +23,8 @@ const STORE_ACCESS: &str = "crates/holdfast/src/command/store_access.rs";
 const STORE_ACCESSES: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::store_access::tests::"]);
 const DEV_SECURE: &str = "crates/holdfast/src/dev/secure.rs";
 const DEV: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_secure_directory_"]);
+const CLUSTER: &str = "crates/holdfast/src/command/cluster.rs";
+const CLUSTERS: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::cluster::tests::"]);
 const NODE: &str = "crates/gateway/src/node.rs";
 const TAKEOVER: &str = "crates/pair/src/takeover.rs";
 const TAKEOVERS: Test = lib(Layer::Unit, "holdfast-pair", &["takeover::tests::"]);
@@ -95,6 +97,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "    config.core_dumps = true;",
         }],
         tests: &[DEV],
+        smoke: false,
+    },
+    Mutation {
+        name: "member-with-another-key",
+        bug: "a gateway with another cluster key joins, and runs no set",
+        rule: "R10",
+        edits: &[Edit {
+            file: CLUSTER,
+            old: "let Some((name, expected)) = first else { return Ok(()) };",
+            new: "let Some((name, expected)) = first.filter(|_| new.member != 0) else { return Ok(()) };",
+        }],
+        tests: &[CLUSTERS],
         smoke: false,
     },
     Mutation {
