@@ -114,6 +114,11 @@ pub enum KeyError {
         #[source]
         source: SealError,
     },
+    /// The key before a change.
+    #[error(
+        "[key_previous]: {0}; once `holdfast key list` shows nothing left to do, take this section out of the settings"
+    )]
+    Previous(#[source] Box<KeyError>),
     /// No source is set.
     #[error("[key]: found no source, expected one of file, passphrase_file, passphrase_env, command, vault, kms")]
     None,
@@ -168,7 +173,7 @@ impl ClusterKeys {
     /// # Errors
     /// [`KeyError`].
     pub async fn load(current: &KeySource, previous: &KeySource) -> Result<Self, KeyError> {
-        let previous = if previous.any() { Some(opened(previous).await?) } else { None };
+        let previous = opened_before(previous).await?;
         let keys = Self { current: opened(current).await?, previous, source: None };
         if keys.check_new().is_err() {
             tracing::warn!(
@@ -184,7 +189,7 @@ impl ClusterKeys {
     /// # Errors
     /// [`KeyError`].
     pub async fn of_store(config: &KeySource, previous: &KeySource) -> Result<Self, KeyError> {
-        let previous = if previous.any() { Some(opened(previous).await?) } else { None };
+        let previous = opened_before(previous).await?;
         Ok(Self { current: opened(config).await?, previous, source: Some(config.clone()) })
     }
 
@@ -364,6 +369,14 @@ fn secret(path: &Path, missing: &'static str) -> Result<Zeroizing<Vec<u8>>, KeyE
         }
         source => KeyError::Exposed { path: path.into(), source },
     })
+}
+
+/// The key before a change, if there is one.
+async fn opened_before(previous: &KeySource) -> Result<Option<Known>, KeyError> {
+    if !previous.any() {
+        return Ok(None);
+    }
+    opened(previous).await.map(Some).map_err(|error| KeyError::Previous(Box::new(error)))
 }
 
 /// Loads the cluster key from the one source that `config` names.

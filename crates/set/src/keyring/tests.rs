@@ -125,6 +125,10 @@ async fn a_key_is_read_from_a_file_of_ours_or_from_an_envelope() -> Result<(), B
     let opened = ClusterKeys::load(&enveloped, &by_file).await?;
     assert_eq!(opened.current().fingerprint(), fingerprint);
     assert!(opened.check_new().is_ok());
+    // A section that was left behind after a change is named.
+    let gone = KeySource { file: Some(dir.path().join("gone")), ..KeySource::default() };
+    let told = ClusterKeys::load(&by_file, &gone).await.unwrap_err().to_string();
+    assert!(told.starts_with("[key_previous]: ") && told.contains("gone: No such file"), "{told}");
     // After the loss of all gateways in the middle of a change, some heads are under either key.
     let other = dir.path().join("other");
     write(&other, [8; 32])?;
