@@ -1,4 +1,4 @@
-//! Keys that live long, each in a page of its own that is never swapped and never in a core dump (ADR 0047).
+//! Keys that live long, each in a page of its own that is locked in memory and left out of core dumps (ADR 0047).
 //!
 //! Owns: one page for each key, its lock in memory, its wiping; switching off the core dumps of a process. Does not
 //! own: what a key is for. Depends on: nothing of ours.
