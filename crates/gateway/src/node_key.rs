@@ -102,8 +102,8 @@ pub fn wrapped_now(dir: &Path) -> Result<Option<u64>, NodeKeyError> {
     }
 }
 
-/// Whether one of these cluster keys is the one that wraps the node key in `dir`. Also if there is none yet, or a damaged
-/// one: a start tells of that.
+/// Whether one of these cluster keys is the one that wraps the node key in `dir`. Also if there is none yet, or a
+/// damaged one: a start tells of that.
 ///
 /// # Errors
 /// [`NodeKeyError::OtherKey`]; [`NodeKeyError::Io`] if it cannot be read.

@@ -102,8 +102,8 @@ fn is_credential(path: &Path, ours: Option<&Path>) -> bool {
     within && !path.components().any(|part| part == Component::ParentDir)
 }
 
-/// SECRET-F1. `handed_over`: the file is a credential of systemd. Such a file is root's, with the mode 0440: the bit for
-/// the group is the mask of the entry that lets the service's user read it.
+/// SECRET-F1. `handed_over`: the file is a credential of systemd. Such a file is root's, with the mode 0440: the bit
+/// for the group is the mask of the entry that lets the service's user read it.
 fn fit(file: &Facts, me: u32, handed_over: bool) -> Result<(), SecretError> {
     let (mode, owner) = (file.mode, file.owner);
     // Root may use a file of the person who runs the command.

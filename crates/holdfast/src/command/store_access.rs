@@ -37,7 +37,8 @@ pub async fn survey(
     Ok((sets, bad))
 }
 
-/// Where the key comes from, and the previous one: a cluster that was lost in the middle of a change of keys needs both.
+/// Where the key comes from, and the previous one: a cluster that was lost in the middle of a change of keys needs
+/// both.
 fn sources(key: &KeyArgs) -> Result<(KeySource, KeySource), CliError> {
     if let Some(path) = &key.key_config {
         let config = GatewayConfig::load(path).map_err(|error| CliError::usage("").because(&error))?;

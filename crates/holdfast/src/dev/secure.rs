@@ -5,8 +5,8 @@ use holdfast_gateway::config::{GatewayConfig, NbdTls, SnapshotExports};
 use holdfast_tls::HttpTls;
 use std::path::Path;
 
-/// Tokens for every export, TLS for every NBD and HTTP client, an audit log, no core dumps. The files of the certificate are the
-/// caller's.
+/// Tokens for every export, TLS for every NBD and HTTP client, an audit log, no core dumps. The files of the
+/// certificate are the caller's.
 pub fn switch_on(config: &mut GatewayConfig, dir: &Path) {
     config.plain_exports = false;
     config.snapshot_exports = SnapshotExports::Token;
