@@ -176,7 +176,7 @@ impl Target {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let store = recovery::open_store(url, None)?;
         let source = KeySource { file: Some(key_file.into()), ..KeySource::default() };
-        let keys = runtime.block_on(recovery::cluster_key(&source))?;
+        let keys = runtime.block_on(recovery::cluster_key(&source, &KeySource::default()))?;
         let found = runtime.block_on(recovery::read(url, store.clone(), &keys, GroupId(set)))?;
         let found = found.ok_or("the store has no such set")?;
         let key = found.key.clone();

@@ -9,6 +9,7 @@
 
 use crate::error::EnvelopeError;
 use holdfast_store::service::shown;
+use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -19,8 +20,11 @@ use zeroize::Zeroizing;
 /// Bytes that a program may print: a key in hex, and much more.
 const OUTPUT_BYTES_MAX: usize = 1024;
 
-/// Bytes of its words that are read.
+/// Bytes of its words that are kept.
 const WORDS_BYTES_MAX: usize = 4096;
+
+/// How long its pipes are read after its end: a daemon that it has started may keep them open for ever.
+const LEFT_OPEN: Duration = Duration::from_secs(1);
 
 /// What a program has left.
 struct Left {
@@ -59,8 +63,8 @@ fn key_of(left: Left) -> Result<Zeroizing<Vec<u8>>, String> {
     }
 }
 
-async fn left_by(argv: &[String], input: &[u8]) -> std::io::Result<Left> {
-    let (program, arguments) = argv.split_first().ok_or(std::io::ErrorKind::NotFound)?;
+async fn left_by(argv: &[String], input: &[u8]) -> io::Result<Left> {
+    let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn()?;
@@ -71,27 +75,67 @@ async fn left_by(argv: &[String], input: &[u8]) -> std::io::Result<Left> {
             let _ = stdin.write_all(input).await;
         }
     };
-    let ((), printed, words) =
-        tokio::join!(give, bounded(stdout, OUTPUT_BYTES_MAX + 1), bounded(stderr, WORDS_BYTES_MAX));
-    Ok(Left { status: child.wait().await?, printed: printed?, words: words? })
+    let (mut printed, mut words) = (Taken::new(OUTPUT_BYTES_MAX + 1), Taken::new(WORDS_BYTES_MAX));
+    let status = {
+        let piped = async { tokio::join!(give, printed.first(stdout), words.all(stderr)) };
+        tokio::pin!(piped);
+        tokio::select! {
+            ((), first, all) = &mut piped => {
+                first.and(all)?;
+                child.wait().await?
+            }
+            status = child.wait() => {
+                // All that it has printed is in the pipes. Their end comes only when nobody has them open any more.
+                if let Ok(((), first, all)) = timeout(LEFT_OPEN, &mut piped).await {
+                    first.and(all)?;
+                }
+                status?
+            }
+        }
+    };
+    Ok(Left { status, printed: printed.bytes(), words: words.bytes() })
 }
 
-/// At most this many bytes. The pipe is closed after them: a program that prints more is told so by the kernel.
-async fn bounded(from: Option<impl AsyncRead + Unpin>, bytes_max: usize) -> std::io::Result<Zeroizing<Vec<u8>>> {
-    // A buffer that grows leaves copies behind.
-    let mut bytes = Zeroizing::new(vec![0; bytes_max]);
-    let mut len = 0;
-    if let Some(mut from) = from {
-        while len < bytes_max {
-            let read = from.read(&mut bytes[len..]).await?;
+/// The first bytes from a pipe.
+struct Taken {
+    /// As long as they may be: a buffer that grows leaves copies behind.
+    bytes: Zeroizing<Vec<u8>>,
+    len: usize,
+}
+
+impl Taken {
+    fn new(bytes_max: usize) -> Self {
+        Self { bytes: Zeroizing::new(vec![0; bytes_max]), len: 0 }
+    }
+
+    /// Reads to the end, or until it is full. The pipe is closed then: the kernel tells a program that prints more.
+    async fn first(&mut self, from: Option<impl AsyncRead + Unpin>) -> io::Result<()> {
+        let Some(mut from) = from else { return Ok(()) };
+        self.fill(&mut from).await
+    }
+
+    /// Reads to the end, and drops what has no place: a program may have many words, and end well.
+    async fn all(&mut self, from: Option<impl AsyncRead + Unpin>) -> io::Result<()> {
+        let Some(mut from) = from else { return Ok(()) };
+        self.fill(&mut from).await?;
+        tokio::io::copy(&mut from, &mut tokio::io::sink()).await.map(drop)
+    }
+
+    async fn fill(&mut self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+        while self.len < self.bytes.len() {
+            let read = from.read(&mut self.bytes[self.len..]).await?;
             if read == 0 {
                 break;
             }
-            len += read;
+            self.len += read;
         }
+        Ok(())
     }
-    bytes.truncate(len);
-    Ok(bytes)
+
+    fn bytes(mut self) -> Zeroizing<Vec<u8>> {
+        self.bytes.truncate(self.len);
+        self.bytes
+    }
 }
 
 #[cfg(test)]
@@ -112,10 +156,25 @@ mod tests {
         // It need not read the envelope.
         let printed = sh("printf 5a5a", &[7; 60_000], PATIENCE).await;
         assert_eq!(printed, Ok(b"5a5a".to_vec()));
+        // Many words are no fault.
+        let printed = sh("i=0; while [ $i -lt 20000 ]; do echo words >&2; i=$((i+1)); done; printf 5a", b"", PATIENCE);
+        assert_eq!(printed.await, Ok(b"5a".to_vec()));
         // Its arguments are passed on as they are: no shell is between.
         let argv = ["/bin/echo", "-n", "a  b $HOME"].map(String::from);
         let key = run(&argv, b"", PATIENCE).await.expect("printed");
         assert_eq!(key.as_slice(), b"a  b $HOME");
+    }
+
+    /// As `gpg` starts its agent.
+    #[tokio::test]
+    async fn a_daemon_that_a_program_leaves_behind_is_not_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let pipe = dir.path().join("pipe").display().to_string();
+        let argv = ["/bin/sh", "-c", "mkfifo \"$0\"; cat \"$0\" & printf 5a5a", pipe.as_str()].map(String::from);
+        let key = run(&argv, b"", Duration::from_secs(10)).await;
+        // The daemon ends when somebody has opened its pipe and closed it.
+        drop(std::fs::OpenOptions::new().write(true).open(&pipe).expect("the daemon reads"));
+        assert_eq!(key.expect("printed").as_slice(), b"5a5a");
     }
 
     /// ENVELOPE-V2 and ENVELOPE-V3.

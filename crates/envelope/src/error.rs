@@ -29,13 +29,15 @@ impl std::error::Error for Wrong {}
 #[derive(Debug, thiserror::Error)]
 pub enum EnvelopeError {
     /// The envelope cannot be read.
-    #[error("{path}: {source}; `holdfast key envelope` makes one, the same file is for every gateway")]
+    #[error("{path}: {source}; {next}")]
     Read {
         /// The file.
         path: PathBuf,
         /// The reason.
         #[source]
         source: io::Error,
+        /// Advice for the user.
+        next: &'static str,
     },
     /// The file is no envelope of this keeper.
     #[error("{path}: found {found}, expected {expected}")]

@@ -29,12 +29,19 @@ mod fake;
 pub use error::{EnvelopeError, Wrong};
 use holdfast_tls::files;
 pub use keeper::{Envelope, Keeper, KmsKey, VaultKey};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// Maximum size of an envelope in bytes. KMS allows 6 KiB; a command may want more.
 const ENVELOPE_BYTES_MAX: u64 = 64 << 10;
+
+/// Advice if the envelope is missing. A second one has another key in it.
+const MISSING: &str = "copy it from another gateway, or from where you keep it for a recovery; for a new cluster alone, `holdfast key envelope` makes one";
+
+/// … and if it was not read.
+const KEEP: &str = "keep the file, nothing else opens the cluster's data: let the user who runs this process read it (an envelope is no secret: chmod 644)";
 
 impl Envelope {
     /// The content of a key file, from the envelope. Takes up to half a minute.
@@ -69,7 +76,10 @@ impl Envelope {
     }
 
     fn read(&self, path: &Path) -> Result<Vec<u8>, EnvelopeError> {
-        files::read(path, ENVELOPE_BYTES_MAX).map_err(|source| EnvelopeError::Read { path: path.into(), source })
+        files::read(path, ENVELOPE_BYTES_MAX).map_err(|source| {
+            let next = if source.kind() == ErrorKind::NotFound { MISSING } else { KEEP };
+            EnvelopeError::Read { path: path.into(), source, next }
+        })
     }
 }
 

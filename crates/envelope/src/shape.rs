@@ -35,11 +35,12 @@ impl Envelope {
     }
 }
 
-/// ENVELOPE-V2: without a shell and without a search.
+/// ENVELOPE-V2: without a shell and without a search. An error has no argument in it (ENVELOPE-V3).
 fn command(argv: &[String]) -> Result<(), Wrong> {
-    let absolute = argv.first().is_some_and(|program| Path::new(program).is_absolute());
     let expected = "a program by its absolute path, and its arguments";
-    if absolute { Ok(()) } else { Err(Wrong { setting: "command", found: format!("{argv:?}"), expected }) }
+    let wrong = |found: String| Wrong { setting: "command", found, expected };
+    let program = argv.first().ok_or_else(|| wrong("nothing".into()))?;
+    if Path::new(program).is_absolute() { Ok(()) } else { Err(wrong(format!("{program:?}"))) }
 }
 
 /// ENVELOPE-V1.
@@ -200,8 +201,9 @@ mod tests {
     fn a_program_is_named_by_its_path() {
         let of = |argv: &[&str]| command(&argv.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(of(&["/usr/bin/gpg", "--decrypt"]), Ok(()));
-        for bad in [&[][..], &["gpg"], &["./gpg"]] {
-            assert!(of(bad).is_err(), "{bad:?}");
+        for bad in [&[][..], &["gpg", "--passphrase", "hunter2"], &["./gpg"]] {
+            let told = of(bad).expect_err("no path").to_string();
+            assert!(told.contains("expected a program by its absolute path") && !told.contains("hunter2"), "{told}");
         }
     }
 

@@ -101,10 +101,12 @@ fn judge(url: &str, answer: Answer) -> Result<Data, EnvelopeError> {
     let why = shown(&reply.map(|reply| reply.errors.join("; ")).unwrap_or_default());
     let why = if why.is_empty() { "no words".to_string() } else { why };
     let next = match answer.status {
-        400 => "was the envelope made by another key of Vault, or is it damaged?",
+        400 => {
+            "was the envelope made by another key of Vault, or by a version that is not allowed any more (min_decryption_version), or is it damaged?"
+        }
         403 => "the token has ended, or its policy does not have `update` on this path",
         404 => "expected the mount of a transit engine, and a key of it, in key.vault",
-        429 | 472 | 473 | 503 => "Vault is sealed, or on standby: unseal it, or name the active one",
+        307 | 429 | 472 | 473 | 503 => "Vault is sealed, or on standby: unseal it, or name the active one",
         _ => "expected status 200: see Vault's own log",
     };
     Err(EnvelopeError::Vault { url: url.into(), status: answer.status, why, next })
@@ -131,6 +133,8 @@ mod tests {
             (404, r#"{"errors":[]}"#, "status 404 (no words); expected the mount of a transit engine"),
             (400, r#"{"errors":["invalid ciphertext"]}"#, "(invalid ciphertext); was the envelope made by another key"),
             (503, "<html>", "status 503 (no words); Vault is sealed"),
+            // A standby sends its clients to the active one; a token follows no redirection.
+            (307, "", "or on standby: unseal it, or name the active one"),
             (500, "", "see Vault's own log"),
             (200, "<html>", "found status 200 (no JSON of Vault); expected Vault's transit engine"),
         ] {

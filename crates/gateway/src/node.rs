@@ -101,6 +101,15 @@ pub enum NodeError {
     Refused(String),
 }
 
+/// Opens the cluster keys that these settings name. Whoever keeps them may take half a minute for each.
+///
+/// # Errors
+/// [`KeyError`].
+pub async fn cluster_keys(config: &GatewayConfig) -> Result<ClusterKeys, KeyError> {
+    let (key, previous) = (config.key.source(&config.store), config.key_previous.source(&config.store));
+    ClusterKeys::load(&key, &previous).await
+}
+
 /// Available once the gateway is a member of a cluster.
 #[derive(Clone)]
 pub struct Adopted {
@@ -132,7 +141,7 @@ pub struct Node {
     mirror: Option<Mirror>,
     seams: Seams,
     identity: Mutex<Identity>,
-    keys: ClusterKeys,
+    keys: Arc<ClusterKeys>,
     cache: Cache,
     /// Limits what followers on this gateway may read into the cache.
     warmth: Arc<Warmth>,
@@ -175,8 +184,10 @@ impl Node {
     ) -> Result<Arc<Self>, NodeError> {
         let io = |what: String| move |source| NodeError::Io { what, source };
         holdfast_folder::make(&config.data_dir).map_err(io(format!("data_dir {}", config.data_dir.display())))?;
-        let (key, previous) = (config.key.source(&config.store), config.key_previous.source(&config.store));
-        let keys = ClusterKeys::load(&key, &previous).await?;
+        let keys = match seams.keys.clone() {
+            Some(keys) => keys,
+            None => Arc::new(cluster_keys(&config).await?),
+        };
         let tls = config.tls.load(Role::Gateway)?;
         let etcd = config.etcd.load().map_err(|(what, source)| NodeError::Io { what, source })?;
         let mirror = etcd.map(|options| Mirror::new(&options, &config.etcd.prefix)).transpose()?;

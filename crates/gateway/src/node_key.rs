@@ -5,7 +5,7 @@
 //! lengths.
 
 use holdfast_log::Sealing;
-use holdfast_seal::{NODE_KEY_BYTES, NodeKey, SealError, node_wrapped_by};
+use holdfast_seal::{KeyFingerprint, NODE_KEY_BYTES, NodeKey, SealError, node_wrapped_by};
 use holdfast_set::keyring::ClusterKeys;
 use rand::Rng;
 use std::io::{self, Write};
@@ -27,7 +27,7 @@ pub enum NodeKeyError {
         #[source]
         source: io::Error,
     },
-    /// It belongs to another node, or the cluster key is different.
+    /// It belongs to another node, or is damaged.
     #[error(
         "{path}: {source}; restore the file, or move the data directory away, start empty, and join in place of this member (holdfast gateway replace)"
     )]
@@ -38,6 +38,29 @@ pub enum NodeKeyError {
         #[source]
         source: SealError,
     },
+    /// It is wrapped by a cluster key that this gateway does not have.
+    #[error(
+        "{path}: {source}; the data directory is intact: put the cluster key that wrapped it back into [key], \
+         or into [key_previous] during a change of keys (holdfast key rotate-cluster --help)"
+    )]
+    OtherKey {
+        /// The file.
+        path: PathBuf,
+        /// Both keys.
+        #[source]
+        source: SealError,
+    },
+}
+
+impl NodeKeyError {
+    /// A wrong cluster key is no damage: whoever moved the data directory away for it would lose the journal.
+    fn unopened(path: &Path, source: SealError) -> Self {
+        let path = path.to_path_buf();
+        match source {
+            SealError::WrongClusterKey { .. } => Self::OtherKey { path, source },
+            source => Self::Bad { path, source },
+        }
+    }
 }
 
 /// The key that seals this node's files. If `dir` has none and `wanted` is true, makes one, on disk before it returns.
@@ -49,9 +72,7 @@ pub fn open(dir: &Path, disk: u128, cluster: &ClusterKeys, wanted: bool) -> Resu
     let path = dir.join(FILE);
     let failed = |source| NodeKeyError::Io { path: path.clone(), source };
     let key = match std::fs::read(&path) {
-        Ok(wrapped) => {
-            cluster.unwrap_node(&wrapped, disk).map_err(|source| NodeKeyError::Bad { path: path.clone(), source })?
-        }
+        Ok(wrapped) => cluster.unwrap_node(&wrapped, disk).map_err(|source| NodeKeyError::unopened(&path, source))?,
         Err(e) if e.kind() == io::ErrorKind::NotFound && !wanted => return Ok(None),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let (mut bytes, mut nonce) = ([0; NODE_KEY_BYTES], [0; 24]);
@@ -81,6 +102,21 @@ pub fn wrapped_now(dir: &Path) -> Result<Option<u64>, NodeKeyError> {
     }
 }
 
+/// Whether one of these cluster keys is the one that wraps the node key in `dir`. Also if there is none yet, or a
+/// damaged one: a start tells of that.
+///
+/// # Errors
+/// [`NodeKeyError::OtherKey`]; [`NodeKeyError::Io`] if it cannot be read.
+pub fn check(dir: &Path, cluster: &ClusterKeys) -> Result<(), NodeKeyError> {
+    match wrapped_now(dir)?.map(KeyFingerprint) {
+        Some(found) if found.0 != 0 && cluster.get(found).is_none() => {
+            let expected = cluster.current().fingerprint();
+            Err(NodeKeyError::unopened(&dir.join(FILE), SealError::WrongClusterKey { found, expected }))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Rewraps the node key in `dir` with the current cluster key, on disk before it returns. The key itself stays, and so
 /// do journal and snapshots. The old file stays intact until the new one is complete.
 ///
@@ -93,8 +129,8 @@ pub fn rewrap(dir: &Path, disk: u128, cluster: &ClusterKeys) -> Result<(), NodeK
     }
     let path = dir.join(FILE);
     let failed = |source| NodeKeyError::Io { path: path.clone(), source };
-    let bad = |source| NodeKeyError::Bad { path: path.clone(), source };
-    let key = cluster.unwrap_node(&std::fs::read(&path).map_err(failed)?, disk).map_err(bad)?;
+    let unopened = |source| NodeKeyError::unopened(&path, source);
+    let key = cluster.unwrap_node(&std::fs::read(&path).map_err(failed)?, disk).map_err(unopened)?;
     let mut nonce = [0; 24];
     rand::rng().fill_bytes(&mut nonce);
     save(dir, &path, &current.wrap_node(&key, disk, nonce)).map_err(failed)?;
@@ -163,15 +199,30 @@ mod tests {
     }
 
     #[test]
+    fn a_check_finds_a_wrong_cluster_key_before_a_start() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = tempfile::tempdir()?;
+        check(dir.path(), &cluster(1))?;
+        open(dir.path(), 5, &cluster(1), true)?;
+        check(dir.path(), &cluster(1))?;
+        check(dir.path(), &ClusterKeys::of_bytes(2, Some(1)))?;
+        assert!(matches!(check(dir.path(), &cluster(2)), Err(NodeKeyError::OtherKey { .. })));
+        Ok(())
+    }
+
+    #[test]
     fn another_cluster_key_another_disk_and_damage_are_told() -> Result<(), Box<dyn std::error::Error>> {
         let dir = tempfile::tempdir()?;
         open(dir.path(), 5, &cluster(1), true)?;
         let told =
             |cluster: ClusterKeys, disk| open(dir.path(), disk, &cluster, true).expect_err("refused").to_string();
-        assert!(told(cluster(2), 5).contains("another passphrase or key file"));
+        // A wrong cluster key must not cost the journal.
+        let other = told(cluster(2), 5);
+        assert!(other.contains("another passphrase or key file") && other.contains("[key_previous]"), "{other}");
+        assert!(!other.contains("move the data directory"), "{other}");
         assert!(told(cluster(1), 6).contains("expected disk"));
         std::fs::write(dir.path().join(FILE), b"short")?;
-        assert!(told(cluster(1), 5).contains("found 5 bytes"));
+        let damaged = told(cluster(1), 5);
+        assert!(damaged.contains("found 5 bytes") && damaged.contains("move the data directory away"), "{damaged}");
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Keys that live long, each in a page of its own that is never swapped and never in a core dump (ADR 0047).
+//! Keys that live long, each in a page of its own that is locked in memory and left out of core dumps (ADR 0047).
 //!
 //! Owns: one page for each key, its lock in memory, its wiping; switching off the core dumps of a process. Does not
 //! own: what a key is for. Depends on: nothing of ours.
@@ -109,7 +109,7 @@ pub fn no_core_dumps() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::{dumpable_behavior, getrlimit};
+    use rustix::process::{dumpable_behavior, geteuid, getrlimit};
 
     /// The lines of /proc/self/smaps for the mapping that has this address.
     fn smaps_of(address: usize) -> String {
@@ -145,6 +145,19 @@ mod tests {
         assert!(has("dc"), "inherited by children: {flags}");
         // A machine may allow no locked page at all; then it is counted.
         assert!(has("lo") || unlocked() > before, "neither locked nor counted: {flags}");
+    }
+
+    /// LOCKED-M2: many systems let a user lock 64 KiB, and the seventeenth key is beyond that.
+    #[test]
+    fn a_key_that_the_kernel_does_not_lock_is_used_and_counted() {
+        let limit = getrlimit(Resource::Memlock);
+        setrlimit(Resource::Memlock, Rlimit { current: Some(0), maximum: limit.maximum }).expect("a lower limit");
+        let before = unlocked();
+        let keys: Vec<LockedKey> = (0..20).map(|byte| LockedKey::new(&[byte; KEY_BYTES])).collect();
+        setrlimit(Resource::Memlock, limit).expect("the limit of before");
+        assert!(keys.iter().enumerate().all(|(byte, key)| **key == [byte as u8; KEY_BYTES]));
+        // Root may lock pages whatever the limit is.
+        assert!(geteuid().is_root() || unlocked() >= before + 20, "not counted");
     }
 
     #[test]

@@ -73,6 +73,17 @@ pub enum PairError {
         /// What it was waiting for.
         last: String,
     },
+    /// The store has sets, and none of them opens: the other gateway may have the right key.
+    #[error(
+        "none of the {sets} sets in pair.stores opens here: {first}; the seat is given up for the other gateway. Is [key] the same at both? \
+         Sets of another cluster need a store of their own"
+    )]
+    Unopened {
+        /// How many.
+        sets: usize,
+        /// Why the first one does not open.
+        first: String,
+    },
     /// The roster does not allow this gateway to have the seat (PAIR-P6).
     #[error("{why} (key {key:?} of the etcd)")]
     NotEnrolled {

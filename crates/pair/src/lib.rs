@@ -25,7 +25,7 @@ use futures_util::future::BoxFuture;
 use holdfast_control::pair::{Ended, TenureId};
 use holdfast_etcd::Tenancy;
 use holdfast_gateway::config::GatewayConfig;
-use holdfast_gateway::node::{NodeError, Seams};
+use holdfast_gateway::node::{NodeError, Seams, cluster_keys};
 use holdfast_gateway::{RunError, run_life};
 use holdfast_set::authority::Authority;
 use holdfast_types::MonoTime;
@@ -73,6 +73,12 @@ pub fn run_until(config: GatewayConfig, stop: CancellationToken) -> BoxFuture<'s
 
 async fn tenures(config: GatewayConfig, stop: CancellationToken) -> Result<(), RunError> {
     let mut pair = Pair::new(config)?;
+    // Before it stands by, and once: whoever keeps the key may be away when a takeover is due.
+    let opened = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        opened = cluster_keys(&pair.config) => opened,
+    };
+    pair.keys = Some(Arc::new(opened.map_err(NodeError::from)?));
     loop {
         let Some((tenancy, sent)) = campaign(&mut pair, &stop).await? else { return Ok(()) };
         pair.left = Some(tenancy);
@@ -108,7 +114,7 @@ impl Pair {
         self.forget_earlier();
         let config = GatewayConfig { data_dir, ..self.config.clone() };
         let begin = takeover::begin(self.config.clone(), authority.clone());
-        let seams = Seams { pair: Some(authority.clone()), ..Seams::default() };
+        let seams = Seams { pair: Some(authority.clone()), keys: self.keys.clone(), ..Seams::default() };
         let run = run_life(config, ends.clone(), seams, Some(begin));
         // In a task of its own, so that no wait in the node delays a keep-alive.
         let mut node = tokio::spawn(run);

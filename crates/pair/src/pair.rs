@@ -5,6 +5,8 @@ use super::roster::Enrolment;
 use holdfast_etcd::{Holder, Seat, Tenancy};
 use holdfast_gateway::config::GatewayConfig;
 use holdfast_host::unix_ms;
+use holdfast_set::keyring::ClusterKeys;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) struct Pair {
@@ -13,6 +15,8 @@ pub(super) struct Pair {
     pub(super) roster: Enrolment,
     pub(super) holder: Holder,
     pub(super) ttl: Duration,
+    /// The cluster keys, once they are open. Every tenure has them from here.
+    pub(super) keys: Option<Arc<ClusterKeys>>,
     /// Our seat of an ended tenure, which may still be there.
     pub(super) left: Option<Tenancy>,
     /// Failed tenures in a row. Each one raises the sets' heads, which have a limited number of generations.
@@ -28,7 +32,7 @@ impl Pair {
         let roster = Enrolment::new(&options, &name, &config)?;
         let (api, nbd) = (config.api_address(), config.nbd_address().unwrap_or_default());
         let holder = Holder::new(config.name.to_string(), api, nbd, 0);
-        Ok(Self { config, seat, roster, holder, ttl, left: None, failures: 0 })
+        Ok(Self { config, seat, roster, holder, ttl, keys: None, left: None, failures: 0 })
     }
 
     /// What the seat's key is to say of this gateway from now on.

@@ -127,7 +127,7 @@ impl Takeover {
     }
 
     async fn take_once(&self) -> Result<Vec<Found>, PairError> {
-        let mut all: Vec<Found> = Vec::new();
+        let (mut all, mut unopened): (Vec<Found>, Vec<String>) = (Vec::new(), Vec::new());
         for url in &self.config.pair.stores {
             let opened = open_store(&self.config, url, Arc::new(Health::new("pair"))).await;
             let store = opened.map_err(RecoveryError::Store)?;
@@ -135,6 +135,7 @@ impl Takeover {
             for (set, why) in &survey.bad {
                 tracing::error!(%set, url, why, "a set of the pair's store cannot be opened: it is left unchanged and not served");
             }
+            unopened.extend(survey.bad.into_iter().map(|(_, why)| why));
             for found in survey.sets {
                 let name = &found.head.name;
                 if let Some(other) = all.iter().find(|o| o.set == found.set || o.head.name == *name) {
@@ -143,6 +144,11 @@ impl Takeover {
                 }
                 all.push(found);
             }
+        }
+        if all.is_empty()
+            && let Some(first) = unopened.first()
+        {
+            return Err(PairError::Unopened { sets: unopened.len(), first: first.clone() });
         }
         all.sort_by_key(|found| found.set);
         let mut taken = Vec::new();

@@ -68,3 +68,14 @@ fn a_tenure_that_cannot_be_looked_at_may_have_been_before() {
     let why = used_before(&tenure).unwrap();
     assert!(why.contains("cannot be looked at"), "{why}");
 }
+
+/// Not at a takeover, when it may be too late.
+#[tokio::test]
+async fn a_gateway_without_its_key_does_not_stand_by() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = GatewayConfig { data_dir: dir.path().into(), ..GatewayConfig::example() };
+    config.key.file = Some(dir.path().join("none"));
+    let run = tokio::time::timeout(Duration::from_secs(60), run_until(config, CancellationToken::new()));
+    let error = run.await.expect("it does not wait for the seat").unwrap_err().to_string();
+    assert!(error.contains("none: No such file"), "{error}");
+}

@@ -25,11 +25,17 @@ use zeroize::Zeroizing;
 /// setting existed. Equal passphrases then give equal keys, so no new cluster has it (KEYRING-W1).
 pub const PASSPHRASE_SALT: [u8; 16] = *b"holdfast-cluster";
 
-/// Advice if the key file is missing.
-const MAKE_KEY: &str = "create it with: (umask 077; head -c 32 /dev/urandom > KEYFILE)";
+/// Advice if the key file is missing. With `set -C`, no file that is there is replaced.
+const MAKE_KEY: &str = "copy it from another gateway, or from where you keep it for a recovery; for a new cluster alone, make one: (umask 077; set -C; head -c 32 /dev/urandom > KEYFILE)";
 
 /// … and if the passphrase file is missing.
 const MAKE_PASSPHRASE: &str = "write the passphrase into it, one line of text; chmod 600 FILE";
+
+/// … and if it is there, but this process may not read it.
+const LET_READ: &str = "the file may be good: let the user who runs this process read it (chown), and enter its folder";
+
+/// … and if reading it failed. It may be the only copy of the key: no advice leads to another one in its place.
+const KEEP: &str = "keep the file, it may be the only copy: is this the right path, and does its disk work?";
 
 /// Source of a cluster key: exactly one of file, passphrase file, environment variable and envelope.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,6 +114,11 @@ pub enum KeyError {
         #[source]
         source: SealError,
     },
+    /// The key before a change.
+    #[error(
+        "[key_previous]: {0}; once `holdfast key list` shows nothing left to do, take this section out of the settings"
+    )]
+    Previous(#[source] Box<KeyError>),
     /// No source is set.
     #[error("[key]: found no source, expected one of file, passphrase_file, passphrase_env, command, vault, kms")]
     None,
@@ -162,7 +173,7 @@ impl ClusterKeys {
     /// # Errors
     /// [`KeyError`].
     pub async fn load(current: &KeySource, previous: &KeySource) -> Result<Self, KeyError> {
-        let previous = if previous.any() { Some(opened(previous).await?) } else { None };
+        let previous = opened_before(previous).await?;
         let keys = Self { current: opened(current).await?, previous, source: None };
         if keys.check_new().is_err() {
             tracing::warn!(
@@ -173,11 +184,13 @@ impl ClusterKeys {
     }
 
     /// Loads the key of `config` for reading a store; a passphrase is used with the derivation that the store names.
+    /// `previous`: as for [`ClusterKeys::load`].
     ///
     /// # Errors
     /// [`KeyError`].
-    pub async fn of_store(config: &KeySource) -> Result<Self, KeyError> {
-        Ok(Self { current: opened(config).await?, previous: None, source: Some(config.clone()) })
+    pub async fn of_store(config: &KeySource, previous: &KeySource) -> Result<Self, KeyError> {
+        let previous = opened_before(previous).await?;
+        Ok(Self { current: opened(config).await?, previous, source: Some(config.clone()) })
     }
 
     /// Whether a change of the cluster key may lead to the current key (KEYRING-W1).
@@ -334,16 +347,36 @@ fn warn_of_unlocked() {
     }
 }
 
-/// A secret of this process alone (SECRET-F1).
-fn secret(path: &Path, next: &'static str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+/// What to do about a file that was not read; `missing`: what belongs there.
+fn advice(kind: ErrorKind, missing: &'static str) -> &'static str {
+    match kind {
+        ErrorKind::NotFound => missing,
+        ErrorKind::PermissionDenied => LET_READ,
+        _ => KEEP,
+    }
+}
+
+/// A secret of this process alone (SECRET-F1). `missing`: what belongs there if it is missing.
+fn secret(path: &Path, missing: &'static str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
     let read = read_secret(path, SECRET_BYTES_MAX).map(Zeroizing::new);
     read.map_err(|error| match error {
         SecretError::Io(source) if source.kind() == ErrorKind::FileTooLarge => {
             KeyError::Long { path: path.into(), source }
         }
-        SecretError::Io(source) => KeyError::Read { path: path.into(), source, next },
+        SecretError::Io(source) => {
+            let next = advice(source.kind(), missing);
+            KeyError::Read { path: path.into(), source, next }
+        }
         source => KeyError::Exposed { path: path.into(), source },
     })
+}
+
+/// The key before a change, if there is one.
+async fn opened_before(previous: &KeySource) -> Result<Option<Known>, KeyError> {
+    if !previous.any() {
+        return Ok(None);
+    }
+    opened(previous).await.map(Some).map_err(|error| KeyError::Previous(Box::new(error)))
 }
 
 /// Loads the cluster key from the one source that `config` names.

@@ -92,11 +92,12 @@ pub struct Survey {
 }
 
 /// Loads the cluster key from the source in `config`. Each head says how the key is derived from a passphrase.
+/// `previous`: the key that some heads are still under, in the middle of a change of keys; without a source: none.
 ///
 /// # Errors
 /// [`KeyError`].
-pub async fn cluster_key(config: &KeySource) -> Result<ClusterKeys, KeyError> {
-    ClusterKeys::of_store(config).await
+pub async fn cluster_key(config: &KeySource, previous: &KeySource) -> Result<ClusterKeys, KeyError> {
+    ClusterKeys::of_store(config, previous).await
 }
 
 /// Opens the store at `url`, which must exist. Endpoint, region and profile come from its query, missing ones from the

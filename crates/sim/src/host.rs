@@ -386,6 +386,7 @@ impl Host {
             abort: fatal,
             renew: RENEW,
             pair: None,
+            keys: None,
             leaves: LeafShape { pages: 1, objects: 2, packs: 4, ..LeafShape::DEFAULT },
             // Two or three leaves: the others are always away.
             leaf_bytes: 400,

@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Maximum size of a cluster key, a passphrase or a token.
 pub const SECRET_BYTES_MAX: u64 = 64 << 10;
@@ -20,6 +20,9 @@ pub const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// Maximum size of a settings file, or of a cluster's plan. A sample with all its comments takes a fraction of it.
 pub const SETTINGS_BYTES_MAX: u64 = 1 << 20;
+
+/// Where systemd has the credentials of the services that run. Root alone makes files there.
+const CREDENTIALS: &str = "/run/credentials";
 
 /// Room behind the end of a file for the read that finds the end.
 const PROBE_BYTES: usize = 64;
@@ -47,10 +50,12 @@ pub enum SecretError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Others may read or change it (SECRET-F1).
-    #[error("found mode {mode:04o}, expected 0600 or less, because other users could read or replace it: chmod 600")]
+    #[error("found mode {mode:04o}, expected 0600 or less, because other users could read or replace it: {next}")]
     Exposed {
         /// The mode found.
         mode: u32,
+        /// Advice for the user.
+        next: &'static str,
     },
     /// Another user may read and change it (SECRET-F1).
     #[error("it belongs to user {owner}, expected user {expected}, who runs this process, or root: chown")]
@@ -71,9 +76,8 @@ pub fn read_secret(path: &Path, bytes_max: u64) -> Result<Vec<u8>, SecretError> 
     let found = file.metadata()?;
     // Nobody else reads or changes what is in a pipe of this process.
     if found.is_file() {
-        let handed_over = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
-        let handed_over = handed_over.is_some_and(|dir| dir.is_absolute() && path.starts_with(dir));
-        fit(&Facts::of(&found), geteuid().as_raw(), handed_over)?;
+        let ours = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+        fit(&Facts::of(&found), geteuid().as_raw(), is_credential(path, ours.as_deref()))?;
     }
     Ok(whole(&file, bytes_max)?)
 }
@@ -90,8 +94,16 @@ impl Facts {
     }
 }
 
-/// SECRET-F1. `handed_over`: the file is in systemd's directory of this service's credentials. Such a file is root's,
-/// with the mode 0440: the bit for the group is the mask of the entry that lets the service's user read it.
+/// Whether systemd has handed the file over: in `ours`, the directory of this service's credentials, or in that of
+/// another service, where only root can read it: it checks a gateway's settings, verifies or recovers with them.
+fn is_credential(path: &Path, ours: Option<&Path>) -> bool {
+    let mut dirs = [ours, Some(Path::new(CREDENTIALS))].into_iter().flatten();
+    let within = dirs.any(|dir| dir.is_absolute() && path.starts_with(dir));
+    within && !path.components().any(|part| part == Component::ParentDir)
+}
+
+/// SECRET-F1. `handed_over`: the file is a credential of systemd. Such a file is root's, with the mode 0440: the bit
+/// for the group is the mask of the entry that lets the service's user read it.
 fn fit(file: &Facts, me: u32, handed_over: bool) -> Result<(), SecretError> {
     let (mode, owner) = (file.mode, file.owner);
     // Root may use a file of the person who runs the command.
@@ -99,7 +111,12 @@ fn fit(file: &Facts, me: u32, handed_over: bool) -> Result<(), SecretError> {
         return Err(SecretError::Owner { owner, expected: me });
     }
     let others = if handed_over && owner == 0 { 0o037 } else { 0o077 };
-    if mode & others == 0 { Ok(()) } else { Err(SecretError::Exposed { mode }) }
+    if mode & others == 0 {
+        return Ok(());
+    }
+    // With the mode alone, this process could not read a file of root any more.
+    let next = if owner == me { "chmod 600" } else { "chown it to the user who runs this process, and chmod 600" };
+    Err(SecretError::Exposed { mode, next })
 }
 
 pub(crate) fn text(bytes: Vec<u8>) -> io::Result<String> {
@@ -167,6 +184,23 @@ mod tests {
         for (mode, owner) in [(0o444, 0), (0o460, 0), (0o440, ME)] {
             assert!(judge(mode, owner, ME, true).is_err(), "{mode:o} of {owner}");
         }
+        // A file that root shares with a group, as in a container: the mode alone is not enough.
+        let told = judge(0o640, 0, ME, false).expect_err("root's, for a group");
+        assert!(told.contains("chown it to the user who runs this process, and chmod 600"), "{told}");
+    }
+
+    #[test]
+    fn a_credential_of_systemd_is_known_by_its_place() {
+        let service = "/run/credentials/holdfast-gateway.service/cluster.key";
+        let is = |path: &str, ours: Option<&str>| is_credential(Path::new(path), ours.map(Path::new));
+        assert!(is("/elsewhere/of.service/key", Some("/elsewhere/of.service")));
+        // Root checks a gateway's settings, verifies or recovers with them: in no unit, or in another one.
+        for ours in [None, Some("/elsewhere/of.service"), Some("")] {
+            assert!(is(service, ours), "{ours:?}");
+            for other in ["/etc/holdfast/cluster.key", "/run/credentials/../../etc/key", "run/credentials/a/key"] {
+                assert!(!is(other, ours), "{other} {ours:?}");
+            }
+        }
     }
 
     #[test]
@@ -176,7 +210,7 @@ mod tests {
         std::fs::write(&path, b"secret").expect("written");
         let set = |mode| std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("a mode");
         set(0o640);
-        assert!(matches!(read_secret(&path, 100), Err(SecretError::Exposed { mode: 0o640 })));
+        assert!(matches!(read_secret(&path, 100), Err(SecretError::Exposed { mode: 0o640, .. })));
         set(0o600);
         assert_eq!(read_secret(&path, 100).expect("ours"), b"secret");
         assert!(matches!(read_secret(&path, 5), Err(SecretError::Io(e)) if e.kind() == ErrorKind::FileTooLarge));

@@ -1,6 +1,6 @@
 //! Where a cluster key comes from, and where it is in memory.
 
-use crate::bug::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const FILES: &str = "crates/tls/src/files.rs";
 const KDF: &str = "crates/seal/src/kdf.rs";
@@ -18,7 +18,111 @@ const SHAPES: Test = lib(Layer::Unit, "holdfast-envelope", &["shape::tests::"]);
 const COMMANDS: Test = lib(Layer::Unit, "holdfast-envelope", &["command::tests::"]);
 const PAGES: Test = lib(Layer::Unit, "holdfast-locked", &["tests::"]);
 
+const NODE_KEY: &str = "crates/gateway/src/node_key.rs";
+const STORE_ACCESS: &str = "crates/holdfast/src/command/store_access.rs";
+const STORE_ACCESSES: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::store_access::tests::"]);
+const DEV_SECURE: &str = "crates/holdfast/src/dev/secure.rs";
+const DEV: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_secure_directory_"]);
+const CLUSTER: &str = "crates/holdfast/src/command/cluster.rs";
+const CLUSTERS: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::cluster::tests::"]);
+const NODE: &str = "crates/gateway/src/node.rs";
+const TAKEOVER: &str = "crates/pair/src/takeover.rs";
+const TAKEOVERS: Test = lib(Layer::Unit, "holdfast-pair", &["takeover::tests::"]);
+const NODE_KEYS: Test = lib(Layer::Unit, "holdfast-gateway", &["node_key::tests::"]);
+
 pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "wrong-key-costs-the-journal",
+        bug: "a gateway with a wrong cluster key advises to move its data directory away",
+        rule: "R1",
+        edits: &[Edit {
+            file: NODE_KEY,
+            old: "SealError::WrongClusterKey { .. } => Self::OtherKey { path, source },",
+            new: "SealError::WrappedDisk { .. } => Self::OtherKey { path, source },",
+        }],
+        tests: &[NODE_KEYS],
+        smoke: false,
+    },
+    Mutation {
+        name: "unread-key-to-be-made-anew",
+        bug: "a key file that cannot be read is to be made anew, over the only copy of the key",
+        rule: "R1",
+        edits: &[Edit {
+            file: KEYRING,
+            old: "ErrorKind::PermissionDenied => LET_READ,",
+            new: "ErrorKind::PermissionDenied => missing,",
+        }],
+        tests: &[KEYRINGS],
+        smoke: false,
+    },
+    Mutation {
+        name: "key-is-fetched-at-a-takeover",
+        bug: "a gateway of a pair opens its cluster key again at each takeover, when Vault or KMS may be away",
+        rule: "R8",
+        edits: &[Edit {
+            file: NODE,
+            old: "Some(keys) => keys,",
+            new: "Some(_) => Arc::new(cluster_keys(&config).await?),",
+        }],
+        tests: &[TAKEOVERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "seat-is-held-with-a-wrong-key",
+        bug: "a gateway of a pair that can open none of the sets keeps the seat, and nobody serves them",
+        rule: "R8",
+        edits: &[Edit { file: TAKEOVER, old: "if all.is_empty()", new: "if all.len() > 1 && let" }],
+        tests: &[TAKEOVERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "recovery-without-the-previous-key",
+        bug: "a cluster that is lost in the middle of a change of keys cannot be recovered: some heads are under the other key",
+        rule: "R1",
+        edits: &[Edit {
+            file: STORE_ACCESS,
+            old: "return Ok((config.key.source(&config.store), config.key_previous.source(&config.store)));",
+            new: "return Ok((config.key.source(&config.store), KeySource::default()));",
+        }],
+        tests: &[STORE_ACCESSES],
+        smoke: false,
+    },
+    Mutation {
+        name: "secure-cluster-dumps-core",
+        bug: "`holdfast dev --secure` leaves core dumps on",
+        rule: "LOCKED-M1",
+        edits: &[Edit {
+            file: DEV_SECURE,
+            old: "    config.core_dumps = false;",
+            new: "    config.core_dumps = true;",
+        }],
+        tests: &[DEV],
+        smoke: false,
+    },
+    Mutation {
+        name: "member-with-another-key",
+        bug: "a gateway with another cluster key joins, and runs no set",
+        rule: "R10",
+        edits: &[Edit {
+            file: CLUSTER,
+            old: "let Some((name, expected)) = first else { return Ok(()) };",
+            new: "let Some((name, expected)) = first.filter(|_| new.member != 0) else { return Ok(()) };",
+        }],
+        tests: &[CLUSTERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "root-is-refused-a-credential",
+        bug: "a check of settings or a recovery by root refuses the key where the gateway's unit puts it",
+        rule: "SECRET-F1",
+        edits: &[Edit {
+            file: FILES,
+            old: "    within && !path.components()",
+            new: "    ours.is_some() && within && !path.components()",
+        }],
+        tests: &[SECRETS],
+        smoke: false,
+    },
     Mutation {
         name: "key-file-open-to-a-group",
         bug: "a key file that the members of a group can read is used",
@@ -121,6 +225,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "len if len > 2 * OUTPUT_BYTES_MAX => {",
         }],
         tests: &[COMMANDS],
+        smoke: false,
+    },
+    Mutation {
+        name: "many-words-end-a-command",
+        bug: "a command that prints many lines on its standard error is killed, and the gateway does not start",
+        rule: "ENVELOPE-V2",
+        edits: &[Edit {
+            file: COMMAND,
+            old: "tokio::io::copy(&mut from, &mut tokio::io::sink()).await.map(drop)",
+            new: "Ok(())",
+        }],
+        tests: &[COMMANDS],
+        smoke: false,
+    },
+    Mutation {
+        name: "daemon-of-a-command-is-waited-for",
+        bug: "a gateway does not start because its command has left a daemon behind",
+        rule: "ENVELOPE-V2",
+        edits: &[Edit {
+            file: COMMAND,
+            old: "timeout(LEFT_OPEN, &mut piped)",
+            new: "timeout(LEFT_OPEN * 3600, &mut piped)",
+        }],
+        tests: &[COMMANDS],
+        smoke: false,
+    },
+    Mutation {
+        name: "arguments-of-a-command-in-an-error",
+        bug: "the arguments of a command, one of which may be a password, are in an error",
+        rule: "ENVELOPE-V3",
+        edits: &[Edit {
+            file: SHAPE,
+            old: "Err(wrong(format!(\"{program:?}\")))",
+            new: "Err(wrong(format!(\"{argv:?}\")))",
+        }],
+        tests: &[SHAPES],
         smoke: false,
     },
     Mutation {

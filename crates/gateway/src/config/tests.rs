@@ -202,7 +202,7 @@ fn an_envelope_and_its_keeper_belong_together() {
         assert_eq!(of(good), "", "{good}");
     }
     for (bad, found) in [
-        ("command = [\"gpg\"]".to_string(), "key: found command [\"gpg\"], expected a program by its absolute path"),
+        ("command = [\"gpg\"]".to_string(), "key: found command \"gpg\", expected a program by its absolute path"),
         (format!("{VAULT}vault_token_file = \"/t\""), "key: found envelope nothing, expected the file"),
         (format!("{VAULT}envelope = \"/e\""), "key: found vault without vault_token_file"),
         (format!("{ARN}{VAULT}envelope = \"/e\"\nvault_token_file = \"/t\""), "key: found 2 sources"),

@@ -6,6 +6,7 @@ use crate::config::GatewayConfig;
 use crate::store_options::open_store;
 use holdfast_log::{Identity, LogConfig, NodeLog, OpenError, RecoveryReport, Sealing};
 use holdfast_set::authority::Authority;
+use holdfast_set::keyring::ClusterKeys;
 use holdfast_set::mapping::LEAF_BYTES;
 use holdfast_store::{BoxFuture, CHECK_LIMIT, Health, ObjectStore, StoreError};
 use holdfast_tls::Dialer;
@@ -44,6 +45,8 @@ pub struct Seams {
     pub renew: Duration,
     /// The tenure under which this gateway serves, in a pair (ADR 0031).
     pub pair: Option<Arc<Authority>>,
+    /// The cluster keys, if they were opened before; `None`: those of the settings.
+    pub keys: Option<Arc<ClusterKeys>>,
     /// How large roots are divided. A setting says which roots are large.
     pub leaves: LeafShape,
     /// Maximum memory, in bytes, for the leaves of one root's pages.
@@ -73,6 +76,7 @@ impl Default for Seams {
             abort: |_| std::process::abort(),
             renew: RENEW,
             pair: None,
+            keys: None,
             leaves: LeafShape::DEFAULT,
             leaf_bytes: LEAF_BYTES,
         }

@@ -69,7 +69,7 @@ wrapped by the new key, the previous key is still needed.
 const ROTATE: &str = "\
 First give every gateway both keys:
   [key]
-  file = \"/etc/holdfast/new.key\"          # (umask 077; head -c 32 /dev/urandom > new.key)
+  file = \"/etc/holdfast/new.key\"          # (umask 077; set -C; head -c 32 /dev/urandom > new.key)
   [key_previous]
   file = \"/etc/holdfast/cluster.key\"      # the present key
 and restart them one after the other (holdfast gateway drain, restart, undrain). Then:
@@ -83,8 +83,9 @@ passphrase needs passphrase_kdf with at least m=65536 (`holdfast key kdf`).
 
 If a gateway lacks a key or does not answer, the command names it and changes nothing. If the
 command is interrupted, keep both keys and run it again. When it has ended with 0, remove
-[key_previous] from the settings and destroy the old key. Recovery from the stores then needs the
-new key.
+[key_previous] from the settings, move the old key away, and restart the gateways one after the
+other. Destroy the old key only when all of them have started without it. Recovery from the stores
+then needs the new key.
 ";
 
 const ROTATE_DATA: &str = "\

@@ -357,6 +357,7 @@ impl Work<'_> {
                 );
                 self.report.replaced.push((node.name.clone(), other.id));
             } else {
+                cluster::fit_key(&node, status.members.iter().filter_map(|member| member.node.as_ref()))?;
                 let mut only = self.api.only(&self.plan.gateways[at].api);
                 let member = cluster::admit(&mut self.api, &mut only, &node, None).await?;
                 self.step(subject, format!("joined as {member}"), true);
@@ -409,8 +410,11 @@ impl Work<'_> {
     }
 }
 
-/// No new cluster has a key that is weak by its derivation (KEYRING-W1 at each gateway).
+/// A new cluster has one key, and none that is weak by its derivation (KEYRING-W1 at each gateway).
 fn fit_keys(nodes: &Nodes) -> Result<(), CliError> {
+    for node in nodes.values() {
+        cluster::fit_key(node, nodes.values().take(1))?;
+    }
     let why = |node: &v1::Node| Some(node.keys.as_ref()?.not_for_new.clone()).filter(|why| !why.is_empty());
     let weak = nodes.values().find_map(|node| Some((node.name.clone(), why(node)?)));
     weak.map_or(Ok(()), |(name, why)| Err(CliError::refused(format!("gateway {name}: {why}"))))

@@ -27,6 +27,28 @@ pub async fn adopt(only: &mut ClusterClient, cluster_id: &str, member: u64, disk
         .await
 }
 
+/// Whether `new` has a cluster key in common with one of `others`. With another key it would be a member that runs no
+/// set, and whose own files open by that key alone. A build that says nothing of its keys is left out.
+pub fn fit_key<'a>(new: &v1::Node, others: impl Iterator<Item = &'a v1::Node>) -> Result<(), CliError> {
+    let Some(ours) = &new.keys else { return Ok(()) };
+    let has = |key: &String| !key.is_empty() && (*key == ours.current || *key == ours.previous);
+    let mut first = None;
+    for other in others {
+        let Some(theirs) = &other.keys else { continue };
+        if has(&theirs.current) || has(&theirs.previous) {
+            return Ok(());
+        }
+        first = first.or(Some((&other.name, &theirs.current)));
+    }
+    let Some((name, expected)) = first else { return Ok(()) };
+    let found = &ours.current;
+    let error = CliError::refused(format!(
+        "gateway {}: found cluster key {found}, expected {expected}, which gateway {name} has",
+        new.name
+    ));
+    Err(error.next("put the cluster's key into its [key] and restart it; `holdfast key list` shows the keys"))
+}
+
 /// Registers `node` with the cluster, then adopts it. Both are idempotent.
 pub async fn admit(
     api: &mut ClusterClient,
@@ -43,4 +65,29 @@ pub async fn admit(
     }
     adopt(only, &reply.cluster_id, reply.member, &node.disk).await?;
     Ok(MemberId(reply.member))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gateway(name: &str, current: &str, previous: &str) -> v1::Node {
+        let keys = v1::NodeKeys { current: current.into(), previous: previous.into(), ..Default::default() };
+        v1::Node { name: name.into(), keys: Some(keys), ..Default::default() }
+    }
+
+    #[test]
+    fn a_gateway_with_another_cluster_key_is_no_member() {
+        let cluster = [gateway("g1", "aa", ""), gateway("g2", "aa", "")];
+        let told = fit_key(&gateway("g3", "bb", ""), cluster.iter()).unwrap_err().message;
+        assert!(told.contains("gateway g3: found cluster key bb, expected aa, which gateway g1 has"), "{told}");
+        assert!(fit_key(&gateway("g3", "aa", ""), cluster.iter()).is_ok());
+        // In the middle of a change either key will do.
+        assert!(fit_key(&gateway("g3", "bb", "aa"), cluster.iter()).is_ok());
+        assert!(fit_key(&gateway("g3", "aa", ""), [gateway("g1", "bb", "aa")].iter()).is_ok());
+        // Nobody to compare with.
+        assert!(fit_key(&v1::Node::default(), cluster.iter()).is_ok());
+        assert!(fit_key(&gateway("g3", "bb", ""), [v1::Node::default()].iter()).is_ok());
+        assert!(fit_key(&gateway("g1", "bb", ""), std::iter::empty()).is_ok());
+    }
 }

@@ -4,7 +4,8 @@ use crate::cli::{Common, GatewayRunArgs};
 use crate::exit::CliError;
 use crate::{output, serve};
 use holdfast_gateway::config::{self, GatewayConfig};
-use holdfast_set::keyring::ClusterKeys;
+use holdfast_gateway::node::cluster_keys;
+use holdfast_gateway::node_key::{self, NodeKeyError};
 use holdfast_tls::Role;
 use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use rustix::process::Signal;
@@ -30,8 +31,11 @@ pub async fn run(common: &Common, args: GatewayRunArgs) -> Result<(), CliError> 
     }
     if args.check {
         // Keys and certificates are otherwise read only when the gateway starts.
-        let (key, previous) = (config.key.source(&config.store), config.key_previous.source(&config.store));
-        ClusterKeys::load(&key, &previous).await.map_err(|error| CliError::usage("").because(&error))?;
+        let keys = cluster_keys(&config).await.map_err(|error| CliError::usage("").because(&error))?;
+        // Whoever may not look into the data directory can check the rest.
+        if let Err(error @ NodeKeyError::OtherKey { .. }) = node_key::check(&config.data_dir, &keys) {
+            return Err(CliError::usage("").because(&error));
+        }
         config.tls.load(Role::Gateway).map_err(|error| CliError::usage("").because(&error))?;
         let text = toml::to_string(&config).map_err(|error| CliError::failed("the settings").because(&error))?;
         return output::show(common.output, &config, || format!("# The settings are valid:\n{text}"));

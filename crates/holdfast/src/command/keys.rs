@@ -65,7 +65,7 @@ async fn rotate(common: &Common) -> Result<(), CliError> {
     }
     tell(
         common,
-        "next: remove [key_previous] from the settings of every gateway, and keep a copy of the new key for a recovery",
+        "next: remove [key_previous] from the settings of every gateway, move the old key away, and restart the gateways one after the other; destroy the old key only when all of them have started without it, and keep a copy of the new one for a recovery",
     );
     Ok(())
 }

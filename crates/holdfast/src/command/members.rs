@@ -1,7 +1,7 @@
 //! Cluster membership: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`, `update`. The gateways
 //! do the work; this module requests it and shows the progress.
 
-use super::cluster::{admit, node, status};
+use super::cluster::{admit, fit_key, node, status};
 use super::connect::connect;
 use super::console::{confirm, tell};
 use super::text::member_text;
@@ -238,6 +238,7 @@ async fn join(common: &Common, address: &str, old: Option<&str>, yes: bool, wait
     if let Some(old) = &old {
         expect_other(old, &node, address)?;
     }
+    fit_key(&node, seen.members.iter().filter_map(|member| member.node.as_ref()))?;
     if let Some(old) = old.as_ref().filter(|_| !yes) {
         let (member, name, by) = (member_text(old.id), &old.name, &node.name);
         confirm(&format!(

@@ -3,6 +3,7 @@
 use super::text::time;
 use crate::cli::{KeyArgs, StoreArgs};
 use crate::exit::CliError;
+use crate::serve;
 use holdfast_gateway::config::GatewayConfig;
 use holdfast_set::keyring::KeySource;
 use holdfast_set::recovery::{self, Found, RecoveryError};
@@ -20,7 +21,10 @@ pub async fn survey(
     access: &StoreArgs,
     stores: &[String],
 ) -> Result<(Vec<Found>, Vec<(SetId, String)>), CliError> {
-    let key = recovery::cluster_key(&source(key)?).await.map_err(|error| CliError::usage("").because(&error))?;
+    serve::without_core_dumps();
+    let (current, previous) = sources(key)?;
+    let opened = recovery::cluster_key(&current, &previous).await;
+    let key = opened.map_err(|error| CliError::usage("").because(&error))?;
     let (mut sets, mut bad) = (Vec::new(), Vec::new());
     for url in stores {
         let store = recovery::open_store(url, access.credentials_file.as_deref())
@@ -33,20 +37,22 @@ pub async fn survey(
     Ok((sets, bad))
 }
 
-/// Where the key comes from.
-fn source(key: &KeyArgs) -> Result<KeySource, CliError> {
+/// Where the key comes from, and the previous one: a cluster that was lost in the middle of a change of keys needs
+/// both.
+fn sources(key: &KeyArgs) -> Result<(KeySource, KeySource), CliError> {
     if let Some(path) = &key.key_config {
         let config = GatewayConfig::load(path).map_err(|error| CliError::usage("").because(&error))?;
-        return Ok(config.key.source(&config.store));
+        return Ok((config.key.source(&config.store), config.key_previous.source(&config.store)));
     }
-    Ok(KeySource {
+    let named = KeySource {
         file: key.key_file.clone(),
         passphrase_file: key.passphrase_file.clone(),
         passphrase_env: key.passphrase_env.clone(),
         // Each head contains the parameters for its passphrase.
         passphrase_kdf: None,
         envelope: None,
-    })
+    };
+    Ok((named, KeySource::default()))
 }
 
 /// Translates an error of a recovery.
@@ -69,5 +75,21 @@ pub fn checkpoint_text(found: &Found) -> String {
             c.generation,
             time(c.at_unix_ms)
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_a_gateway_name_the_key_before_a_change_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gateway.toml");
+        let text = "nbd_unix = \"/run/nbd.sock\"\n[key]\nfile = \"/new\"\n[key_previous]\nfile = \"/old\"\n";
+        std::fs::write(&path, text).unwrap();
+        let (current, previous) = sources(&KeyArgs { key_config: Some(path), ..KeyArgs::default() }).unwrap();
+        let file = |source: KeySource| source.file.map(|path| path.display().to_string());
+        assert_eq!((file(current), file(previous)), (Some("/new".into()), Some("/old".into())));
     }
 }

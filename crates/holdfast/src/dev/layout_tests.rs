@@ -114,7 +114,7 @@ fn a_directory_of_before_gets_a_certificate_for_any_owner() {
 fn secured(above: &Path) -> Layout {
     let layout = prepare(&above.join("new"), "--gateways 2 --secure").unwrap();
     for config in configs(&layout) {
-        assert!(!config.plain_exports && !config.plaintext_network);
+        assert!(!config.plain_exports && !config.plaintext_network && !config.core_dumps);
         assert_eq!(config.snapshot_exports, SnapshotExports::Token);
         assert_eq!(config.tls.nbd_mode(), NbdTls::Required);
         assert_eq!(config.tls.http_mode(), holdfast_tls::HttpTls::Required);

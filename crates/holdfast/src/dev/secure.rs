@@ -5,14 +5,15 @@ use holdfast_gateway::config::{GatewayConfig, NbdTls, SnapshotExports};
 use holdfast_tls::HttpTls;
 use std::path::Path;
 
-/// Tokens for every export, TLS for every NBD and HTTP client, an audit log. The files of the certificate are the
-/// caller's.
+/// Tokens for every export, TLS for every NBD and HTTP client, an audit log, no core dumps. The files of the
+/// certificate are the caller's.
 pub fn switch_on(config: &mut GatewayConfig, dir: &Path) {
     config.plain_exports = false;
     config.snapshot_exports = SnapshotExports::Token;
     config.plaintext_network = false;
     config.tls.nbd = Some(NbdTls::Required);
     config.tls.http = Some(HttpTls::Required);
+    config.core_dumps = false;
     config.audit.log = Some(dir.join(format!("{}.audit.log", config.name)));
 }
 

@@ -61,3 +61,16 @@ async fn a_key_of_a_recovery_comes_from_settings_too_and_from_no_file_of_others(
     let told = error(2, NO_GATEWAY, &by_file).await;
     assert!(told["message"].as_str().unwrap().contains("found mode 0644"), "{told}");
 }
+
+/// A command that has the cluster key in its memory writes no core dump; what it starts inherits that.
+#[tokio::test]
+async fn a_verify_writes_no_core_dump() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, seen) = (dir.path().join("key"), dir.path().join("limit"));
+    write_key(&path);
+    let store = format!("file://{}", dir.path().join("store").display());
+    let command = format!("ulimit -H -c > {}; cat", seen.display());
+    let config = settings(dir.path(), &format!("command = [\"/bin/sh\", \"-c\", {command:?}]\nenvelope = {path:?}"));
+    error(2, NO_GATEWAY, &["verify", "--store", &store, "--key-config", &config]).await;
+    assert_eq!(std::fs::read_to_string(&seen).unwrap(), "0\n");
+}

@@ -5,8 +5,9 @@ use super::*;
 use holdfast_api::v1::admin_server::Admin;
 use holdfast_control::pair::{Durability, TenureId};
 use holdfast_control::set::{SetState, Snapshot};
-use holdfast_gateway::node::Seams;
+use holdfast_gateway::node::{Seams, cluster_keys};
 use holdfast_raft::boot_now;
+use holdfast_set::keyring::ClusterKeys;
 use holdfast_types::{ByteSize, LogId, Name};
 use holdfast_volume::head::Head;
 use tokio_util::sync::CancellationToken;
@@ -36,10 +37,15 @@ struct Lab(tempfile::TempDir);
 impl Lab {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let key = dir.path().join("key");
-        std::fs::write(&key, [7; 32]).unwrap();
+        let lab = Self(dir);
+        lab.write_key(7);
+        lab
+    }
+
+    fn write_key(&self, byte: u8) {
+        let key = self.0.path().join("key");
+        std::fs::write(&key, [byte; 32]).unwrap();
         std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        Self(dir)
     }
 
     fn url(&self) -> String {
@@ -61,17 +67,17 @@ impl Lab {
     }
 
     /// A node that has won the seat with this revision, but has not taken over anything yet.
-    async fn won(&self, revision: u64) -> (Arc<Node>, Arc<Authority>) {
+    async fn won(&self, revision: u64, keys: Option<Arc<ClusterKeys>>) -> (Arc<Node>, Arc<Authority>) {
         let id = TenureId::new(7, "/holdfast/pairs/db/seat", revision);
         let (stores, ttl) = (vec![self.url()], Duration::from_secs(3600));
         let authority = Arc::new(Authority::begin(id, Durability::Flush, stores, boot_now(), ttl));
-        let seams = Seams { pair: Some(authority.clone()), ..Seams::default() };
+        let seams = Seams { pair: Some(authority.clone()), keys, ..Seams::default() };
         let node = Node::open_over(self.config(revision), CancellationToken::new(), seams).await.unwrap();
         (node, authority)
     }
 
     async fn tenure(&self, revision: u64) -> Arc<Node> {
-        let (node, authority) = self.won(revision).await;
+        let (node, authority) = self.won(revision, None).await;
         begin(self.config(revision), authority)(node.clone()).await.unwrap();
         node
     }
@@ -160,6 +166,30 @@ async fn snapshots_and_their_schedule_outlive_a_takeover() {
     let third = lab.tenure(42).await;
     assert_eq!(state(&third).snapshots.get(&name("monday")), None);
     assert_eq!(state(&third).schedule, schedule);
+    for node in [&first, &second, &third] {
+        close(node).await;
+    }
+}
+
+/// Whoever keeps the key may be away when a takeover is due; and the other gateway may have the right key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_takeover_has_the_keys_from_before_and_gives_the_seat_up_if_they_are_wrong() {
+    let lab = Lab::new();
+    let first = lab.tenure(40).await;
+    lab.make_set(&first).await;
+    until("the set has a head", async || lab.head(&first).await).await;
+    let right = Arc::new(cluster_keys(&lab.config(41)).await.unwrap());
+    lab.write_key(8);
+    let wrong = Arc::new(cluster_keys(&lab.config(41)).await.unwrap());
+    std::fs::remove_file(lab.0.path().join("key")).unwrap();
+
+    let (second, authority) = lab.won(41, Some(wrong)).await;
+    let error = begin(lab.config(41), authority)(second.clone()).await.unwrap_err().to_string();
+    assert!(error.contains("none of the 1 sets in pair.stores opens here"), "{error}");
+
+    let (third, authority) = lab.won(42, Some(right)).await;
+    begin(lab.config(42), authority)(third.clone()).await.unwrap();
+    assert!(third.set(&name("demo")).is_some(), "served");
     for node in [&first, &second, &third] {
         close(node).await;
     }

@@ -78,7 +78,7 @@ async fn a_passphrase_leads_to_its_key_by_what_the_settings_or_the_head_say() ->
     assert_eq!(heads[1].passphrase, kdf);
     assert_eq!(after.keyring_of(&entry(before.current())), heads[0], "each with its own");
     // A reader of a store knows only the passphrase.
-    let reader = ClusterKeys::of_store(&plain).await?;
+    let reader = ClusterKeys::of_store(&plain, &none).await?;
     for head in &heads {
         assert!(reader.open_keyring(head, SET, 1).is_ok(), "{head:?}");
     }
@@ -125,6 +125,19 @@ async fn a_key_is_read_from_a_file_of_ours_or_from_an_envelope() -> Result<(), B
     let opened = ClusterKeys::load(&enveloped, &by_file).await?;
     assert_eq!(opened.current().fingerprint(), fingerprint);
     assert!(opened.check_new().is_ok());
+    // A section that was left behind after a change is named.
+    let gone = KeySource { file: Some(dir.path().join("gone")), ..KeySource::default() };
+    let told = ClusterKeys::load(&by_file, &gone).await.unwrap_err().to_string();
+    assert!(told.starts_with("[key_previous]: ") && told.contains("gone: No such file"), "{told}");
+    // After the loss of all gateways in the middle of a change, some heads are under either key.
+    let other = dir.path().join("other");
+    write(&other, [8; 32])?;
+    let by_other = KeySource { file: Some(other), ..KeySource::default() };
+    let reader = ClusterKeys::of_store(&by_other, &enveloped).await?;
+    for keys in [ClusterKeys::load(&by_other, &none).await?, opened] {
+        let head = keys.keyring_of(&entry(keys.current()));
+        assert!(reader.open_keyring(&head, SET, 1).is_ok(), "{head:?}");
+    }
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640))?;
     for source in [by_file, KeySource { passphrase_file: Some(path.clone()), ..KeySource::default() }] {
         let told = ClusterKeys::load(&source, &none).await.unwrap_err().to_string();
@@ -151,8 +164,15 @@ async fn a_file_that_is_far_too_long_is_no_key_and_no_passphrase() -> Result<(),
             "image: found at least 65537 bytes, expected at most 65536: it is neither a key nor a passphrase";
         assert!(told.ends_with(expected), "{told}");
     }
-    // For a missing file the error says what belongs into it: a key file and a passphrase file differ.
+    // A file that is there is never to be made anew: it may be the only copy.
     std::fs::remove_file(&path)?;
+    std::fs::create_dir(&path)?;
+    let told = ClusterKeys::load(&key, &none).await.unwrap_err().to_string();
+    assert!(told.ends_with(KEEP) && !told.contains("urandom"), "{told}");
+    assert_eq!(advice(ErrorKind::PermissionDenied, MAKE_KEY), LET_READ);
+    assert!(MAKE_KEY.contains("set -C"), "without it the shell replaces a file");
+    // For a missing file the error says what belongs into it: a key file and a passphrase file differ.
+    std::fs::remove_dir(&path)?;
     for (config, next) in [(&key, MAKE_KEY), (&passphrase, MAKE_PASSPHRASE)] {
         let told = ClusterKeys::load(config, &none).await.unwrap_err().to_string();
         assert!(told.contains("image: No such file") && told.ends_with(next), "{told}");

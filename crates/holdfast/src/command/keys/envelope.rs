@@ -6,10 +6,13 @@ use crate::exit::CliError;
 use crate::{output, serve};
 use holdfast_gateway::config::GatewayConfig;
 use holdfast_set::keyring::{ClusterKeys, KeySource, new_envelope};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+
+/// Mode of an envelope.
+const MODE: u32 = 0o644;
 
 /// Makes the envelope that these settings name, and opens it.
 pub async fn make(common: &Common, config: &Path) -> Result<(), CliError> {
@@ -42,10 +45,29 @@ pub async fn make(common: &Common, config: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
+/// The gateway's user has to read it, and it is no secret: whoever opens it asks for more than the file.
 fn write_new(path: &Path, content: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)?;
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(MODE).open(path)?;
+    // Whatever the umask is.
+    file.set_permissions(Permissions::from_mode(MODE))?;
     file.write_all(content.as_bytes())?;
     file.sync_all()?;
     let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(above)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `key envelope` is run by root, and the gateway by a user of its own.
+    #[test]
+    fn the_users_of_gateways_can_read_an_envelope_and_nothing_replaces_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("envelope");
+        write_new(&path, "vault:v1:abc\n").unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o644);
+        assert_eq!(write_new(&path, "another").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "vault:v1:abc\n");
+    }
 }
