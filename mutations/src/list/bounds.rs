@@ -15,8 +15,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "DOOR-D5",
         edits: &[Edit {
             file: PLACES,
-            old: "first.key().0 < Standing::Proven",
-            new: "first.key().0 <= Standing::Proven",
+            old: "first_from(from).or_else(|| first_from(Standing::New))",
+            new: "first_from(from).or_else(|| first_from(Standing::New))
+            .or_else(|| self.by_standing.keys().next().copied())",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["doors::places::"])],
         smoke: false,
@@ -29,6 +30,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             file: PLACES,
             old: "newcomers >= self.newcomers || held",
             new: "newcomers >= self.most || held",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["doors::places::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "newcomers-close-each-other",
+        bug: "at a door that is full of connections which have asked once, each newcomer closes the one before it",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: PLACES,
+            old: "if newcomers_have_places { Standing::Asked } else { Standing::New }",
+            new: "if newcomers_have_places { Standing::New } else { Standing::New }",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["doors::places::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-certificate-holds-a-door",
+        bug: "a stolen certificate of a host holds all places of the admin door: nobody can come and revoke it",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: PLACES,
+            old: "held.proven >= self.places.proven_most()",
+            new: "held.proven > self.places.most",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["doors::places::"])],
         smoke: false,
@@ -99,9 +124,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "DOOR-D5",
         edits: &[Edit {
             file: GUARD,
-            old: "        let caller = if self.tls { Some(judge(certificate_der, line.rule, line)?) } else { None };\n",
+            old: "        let caller = match revocations {\n",
             new: "        line.shows(Standing::Asked);
-        let caller = if self.tls { Some(judge(certificate_der, line.rule, line)?) } else { None };\n",
+        let caller = match revocations {\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["gateways_and_hosts_are_proven_by_their_certificates"])],
         smoke: false,
