@@ -125,8 +125,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "ACCESS-A1",
         edits: &[Edit {
             file: "crates/gateway/src/access/guard.rs",
-            old: "if either.is_some() && over_tls.is_none() {",
-            new: "if over_tls.is_none() {",
+            old: "let in_plain = either.is_some() && over_tls.is_none();",
+            new: "let in_plain = over_tls.is_none();",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_call_without_a_rule_or_a_certificate_is_not_made"])],
         smoke: false,
@@ -137,8 +137,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "ACCESS-A1",
         edits: &[Edit {
             file: "crates/gateway/src/access/guard.rs",
-            old: "if either.is_some() && over_tls.is_none() {",
-            new: "if either.is_some() {",
+            old: "let in_plain = either.is_some() && over_tls.is_none();",
+            new: "let in_plain = either.is_some();",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_door_that_takes_both_still_checks_who_has_a_certificate"])],
         smoke: false,

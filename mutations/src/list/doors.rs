@@ -359,8 +359,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "TLS-T1",
         edits: &[Edit {
             file: "crates/tls/src/stream.rs",
-            old: "        server.session_storage = Arc::new(NoServerSessionStorage {});\n        server.send_tls13_tickets = 0;\n",
-            new: "        let _ = NoServerSessionStorage {};\n        server.session_storage = \
+            old: "    server.session_storage = Arc::new(NoServerSessionStorage {});\n    server.send_tls13_tickets = 0;\n",
+            new: "    let _ = NoServerSessionStorage {};\n    server.session_storage = \
                   tokio_rustls::rustls::server::ServerSessionMemoryCache::new(256);\n",
         }],
         tests: &[lib(
