@@ -24,6 +24,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "name-beside-another-pair",
+        bug: "a certificate whose common name stands beside another pair of its set is not revoked by its name",
+        rule: "REVOKE-V1",
+        edits: &[Edit {
+            file: "crates/tls/src/der.rs",
+            old: "while !set.is_empty() {",
+            new: "if !set.is_empty() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_common_name_beside_another_pair_is_found"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "interrupted-renewal-stays",
+        bug: "a renewal that was interrupted is refused ever after: key and certificate do not fit together",
+        rule: "LIVE-C2",
+        edits: &[Edit {
+            file: "crates/tls/src/renew.rs",
+            old: "for left in [&next_key, &next_certificate] {",
+            new: "for left in [&next_key; 0] {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_renewal_that_was_interrupted_is_made_again"])],
+        smoke: false,
+    },
+    Mutation {
         name: "open-connection-is-not-revoked",
         bug: "a connection that is open stays so after its peer's certificate was revoked",
         rule: "REVOKE-V2",
