@@ -4,11 +4,14 @@
 //!   [`PEER_SNAPSHOT_BYTES_MAX`]. More, or less, is no snapshot.
 //!   Over all groups they take at most [`STATES_BYTES_MAX`] at a time: others wait in their sockets.
 //! - **PIECES-S2** Nothing is installed whose checksum over all pieces is another one than the head's.
+//! - **PIECES-S3** A sender waits longer for a larger state: on a slow line it would never arrive otherwise, and be sent
+//!   again and again.
 
 use crate::proto::{SnapshotHead, SnapshotPiece, snapshot_piece::Part};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
+use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tonic::Status;
 
@@ -21,7 +24,21 @@ const STATES_BYTES_MAX: usize = 2 * PEER_SNAPSHOT_BYTES_MAX;
 /// A part of it: permits are counted in these.
 const UNIT_BYTES: usize = 4 << 10;
 
+/// The slowest line between gateways over which a state still arrives, in bytes a second.
+const LINE_BYTES_PER_SECOND: u64 = 512 << 10;
+
+/// Shortest time of a sender for the smallest state, in milliseconds.
+const SEND_MS_MIN: u64 = 5_000;
+
 const _: () = assert!(PIECE_BYTES < PEER_MESSAGE_BYTES_MAX);
+
+/// How long a sender waits until a state of so many bytes is installed (PIECES-S3): several election timeouts, and the
+/// time that its bytes take on a slow line.
+pub const fn snapshot_time(election_max: Duration, bytes: usize) -> Duration {
+    let several_ms = 10 * election_max.as_millis() as u64;
+    let begin_ms = if several_ms < SEND_MS_MIN { SEND_MS_MIN } else { several_ms };
+    Duration::from_millis(begin_ms + bytes as u64 * 1000 / LINE_BYTES_PER_SECOND)
+}
 
 /// Room for the states that arrive (PIECES-S1).
 pub(crate) struct Room(Semaphore);
@@ -172,6 +189,15 @@ mod tests {
         assert!(futures_util::poll!(&mut third).is_pending());
         drop(first);
         assert!(third.await.is_ok());
+    }
+
+    #[test]
+    fn s3_a_large_state_has_time_on_a_slow_line() {
+        let (fast, slow) = (Duration::from_millis(600), Duration::from_secs(20));
+        assert_eq!(snapshot_time(fast, 0), Duration::from_secs(6));
+        assert_eq!(snapshot_time(Duration::from_millis(1), 0), Duration::from_secs(5));
+        assert_eq!(snapshot_time(slow, 0), Duration::from_secs(200));
+        assert_eq!(snapshot_time(fast, PEER_SNAPSHOT_BYTES_MAX), Duration::from_secs(6 + 130));
     }
 
     #[tokio::test]

@@ -196,6 +196,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "large-state-never-arrives",
+        bug: "a large state gets no more time than a small one: on a slow line it is sent again and again",
+        rule: "PIECES-S3",
+        edits: &[Edit {
+            file: PIECES,
+            old: "begin_ms + bytes as u64 * 1000 / LINE",
+            new: "begin_ms + bytes as u64 / LINE",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["s3_a_large_state_has_time_on_a_slow_line"])],
+        smoke: false,
+    },
+    Mutation {
         name: "append-stream-stays-a-stranger",
         bug: "a door is not told that a connection carries appends of a member: it is closed after ten seconds",
         rule: "DOOR-D5",

@@ -27,11 +27,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "name-beside-another-pair",
         bug: "a certificate whose common name stands beside another pair of its set is not revoked by its name",
         rule: "REVOKE-V1",
-        edits: &[Edit {
-            file: "crates/tls/src/der.rs",
-            old: "while !set.is_empty() {",
-            new: "if !set.is_empty() {",
-        }],
+        edits: &[Edit { file: "crates/tls/src/der.rs", old: "while !set.is_empty() {", new: "if !set.is_empty() {" }],
         tests: &[lib(Layer::Unit, "holdfast-tls", &["a_common_name_beside_another_pair_is_found"])],
         smoke: false,
     },

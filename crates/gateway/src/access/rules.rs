@@ -12,7 +12,8 @@
 
 use super::bounds::Bounds;
 use holdfast_api::METHODS;
-use holdfast_raft::PEER_METHODS;
+use holdfast_control::serve::{RTT_MAX, Timing};
+use holdfast_raft::{PEER_METHODS, snapshot_time};
 use holdfast_tls::Role::{self, Admin as A, Gateway as G, Host as H, Operator as O, Viewer as V};
 use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
 use std::time::Duration;
@@ -57,7 +58,14 @@ const GROUP: Bounds = Bounds { at_once: 4096, bytes: 64 << 10, deadline: Duratio
 /// With entries, if there is no append stream.
 const APPEND: Bounds = Bounds { bytes: PEER_MESSAGE_BYTES_MAX, ..GROUP };
 /// A group's state, with the envelopes of its pieces. Their bytes at a time are bounded where they are collected.
-const STATE: Bounds = Bounds { bytes: PEER_SNAPSHOT_BYTES_MAX + (1 << 20), deadline: WORK.deadline, ..GROUP };
+const STATE: Bounds =
+    Bounds { bytes: PEER_SNAPSHOT_BYTES_MAX + (1 << 20), deadline: Duration::from_secs(360), ..GROUP };
+
+// A sender on the slowest line gives up before its receiver does (PIECES-S3).
+const _: () = {
+    let sends = snapshot_time(Timing::from_rtt(RTT_MAX).election_max(), PEER_SNAPSHOT_BYTES_MAX);
+    assert!(sends.as_millis() < STATE.deadline.as_millis());
+};
 
 /// Bytes of requests in the admin door at a time.
 const ADMIN_BYTES_AT_ONCE: usize = 256 << 20;
