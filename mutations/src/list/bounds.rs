@@ -232,6 +232,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "refusal-makes-a-stranger",
+        bug: "a host with a certificate whose export is refused for the moment makes room like a stranger",
+        rule: "FRONT-H1",
+        edits: &[Edit {
+            file: "crates/front/src/shared.rs",
+            old: "connections.shaking.insert((secure, id), connection.stop);",
+            new: "connections.shaking.insert((secure && id == u64::MAX, id), connection.stop);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-front", &["a_refusal_makes_no_stranger_of_a_client_with_a_certificate"])],
+        smoke: false,
+    },
+    Mutation {
         name: "log-filled-by-a-flood",
         bug: "each NBD client that is not served leaves a line in the log: a flood fills the disk",
         rule: "FRONT-H1",
