@@ -160,6 +160,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "audit-log-filled-by-a-flood",
+        bug: "each call that finds no place leaves a line: whoever floods a method washes out the audit log",
+        rule: "ACCESS-A4",
+        edits: &[Edit { file: GUARD, old: "if self.refused || self.crowded {", new: "if self.refused {" }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a4_calls_that_find_no_place_leave_one_line"])],
+        smoke: false,
+    },
+    Mutation {
         name: "request-of-any-length",
         bug: "the length of a request is not held against its method",
         rule: "ACCESS-A6",
