@@ -168,6 +168,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "rollback-cut-off",
+        bug: "a rollback whose safety snapshot takes minutes is cut off: its lease is ended, and hosts take the set again",
+        rule: "ACCESS-A6",
+        edits: &[Edit {
+            file: "crates/gateway/src/access/rules.rs",
+            old: "changes(\"RollbackSnapshot\", &[A]).within(LONG),",
+            new: "changes(\"RollbackSnapshot\", &[A]),",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a6_a_rollback_has_time_for_its_safety_snapshot"])],
+        smoke: false,
+    },
+    Mutation {
         name: "request-of-any-length",
         bug: "the length of a request is not held against its method",
         rule: "ACCESS-A6",

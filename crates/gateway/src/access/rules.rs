@@ -51,6 +51,8 @@ impl Rule {
 const SHORT: Bounds = Bounds { at_once: 256, bytes: 8 << 10, deadline: Duration::from_secs(30) };
 /// It waits for a quorum, a store or other gateways.
 const WORK: Bounds = Bounds { at_once: 32, bytes: 64 << 10, deadline: Duration::from_secs(120) };
+/// It waits for all that a store has not got yet, or for elections over a long way.
+const LONG: Bounds = Bounds { deadline: Duration::from_secs(720), ..WORK };
 /// It reads much from a store.
 const HEAVY: Bounds = Bounds { at_once: 4, ..WORK };
 /// About one group, between gateways. There are more than a thousand.
@@ -117,7 +119,8 @@ pub(crate) const ADMIN: &[Rule] = &[
     // Its token opens the data.
     changes("GetSnapshotToken", &[A, H]),
     changes("DeleteSnapshot", &[A]),
-    changes("RollbackSnapshot", &[A]),
+    // If it were cut off, hosts could take the set again before it is rolled back.
+    changes("RollbackSnapshot", &[A]).within(LONG),
     reads("DiffSnapshots", &[V, O, A]).within(HEAVY),
     // A shorter one expires snapshots.
     changes("SetSchedule", &[A]),
@@ -127,8 +130,8 @@ pub(crate) const ADMIN: &[Rule] = &[
     reads("RenewLease", &[A, H]).proves(),
     repeats("ReleaseLease", &[A, H]),
     reads("GetLease", &[V, O, A, H]),
-    changes("Switchover", &[O, A]),
-    changes("Failover", &[O, A]),
+    changes("Switchover", &[O, A]).within(LONG),
+    changes("Failover", &[O, A]).within(LONG),
     reads("ListKeys", &[V, O, A]),
     changes("RotateClusterKey", &[A]),
     changes("RotateDataKey", &[A]),

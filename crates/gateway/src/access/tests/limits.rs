@@ -1,6 +1,7 @@
 //! What a call may take, and what connections show by their calls.
 
 use super::*;
+use crate::admin::SAFETY_LIMIT;
 
 /// ACCESS-A6.
 #[tokio::test]
@@ -22,6 +23,13 @@ async fn a_call_of_another_cluster_is_refused_before_anything_of_it_is_read() {
             assert_eq!(status.code(), code, "{} {named}", rule.method);
         }
     }
+}
+
+/// Otherwise the lease would be ended and the set not rolled back, and hosts could take it again.
+#[test]
+fn a6_a_rollback_has_time_for_its_safety_snapshot() {
+    let rule = ADMIN.iter().find(|rule| rule.method == "RollbackSnapshot").expect("a rule");
+    assert!(rule.bounds.deadline > SAFETY_LIMIT);
 }
 
 /// ACCESS-A5.
