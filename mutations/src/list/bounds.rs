@@ -276,6 +276,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "garbage-fills-the-log",
+        bug: "each stranger that sends garbage to the door between gateways leaves a line in the log: a flood fills the disk",
+        rule: "FRAME-F4",
+        edits: &[Edit {
+            file: "crates/raft/src/append_receiver.rs",
+            old: "from.is_some() && code == Code::InvalidArgument",
+            new: "(from.is_some() || from.is_none()) && code == Code::InvalidArgument",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["garbage_of_strangers_fills_no_log"])],
+        smoke: false,
+    },
+    Mutation {
         name: "agent-reads-a-request-without-an-end",
         bug: "an agent reads headers that never end",
         rule: "LISTEN-L4",
