@@ -276,6 +276,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "other-build-fills-the-log",
+        bug: "each call of a gateway of another build leaves a line in the log: with many groups it fills the disk",
+        rule: "CLUSTER-C3",
+        edits: &[Edit {
+            file: "crates/raft/src/lives.rs",
+            old: "now.saturating_since(at) >= SAY_AGAIN",
+            new: "now.saturating_since(at) <= SAY_AGAIN",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["refusals_of_another_build_leave_a_line_now_and_then"])],
+        smoke: false,
+    },
+    Mutation {
         name: "garbage-fills-the-log",
         bug: "each stranger that sends garbage to the door between gateways leaves a line in the log: a flood fills the disk",
         rule: "FRAME-F4",
