@@ -373,13 +373,20 @@ impl RaftNetworkV2<TypeConfig> for Client {
             length: snapshot.snapshot.len() as u64,
             crc: crc32c::crc32c(&snapshot.snapshot),
         };
-        let limit = snapshot_time(self.net.timing.election_max, snapshot.snapshot.len());
+        let mut cancel = std::pin::pin!(cancel);
+        let way = self.net.channels.way(self.target);
+        let (_turn, under_way) = tokio::select! {
+            biased;
+            turn = way.turn(snapshot.snapshot.len()) => turn,
+            closed = &mut cancel => return Err(StreamingError::Closed(closed)),
+        };
+        let limit = snapshot_time(self.net.timing.election_max, under_way);
         let mut peer = self.peer(true)?;
         let request = self.request(pieces(head, snapshot.snapshot));
         let call = self.within("snapshot", limit, peer.snapshot(request));
         let reply = tokio::select! {
             reply = call => reply?,
-            closed = cancel => return Err(StreamingError::Closed(closed)),
+            closed = &mut cancel => return Err(StreamingError::Closed(closed)),
         };
         let vote = vote_from_wire(reply.vote, "snapshot reply").map_err(|e| from_wire(&e))?;
         Ok(SnapshotResponse::new(vote))

@@ -228,6 +228,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "large-states-share-a-slow-line",
+        bug: "large states of several groups are sent to a member at the same time: on a slow line none arrives",
+        rule: "PIECES-S3",
+        edits: &[Edit { file: PIECES, old: ".acquire_many_owned(units)", new: ".acquire_many_owned(units.min(1))" }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["s3_states_for_the_same_member_share_its_line"])],
+        smoke: false,
+    },
+    Mutation {
         name: "append-stream-stays-a-stranger",
         bug: "a door is not told that a connection carries appends of a member: it is closed after ten seconds",
         rule: "DOOR-D5",
