@@ -59,6 +59,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "handshake-makes-known",
+        bug: "who begins a TLS handshake at the HTTP door has a place like one that was answered, for minutes",
+        rule: "DOOR-D5",
+        edits: &[Edit { file: DOORS, old: "if self.limits.known_by_answer {", new: "if self.limits.answers {" }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_handshake_alone_makes_nobody_known"])],
+        smoke: false,
+    },
+    Mutation {
         name: "closing-sockets-not-counted",
         bug: "sockets that were told to close and have not closed yet are not bounded: a flood takes all file descriptors",
         rule: "DOOR-D1",

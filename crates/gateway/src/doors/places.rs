@@ -3,6 +3,7 @@
 use futures_util::task::AtomicWaker;
 use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
@@ -123,6 +124,12 @@ impl Places {
 pub(crate) struct Place {
     seat: Arc<Seat>,
     places: Arc<Places>,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Place({:?})", self.standing())
+    }
 }
 
 impl Place {
