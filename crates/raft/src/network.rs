@@ -374,13 +374,16 @@ impl RaftNetworkV2<TypeConfig> for Client {
             crc: crc32c::crc32c(&snapshot.snapshot),
         };
         let mut cancel = std::pin::pin!(cancel);
+        let bytes = snapshot.snapshot.len();
+        // The cluster's own state waits for none: it says which members and certificates count.
+        let waits_for = if self.net.group == GroupId::CLUSTER { 0 } else { bytes };
         let way = self.net.channels.way(self.target);
         let (_turn, under_way) = tokio::select! {
             biased;
-            turn = way.turn(snapshot.snapshot.len()) => turn,
+            turn = way.turn(waits_for) => turn,
             closed = &mut cancel => return Err(StreamingError::Closed(closed)),
         };
-        let limit = snapshot_time(self.net.timing.election_max, under_way);
+        let limit = snapshot_time(self.net.timing.election_max, under_way.max(bytes));
         let mut peer = self.peer(true)?;
         let request = self.request(pieces(head, snapshot.snapshot));
         let call = self.within("snapshot", limit, peer.snapshot(request));

@@ -77,7 +77,7 @@ impl Default for Way {
 }
 
 impl Way {
-    /// Waits for the turn of a state of so many bytes. Its place on the way, and the bytes that are under way with it.
+    /// Waits for the turn of a state of so many bytes; with 0 for none. Its place on the way, and the bytes that are under way with it.
     /// Those before it have their time limits.
     pub(crate) async fn turn(&self, bytes: usize) -> (Option<OwnedSemaphorePermit>, usize) {
         let units = bytes.div_ceil(UNIT_BYTES).min(WAY_UNITS) as u32;
@@ -233,6 +233,7 @@ mod tests {
         assert_eq!(under_way, PEER_SNAPSHOT_BYTES_MAX);
         let mut waits = std::pin::pin!(way.turn(1));
         assert!(futures_util::poll!(&mut waits).is_pending(), "the line is full");
+        let _none = way.turn(0).await;
         drop(large);
         let (_small, under_way) = waits.await;
         assert_eq!(under_way, UNIT_BYTES);
