@@ -140,6 +140,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "silent-gateways-are-not-counted",
+        bug: "a certificate that a majority of the gateways uses is revoked, since these did not answer in time",
+        rule: "CLUSTER-C5",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/certificates.rs",
+            old: "(answer <= in_use.silent.len()).then(",
+            new: "(answer == usize::MAX).then(",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-gateway",
+            &["a_gateway_that_does_not_answer_is_not_shut_out_by_mistake_either"],
+        )],
+        smoke: false,
+    },
+    Mutation {
         name: "plain-text-at-a-door-with-tls",
         bug: "a call without a certificate is made by everybody at a door that takes only TLS",
         rule: "ACCESS-A1",
