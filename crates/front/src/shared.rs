@@ -8,7 +8,7 @@ use super::device::{ConnInfo, Exports, Refusal, RefusalKind};
 use super::limits::{FrontLimits, LimitsError};
 use holdfast_nbd::ExportName;
 use holdfast_types::sync::LockExt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -35,6 +35,9 @@ struct Connections {
     /// By whether its client has a certificate for NBD, and by age: the first makes room for the next one.
     shaking: BTreeMap<(bool, u64), CancellationToken>,
     serving: BTreeMap<u64, ServedConnection>,
+    /// Those that serve, or are about to, and whose client has a certificate for NBD: one of them that goes back to its
+    /// handshake is no stranger.
+    secure: BTreeSet<u64>,
 }
 
 /// A connection in transmission, for monitoring.
@@ -65,6 +68,7 @@ impl Drop for Listed<'_> {
         let mut connections = self.shared.connections();
         connections.forget_shaking(self.id);
         connections.serving.remove(&self.id);
+        connections.secure.remove(&self.id);
     }
 }
 
@@ -162,6 +166,9 @@ impl Shared {
                 guest.close();
             }
         }
+        if connections.shaking.contains_key(&(true, connection.info.id)) {
+            connections.secure.insert(connection.info.id);
+        }
         connections.forget_shaking(connection.info.id);
         connections.serving.insert(connection.info.id, connection);
         Ok(())
@@ -171,7 +178,8 @@ impl Shared {
     pub(super) fn demote(&self, id: u64) {
         let mut connections = self.connections();
         if let Some(connection) = connections.serving.remove(&id) {
-            connections.shaking.insert((false, id), connection.stop);
+            let secure = connections.secure.remove(&id);
+            connections.shaking.insert((secure, id), connection.stop);
         }
     }
 }

@@ -14,9 +14,8 @@
 //!   one line in the audit log of the gateway that was asked, also if its caller did not wait. Calls that hosts repeat
 //!   many times a second (`Rule::repeated`) leave none if they were not carried out because another gateway must be
 //!   asked, or this one is busy.
-//! - **ACCESS-A4** Refusals of one certificate by one method leave one line in 60 s; the next one says how many there
-//!   were meanwhile. Otherwise whoever is refused could wash out the lines of others.
-//!
+//! - **ACCESS-A4** Refusals of one certificate by one method leave one line in 60 s, those by ACCESS-A5 too; the next
+//!   one says how many there were meanwhile. Otherwise whoever is refused could wash out the lines of others.
 //! - **ACCESS-A5** Of each method a bounded number of calls runs at a time, over all callers (`Bounds::at_once`), and
 //!   as many again of connections that are proven: a flood takes no place of a gateway or of a host with a lease. One
 //!   more is refused, and has had no effect.

@@ -15,8 +15,8 @@
 //!   retries in a busy loop.
 //! - **DOOR-D5** A connection has to show who its client is within [`Limits::hello`], whatever it sends meanwhile. At
 //!   most [`Limits::newcomers`] have not shown it yet: one more closes the oldest of them. At the limit of connections,
-//!   those that have only asked make room as well, the oldest first. Gateways of this cluster and hosts with a lease
-//!   never do, so a flood takes none of their places ([`Standing`]).
+//!   those that have only asked make room for newcomers, the oldest first. Gateways of this cluster and hosts with a
+//!   lease never do, so a flood takes none of their places ([`Standing`]). A few places are never theirs.
 //! - **DOOR-D6** Until then no more than [`NEWCOMER_BYTES`] of it are read, whatever its HTTP/2 windows allow.
 //! - **DOOR-D7** An HTTP client sends no more than [`NEWCOMER_BYTES`] before an answer begins: no request is longer.
 
@@ -61,9 +61,10 @@ pub(crate) struct Limits {
     pub hello: Duration,
     /// Maximum time between two bytes after that (DOOR-D2).
     pub idle: Duration,
-    /// Whether each request is short and answered before the next one, and an answer shows that the client may ask:
-    /// HTTP/1 without TLS (DOOR-D7).
+    /// Whether each request is short and answered before the next one: HTTP/1 (DOOR-D7).
     pub answers: bool,
+    /// Whether the first bytes that are sent show that the client may ask. With TLS they are those of its handshake.
+    pub known_by_answer: bool,
 }
 
 /// Bytes that are read of a client that has not shown who it is (DOOR-D6), beside one more read. With TLS: of its
@@ -88,13 +89,22 @@ pub(crate) const ADMIN: Limits = Limits {
     hello: Duration::from_secs(10),
     idle: Duration::from_secs(60),
     answers: false,
+    known_by_answer: false,
 };
 /// Two for each other gateway and commands (gRPC), plus dead ones that are not detected yet; and append connections,
 /// which are counted apart once they are known, so that they take none of the others' places.
 pub(crate) const PEERS: Limits = Limits { connections: 1024 + APPEND_CONNECTIONS_MAX, ..ADMIN };
 /// Load balancers, and a Prometheus that may keep its connection from one scrape to the next.
-pub(crate) const HTTP: Limits =
-    Limits { connections: 256, newcomers: 64, idle: Duration::from_secs(180), answers: true, ..ADMIN };
+pub(crate) const HTTP: Limits = Limits {
+    connections: 256,
+    newcomers: 64,
+    idle: Duration::from_secs(180),
+    answers: true,
+    known_by_answer: true,
+    ..ADMIN
+};
+/// The same with TLS.
+pub(crate) const HTTPS: Limits = Limits { known_by_answer: false, ..HTTP };
 
 impl Limits {
     /// Sockets, with those that were told to close and have not closed yet.
@@ -264,12 +274,19 @@ impl Socket {
         Ok(self.standing() > Standing::New)
     }
 
-    /// Something was sent. A door that answers has taken a whole request.
+    /// Something was sent. A door that answers has taken a whole request, or a part of a handshake.
     fn answered(&mut self) {
         if self.limits.answers {
             self.unanswered = 0;
+        }
+        if self.limits.known_by_answer {
             self.taken.place().shows(Standing::Asked);
         }
+    }
+
+    /// Its place at the listener.
+    pub(crate) fn place(&self) -> Place {
+        self.taken.place().clone()
     }
 }
 
@@ -344,7 +361,7 @@ impl Connected for Socket {
     type ConnectInfo = Client;
 
     fn connect_info(&self) -> Client {
-        Client { address: self.stream.peer_addr().ok(), place: self.taken.place().clone() }
+        Client { address: self.stream.peer_addr().ok(), place: self.place() }
     }
 }
 

@@ -71,7 +71,8 @@ pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>, mode: Htt
         .route("/healthz", get(health).options(health))
         .route("/serves/{set}", get(serves).options(serves))
         .with_state(node);
-    let door = Door::new("http", listener, doors::HTTP);
+    let limits = if acceptor.is_some() { doors::HTTPS } else { doors::HTTP };
+    let door = Door::new("http", listener, limits);
     let serving = async move {
         let Some(acceptor) = acceptor else { return axum::serve(door, app).await };
         let app = app.layer(from_fn_with_state(mode, secured::guard));

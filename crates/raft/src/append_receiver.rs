@@ -11,6 +11,7 @@ use crate::server::{Handler, bad};
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
 use holdfast_log::NodeLog;
+use holdfast_types::MemberId;
 use holdfast_types::limits::APPEND_BYTES_MAX;
 use openraft::raft::AppendEntriesRequest;
 use std::collections::VecDeque;
@@ -202,15 +203,22 @@ where
         End::Gone(why) => tracing::debug!(?from, %why, "append connection ended"),
         End::Refused(status) => {
             let why = status.message();
-            match status.code() {
-                Code::InvalidArgument => tracing::warn!(?from, %why, "append connection ended: not understood"),
-                _ => tracing::debug!(?from, %why, "append connection ended: its sender is refused"),
+            if is_told(from, status.code()) {
+                tracing::warn!(?from, %why, "append connection ended: not understood");
+            } else {
+                tracing::debug!(?from, %why, "append connection ended: its sender is refused");
             }
             let stream = served.current.as_ref().map_or(0, |current| current.number);
             // The sender may be gone.
             let _ = tokio::time::timeout(LINGER, served.part(stream, &status, &mut write, requests)).await;
         }
     }
+}
+
+/// Whether people are told that a connection ends: a member sends what is not understood. Strangers may send anything
+/// as often as they like, and would fill the log.
+fn is_told(from: Option<MemberId>, code: Code) -> bool {
+    from.is_some() && code == Code::InvalidArgument
 }
 
 impl Connection {
@@ -362,6 +370,14 @@ mod tests {
     use futures_util::FutureExt;
     use holdfast_log::{Entry, Identity, LogConfig, RealDisk};
     use holdfast_types::{GroupId, LogId};
+
+    #[test]
+    fn garbage_of_strangers_fills_no_log() {
+        let member = Some(MemberId(2));
+        assert!(is_told(member, Code::InvalidArgument));
+        assert!(!is_told(None, Code::InvalidArgument));
+        assert!(!is_told(member, Code::Aborted) && !is_told(None, Code::PermissionDenied));
+    }
 
     /// A sender that goes on after its garbage learns what was wrong.
     #[tokio::test]

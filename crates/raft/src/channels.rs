@@ -5,6 +5,7 @@ use crate::dials::Dials;
 use crate::lives::{Lineage, Lives};
 use crate::promise::Promises;
 use crate::protocol::Protocol;
+use crate::snapshot_pieces::Way;
 use crate::wire::{META_CLUSTER, META_FROM, META_GROUP, META_TO};
 use holdfast_tls::{Connection, Dialer};
 use holdfast_types::sync::LockExt;
@@ -32,6 +33,8 @@ pub(crate) struct Channels {
     addresses: Mutex<BTreeMap<MemberId, String>>,
     /// Connections for append streams that are being made.
     dials: Mutex<BTreeMap<MemberId, Arc<Dials>>>,
+    /// State snapshots that are on their way.
+    ways: Mutex<BTreeMap<MemberId, Arc<Way>>>,
     /// The accepted lives of members (CLUSTER-C3).
     pub(crate) lives: Lives,
     /// Read leases that members promise (R3).
@@ -49,7 +52,8 @@ impl Channels {
     ) -> Self {
         let (lives, promises) = (Lives::new(own, protocol), Promises::new(timing.read_lease));
         let (open, addresses, dials) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { cluster: format!("{cluster:032x}"), me, timing, dialer, open, addresses, dials, lives, promises }
+        let (cluster, ways) = (format!("{cluster:032x}"), Mutex::default());
+        Self { cluster, me, timing, dialer, open, addresses, dials, ways, lives, promises }
     }
 
     /// The cluster's id as in the metadata of calls.
@@ -84,6 +88,11 @@ impl Channels {
     /// The newest address of `member` that is known here.
     pub(crate) fn address(&self, member: MemberId, fallback: &str) -> String {
         self.addresses.locked().get(&member).cloned().unwrap_or_else(|| fallback.to_string())
+    }
+
+    /// The way of state snapshots to `member`.
+    pub(crate) fn way(&self, member: MemberId) -> Arc<Way> {
+        self.ways.locked().entry(member).or_default().clone()
     }
 
     /// A connection to `member` for append streams. Waits as long as those before it take: the caller limits the time.

@@ -1,6 +1,7 @@
 //! openraft's type configuration and settings.
 
 use crate::clock::BootRuntime;
+use crate::snapshot_pieces::snapshot_time;
 use bytes::Bytes;
 use openraft::impls::leader_id_std;
 use openraft::{Config, SnapshotPolicy};
@@ -75,8 +76,8 @@ pub(crate) fn openraft_config(
         heartbeat_interval: millis(timing.heartbeat),
         election_timeout_min: millis(timing.election_min),
         election_timeout_max: millis(timing.election_max),
-        // A snapshot is small; a slow peer gets several election timeouts for it.
-        install_snapshot_timeout: millis(timing.election_max).saturating_mul(10).max(5_000),
+        // For the smallest. The time of a larger one is known where it is sent (PIECES-S3).
+        install_snapshot_timeout: millis(snapshot_time(timing.election_max, 0)),
         max_payload_entries: APPEND_ENTRIES_MAX,
         max_append_entries: Some(1024),
         // Data groups: a checkpoint decides what a snapshot covers, not a number of entries.

@@ -112,4 +112,5 @@ pub use protocol::{PROTOCOL, Protocol};
 pub use quarantine::Healing;
 pub use readmit::ReadmitError;
 pub use server::PeerService;
+pub use snapshot_pieces::snapshot_time;
 pub use status::{GroupStatus, Leadership, MemberStatus};

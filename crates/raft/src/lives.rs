@@ -6,11 +6,12 @@
 //! gateways start at once, nobody can register before group 0 has a leader, and it gets no leader before they talk.
 
 use crate::protocol::Protocol;
-use holdfast_types::MemberId;
-use holdfast_types::sync::RwLockExt;
+use holdfast_types::sync::{LockExt, RwLockExt};
+use holdfast_types::{MemberId, MonoTime};
 use std::collections::BTreeMap;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, RwLock};
+use std::time::Duration;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 /// Metadata key: disk in hex, boot counter, nonce.
@@ -128,12 +129,29 @@ pub(crate) struct Lives {
     next: AtomicU64,
     /// The cluster's feature level.
     level: AtomicU32,
+    /// When it was said last that a call is refused for its protocol.
+    refusal_said: Mutex<Option<MonoTime>>,
 }
+
+/// Minimum time between two lines about calls that are refused for their protocol. A gateway of another build asks for
+/// each group again and again.
+const SAY_AGAIN: Duration = Duration::from_secs(30);
 
 impl Lives {
     pub(crate) fn new(own: Lineage, protocol: Protocol) -> Self {
         let own = RwLock::new(Own { lineage: own, renewed: None });
-        Self { own, protocol, known: RwLock::default(), next: AtomicU64::new(0), level: AtomicU32::new(0) }
+        let (known, next, level) = (RwLock::default(), AtomicU64::new(0), AtomicU32::new(0));
+        Self { own, protocol, known, next, level, refusal_said: Mutex::default() }
+    }
+
+    /// Whether a call that is refused for its protocol leaves a line in the log at `now`.
+    pub(crate) fn may_say_refusal(&self, now: MonoTime) -> bool {
+        let mut said = self.refusal_said.locked();
+        let may = said.is_none_or(|at| now.saturating_since(at) >= SAY_AGAIN);
+        if may {
+            *said = Some(now);
+        }
+        may
     }
 
     /// The same process continues under this life.
@@ -247,6 +265,14 @@ fn parse_before(text: &str) -> Option<Vec<(u64, u64)>> {
 mod tests {
     use super::*;
     use crate::protocol::PROTOCOL;
+
+    #[test]
+    fn refusals_of_another_build_leave_a_line_now_and_then() {
+        let lives = Lives::new(Life { disk: 1, boot: 1, nonce: 1 }.into(), PROTOCOL);
+        let at = |seconds: u64| MonoTime(seconds * 1_000_000_000);
+        let said: Vec<u64> = (5..100).filter(|&seconds| lives.may_say_refusal(at(seconds))).collect();
+        assert_eq!(said, [5, 35, 65, 95]);
+    }
 
     #[test]
     fn an_older_or_a_copied_life_is_refused_and_a_newer_one_is_not() {

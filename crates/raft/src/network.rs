@@ -8,7 +8,7 @@ use crate::machine::Shared;
 use crate::proto::{self, peer_client::PeerClient};
 use crate::reversion::Acked;
 use crate::rpc_error::{Rpc, broken, from_status, late};
-use crate::snapshot_pieces::pieces;
+use crate::snapshot_pieces::{pieces, snapshot_time};
 use crate::wire::{
     RaftVote, WireError, append_reply_from_wire, append_to_wire, id_from_raft, id_from_wire, id_to_wire,
     membership_to_bytes, vote_from_wire,
@@ -362,7 +362,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
         vote: RaftVote,
         snapshot: openraft::type_config::alias::SnapshotOf<TypeConfig, Bytes>,
         cancel: impl Future<Output = ReplicationClosed> + openraft::OptionalSend + 'static,
-        option: RPCOption,
+        _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let membership = &snapshot.meta.last_membership;
         let head = proto::SnapshotHead {
@@ -373,12 +373,23 @@ impl RaftNetworkV2<TypeConfig> for Client {
             length: snapshot.snapshot.len() as u64,
             crc: crc32c::crc32c(&snapshot.snapshot),
         };
+        let mut cancel = std::pin::pin!(cancel);
+        let bytes = snapshot.snapshot.len();
+        // The cluster's own state waits for none: it says which members and certificates count.
+        let waits_for = if self.net.group == GroupId::CLUSTER { 0 } else { bytes };
+        let way = self.net.channels.way(self.target);
+        let (_turn, under_way) = tokio::select! {
+            biased;
+            turn = way.turn(waits_for) => turn,
+            closed = &mut cancel => return Err(StreamingError::Closed(closed)),
+        };
+        let limit = snapshot_time(self.net.timing.election_max, under_way.max(bytes));
         let mut peer = self.peer(true)?;
         let request = self.request(pieces(head, snapshot.snapshot));
-        let call = self.within("snapshot", option.hard_ttl(), peer.snapshot(request));
+        let call = self.within("snapshot", limit, peer.snapshot(request));
         let reply = tokio::select! {
             reply = call => reply?,
-            closed = cancel => return Err(StreamingError::Closed(closed)),
+            closed = &mut cancel => return Err(StreamingError::Closed(closed)),
         };
         let vote = vote_from_wire(reply.vote, "snapshot reply").map_err(|e| from_wire(&e))?;
         Ok(SnapshotResponse::new(vote))

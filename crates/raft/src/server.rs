@@ -2,6 +2,7 @@
 
 use crate::appender::{Appender, fatal, of_before};
 use crate::change::NotLeading;
+use crate::clock::boot_now;
 use crate::group::RaftGroup;
 use crate::hooks::Registered;
 use crate::lives::{Lineage, Lives, not_who_it_says};
@@ -84,8 +85,11 @@ impl Handler {
         }
         let from = MemberId(number(meta, META_FROM)?);
         // This comes first: without a common version nothing else in the call can be understood.
-        self.node.channels().lives.check_protocol(meta).map_err(|why| {
-            tracing::warn!(%from, %why, "a call is refused");
+        let lives = &self.node.channels().lives;
+        lives.check_protocol(meta).map_err(|why| {
+            if lives.may_say_refusal(boot_now()) {
+                tracing::warn!(%from, %why, "calls are refused");
+            }
             Status::failed_precondition(why)
         })?;
         Ok(from)

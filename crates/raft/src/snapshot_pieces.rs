@@ -4,12 +4,16 @@
 //!   [`PEER_SNAPSHOT_BYTES_MAX`]. More, or less, is no snapshot.
 //!   Over all groups they take at most [`STATES_BYTES_MAX`] at a time: others wait in their sockets.
 //! - **PIECES-S2** Nothing is installed whose checksum over all pieces is another one than the head's.
+//! - **PIECES-S3** A sender waits longer for a larger state: on a slow line it would never arrive otherwise, and be sent
+//!   again and again. States of several groups for the same member count together, and large ones wait for each other.
 
 use crate::proto::{SnapshotHead, SnapshotPiece, snapshot_piece::Part};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tonic::Status;
 
 /// Data of one piece at most, in bytes: votes and other calls wait for no more than one on their way out.
@@ -21,7 +25,21 @@ const STATES_BYTES_MAX: usize = 2 * PEER_SNAPSHOT_BYTES_MAX;
 /// A part of it: permits are counted in these.
 const UNIT_BYTES: usize = 4 << 10;
 
+/// The slowest line between gateways over which a state still arrives, in bytes a second.
+const LINE_BYTES_PER_SECOND: u64 = 512 << 10;
+
+/// Shortest time of a sender for the smallest state, in milliseconds.
+const SEND_MS_MIN: u64 = 5_000;
+
 const _: () = assert!(PIECE_BYTES < PEER_MESSAGE_BYTES_MAX);
+
+/// How long a sender waits until a state of so many bytes is installed (PIECES-S3): several election timeouts, and the
+/// time that its bytes take on a slow line.
+pub const fn snapshot_time(election_max: Duration, bytes: usize) -> Duration {
+    let several_ms = 10 * election_max.as_millis() as u64;
+    let begin_ms = if several_ms < SEND_MS_MIN { SEND_MS_MIN } else { several_ms };
+    Duration::from_millis(begin_ms + bytes as u64 * 1000 / LINE_BYTES_PER_SECOND)
+}
 
 /// Room for the states that arrive (PIECES-S1).
 pub(crate) struct Room(Semaphore);
@@ -41,6 +59,31 @@ impl Room {
         let units = head.length.div_ceil(UNIT_BYTES as u64);
         let units = u32::try_from(units).map_err(|_| Status::out_of_range("snapshot: too long"))?;
         self.0.acquire_many(units).await.map_err(|error| Status::unavailable(error.to_string()))
+    }
+}
+
+/// Units of the states that are on their way to one member at a time, at most: one of the largest.
+const WAY_UNITS: usize = PEER_SNAPSHOT_BYTES_MAX / UNIT_BYTES;
+
+const _: () = assert!(PEER_SNAPSHOT_BYTES_MAX.is_multiple_of(UNIT_BYTES) && WAY_UNITS <= u32::MAX as usize);
+
+/// The way of states to one member: they share its line (PIECES-S3).
+pub(crate) struct Way(Arc<Semaphore>);
+
+impl Default for Way {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(WAY_UNITS)))
+    }
+}
+
+impl Way {
+    /// Waits for the turn of a state of so many bytes; with 0 for none. Its place on the way, and the bytes that are under way with it.
+    /// Those before it have their time limits.
+    pub(crate) async fn turn(&self, bytes: usize) -> (Option<OwnedSemaphorePermit>, usize) {
+        let units = bytes.div_ceil(UNIT_BYTES).min(WAY_UNITS) as u32;
+        // It is never closed.
+        let place = self.0.clone().acquire_many_owned(units).await.ok();
+        (place, (WAY_UNITS - self.0.available_permits().min(WAY_UNITS)) * UNIT_BYTES)
     }
 }
 
@@ -172,6 +215,30 @@ mod tests {
         assert!(futures_util::poll!(&mut third).is_pending());
         drop(first);
         assert!(third.await.is_ok());
+    }
+
+    #[test]
+    fn s3_a_large_state_has_time_on_a_slow_line() {
+        let (fast, slow) = (Duration::from_millis(600), Duration::from_secs(20));
+        assert_eq!(snapshot_time(fast, 0), Duration::from_secs(6));
+        assert_eq!(snapshot_time(Duration::from_millis(1), 0), Duration::from_secs(5));
+        assert_eq!(snapshot_time(slow, 0), Duration::from_secs(200));
+        assert_eq!(snapshot_time(fast, PEER_SNAPSHOT_BYTES_MAX), Duration::from_secs(6 + 130));
+    }
+
+    #[tokio::test]
+    async fn s3_states_for_the_same_member_share_its_line() {
+        let way = Way::default();
+        let (large, under_way) = way.turn(PEER_SNAPSHOT_BYTES_MAX).await;
+        assert_eq!(under_way, PEER_SNAPSHOT_BYTES_MAX);
+        let mut waits = std::pin::pin!(way.turn(1));
+        assert!(futures_util::poll!(&mut waits).is_pending(), "the line is full");
+        let _none = way.turn(0).await;
+        drop(large);
+        let (_small, under_way) = waits.await;
+        assert_eq!(under_way, UNIT_BYTES);
+        let (_other, under_way) = way.turn(UNIT_BYTES + 1).await;
+        assert_eq!(under_way, 3 * UNIT_BYTES, "small ones go together, and have the time of all of them");
     }
 
     #[tokio::test]

@@ -14,19 +14,23 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((*tag, content, rest))
 }
 
-/// The common name in a subject (RFC 5280, 4.1.2.6): a sequence of sets of pairs of kind and text.
+/// The common name in a subject (RFC 5280, 4.1.2.6): a sequence of sets of pairs of kind and text. A set may have
+/// several pairs: one whose common name is not the first of its set would else have no name that it is revoked by.
 pub(crate) fn common_name(mut subject: &[u8]) -> Option<String> {
     /// 2.5.4.3
     const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
     while !subject.is_empty() {
-        let (_, set, rest) = element(subject)?;
+        let (_, mut set, rest) = element(subject)?;
         subject = rest;
-        let (_, pair, _) = element(set)?;
-        let (_, kind, value) = element(pair)?;
-        if kind == COMMON_NAME {
-            let (_, text, _) = element(value)?;
-            let text = std::str::from_utf8(text).ok()?;
-            return (!text.is_empty()).then(|| text.to_string());
+        while !set.is_empty() {
+            let (_, pair, more) = element(set)?;
+            set = more;
+            let (_, kind, value) = element(pair)?;
+            if kind == COMMON_NAME {
+                let (_, text, _) = element(value)?;
+                let text = std::str::from_utf8(text).ok()?;
+                return (!text.is_empty()).then(|| text.to_string());
+            }
         }
     }
     None
@@ -94,4 +98,22 @@ fn names(mut list: &[u8]) -> Option<Vec<Name<'_>>> {
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// O=a and CN=ann in one set, as DER sorts them.
+    #[test]
+    fn a_common_name_beside_another_pair_is_found() {
+        let organization = [0x30, 8, 0x06, 3, 0x55, 4, 0x0a, 0x0c, 1, b'a'];
+        let name = [0x30, 10, 0x06, 3, 0x55, 4, 0x03, 0x0c, 3, b'a', b'n', b'n'];
+        let set = |pairs: &[u8]| [&[0x31, pairs.len() as u8][..], pairs].concat();
+        let both = set(&[&organization[..], &name[..]].concat());
+        assert_eq!(common_name(&both).as_deref(), Some("ann"));
+        assert_eq!(common_name(&[set(&organization), set(&name)].concat()).as_deref(), Some("ann"));
+        assert_eq!(common_name(&set(&organization)), None);
+        assert_eq!(common_name(&both[..both.len() - 1]), None, "it ends too early");
+    }
 }

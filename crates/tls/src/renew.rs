@@ -87,6 +87,13 @@ pub fn renew(dir: &Path, names: &[String], days: u64) -> Result<Vec<Renewed>, Tl
         let Signed { certificate, key } = make::sign(&issuer, &old.common_name, old.names, old.serves, days)?;
         let (certificate_path, key_path) = (at(name, "pem"), at(name, "key"));
         let (next_certificate, next_key) = (at(name, "pem.new"), at(name, "key.new"));
+        // Of a call that was interrupted. Nothing uses them, and this one makes both anew.
+        for left in [&next_key, &next_certificate] {
+            match std::fs::remove_file(left) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(file(left, source)),
+                _ => {}
+            }
+        }
         make::write_new(&next_key, &key, 0o600)?;
         make::write_new(&next_certificate, &certificate, 0o644)?;
         for (from, to) in [(&next_key, &key_path), (&next_certificate, &certificate_path)] {
@@ -130,6 +137,22 @@ mod tests {
         assert!(!own.shown().issuer.is_empty());
         assert_ne!(std::fs::read(&key).expect("a key"), secret);
         load(dir.path(), "db1", Role::Host);
+    }
+
+    /// The key was replaced and the certificate was not: the next call brings them together again.
+    #[test]
+    fn a_renewal_that_was_interrupted_is_made_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        certificates(dir.path(), &[Wanted::new("g1", Role::Gateway)], 10).expect("made");
+        let at = |name: &str| dir.path().join(name);
+        let other = rcgen::KeyPair::generate().expect("a key").serialize_pem();
+        std::fs::write(at("g1.key"), other).expect("written");
+        for left in ["g1.pem.new", "g1.key.new"] {
+            std::fs::write(at(left), "a part").expect("written");
+        }
+        renew(dir.path(), &["g1".to_string()], 20).expect("renewed");
+        load(dir.path(), "g1", Role::Gateway);
+        assert!(!at("g1.pem.new").exists() && !at("g1.key.new").exists());
     }
 
     #[test]

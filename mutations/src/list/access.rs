@@ -196,6 +196,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "claim-without-a-certificate",
+        bug: "a host leaves its certificate out and has another one take the set, by the token, in the name of a third",
+        rule: "HEALTH-H3",
+        edits: &[Edit {
+            file: RULES,
+            old: "Asker::Local | Asker::Remote(_) => return Ok(()),",
+            new: "Asker::Local | Asker::Remote(_) | Asker::Met(_, HttpClient::Unnamed) => return Ok(()),",
+        }],
+        tests: &[AGENT_DOOR],
+        smoke: false,
+    },
+    Mutation {
         name: "host-of-another-set-is-taken",
         bug: "a host whose certificate names other sets reads and claims this one at its agents",
         rule: "HEALTH-H3",

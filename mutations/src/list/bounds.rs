@@ -15,8 +15,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "DOOR-D5",
         edits: &[Edit {
             file: PLACES,
-            old: "first.key().0 < Standing::Proven",
-            new: "first.key().0 <= Standing::Proven",
+            old: "first_from(from).or_else(|| first_from(Standing::New))",
+            new: "first_from(from).or_else(|| first_from(Standing::New))
+            .or_else(|| self.by_standing.keys().next().copied())",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["doors::places::"])],
         smoke: false,
@@ -31,6 +32,38 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "newcomers >= self.most || held",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["doors::places::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "newcomers-close-each-other",
+        bug: "at a door that is full of connections which have asked once, each newcomer closes the one before it",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: PLACES,
+            old: "if newcomers_have_places { Standing::Asked } else { Standing::New }",
+            new: "if newcomers_have_places { Standing::New } else { Standing::New }",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["doors::places::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-certificate-holds-a-door",
+        bug: "a stolen certificate of a host holds all places of the admin door: nobody can come and revoke it",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: PLACES,
+            old: "held.proven >= self.places.proven_most()",
+            new: "held.proven > self.places.most",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["doors::places::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "handshake-makes-known",
+        bug: "who begins a TLS handshake at the HTTP door has a place like one that was answered, for minutes",
+        rule: "DOOR-D5",
+        edits: &[Edit { file: DOORS, old: "if self.limits.known_by_answer {", new: "if self.limits.answers {" }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_handshake_alone_makes_nobody_known"])],
         smoke: false,
     },
     Mutation {
@@ -99,9 +132,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "DOOR-D5",
         edits: &[Edit {
             file: GUARD,
-            old: "        let caller = if self.tls { Some(judge(certificate_der, line.rule, line)?) } else { None };\n",
+            old: "        let caller = match revocations {\n",
             new: "        line.shows(Standing::Asked);
-        let caller = if self.tls { Some(judge(certificate_der, line.rule, line)?) } else { None };\n",
+        let caller = match revocations {\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["gateways_and_hosts_are_proven_by_their_certificates"])],
         smoke: false,
@@ -132,6 +165,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "(standing <= Standing::Proven).then(",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["a5_those_who_are_proven_find_a_place_beside_a_flood"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "audit-log-filled-by-a-flood",
+        bug: "each call that finds no place leaves a line: whoever floods a method washes out the audit log",
+        rule: "ACCESS-A4",
+        edits: &[Edit { file: GUARD, old: "if self.refused || self.crowded {", new: "if self.refused {" }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a4_calls_that_find_no_place_leave_one_line"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "rollback-cut-off",
+        bug: "a rollback whose safety snapshot takes minutes is cut off: its lease is ended, and hosts take the set again",
+        rule: "ACCESS-A6",
+        edits: &[Edit {
+            file: "crates/gateway/src/access/rules.rs",
+            old: "changes(\"RollbackSnapshot\", &[A]).within(LONG),",
+            new: "changes(\"RollbackSnapshot\", &[A]),",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a6_a_rollback_has_time_for_its_safety_snapshot"])],
         smoke: false,
     },
     Mutation {
@@ -171,6 +224,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "large-state-never-arrives",
+        bug: "a large state gets no more time than a small one: on a slow line it is sent again and again",
+        rule: "PIECES-S3",
+        edits: &[Edit {
+            file: PIECES,
+            old: "begin_ms + bytes as u64 * 1000 / LINE",
+            new: "begin_ms + bytes as u64 / LINE",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["s3_a_large_state_has_time_on_a_slow_line"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "large-states-share-a-slow-line",
+        bug: "large states of several groups are sent to a member at the same time: on a slow line none arrives",
+        rule: "PIECES-S3",
+        edits: &[Edit { file: PIECES, old: ".acquire_many_owned(units)", new: ".acquire_many_owned(units.min(1))" }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["s3_states_for_the_same_member_share_its_line"])],
+        smoke: false,
+    },
+    Mutation {
         name: "append-stream-stays-a-stranger",
         bug: "a door is not told that a connection carries appends of a member: it is closed after ten seconds",
         rule: "DOOR-D5",
@@ -195,6 +268,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "refusal-makes-a-stranger",
+        bug: "a host with a certificate whose export is refused for the moment makes room like a stranger",
+        rule: "FRONT-H1",
+        edits: &[Edit {
+            file: "crates/front/src/shared.rs",
+            old: "connections.shaking.insert((secure, id), connection.stop);",
+            new: "connections.shaking.insert((secure && id == u64::MAX, id), connection.stop);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-front", &["a_refusal_makes_no_stranger_of_a_client_with_a_certificate"])],
+        smoke: false,
+    },
+    Mutation {
         name: "log-filled-by-a-flood",
         bug: "each NBD client that is not served leaves a line in the log: a flood fills the disk",
         rule: "FRONT-H1",
@@ -204,6 +289,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        said < u32::MAX\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-front", &["a_flood_does_not_fill_the_log"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "other-build-fills-the-log",
+        bug: "each call of a gateway of another build leaves a line in the log: with many groups it fills the disk",
+        rule: "CLUSTER-C3",
+        edits: &[Edit {
+            file: "crates/raft/src/lives.rs",
+            old: "now.saturating_since(at) >= SAY_AGAIN",
+            new: "now.saturating_since(at) <= SAY_AGAIN",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["refusals_of_another_build_leave_a_line_now_and_then"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "garbage-fills-the-log",
+        bug: "each stranger that sends garbage to the door between gateways leaves a line in the log: a flood fills the disk",
+        rule: "FRAME-F4",
+        edits: &[Edit {
+            file: "crates/raft/src/append_receiver.rs",
+            old: "from.is_some() && code == Code::InvalidArgument",
+            new: "(from.is_some() || from.is_none()) && code == Code::InvalidArgument",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["garbage_of_strangers_fills_no_log"])],
         smoke: false,
     },
     Mutation {

@@ -24,6 +24,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "name-beside-another-pair",
+        bug: "a certificate whose common name stands beside another pair of its set is not revoked by its name",
+        rule: "REVOKE-V1",
+        edits: &[Edit { file: "crates/tls/src/der.rs", old: "while !set.is_empty() {", new: "if !set.is_empty() {" }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_common_name_beside_another_pair_is_found"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "interrupted-renewal-stays",
+        bug: "a renewal that was interrupted is refused ever after: key and certificate do not fit together",
+        rule: "LIVE-C2",
+        edits: &[Edit {
+            file: "crates/tls/src/renew.rs",
+            old: "for left in [&next_key, &next_certificate] {",
+            new: "for left in [&next_key; 0] {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_renewal_that_was_interrupted_is_made_again"])],
+        smoke: false,
+    },
+    Mutation {
         name: "open-connection-is-not-revoked",
         bug: "a connection that is open stays so after its peer's certificate was revoked",
         rule: "REVOKE-V2",
@@ -117,6 +137,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "    if left * 2 <= members && !force {\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_gateway_is_not_shut_out_by_mistake_and_a_majority_never"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "silent-gateways-are-not-counted",
+        bug: "a certificate that a majority of the gateways uses is revoked, since these did not answer in time",
+        rule: "CLUSTER-C5",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/certificates.rs",
+            old: "(answer <= in_use.silent.len()).then(",
+            new: "(answer == usize::MAX).then(",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-gateway",
+            &["a_gateway_that_does_not_answer_is_not_shut_out_by_mistake_either"],
+        )],
         smoke: false,
     },
     Mutation {

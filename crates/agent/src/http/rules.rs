@@ -115,13 +115,20 @@ pub(super) fn pass(who: &Asker, path: &str, plain_checks: bool, set: &str) -> Pa
     }
 }
 
-/// Whether this caller may claim the set in the name of this host: a certificate must be that host's, and the host a
-/// peer, whatever token comes with it. Otherwise each host of the cluster could have others take a free set.
+/// Whether this caller may claim the set in the name of this host. At a door with TLS it needs that host's certificate,
+/// and the host must be a peer, whatever token comes with it. Otherwise each host of the cluster could have others take
+/// a free set. Leaving the certificate out helps nobody: agents with TLS show theirs.
 ///
 /// # Errors
 /// What was found and what was expected.
 pub(super) fn speaks_for(who: &Asker, host: &str, is_peer: bool) -> Result<(), String> {
-    let Asker::Met(_, HttpClient::Named(caller)) = who else { return Ok(()) };
+    let caller = match who {
+        Asker::Local | Asker::Remote(_) => return Ok(()),
+        Asker::Met(_, HttpClient::Named(caller)) => caller,
+        Asker::Met(_, HttpClient::Plain | HttpClient::Unnamed) => {
+            return Err(format!("found a claim of {host} without a certificate, expected that of {host}"));
+        }
+    };
     if !caller.may_own(host) {
         let (found, owners) = (&caller.name, caller.owners_text());
         return Err(format!("found a claim of {host} with the certificate {found}, expected one of {owners}"));

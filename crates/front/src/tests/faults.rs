@@ -2,13 +2,13 @@
 
 use super::gate::GateDevice;
 use super::harness::{Broken, Client, front, pipe, pipe_of, soon, until};
-use crate::device::{DeviceError, Peer};
+use crate::device::{ConnInfo, DeviceError, Peer};
 use crate::memory::{MemoryDevice, MemoryExports};
-use crate::shared::Shared;
+use crate::shared::{ServedConnection, Shared};
 use crate::{Front, FrontLimits};
 use holdfast_nbd::client::CommandOut;
-use holdfast_nbd::{Errno, HeaderStyle};
-use holdfast_types::Epoch;
+use holdfast_nbd::{Errno, ExportName, HeaderStyle};
+use holdfast_types::{Epoch, Name};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -367,6 +367,26 @@ fn a_client_with_a_certificate_keeps_its_handshake_in_a_flood() {
     shared.secured(9);
     listed.push(shared.admit(10, &CancellationToken::new()));
     assert!(stops[0].is_cancelled() && !stops[9].is_cancelled());
+}
+
+/// A host whose older requests have no outcome yet is refused, and asks again on the same connection.
+#[test]
+fn a_refusal_makes_no_stranger_of_a_client_with_a_certificate() {
+    let limits = FrontLimits { handshakes: 2, ..FrontLimits::default() };
+    let shared = Shared::new(limits, memory()).expect("good limits");
+    let stops: Vec<CancellationToken> = (0..4).map(|_| CancellationToken::new()).collect();
+    let mut listed = vec![shared.admit(0, &stops[0])];
+    shared.secured(0);
+    let plain = |name: &str| Name::new(name).expect("a name");
+    let name = ExportName::plain(plain("s"), plain("v"));
+    let info = ConnInfo { id: 0, peer: Peer::Unix };
+    shared.promote(ServedConnection { info, name, stop: stops[0].clone() }).expect("a place");
+    shared.demote(0);
+    for (id, stop) in (0..).zip(&stops).skip(1) {
+        listed.push(shared.admit(id, stop));
+    }
+    let closed: Vec<bool> = stops.iter().map(CancellationToken::is_cancelled).collect();
+    assert_eq!(closed, [false, true, true, false]);
 }
 
 #[tokio::test]

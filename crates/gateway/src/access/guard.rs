@@ -91,6 +91,7 @@ impl Guard {
             named: asked.named.clone(),
             begun: Instant::now(),
             refused: false,
+            crowded: false,
             outcome: None,
         };
         let in_plain = either.is_some() && over_tls.is_none();
@@ -130,6 +131,7 @@ impl Guard {
         let standing = line.place.as_ref().map_or(Standing::Asked, Place::standing);
         line.running = running.begin(standing);
         if line.running.is_none() {
+            line.crowded = true;
             let method = line.rule.method;
             let message = format!("{method}: too many such calls at once (ACCESS-A5): try again");
             return Err(Refusal::new(RefusalCode::Busy, message).into());
@@ -215,6 +217,8 @@ struct Line {
     begun: Instant,
     /// Refused for its certificate or its store.
     refused: bool,
+    /// Refused since too many calls of its method run. That costs its caller nothing.
+    crowded: bool,
     outcome: Option<Code>,
 }
 
@@ -263,7 +267,7 @@ impl Drop for Line {
             return;
         }
         let caller = self.caller.as_deref();
-        let repeated = if self.refused {
+        let repeated = if self.refused || self.crowded {
             let certificate = caller.map_or("", |caller| caller.name.as_str());
             let Some(repeated) = self.lately.locked().line(certificate, self.rule.method, Instant::now()) else {
                 return;

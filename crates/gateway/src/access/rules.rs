@@ -12,7 +12,8 @@
 
 use super::bounds::Bounds;
 use holdfast_api::METHODS;
-use holdfast_raft::PEER_METHODS;
+use holdfast_control::serve::{RTT_MAX, Timing};
+use holdfast_raft::{PEER_METHODS, snapshot_time};
 use holdfast_tls::Role::{self, Admin as A, Gateway as G, Host as H, Operator as O, Viewer as V};
 use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
 use std::time::Duration;
@@ -50,6 +51,8 @@ impl Rule {
 const SHORT: Bounds = Bounds { at_once: 256, bytes: 8 << 10, deadline: Duration::from_secs(30) };
 /// It waits for a quorum, a store or other gateways.
 const WORK: Bounds = Bounds { at_once: 32, bytes: 64 << 10, deadline: Duration::from_secs(120) };
+/// It waits for all that a store has not got yet, or for elections over a long way.
+const LONG: Bounds = Bounds { deadline: Duration::from_secs(720), ..WORK };
 /// It reads much from a store.
 const HEAVY: Bounds = Bounds { at_once: 4, ..WORK };
 /// About one group, between gateways. There are more than a thousand.
@@ -57,7 +60,14 @@ const GROUP: Bounds = Bounds { at_once: 4096, bytes: 64 << 10, deadline: Duratio
 /// With entries, if there is no append stream.
 const APPEND: Bounds = Bounds { bytes: PEER_MESSAGE_BYTES_MAX, ..GROUP };
 /// A group's state, with the envelopes of its pieces. Their bytes at a time are bounded where they are collected.
-const STATE: Bounds = Bounds { bytes: PEER_SNAPSHOT_BYTES_MAX + (1 << 20), deadline: WORK.deadline, ..GROUP };
+const STATE: Bounds =
+    Bounds { bytes: PEER_SNAPSHOT_BYTES_MAX + (1 << 20), deadline: Duration::from_secs(360), ..GROUP };
+
+// A sender on the slowest line gives up before its receiver does (PIECES-S3).
+const _: () = {
+    let sends = snapshot_time(Timing::from_rtt(RTT_MAX).election_max(), PEER_SNAPSHOT_BYTES_MAX);
+    assert!(sends.as_millis() < STATE.deadline.as_millis());
+};
 
 /// Bytes of requests in the admin door at a time.
 const ADMIN_BYTES_AT_ONCE: usize = 256 << 20;
@@ -109,7 +119,8 @@ pub(crate) const ADMIN: &[Rule] = &[
     // Its token opens the data.
     changes("GetSnapshotToken", &[A, H]),
     changes("DeleteSnapshot", &[A]),
-    changes("RollbackSnapshot", &[A]),
+    // If it were cut off, hosts could take the set again before it is rolled back.
+    changes("RollbackSnapshot", &[A]).within(LONG),
     reads("DiffSnapshots", &[V, O, A]).within(HEAVY),
     // A shorter one expires snapshots.
     changes("SetSchedule", &[A]),
@@ -119,8 +130,8 @@ pub(crate) const ADMIN: &[Rule] = &[
     reads("RenewLease", &[A, H]).proves(),
     repeats("ReleaseLease", &[A, H]),
     reads("GetLease", &[V, O, A, H]),
-    changes("Switchover", &[O, A]),
-    changes("Failover", &[O, A]),
+    changes("Switchover", &[O, A]).within(LONG),
+    changes("Failover", &[O, A]).within(LONG),
     reads("ListKeys", &[V, O, A]),
     changes("RotateClusterKey", &[A]),
     changes("RotateDataKey", &[A]),

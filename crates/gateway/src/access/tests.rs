@@ -30,6 +30,8 @@ use tonic::server::NamedService;
 use tonic::transport::server::{Connected, TlsConnectInfo};
 use tonic::{Code, Request, Status};
 
+mod limits;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating/roles.md");
 
@@ -454,99 +456,6 @@ async fn refusals_of_one_certificate_do_not_wash_out_the_log() {
     let lines = lines(&audit, &path).await;
     let of = |outcome: &str| lines.iter().filter(|line| text(line, "outcome") == outcome).count();
     assert_eq!((of("PermissionDenied"), of("Aborted")), (1, 10));
-}
-
-/// ACCESS-A6.
-#[tokio::test]
-async fn a_call_of_another_cluster_is_refused_before_anything_of_it_is_read() {
-    let check: ClusterCheck = Arc::new(|headers: &http::HeaderMap| match headers.get("cluster") {
-        Some(_) => Ok(()),
-        None => Err(Status::permission_denied("cluster: found none")),
-    });
-    let guard = Guard::peer(None, Some(check));
-    for rule in PEER {
-        let mut door = Guarded::new(fake(), guard.clone());
-        for (named, code) in [(false, Code::PermissionDenied), (true, Code::Aborted)] {
-            let mut request = request(rule.method, None);
-            if named {
-                request.headers_mut().insert("cluster", http::HeaderValue::from_static("ours"));
-            }
-            let Ok(response) = door.call(request).await;
-            let status = Status::from_header_map(response.headers()).expect("a status");
-            assert_eq!(status.code(), code, "{} {named}", rule.method);
-        }
-    }
-}
-
-/// ACCESS-A5.
-#[tokio::test]
-async fn one_method_takes_no_more_than_its_places() {
-    let guard = Guard::admin(None, None);
-    let mut door = Guarded::new(fake(), guard.clone());
-    let all: Vec<_> = (0..4).map(|_| door.call(request("DiffSnapshots", None))).collect();
-    let status = told(&guard, &fake(), "DiffSnapshots", None).await;
-    let refusal = Refusal::from_status(&status).expect("a gateway's refusal");
-    assert_eq!(refusal.code, RefusalCode::Busy, "{status}");
-    assert_eq!(told(&guard, &fake(), "RenewLease", None).await.code(), Code::Aborted, "others have their own");
-    drop(all);
-    assert_eq!(told(&guard, &fake(), "DiffSnapshots", None).await.code(), Code::Aborted);
-}
-
-/// DOOR-D5.
-#[tokio::test]
-async fn a_connection_is_known_by_what_it_has_shown() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let mut door = Door::new("a test's door", listener, doors::ADMIN);
-    let _client = tokio::net::TcpStream::connect(address).await.expect("connects");
-    let (socket, _) = door.next().await;
-    let guard = Guard::admin(None, None);
-    let standing = || socket.connect_info().place.standing();
-    let call = async |method: &str, answer: Code| {
-        let mut request = request(method, None);
-        request.extensions_mut().insert(socket.connect_info());
-        let mut door = Guarded::new(Fake { answer, ..fake() }, guard.clone());
-        let Ok(_) = door.call(request).await;
-    };
-    call("NoSuchCall", Code::Ok).await;
-    assert_eq!(standing(), Standing::New);
-    for (method, answer) in [("GetNode", Code::Ok), ("CreateSet", Code::Ok), ("RenewLease", Code::NotFound)] {
-        call(method, answer).await;
-        assert_eq!(standing(), Standing::Asked, "{method}");
-    }
-    call("RenewLease", Code::Ok).await;
-    assert_eq!(standing(), Standing::Proven, "it has a lease");
-}
-
-/// DOOR-D5, with certificates.
-#[tokio::test]
-async fn gateways_and_hosts_are_proven_by_their_certificates() {
-    let dir = tempfile::tempdir().expect("a directory");
-    certificates(dir.path(), &Role::ALL.map(|role| Wanted::new(role.name(), role)), 30).expect("made");
-    let gateway = load(dir.path(), "gateway", Role::Gateway);
-    for role in Role::ALL {
-        let client = Dialer::from(&load(dir.path(), role.name(), Role::Admin));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address").to_string();
-        let mut door = Door::new("a test's door", listener, doors::ADMIN);
-        let accepts = async {
-            let (socket, _) = door.next().await;
-            gateway.acceptor().accept(socket).await.expect("a handshake")
-        };
-        let (client, accepted) = tokio::join!(client.stream(&address, PATIENCE), accepts);
-        let info = accepted.connect_info();
-        let standing = || info.get_ref().place.standing();
-        let guard = Guard::admin(Some(Revocations::default()), None);
-        // Nobody but an administrator may.
-        if role != Role::Admin {
-            told(&guard, &fake(), "Adopt", Some(&info)).await;
-            assert_eq!(standing(), Standing::New, "{role}: a refusal shows nothing");
-        }
-        told(&guard, &fake(), "GetNode", Some(&info)).await;
-        let proven = [Role::Gateway, Role::Host].contains(&role);
-        assert_eq!(standing(), if proven { Standing::Proven } else { Standing::Asked }, "{role}");
-        drop(client.expect("connected"));
-    }
 }
 
 /// A line is bounded, whatever a caller sends.

@@ -28,16 +28,42 @@ fn what(serial: &str, name: &str) -> Result<RevokedBy, Refusal> {
     }
 }
 
-/// What speaks against a revocation that shuts gateways of this cluster out; `in_use`: those of them that answer, with
-/// their certificate.
-fn objection(what: &RevokedBy, in_use: &[(String, Bearer)], members: usize, force: bool) -> Option<String> {
+/// The gateways of this cluster.
+struct InUse {
+    /// Those that answer, with their certificate; an empty one where there is none.
+    answer: Vec<(String, Bearer)>,
+    /// Those that do not: their certificates are not known.
+    silent: Vec<String>,
+}
+
+/// What speaks against a revocation that may shut out gateways that do not answer.
+fn doubt(what: &RevokedBy, in_use: &InUse) -> Option<String> {
+    let (answer, silent) = (in_use.answer.len(), in_use.silent.join(", "));
+    if let RevokedBy::Name(name) = what
+        && in_use.silent.contains(name)
+    {
+        return Some(format!(
+            "{what} is that of a gateway that does not answer, and may be that of its certificate; --force revokes it nevertheless"
+        ));
+    }
+    (answer <= in_use.silent.len()).then(|| {
+        format!(
+            "{silent} do not answer, and {answer} gateways are no majority: {what} may be that of certificates in use there. \
+             Ask again; --force revokes it nevertheless"
+        )
+    })
+}
+
+/// What speaks against a revocation that shuts gateways of this cluster out.
+fn objection(what: &RevokedBy, in_use: &InUse, force: bool) -> Option<String> {
+    let members = in_use.answer.len() + in_use.silent.len();
     let hit = |(_, own): &&(String, Bearer)| what.covers(own);
-    let names: Vec<&str> = in_use.iter().filter(hit).map(|(name, _)| name.as_str()).collect();
+    let names: Vec<&str> = in_use.answer.iter().filter(hit).map(|(name, _)| name.as_str()).collect();
     if names.is_empty() {
-        return None;
+        return doubt(what, in_use).filter(|_| !force);
     }
     let names_text = names.join(", ");
-    let left = in_use.len() - names.len();
+    let left = in_use.answer.len() - names.len();
     if left * 2 <= members {
         return Some(format!(
             "{what} is that of the certificate in use at {names_text}: of {members} gateways {left} would be left, which is no majority. \
@@ -69,15 +95,19 @@ impl AdminDoor {
         })
     }
 
-    /// The gateways that answer, with their certificate; an empty one where there is none.
-    async fn in_use(&self) -> Result<Vec<(String, Bearer)>, Refusal> {
+    /// The gateways, and what is known of their certificates.
+    async fn in_use(&self) -> Result<InUse, Refusal> {
         let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
-        let nodes = status.members.into_iter().filter_map(|member| member.node);
-        let own = |node: v1::Node| {
+        let mut found = InUse { answer: Vec::new(), silent: Vec::new() };
+        for member in status.members {
+            let Some(node) = member.node else {
+                found.silent.push(member.member.unwrap_or_default().name);
+                continue;
+            };
             let own = node.certificate.unwrap_or_default();
-            (node.name, Bearer { name: own.name, serial: own.serial })
-        };
-        Ok(nodes.map(own).collect())
+            found.answer.push((node.name, Bearer { name: own.name, serial: own.serial }));
+        }
+        Ok(found)
     }
 
     pub(super) async fn list_certificates(
@@ -123,8 +153,7 @@ impl AdminDoor {
         term: Term,
     ) -> Result<v1::RevokedReply, Refusal> {
         let in_use = self.in_use().await?;
-        let members = self.node.cluster.read(|state| state.members.len());
-        if let Some(why) = objection(what, &in_use, members, force) {
+        if let Some(why) = objection(what, &in_use, force) {
             return Err(Refusal::new(RefusalCode::Precondition, why));
         }
         let done = self.node.cluster.command_in(&adopted.group, Some(term), command).await;
@@ -182,23 +211,41 @@ mod tests {
         }
     }
 
+    /// `answer` of g1, g2 and g3, each with its own certificate.
+    fn gateways(answer: usize) -> InUse {
+        let name = |n: usize| format!("g{n}");
+        let own = |n: usize| (name(n), Bearer { name: name(n), serial: format!("0{n}") });
+        InUse { answer: (1..=answer).map(own).collect(), silent: (answer + 1..=3).map(name).collect() }
+    }
+
     /// The own gateways: none goes by mistake, and never a majority.
     #[test]
     fn a_gateway_is_not_shut_out_by_mistake_and_a_majority_never() {
-        let own = |name: &str, serial: &str| {
-            (name.to_string(), Bearer { name: name.to_string(), serial: serial.to_string() })
-        };
-        let in_use = [own("g1", "01"), own("g2", "02"), own("g3", "03")];
         let (serial, name) = (RevokedBy::Serial("02".to_string()), RevokedBy::Name("g2".to_string()));
         for what in [&serial, &name] {
-            let why = objection(what, &in_use, 3, false).expect("it is in use");
+            let why = objection(what, &gateways(3), false).expect("it is in use");
             assert!(why.contains("in use at g2") && why.contains("--force"), "{why}");
-            assert_eq!(objection(what, &in_use, 3, true), None);
+            assert_eq!(objection(what, &gateways(3), true), None);
             // One of the three does not answer.
-            let why = objection(what, &in_use[..2], 3, true).expect("no majority");
+            let why = objection(what, &gateways(2), true).expect("no majority");
             assert!(why.contains("of 3 gateways 1 would be left"), "{why}");
         }
-        assert_eq!(objection(&RevokedBy::Serial("04".to_string()), &in_use[..2], 3, false), None);
-        assert!(objection(&RevokedBy::Serial("01".to_string()), &in_use[..1], 1, true).is_some(), "the only one");
+        assert_eq!(objection(&RevokedBy::Serial("04".to_string()), &gateways(2), false), None);
+        let alone = InUse { silent: Vec::new(), ..gateways(1) };
+        assert!(objection(&RevokedBy::Serial("01".to_string()), &alone, true).is_some(), "the only one");
+    }
+
+    /// What a gateway uses that does not answer in time is not known, and it is not taken for something else.
+    #[test]
+    fn a_gateway_that_does_not_answer_is_not_shut_out_by_mistake_either() {
+        let (stolen, third) = (RevokedBy::Name("ann".to_string()), RevokedBy::Name("g3".to_string()));
+        assert_eq!(objection(&stolen, &gateways(2), false), None, "a majority answers");
+        let why = objection(&third, &gateways(2), false).expect("it may be the third one's");
+        assert!(why.contains("does not answer") && why.contains("--force"), "{why}");
+        let why = objection(&stolen, &gateways(1), false).expect("it may be that of a majority");
+        assert!(why.contains("g2, g3 do not answer"), "{why}");
+        for (what, answer) in [(&third, 2), (&stolen, 1)] {
+            assert_eq!(objection(what, &gateways(answer), true), None);
+        }
     }
 }

@@ -25,6 +25,8 @@ mod volumes;
 
 pub(crate) use keys::data::run as run_data_keys;
 pub(crate) use placing::run as run_placing;
+#[cfg(test)]
+pub(crate) use rollback::SAFETY_LIMIT;
 
 use crate::access::{Asked, Names};
 use crate::node::{Adopted, Node};

@@ -10,8 +10,8 @@ use holdfast_types::{Name, Owner, RequestId};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum duration of the safety snapshot; the caller may stop waiting earlier.
-const SAFETY_LIMIT: Duration = Duration::from_secs(600);
+/// Maximum duration of the safety snapshot; the caller may stop waiting earlier. The deadline of the call is longer.
+pub(crate) const SAFETY_LIMIT: Duration = Duration::from_secs(600);
 
 /// Derives the request id of the safety snapshot from that of the rollback: the same for each copy of the request, and
 /// different from any other request.

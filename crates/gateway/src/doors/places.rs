@@ -3,6 +3,7 @@
 use futures_util::task::AtomicWaker;
 use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
@@ -42,8 +43,21 @@ struct Held {
     next: u64,
     /// Sockets that are open, with those that were told to close.
     open: usize,
+    /// Connections that are proven.
+    proven: usize,
     /// Connections with a place. The first one makes room first.
     by_standing: BTreeMap<(Standing, u64), Arc<Seat>>,
+}
+
+impl Held {
+    /// Who makes room. `newcomers_have_places`: one that has asked, if there is any. At a door that is full of those,
+    /// newcomers would close each other otherwise, before any of them could show who it is.
+    fn first_below_proven(&self, newcomers_have_places: bool) -> Option<(Standing, u64)> {
+        let from = if newcomers_have_places { Standing::Asked } else { Standing::New };
+        let first_from =
+            |from: Standing| self.by_standing.range((from, 0)..(Standing::Proven, 0)).next().map(|(key, _)| *key);
+        first_from(from).or_else(|| first_from(Standing::New))
+    }
 }
 
 /// What a connection and those who learn something of its client share.
@@ -67,8 +81,14 @@ impl Places {
         Self { most, newcomers, held: Mutex::default() }
     }
 
-    /// A place for a new connection, and whether another one makes room for it. `None`: all are proven, or those that
-    /// were told to close have not closed yet.
+    /// Connections that may be proven: some places are always left. Otherwise a single stolen certificate of a host
+    /// could hold all of them, also against the administrator who comes to revoke it.
+    fn proven_most(&self) -> usize {
+        self.most.saturating_sub(self.newcomers / 4)
+    }
+
+    /// A place for a new connection, and whether another one makes room for it. `None`: nobody may make room, or those
+    /// that were told to close have not closed yet.
     pub(super) fn take(self: &Arc<Self>) -> Option<(Taken, bool)> {
         let mut held = self.held.locked();
         if held.open >= self.most + self.newcomers {
@@ -77,8 +97,8 @@ impl Places {
         let newcomers = held.by_standing.range(..(Standing::Asked, 0)).count();
         let full = newcomers >= self.newcomers || held.by_standing.len() >= self.most;
         if full {
-            let first = held.by_standing.first_entry().filter(|first| first.key().0 < Standing::Proven)?;
-            let seat = first.remove();
+            let first = held.first_below_proven(newcomers < self.newcomers)?;
+            let seat = held.by_standing.remove(&first)?;
             seat.evicted.store(true, Ordering::Release);
             seat.reader.wake();
         }
@@ -106,24 +126,34 @@ pub(crate) struct Place {
     places: Arc<Places>,
 }
 
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Place({:?})", self.standing())
+    }
+}
+
 impl Place {
     pub(crate) fn standing(&self) -> Standing {
         self.seat.standing()
     }
 
-    /// Notes that the client has shown this much. A standing never sinks.
+    /// Notes that the client has shown this much. A standing never sinks. If too many are proven already, it stays one
+    /// that has asked.
     pub(crate) fn shows(&self, standing: Standing) {
         if self.standing() >= standing {
             return;
         }
         let mut held = self.places.held.locked();
         let before = self.standing();
+        let too_many = standing == Standing::Proven && held.proven >= self.places.proven_most();
+        let standing = if too_many { Standing::Asked } else { standing };
         if before >= standing {
             return;
         }
         // It had to make room, or has ended.
         let Some(seat) = held.by_standing.remove(&(before, self.seat.number)) else { return };
         held.by_standing.insert((standing, self.seat.number), seat);
+        held.proven += usize::from(standing == Standing::Proven);
         self.seat.standing.store(standing as u8, Ordering::Release);
         drop(held);
         self.seat.reader.wake();
@@ -153,7 +183,10 @@ impl Drop for Taken {
     fn drop(&mut self) {
         let mut held = self.0.places.held.locked();
         held.open = held.open.saturating_sub(1);
-        held.by_standing.remove(&(self.0.standing(), self.0.seat.number));
+        let standing = self.0.standing();
+        if held.by_standing.remove(&(standing, self.0.seat.number)).is_some() && standing == Standing::Proven {
+            held.proven = held.proven.saturating_sub(1);
+        }
     }
 }
 
@@ -204,6 +237,35 @@ mod tests {
         drop(late);
         drop(later);
         assert!(places.take().is_some());
+    }
+
+    /// Otherwise a few connections a second would close each newcomer before it has shown who it is.
+    #[test]
+    fn d5_newcomers_of_a_door_that_is_full_of_known_ones_do_not_close_each_other() {
+        let places = Arc::new(Places::new(6, 3));
+        let known: Vec<_> = (0..6).map(|_| take(&places, Standing::Asked)).collect();
+        let newcomers: Vec<_> = (0..3).map(|_| take(&places, Standing::New)).collect();
+        assert_eq!((evicted(&known), evicted(&newcomers)), (vec![0, 1, 2], vec![]));
+        let known: Vec<_> = known.into_iter().filter(|one| !one.is_evicted()).collect();
+        let _fourth = take(&places, Standing::New);
+        assert_eq!((evicted(&known), evicted(&newcomers)), (vec![], vec![0]), "no more than their own places");
+    }
+
+    /// Whoever comes to revoke a stolen certificate needs a place.
+    #[test]
+    fn d5_those_who_are_proven_leave_places_for_others() {
+        let places = Arc::new(Places::new(8, 4));
+        let mut hosts: Vec<_> = (0..8).map(|_| take(&places, Standing::Proven)).collect();
+        let standing: Vec<_> = hosts.iter().map(|one| one.place().standing()).collect();
+        assert_eq!((&standing[..7], standing[7]), (&[Standing::Proven; 7][..], Standing::Asked));
+        let administrator = take(&places, Standing::Asked);
+        assert_eq!(evicted(&hosts), [7]);
+        assert!(!administrator.is_evicted());
+        // A place of one that has gone can be proven again.
+        let late = hosts.pop().map(|late| late.place().standing());
+        assert_eq!((late, hosts.pop().is_some()), (Some(Standing::Asked), true));
+        administrator.place().shows(Standing::Proven);
+        assert_eq!(administrator.place().standing(), Standing::Proven);
     }
 
     #[test]

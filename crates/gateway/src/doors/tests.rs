@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const FAR: Duration = Duration::from_secs(600);
 
 fn limits(connections: usize, hello: Duration, idle: Duration) -> Limits {
-    Limits { connections, newcomers: connections, hello, idle, answers: false }
+    Limits { connections, newcomers: connections, hello, idle, answers: false, known_by_answer: false }
 }
 
 async fn door(limits: Limits) -> Result<(Door, SocketAddr, Arc<Places>)> {
@@ -193,7 +193,7 @@ async fn d6_little_is_read_of_a_newcomer() -> Result {
 
 #[tokio::test]
 async fn d7_a_request_without_an_end_is_not_read() -> Result {
-    let (door, address, _) = door(Limits { answers: true, ..limits(4, FAR, FAR) }).await?;
+    let (door, address, _) = door(Limits { answers: true, known_by_answer: true, ..limits(4, FAR, FAR) }).await?;
     let (accepting, mut told) = accepting(door);
     let mut client = TcpStream::connect(address).await?;
     let mut socket = told.recv().await.ok_or("the door has ended")?;

@@ -2,7 +2,7 @@
 //! people and monitoring. Health checks are for everybody, and say no more than their code to whoever shows no such
 //! certificate.
 
-use crate::doors::Door;
+use crate::doors::{Door, Place, Standing};
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
@@ -19,7 +19,7 @@ const READERS: [Role; 3] = [Role::Viewer, Role::Operator, Role::Admin];
 /// The listener with TLS. Handshakes go on beside each other, each in the place of its connection (DOOR-D1).
 pub(super) struct Secured {
     door: Door,
-    handshakes: Handshakes<SocketAddr>,
+    handshakes: Handshakes<(SocketAddr, Place)>,
 }
 
 impl Secured {
@@ -33,6 +33,17 @@ impl Secured {
 pub(super) struct Asker {
     from: SocketAddr,
     client: HttpClient,
+    /// At the listener.
+    place: Option<Place>,
+}
+
+impl Asker {
+    /// DOOR-D5: a client that gets an answer is known. A handshake shows nothing: anybody makes one.
+    fn shows(&self, answer: &Answer) {
+        if let (Some(place), Answer::Whole | Answer::Code) = (&self.place, answer) {
+            place.shows(Standing::Asked);
+        }
+    }
 }
 
 impl Listener for Secured {
@@ -43,14 +54,19 @@ impl Listener for Secured {
         loop {
             tokio::select! {
                 biased;
-                (connection, client, from) = self.handshakes.next() => return (connection, Asker { from, client }),
-                (socket, from) = self.door.next() => self.handshakes.begin(socket, from),
+                (connection, client, (from, place)) = self.handshakes.next() => {
+                    return (connection, Asker { from, client, place: Some(place) });
+                }
+                (socket, from) = self.door.next() => {
+                    let place = socket.place();
+                    self.handshakes.begin(socket, (from, place));
+                }
             }
         }
     }
 
     fn local_addr(&self) -> io::Result<Asker> {
-        Ok(Asker { from: self.door.local_addr()?, client: HttpClient::Plain })
+        Ok(Asker { from: self.door.local_addr()?, client: HttpClient::Plain, place: None })
     }
 }
 
@@ -92,7 +108,9 @@ pub(super) async fn guard(
     request: Request,
     next: Next,
 ) -> Response {
-    match answer(&asker.client, request.uri().path(), mode) {
+    let told = answer(&asker.client, request.uri().path(), mode);
+    asker.shows(&told);
+    match told {
         Answer::Whole => next.run(request).await,
         Answer::Code => next.run(request).await.status().into_response(),
         Answer::Refused(why) => {
@@ -105,6 +123,37 @@ pub(super) async fn guard(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doors;
+    use holdfast_tls::make::{Wanted, certificates};
+    use holdfast_tls::{Dialer, TlsFiles};
+    use std::time::Duration;
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// DOOR-D5.
+    #[tokio::test]
+    async fn a_handshake_alone_makes_nobody_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let wanted = [Wanted::new("g1", Role::Gateway), Wanted::new("vic", Role::Viewer)];
+        certificates(dir.path(), &wanted, 30).unwrap();
+        let load = |name: &str, role| {
+            let at = |end: &str| Some(dir.path().join(format!("{name}.{end}")));
+            let files = TlsFiles { ca: Some(dir.path().join("ca.pem")), certificate: at("pem"), key: at("key") };
+            files.load(role).unwrap().unwrap()
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let door = Door::new("a test's door", listener, doors::HTTPS);
+        let mut secured = Secured::new(door, load("g1", Role::Gateway).acceptor());
+        let connector = Dialer::from(&load("vic", Role::Viewer)).connector().unwrap();
+        let client = async { connector.connect(TcpStream::connect(address).await.unwrap()).await.unwrap() };
+        let both = async { tokio::join!(secured.accept(), client) };
+        let ((_connection, asker), _client) = tokio::time::timeout(Duration::from_secs(20), both).await.unwrap();
+        let standing = || asker.place.as_ref().map(Place::standing);
+        asker.shows(&Answer::Refused("no".to_string()));
+        assert_eq!(standing(), Some(Standing::New));
+        asker.shows(&Answer::Code);
+        assert_eq!(standing(), Some(Standing::Asked));
+    }
 
     #[test]
     fn metrics_are_for_certificates_and_checks_for_everybody() {
