@@ -46,7 +46,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
-pub(crate) use planned::{Planned, Seen};
+pub(crate) use planned::{Planned, Seen, Told};
 pub(crate) use revoked::bearer;
 pub use seams::Seams;
 

@@ -47,8 +47,8 @@ pub enum Impossible {
     },
     /// Too few domains.
     #[error(
-        "needs {needed} {level}s, found {}; add a gateway in another {level}{}",
-        listed(.found), or_narrower(.level)
+        "needs {needed} {level}s, found {}; add a gateway {}{}",
+        listed(.found), another(.level), or_narrower(.level)
     )]
     Domains {
         /// The level.
@@ -60,8 +60,8 @@ pub enum Impossible {
     },
     /// Enough domains, and too few members in most of them.
     #[error(
-        "needs {needed} voters with at most {most} in one {level}, found room for {room} in {}; add a gateway in another {level} than the largest{}",
-        text(.found), or_narrower(.level)
+        "needs {needed} voters with at most {most} in one {level}, found room for {room} in {}; add a gateway {} than the largest{}",
+        text(.found), another(.level), or_narrower(.level)
     )]
     Crowded {
         /// The level.
@@ -77,8 +77,8 @@ pub enum Impossible {
     },
     /// Witnesses alone cannot serve.
     #[error(
-        "needs gateways in 2 {level}s, since a witness cannot serve, found {}; add a gateway in another {level}{}",
-        listed(.found), or_narrower(.level)
+        "needs gateways in 2 {level}s, since a witness cannot serve, found {}; add a gateway {}{}",
+        listed(.found), another(.level), or_narrower(.level)
     )]
     Witnesses {
         /// The level.
@@ -106,6 +106,11 @@ fn outside(forbidden: &[Name]) -> String {
 /// What is possible with those that were found.
 fn fewer(needed: &usize, found: &[Name]) -> &'static str {
     if *needed > 3 && found.len() >= 3 { " or choose --voters 3" } else { " or choose --survive auto" }
+}
+
+fn another(level: &Survive) -> String {
+    let at = if *level == Survive::Host { "on" } else { "in" };
+    format!("{at} another {level}")
 }
 
 fn or_narrower(level: &Survive) -> String {

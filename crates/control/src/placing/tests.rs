@@ -265,6 +265,13 @@ fn a_policy_that_cannot_be_met_is_told_with_what_is_missing() {
         refused(&view, &Policy { voters: 5, ..survive(Survive::Region) }),
         "needs 5 voters with at most 2 in one region, found room for 4 in ap, eu, us; add a gateway in another region than the largest or choose --survive zone"
     );
+    let view = cluster(&["region=eu,zone=a", "region=us,zone=a", "region=ap,zone=a"]);
+    assert_eq!(possible(&view.members, &survive(Survive::Zone)), Ok(()), "zones of the same name in three regions");
+    let view = cluster(&["region=eu,host=h", "region=eu,host=h", "eu"]);
+    assert_eq!(
+        refused(&view, &survive(Survive::Host)),
+        "needs 3 hosts, found 2: eu/h, g3; add a gateway on another host or choose --survive auto"
+    );
     let mut view = cluster(&["eu", "us", "ap"]);
     view.member(2).role = MemberRole::Witness;
     view.member(3).role = MemberRole::Witness;
@@ -323,6 +330,19 @@ fn the_worst_comes_first_and_few_at_once() {
     view.member(3).silent = Some(60 * MINUTE);
     let moves = plan(&view, &RULES);
     assert_eq!(moves.iter().map(|step| step.group.0).collect::<Vec<_>>(), [6, 1]);
+}
+
+#[test]
+fn new_sets_go_to_the_gateways_with_few() {
+    let mut view = cluster(&["eu"; 6]);
+    for set in 1..=8 {
+        let voters = first_voters(&view, &Policy::default(), &RULES);
+        view.groups.insert(GroupId(set), placed(Policy::default(), voters.iter().map(|id| id.0)));
+    }
+    for id in 1..=6 {
+        let votes = view.groups.values().filter(|group| group.voters.contains(&MemberId(id))).count();
+        assert!((3..=5).contains(&votes), "g{id} votes in {votes} of 8");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use crate::node::{Adopted, Node, Seen};
+use crate::node::{Adopted, Node, Seen, Told};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, SetEntry};
 use holdfast_control::placing::{Move, Rules, View, Violation, first_voters, plan, possible, reasons, violations};
@@ -21,6 +21,8 @@ use tokio::time::Instant;
 const TURN: Duration = Duration::from_secs(5);
 /// Sets whose violations are told with the state of a gateway; each of them tells its own (`set place`).
 const TOLD_MAX: usize = 32;
+/// Changes of a round that are logged one by one: a gateway that starts again is a voter of many sets.
+const LOGGED_MAX: usize = 16;
 /// Pause after a change of group 0: several come together.
 const CALM: Duration = Duration::from_millis(500);
 /// A member that is silent for less is not told. It is not lost before `placing.replace_after_ms`.
@@ -103,6 +105,20 @@ fn move_text(state: &ClusterState, step: &Move) -> String {
         of.iter().map(name).collect::<Vec<_>>().join(" ")
     };
     format!("{} -> {}: {}", names(&step.from), names(&step.to), step.why)
+}
+
+fn log_told(state: &ClusterState, all: &[Told]) {
+    for told in all.iter().take(LOGGED_MAX) {
+        let name = state.sets.get(&told.set).map(|entry| entry.name.to_string()).unwrap_or_default();
+        if told.begun {
+            tracing::warn!(set = name, violated = %told.violation, "the set's policy is not met");
+        } else {
+            tracing::info!(set = name, violated = %told.violation, "the set's policy: this is over");
+        }
+    }
+    if let Some(more) = all.len().checked_sub(LOGGED_MAX).filter(|more| *more > 0) {
+        tracing::warn!(more, "policies of sets: further changes; `holdfast cluster status` lists what is violated");
+    }
 }
 
 impl AdminDoor {
@@ -259,15 +275,7 @@ impl AdminDoor {
             planned.saw(seen_of(&status), busy_of(&status), now);
             let rules = Rules { balance: rules.balance && planned.knows_weights(now), ..rules };
             let view = planned.view(&state, adopted.member, &adopted.group.status(), self.patience());
-            for told in planned.note(&view, &rules, unix_ms()) {
-                let name = state.sets.get(&told.set).map(|entry| entry.name.to_string()).unwrap_or_default();
-                match told.begun {
-                    true => {
-                        tracing::warn!(set = name, violated = %told.violation, "the set's policy is not met")
-                    }
-                    false => tracing::info!(set = name, violated = %told.violation, "the set's policy: this is over"),
-                }
-            }
+            log_told(&state, &planned.note(&view, &rules, unix_ms()));
             let moves = plan(&view, &rules);
             planned.decide(&view, &moves);
             moves
