@@ -174,8 +174,25 @@ fn balance(view: &View, boards: &[(Cost, GroupId, Board)], loads: &Loads) -> Opt
     best.map(|(_, found)| found)
 }
 
-/// The voters of a new set: nobody has anything of it yet, so each step is free.
+/// The voters of a new set. A member that is busy or does not answer votes as well if there are too few others: its
+/// journal empties again, and it may come back.
 pub fn first_voters(view: &View, policy: &Policy, rules: &Rules) -> BTreeSet<MemberId> {
+    let (mut voters, wanted) = spread(view, policy, rules);
+    if voters.len() < wanted && view.members.values().any(|member| member.busy) {
+        let mut view = view.clone();
+        view.members.values_mut().for_each(|member| member.busy = false);
+        voters = spread(&view, policy, rules).0;
+    }
+    let lacking = wanted.saturating_sub(voters.len());
+    let others = view.members.iter().filter(|(id, m)| m.allowed(policy) && !voters.contains(id));
+    let others: Vec<MemberId> = others.map(|(id, _)| *id).take(lacking).collect();
+    voters.extend(others);
+    voters
+}
+
+/// The best voters among those that can take part now, and how many there should be. Nobody has anything of the set yet,
+/// so each step is free.
+fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, usize) {
     let loads = loads(view);
     let mut placed = Placed {
         policy: policy.clone(),
@@ -196,12 +213,7 @@ pub fn first_voters(view: &View, policy: &Policy, rules: &Rules) -> BTreeSet<Mem
             None => break,
         }
     }
-    // A member that does not answer votes as well if there are too few others: it may come back.
-    let lacking = usize::try_from(board.wanted()).unwrap_or_default().saturating_sub(placed.voters.len());
-    let silent = view.members.iter().filter(|(id, m)| m.allowed(policy) && !placed.voters.contains(id));
-    let silent: Vec<MemberId> = silent.map(|(id, _)| *id).take(lacking).collect();
-    placed.voters.extend(silent);
-    placed.voters
+    (placed.voters, usize::try_from(board.wanted()).unwrap_or_default())
 }
 
 /// Begins with one voter that costs least.

@@ -290,6 +290,9 @@ fn first_voters_are_spread_as_far_as_the_members_allow() {
     assert_eq!(first(&["eu", "eu", "us", "us", "ap"], Policy::default()), ids([1, 3, 5]), "regions");
     let zones = ["region=eu,zone=a", "region=eu,zone=a", "region=eu,zone=b", "region=eu,zone=c"];
     assert_eq!(first(&zones, Policy::default()), ids([1, 3, 4]), "zones");
+    let mut full = cluster(&zones);
+    full.members.values_mut().for_each(|member| member.busy = true);
+    assert_eq!(first_voters(&full, &Policy::default(), &RULES), ids([1, 3, 4]), "also while all journals are full");
     let hosts = ["region=eu,host=a", "region=eu,host=a", "region=eu,host=b", "region=eu,host=c"];
     assert_eq!(first(&hosts, Policy::default()), ids([1, 3, 4]), "machines");
     let home = Policy { home: Some(name("us")), voters: 5, ..survive(Survive::Region) };

@@ -220,7 +220,12 @@ impl AdminDoor {
         let rules = self.node.config.placing.rules();
         let planned = self.node.planned.locked();
         // As of now: a policy that was changed a moment ago is not met because no round has looked at it yet.
-        let violations = violations(&view, placed, &rules).into_iter().map(|violation| v1::PlacingViolation {
+        let judged = if self.hears_a_quorum(adopted, term) {
+            violations(&view, placed, &rules)
+        } else {
+            planned.violated(id).map(|(violation, _)| violation.clone()).collect()
+        };
+        let violations = judged.into_iter().map(|violation| v1::PlacingViolation {
             since_unix_ms: planned.since(id, &violation).unwrap_or_else(unix_ms),
             text: violation.to_string(),
         });
