@@ -13,6 +13,7 @@ const DOOR: &str = "crates/gateway/src/admin/placing.rs";
 const PLANS: Test = lib(Layer::Property, "holdfast-control", &["placing::"]);
 const MEMORY: Test = lib(Layer::Unit, "holdfast-gateway", &["node::planned::tests::"]);
 const GROUP_0: Test = lib(Layer::Unit, "holdfast-control", &["a_policy_is_changed_once_and_by_who_saw_it"]);
+const PASSED_ON: Test = lib(Layer::Unit, "holdfast-control", &["a_place_in_a_forbidden_region_is_not_passed_on"]);
 const REFUSED: Test = lib(Layer::Unit, "holdfast-gateway", &["a_policy_that_one_gateway_cannot_meet_is_refused"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -146,6 +147,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "ADR 0052",
         edits: &[Edit { file: SETS, old: "if entry.policy != *expected {", new: "if expected.voters == 0 {" }],
         tests: &[GROUP_0],
+        smoke: false,
+    },
+    Mutation {
+        name: "votes-passed-into-a-forbidden-region",
+        bug: "a gateway that replaces another one gets the votes of a set whose policy forbids its region",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: "crates/control/src/cluster/voters.rs",
+            old: "entry.has_place_for(old) && entry.policy.forbidden.contains(region)",
+            new: "entry.has_place_for(old) && entry.policy.forbidden.contains(region) && entry.policy.voters == 0",
+        }],
+        tests: &[PASSED_ON, REFUSED],
         smoke: false,
     },
     Mutation {

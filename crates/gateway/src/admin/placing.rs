@@ -5,7 +5,7 @@ use super::AdminDoor;
 use super::member::invalid;
 use crate::node::{Adopted, Node, Seen, Told};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, SetEntry};
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
 use holdfast_control::placing::{Move, Rules, View, Violation, first_voters, plan, possible, reasons, violations};
 use holdfast_control::policy::{Policy, Survive, VOTERS_DEFAULT};
 use holdfast_host::unix_ms;
@@ -161,6 +161,18 @@ impl AdminDoor {
         let message =
             format!("set {name} exists already, with the policy ({found}): `holdfast set place` changes that");
         Err(Refusal::new(RefusalCode::Exists, message))
+    }
+
+    /// A gateway that replaces another one gets its votes at once, wherever it stands.
+    pub(super) fn may_take_votes(state: &ClusterState, old: &Member, new: &Member) -> Result<(), Refusal> {
+        let Some(entry) = state.barred_from(old.id, &new.locality.region) else { return Ok(()) };
+        let (set, region) = (&entry.name, &new.locality.region);
+        Err(precondition(format!(
+            "{} stands in region {region}, which the policy of set {set} forbids, and would get the votes of {}: add it by \
+             itself (holdfast gateway add), then drain and remove {}; or allow the region (holdfast set place {set} \
+             --allow-region {region})",
+            new.name, old.name, old.name
+        )))
     }
 
     pub(super) async fn change_policy(&self, request: v1::ChangePolicyRequest) -> Result<v1::Placing, Refusal> {
