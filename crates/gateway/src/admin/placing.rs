@@ -107,6 +107,15 @@ fn move_text(state: &ClusterState, step: &Move) -> String {
     format!("{} -> {}: {}", names(&step.from), names(&step.to), step.why)
 }
 
+/// What comes next, for people. A violation that nobody mends must say so.
+fn next_text(next: Option<String>, enabled: bool, met: bool) -> String {
+    match next {
+        Some(next) => next,
+        None if enabled || met => String::new(),
+        None => "nothing: `placing.enabled` is false in the settings of the cluster's leader".to_string(),
+    }
+}
+
 fn log_told(state: &ClusterState, all: &[Told]) {
     for told in all.iter().take(LOGGED_MAX) {
         let name = state.sets.get(&told.set).map(|entry| entry.name.to_string()).unwrap_or_default();
@@ -243,13 +252,15 @@ impl AdminDoor {
         });
         let moving = placed.moving || !planned.is_seen(id);
         let next = planned.next(id).filter(|step| placed.moving || step.from == placed.voters);
+        let next = next.map(|step| move_text(&state, step));
+        let violations: Vec<v1::PlacingViolation> = violations.collect();
         Ok(v1::Placing {
             set: name.to_string(),
             policy: Some(policy_message(&placed.policy)),
             voters: placed.voters.iter().map(|id| id.0).collect(),
             reasons: reasons(&view, placed, &rules),
-            violations: violations.collect(),
-            next: next.map(|step| move_text(&state, step)).unwrap_or_default(),
+            next: next_text(next, rules.at_once > 0, violations.is_empty()),
+            violations,
             moving,
         })
     }
@@ -374,6 +385,14 @@ mod tests {
             assert_eq!(refusal.code, RefusalCode::Invalid);
             assert!(refusal.message.contains(says), "{says:?} in {refusal}");
         }
+    }
+
+    #[test]
+    fn a_violation_that_nobody_mends_says_so() {
+        assert_eq!(next_text(Some("g1 -> g2".into()), false, false), "g1 -> g2");
+        assert_eq!(next_text(None, true, false), "");
+        assert_eq!(next_text(None, false, true), "");
+        assert!(next_text(None, false, false).contains("`placing.enabled` is false"));
     }
 
     #[test]
