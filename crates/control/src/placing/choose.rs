@@ -190,8 +190,8 @@ pub fn first_voters(view: &View, policy: &Policy, rules: &Rules) -> BTreeSet<Mem
     voters
 }
 
-/// The best voters among those that can take part now, and how many there should be. Nobody has anything of the set yet,
-/// so each step is free.
+/// The best voters among those that can take part now, and how many there should be. Nobody has anything of the set
+/// yet, so each step is free.
 fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, usize) {
     let loads = loads(view);
     let mut placed = Placed {

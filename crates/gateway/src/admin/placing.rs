@@ -177,8 +177,8 @@ impl AdminDoor {
         let Some(entry) = state.barred_from(old.id, &new.locality.region) else { return Ok(()) };
         let (set, region) = (&entry.name, &new.locality.region);
         Err(precondition(format!(
-            "{} stands in region {region}, which the policy of set {set} forbids, and would get the votes of {}: add it by \
-             itself (holdfast gateway add), then drain and remove {}; or allow the region (holdfast set place {set} \
+            "{} stands in region {region}, which the policy of set {set} forbids, and would get the votes of {}: add it \
+             by itself (holdfast gateway add), then drain and remove {}; or allow the region (holdfast set place {set} \
              --allow-region {region})",
             new.name, old.name, old.name
         )))
