@@ -230,6 +230,18 @@ fn expect_other(old: &v1::Member, new: &v1::Node, address: &str) -> Result<(), C
         .next("give --by the address of another gateway; to join again as a new member it needs an empty data_dir"))
 }
 
+/// The end of `add` and `replace`. A newcomer votes in a set only where the set needs it.
+fn joined(newcomer: &str, caught_up: bool, old: Option<&str>) -> String {
+    match (caught_up, old) {
+        (true, None) => format!(
+            "{newcomer} has joined and votes in each group that needs it. Later sets may move to it: `holdfast gateway \
+             list` counts its votes."
+        ),
+        (true, Some(old)) => format!("{newcomer} has the votes of {old}, which is removed."),
+        (false, _) => format!("{newcomer} is registered. `holdfast gateway list` shows the progress."),
+    }
+}
+
 async fn join(common: &Common, address: &str, old: Option<&str>, yes: bool, wait: bool) -> Result<(), CliError> {
     let mut api = connect(common);
     let seen = status(&mut api).await?;
@@ -258,13 +270,8 @@ async fn join(common: &Common, address: &str, old: Option<&str>, yes: bool, wait
     let json = serde_json::json!({
         "gateway": node.name, "member": member.0, "role": role, "replaced": replaced, "caught_up": caught_up,
     });
-    output::show(common.output, &json, || match (caught_up, &old) {
-        (true, None) => format!("{member} ({}) is a voter in every group.", node.name),
-        (true, Some(old)) => {
-            format!("{member} ({}) is a voter in every group; {} is removed.", node.name, member_text(old.id))
-        }
-        (false, _) => format!("{member} ({}) is registered. `holdfast gateway list` shows the progress.", node.name),
-    })?;
+    let old = old.as_ref().map(|old| member_text(old.id));
+    output::show(common.output, &json, || joined(&format!("{member} ({})", node.name), caught_up, old.as_deref()))?;
     if wait && !caught_up {
         return Err(late(common, &format!("{member} is registered, but has not caught up")));
     }
@@ -468,6 +475,13 @@ mod tests {
         seen.groups.extend(more);
         let text = may_lead_again(&seen, &member(3, "gateway"));
         assert!(text.contains("s6 (no leader) and 13 more. "), "{text}");
+    }
+
+    #[test]
+    fn a_newcomer_is_not_said_to_vote_where_it_does_not() {
+        assert!(joined("m4 (g4)", true, None).starts_with("m4 (g4) has joined and votes in each group that needs it."));
+        assert_eq!(joined("m4 (g4)", true, Some("m2")), "m4 (g4) has the votes of m2, which is removed.");
+        assert!(joined("m4 (g4)", false, Some("m2")).contains("is registered"));
     }
 
     #[test]
