@@ -5,10 +5,12 @@
 //!     domain is lost (a host, zone or region, as the policy says), and no more domains are such that their loss leaves
 //!     no voter that serves.
 //! PLACING-P2  It ends: each move lowers a cost that has a least value, first of constraints, then of balance.
-//! PLACING-P3  One move at a time for each set, and [`Rules::at_once`] in the whole cluster.
+//! PLACING-P3  One move at a time for each set, and [`Rules::at_once`] in the whole cluster. A set without a leader
+//!     gets none: its group could not follow. A move with a newcomer that is late counts no more.
 //!
 //! Terms: a *candidate* is a member as the planner sees it. It is *silent* if it does not answer, *lost* if that lasts
-//! for longer than `replace_after`. A *domain* is what fails as one.
+//! for longer than `replace_after`. A *newcomer* is to be a voter and is none yet; it is *late* if that lasts for too
+//! long, and another one gets its place. A *domain* is what fails as one.
 
 mod board;
 mod choose;
@@ -29,6 +31,9 @@ use std::time::Duration;
 /// A set weighs as much as this many bytes in its voters' journals even if it is idle.
 pub const SET_WEIGHT: u64 = 64 << 20;
 
+/// A newcomer that is no voter after this time is late. A whole journal of 8 GiB comes at 20 Mbit/s meanwhile.
+pub const LATE: Duration = Duration::from_secs(3600);
+
 /// Voters of group 0 in a cluster with at least as many members; 3 in a smaller one.
 const CLUSTER_VOTERS: u8 = 5;
 
@@ -45,6 +50,8 @@ pub struct Candidate {
     pub standing: Standing,
     /// How long it has not answered; `None` if it answered a moment ago.
     pub silent: Option<Duration>,
+    /// It gets no further voter now: its journal is filling or waits for its disk, or it is late with another set.
+    pub busy: bool,
 }
 
 /// A group as the planner sees it.
@@ -54,6 +61,10 @@ pub struct Placed {
     pub policy: Policy,
     /// The voters that it is to have.
     pub voters: BTreeSet<MemberId>,
+    /// The voters that its group has, as a leader reported them last; those that it is to have if none has.
+    pub now: BTreeSet<MemberId>,
+    /// Newcomers among the voters that it is to have that are late.
+    pub late: BTreeSet<MemberId>,
     /// Its leader, if known.
     pub leader: Option<MemberId>,
     /// Bytes that it needs in the journal of each voter.
@@ -78,6 +89,8 @@ pub struct Rules {
     pub replace_after: Option<Duration>,
     /// Most groups that move at the same time.
     pub at_once: usize,
+    /// Whether to make the load even as well: not before the load of a while is known.
+    pub balance: bool,
 }
 
 /// One group gets other voters.

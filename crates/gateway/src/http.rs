@@ -131,7 +131,7 @@ async fn serves(State(node): State<Arc<Node>>, Path(name): Path<String>) -> (Sta
 
 async fn health(State(node): State<Arc<Node>>) -> (StatusCode, String) {
     let warnings = node.journal_warning().into_iter().chain(node.timing_warnings()).chain(node.store_warnings());
-    let warnings = warnings.chain(node.certificate_warnings());
+    let warnings = warnings.chain(node.certificate_warnings()).chain(node.locality_warning());
     told(node.not_ready(), warnings)
 }
 

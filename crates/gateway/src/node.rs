@@ -28,6 +28,7 @@ use crate::identity::{Identity, IdentityError};
 use crate::node_key::NodeKeyError;
 use futures_util::future::BoxFuture;
 use holdfast_cache::Cache;
+use holdfast_control::cluster::Member;
 use holdfast_control::serve::Timing;
 use holdfast_etcd::{EtcdError, Mirror};
 use holdfast_log::LogUsage;
@@ -38,14 +39,14 @@ use holdfast_set::server::SetServer;
 use holdfast_set::warm::Warmth;
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
 use holdfast_types::sync::{LockExt, RwLockExt};
-use holdfast_types::{MemberId, Name, SetId};
+use holdfast_types::{Locality, MemberId, Name, SetId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
-pub(crate) use planned::{Planned, Seen};
+pub(crate) use planned::{Planned, Seen, Told};
 pub(crate) use revoked::bearer;
 pub use seams::Seams;
 
@@ -330,6 +331,12 @@ impl Node {
         self.lacks_room.get().cloned()
     }
 
+    /// It stands elsewhere than the cluster knows: policies of sets are judged by what the cluster knows.
+    pub fn locality_warning(&self) -> Option<String> {
+        let known = self.cluster.member(self.adopted()?.member)?;
+        elsewhere(&known, &self.config.locality(), &self.config.api_address())
+    }
+
     /// Other gateways whose timing settings differ from ours.
     pub fn timing_warnings(&self) -> Vec<String> {
         self.raft().map(|raft| raft.unequal_times()).unwrap_or_default()
@@ -363,6 +370,17 @@ impl Node {
             && group.quorum_acked().is_none_or(|(_, at)| silent(at));
         alone.then(|| format!("group {}: its leader on this gateway gets no answer from a quorum", group.id()))
     }
+}
+
+/// That a gateway's settings and the cluster do not agree on where it stands, for people.
+fn elsewhere(known: &Member, here: &Locality, api: &str) -> Option<String> {
+    (known.locality != *here).then(|| {
+        let (name, there) = (&known.name, &known.locality);
+        format!(
+            "by its settings {name} stands at {here}, and the cluster places sets as if at {there}: tell it by \
+             `holdfast gateway update {name} --address {api}`"
+        )
+    })
 }
 
 /// Why the journal does not work as it should, for people.
@@ -401,6 +419,24 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gateway_that_stands_elsewhere_than_the_cluster_knows_says_so() {
+        let member = Member {
+            id: MemberId(2),
+            name: Name::new("g2").unwrap(),
+            locality: "eu".parse().unwrap(),
+            disk: 7,
+            peer_addr: "a:1".into(),
+            api_addr: "a:2".into(),
+            nbd_addr: "a:3".into(),
+            role: holdfast_control::cluster::MemberRole::Gateway,
+            standing: holdfast_control::cluster::Standing::Active,
+        };
+        assert_eq!(elsewhere(&member, &"region=eu".parse().unwrap(), "a:2"), None);
+        let why = elsewhere(&member, &"region=eu,zone=b".parse().unwrap(), "a:2").unwrap();
+        assert!(why.contains("region=eu,zone=b") && why.contains("gateway update g2 --address a:2"), "{why}");
+    }
 
     #[test]
     fn a_journal_that_waits_for_room_or_frees_nothing_is_not_ready() {

@@ -13,6 +13,7 @@ mod deletion;
 mod diff;
 mod extras;
 pub mod gateway;
+mod gateway_list;
 mod history;
 mod keys;
 mod lease;

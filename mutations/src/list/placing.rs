@@ -5,11 +5,15 @@ use crate::bug::{Edit, Layer, Mutation, Test, lib};
 const PLACING: &str = "crates/control/src/placing.rs";
 const BOARD: &str = "crates/control/src/placing/board.rs";
 const CHOOSE: &str = "crates/control/src/placing/choose.rs";
+const VIOLATIONS: &str = "crates/control/src/placing/violations.rs";
+const PLANNED: &str = "crates/gateway/src/node/planned.rs";
 const SETS: &str = "crates/control/src/cluster/sets.rs";
 const DOOR: &str = "crates/gateway/src/admin/placing.rs";
 
 const PLANS: Test = lib(Layer::Property, "holdfast-control", &["placing::"]);
+const MEMORY: Test = lib(Layer::Unit, "holdfast-gateway", &["node::planned::tests::"]);
 const GROUP_0: Test = lib(Layer::Unit, "holdfast-control", &["a_policy_is_changed_once_and_by_who_saw_it"]);
+const PASSED_ON: Test = lib(Layer::Unit, "holdfast-control", &["a_place_in_a_forbidden_region_is_not_passed_on"]);
 const REFUSED: Test = lib(Layer::Unit, "holdfast-gateway", &["a_policy_that_one_gateway_cannot_meet_is_refused"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -35,6 +39,82 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "if placed.moving && board.unusable(choice) > 64 {",
         }],
         tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-moves-without-a-leader",
+        bug: "a set without a leader gets other voters again and again, and nobody can follow",
+        rule: "PLACING-P3",
+        edits: &[Edit {
+            file: CHOOSE,
+            old: "if placed.leader.is_none() {",
+            new: "if placed.leader.is_none() && placed.voters.is_empty() {",
+        }],
+        tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-waits-for-a-late-move",
+        bug: "two moves that never end keep every other set from moving",
+        rule: "PLACING-P3",
+        edits: &[Edit { file: CHOOSE, old: "placed.moving && placed.late.is_empty()", new: "placed.moving" }],
+        tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-forgets-what-nobody-tells",
+        bug: "a move counts as done because no leader reports the set: more sets move at once than may",
+        rule: "PLACING-P3",
+        edits: &[Edit {
+            file: PLANNED,
+            old: "seen.entry(set).or_insert(Seen { leader: None, ..last });",
+            new: "let _ = (set, last);",
+        }],
+        tests: &[MEMORY],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-tells-what-is-planned",
+        bug: "a violation is over as soon as a newcomer is named, before it has anything of the set",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: VIOLATIONS,
+            old: "let choice = board.choice(&placed.now);",
+            new: "let choice = board.choice(&placed.voters);",
+        }],
+        tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-on-full-journals",
+        bug: "a gateway whose journal has no room gets further voters",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: BOARD,
+            old: "waits: member.silent.is_some() || member.busy,",
+            new: "waits: member.silent.is_some(),",
+        }],
+        tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "balance-into-further-regions",
+        bug: "to make the load even, a voter goes to another region, and each write waits for that",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: CHOOSE,
+            old: "let wider = board.preference(choice) > board.preference(now);",
+            new: "let wider = board.preference(choice) > board.preference(choice);",
+        }],
+        tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-weighs-this-moment",
+        bug: "voters go to and fro with each checkpoint of a busy set",
+        rule: "PLACING-P2",
+        edits: &[Edit { file: PLANNED, old: "self.now.max(self.before)", new: "self.now" }],
+        tests: &[MEMORY],
         smoke: false,
     },
     Mutation {
@@ -67,6 +147,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "ADR 0052",
         edits: &[Edit { file: SETS, old: "if entry.policy != *expected {", new: "if expected.voters == 0 {" }],
         tests: &[GROUP_0],
+        smoke: false,
+    },
+    Mutation {
+        name: "votes-passed-into-a-forbidden-region",
+        bug: "a gateway that replaces another one gets the votes of a set whose policy forbids its region",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: "crates/control/src/cluster/voters.rs",
+            old: "entry.has_place_for(old) && entry.policy.forbidden.contains(region)",
+            new: "entry.has_place_for(old) && entry.policy.forbidden.contains(region) && entry.policy.voters == 0",
+        }],
+        tests: &[PASSED_ON, REFUSED],
         smoke: false,
     },
     Mutation {

@@ -7,7 +7,7 @@ use super::blocks::{Load, Progress};
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::binary::public_dir;
 use crate::bridge::Bridge;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SET};
 use crate::process::wait_until;
 use crate::say::note;
 use anyhow::{Context, Result};
@@ -45,6 +45,11 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         progress.answered(),
         progress.slowest().as_secs_f64() * 1e3
     ));
+    // Where nothing moves by itself, the voters that the set has are looked at all the same.
+    let known = wait_until(CHANGE_LIMIT, || {
+        cluster.holdfast(&["set", "place", SET]).is_ok_and(|placing| placing["moving"] == false)
+    });
+    anyhow::ensure!(known, "moving, or unknown: {}", cluster.holdfast(&["set", "place", SET])?);
     cluster.stop()?;
     Ok(())
 }

@@ -91,7 +91,9 @@ fn moves(cluster: &Cluster, progress: &Progress) -> Result<()> {
     voters_become(cluster, &[1, 3, 4])?;
     goes_on(progress)?;
     cluster.holdfast(&["gateway", "undrain", "g2"])?;
-    cluster.holdfast(&["set", "place", SET, "--home", "us"])?;
+    let said = cluster.holdfast(&["set", "place", SET, "--home", "us"])?;
+    let told = said["violations"].to_string();
+    anyhow::ensure!(told.contains("home region us"), "no voter is there, and the answer tells nothing: {said}");
     let home =
         wait_until(CHANGE_LIMIT, || voters(cluster).is_ok_and(|voters| voters.contains(&2) && voters.len() == 3));
     anyhow::ensure!(home, "no voter in its home region: {}", cluster.holdfast(&["set", "place", SET])?);

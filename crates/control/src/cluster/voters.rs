@@ -11,7 +11,7 @@
 use super::command::ClusterAnswer;
 use super::refusal::ClusterRefusal;
 use super::state::{ClusterState, MemberRole, SetEntry, Standing};
-use holdfast_types::{MemberId, SetId};
+use holdfast_types::{MemberId, Name, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The voters of the sets that name them.
@@ -44,6 +44,11 @@ impl ClusterState {
             entry.voters = places.remove(id).unwrap_or_default();
         }
         self
+    }
+
+    /// A set of which a gateway in `region` would get the votes of `old`, although its policy forbids that region.
+    pub fn barred_from(&self, old: MemberId, region: &Name) -> Option<&SetEntry> {
+        self.sets.values().find(|entry| entry.has_place_for(old) && entry.policy.forbidden.contains(region))
     }
 
     /// Whether one of `voters` stays, and may serve some day.
@@ -124,7 +129,7 @@ impl ClusterState {
 mod tests {
     use super::*;
     use crate::cluster::{ClusterCommand, Member};
-    use holdfast_types::{Epoch, GroupId, LogId, Name, RequestId};
+    use holdfast_types::{Epoch, GroupId, LogId, RequestId};
 
     const SET: SetId = GroupId(1);
 
@@ -237,6 +242,17 @@ mod tests {
         apply(&mut state, ClusterCommand::SetStanding { id: MemberId(3), standing: Standing::Leaving });
         assert_eq!(state.voters_of(&state.sets[&SET]), ids(&[1, 6]));
         assert_eq!(state.sets[&SET].voters, ids(&[1, 3, 6]), "its place is kept for another one");
+    }
+
+    #[test]
+    fn a_place_in_a_forbidden_region_is_not_passed_on() {
+        let region = |name: &str| Name::new(name).expect("name");
+        for (on, old, barred) in [(&[1, 2, 3][..], 2, true), (&[1, 2, 3][..], 4, false), (&[][..], 4, true)] {
+            let mut state = cluster(on);
+            state.sets.get_mut(&SET).expect("the set").policy.forbidden.insert(region("us"));
+            assert_eq!(state.barred_from(MemberId(old), &region("us")).is_some(), barred, "{on:?}, m{old}");
+            assert!(state.barred_from(MemberId(old), &region("eu")).is_none());
+        }
     }
 
     /// The group's leader would follow a record without voters, down to itself.

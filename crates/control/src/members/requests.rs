@@ -107,8 +107,7 @@ pub enum Objection {
     /// Possible, and the next loss stops everything.
     #[error(
         "{group}: without {name}, {of} voters are left and all of them are needed: the group could not survive the loss of another one. \
-         Replace it instead (holdfast gateway replace {name} --by HOST:PORT); or drain it first, and a gateway that is no voter there \
-         gets its place; or use --force: this loses no acknowledged write"
+         {remedy} (holdfast gateway replace {name} --by HOST:PORT), or use --force: this loses no acknowledged write"
     )]
     NoSpare {
         /// The group.
@@ -117,6 +116,8 @@ pub enum Objection {
         name: String,
         /// Voters that would be left.
         of: usize,
+        /// What to do before, or instead.
+        remedy: String,
     },
     /// Possible, but acknowledged data would then be on one disk.
     #[error(
@@ -182,7 +183,7 @@ pub fn may_leave(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     if member.role == MemberRole::Gateway && !others_could_serve(state, groups, id) {
         return Err(Objection::NobodyServes { name });
     }
-    match groups.iter().find_map(|group| costs(group, id, &name)) {
+    match groups.iter().find_map(|group| costs(state, group, id, &name)) {
         Some(objection) if !force => Err(objection),
         _ => Ok(()),
     }
@@ -295,7 +296,7 @@ fn stopped(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) 
 }
 
 /// Failures that the group survived before, and would not survive after.
-fn costs(group: &GroupHealth, id: MemberId, name: &str) -> Option<Objection> {
+fn costs(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> Option<Objection> {
     if !group.voters.contains(&id) {
         return None;
     }
@@ -311,5 +312,19 @@ fn costs(group: &GroupHealth, id: MemberId, name: &str) -> Option<Objection> {
         group: group.name.clone(),
         name: name.to_owned(),
         of,
+        remedy: instead(state, group, id, name),
     })
+}
+
+/// A set's vote goes from a drained gateway to another one, where there is one (ADR 0052).
+fn instead(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> String {
+    let takes = |m: &Member| m.id != id && m.standing == Standing::Active && !group.voters.contains(&m.id);
+    if group.group != GroupId::CLUSTER && state.members.values().any(takes) {
+        format!(
+            "Drain it first (holdfast gateway drain {name}) and wait: its votes go to other gateways, and VOTES of \
+             `holdfast gateway list` shows how many are left. Or replace it"
+        )
+    } else {
+        "Replace it instead".to_owned()
+    }
 }

@@ -259,6 +259,11 @@ fn what_only_costs_a_spare_may_be_forced() {
     assert_eq!(leave(&three, &health(&[1, 2, 3], &[1, 2]), 3, false), Ok(()));
     let four = cluster(&[G, G, G, G]);
     assert_eq!(leave(&four, &health(&[1, 2, 3, 4], &[1, 2, 3, 4]), 4, false), Ok(()));
+    let mut placed = health(&[1, 2, 3, 4], &[1, 2, 3, 4]);
+    placed[1].voters.remove(&MemberId(4));
+    let why = leave(&four, &placed, 1, false).unwrap_err();
+    assert!(why.contains("set demo") && why.contains("Drain it first (holdfast gateway drain g1)"), "{why}");
+    assert!(!leave(&three, &all, 1, false).unwrap_err().contains("Drain it first"), "nobody else could vote");
     let two = cluster(&[G, G]);
     assert!(leave(&two, &health(&[1, 2], &[1, 2]), 1, false).unwrap_err().contains("one disk"));
     assert_eq!(leave(&two, &health(&[1, 2], &[1, 2]), 1, true), Ok(()));

@@ -42,6 +42,8 @@ struct Seat {
     region: usize,
     lost: bool,
     allowed: bool,
+    /// Silent, or busy: it gets no further voter now.
+    waits: bool,
     silent: bool,
     drained: bool,
     serves: bool,
@@ -92,7 +94,9 @@ impl Board {
             id: *id,
             domain: domains.get(&Domain::of(level, *id, member)).copied().unwrap_or_default(),
             region: regions.get(&member.locality.region).copied().unwrap_or_default(),
-            lost: member.lost(replace_after),
+            // One that is late with this group is as good as none.
+            lost: member.lost(replace_after) || placed.late.contains(id),
+            waits: member.silent.is_some() || member.busy,
             allowed: member.allowed(policy),
             silent: member.silent.is_some(),
             drained: member.standing == Standing::Drained,
@@ -138,7 +142,7 @@ impl Board {
     /// The places that could be added to `choice`: those that can take part now.
     pub(super) fn free(&self, choice: Choice) -> Vec<usize> {
         let free =
-            |(at, seat): &(usize, &Seat)| choice & (1_u64 << *at) == 0 && seat.allowed && !seat.lost && !seat.silent;
+            |(at, seat): &(usize, &Seat)| choice & (1_u64 << *at) == 0 && seat.allowed && !seat.lost && !seat.waits;
         self.seats.iter().enumerate().filter(free).map(|(at, _)| at).collect()
     }
 
@@ -155,11 +159,11 @@ impl Board {
         self.chosen(choice).filter(|(_, seat)| seat.lost || !seat.allowed).count() as u32
     }
 
-    /// Of a choice, the voters that do not answer now, and the regions that a commit may cross.
-    pub(super) fn preference(&self, choice: Choice) -> (u32, u32) {
-        let silent = self.chosen(choice).filter(|(_, seat)| seat.silent).count();
+    /// Of a choice, the voters that do not answer now, the regions that a commit may cross, and the witnesses.
+    pub(super) fn preference(&self, choice: Choice) -> (u32, u32, u32) {
+        let count = |fits: &dyn Fn(&Seat) -> bool| self.chosen(choice).filter(|(_, seat)| fits(seat)).count() as u32;
         let regions: BTreeSet<usize> = self.chosen(choice).map(|(_, seat)| seat.region).collect();
-        (silent as u32, regions.len() as u32)
+        (count(&|seat| seat.silent), regions.len() as u32, count(&|seat| !seat.gateway))
     }
 
     /// The domain whose loss is the worst, the voters that it leaves, and how many a majority needs. With `silent_too`,

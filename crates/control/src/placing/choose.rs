@@ -29,12 +29,17 @@ fn weight(placed: &Placed) -> u64 {
     placed.bytes.saturating_add(SET_WEIGHT)
 }
 
-/// The next moves. Those of an earlier plan that are not done count against [`Rules::at_once`].
+/// Whether its move counts against [`Rules::at_once`].
+fn counts(placed: &Placed) -> bool {
+    placed.moving && placed.late.is_empty()
+}
+
+/// The next moves. Those of an earlier plan that are not done count against [`Rules::at_once`], unless they are late.
 pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
     if rules.at_once == 0 {
         return Vec::new();
     }
-    let under_way = view.groups.values().filter(|placed| placed.moving).count();
+    let under_way = view.groups.values().filter(|placed| counts(placed)).count();
     let mut loads = loads(view);
     let mut worst: Vec<(Cost, GroupId, Board)> = Vec::new();
     for (group, placed) in &view.groups {
@@ -48,11 +53,15 @@ pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
     for (cost, group, board) in &worst {
         let Some(placed) = view.groups.get(group) else { continue };
         let choice = board.choice(&placed.voters);
+        // Without a leader nobody follows, and whether the last move is done is not known (PLACING-P3).
+        if placed.leader.is_none() {
+            continue;
+        }
         // One move at a time, unless a voter that it waits for is lost: then it would wait for ever.
         if placed.moving && board.unusable(choice) == 0 {
             continue;
         }
-        if !placed.moving && under_way + moves.len() >= rules.at_once {
+        if !counts(placed) && under_way + moves.len() >= rules.at_once {
             continue;
         }
         let Some((to, after)) = better(board, placed, &loads) else { continue };
@@ -64,7 +73,7 @@ pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
         }
         moves.push(Move { group: *group, from: placed.voters.clone(), to, why: why(cost, &after) });
     }
-    if moves.is_empty() && under_way == 0 {
+    if rules.balance && moves.is_empty() && under_way == 0 {
         moves.extend(balance(view, &worst, &loads));
     }
     moves
@@ -102,8 +111,8 @@ fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost
     let leads = |choice: Choice| placed.leader.is_none_or(|leader| board.members(choice).contains(&leader));
     let steps = steps(board, now).into_iter().map(|choice| (choice, board.cost(choice))).filter(fits);
     steps.min_by_key(|(choice, cost)| {
-        let (silent, regions) = board.preference(*choice);
-        (*cost, silent, !leads(*choice), regions, load(*choice), board.members(*choice))
+        let (silent, regions, witnesses) = board.preference(*choice);
+        (*cost, silent, !leads(*choice), regions, witnesses, load(*choice), board.members(*choice))
     })
 }
 
@@ -131,8 +140,8 @@ fn steps(board: &Board, now: Choice) -> Vec<Choice> {
     all
 }
 
-/// One voter from a loaded member to one with less, if that is more than a small difference. It never takes the leader,
-/// so no client notices.
+/// One voter from a loaded member to one with less, if that is more than a small difference. It never takes the leader
+/// and never brings in a further region: each write would wait for that.
 fn balance(view: &View, boards: &[(Cost, GroupId, Board)], loads: &Loads) -> Option<Move> {
     let serving = view.members.values().filter(|m| m.role == MemberRole::Gateway && m.standing == Standing::Active);
     let total: u64 = loads.values().copied().fold(0, u64::saturating_add);
@@ -141,7 +150,7 @@ fn balance(view: &View, boards: &[(Cost, GroupId, Board)], loads: &Loads) -> Opt
     let of = |id: MemberId| loads.get(&id).copied().unwrap_or_default();
     let mut best: Option<(u64, Move)> = None;
     for (cost, group, board) in boards {
-        let may = |placed: &&Placed| *group != GroupId::CLUSTER && placed.leader.is_some();
+        let may = |placed: &&Placed| *group != GroupId::CLUSTER && placed.leader.is_some() && !placed.moving;
         let Some(placed) = view.groups.get(group).filter(may) else { continue };
         let now = board.choice(&placed.voters);
         for out in board.taken(now).into_iter().filter(|at| placed.leader != Some(board.id(*at))) {
@@ -153,7 +162,8 @@ fn balance(view: &View, boards: &[(Cost, GroupId, Board)], loads: &Loads) -> Opt
                 }
                 let choice = (now & !(1_u64 << out)) | (1_u64 << into);
                 let after = board.cost(choice);
-                if after > *cost || !survives_as_much(cost, &after) {
+                let wider = board.preference(choice) > board.preference(now);
+                if wider || after > *cost || !survives_as_much(cost, &after) {
                     continue;
                 }
                 let (from, to) = (placed.voters.clone(), board.members(choice));
@@ -164,10 +174,35 @@ fn balance(view: &View, boards: &[(Cost, GroupId, Board)], loads: &Loads) -> Opt
     best.map(|(_, found)| found)
 }
 
-/// The voters of a new set: nobody has anything of it yet, so each step is free.
+/// The voters of a new set. A member that is busy or does not answer votes as well if there are too few others: its
+/// journal empties again, and it may come back.
 pub fn first_voters(view: &View, policy: &Policy, rules: &Rules) -> BTreeSet<MemberId> {
+    let (mut voters, wanted) = spread(view, policy, rules);
+    if voters.len() < wanted && view.members.values().any(|member| member.busy) {
+        let mut view = view.clone();
+        view.members.values_mut().for_each(|member| member.busy = false);
+        voters = spread(&view, policy, rules).0;
+    }
+    let lacking = wanted.saturating_sub(voters.len());
+    let others = view.members.iter().filter(|(id, m)| m.allowed(policy) && !voters.contains(id));
+    let others: Vec<MemberId> = others.map(|(id, _)| *id).take(lacking).collect();
+    voters.extend(others);
+    voters
+}
+
+/// The best voters among those that can take part now, and how many there should be. Nobody has anything of the set
+/// yet, so each step is free.
+fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, usize) {
     let loads = loads(view);
-    let mut placed = Placed { policy: policy.clone(), voters: BTreeSet::new(), leader: None, bytes: 0, moving: false };
+    let mut placed = Placed {
+        policy: policy.clone(),
+        voters: BTreeSet::new(),
+        now: BTreeSet::new(),
+        late: BTreeSet::new(),
+        leader: None,
+        bytes: 0,
+        moving: false,
+    };
     let board = Board::new(view, &placed, rules.replace_after);
     // Each step costs less than the one before; the bound guards against a mistake in that.
     for _ in 0..4 * usize::from(policy.voters) {
@@ -178,17 +213,13 @@ pub fn first_voters(view: &View, policy: &Policy, rules: &Rules) -> BTreeSet<Mem
             None => break,
         }
     }
-    // A member that does not answer votes as well if there are too few others: it may come back.
-    let lacking = usize::try_from(board.wanted()).unwrap_or_default().saturating_sub(placed.voters.len());
-    let silent = view.members.iter().filter(|(id, m)| m.allowed(policy) && !placed.voters.contains(id));
-    let silent: Vec<MemberId> = silent.map(|(id, _)| *id).take(lacking).collect();
-    placed.voters.extend(silent);
-    placed.voters
+    (placed.voters, usize::try_from(board.wanted()).unwrap_or_default())
 }
 
 /// Begins with one voter that costs least.
 fn first(board: &Board, loads: &Loads) -> Option<Choice> {
     let load = |at: usize| loads.get(&board.id(at)).copied().unwrap_or_default();
-    let at = board.free(0).into_iter().min_by_key(|at| (board.cost(1_u64 << *at), load(*at), board.id(*at)))?;
+    let key = |at: &usize| (board.cost(1_u64 << *at), board.preference(1_u64 << *at), load(*at), board.id(*at));
+    let at = board.free(0).into_iter().min_by_key(key)?;
     Some(1_u64 << at)
 }

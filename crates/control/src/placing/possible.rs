@@ -15,13 +15,22 @@ pub enum Impossible {
     /// Too few members.
     #[error(
         "needs {needed} gateways or witnesses{}, found {}; add a gateway{}",
-        outside(.forbidden), listed(.found), fewer(.needed)
+        outside(.forbidden), listed(.found), fewer(.needed, .found)
     )]
     Members {
         /// Voters of the policy.
         needed: usize,
         /// The members that may be voters.
         found: Vec<Name>,
+        /// Where none may be.
+        forbidden: Vec<Name>,
+    },
+    /// No gateway may be a voter.
+    #[error(
+        "needs a gateway{}, since a witness cannot serve, found none; add a gateway there or forbid fewer regions",
+        outside(.forbidden)
+    )]
+    Nobody {
         /// Where none may be.
         forbidden: Vec<Name>,
     },
@@ -38,8 +47,8 @@ pub enum Impossible {
     },
     /// Too few domains.
     #[error(
-        "needs {needed} {level}s, found {}; add a gateway in another {level}{}",
-        listed(.found), or_narrower(.level)
+        "needs {needed} {level}s, found {}; add a gateway {}{}",
+        listed(.found), another(.level), or_narrower(.level)
     )]
     Domains {
         /// The level.
@@ -51,8 +60,8 @@ pub enum Impossible {
     },
     /// Enough domains, and too few members in most of them.
     #[error(
-        "needs {needed} voters with at most {most} in one {level}, found room for {room} in {}; add a gateway in another {level} than the largest{}",
-        text(.found), or_narrower(.level)
+        "needs {needed} voters with at most {most} in one {level}, found room for {room} in {}; add a gateway {} than the largest{}",
+        text(.found), another(.level), or_narrower(.level)
     )]
     Crowded {
         /// The level.
@@ -68,8 +77,8 @@ pub enum Impossible {
     },
     /// Witnesses alone cannot serve.
     #[error(
-        "needs gateways in 2 {level}s, since a witness cannot serve, found {}; add a gateway in another {level}{}",
-        listed(.found), or_narrower(.level)
+        "needs gateways in 2 {level}s, since a witness cannot serve, found {}; add a gateway {}{}",
+        listed(.found), another(.level), or_narrower(.level)
     )]
     Witnesses {
         /// The level.
@@ -94,8 +103,14 @@ fn outside(forbidden: &[Name]) -> String {
     if forbidden.is_empty() { String::new() } else { format!(" outside of {}", text(forbidden)) }
 }
 
-fn fewer(needed: &usize) -> &'static str {
-    if *needed > 3 { " or choose --voters 3" } else { " or choose --survive auto" }
+/// What is possible with those that were found.
+fn fewer(needed: &usize, found: &[Name]) -> &'static str {
+    if *needed > 3 && found.len() >= 3 { " or choose --voters 3" } else { " or choose --survive auto" }
+}
+
+fn another(level: &Survive) -> String {
+    let at = if *level == Survive::Host { "on" } else { "in" };
+    format!("{at} another {level}")
 }
 
 fn or_narrower(level: &Survive) -> String {
@@ -147,9 +162,13 @@ pub fn possible(members: &BTreeMap<MemberId, Candidate>, policy: &Policy) -> Res
         return Err(Impossible::Home { home: home.clone(), found: regions.into_iter().cloned().collect() });
     }
     let needed: usize = policy.survive.map_or(1, |_| policy.voters.into());
-    if allowed.len() < needed || gateways().next().is_none() {
+    let forbidden = || policy.forbidden.iter().cloned().collect();
+    if gateways().next().is_none() {
+        return Err(Impossible::Nobody { forbidden: forbidden() });
+    }
+    if allowed.len() < needed {
         let found = allowed.iter().map(|(_, member)| member.name.clone()).collect();
-        return Err(Impossible::Members { needed, found, forbidden: policy.forbidden.iter().cloned().collect() });
+        return Err(Impossible::Members { needed, found, forbidden: forbidden() });
     }
     match policy.survive {
         Some(level) => room(level, &allowed, needed),

@@ -6,7 +6,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const RULES: Rules = Rules { replace_after: Some(Duration::from_secs(15 * 60)), at_once: 2 };
+const RULES: Rules = Rules { replace_after: Some(Duration::from_secs(15 * 60)), at_once: 2, balance: true };
 const SET: GroupId = GroupId(1);
 
 fn name(text: &str) -> Name {
@@ -24,6 +24,7 @@ fn candidate(number: usize, locality: &str) -> Candidate {
         role: MemberRole::Gateway,
         standing: Standing::Active,
         silent: None,
+        busy: false,
     }
 }
 
@@ -36,7 +37,7 @@ fn cluster(at: &[&str]) -> View {
 fn placed(policy: Policy, voters: impl IntoIterator<Item = u64>) -> Placed {
     let voters = ids(voters);
     let leader = voters.first().copied();
-    Placed { policy, voters, leader, bytes: 0, moving: false }
+    Placed { policy, now: voters.clone(), voters, late: BTreeSet::new(), leader, bytes: 0, moving: false }
 }
 
 fn survive(level: Survive) -> Policy {
@@ -64,13 +65,24 @@ impl View {
     }
 }
 
-/// A majority's voters that are missing after the worst loss: the planner's own arithmetic, written differently.
-fn missing(view: &View, level: Survive, voters: &BTreeSet<MemberId>, rules: &Rules) -> usize {
+/// After each loss of one domain: voters that a majority lacks at worst, and how many losses leave no gateway that could
+/// serve. The planner's own arithmetic, written differently.
+fn losses(view: &View, level: Survive, voters: &BTreeSet<MemberId>, rules: &Rules) -> (usize, usize) {
     let needed = voters.len() / 2 + 1;
     let there = voters.iter().filter(|id| !view.members[id].lost(rules.replace_after));
-    let there: Vec<Domain> = there.map(|id| Domain::of(level, *id, &view.members[id])).collect();
-    let lost = voters.iter().map(|id| Domain::of(level, *id, &view.members[id]));
-    lost.map(|lost| needed.saturating_sub(there.iter().filter(|domain| **domain != lost).count())).max().unwrap_or(0)
+    let there: Vec<(Domain, bool)> = there
+        .map(|id| {
+            let serves = view.members[id].role == MemberRole::Gateway && view.members[id].standing != Standing::Leaving;
+            (Domain::of(level, *id, &view.members[id]), serves)
+        })
+        .collect();
+    let lost: BTreeSet<Domain> = voters.iter().map(|id| Domain::of(level, *id, &view.members[id])).collect();
+    let left = |lost: &Domain| -> Vec<bool> {
+        there.iter().filter(|(domain, _)| domain != lost).map(|(_, serves)| *serves).collect()
+    };
+    let left: Vec<Vec<bool>> = lost.iter().map(left).collect();
+    let short = left.iter().map(|left| needed.saturating_sub(left.len())).max().unwrap_or(0);
+    (short, left.iter().filter(|left| !left.contains(&true)).count())
 }
 
 /// Carries one plan out, and checks PLACING-P1 and PLACING-P3.
@@ -78,13 +90,18 @@ fn carry_out(view: &mut View, moves: &[Move], rules: &Rules) {
     assert!(moves.len() <= rules.at_once.max(1), "PLACING-P3: {moves:?}");
     for step in moves {
         let board = Board::new(view, &view.groups[&step.group], rules.replace_after);
-        let [before, after] = [&step.from, &step.to].map(|voters| missing(view, board.level, voters, rules));
-        assert!(after <= before, "PLACING-P1: {step:?} in {view:?}");
-        let [before, after] = [&step.from, &step.to].map(|voters| board.unserved(board.choice(voters)).len());
-        assert!(after <= before, "PLACING-P1: {step:?} in {view:?}");
+        let [before, after] = [&step.from, &step.to].map(|voters| losses(view, board.level, voters, rules));
+        assert!(after.0 <= before.0 && after.1 <= before.1, "PLACING-P1: {step:?} in {view:?}");
+        for newcomer in step.to.difference(&step.from).map(|id| &view.members[id]) {
+            let forbidden = view.groups[&step.group].policy.forbidden.contains(&newcomer.locality.region);
+            let there = newcomer.silent.is_none() && newcomer.standing != Standing::Leaving;
+            let well = there && !newcomer.busy && !forbidden;
+            assert!(well, "a voter that could not follow, or may not: {step:?} in {view:?}");
+        }
         let group = view.groups.get_mut(&step.group).unwrap();
         assert_eq!(group.voters, step.from);
-        group.voters = step.to.clone();
+        (group.voters, group.now) = (step.to.clone(), step.to.clone());
+        group.late.clear();
         group.leader = group.leader.filter(|leader| step.to.contains(leader)).or(step.to.first().copied());
     }
 }
@@ -232,6 +249,10 @@ fn a_policy_that_cannot_be_met_is_told_with_what_is_missing() {
             "needs 3 gateways or witnesses outside of us-east, found 2: g1, g2; add a gateway or choose --survive auto",
         ),
         (
+            Policy { forbidden: ["eu-west", "us-east"].map(name).into(), ..Policy::default() },
+            "needs a gateway outside of eu-west, us-east, since a witness cannot serve, found none; add a gateway there or forbid fewer regions",
+        ),
+        (
             Policy { home: Some(name("ap")), ..Policy::default() },
             "needs a gateway in its home region ap, found regions: eu-west, us-east; add a gateway there or choose another --home",
         ),
@@ -243,6 +264,13 @@ fn a_policy_that_cannot_be_met_is_told_with_what_is_missing() {
     assert_eq!(
         refused(&view, &Policy { voters: 5, ..survive(Survive::Region) }),
         "needs 5 voters with at most 2 in one region, found room for 4 in ap, eu, us; add a gateway in another region than the largest or choose --survive zone"
+    );
+    let view = cluster(&["region=eu,zone=a", "region=us,zone=a", "region=ap,zone=a"]);
+    assert_eq!(possible(&view.members, &survive(Survive::Zone)), Ok(()), "zones of the same name in three regions");
+    let view = cluster(&["region=eu,host=h", "region=eu,host=h", "eu"]);
+    assert_eq!(
+        refused(&view, &survive(Survive::Host)),
+        "needs 3 hosts, found 2: eu/h, g3; add a gateway on another host or choose --survive auto"
     );
     let mut view = cluster(&["eu", "us", "ap"]);
     view.member(2).role = MemberRole::Witness;
@@ -262,6 +290,9 @@ fn first_voters_are_spread_as_far_as_the_members_allow() {
     assert_eq!(first(&["eu", "eu", "us", "us", "ap"], Policy::default()), ids([1, 3, 5]), "regions");
     let zones = ["region=eu,zone=a", "region=eu,zone=a", "region=eu,zone=b", "region=eu,zone=c"];
     assert_eq!(first(&zones, Policy::default()), ids([1, 3, 4]), "zones");
+    let mut full = cluster(&zones);
+    full.members.values_mut().for_each(|member| member.busy = true);
+    assert_eq!(first_voters(&full, &Policy::default(), &RULES), ids([1, 3, 4]), "also while all journals are full");
     let hosts = ["region=eu,host=a", "region=eu,host=a", "region=eu,host=b", "region=eu,host=c"];
     assert_eq!(first(&hosts, Policy::default()), ids([1, 3, 4]), "machines");
     let home = Policy { home: Some(name("us")), voters: 5, ..survive(Survive::Region) };
@@ -271,6 +302,11 @@ fn first_voters_are_spread_as_far_as_the_members_allow() {
     assert_eq!(first_voters(&view, &Policy::default(), &RULES), ids([1, 2, 3]), "it may come back");
     view.members.insert(MemberId(4), candidate(4, "eu"));
     assert_eq!(first_voters(&view, &Policy::default(), &RULES), ids([1, 2, 4]));
+    view.member(3).silent = None;
+    view.member(1).role = MemberRole::Witness;
+    assert_eq!(first_voters(&view, &Policy::default(), &RULES), ids([2, 3, 4]), "a witness only where it is needed");
+    view.member(3).busy = true;
+    assert_eq!(first_voters(&view, &Policy::default(), &RULES), ids([1, 2, 4]), "or where the others have no room");
 }
 
 #[test]
@@ -300,6 +336,72 @@ fn the_worst_comes_first_and_few_at_once() {
 }
 
 #[test]
+fn new_sets_go_to_the_gateways_with_few() {
+    let mut view = cluster(&["eu"; 6]);
+    for set in 1..=8 {
+        let voters = first_voters(&view, &Policy::default(), &RULES);
+        view.groups.insert(GroupId(set), placed(Policy::default(), voters.iter().map(|id| id.0)));
+    }
+    for id in 1..=6 {
+        let votes = view.groups.values().filter(|group| group.voters.contains(&MemberId(id))).count();
+        assert!((3..=5).contains(&votes), "g{id} votes in {votes} of 8");
+    }
+}
+
+#[test]
+fn a_set_without_a_leader_does_not_move_and_what_moves_counts() {
+    let mut view = cluster(&["eu", "us", "ap", "sa"]);
+    for set in 1..=5 {
+        view.groups.insert(GroupId(set), placed(survive(Survive::Region), [1, 2, 3]));
+    }
+    view.member(3).silent = Some(60 * MINUTE);
+    let planned = |view: &View| plan(view, &RULES).iter().map(|step| step.group.0).collect::<Vec<u64>>();
+    assert_eq!(planned(&view), [1, 2]);
+    view.set().leader = None;
+    assert_eq!(planned(&view), [2, 3], "PLACING-P3: nobody could follow");
+    let begin = |view: &mut View, set: u64| {
+        let group = view.groups.get_mut(&GroupId(set)).unwrap();
+        (group.voters, group.moving) = (ids([1, 2, 4]), true);
+    };
+    begin(&mut view, 2);
+    assert_eq!(planned(&view), [3], "PLACING-P3: one is under way");
+    begin(&mut view, 3);
+    assert_eq!(planned(&view), [0; 0]);
+    view.groups.get_mut(&GroupId(3)).unwrap().leader = None;
+    assert_eq!(planned(&view), [0; 0], "PLACING-P3: its move is not over because nobody tells");
+}
+
+#[test]
+fn a_newcomer_that_is_late_loses_its_place_and_keeps_no_other_set_waiting() {
+    let mut view = with_set(&["eu", "us", "ap", "sa", "af"], survive(Survive::Region), [1, 2, 3]);
+    view.groups.insert(GroupId(2), placed(survive(Survive::Region), [1, 2, 3]));
+    view.member(3).silent = Some(60 * MINUTE);
+    (view.set().voters, view.set().moving) = (ids([1, 2, 4]), true);
+    let had = ["the loss of region eu leaves 1 of its voters, and 2 are needed", "g3 in region=ap does not answer"];
+    assert_eq!(view.told(), had, "what it is to have protects nothing yet");
+    view.set().late = ids([4]);
+    view.member(4).busy = true;
+    assert!(view.told().last().unwrap().starts_with("g4 was to become a voter more than an hour ago"));
+    let moves = plan(&view, &RULES);
+    let to: Vec<(u64, &BTreeSet<MemberId>)> = moves.iter().map(|step| (step.group.0, &step.to)).collect();
+    assert_eq!(to, [(1, &ids([1, 2, 5])), (2, &ids([1, 2, 5]))]);
+    view.member(5).busy = true;
+    assert!(plan(&view, &RULES).is_empty(), "nobody has room");
+}
+
+#[test]
+fn balance_brings_in_no_further_region_and_waits_until_loads_are_known() {
+    let mut view = cluster(&["eu", "eu", "eu", "us"]);
+    for set in 1..=12 {
+        view.groups.insert(GroupId(set), placed(Policy::default(), [1, 2, 3]));
+    }
+    assert_eq!(settle(&mut view, &RULES), [""; 0], "each write would wait for the other region");
+    view.member(4).locality = "region=eu".parse().unwrap();
+    assert_eq!(settle(&mut view, &Rules { balance: false, ..RULES }), [""; 0]);
+    assert!(!settle(&mut view, &RULES).is_empty());
+}
+
+#[test]
 fn group_0_has_five_voters_in_a_cluster_of_seven() {
     let mut view = cluster(&["eu", "eu", "eu", "us", "us", "ap", "ap"]);
     view.groups.insert(GroupId::CLUSTER, placed(cluster_policy(7), 1..=7));
@@ -323,6 +425,9 @@ fn reasons_name_each_voter() {
             "g3: region ap, witness",
         ]
     );
+    view.set().now = ids([1, 2]);
+    let moving = reasons(&view, &view.groups[&SET], &RULES);
+    assert!(moving[0].starts_with("once its group has these voters: at most 1 of 3"), "{moving:?}");
 }
 
 fn policies() -> impl Strategy<Value = Policy> {
@@ -343,6 +448,7 @@ fn members(well: bool) -> impl Strategy<Value = Candidate> {
             role: if witness == 0 && !well { MemberRole::Witness } else { MemberRole::Gateway },
             standing: [Standing::Active, Standing::Drained, Standing::Leaving][standing],
             silent: [None, Some(MINUTE), Some(60 * MINUTE)][silent],
+            busy: !well && witness == 1,
             ..candidate(1, &format!("region=r{region},zone=z{zone}"))
         }
     })
@@ -369,6 +475,23 @@ proptest! {
     #[test]
     fn each_plan_ends_and_no_step_survives_less(mut view in views(false)) {
         settle(&mut view, &RULES);
+    }
+
+    /// PLACING-P3, with moves under way, and groups that nobody reports.
+    #[test]
+    fn only_sets_with_a_leader_move_and_few_at_once(
+        mut view in views(false),
+        flags in vec((any::<bool>(), any::<bool>()), 6),
+    ) {
+        for (group, (moving, seen)) in view.groups.values_mut().zip(flags) {
+            group.moving = moving;
+            group.leader = group.leader.filter(|_| seen);
+        }
+        let under_way = view.groups.values().filter(|group| group.moving).count();
+        let moves = plan(&view, &RULES);
+        let begun = moves.iter().filter(|step| !view.groups[&step.group].moving).count();
+        prop_assert!(begun == 0 || under_way + begun <= RULES.at_once, "{moves:?} in {view:?}");
+        prop_assert!(moves.iter().all(|step| view.groups[&step.group].leader.is_some()), "{moves:?} in {view:?}");
     }
 
     /// With gateways that are all well, what is possible is reached.

@@ -5,6 +5,7 @@ use super::{Candidate, Domain, Placed, Rules, View};
 use crate::cluster::{MemberRole, Standing};
 use crate::policy::Survive;
 use holdfast_types::{MemberId, Name};
+use std::collections::BTreeSet;
 
 /// Something that a policy asks for and that is not so. The text is for people.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -55,17 +56,26 @@ pub enum Violation {
         /// Its locality.
         place: String,
     },
+    /// A newcomer is late ([`super::LATE`]).
+    #[error(
+        "{name} was to become a voter more than an hour ago, and is none yet: see its log, its disk and its network"
+    )]
+    Late {
+        /// The newcomer.
+        name: Name,
+    },
 }
 
-fn known<'a>(view: &'a View, placed: &'a Placed) -> impl Iterator<Item = (MemberId, &'a Candidate)> {
-    placed.voters.iter().filter_map(move |id| Some((*id, view.members.get(id)?)))
+/// Those that are members.
+fn known<'a>(view: &'a View, of: &'a BTreeSet<MemberId>) -> impl Iterator<Item = (MemberId, &'a Candidate)> {
+    of.iter().filter_map(move |id| Some((*id, view.members.get(id)?)))
 }
 
-/// What the group's voters violate now, in a fixed order. Without a policy's `survive`, only what the present members
-/// could do better.
+/// What the voters that the group has violate now, in a fixed order: those that it is to have protect nothing yet.
+/// Without a policy's `survive`, only what the present members could do better.
 pub fn violations(view: &View, placed: &Placed, rules: &Rules) -> Vec<Violation> {
     let board = Board::new(view, placed, rules.replace_after);
-    let choice = board.choice(&placed.voters);
+    let choice = board.choice(&placed.now);
     let mut found = Vec::new();
     let loss = board.worst_loss(choice, true).filter(|(_, left, needed)| board.promised && left < needed);
     if let Some((domain, left, needed)) = loss {
@@ -80,19 +90,21 @@ pub fn violations(view: &View, placed: &Placed, rules: &Rules) -> Vec<Violation>
     if voters < expected {
         found.push(Violation::Number { found: voters, expected });
     }
-    let forbidden = known(view, placed).filter(|(_, m)| placed.policy.forbidden.contains(&m.locality.region));
+    let forbidden = known(view, &placed.now).filter(|(_, m)| placed.policy.forbidden.contains(&m.locality.region));
     found.extend(forbidden.map(|(_, member)| {
         let (name, region) = (member.name.clone(), member.locality.region.clone());
         Violation::Forbidden { name, region }
     }));
-    let at_home = |home: &&Name| known(view, placed).any(|(_, member)| member.locality.region == **home);
+    let at_home = |home: &&Name| known(view, &placed.now).any(|(_, member)| member.locality.region == **home);
     if let Some(home) = placed.policy.home.as_ref().filter(|home| !at_home(home)) {
         found.push(Violation::Away { home: home.clone() });
     }
-    let silent = known(view, placed).filter(|(_, member)| member.silent.is_some());
+    let silent = known(view, &placed.now).filter(|(_, member)| member.silent.is_some());
     found.extend(
         silent.map(|(_, member)| Violation::Silent { name: member.name.clone(), place: member.locality.to_string() }),
     );
+    let late = known(view, &placed.late);
+    found.extend(late.map(|(_, member)| Violation::Late { name: member.name.clone() }));
     found
 }
 
@@ -110,6 +122,7 @@ pub fn reasons(view: &View, placed: &Placed, rules: &Rules) -> Vec<String> {
         (false, true) => format!("it does not survive the loss of every {level} now"),
         (false, false) => format!("all that there are: {voters} voters survive no loss of a {}", Survive::Host),
     };
+    let whole = if placed.now == placed.voters { whole } else { format!("once its group has these voters: {whole}") };
     let line = |(id, member): (MemberId, &Candidate)| {
         let mut facts = vec![Domain::of(level, id, member).to_string()];
         if placed.policy.home.as_ref() == Some(&member.locality.region) {
@@ -128,5 +141,5 @@ pub fn reasons(view: &View, placed: &Placed, rules: &Rules) -> Vec<String> {
         }
         format!("{}: {}", member.name, facts.join(", "))
     };
-    std::iter::once(whole).chain(known(view, placed).map(line)).collect()
+    std::iter::once(whole).chain(known(view, &placed.voters).map(line)).collect()
 }

@@ -207,7 +207,11 @@ names! {
         force: m.force,
         ..Named::of_gateway(m.member.to_string())
     };
-    UpdateMemberRequest(m) => Named::of_gateway(m.member.to_string());
+    UpdateMemberRequest(m) => Named {
+        // Voters of sets follow from where a gateway stands.
+        change: m.gateway.as_ref().map(|now| format!("locality {}", now.locality)).unwrap_or_default(),
+        ..Named::of_gateway(m.member.to_string())
+    };
     ClusterStatusRequest(_m) => Named::default();
     CreateSetRequest(m) => Named {
         stores: vec![m.store.clone()],

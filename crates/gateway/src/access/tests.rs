@@ -504,6 +504,10 @@ fn a_line_says_what_was_done() {
     assert_eq!(line(delete.named()), expected);
     let drain = v1::DrainMemberRequest { member: 2, drained: true, ..Default::default() };
     assert_eq!(line(drain.named()), serde_json::json!({ "gateway": "2", "change": "drain" }));
+    let gateway = Some(v1::Member { locality: "region=eu,zone=a".into(), ..Default::default() });
+    let update = v1::UpdateMemberRequest { member: 2, gateway, ..Default::default() };
+    let expected = serde_json::json!({ "gateway": "2", "change": "locality region=eu,zone=a" });
+    assert_eq!(line(update.named()), expected);
 }
 
 /// The setting is checked for each call that has a store in it.

@@ -241,6 +241,19 @@ mod tests {
         assert_eq!(lab.door().change_policy(change.clone()).await.map(|_| ()), Ok(()), "R12");
         let stale = v1::ChangePolicyRequest { policy: None, expected: Some(v1::Policy::default()), ..change };
         refused(lab.door().change_policy(stale).await, "it was changed meanwhile");
+        let policy = Some(v1::Policy { forbidden_regions: vec!["mars".into()], ..Default::default() });
+        let change = v1::ChangePolicyRequest { set: "demo".into(), policy, ..Default::default() };
+        lab.door().change_policy(change).await.unwrap();
+        let gateway = Some(v1::Member {
+            name: "g2".into(),
+            disk: hex128(77),
+            locality: "region=mars,zone=a".into(),
+            addresses: Some(v1::Addresses { peer: "a:1".into(), api: "a:2".into(), ..Default::default() }),
+            level: holdfast_control::cluster::FEATURE_LEVEL,
+            ..Default::default()
+        });
+        let join = v1::JoinMemberRequest { gateway, replaces: 1, request_id: hex128(random_u128()) };
+        refused(lab.door().join_member(join).await, "which the policy of set demo forbids");
         lab.close().await;
     }
 

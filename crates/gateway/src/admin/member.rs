@@ -287,6 +287,7 @@ impl AdminDoor {
             let Some(replaced) = state.members.get(&old) else {
                 return Err(Refusal::new(RefusalCode::NotFound, format!("{old} is not a member of this cluster")));
             };
+            Self::may_take_votes(&state, replaced, &member)?;
             if member.role == MemberRole::Witness {
                 may_replace_by_witness(&state, &self.health(&state).await?, replaced)
                     .map_err(|e| Refusal::new(RefusalCode::Precondition, e.to_string()))?;

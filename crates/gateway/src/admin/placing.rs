@@ -3,10 +3,10 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use crate::node::{Adopted, Node, Seen};
+use crate::node::{Adopted, Node, Seen, Told};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, SetEntry};
-use holdfast_control::placing::{Move, View, first_voters, plan, possible, reasons};
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
+use holdfast_control::placing::{Move, Rules, View, Violation, first_voters, plan, possible, reasons, violations};
 use holdfast_control::policy::{Policy, Survive, VOTERS_DEFAULT};
 use holdfast_host::unix_ms;
 use holdfast_raft::boot_now;
@@ -15,9 +15,14 @@ use holdfast_types::{GroupId, MemberId, Name, SetId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Pause between two rounds of the planner.
 const TURN: Duration = Duration::from_secs(5);
+/// Sets whose violations are told with the state of a gateway; each of them tells its own (`set place`).
+const TOLD_MAX: usize = 32;
+/// Changes of a round that are logged one by one: a gateway that starts again is a voter of many sets.
+const LOGGED_MAX: usize = 16;
 /// Pause after a change of group 0: several come together.
 const CALM: Duration = Duration::from_millis(500);
 /// A member that is silent for less is not told. It is not lost before `placing.replace_after_ms`.
@@ -68,13 +73,24 @@ fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, Seen> {
         let led = node.groups.iter().filter(|group| group.group != 0 && group.role() == v1::Role::Leader);
         for group in led {
             let (id, voters) = (GroupId(group.group), group.voters.iter().copied().map(MemberId).collect());
-            let seen = Seen { leader: MemberId(of.id), voters, bytes: group.journal_live_bytes };
+            let seen = Seen { leader: Some(MemberId(of.id)), voters, bytes: group.journal_live_bytes };
             if newest.get(&id).is_none_or(|(term, _)| *term < group.term) {
                 newest.insert(id, (group.term, seen));
             }
         }
     }
     newest.into_iter().map(|(id, (_, seen))| (id, seen)).collect()
+}
+
+/// The members that get no further voter: they do not answer this call, or their journal has no room or soon none.
+fn busy_of(status: &v1::ClusterStatusReply) -> BTreeSet<MemberId> {
+    let has_room = |journal: &v1::JournalUsage| {
+        let room = journal.bound_bytes.saturating_sub(journal.reserve_bytes);
+        journal.failed.is_empty() && journal.waits.is_empty() && journal.used_bytes <= room / 5 * 4
+    };
+    let journal = |member: &v1::MemberStatus| member.node.as_ref().and_then(|node| node.journal.clone());
+    let busy = status.members.iter().filter(|member| journal(member).is_none_or(|journal| !has_room(&journal)));
+    busy.filter_map(|member| Some(MemberId(member.member.as_ref()?.id))).collect()
 }
 
 /// The voters that the set's record has, as a change of them must name them.
@@ -89,6 +105,29 @@ fn move_text(state: &ClusterState, step: &Move) -> String {
         of.iter().map(name).collect::<Vec<_>>().join(" ")
     };
     format!("{} -> {}: {}", names(&step.from), names(&step.to), step.why)
+}
+
+/// What comes next, for people. A violation that nobody mends must say so.
+fn next_text(next: Option<String>, enabled: bool, met: bool) -> String {
+    match next {
+        Some(next) => next,
+        None if enabled || met => String::new(),
+        None => "nothing: `placing.enabled` is false in the settings of the cluster's leader".to_string(),
+    }
+}
+
+fn log_told(state: &ClusterState, all: &[Told]) {
+    for told in all.iter().take(LOGGED_MAX) {
+        let name = state.sets.get(&told.set).map(|entry| entry.name.to_string()).unwrap_or_default();
+        if told.begun {
+            tracing::warn!(set = name, violated = %told.violation, "the set's policy is not met");
+        } else {
+            tracing::info!(set = name, violated = %told.violation, "the set's policy: this is over");
+        }
+    }
+    if let Some(more) = all.len().checked_sub(LOGGED_MAX).filter(|more| *more > 0) {
+        tracing::warn!(more, "policies of sets: further changes; `holdfast cluster status` lists what is violated");
+    }
 }
 
 impl AdminDoor {
@@ -131,6 +170,18 @@ impl AdminDoor {
         let message =
             format!("set {name} exists already, with the policy ({found}): `holdfast set place` changes that");
         Err(Refusal::new(RefusalCode::Exists, message))
+    }
+
+    /// A gateway that replaces another one gets its votes at once, wherever it stands.
+    pub(super) fn may_take_votes(state: &ClusterState, old: &Member, new: &Member) -> Result<(), Refusal> {
+        let Some(entry) = state.barred_from(old.id, &new.locality.region) else { return Ok(()) };
+        let (set, region) = (&entry.name, &new.locality.region);
+        Err(precondition(format!(
+            "{} stands in region {region}, which the policy of set {set} forbids, and would get the votes of {}: add it \
+             by itself (holdfast gateway add), then drain and remove {}; or allow the region (holdfast set place {set} \
+             --allow-region {region})",
+            new.name, old.name, old.name
+        )))
     }
 
     pub(super) async fn change_policy(&self, request: v1::ChangePolicyRequest) -> Result<v1::Placing, Refusal> {
@@ -189,20 +240,44 @@ impl AdminDoor {
         };
         let rules = self.node.config.placing.rules();
         let planned = self.node.planned.locked();
-        let violations = planned
-            .violated(id)
-            .map(|(violation, since_unix_ms)| v1::PlacingViolation { text: violation.to_string(), since_unix_ms });
+        // As of now: a policy that was changed a moment ago is not met because no round has looked at it yet.
+        let judged = if self.hears_a_quorum(adopted, term) {
+            violations(&view, placed, &rules)
+        } else {
+            planned.violated(id).map(|(violation, _)| violation.clone()).collect()
+        };
+        let violations = judged.into_iter().map(|violation| v1::PlacingViolation {
+            since_unix_ms: planned.since(id, &violation).unwrap_or_else(unix_ms),
+            text: violation.to_string(),
+        });
         let moving = placed.moving || !planned.is_seen(id);
         let next = planned.next(id).filter(|step| placed.moving || step.from == placed.voters);
+        let next = next.map(|step| move_text(&state, step));
+        let violations: Vec<v1::PlacingViolation> = violations.collect();
         Ok(v1::Placing {
             set: name.to_string(),
             policy: Some(policy_message(&placed.policy)),
             voters: placed.voters.iter().map(|id| id.0).collect(),
             reasons: reasons(&view, placed, &rules),
-            violations: violations.collect(),
-            next: next.map(|step| move_text(&state, step)).unwrap_or_default(),
+            next: next_text(next, rules.at_once > 0, violations.is_empty()),
+            violations,
             moving,
         })
+    }
+
+    /// The sets whose policy is violated, as far as this gateway knows: while it leads group 0.
+    pub(super) fn violated_sets(&self) -> Vec<v1::ViolatedSet> {
+        let sets = self.node.cluster.state().sets;
+        let planned = self.node.planned.locked();
+        let told = |(id, entry): (SetId, SetEntry)| {
+            let message = |(violation, since_unix_ms): (&Violation, u64)| v1::PlacingViolation {
+                text: violation.to_string(),
+                since_unix_ms,
+            };
+            let violations: Vec<v1::PlacingViolation> = planned.violated(id).map(message).collect();
+            (!violations.is_empty()).then(|| v1::ViolatedSet { set: entry.name.to_string(), violations })
+        };
+        sets.into_iter().filter_map(told).take(TOLD_MAX).collect()
     }
 
     /// Whether a quorum of group 0 has answered this leader a moment ago. If not, everybody seems silent to it.
@@ -214,11 +289,8 @@ impl AdminDoor {
     /// Looks at every set, tells what is violated, and proposes the next moves.
     async fn placing_round(&self, adopted: &Adopted, term: Term) -> Result<(), Refusal> {
         let rules = self.node.config.placing.rules();
-        // Who leads a set and what it has there matters only to a move.
-        let status = match rules.at_once {
-            0 => v1::ClusterStatusReply::default(),
-            _ => self.cluster_status(v1::ClusterStatusRequest {}).await?,
-        };
+        // Also where nothing may move: the voters that a set has decide what is violated.
+        let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
         let _one = self.node.turns.sets.lock().await;
         if !self.hears_a_quorum(adopted, term) {
             return Ok(());
@@ -227,17 +299,11 @@ impl AdminDoor {
         let moves = {
             let mut planned = self.node.planned.locked();
             planned.enter(Some(term));
-            planned.saw(seen_of(&status));
+            let now = Instant::now();
+            planned.saw(seen_of(&status), busy_of(&status), now);
+            let rules = Rules { balance: rules.balance && planned.knows_weights(now), ..rules };
             let view = planned.view(&state, adopted.member, &adopted.group.status(), self.patience());
-            for told in planned.note(&view, &rules, unix_ms()) {
-                let name = state.sets.get(&told.set).map(|entry| entry.name.to_string()).unwrap_or_default();
-                match told.begun {
-                    true => {
-                        tracing::warn!(set = name, violated = %told.violation, "the set's policy is not met; it is served all the same")
-                    }
-                    false => tracing::info!(set = name, violated = %told.violation, "the set's policy: this is over"),
-                }
-            }
+            log_told(&state, &planned.note(&view, &rules, unix_ms()));
             let moves = plan(&view, &rules);
             planned.decide(&view, &moves);
             moves
@@ -322,6 +388,34 @@ mod tests {
     }
 
     #[test]
+    fn a_violation_that_nobody_mends_says_so() {
+        assert_eq!(next_text(Some("g1 -> g2".into()), false, false), "g1 -> g2");
+        assert_eq!(next_text(None, true, false), "");
+        assert_eq!(next_text(None, false, true), "");
+        assert!(next_text(None, false, false).contains("`placing.enabled` is false"));
+    }
+
+    #[test]
+    fn a_gateway_without_room_gets_no_further_voter() {
+        let of = |id: u64, journal: Option<v1::JournalUsage>| v1::MemberStatus {
+            member: Some(v1::Member { id, ..Default::default() }),
+            node: journal.map(|journal| v1::Node { journal: Some(journal), ..Default::default() }),
+            ..Default::default()
+        };
+        let journal =
+            |used_bytes| v1::JournalUsage { used_bytes, bound_bytes: 120, reserve_bytes: 20, ..Default::default() };
+        let members = vec![
+            of(1, Some(journal(80))),
+            of(2, Some(journal(81))),
+            of(3, Some(v1::JournalUsage { waits: "No space left on device".into(), ..journal(1) })),
+            of(4, Some(v1::JournalUsage { failed: "Input/output error".into(), ..journal(1) })),
+            of(5, None),
+        ];
+        let busy = busy_of(&v1::ClusterStatusReply { members, ..Default::default() });
+        assert_eq!(busy, BTreeSet::from([2, 3, 4, 5].map(MemberId)));
+    }
+
+    #[test]
     fn the_newer_leader_of_a_group_is_believed() {
         let of = |id: u64, term: u64, role: v1::Role, voters: &[u64]| {
             let group =
@@ -339,6 +433,6 @@ mod tests {
         ];
         let seen = seen_of(&v1::ClusterStatusReply { members, ..Default::default() });
         let voters = [2, 3, 4].map(MemberId).into();
-        assert_eq!(seen, BTreeMap::from([(GroupId(4), Seen { leader: MemberId(2), voters, bytes: 0 })]));
+        assert_eq!(seen, BTreeMap::from([(GroupId(4), Seen { leader: Some(MemberId(2)), voters, bytes: 0 })]));
     }
 }

@@ -85,6 +85,7 @@ impl AdminDoor {
                 nbd_tls: config.nbd_listen.map_or("", |_| config.tls.nbd_mode().as_str()).to_string(),
                 certificate: self.node_certificate(),
                 tls: config.tls.doors().to_string(),
+                violated: self.violated_sets(),
                 ..v1::Node::default()
             };
             if let Some(adopted) = node.adopted() {
@@ -107,6 +108,7 @@ impl AdminDoor {
                     bound_bytes: usage.bound_bytes,
                     reserve_bytes: usage.reserve_bytes,
                     failed: usage.failed.unwrap_or_default(),
+                    waits: usage.stalled.or(usage.blocked).unwrap_or_default(),
                 });
             }
             Ok(message)

@@ -14,7 +14,7 @@ settings! {
         /// Change voters by themselves. false: only a new set's voters are chosen; violations are shown all the same.
         enabled: bool = true;
         /// A voter whose gateway does not answer for so long is replaced, in milliseconds, 60000 to 86400000. 0: never.
-        /// Shorter: a gateway that is down for maintenance is copied elsewhere, so drain it first.
+        /// Shorter: what votes on a gateway that is down for maintenance is copied elsewhere sooner.
         replace_after_ms: u64 = 900_000;
     }
 }
@@ -23,6 +23,6 @@ impl PlacingConfig {
     /// The planner's limits.
     pub fn rules(&self) -> Rules {
         let replace_after = (self.replace_after_ms > 0).then(|| Duration::from_millis(self.replace_after_ms));
-        Rules { replace_after, at_once: if self.enabled { MOVES_AT_ONCE } else { 0 } }
+        Rules { replace_after, at_once: if self.enabled { MOVES_AT_ONCE } else { 0 }, balance: true }
     }
 }

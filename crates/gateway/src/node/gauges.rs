@@ -50,10 +50,10 @@ impl Node {
 
     /// Of each set, also where this gateway does not lead group 0: there it is 0, not what it was when it did.
     fn record_placing_gauges(&self) {
-        let planned = self.planned.locked();
-        for (id, entry) in self.cluster.state().sets {
-            let violated = planned.violated(id).count();
-            metrics::gauge!("holdfast_placing_violations", "set" => entry.name.to_string()).set(violated as f64);
+        let sets = self.cluster.state().sets;
+        let violated = self.planned.locked().gauges(sets.into_iter().map(|(id, entry)| (id, entry.name)));
+        for (set, count) in violated {
+            metrics::gauge!("holdfast_placing_violations", "set" => set.to_string()).set(count as f64);
         }
     }
 

@@ -1,17 +1,22 @@
 //! What the planner of sets' voters remembers while this gateway leads group 0 (ADR 0052). `control::placing` decides.
 
 use holdfast_control::cluster::ClusterState;
-use holdfast_control::placing::{Candidate, Move, Placed, Rules, View, Violation, violations};
+use holdfast_control::placing::{Candidate, LATE, Move, Placed, Rules, View, Violation, violations};
+use holdfast_control::policy::Policy;
 use holdfast_raft::GroupStatus;
-use holdfast_types::{MemberId, SetId, Term};
+use holdfast_types::{MemberId, Name, SetId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// A set weighs what it had at most in this time and the one before: it grows until a checkpoint, and then is small.
+const WINDOW: Duration = Duration::from_secs(600);
+
 /// A set's group, as its leader reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    pub(crate) leader: MemberId,
+    /// `None`: no leader reported it this time, and the rest is what the last one did.
+    pub(crate) leader: Option<MemberId>,
     /// During a change of voters, those of both sets.
     pub(crate) voters: BTreeSet<MemberId>,
     /// What it needs in the leader's journal.
@@ -26,13 +31,42 @@ pub(crate) struct Told {
     pub(crate) begun: bool,
 }
 
+/// The most of a value that changes, in the present window and in the one before.
+struct Peak {
+    begun: Instant,
+    now: u64,
+    before: u64,
+}
+
+impl Peak {
+    fn note(&mut self, value: u64, at: Instant) {
+        if at.saturating_duration_since(self.begun) >= WINDOW {
+            (self.begun, self.before, self.now) = (at, self.now, 0);
+        }
+        self.now = self.now.max(value);
+    }
+
+    fn most(&self) -> u64 {
+        self.now.max(self.before)
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Planned {
     term: Option<Term>,
+    /// When this term was entered.
+    begun: Option<Instant>,
     /// Members that this leader has never heard of, since it looked for them first.
     unheard: BTreeMap<MemberId, Instant>,
     seen: BTreeMap<SetId, Seen>,
+    weights: BTreeMap<SetId, Peak>,
+    /// Members that get no further voter now.
+    busy: BTreeSet<MemberId>,
+    /// Which voters a set that moves is to have, and since when.
+    moving: BTreeMap<SetId, (BTreeSet<MemberId>, Instant)>,
+    /// Sets of which the metrics tell something, also of an earlier term.
+    told: BTreeSet<Name>,
     /// In Unix milliseconds.
     since: BTreeMap<SetId, BTreeMap<Violation, u64>>,
     moves: BTreeMap<SetId, Move>,
@@ -42,13 +76,51 @@ impl Planned {
     /// This gateway leads group 0 in this term; what an earlier term saw is forgotten.
     pub(crate) fn enter(&mut self, term: Option<Term>) {
         if self.term != term {
-            *self = Self { term, ..Self::default() };
+            let told = std::mem::take(&mut self.told);
+            *self = Self { term, begun: term.map(|_| Instant::now()), told, ..Self::default() };
         }
     }
 
-    /// The newest report of each group. One that no leader reported is unknown from now on.
-    pub(crate) fn saw(&mut self, seen: BTreeMap<SetId, Seen>) {
-        self.seen = seen;
+    /// The newest report of each group, and the members that get no further voter. Of a group that no leader reported,
+    /// the voters of its last report stay: its move is not over because nobody tells how far it is.
+    pub(crate) fn saw(&mut self, mut seen: BTreeMap<SetId, Seen>, busy: BTreeSet<MemberId>, at: Instant) {
+        for (set, of) in &seen {
+            let weight = self.weights.entry(*set).or_insert(Peak { begun: at, now: 0, before: 0 });
+            weight.note(of.bytes, at);
+        }
+        for (set, last) in std::mem::take(&mut self.seen) {
+            seen.entry(set).or_insert(Seen { leader: None, ..last });
+        }
+        (self.seen, self.busy) = (seen, busy);
+    }
+
+    /// Whether the weights are known for long enough to make the load even.
+    pub(crate) fn knows_weights(&self, at: Instant) -> bool {
+        self.begun.is_some_and(|begun| at.saturating_duration_since(begun) >= WINDOW)
+    }
+
+    /// Since when a set is on its way to `voters`.
+    fn moves_since(&mut self, set: SetId, voters: &BTreeSet<MemberId>, at: Instant) -> Instant {
+        let begun = self.moving.entry(set).or_insert_with(|| (voters.clone(), at));
+        if begun.0 != *voters {
+            *begun = (voters.clone(), at);
+        }
+        begun.1
+    }
+
+    /// A set's group and its voters, as the planner sees them.
+    fn placed(&mut self, set: SetId, policy: Policy, voters: BTreeSet<MemberId>, at: Instant) -> Placed {
+        let seen = self.seen.get(&set);
+        let (leader, now) = (seen.and_then(|seen| seen.leader), seen.map_or(&voters, |seen| &seen.voters).clone());
+        let moving = now != voters;
+        let mut late = BTreeSet::new();
+        if !moving {
+            self.moving.remove(&set);
+        } else if at.saturating_duration_since(self.moves_since(set, &voters, at)) >= LATE {
+            late = voters.difference(&now).copied().collect();
+        }
+        let bytes = self.weights.get(&set).map_or(0, Peak::most);
+        Placed { policy, voters, now, late, leader, bytes, moving }
     }
 
     /// How long a member has been silent, if it has been for longer than `patience`. One that is not in group 0 yet is.
@@ -66,30 +138,29 @@ impl Planned {
     /// What the planner decides by. `group`: the status of group 0 at its leader `me`.
     pub(crate) fn view(&mut self, state: &ClusterState, me: MemberId, group: &GroupStatus, patience: Duration) -> View {
         self.unheard.retain(|id, _| state.members.contains_key(id));
-        let candidate = |member: &holdfast_control::cluster::Member, silent| Candidate {
-            name: member.name.clone(),
-            locality: member.locality.clone(),
-            role: member.role,
-            standing: member.standing,
-            silent,
-        };
+        self.seen.retain(|id, _| state.sets.contains_key(id));
+        self.weights.retain(|id, _| state.sets.contains_key(id));
+        self.moving.retain(|id, _| state.sets.contains_key(id));
+        let at = Instant::now();
+        let mut groups = BTreeMap::new();
+        for (id, entry) in &state.sets {
+            groups.insert(*id, self.placed(*id, entry.policy.clone(), state.voters_of(entry), at));
+        }
+        let late: BTreeSet<MemberId> = groups.values().flat_map(|placed| placed.late.iter().copied()).collect();
         let mut members = BTreeMap::new();
         for (id, member) in &state.members {
             let silent = if *id == me { None } else { self.silence(*id, group, patience) };
-            members.insert(*id, candidate(member, silent));
-        }
-        let placed = |(id, entry): (&SetId, &holdfast_control::cluster::SetEntry)| {
-            let (voters, seen) = (state.voters_of(entry), self.seen.get(id));
-            let placed = Placed {
-                policy: entry.policy.clone(),
-                leader: seen.map(|seen| seen.leader),
-                bytes: seen.map_or(0, |seen| seen.bytes),
-                moving: seen.is_some_and(|seen| seen.voters != voters),
-                voters,
+            let candidate = Candidate {
+                name: member.name.clone(),
+                locality: member.locality.clone(),
+                role: member.role,
+                standing: member.standing,
+                silent,
+                busy: self.busy.contains(id) || late.contains(id),
             };
-            (*id, placed)
-        };
-        View { members, groups: state.sets.iter().map(placed).collect() }
+            members.insert(*id, candidate);
+        }
+        View { members, groups }
     }
 
     /// Notes what is violated, and returns what is new and what is over.
@@ -124,6 +195,21 @@ impl Planned {
         self.since.get(&set).into_iter().flatten().map(|(violation, since)| (violation, *since))
     }
 
+    /// Since when this is violated, in Unix milliseconds, if it was noted.
+    pub(crate) fn since(&self, set: SetId, violation: &Violation) -> Option<u64> {
+        self.since.get(&set)?.get(violation).copied()
+    }
+
+    /// How much is violated of each of these sets. Once more for a set that is gone: its metric would stay for ever.
+    pub(crate) fn gauges(&mut self, sets: impl Iterator<Item = (SetId, Name)>) -> Vec<(Name, usize)> {
+        let mut all: Vec<(Name, usize)> = sets.map(|(id, name)| (name, self.violated(id).count())).collect();
+        let now: BTreeSet<Name> = all.iter().map(|(name, _)| name.clone()).collect();
+        let gone = self.told.difference(&now).cloned().map(|name| (name, 0));
+        all.extend(gone);
+        self.told = now;
+        all
+    }
+
     /// The last move of a set, if its group has not followed yet.
     pub(crate) fn next(&self, set: SetId) -> Option<&Move> {
         self.moves.get(&set)
@@ -139,11 +225,11 @@ impl Planned {
 mod tests {
     use super::*;
     use holdfast_control::cluster::{MemberRole, Standing};
-    use holdfast_control::policy::{Policy, Survive};
+    use holdfast_control::policy::Survive;
     use holdfast_types::GroupId;
 
     const SET: SetId = GroupId(1);
-    const RULES: Rules = Rules { replace_after: None, at_once: 2 };
+    const RULES: Rules = Rules { replace_after: None, at_once: 2, balance: true };
 
     fn view(silent: Option<Duration>) -> View {
         let candidate = |id: u64, region: &str, silent| Candidate {
@@ -152,11 +238,13 @@ mod tests {
             role: MemberRole::Gateway,
             standing: Standing::Active,
             silent,
+            busy: false,
         };
         let members = [candidate(1, "eu", None), candidate(2, "us", None), candidate(3, "ap", silent)];
         let policy = Policy { survive: Some(Survive::Region), ..Policy::default() };
         let voters: BTreeSet<MemberId> = (1..=3).map(MemberId).collect();
-        let placed = Placed { policy, leader: voters.first().copied(), voters, bytes: 0, moving: false };
+        let (leader, now, late) = (voters.first().copied(), voters.clone(), BTreeSet::new());
+        let placed = Placed { policy, leader, voters, now, late, bytes: 0, moving: false };
         let members = (1..).map(MemberId).zip(members).collect();
         View { members, groups: BTreeMap::from([(SET, placed)]) }
     }
@@ -176,5 +264,61 @@ mod tests {
         assert!(planned.violated(SET).all(|(_, since)| since == 50));
         planned.enter(Some(Term(5)));
         assert_eq!(planned.violated(SET).count(), 0, "another term begins anew");
+    }
+    fn ids(of: [u64; 3]) -> BTreeSet<MemberId> {
+        of.map(MemberId).into()
+    }
+
+    /// A leader reports the set on g1, g2 and g3.
+    fn saw(planned: &mut Planned, bytes: u64, at: Instant) {
+        let seen = Seen { leader: Some(MemberId(1)), voters: ids([1, 2, 3]), bytes };
+        planned.saw(BTreeMap::from([(SET, seen)]), BTreeSet::new(), at);
+    }
+
+    #[test]
+    fn a_move_is_not_over_because_nobody_tells_how_far_it_is() {
+        let (mut planned, at) = (Planned::default(), Instant::now());
+        planned.enter(Some(Term(4)));
+        saw(&mut planned, 0, at);
+        let placed = |planned: &mut Planned, to, at| planned.placed(SET, Policy::default(), ids(to), at);
+        let begun = placed(&mut planned, [1, 2, 4], at);
+        assert_eq!((begun.moving, begun.leader, begun.now), (true, Some(MemberId(1)), ids([1, 2, 3])));
+        planned.saw(BTreeMap::new(), BTreeSet::new(), at);
+        let untold = placed(&mut planned, [1, 2, 4], at + LATE / 2);
+        assert_eq!((untold.moving, untold.leader, untold.late.len()), (true, None, 0));
+        assert_eq!(placed(&mut planned, [1, 2, 4], at + LATE).late, BTreeSet::from([MemberId(4)]));
+        assert!(placed(&mut planned, [1, 2, 5], at + LATE).late.is_empty(), "another one has its time");
+        assert_eq!(placed(&mut planned, [1, 2, 5], at + LATE * 2).late, BTreeSet::from([MemberId(5)]));
+        assert!(!placed(&mut planned, [1, 2, 3], at + LATE * 2).moving);
+        assert!(placed(&mut planned, [1, 2, 5], at + LATE * 2).late.is_empty(), "a new move");
+    }
+
+    /// The journal's part of a set grows until a checkpoint and is small then: no reason to move others to and fro.
+    #[test]
+    fn a_set_weighs_what_it_had_at_most_for_a_while() {
+        let (mut planned, at) = (Planned::default(), Instant::now());
+        planned.enter(Some(Term(4)));
+        let weight = |planned: &mut Planned, bytes, at| {
+            saw(planned, bytes, at);
+            planned.placed(SET, Policy::default(), ids([1, 2, 3]), at).bytes
+        };
+        assert_eq!(weight(&mut planned, 900, at), 900);
+        assert_eq!(weight(&mut planned, 10, at + WINDOW / 2), 900);
+        assert_eq!(weight(&mut planned, 10, at + WINDOW), 900);
+        assert_eq!(weight(&mut planned, 20, at + WINDOW * 2), 20);
+        assert!(!planned.knows_weights(Instant::now()));
+        assert!(planned.knows_weights(Instant::now() + WINDOW));
+    }
+
+    #[test]
+    fn the_metric_of_a_set_that_is_gone_is_0() {
+        let mut planned = Planned::default();
+        planned.enter(Some(Term(4)));
+        planned.note(&view(Some(Duration::from_secs(9))), &RULES, 10);
+        let demo: Name = "demo".parse().unwrap();
+        assert_eq!(planned.gauges([(SET, demo.clone())].into_iter()), [(demo.clone(), 2)]);
+        planned.enter(Some(Term(5)));
+        assert_eq!(planned.gauges(std::iter::empty()), [(demo, 0)]);
+        assert!(planned.gauges(std::iter::empty()).is_empty(), "told once");
     }
 }

@@ -90,6 +90,7 @@ Examples:
   holdfast gateway list
   holdfast gateway list --output json | jq -r '.gateways[] | select(.leads == []) | .name'
 
+REGION has the zone and the host as well, if they have names, as the cluster knows them.
 MEMBERSHIP is active, drained or leaving. VOTES counts the Raft groups in which the gateway votes,
 of all groups: a set votes on some of the gateways only (`holdfast set place`). BEHIND is its lag in
 log entries. `holdfast switchover SET --to GATEWAY` moves a set near its owner, to one of its voters;

@@ -1,4 +1,4 @@
-//! Cluster membership: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`, `update`. The gateways
+//! Cluster membership: `holdfast gateway add`, `remove`, `replace`, `drain`, `undrain`, `update`. The gateways
 //! do the work; this module requests it and shows the progress.
 
 use super::cluster::{admit, fit_key, node, status};
@@ -206,7 +206,7 @@ fn find(seen: &v1::ClusterStatusReply, wanted: &str) -> Result<v1::Member, CliEr
 /// Runs the command.
 pub async fn run(common: &Common, command: MembersCommand) -> Result<(), CliError> {
     match command {
-        MembersCommand::List => list(common).await,
+        MembersCommand::List => super::gateway_list::run(common).await,
         MembersCommand::Add { address, no_wait } => join(common, &address, None, true, !no_wait).await,
         MembersCommand::Replace { old, by, yes, no_wait } => join(common, &by, Some(&old), yes, !no_wait).await,
         MembersCommand::Remove { gateway, force, yes, no_wait } => remove(common, &gateway, force, yes, !no_wait).await,
@@ -228,6 +228,18 @@ fn expect_other(old: &v1::Member, new: &v1::Node, address: &str) -> Result<(), C
     ));
     Err(error
         .next("give --by the address of another gateway; to join again as a new member it needs an empty data_dir"))
+}
+
+/// The end of `add` and `replace`. A newcomer votes in a set only where the set needs it.
+fn joined(newcomer: &str, caught_up: bool, old: Option<&str>) -> String {
+    match (caught_up, old) {
+        (true, None) => format!(
+            "{newcomer} has joined and votes in each group that needs it. Later sets may move to it: `holdfast gateway \
+             list` counts its votes."
+        ),
+        (true, Some(old)) => format!("{newcomer} has the votes of {old}, which is removed."),
+        (false, _) => format!("{newcomer} is registered. `holdfast gateway list` shows the progress."),
+    }
 }
 
 async fn join(common: &Common, address: &str, old: Option<&str>, yes: bool, wait: bool) -> Result<(), CliError> {
@@ -259,13 +271,8 @@ async fn join(common: &Common, address: &str, old: Option<&str>, yes: bool, wait
     let json = serde_json::json!({
         "gateway": node.name, "member": member.0, "role": role, "replaced": replaced, "caught_up": caught_up,
     });
-    output::show(common.output, &json, || match (caught_up, &old) {
-        (true, None) => format!("{member} ({}) is a voter in every group.", node.name),
-        (true, Some(old)) => {
-            format!("{member} ({}) is a voter in every group; {} is removed.", node.name, member_text(old.id))
-        }
-        (false, _) => format!("{member} ({}) is registered. `holdfast gateway list` shows the progress.", node.name),
-    })?;
+    let old = old.as_ref().map(|old| member_text(old.id));
+    output::show(common.output, &json, || joined(&format!("{member} ({})", node.name), caught_up, old.as_deref()))?;
     if wait && !caught_up {
         return Err(late(common, &format!("{member} is registered, but has not caught up")));
     }
@@ -338,8 +345,13 @@ async fn undrain(common: &Common, gateway: &str) -> Result<(), CliError> {
 /// The result of `undrain`, with advice: sets do not move back by themselves.
 fn may_lead_again(seen: &v1::ClusterStatusReply, gateway: &v1::Member) -> String {
     let (name, id) = (&gateway.name, gateway.id);
-    let elsewhere: Vec<&v1::GroupSummary> =
-        seen.groups.iter().filter(|group| group.group != 0 && group.leader != id).collect();
+    // A set moves to one of its voters only; while the gateway was drained, its votes may have gone.
+    let votes = |group: &v1::GroupSummary| {
+        let set = seen.sets.iter().find(|set| set.id == group.group);
+        set.is_none_or(|set| set.voters.is_empty() || set.voters.contains(&id))
+    };
+    let other = |group: &&v1::GroupSummary| group.group != 0 && group.leader != id && votes(group);
+    let elsewhere: Vec<&v1::GroupSummary> = seen.groups.iter().filter(other).collect();
     let Some(first) = elsewhere.first().filter(|_| gateway.role != "witness") else {
         return format!("{name} may lead again.");
     };
@@ -370,99 +382,6 @@ async fn update(common: &Common, gateway: &str, address: &str) -> Result<(), Cli
     api.call("update the gateway's addresses", Effect::Changes, call).await?;
     let json = serde_json::json!({ "member": found.id, "gateway": found.name, "addresses": node.addresses });
     output::show(common.output, &json, || format!("{} is now registered at {address}.", found.name))
-}
-
-/// One gateway in `holdfast gateway list`.
-#[derive(Serialize)]
-struct Row {
-    member: u64,
-    name: String,
-    region: String,
-    role: String,
-    standing: String,
-    reachable: bool,
-    /// Why it is not ready; "" if it is.
-    trouble: String,
-    version: String,
-    api: String,
-    /// The newest feature level that its build knows; 0 if it is unreachable.
-    feature_level: u32,
-    /// Groups that it leads: names of sets, and `cluster`.
-    leads: Vec<String>,
-    /// Number of groups.
-    groups: usize,
-    votes_in: usize,
-    entries_behind: Option<u64>,
-}
-
-fn row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> Row {
-    let known = member.member.clone().unwrap_or_default();
-    let name = |group: &v1::GroupSummary| if group.group == 0 { "cluster".to_string() } else { group.set.clone() };
-    let leads = status.groups.iter().filter(|group| group.leader == known.id).map(name).collect();
-    let votes = |group: &&v1::GroupSummary| {
-        let leader = status.members.iter().find(|m| id_of(m) == group.leader).and_then(|m| m.node.as_ref());
-        let seen = leader.and_then(|node| node.groups.iter().find(|seen| seen.group == group.group));
-        seen.is_some_and(|seen| seen.voters.contains(&known.id))
-    };
-    let node = member.node.clone().unwrap_or_default();
-    Row {
-        member: known.id,
-        name: known.name.clone(),
-        region: known.region,
-        role: known.role,
-        standing: known.standing,
-        reachable: member.reachable,
-        trouble: if member.reachable { node.not_ready } else { member.error.clone() },
-        feature_level: node.level,
-        version: node.version,
-        api: known.addresses.map_or(String::new(), |addresses| addresses.api),
-        leads,
-        groups: status.groups.len(),
-        votes_in: status.groups.iter().filter(votes).count(),
-        entries_behind: member.reachable.then(|| member.lags.iter().map(|lag| lag.entries).sum()),
-    }
-}
-
-async fn list(common: &Common) -> Result<(), CliError> {
-    let status = status(&mut connect(common)).await?;
-    let rows: Vec<Row> = status.members.iter().map(|member| row(&status, member)).collect();
-    let json = serde_json::json!({ "cluster_id": status.cluster_id, "feature_level": status.level, "gateways": &rows });
-    output::show(common.output, &json, || {
-        let cells = rows.iter().map(|row| {
-            let state = match (row.reachable, row.trouble.as_str()) {
-                (false, why) => format!("unreachable: {why}"),
-                (true, "") => "ready".to_string(),
-                (true, why) => why.to_string(),
-            };
-            [
-                member_text(row.member),
-                row.name.clone(),
-                row.region.clone(),
-                row.role.clone(),
-                row.standing.clone(),
-                format!("{}/{}", row.votes_in, row.groups),
-                row.entries_behind.map_or_else(|| "?".to_string(), |behind| behind.to_string()),
-                row.leads.join(","),
-                row.version.clone(),
-                row.api.clone(),
-                state,
-            ]
-        });
-        let head = [
-            "MEMBER",
-            "GATEWAY",
-            "REGION",
-            "ROLE",
-            "MEMBERSHIP",
-            "VOTES",
-            "BEHIND",
-            "LEADS",
-            "VERSION",
-            "API",
-            "STATE",
-        ];
-        output::table_with_messages(head, cells, &[10], 2)
-    })
 }
 
 #[cfg(test)]
@@ -546,6 +465,9 @@ mod tests {
         let text = may_lead_again(&seen, &member(3, "gateway"));
         assert!(text.contains("At other gateways: demo (at g2). "), "{text}");
         assert!(text.ends_with("To move one: `holdfast switchover demo --to g3`."), "{text}");
+        let placed = v1::SetSummary { id: 7, name: "demo".into(), voters: vec![1, 2, 4], ..Default::default() };
+        let moved = v1::ClusterStatusReply { sets: vec![placed], ..seen.clone() };
+        assert_eq!(may_lead_again(&moved, &member(3, "gateway")), "g3 may lead again.", "its vote is elsewhere");
         // One gateway leads all sets, and one leads none.
         for all in [member(2, "gateway"), member(3, "witness")] {
             assert_eq!(may_lead_again(&seen, &all), format!("g{} may lead again.", all.id));
@@ -554,6 +476,13 @@ mod tests {
         seen.groups.extend(more);
         let text = may_lead_again(&seen, &member(3, "gateway"));
         assert!(text.contains("s6 (no leader) and 13 more. "), "{text}");
+    }
+
+    #[test]
+    fn a_newcomer_is_not_said_to_vote_where_it_does_not() {
+        assert!(joined("m4 (g4)", true, None).starts_with("m4 (g4) has joined and votes in each group that needs it."));
+        assert_eq!(joined("m4 (g4)", true, Some("m2")), "m4 (g4) has the votes of m2, which is removed.");
+        assert!(joined("m4 (g4)", false, Some("m2")).contains("is registered"));
     }
 
     #[test]

@@ -45,8 +45,18 @@ pub async fn placing(api: &mut ClusterClient, set: &str) -> Result<v1::Placing, 
     api.call(&format!("show the voters of set {set}"), Effect::Reads, call).await
 }
 
+fn check(args: &PlaceArgs) -> Result<(), CliError> {
+    match args.policy.forbid.iter().find(|region| args.allow.contains(region)) {
+        Some(region) => Err(CliError::usage(format!(
+            "region {region}: found --forbid-region and --allow-region, expected one of them"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Runs the command.
 pub async fn run(common: &Common, args: PlaceArgs) -> Result<(), CliError> {
+    check(&args)?;
     let mut api = connect(common);
     let seen = placing(&mut api, args.set.as_str()).await?;
     let expected = seen.policy.clone().unwrap_or_default();
@@ -80,6 +90,8 @@ pub fn describe(placing: &v1::Placing) -> String {
     }));
     if !placing.next.is_empty() {
         facts.push(output::fact("moves", &placing.next));
+    } else if placing.moving {
+        facts.push(output::fact("moves", "its group has other voters yet, or none of its gateways has told which"));
     }
     facts.join("\n")
 }
@@ -106,6 +118,9 @@ mod tests {
         let freed = PlaceArgs { no_home: true, allow: vec![name("us")], ..args(PolicyArgs::default()) };
         let expected = v1::Policy { home: String::new(), forbidden_regions: vec![], ..policy };
         assert_eq!(changed(&expected, &freed), expected);
+        assert!(check(&freed).is_ok());
+        let both = PlaceArgs { policy: PolicyArgs { forbid: vec![name("us")], ..Default::default() }, ..freed };
+        assert!(check(&both).unwrap_err().message.contains("--forbid-region and --allow-region"));
     }
 
     #[test]
@@ -132,5 +147,7 @@ mod tests {
         {
             assert!(shown.contains(part), "{part:?} in {shown}");
         }
+        let placing = v1::Placing { next: String::new(), moving: true, ..placing };
+        assert!(describe(&placing).contains("its group has other voters yet"));
     }
 }

@@ -1,7 +1,7 @@
 //! `holdfast cluster status`.
 
 use super::connect::connect;
-use super::text::{days_text, member_text, store_text};
+use super::text::{days_text, member_text, since, store_text};
 use super::{cluster, set};
 use crate::cli::Common;
 use crate::exit::CliError;
@@ -26,7 +26,22 @@ pub fn describe(status: &v1::ClusterStatusReply) -> String {
     let sets = output::table_with_messages(["SET", "GROUP", "STORE", "NOT UPLOADED", "STORE HEALTH"], sets, &[4], 1);
     let changes = set::changes(&status.sets, |set| leader_health(status, set));
     let reads = reads(status);
-    format!("{head}\n\n{members}\n\n{groups}\n\n{sets}{changes}{reads}")
+    let violated = violated(status);
+    format!("{head}\n\n{members}\n\n{groups}\n\n{sets}{changes}{violated}{reads}")
+}
+
+/// What the sets' policies ask for and is not so, as the cluster's leader tells it. Empty if all is well.
+fn violated(status: &v1::ClusterStatusReply) -> String {
+    let nodes = status.members.iter().filter_map(|member| member.node.as_ref());
+    let rows = nodes.flat_map(|node| &node.violated).flat_map(|of| {
+        let row = |told: &v1::PlacingViolation| [of.set.clone(), since(told.since_unix_ms), told.text.clone()];
+        of.violations.iter().map(row).collect::<Vec<_>>()
+    });
+    let rows: Vec<[String; 3]> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("\n\n{}", output::table(["SET", "SEEN FIRST", "VIOLATED"], rows))
 }
 
 /// Share of reads that each tier of each gateway answered, since its start and over the last minutes. Empty if there
@@ -163,6 +178,21 @@ fn group_row(status: &v1::ClusterStatusReply, group: &v1::GroupSummary) -> [Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn violations_are_shown_whichever_gateway_was_asked() {
+        let node = |violated| Some(v1::Node { violated, ..v1::Node::default() });
+        let member = |node| v1::MemberStatus { node, ..v1::MemberStatus::default() };
+        let text = "g3 in region=ap does not answer".to_string();
+        let told = vec![v1::PlacingViolation { text, since_unix_ms: 0 }];
+        let leader = vec![v1::ViolatedSet { set: "demo".into(), violations: told }];
+        let mut status = v1::ClusterStatusReply { members: vec![member(node(vec![]))], ..Default::default() };
+        assert!(!describe(&status).contains("VIOLATED"));
+        status.members.push(member(node(leader)));
+        let shown = describe(&status);
+        let row: Vec<&str> = shown.lines().last().unwrap_or_default().split_whitespace().collect();
+        assert_eq!(row, ["demo", "unknown", "g3", "in", "region=ap", "does", "not", "answer"]);
+    }
 
     #[test]
     fn where_reads_were_answered_is_shown_for_gateways_that_have_read() {

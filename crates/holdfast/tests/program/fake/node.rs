@@ -86,6 +86,7 @@ pub fn node(world: &World, at: usize) -> v1::Node {
             bound_bytes: 8 << 30,
             reserve_bytes: 1 << 20,
             failed: String::new(),
+            waits: String::new(),
         }),
         ..Default::default()
     }
