@@ -47,7 +47,6 @@ impl World {
             ttl_ms: TTL_MS,
             request_id: holdfast_api::hex128(7700),
             force: true,
-            ..Default::default()
         };
         self.call(at, 30_000, async move { door.acquire_lease(tonic::Request::new(request)).await.map(|_| ()) })??;
         self.hold_requests(first, false)?;
