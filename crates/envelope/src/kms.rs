@@ -17,7 +17,8 @@ const REFUSED: &str = "expected kms:Decrypt (and kms:Encrypt to make one) for th
 const UNREACHED: &str = "expected AWS KMS there: is the region of key.kms right, and can this machine reach it?";
 
 /// Advice if nothing was sent.
-const OPTIONS: &str = "key.kms signs as a store does: by store.credentials_file, or by the AWS variables";
+const OPTIONS: &str =
+    "key.kms signs as a store does: by store.credentials_file, by the AWS variables, or by a role of this machine";
 
 /// # Errors
 /// [`EnvelopeError`].

@@ -176,7 +176,7 @@ settings! {
         /// gateway. It opens what is not rewrapped yet. `holdfast key list` says when to remove it.
         key_previous: KeyConfig = KeyConfig::default();
         /// Access to s3:// stores. The address of a store belongs to the set. The access keys come from a credentials
-        /// file or from the usual AWS environment variables, never from this file.
+        /// file, the usual AWS environment variables or a role of this machine, never from this file.
         store: StoreConfig = StoreConfig::default();
         /// Mutual TLS for NBD, the admin API and between gateways (R10): set all three files, or none. `holdfast
         /// cluster certificates` makes them.
@@ -381,7 +381,7 @@ settings! {
         /// aws_secret_access_key, aws_session_token. A store whose URL has ?profile=NAME uses that profile; all others
         /// use AWS_PROFILE, or else `default`. You can put new keys there at any time: the gateway reads the file
         /// within seconds of a change, and at once when its keys are refused. Left out: the keys of the environment, or
-        /// else the file that AWS_SHARED_CREDENTIALS_FILE names.
+        /// else the file that AWS_SHARED_CREDENTIALS_FILE names, or else the role of this machine, task or pod.
         credentials_file: Option<PathBuf> = None, sample "/etc/holdfast/s3-credentials";
         /// Where sets may be put: URLs of buckets, of prefixes in them, or of directories; `endpoint` included, if the
         /// store's URL has one. The same at every gateway. Empty: everywhere that this gateway can reach or write to,

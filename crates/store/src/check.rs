@@ -47,6 +47,8 @@ pub struct CheckReport {
     pub put: Duration,
     /// Duration of a small read.
     pub get: Duration,
+    /// [`ObjectStore::credentials`].
+    pub credentials: Option<String>,
 }
 
 /// Reason why a store did not pass.
@@ -253,7 +255,7 @@ impl Probe<'_> {
         self.must_refuse_to_swap(swapped, &first, &late).await?;
         self.must_read(swapped, &other, &late, &IF_MATCH).await?;
         self.must_list(names).await?;
-        Ok(CheckReport { place: self.store.place().to_owned(), put, get })
+        Ok(CheckReport { place: self.store.place().to_owned(), put, get, credentials: self.store.credentials() })
     }
 
     /// Writes; returns the duration of the successful attempt.

@@ -169,6 +169,13 @@ pub(crate) enum KeySource {
         /// The profile.
         name: String,
     },
+    /// Asked for by the SDK's providers, and again before they end.
+    Chain {
+        /// The profile of AWS's files.
+        profile: Option<String>,
+        /// Nothing but that profile: the URL names it.
+        alone: bool,
+    },
 }
 
 impl StoreOptions {
@@ -180,12 +187,13 @@ impl StoreOptions {
     pub(crate) fn key_source(&self, profile: Option<&str>) -> Result<KeySource, StoreUrlError> {
         let given = self.access_key_id.is_some() || self.secret_access_key.is_some() || self.session_token.is_some();
         match (&self.credentials_file, profile) {
-            (None, Some(profile)) => Err(StoreUrlError::NoCredentialsFile { profile: profile.to_owned() }),
+            (None, Some(profile)) => Ok(KeySource::Chain { profile: Some(profile.to_owned()), alone: true }),
             (Some(path), Some(profile)) => Ok(KeySource::Profile { path: path.clone(), name: profile.to_owned() }),
             (Some(path), None) if !given => {
                 let name = self.profile.as_deref().unwrap_or(DEFAULT_PROFILE).to_owned();
                 Ok(KeySource::Profile { path: path.clone(), name })
             }
+            (None, None) if !given => Ok(KeySource::Chain { profile: self.profile.clone(), alone: false }),
             (_, None) => {
                 let missing = |missing| StoreUrlError::Credentials { missing };
                 let id = self.access_key_id.clone().ok_or_else(|| missing("access_key_id"))?;

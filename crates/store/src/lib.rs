@@ -39,6 +39,7 @@ mod opening;
 mod options;
 mod page;
 mod quorum;
+mod renewal;
 pub mod retry;
 mod s3;
 pub mod service;

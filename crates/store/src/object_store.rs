@@ -60,6 +60,12 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
     /// The store's place, as a person would write it. Contains no secret.
     fn place(&self) -> &str;
 
+    /// The source of the keys that requests are signed with, and their id and end, for a person; no secret. None: it needs
+    /// none, or has none yet.
+    fn credentials(&self) -> Option<String> {
+        None
+    }
+
     /// Writes `key` unless an object is there. Durable on `Ok` (STORE-S2).
     ///
     /// Idempotent for the same bytes: if an object with exactly these bytes is found, that is success, since it is our

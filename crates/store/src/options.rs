@@ -73,14 +73,15 @@ pub struct StoreOptions {
     /// `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// Region to sign for. Left out: `us-east-1` with an endpoint, an error without. Environment: `AWS_REGION`,
-    /// `AWS_DEFAULT_REGION`.
+    /// Region to sign for. Left out: `us-east-1` with an endpoint; without, that of the cloud that gives the
+    /// credentials, else an error. Environment: `AWS_REGION`, `AWS_DEFAULT_REGION`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
     /// `https://host/bucket/key` instead of `https://bucket.host/key`. Left out: yes with an endpoint, no without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_style: Option<bool>,
-    /// Environment: `AWS_ACCESS_KEY_ID`.
+    /// Without keys and without a credentials file, the providers of clouds are asked. Environment:
+    /// `AWS_ACCESS_KEY_ID`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_key_id: Option<String>,
     /// Environment: `AWS_SECRET_ACCESS_KEY`.

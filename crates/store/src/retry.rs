@@ -343,6 +343,10 @@ impl<S: ObjectStore> ObjectStore for Retrying<S> {
         &self.place
     }
 
+    fn credentials(&self) -> Option<String> {
+        self.within.credentials()
+    }
+
     fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(self.put_new_resolved(key, body))
     }

@@ -5,18 +5,22 @@
 //! request that was refused because of its keys, if the credentials file has other keys by now ([`signing`]). Nothing
 //! was done then (STORE-S3).
 
+mod chain;
 mod classify;
+mod cloud;
 mod connect;
 mod http;
 mod signing;
 mod trust;
 
+pub(crate) use self::chain::Chain;
 pub(crate) use self::http::{client, connector};
+use crate::credentials::KeySource;
 use crate::error::{At, Cause, Op, StoreError};
 use crate::health::{Health, Kind};
 use crate::memory::{admit, admit_range};
 use crate::options::{S3Target, StoreOptions};
-use crate::url_error::StoreUrlError;
+use crate::url_error::{NO_CREDENTIALS, StoreUrlError};
 use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys, page};
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
@@ -31,8 +35,8 @@ use aws_smithy_types::base64;
 use bytes::{Bytes, BytesMut};
 use classify::{classify, for_its_checksum, for_its_keys};
 use sha2::{Digest, Sha256};
-use signing::Signer;
 pub(crate) use signing::present;
+use signing::{Asking, Signer};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,18 +71,20 @@ impl S3 {
         if let Some(endpoint) = endpoint {
             check_endpoint(endpoint).map_err(StoreError::Url)?;
         }
-        let region = target.region.as_ref().or(options.region.as_ref()).cloned();
-        let region = region.or_else(|| endpoint.map(|_| "us-east-1".to_owned())).ok_or_else(|| {
+        let source = options.key_source(target.profile.as_deref()).map_err(StoreError::Url)?;
+        let named = target.region.as_ref().or(options.region.as_ref()).cloned();
+        let region = named.clone().or_else(|| endpoint.map(|_| "us-east-1".to_owned()));
+        // Where a cloud has the keys, it also tells the region.
+        if region.is_none() && !matches!(source, KeySource::Chain { .. }) {
             let expected = "a region (?region=NAME in the URL, or AWS_REGION in the environment), or the endpoint of another service";
-            StoreError::Url(StoreUrlError::Option { name: "region", found: "none".to_owned(), expected })
-        })?;
+            return Err(StoreError::Url(StoreUrlError::Option { name: "region", found: "none".to_owned(), expected }));
+        }
         let path_style = target.path_style.or(options.path_style).unwrap_or(endpoint.is_some());
         let http_client = http::client(endpoint.map(String::as_str), options).map_err(StoreError::Url)?;
-        let source = options.key_source(target.profile.as_deref()).map_err(StoreError::Url)?;
 
         let mut config = Builder::new()
             .behavior_version(BehaviorVersion::latest())
-            .region(Region::new(region))
+            .region(region.map(Region::new))
             .http_client(http_client)
             .timeout_config(
                 TimeoutConfig::builder()
@@ -102,7 +108,8 @@ impl S3 {
         let at = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) };
         let place = Arc::from(format!("s3://{}/{}{at}", target.bucket, target.prefix));
         let (bucket, prefix) = (target.bucket.clone(), target.prefix.clone());
-        let signer = Signer::open(config, source, options.credentials_look, &place, health).map_err(StoreError::Url)?;
+        let asking = Asking { region: named, endpoint: endpoint.map(String::as_str), options };
+        let signer = Signer::open(config, source, asking, &place, health).map_err(StoreError::Url)?;
         Ok(Self { signer, bucket, prefix, place, checksums: Arc::default() })
     }
 
@@ -110,13 +117,19 @@ impl S3 {
     /// there are other keys.
     async fn signed<T, E, F>(
         &self,
+        at: impl Fn() -> Box<At>,
         request: impl Fn(Client) -> F,
         judge: impl Fn(SdkError<E>) -> StoreError,
     ) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, SdkError<E>>>,
     {
-        let signing = self.signer.signing().await;
+        let without = |why: String| StoreError::Denied {
+            at: at(),
+            cause: Cause::of_kind(Kind::Credentials, why),
+            hint: NO_CREDENTIALS,
+        };
+        let signing = self.signer.signing().await.map_err(without)?;
         let error = match request(signing.client.clone()).await {
             Ok(answer) => return Ok(answer),
             Err(error) => judge(error),
@@ -182,7 +195,7 @@ impl S3 {
             request.send()
         };
         let judge = |error: SdkError<_>| classify(self.at(op, key), &self.bucket, expected, &error);
-        let answer = self.signed(request, judge).await?;
+        let answer = self.signed(|| self.at(op, key), request, judge).await?;
         // Without an ETag the next swap cannot name this version; when the request is repeated, the answer is found by
         // content.
         let cause = || Cause::text("the store answered without an ETag");
@@ -198,7 +211,7 @@ impl S3 {
         keys::check(key)?;
         let at = || self.at(Op::Get, key);
         let request = |client: Client| client.get_object().bucket(&self.bucket).key(self.full(key)).send();
-        let answer = self.signed(request, |error| classify(at(), &self.bucket, None, &error)).await?;
+        let answer = self.signed(at, request, |error| classify(at(), &self.bucket, None, &error)).await?;
         let len = answer.content_length.and_then(|len| u64::try_from(len).ok());
         let version = version(at(), answer.e_tag)?;
         let body = collect(at, answer.body, len, OBJECT_BYTES_MAX).await?;
@@ -218,7 +231,7 @@ impl S3 {
             }
             other => other,
         };
-        let answer = self.signed(request, judge).await?;
+        let answer = self.signed(at, request, judge).await?;
         match answer.content_range.as_deref().and_then(classify::content_range) {
             Some((first, _, whole)) if first == range.start && whole.is_none_or(|whole| whole >= range.end) => {}
             Some((first, _, Some(whole))) if first == range.start => {
@@ -238,7 +251,7 @@ impl S3 {
         keys::check(key)?;
         let at = || self.at(Op::Head, key);
         let request = |client: Client| client.head_object().bucket(&self.bucket).key(self.full(key)).send();
-        let answer = self.signed(request, |error| classify(at(), &self.bucket, None, &error)).await?;
+        let answer = self.signed(at, request, |error| classify(at(), &self.bucket, None, &error)).await?;
         let version = version(at(), answer.e_tag)?;
         let bytes = answer.content_length.and_then(|len| u64::try_from(len).ok()).ok_or_else(|| {
             StoreError::Unavailable { at: at(), attempts: 1, cause: Cause::text("the store answered without a length") }
@@ -249,8 +262,9 @@ impl S3 {
     async fn delete(&self, key: &str) -> Result<(), StoreError> {
         keys::check(key)?;
         let request = |client: Client| client.delete_object().bucket(&self.bucket).key(self.full(key)).send();
-        let judge = |error: SdkError<_>| classify(self.at(Op::Delete, key), &self.bucket, None, &error);
-        match self.signed(request, judge).await {
+        let at = || self.at(Op::Delete, key);
+        let judge = |error: SdkError<_>| classify(at(), &self.bucket, None, &error);
+        match self.signed(at, request, judge).await {
             Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -263,7 +277,7 @@ impl S3 {
             let request = client.list_objects_v2().bucket(&self.bucket).prefix(self.full(prefix));
             request.max_keys(LIST_PAGE_OBJECTS).set_start_after(after.map(|after| self.full(after))).send()
         };
-        let answer = self.signed(request, |error| classify(at(), &self.bucket, None, &error)).await?;
+        let answer = self.signed(at, request, |error| classify(at(), &self.bucket, None, &error)).await?;
         let ours = |object: &'_ aws_sdk_s3::types::Object| Some(object.key()?.strip_prefix(&self.prefix)?.to_owned());
         let shown: Vec<_> = answer.contents().iter().filter_map(|object| Some((ours(object)?, object))).collect();
         // PAGE-O1, for the keys as they were sent: skipped keys count for the marker too.
@@ -360,6 +374,10 @@ fn check_endpoint(endpoint: &str) -> Result<(), StoreUrlError> {
 impl ObjectStore for S3 {
     fn place(&self) -> &str {
         &self.place
+    }
+
+    fn credentials(&self) -> Option<String> {
+        self.signer.about()
     }
 
     fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {

@@ -4,6 +4,7 @@
 //! One attempt each, within [`ANSWER_LIMIT`]; answers are bounded. What a service answers may be a key, so nothing of
 //! it is in an error, except the words of a refusal.
 
+use crate::credentials::{KeySource, Keys};
 use crate::options::{Secret, StoreOptions};
 use crate::s3;
 use crate::url_error::StoreUrlError;
@@ -163,7 +164,10 @@ impl Kms {
         options: &StoreOptions,
     ) -> Result<Self, ServiceError> {
         let (region, endpoint, options) = (region.to_owned(), endpoint.map(str::to_owned), options.clone());
-        let client = aside(key, move || client(region, endpoint, &options));
+        let client = async {
+            let keys = keys(key, &region, &options).await?;
+            aside(key, move || client(region, endpoint, keys, &options)).await
+        };
         Ok(Self { client: in_time(key, client).await?, key: key.to_owned() })
     }
 
@@ -208,9 +212,25 @@ impl Kms {
     }
 }
 
-/// Reads the credentials file and certificates: may block.
-fn client(region: String, endpoint: Option<String>, options: &StoreOptions) -> Result<Client, StoreUrlError> {
-    let keys = s3::present(options.key_source(None)?)?;
+/// The keys to sign with: those of the settings or a file, else those that a cloud gives.
+async fn keys(key: &str, region: &str, options: &StoreOptions) -> Result<Keys, ServiceError> {
+    let (profile, alone) = match options.key_source(None)? {
+        KeySource::Chain { profile, alone } => (profile, alone),
+        source => return aside(key, move || s3::present(source)).await,
+    };
+    let (region, options) = (region.to_owned(), options.clone());
+    let chain = aside(key, move || s3::Chain::new(profile, alone, Some(region), None, &options)).await?;
+    let found = chain.ask().await.map_err(|tried| StoreUrlError::NoCredentials { tried })?;
+    Ok(found.keys)
+}
+
+/// Reads certificates: may block.
+fn client(
+    region: String,
+    endpoint: Option<String>,
+    keys: Keys,
+    options: &StoreOptions,
+) -> Result<Client, StoreUrlError> {
     let token = keys.token.as_ref().map(|token| token.reveal().to_owned());
     let timeouts = TimeoutConfig::builder().connect_timeout(options.connect_timeout());
     let mut config = Builder::new()

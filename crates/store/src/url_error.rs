@@ -11,6 +11,9 @@ pub(crate) const CA_BUNDLE_BYTES_MAX: u64 = 8 << 20;
 pub(crate) const ID: &str = "aws_access_key_id";
 pub(crate) const SECRET: &str = "aws_secret_access_key";
 
+/// What to do if nobody has credentials.
+pub(crate) const NO_CREDENTIALS: &str = "give this machine, task or pod a role that may use the store, or set store.credentials_file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
+
 /// A store's URL or one of its options cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreUrlError {
@@ -41,14 +44,11 @@ pub enum StoreUrlError {
         /// What is missing.
         missing: &'static str,
     },
-    /// A URL names a profile, and there is no credentials file.
-    #[error(
-        "store credentials: found profile {profile:?} in the store's URL, expected a credentials file that has it: store.credentials_file of a gateway, \
-         --credentials-file of a command, or AWS_SHARED_CREDENTIALS_FILE in the environment"
-    )]
-    NoCredentialsFile {
-        /// The profile.
-        profile: String,
+    /// The SDK's providers have given none.
+    #[error("store credentials: {tried}; {}", NO_CREDENTIALS)]
+    NoCredentials {
+        /// Who was asked, and why there were none.
+        tried: String,
     },
     /// The file of trusted certificates cannot be used.
     #[error(

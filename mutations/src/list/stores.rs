@@ -170,4 +170,45 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-store", &["an_authoritys_own_is_taken_if_it_is_named"])],
         smoke: false,
     },
+    Mutation {
+        name: "failed-role-passed-over",
+        bug: "a role that cannot be taken is passed over, and a store is signed for as another identity: the machine's",
+        rule: "CREDS-K3",
+        edits: &[Edit {
+            file: "crates/store/src/s3/chain.rs",
+            old: "if !matches!(error, CredentialsError::CredentialsNotLoaded(_)) {",
+            new: "if false && !matches!(error, CredentialsError::CredentialsNotLoaded(_)) {",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast-store",
+            &["--test", "store"],
+            &["a_provider_that_fails_is_not_passed_over"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "metadata-through-a-proxy",
+        bug: "the metadata server is asked through the stores' proxy, which gives the role of its own machine",
+        rule: "CREDS-K4",
+        edits: &[Edit {
+            file: "crates/store/src/s3/http.rs",
+            old: "Https::new(Trust::of(options)?.config(), None, options.connect_timeout())",
+            new: "Https::new(Trust::of(options)?.config(), proxy(None, false, &options.proxies)?.map(|proxy| proxy.matcher), options.connect_timeout())",
+        }],
+        tests: &[file(Layer::Unit, "holdfast-store", &["--test", "store"], &["an_instance_gives_its_role_"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "credentials-end-first",
+        bug: "temporary credentials are not renewed before they end: each time, requests wait or are refused",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/store/src/renewal.rs",
+            old: "if now >= term.renew_at && !self.rests(now) { Need::Renew } else { Need::Nothing }",
+            new: "if now >= ends && !self.rests(now) { Need::Renew } else { Need::Nothing }",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["renewal::tests::"])],
+        smoke: false,
+    },
 ];

@@ -22,6 +22,8 @@ struct Row {
     put_ms: Option<f64>,
     /// Duration of a small read.
     get_ms: Option<f64>,
+    /// The source of the keys that were used, their id and end.
+    credentials: Option<String>,
     error: Option<String>,
 }
 
@@ -36,7 +38,9 @@ impl Row {
             Err(CheckError::Store(_)) => None,
         };
         let error = outcome.as_ref().err().map(ToString::to_string);
-        Self { store: store.clone(), fit, put_ms: ms(|report| report.put), get_ms: ms(|report| report.get), error }
+        let credentials = outcome.as_ref().ok().and_then(|report| report.credentials.clone());
+        let (put_ms, get_ms) = (ms(|report| report.put), ms(|report| report.get));
+        Self { store: store.clone(), fit, put_ms, get_ms, credentials, error }
     }
 }
 
@@ -102,6 +106,7 @@ fn verdict(checked: &[Checked]) -> Result<(), CliError> {
 
 fn table(rows: &[Row]) -> String {
     let ms = |took: Option<f64>| took.map_or(String::new(), |ms| format!("{ms}ms"));
+    let below = rows;
     let rows = rows.iter().map(|row| {
         let fit = match row.fit {
             Some(true) => "yes",
@@ -110,7 +115,13 @@ fn table(rows: &[Row]) -> String {
         };
         [row.store.clone(), fit.to_string(), ms(row.put_ms), ms(row.get_ms), row.error.clone().unwrap_or_default()]
     });
-    output::table_with_messages(["STORE", "FIT", "PUT", "GET", "ERROR"], rows, &[4], 1)
+    let mut text = output::table_with_messages(["STORE", "FIT", "PUT", "GET", "ERROR"], rows, &[4], 1);
+    for row in below {
+        if let Some(credentials) = &row.credentials {
+            text.push_str(&format!("\n{}: credentials: {credentials}", row.store));
+        }
+    }
+    text
 }
 
 /// Checks the stores before a recovery raises generations in them: without conditional PUTs the raise would fence
@@ -148,7 +159,7 @@ mod tests {
 
     fn fit() -> Checked {
         let (put, get) = (Duration::from_micros(12_340), Duration::from_millis(5));
-        ("s3://good/p".into(), Ok(CheckReport { place: "s3://good/p/".into(), put, get }))
+        ("s3://good/p".into(), Ok(CheckReport { place: "s3://good/p/".into(), put, get, credentials: None }))
     }
 
     fn unfit() -> Checked {

@@ -10,7 +10,7 @@ use holdfast_set::recovery::{self, Found, RecoveryError};
 use holdfast_types::SetId;
 
 /// Advice if a store refuses access.
-pub const KEYS_FROM: &str = "credentials are read from --credentials-file or the AWS variables, endpoint and region from the URL (?endpoint=...&region=...) or the AWS variables";
+pub const KEYS_FROM: &str = "credentials are read from --credentials-file, the AWS variables or a role of this machine, endpoint and region from the URL (?endpoint=...&region=...) or the AWS variables";
 
 /// Part of the error for a set that is in other stores now.
 pub const MOVED: &str = "stores were changed";

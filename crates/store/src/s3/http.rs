@@ -27,6 +27,28 @@ pub(crate) fn client(endpoint: Option<&str>, options: &StoreOptions) -> Result<S
     Ok(http_client_fn(move |_, _| connector.clone()))
 }
 
+/// For STS: as for AWS itself. Reads certificates: may block.
+///
+/// # Errors
+/// As [`connector`].
+pub(super) fn through(options: &StoreOptions) -> Result<SharedHttpClient, StoreUrlError> {
+    let mut options = options.clone();
+    // An endpoint of STS may be on this machine.
+    let except = options.proxies.except.as_deref().unwrap_or_default();
+    options.proxies.except = Some(format!("{except},localhost,127.0.0.0/8,::1"));
+    client(None, &options)
+}
+
+/// For metadata servers, over `http://` or `https://`, without a proxy (CREDS-K4). Reads certificates: may block.
+///
+/// # Errors
+/// The bundle cannot be used.
+pub(super) fn direct(options: &StoreOptions) -> Result<SharedHttpClient, StoreUrlError> {
+    let https = Https::new(Trust::of(options)?.config(), None, options.connect_timeout());
+    let connector = SharedHttpConnector::new(https);
+    Ok(http_client_fn(move |_, _| connector.clone()))
+}
+
 /// TLS by rustls with ring. `endpoint`: none for AWS itself. One for all requests: the connections are its own. Reads
 /// certificates: may block.
 ///

@@ -1,22 +1,34 @@
-//! The keys that sign requests: fixed keys, or a profile of a file that is read again when it changes.
+//! The keys that sign requests: fixed keys, a profile of a file that is read again when it changes, or credentials of a
+//! cloud that are asked for again before they end.
 //!
 //! ```text
 //!   a request ── the last look is old? ── look ── as it was ─────────────────▶ the keys that are known
 //!                                          └───── changed: read ── whole ────▶ its keys, from this request on
 //!                                                             └─── not whole ─▶ the keys that are known; told
 //!   its keys are refused ── read, whatever the look would say ── other keys? ─▶ the request once more, with those
+//!
+//!   a request ── keys of a cloud: hold ───────────────────────▶ the keys that are known
+//!             ├─ end soon: somebody asks beside it ───────────▶ the keys that are known
+//!             └─ none, or ended: it waits, SEARCH_WAIT at most ▶ new ones, else those that are known, else refused
 //! ```
 //! CREDS-K1  Keys are replaced only by other keys: if the file is missing, half-written or without the profile, the
 //!     known keys stay in use.
 //! CREDS-K2  At most one thread reads the file, however slow the file system is, and no request waits for it longer
-//!     than [`LOOK_LIMIT`].
+//!     than [`LOOK_LIMIT`]. At most one search asks a cloud, and no request waits for it longer than [`SEARCH_WAIT`].
+//! CREDS-K3  A provider of a cloud that is set up and fails ends the search: the next one may be another identity. Only
+//!     one that is not set up is passed over.
+//! CREDS-K4  Metadata servers are asked directly, never through a proxy: a proxy would hand out its own machine's role.
 
+use super::chain::{Chain, Found};
+use super::cloud::Cloud;
 use crate::credentials::{KeySource, Keys, parse};
 use crate::health::Health;
+use crate::options::StoreOptions;
+use crate::renewal::Need;
 use crate::url_error::StoreUrlError;
 use crate::url_error::{CREDENTIALS_BYTES_MAX, CredentialsProblem};
 use aws_sdk_s3::Client;
-use aws_sdk_s3::config::{Builder, Credentials, IdentityCache};
+use aws_sdk_s3::config::{Builder, Credentials, IdentityCache, Region};
 use holdfast_host::unix_ms;
 use holdfast_types::sync::{LockExt, RwLockExt};
 use std::fs::{File, Metadata};
@@ -26,10 +38,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// How long a request waits for the file. A local file needs a thousandth of it.
 const LOOK_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a request waits for credentials of a cloud: less than an attempt may take (`store.read_timeout_ms`).
+const SEARCH_WAIT: Duration = Duration::from_secs(8);
 
 /// Keys, and the client that signs with them.
 #[derive(Debug)]
@@ -42,12 +58,16 @@ pub(super) struct Signing {
 }
 
 impl Signing {
-    fn new(base: &Builder, keys: Keys, number: u64) -> Self {
+    /// `region`: none if the base has it.
+    fn new(base: &Builder, keys: Keys, region: Option<String>, number: u64) -> Self {
         let token = keys.token.as_ref().map(|token| token.reveal().to_owned());
         let credentials = Credentials::new(&keys.id, keys.secret.reveal(), token, None, "holdfast");
         // The connections belong to the base, and are kept.
-        let client = Client::from_conf(base.clone().credentials_provider(credentials).build());
-        Self { client, keys, number }
+        let mut config = base.clone().credentials_provider(credentials);
+        if let Some(region) = region {
+            config = config.region(Region::new(region));
+        }
+        Self { client: Client::from_conf(config.build()), keys, number }
     }
 }
 
@@ -56,8 +76,26 @@ impl Signing {
 pub(super) struct Signer {
     /// Everything of a client except the keys.
     base: Builder,
-    now: RwLock<Arc<Signing>>,
-    watched: Option<Watched>,
+    /// None: a cloud has not answered yet.
+    now: RwLock<Option<Arc<Signing>>>,
+    from: Source,
+}
+
+/// Where the keys come from.
+#[derive(Debug)]
+enum Source {
+    Given,
+    File(Watched),
+    Cloud(Cloud),
+}
+
+/// What a signer asks a cloud for.
+pub(super) struct Asking<'a> {
+    /// The region that is named for the store.
+    pub region: Option<String>,
+    /// The store's; none for AWS itself.
+    pub endpoint: Option<&'a str>,
+    pub options: &'a StoreOptions,
 }
 
 /// The file that the keys come from.
@@ -161,6 +199,9 @@ pub(crate) fn present(source: KeySource) -> Result<Keys, StoreUrlError> {
             let found = read(&path).and_then(|(_, text)| parse(&text, &name));
             found.map_err(|problem| StoreUrlError::CredentialsFile { path, problem })
         }
+        KeySource::Chain { .. } => {
+            Err(StoreUrlError::NoCredentials { tried: "the providers of a cloud were not asked".to_owned() })
+        }
     }
 }
 
@@ -238,22 +279,24 @@ impl Drop for Watched {
 }
 
 impl Signer {
-    /// A signer with the present keys; reads the file, if there is one. `base` is a client without keys.
+    /// A signer with the present keys; reads the file, if there is one. A cloud is asked by the first request. `base` is
+    /// a client without keys.
     ///
     /// # Errors
-    /// The file cannot be used.
+    /// The file cannot be used, or proxy or certificates cannot.
     pub(super) fn open(
         base: Builder,
         source: KeySource,
-        every: Duration,
+        asking: Asking<'_>,
         place: &Arc<str>,
         health: Option<Arc<Health>>,
     ) -> Result<Arc<Self>, StoreUrlError> {
         // The SDK would keep keys without an expiry for a quarter of an hour. Our keys are in memory, so nothing needs
         // to be cached.
         let base = base.identity_cache(IdentityCache::no_cache());
-        let (keys, watched) = match source {
-            KeySource::Given(keys) => (keys, None),
+        let Asking { region, endpoint, options } = asking;
+        let (keys, from) = match source {
+            KeySource::Given(keys) => (Some(keys), Source::Given),
             KeySource::Profile { path, name: profile } => {
                 let began = Instant::now();
                 let found = read(&path).and_then(|(stamp, text)| Ok((stamp, parse(&text, &profile)?)));
@@ -263,41 +306,121 @@ impl Signer {
                 };
                 let seen = Seen { looked: began, read: began, stamp: Some(stamp), problem: None, told: None };
                 let (place, turns, seen) = (place.clone(), Arc::new(Semaphore::new(1)), Mutex::new(seen));
-                (keys, Some(Watched { path, profile, every, place, health, turns, seen }))
+                let every = options.credentials_look;
+                (Some(keys), Source::File(Watched { path, profile, every, place, health, turns, seen }))
+            }
+            KeySource::Chain { profile, alone } => {
+                let chain = Chain::new(profile, alone, region, endpoint, options)?;
+                (None, Source::Cloud(Cloud::new(chain, place.clone(), health)))
             }
         };
-        let now = RwLock::new(Arc::new(Signing::new(&base, keys, 1)));
-        Ok(Arc::new(Self { base, now, watched }))
+        let now = RwLock::new(keys.map(|keys| Arc::new(Signing::new(&base, keys, None, 1))));
+        Ok(Arc::new(Self { base, now, from }))
     }
 
-    fn now(&self) -> Arc<Signing> {
+    fn now(&self) -> Option<Arc<Signing>> {
         self.now.reading().clone()
     }
 
-    /// The keys for the next request.
-    pub(super) async fn signing(self: &Arc<Self>) -> Arc<Signing> {
-        if let Some(watched) = self.watched.as_ref().filter(|watched| watched.is_due()) {
-            // While one caller checks the file, the others continue with the known keys.
-            if let Ok(turn) = watched.turns.clone().try_acquire_owned() {
-                self.look(watched, turn, false).await;
+    /// The number of the present keys, 0 if there are none.
+    fn number(&self) -> u64 {
+        self.now().map_or(0, |now| now.number)
+    }
+
+    /// The source of the keys and their id, for a person.
+    pub(super) fn about(&self) -> Option<String> {
+        let key = |now: Arc<Signing>| now.keys.id.clone();
+        match &self.from {
+            Source::Given => Some(format!("access keys that are set, key {}", self.now().map(key)?)),
+            Source::File(watched) => {
+                let (file, profile) = (watched.path.display(), &watched.profile);
+                Some(format!("{file}, profile [{profile}], key {}", self.now().map(key)?))
             }
+            Source::Cloud(cloud) => cloud.about(),
         }
-        self.now()
+    }
+
+    /// The keys for the next request.
+    ///
+    /// # Errors
+    /// There are none, and why.
+    pub(super) async fn signing(self: &Arc<Self>) -> Result<Arc<Signing>, String> {
+        match &self.from {
+            Source::Given => {}
+            Source::File(watched) if watched.is_due() => {
+                // While one caller checks the file, the others continue with the known keys.
+                if let Ok(turn) = watched.turns.clone().try_acquire_owned() {
+                    self.look(watched, turn, false).await;
+                }
+            }
+            Source::File(_) => {}
+            Source::Cloud(cloud) => match cloud.need() {
+                Need::Nothing | Need::Rest => {}
+                Need::Renew => {
+                    if let Ok(turn) = cloud.turns.clone().try_acquire_owned() {
+                        drop(self.search(turn));
+                    }
+                }
+                Need::Wait => self.searched(cloud, || cloud.need() == Need::Wait).await,
+            },
+        }
+        let none = || match &self.from {
+            Source::Cloud(cloud) => cloud.why(),
+            Source::Given | Source::File(_) => "found no keys".to_owned(),
+        };
+        self.now().ok_or_else(none)
     }
 
     /// Other keys to sign with, after the keys of `refused` were refused.
     pub(super) async fn instead_of(self: &Arc<Self>, refused: &Signing) -> Option<Arc<Signing>> {
-        let watched = self.watched.as_ref()?;
         let asked = Instant::now();
-        if self.now().number == refused.number {
-            let turn = timeout(LOOK_LIMIT, watched.turns.clone().acquire_owned()).await.ok()?.ok()?;
-            // Of many requests that were refused together, one reads the file.
-            let read_since = watched.seen().read >= asked;
-            if !read_since {
-                self.look(watched, turn, true).await;
+        if self.number() == refused.number {
+            match &self.from {
+                Source::Given => return None,
+                Source::File(watched) => {
+                    let turn = timeout(LOOK_LIMIT, watched.turns.clone().acquire_owned()).await.ok()?.ok()?;
+                    // Of many requests that were refused together, one reads the file.
+                    let read_since = watched.seen().read >= asked;
+                    if !read_since {
+                        self.look(watched, turn, true).await;
+                    }
+                }
+                Source::Cloud(cloud) => {
+                    self.searched(cloud, || cloud.may_ask() && self.number() == refused.number).await;
+                }
             }
         }
-        Some(self.now()).filter(|now| now.number != refused.number)
+        self.now().filter(|now| now.number != refused.number)
+    }
+
+    /// Waits for an answer of the cloud, but not for long. Of many that wait together, one asks: `still` says whether
+    /// it is needed when its turn has come.
+    async fn searched(self: &Arc<Self>, cloud: &Cloud, still: impl Fn() -> bool) {
+        let waiting = async {
+            let Ok(turn) = cloud.turns.clone().acquire_owned().await else { return };
+            if still() {
+                // What is too late for this request is used for later ones.
+                let _ = self.search(turn).await;
+            }
+        };
+        let _ = timeout(SEARCH_WAIT, waiting).await;
+    }
+
+    /// Asks the cloud in a task of its own.
+    fn search(self: &Arc<Self>, turn: OwnedSemaphorePermit) -> JoinHandle<()> {
+        let signer = self.clone();
+        tokio::spawn(async move {
+            let _turn = turn;
+            if let Source::Cloud(cloud) = &signer.from {
+                cloud.search(|found| signer.sign_as(found)).await;
+            }
+        })
+    }
+
+    fn sign_as(&self, found: &Found) {
+        let mut now = self.now.writing();
+        let number = now.as_ref().map_or(0, |now| now.number) + 1;
+        *now = Some(Arc::new(Signing::new(&self.base, found.keys.clone(), found.region.clone(), number)));
     }
 
     /// Checks the file on a thread that may block. A result that is too late for this request is used for later ones.
@@ -305,7 +428,7 @@ impl Signer {
         let signer = self.clone();
         let looking = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            if let Some(watched) = &signer.watched
+            if let Source::File(watched) = &signer.from
                 && let Some(keys) = watched.look(whatever)
             {
                 signer.adopt(watched, keys);
@@ -318,10 +441,11 @@ impl Signer {
 
     fn adopt(&self, watched: &Watched, keys: Keys) {
         let mut now = self.now.writing();
-        if now.keys == keys {
+        if now.as_ref().is_some_and(|now| now.keys == keys) {
             return;
         }
-        *now = Arc::new(Signing::new(&self.base, keys, now.number + 1));
+        let number = now.as_ref().map_or(0, |now| now.number) + 1;
+        *now = Some(Arc::new(Signing::new(&self.base, keys, None, number)));
         let (store, file, profile) = (&*watched.place, watched.path.display(), &*watched.profile);
         tracing::info!(store, %file, profile, "the credentials file has new keys: requests are signed with them from now on");
     }

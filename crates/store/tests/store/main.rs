@@ -1,5 +1,6 @@
 //! The stores from outside. All tests are one program: `cargo test -p holdfast-store --test store -- contract::`.
 
+mod clouds;
 mod contract;
 mod credentials;
 mod s3_refusals;

@@ -102,7 +102,8 @@ async fn serve(mut stream: TcpStream, script: Arc<Mutex<VecDeque<Answer>>>, aske
     }
 }
 
-async fn receive(stream: &mut TcpStream) -> Option<Request> {
+/// The next request of a connection; `None` at its end.
+pub async fn receive(stream: &mut TcpStream) -> Option<Request> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.ok()?);
