@@ -20,6 +20,7 @@ mod level;
 mod members;
 mod placement;
 mod refusal;
+mod revocation;
 mod revoked;
 mod sets;
 mod state;
@@ -31,7 +32,8 @@ pub use command::{
 pub use level::{FEATURE_LEVEL, FIRST_LEVEL};
 pub use placement::was_changed;
 pub use refusal::ClusterRefusal;
-pub use revoked::{Bearer, REVOKED_MAX, REVOKED_TEXT_BYTES_MAX, Revocation, RevokedBy};
+pub use revocation::{Bearer, Revocation, RevokedBy};
+pub use revoked::{REVOKED_MAX, REVOKED_TEXT_BYTES_MAX};
 pub use state::{
     Boot, ClusterState, Deletion, DeletionStage, Deletions, GroupVoters, Made, Member, MemberRole, SetEntry, Standing,
 };

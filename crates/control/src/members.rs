@@ -118,7 +118,7 @@ pub enum Waiting {
     },
 }
 
-/// The members that `group` should have: of a set those that its record names and that stay (PLACE-V1), of group 0
+/// The members that `group` should have: of a set those that its record names and that stay (VOTERS-V1), of group 0
 /// all. Group 0 keeps a leaving member until every set's group is without it (`out`): only then nothing can need it any
 /// more.
 pub fn wanted(state: &ClusterState, group: GroupId, out: &BTreeSet<MemberId>) -> BTreeSet<MemberId> {

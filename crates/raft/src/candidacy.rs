@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) struct Candidacy {
     embargo_over: AtomicBool,
     aside: AtomicBool,
-    /// Its log ends before the entry at which it was taken out of the group (QUARANTINE-Q4, PLACE-V4).
+    /// Its log ends before the entry at which it was taken out of the group (QUARANTINE-Q4, VOTERS-V4).
     learning: AtomicBool,
     /// The time when a leader was last heard, or this member was last seen to lead.
     heard: AtomicU64,
@@ -76,7 +76,7 @@ mod tests {
         assert!(candidacy.set_aside(true) && !candidacy.stands());
     }
 
-    /// PLACE-V4: the memberships that it learns on the way may name few voters, or this member alone.
+    /// VOTERS-V4: the memberships that it learns on the way may name few voters, or this member alone.
     #[test]
     fn who_has_not_learnt_enough_does_not_stand() {
         let candidacy = Candidacy::new(MonoTime(0));

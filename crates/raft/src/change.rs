@@ -66,7 +66,7 @@ impl RaftGroup {
             return Err(refused("another change of members is under way".to_string()));
         };
         let (raft, acks) = (self.raft().clone(), self.parts.acks.clone());
-        // A member that left may come back with an empty log (PLACE-V3): it denies nothing that it had acknowledged.
+        // A member that left may come back with an empty log (VOTERS-V3): it denies nothing that it had acknowledged.
         let present = raft.metrics().borrow_watched().membership_config.membership().clone();
         acks.acked.keep_only(|member| present.get_node(&member.0).is_some());
         let task = tokio::spawn(async move {
@@ -115,7 +115,7 @@ impl RaftGroup {
     }
 
     /// The newest membership's entry and its voters, if it is committed and without `member`; no older than the call
-    /// (PLACE-V3). Only at the leader.
+    /// (VOTERS-V3). Only at the leader.
     pub(crate) async fn without(
         &self,
         member: MemberId,

@@ -81,7 +81,7 @@ impl RaftNode {
             let membership = stored?.meta.last_membership;
             Some((membership.log_id().as_ref().map(crate::wire::id_from_raft)?, voters_in(membership.membership())))
         };
-        // A member that had left knows the voters of then: it may have agreed to them, and its log is gone (PLACE-V4).
+        // A member that had left knows the voters of then: it may have agreed to them, and its log is gone (VOTERS-V4).
         let left = match left_note::load(self.snapshots_dir(), id) {
             Ok(note) => note.and_then(Result::ok).map(|left| (left.since, left.voters)),
             Err(error) => {

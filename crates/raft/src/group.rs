@@ -127,7 +127,7 @@ impl RaftGroup {
     }
 
     /// Looks whether this log has `since`, the entry at which this member was taken out of the group. Until then it
-    /// stands for no election (QUARANTINE-Q4, PLACE-V4): its newest membership is one of long ago, which may name
+    /// stands for no election (QUARANTINE-Q4, VOTERS-V4): its newest membership is one of long ago, which may name
     /// voters that were left behind in it, or this member alone.
     pub(crate) fn learn_up_to(&self, since: LogId) {
         let log = self.parts.log.state();

@@ -7,13 +7,13 @@
 //!                             ▼                                                                  ▼
 //!                          a member                note gone ◀── voter again ◀── started, empty, learns ◀── placed here again
 //! ```
-//! PLACE-V3  A member drops its log and its vote only after it has stopped the group, and after the group's leader has
+//! VOTERS-V3  A member drops its log and its vote only after it has stopped the group, and after the group's leader has
 //!     said, when asked *after that*, that the newest membership is committed and without this member (`since`). From
 //!     the stop on it acknowledges nothing and votes for nobody, so nobody counts on it later. An older answer is not
 //!     enough: the member may have been let in again meanwhile, and may have acknowledged something. If the answer is
 //!     another one, the group starts again, under a vote embargo as after a process start: it has forgotten what it
 //!     promised (R3), and begins with what is durable.
-//! PLACE-V4  The note is durable before anything is dropped. It stays until this member is a voter again: it begins
+//! VOTERS-V4  The note is durable before anything is dropped. It stays until this member is a voter again: it begins
 //!     with an empty log and without its vote, so it gives no vote to a candidate whose log ends before `since`, takes
 //!     nothing from a leader of an earlier term (as QUARANTINE-Q4), and does not give the group its first members
 //!     again. It stands for no election before its log has `since`: the memberships that it learns on the way may name
@@ -131,7 +131,7 @@ impl RaftNode {
     }
 
     /// Stops group `id` here, asks `peers` whether it is without this member, and if so drops what this disk has of it
-    /// (PLACE-V3). The caller MUST have stopped everything that uses the group, and MUST NOT start it meanwhile.
+    /// (VOTERS-V3). The caller MUST have stopped everything that uses the group, and MUST NOT start it meanwhile.
     ///
     /// # Errors
     /// [`LeaveError`]. The group is stopped then, and whole, or its next start drops the rest: the caller starts it
@@ -164,7 +164,7 @@ impl RaftNode {
         })
     }
 
-    /// Writes the note, and drops snapshot, quarantine and log of a group that was left (PLACE-V4). May be repeated:
+    /// Writes the note, and drops snapshot, quarantine and log of a group that was left (VOTERS-V4). May be repeated:
     /// then the note is written again, since the first attempt may have ended before it was durable.
     async fn drop_part(&self, note: Left) -> io::Result<()> {
         let (dir, id) = (self.snapshots_dir().to_path_buf(), note.group);
@@ -180,7 +180,7 @@ impl RaftNode {
         left_note::save(&dir, &Left { stage: Stage::Gone, ..note })
     }
 
-    /// Before a start: if this member had left the group, the entry that a leader must have (PLACE-V4). What a crash
+    /// Before a start: if this member had left the group, the entry that a leader must have (VOTERS-V4). What a crash
     /// left of the former part is dropped.
     pub(crate) async fn returning_since(&self, id: GroupId) -> Result<Option<LogId>, NodeError> {
         let io = |source| NodeError::Io { group: id, source };

@@ -1,4 +1,4 @@
-//! PLACE-V3, PLACE-V4 over real sockets and real journals: a member leaves a group, gives back what it has of it, and
+//! VOTERS-V3, VOTERS-V4 over real sockets and real journals: a member leaves a group, gives back what it has of it, and
 //! comes back.
 
 use crate::consensus::Consensus;
@@ -91,7 +91,7 @@ async fn a_member_leaves_only_when_it_is_out_and_comes_back_as_a_newcomer() -> a
 
     // A voter that was told to leave by an old group 0 keeps all that it has.
     let refused = goes.node.leave(GROUP, &addresses).await;
-    let Err(LeaveError::Nobody { answers, .. }) = &refused else { anyhow::bail!("PLACE-V3: {refused:?}") };
+    let Err(LeaveError::Nobody { answers, .. }) = &refused else { anyhow::bail!("VOTERS-V3: {refused:?}") };
     assert!(answers.iter().any(|a| a.contains("is a member of the group")), "{answers:?}");
     assert_eq!(goes.node.part_of(GROUP), Part::Something);
     goes.list = Arc::new(List::default());
@@ -126,16 +126,16 @@ async fn a_member_leaves_only_when_it_is_out_and_comes_back_as_a_newcomer() -> a
     goes.list = Arc::new(List::default());
     goes.group = goes.node.start_local(GROUP, goes.list.clone(), None).await?;
     assert!(goes.node.is_returning(GROUP) && !goes.node.is_healing(GROUP));
-    assert!(goes.group.candidacy.is_learning(), "PLACE-V4: it stands for no election with an empty log");
+    assert!(goes.group.candidacy.is_learning(), "VOTERS-V4: it stands for no election with an empty log");
     let refused = refused_vote(&hosts[at], member, &addresses[&member], since).await?;
-    assert!(refused.message().contains("which needs a leader that has"), "PLACE-V4: {refused}");
+    assert!(refused.message().contains("which needs a leader that has"), "VOTERS-V4: {refused}");
     let at = leader(&hosts).await?;
     members_become(&hosts[at].group, &addresses).await?;
     eventually("returned", || !goes.node.is_returning(GROUP)).await?;
     eventually("a candidate as any other", || goes.group.candidacy.stands()).await?;
     wait_len(&goes.list, 31).await?;
     assert_eq!(goes.list.all(), hosts[at].list.all());
-    assert!(goes.node.healing().is_empty(), "PLACE-V3: its log did not go backwards");
+    assert!(goes.node.healing().is_empty(), "VOTERS-V3: its log did not go backwards");
     assert!(!files_of(dir.path(), member)?.contains(&format!("group-{}.left", GROUP.0)));
     hosts.remove(1 - at).end().await;
     hosts.push(goes);
@@ -146,7 +146,7 @@ async fn a_member_leaves_only_when_it_is_out_and_comes_back_as_a_newcomer() -> a
     Ok(())
 }
 
-/// PLACE-V4: who learns a group again passes the memberships of long ago. One that names this member alone would make a
+/// VOTERS-V4: who learns a group again passes the memberships of long ago. One that names this member alone would make a
 /// leader of it, without a vote of anybody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_membership_of_long_ago_makes_no_leader() -> anyhow::Result<()> {
@@ -175,16 +175,16 @@ async fn a_membership_of_long_ago_makes_no_leader() -> anyhow::Result<()> {
     eventually("a voter", || group.status().members.iter().any(|m| m.voter)).await?;
     group.embargo_over();
     node.look_at_floor(&group);
-    assert!(!group.candidacy.stands(), "PLACE-V4: it would be elected by itself");
+    assert!(!group.candidacy.stands(), "VOTERS-V4: it would be elected by itself");
     group.stand_for_election().await?;
-    assert_eq!(group.status().voted, Term(3), "PLACE-V4: nor when it is told to");
+    assert_eq!(group.status().voted, Term(3), "VOTERS-V4: nor when it is told to");
     append(Some(begin), (1..=9).map(|index| (LogId::new(3, index), Vec::new())).collect()).await?;
     eventually("its log has the entry of the removal", || group.leading_term().is_some()).await?;
     node.stop().await;
     Ok(())
 }
 
-/// PLACE-V4: after a crash between the note and the rest, what is left is dropped before the group starts, and a note
+/// VOTERS-V4: after a crash between the note and the rest, what is left is dropped before the group starts, and a note
 /// that does not read lets nothing start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_crash_leaves_is_dropped_before_a_start() -> anyhow::Result<()> {

@@ -101,7 +101,7 @@ struct Inner {
     groups: RwLock<BTreeMap<GroupId, Arc<RaftGroup>>>,
     started: MonoTime,
     healing: RwLock<BTreeMap<GroupId, Healing>>,
-    /// Groups that this member had left and comes back to, and the entry at which it was out (PLACE-V4).
+    /// Groups that this member had left and comes back to, and the entry at which it was out (VOTERS-V4).
     returning: RwLock<BTreeMap<GroupId, LogId>>,
     /// Held while a note that this member has left a group is removed, so that no newer one is removed with it.
     left_notes: tokio::sync::Mutex<()>,
@@ -292,7 +292,7 @@ impl RaftNode {
     }
 
     /// While this member learns a group again, a damaged one or one that it had left: the entry that a leader of the
-    /// group must have (QUARANTINE-Q4, PLACE-V4).
+    /// group must have (QUARANTINE-Q4, VOTERS-V4).
     pub(crate) fn floor(&self, group: GroupId) -> Option<LogId> {
         let healing = self.healing_map().get(&group).and_then(|healing| healing.since);
         let returning = self.returning_map().get(&group).copied();

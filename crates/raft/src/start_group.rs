@@ -64,7 +64,7 @@ impl RaftNode {
             Some(Quarantine { record, stage: Stage::Rejoining { since } }) => Some((record, since)),
             _ => None,
         };
-        // QUARANTINE-Q4, PLACE-V4: set the floor first. Peers reach the group as soon as it is in the list.
+        // QUARANTINE-Q4, VOTERS-V4: set the floor first. Peers reach the group as soon as it is in the list.
         if let Some(since) = returning {
             self.note_returning(id, since);
         }

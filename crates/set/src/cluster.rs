@@ -105,7 +105,7 @@ impl Cluster {
         self.read(|s| s.set_named(name).map(|(id, set)| (id, set.clone())))
     }
 
-    /// Whether a member has a place in a set, as far as this node knows (PLACE-V1). In group 0 all have one.
+    /// Whether a member has a place in a set, as far as this node knows (VOTERS-V1). In group 0 all have one.
     pub fn has_place(&self, set: SetId, member: MemberId) -> bool {
         self.read(|s| s.sets.get(&set).is_none_or(|entry| entry.has_place_for(member)))
     }
@@ -262,7 +262,7 @@ mod tests {
         Ok(())
     }
 
-    /// PLACE-V1: a state without voters reads, and no voter that is named gets lost.
+    /// VOTERS-V1: a state without voters reads, and no voter that is named gets lost.
     #[test]
     fn the_voters_of_sets_stand_behind_the_state() -> Result<(), Box<dyn std::error::Error>> {
         let mut state = ClusterState { next_set: 9, ..ClusterState::new() };

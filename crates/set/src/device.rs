@@ -415,7 +415,7 @@ impl NodeExports {
         }
     }
 
-    /// The set does not run here: there is none, it is being started, or it has no place at this gateway (PLACE-V2).
+    /// The set does not run here: there is none, it is being started, or it has no place at this gateway (VOTERS-V2).
     fn absent(&self, name: &Name) -> Refusal {
         let Some((_, entry)) = self.cluster.set_named(name) else {
             return Refusal { kind: RefusalKind::Unknown, message: format!("there is no set {name}") };

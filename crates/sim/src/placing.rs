@@ -1,5 +1,5 @@
 //! Moves of sets (`--placing`): now and then a set is to be on other members, beside all other faults. Gateways that it
-//! leaves give back what they have of it, and come back as newcomers (PLACE-V1 to PLACE-V4). At the end every set is
+//! leaves give back what they have of it, and come back as newcomers (VOTERS-V1 to VOTERS-V4). At the end every set is
 //! everywhere again, so that all replicas can be compared.
 
 mod acts;

@@ -126,8 +126,7 @@ impl World {
         for host in &mut hosts[first..] {
             host.witness = rng.chance(250);
         }
-        let rtt_ms = rng.pick(&[1, 2, 10]);
-        let early = broken == Some(Broken::AnsweredEarly);
+        let (rtt_ms, early) = (rng.pick(&[1, 2, 10]), broken == Some(Broken::AnsweredEarly));
         let clients = (0..CLIENTS).map(|index| Client::new(index, seed, early, shape.load)).collect();
         Ok(Self {
             seed,

@@ -446,7 +446,7 @@ fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
     scenes("moved-stores", 6);
 }
 
-/// PLACE-V2 to PLACE-V4: wherever the set is, nothing that was acknowledged is lost, and at most one gateway serves it.
+/// VOTERS-V2 to VOTERS-V4: wherever the set is, nothing that was acknowledged is lost, and at most one gateway serves it.
 #[test]
 fn the_voters_of_a_set_are_moved_while_everything_goes_wrong() {
     scenes("moved-voters", 6);

@@ -17,7 +17,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "voters-placed-from-an-old-view",
         bug: "a late copy of a change of a set's voters takes a newer change back",
-        rule: "PLACE-V1",
+        rule: "VOTERS-V1",
         edits: &[Edit {
             file: "crates/control/src/cluster/voters.rs",
             old: "        if !seen {",
@@ -29,7 +29,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "clone-where-its-origin-is-not",
         bug: "a clone begins at every gateway, also where its origin must not be",
-        rule: "PLACE-V1",
+        rule: "VOTERS-V1",
         edits: &[Edit {
             file: "crates/control/src/cluster/clones.rs",
             old: "        if !of.voters.is_empty() {",
@@ -41,7 +41,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "set-on-witnesses-alone",
         bug: "a set is placed on witnesses only: nobody can serve it",
-        rule: "PLACE-V1",
+        rule: "VOTERS-V1",
         edits: &[Edit {
             file: "crates/control/src/cluster/voters.rs",
             old: "        if !self.one_serves(to) {",
@@ -53,7 +53,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "last-gateway-of-a-set-leaves",
         bug: "the last gateway that a set names leaves the cluster: the group follows nobody, and shrinks to its leader",
-        rule: "PLACE-V1",
+        rule: "VOTERS-V1",
         edits: &[Edit {
             file: "crates/control/src/cluster/voters.rs",
             old: "entry.voters.contains(&id) && !others(entry);",
@@ -65,7 +65,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "every-member-votes-in-every-set",
         bug: "a set's group follows all members, whatever its record names",
-        rule: "PLACE-V1",
+        rule: "VOTERS-V1",
         edits: &[Edit {
             file: "crates/control/src/members.rs",
             old: "Standing::Active | Standing::Drained => named(member.id),",
@@ -89,7 +89,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "left-set-begun-again",
         bug: "one of a set's first members starts its group again after it has left it, with an empty log",
-        rule: "PLACE-V2",
+        rule: "VOTERS-V2",
         edits: &[Edit {
             file: "crates/gateway/src/node/depart.rs",
             old: "        Part::Left => false,",
@@ -101,7 +101,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "leader-of-long-ago-that-stays",
         bug: "a gateway that led a set long ago, and whose followers have all left it, waits for ever to hand over",
-        rule: "PLACE-V2",
+        rule: "VOTERS-V2",
         edits: &[Edit {
             file: "crates/gateway/src/node/depart.rs",
             old: "    ago.is_some_and(|ago| ago <= patience)",
@@ -113,7 +113,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "left-without-the-leaders-word",
         bug: "a member drops its log and its vote although it is a voter: its group 0 was old",
-        rule: "PLACE-V3",
+        rule: "VOTERS-V3",
         edits: &[Edit {
             file: "crates/raft/src/change.rs",
             old: "        if members.get_node(&member.0).is_some() {
@@ -127,7 +127,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "returned-without-a-floor",
         bug: "a member that comes back to a group votes for a candidate of before it left: its vote of then is forgotten",
-        rule: "PLACE-V4",
+        rule: "VOTERS-V4",
         edits: &[Edit {
             file: "crates/raft/src/node.rs",
             old: "        healing.max(returning)",
@@ -139,7 +139,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "elected-by-a-membership-of-long-ago",
         bug: "a member that learns a group again stands for election on the way: an early membership may name it alone",
-        rule: "PLACE-V4",
+        rule: "VOTERS-V4",
         edits: &[Edit {
             file: "crates/raft/src/group.rs",
             old: "self.candidacy.set_learning(last < Some(since));",
@@ -151,7 +151,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "left-and-no-voters-reported",
         bug: "a member that has left a group reports no voters when the set is deleted: older ones may pass for the newest",
-        rule: "PLACE-V4",
+        rule: "VOTERS-V4",
         edits: &[Edit {
             file: "crates/raft/src/end_group.rs",
             old: "let all = [in_log, in_snapshot(), left];",

@@ -2,7 +2,7 @@
 
 use super::level::FIRST_LEVEL;
 use super::refusal::ClusterRefusal;
-use super::revoked::{Bearer, RevokedBy};
+use super::revocation::{Bearer, RevokedBy};
 use super::state::{GroupVoters, Member, Standing};
 use crate::policy::Policy;
 use crate::set::{CloneOf, Links, Restored};
@@ -219,7 +219,7 @@ pub enum ClusterCommand {
         /// Which.
         what: RevokedBy,
     },
-    /// Other voters for a set's group (PLACE-V1), only in place of those that the proposer saw. Whoever leads the group
+    /// Other voters for a set's group (VOTERS-V1), only in place of those that the proposer saw. Whoever leads the group
     /// changes it step by step.
     PlaceVoters {
         /// The set.

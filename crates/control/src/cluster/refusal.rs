@@ -376,7 +376,7 @@ pub enum ClusterRefusal {
         /// `REVOKED_MAX`.
         max: u32,
     },
-    /// PLACE-V1: the proposer judged by an older copy.
+    /// VOTERS-V1: the proposer judged by an older copy.
     #[error(
         "somebody else changed the voters of set {set}: found {}; look at them again, then repeat the request", members_text(.found)
     )]
@@ -386,7 +386,7 @@ pub enum ClusterRefusal {
         /// The voters in its record.
         found: Vec<MemberId>,
     },
-    /// PLACE-V1: its group would have nobody to follow.
+    /// VOTERS-V1: its group would have nobody to follow.
     #[error(
         "{id} is the last gateway of set {set}: without it nobody could serve the set. Place the set on another one first, or replace \
          {id} (holdfast gateway replace)"
@@ -397,7 +397,7 @@ pub enum ClusterRefusal {
         /// The set.
         set: SetId,
     },
-    /// PLACE-V1: without a gateway that stays nobody could serve the set.
+    /// VOTERS-V1: without a gateway that stays nobody could serve the set.
     #[error("voters of set {set}: found {}, expected at least one gateway: witnesses alone cannot serve it", members_text(.found))]
     NobodyServes {
         /// The set.

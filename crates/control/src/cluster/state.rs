@@ -2,7 +2,7 @@
 //! `placement`, `revoked`, `voters`.
 
 use super::level::FIRST_LEVEL;
-use super::revoked::{Revocation, RevokedBy};
+use super::revocation::{Revocation, RevokedBy};
 use crate::policy::Policy;
 use crate::set::{Links, Restored};
 use holdfast_types::{Epoch, Locality, LogId, MemberId, Name, RequestId, SetId};
@@ -95,7 +95,7 @@ pub struct SetEntry {
     pub generation: u64,
     /// Initial content of every replica's `SetState`; `None` for a set that was created empty.
     pub restored: Option<Restored>,
-    /// The voters that its group should have. Empty: all members that stay, also those that join later (PLACE-V1). Not
+    /// The voters that its group should have. Empty: all members that stay, also those that join later (VOTERS-V1). Not
     /// part of the entry's bytes: see [`ClusterState::places`].
     #[serde(skip)]
     pub voters: BTreeSet<MemberId>,

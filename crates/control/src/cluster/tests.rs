@@ -175,12 +175,12 @@ proptest! {
                 }
                 (ClusterCommand::SetStanding { id, standing: Standing::Leaving }, ClusterAnswer::StandingSet) => {
                     let lost = |entry: &&SetEntry| entry.has_place_for(*id) && state.voters_of(entry).is_empty();
-                    prop_assert_eq!(state.sets.values().find(lost), None, "PLACE-V1");
+                    prop_assert_eq!(state.sets.values().find(lost), None, "VOTERS-V1");
                 }
                 (ClusterCommand::PlaceVoters { set, to, .. }, ClusterAnswer::VotersPlaced) => {
-                    prop_assert_eq!(&state.sets[set].voters, to, "PLACE-V1");
+                    prop_assert_eq!(&state.sets[set].voters, to, "VOTERS-V1");
                     let again = before.sets[set].voters == *to;
-                    prop_assert!(again || state.voters_of(&state.sets[set]) == *to, "PLACE-V1: {:?} do not all stay", to);
+                    prop_assert!(again || state.voters_of(&state.sets[set]) == *to, "VOTERS-V1: {:?} do not all stay", to);
                 }
                 _ => {}
             }
@@ -297,7 +297,7 @@ fn a_policy_is_changed_once_and_by_who_saw_it() {
     assert_eq!(state.apply(LogId::new(1, 4), &clone), ClusterAnswer::SetCreated { set: GroupId(2) });
     let clone = &state.sets[&GroupId(2)];
     assert_eq!(clone.policy, five);
-    assert_eq!(clone.voters, BTreeSet::from([MemberId(1)]), "PLACE-V1: not at g2");
+    assert_eq!(clone.voters, BTreeSet::from([MemberId(1)]), "VOTERS-V1: not at g2");
     assert_eq!(clone.initial_members, [MemberId(1)]);
     state.self_check();
 }

@@ -1,12 +1,12 @@
 //! The voters of each set (ADR 0053).
 //!
-//! PLACE-V1  A set's record names the voters that its group should have, or none: then all members that stay are meant,
+//! VOTERS-V1  A set's record names the voters that its group should have, or none: then all members that stay are meant,
 //!     also those that join later. They are changed only from those that the proposer saw, to members that stay, with
 //!     at least one gateway that may serve some day. A member that leaves keeps its place in the record until another
 //!     one gets it; it counts as a voter no more. The last gateway of a set does not leave: without voters to follow,
 //!     the group would shrink to its leader.
-//! PLACE-V2  A gateway runs a set's group if it is named, if it is one of the set's first members and has not left the
-//!     group, or if it has something of the group on its disk. It stops it only by PLACE-V3 (crate `raft`, `leave`).
+//! VOTERS-V2  A gateway runs a set's group if it is named, if it is one of the set's first members and has not left the
+//!     group, or if it has something of the group on its disk. It stops it only by VOTERS-V3 (crate `raft`, `leave`).
 
 use super::command::ClusterAnswer;
 use super::refusal::ClusterRefusal;
@@ -25,7 +25,7 @@ impl SetEntry {
 }
 
 impl ClusterState {
-    /// The members of `set` that should vote: those of its record that do not leave (PLACE-V1).
+    /// The members of `set` that should vote: those of its record that do not leave (VOTERS-V1).
     pub fn voters_of(&self, set: &SetEntry) -> BTreeSet<MemberId> {
         self.staying().into_iter().filter(|id| set.has_place_for(*id)).collect()
     }
@@ -57,7 +57,7 @@ impl ClusterState {
         known.any(|member| member.role == MemberRole::Gateway && member.standing != Standing::Leaving)
     }
 
-    /// A set that names voters of which none could serve without `id` (PLACE-V1).
+    /// A set that names voters of which none could serve without `id` (VOTERS-V1).
     pub(super) fn left_without(&self, id: MemberId) -> Option<SetId> {
         let others = |entry: &SetEntry| self.one_serves(entry.voters.iter().filter(|voter| **voter != id));
         let needs = |(_, entry): &(&SetId, &SetEntry)| entry.voters.contains(&id) && !others(entry);
@@ -76,13 +76,13 @@ impl ClusterState {
         for (set, entry) in self.sets.iter().filter(|(_, entry)| !entry.voters.is_empty()) {
             assert!(
                 !self.voters_of(entry).is_empty(),
-                "PLACE-V1: none of the voters of {set} stays: {:?}",
+                "VOTERS-V1: none of the voters of {set} stays: {:?}",
                 entry.voters
             );
         }
     }
 
-    /// PLACE-V1. A repeat of the same change gets the same answer (R12).
+    /// VOTERS-V1. A repeat of the same change gets the same answer (R12).
     pub(super) fn place_voters(
         &mut self,
         set: SetId,
@@ -192,8 +192,8 @@ mod tests {
         assert_eq!(place(&mut state, &[1, 2, 3], &[2, 3, 4]), ClusterAnswer::VotersPlaced, "R12");
         let found = [2, 3, 4].map(MemberId).to_vec();
         let changed = ClusterAnswer::Refused(ClusterRefusal::VotersChanged { set: SET, found });
-        assert_eq!(place(&mut state, &[1, 2, 3], &[1, 2]), changed, "PLACE-V1: a late copy");
-        assert_eq!(place(&mut state, &[], &[1, 2]), changed, "PLACE-V1: it names voters");
+        assert_eq!(place(&mut state, &[1, 2, 3], &[1, 2]), changed, "VOTERS-V1: a late copy");
+        assert_eq!(place(&mut state, &[], &[1, 2]), changed, "VOTERS-V1: it names voters");
         assert_eq!(state.sets[&SET].voters, ids(&[2, 3, 4]));
         let unknown = ClusterCommand::PlaceVoters { set: GroupId(7), from: ids(&[]), to: ids(&[1]) };
         let none = ClusterAnswer::Refused(ClusterRefusal::NoSuchSet { set: GroupId(7) });

@@ -490,7 +490,7 @@ proptest! {
         let state = cluster(&members);
         let stay = wanted(&state, GroupId(1), &BTreeSet::new());
         prop_assume!(!stay.is_empty());
-        // PLACE-V1: a record that names voters, or none.
+        // VOTERS-V1: a record that names voters, or none.
         let of_record: BTreeSet<MemberId> = stay.iter().copied().filter(|id| named[id.0 as usize - 1]).collect();
         let wanted = if of_record.is_empty() { stay } else { of_record };
         let all: Vec<MemberId> = state.members.keys().copied().collect();

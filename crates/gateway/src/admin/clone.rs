@@ -136,7 +136,7 @@ impl AdminDoor {
         }
     }
 
-    /// The leader of group 0 makes a clone, and needs the origin for that (PLACE-V2). One that does not have it hands
+    /// The leader of group 0 makes a clone, and needs the origin for that (VOTERS-V2). One that does not have it hands
     /// leadership of group 0 to a gateway that has it, and the caller asks again.
     async fn lead_at_origin(&self, origin: &str, adopted: &Adopted) -> Result<(), Refusal> {
         let origin = holdfast_api::name("set", origin)?;

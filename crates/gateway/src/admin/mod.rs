@@ -135,7 +135,7 @@ impl AdminDoor {
         }
     }
 
-    /// The refusal for a set that has no place here (PLACE-V2). One of its voters knows which gateway serves it;
+    /// The refusal for a set that has no place here (VOTERS-V2). One of its voters knows which gateway serves it;
     /// another one is named after a while, since some may be down.
     fn elsewhere(&self, name: &Name, entry: &SetEntry) -> Option<Refusal> {
         if entry.has_place_for(self.node.adopted()?.member) {

@@ -1,4 +1,4 @@
-//! Which sets run here, and how one that is placed elsewhere leaves (PLACE-V2, PLACE-V3; ADR 0053).
+//! Which sets run here, and how one that is placed elsewhere leaves (VOTERS-V2, VOTERS-V3; ADR 0053).
 //!
 //! ```text
 //!   not named in the set's record ─▶ the group's leader takes this member out ─▶ it says so ─▶ connections, tasks and group end here
@@ -31,7 +31,7 @@ impl Places {
         self.away.retain(|id| state.sets.contains_key(id));
     }
 
-    /// Whether a set that does not run here is to be started (PLACE-V2).
+    /// Whether a set that does not run here is to be started (VOTERS-V2).
     pub(super) fn starts(&mut self, raft: &RaftNode, id: SetId, entry: &SetEntry) -> bool {
         let me = raft.member();
         if entry.has_place_for(me) {
@@ -49,7 +49,7 @@ impl Places {
     }
 }
 
-/// PLACE-V2. What is on this disk may count: it takes part until it is out. One of the first members begins the group,
+/// VOTERS-V2. What is on this disk may count: it takes part until it is out. One of the first members begins the group,
 /// even if the set was placed elsewhere before anybody had begun it.
 fn runs_without_place(part: Part, first: bool) -> bool {
     match part {
@@ -150,16 +150,16 @@ mod tests {
     fn a_leader_that_nobody_answers_hands_over_to_nobody() {
         let patience = Duration::from_secs(2);
         assert!(is_answered(Some(Duration::from_secs(1)), patience));
-        assert!(!is_answered(Some(Duration::from_secs(3)), patience), "PLACE-V2: it asks");
+        assert!(!is_answered(Some(Duration::from_secs(3)), patience), "VOTERS-V2: it asks");
         assert!(!is_answered(None, patience));
     }
 
     #[test]
     fn a_set_without_a_place_runs_only_where_it_may_be_needed() {
         for first in [false, true] {
-            assert!(runs_without_place(Part::Something, first), "PLACE-V2: it may have voted");
-            assert_eq!(runs_without_place(Part::Nothing, first), first, "PLACE-V2: the group must begin somewhere");
-            assert!(!runs_without_place(Part::Left, first), "PLACE-V2: it would begin the group a second time");
+            assert!(runs_without_place(Part::Something, first), "VOTERS-V2: it may have voted");
+            assert_eq!(runs_without_place(Part::Nothing, first), first, "VOTERS-V2: the group must begin somewhere");
+            assert!(!runs_without_place(Part::Left, first), "VOTERS-V2: it would begin the group a second time");
         }
     }
 }

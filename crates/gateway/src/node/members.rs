@@ -50,7 +50,7 @@ fn gives_way(node: &Node, me: MemberId, group: &Group, state: &ClusterState) -> 
 }
 
 /// Why this gateway should not serve the set of `group`: for a reason of its own, or because the set is placed on
-/// others (PLACE-V1).
+/// others (VOTERS-V1).
 fn aside_in(own: Option<&'static str>, state: &ClusterState, group: GroupId, me: MemberId) -> Option<&'static str> {
     let elsewhere = || state.sets.get(&group).is_some_and(|set| !set.has_place_for(me));
     own.or_else(|| elsewhere().then_some("is not a gateway of this set any more"))
@@ -232,7 +232,7 @@ fn ready_term(group: &Group) -> Option<Term> {
 }
 
 /// Whether a step may be taken only with the newest group 0 ([`up_to_date`]): one that adds members, and one that takes
-/// out members of a set that names its voters. They may be named again by now (PLACE-V1); that a member leaves is final.
+/// out members of a set that names its voters. They may be named again by now (VOTERS-V1); that a member leaves is final.
 fn needs_newest(step: &Step, state: &ClusterState, group: GroupId) -> bool {
     let named = || state.sets.get(&group).is_some_and(|set| !set.voters.is_empty());
     matches!(step, Step::Learn(_)) || matches!(step, Step::Forget(_) | Step::Vote(_)) && named()

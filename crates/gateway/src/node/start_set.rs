@@ -235,7 +235,7 @@ impl Starting<'_> {
 
     /// Initialises the group if this gateway is one of its first members. A group that is being healed here, or that
     /// this gateway had left, has an empty log for a while: it gets its members from its leader, and this gateway must
-    /// not initialise it again (PLACE-V4).
+    /// not initialise it again (VOTERS-V4).
     async fn initialize_group(&self, group: &Group) {
         let (entry, adopted) = (self.entry, self.adopted);
         let learns = adopted.raft.is_healing(self.id) || adopted.raft.is_returning(self.id);

@@ -1,7 +1,7 @@
 //! Scene: the set's voters are moved again and again, to any choice of the members, while gateways die, lose power,
 //! stand still and are cut off, and an owner writes on. After each move exactly the chosen ones have the set, and all
-//! others have given back what they had of it (PLACE-V2, PLACE-V3). At the end all have it again: those that had left
-//! come back as newcomers (PLACE-V4), and everything that was acknowledged is there.
+//! others have given back what they had of it (VOTERS-V2, VOTERS-V3). At the end all have it again: those that had left
+//! come back as newcomers (VOTERS-V4), and everything that was acknowledged is there.
 
 use crate::rng::Rng;
 use crate::world::{MS, World};

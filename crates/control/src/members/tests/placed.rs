@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// PLACE-V1: a set has the voters of its record; group 0 has all members.
+/// VOTERS-V1: a set has the voters of its record; group 0 has all members.
 #[test]
 fn a_set_that_names_voters_has_no_others() {
     let mut state = cluster(&[G, G, LEAVING, G]);

@@ -42,7 +42,7 @@ pub(super) fn said(set: SetId, key: &SetKey) -> v1::DataKeys {
 }
 
 /// The answers about one set of all gateways that may serve it or do, for the decision: those with a place in its
-/// record, and those that still have it (PLACE-V2).
+/// record, and those that still have it (VOTERS-V2).
 fn view(state: &ClusterState, set: SetId, gateways: &[v1::GatewayKeys]) -> (Vec<Said>, Option<v1::DataKeyNeeds>) {
     let of = |keys: &v1::NodeKeys| keys.data_keys.iter().find(|said| said.set == set.0).cloned();
     let told_by = |member: &Member| gateways.iter().find(|gateway| gateway.member == member.id.0);

@@ -132,7 +132,7 @@ async fn r2_an_epoch_that_has_writes_is_not_begun() {
     assert_eq!(served(&anew), None);
 }
 
-/// PLACE-V2: a client of a set that is on other gateways is told which, and not that there is no such set.
+/// VOTERS-V2: a client of a set that is on other gateways is told which, and not that there is no such set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_set_without_a_place_here_is_named_with_its_gateways() {
     let world = World::new(false).await;
