@@ -58,7 +58,7 @@ impl SetState {
             SetCommand::ChangeVolume { change, request } => self.change_volume(id, change, *request),
             SetCommand::Pin { clone, snapshot, request } => self.pin(id, *clone, snapshot, *request),
             SetCommand::Unpin { clone, request } => Ok(self.unpin(id, *clone, *request)),
-            SetCommand::Locate { epoch, at } => self.locate(*epoch, at),
+            SetCommand::Locate(epoch, at) => self.locate(*epoch, at),
         };
         result.unwrap_or_else(SetAnswer::Refused)
     }

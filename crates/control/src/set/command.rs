@@ -264,12 +264,7 @@ pub enum SetCommand {
         request: RequestId,
     },
     /// The owner of this grant stands there (SET-S17). Renews nothing: its gateway says it, not the owner.
-    Locate {
-        /// Of the lease.
-        epoch: Epoch,
-        /// Where.
-        at: Locality,
-    },
+    Locate(Epoch, Locality),
 }
 
 /// Answer of apply to an entry of the set's log.

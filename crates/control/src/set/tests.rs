@@ -94,7 +94,7 @@ fn the_bytes_of_each_command_are_pinned() {
         volume(VolumeChange::Delete { volume: VolumeId(1), name: Name::new("b").unwrap(), epoch: Epoch(5) }),
         SetCommand::Pin { clone: GroupId(6), snapshot: snapshot("s1", 9), request: RequestId(11) },
         SetCommand::Unpin { clone: GroupId(6), request: RequestId(11) },
-        SetCommand::Locate { epoch: Epoch(5), at: "region=eu,zone=a".parse().unwrap() },
+        SetCommand::Locate(Epoch(5), "region=eu,zone=a".parse().unwrap()),
     ];
     let expected = "\
 0001610107b817070105060001ac02

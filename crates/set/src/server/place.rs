@@ -55,6 +55,6 @@ impl SetServer {
     /// [`SetError`]. After `Propose(Unknown)` it may have been noted (R12).
     pub async fn note_place(&self) -> Result<(), SetError> {
         let Some((epoch, at)) = self.to_note() else { return Ok(()) };
-        self.command("the owner's place", &SetCommand::Locate { epoch, at }).await.map(|_| ())
+        self.command("the owner's place", &SetCommand::Locate(epoch, at)).await.map(|_| ())
     }
 }
