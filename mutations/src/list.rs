@@ -10,6 +10,7 @@ mod control;
 mod data;
 mod deletion;
 mod doors;
+mod following;
 mod gateway;
 mod histories;
 mod keys;
@@ -45,6 +46,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     keys::MUTATIONS,
     places::MUTATIONS,
     placing::MUTATIONS,
+    following::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

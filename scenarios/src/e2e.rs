@@ -18,6 +18,7 @@ mod failover;
 mod faults;
 mod fills;
 mod flush;
+mod follows;
 mod hostile;
 mod idle;
 mod images;

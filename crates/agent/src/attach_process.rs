@@ -163,6 +163,9 @@ impl Attach {
         let mut args = vec!["attach".to_string(), config.set.clone(), "--owner".into(), config.name.clone()];
         args.extend(["--api".into(), config.gateways.join(","), "--dir".into(), dir.display().to_string()]);
         args.extend(["--device".into(), config.attach.device.as_str().into()]);
+        if let Some(at) = &config.locality {
+            args.extend(["--locality".into(), at.to_string()]);
+        }
         for (flag, path) in config.tls.flags() {
             args.extend([flag.to_string(), path.display().to_string()]);
         }

@@ -14,6 +14,7 @@ pub use check::{ConfigError, Problem};
 pub use document::sample;
 use holdfast_settings::settings;
 use holdfast_tls::{HttpTls, Tls, TlsError, TlsFiles};
+use holdfast_types::Locality;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -119,6 +120,9 @@ settings! {
     pub struct AgentConfig {
         /// Name of this host: the owner of its leases. Unique among the set's hosts.
         name: String = "db1".into();
+        /// Where this host stands: `region=NAME`, with `zone=NAME` and `host=NAME` if known, as a gateway says it. The
+        /// set is then served by the nearest of its gateways. Left out: none.
+        locality: Option<Locality> = None, sample "region=eu-west,zone=a";
         /// The volume set that PostgreSQL lives on.
         set: String = "demo".into();
         /// Admin addresses of gateways, HOST:PORT each. Any of them finds the one that serves; list them all.

@@ -20,7 +20,7 @@ impl fmt::Debug for v1::ContinueLeaseRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("ContinueLeaseRequest");
         shown.field("set", &self.set).field("owner", &self.owner).field("token", &hidden(&self.token));
-        shown.field("request_id", &self.request_id).finish()
+        shown.field("request_id", &self.request_id).field("locality", &self.locality).finish()
     }
 }
 

@@ -11,7 +11,7 @@ use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Disposition, Refusal, RefusalCode, v1};
 use holdfast_tls::Dialer;
 use holdfast_types::sync::LockExt;
-use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
+use holdfast_types::{Epoch, Locality, Name, Owner, RequestId, Token};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard};
@@ -253,6 +253,7 @@ pub(crate) fn acquire(
     ttl: Option<Duration>,
     request: RequestId,
     force: bool,
+    at: Option<&Locality>,
 ) -> v1::AcquireLeaseRequest {
     v1::AcquireLeaseRequest {
         set: set.to_string(),
@@ -260,14 +261,22 @@ pub(crate) fn acquire(
         ttl_ms: ttl.map_or(0, |ttl| u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX)),
         request_id: request.to_string(),
         force,
+        locality: at.map(Locality::to_string).unwrap_or_default(),
     }
 }
 
-pub(crate) fn continuation(set: &Name, owner: &Owner, token: Token, request: RequestId) -> v1::ContinueLeaseRequest {
+pub(crate) fn continuation(
+    set: &Name,
+    owner: &Owner,
+    token: Token,
+    request: RequestId,
+    at: Option<&Locality>,
+) -> v1::ContinueLeaseRequest {
     v1::ContinueLeaseRequest {
         set: set.to_string(),
         owner: owner.to_string(),
         token: token.to_text(),
         request_id: request.to_string(),
+        locality: at.map(Locality::to_string).unwrap_or_default(),
     }
 }

@@ -6,6 +6,7 @@
 //!   cluster  group 0: members and their disks, sets and their wrapped keys                 (the same at every replica)
 //!   policy   what a set asks of its voters                                                  (kept in group 0)
 //!   placing  which members a set's voters are to be                                         (decided by group 0's leader)
+//!   following  which voter should lead a set                                                (decided by its leader)
 //!   members  next voters of a group, possible leaders, allowed removals                    (decided by leaders)
 //!   keys     next step of a change of the cluster key                                      (decided by group 0's leader)
 //!   pair     two gateways with an etcd: which one may answer, and which one wrote a head   (one node only)
@@ -21,6 +22,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod cluster;
+pub mod following;
 pub mod keys;
 pub mod members;
 pub mod pair;

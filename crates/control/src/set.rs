@@ -21,13 +21,14 @@
 //!
 //! SET-S6 to SET-S9 and SET-S11, snapshots and garbage: see `set/space.rs`. SET-S12, rollback: `set/rollback.rs`.
 //! Volumes, VOLUME-V1 to VOLUME-V4: `set/volumes.rs`. SET-S13 and SET-S14, clones: `set/pins.rs`. SET-S15 and SET-S16,
-//! recovery of snapshots: `set/listed.rs`.
+//! recovery of snapshots: `set/listed.rs`. SET-S17, where the owner stands: `set/located.rs`.
 
 mod apply;
 mod checkpoint;
 mod command;
 mod lease;
 mod listed;
+mod located;
 mod pins;
 mod restored;
 mod rollback;

@@ -102,6 +102,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (Kind::Counter, "holdfast_etcd_failures_total", "Grants that could not be written to etcd."),
     (Kind::Counter, "holdfast_etcd_grants_told_total", "Grants that were written to etcd."),
     (Kind::Counter, "holdfast_etcd_newer_total", "Grants that were not written because etcd already had a newer one."),
+    (
+        Kind::Histogram,
+        "holdfast_follow_pause_seconds",
+        "Moves of a set's leadership to a voter nearer to its owner: from the drain until another gateway leads.",
+    ),
     (Kind::Counter, "holdfast_groups_healed_total", "Damaged groups that were copied again from their peers."),
     (Kind::Gauge, "holdfast_groups_healing", "Damaged groups that wait for healing."),
     (Kind::Gauge, "holdfast_index_extents", "Extents of a set's journal index."),

@@ -9,6 +9,7 @@ mod clock;
 mod deletion;
 mod depart;
 mod ended;
+mod following;
 mod gauges;
 mod lives;
 mod members;

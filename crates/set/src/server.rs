@@ -22,7 +22,7 @@ use holdfast_host::unix_ms;
 use holdfast_raft::{Group, ProposeError, boot_now};
 use holdfast_store::{Health, Switch};
 use holdfast_types::sync::LockExt;
-use holdfast_types::{Epoch, MemberId, Name, Owner, RequestId, SetId, Term, Token};
+use holdfast_types::{Epoch, Locality, MemberId, Name, Owner, RequestId, SetId, Term, Token};
 use holdfast_volume::entry::encode_control;
 use holdfast_volume::space::GivenUp;
 use std::pin::pin;
@@ -38,6 +38,7 @@ mod expiry;
 mod follow;
 mod grants;
 mod hold;
+mod place;
 mod uses;
 mod volumes;
 
@@ -184,6 +185,8 @@ pub struct SetServer {
     grants: Grants,
     uses: Mutex<Uses>,
     given_up: Mutex<GivenUp>,
+    /// Where the owner of this grant stands, as it said here.
+    place: Mutex<Option<(Epoch, Locality)>>,
     stop: CancellationToken,
 }
 
@@ -213,6 +216,7 @@ impl SetServer {
             grants: Grants::default(),
             uses: Mutex::default(),
             given_up: Mutex::default(),
+            place: Mutex::default(),
             stop,
         })
     }

@@ -134,7 +134,11 @@ fn snapshot(body: &[u8]) -> Vec<u8> {
 }
 
 fn body_of(state: &SetState) -> Vec<u8> {
-    postcard::to_stdvec(state).expect("R4: a state can be written")
+    let body = postcard::to_stdvec(state).expect("R4: a state can be written");
+    match &state.owner_at {
+        Some(at) => postcard::to_extend(at, body).expect("R4: a place can be written"),
+        None => body,
+    }
 }
 
 pub(super) fn states(data: &[u8]) -> bool {
@@ -145,7 +149,9 @@ pub(super) fn states(data: &[u8]) -> bool {
 }
 
 pub(super) fn all_states() -> Vec<Vec<u8>> {
-    vec![body_of(&SetState::new(Epoch(3))), body_of(machine().state())]
+    let at = "region=eu,zone=a".parse().ok();
+    let located = SetState { owner_at: at, ..SetState::new(Epoch(3)) };
+    vec![body_of(&SetState::new(Epoch(3))), body_of(machine().state()), body_of(&located)]
 }
 
 /// By the first byte: a segment, or one block of an extent as it is before decompression.

@@ -358,23 +358,32 @@ pub(super) struct Attached {
 impl Attached {
     pub(super) fn start(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
         // With the address of one gateway: attach finds the others.
-        Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &cluster.gateways[0].api, dir, owner)
+        Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &cluster.gateways[0].api, dir, owner, &[])
     }
 
     /// With the addresses of all gateways, so that any of them may fail at once.
     pub(super) fn start_knowing_all(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
+        Self::start_with(lab, cluster, dir, owner, &[])
+    }
+
+    /// The same, on a host that stands there.
+    pub(super) fn start_at(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str, place: &str) -> Result<Self> {
+        Self::start_with(lab, cluster, dir, owner, &["--locality", place])
+    }
+
+    fn start_with(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str, more: &[&str]) -> Result<Self> {
         let doors: Vec<&str> = cluster.gateways.iter().map(|g| g.api.as_str()).collect();
-        Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &doors.join(","), dir, owner)
+        Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &doors.join(","), dir, owner, more)
     }
 
     /// Starts attach again in the same run directory.
     fn again(&self, cluster: &Cluster, owner: &str) -> Result<Self> {
-        Self::spawn(&self.bin, &self.log, &cluster.gateways[0].api, &self.dir, owner)
+        Self::spawn(&self.bin, &self.log, &cluster.gateways[0].api, &self.dir, owner, &[])
     }
 
-    fn spawn(bin: &Path, log: &Path, api: &str, dir: &Path, owner: &str) -> Result<Self> {
+    fn spawn(bin: &Path, log: &Path, api: &str, dir: &Path, owner: &str, more: &[&str]) -> Result<Self> {
         let command = cmd(bin).args(["attach", SET, "--owner", owner, "--device", "none", "--output", "json"]);
-        let command = command.args(["--log", "warn,holdfast_attach=debug", "--api", api, "--dir"]).arg(dir);
+        let command = command.args(["--log", "warn,holdfast_attach=debug", "--api", api, "--dir"]).arg(dir).args(more);
         let (mut proc, out) = Proc::spawn_piped("holdfast attach", command.into_command(), log)?;
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
@@ -387,6 +396,13 @@ impl Attached {
         let ready: Value = serde_json::from_str(&line).with_context(|| format!("holdfast attach said: {line}"))?;
         anyhow::ensure!(ready["ready"] == true, "not ready: {ready}");
         Ok(Self { proc, bin: bin.into(), dir: dir.into(), log: log.into() })
+    }
+
+    /// Detaches in good order.
+    pub(super) fn detach(mut self) -> Result<()> {
+        anyhow::ensure!(self.code("--detach")? == 0, "--detach failed");
+        anyhow::ensure!(self.proc.wait(PATIENCE)?.success(), "a detached attach ended badly");
+        Ok(())
     }
 
     pub(super) fn socket(&self) -> PathBuf {

@@ -5,10 +5,10 @@ use super::Upto;
 use super::{OLDER, Scenario, Tier};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, data_keys, dev_secure, diff,
-    etcd, failover, faults, fills, flush, hostile, idle, images, keys, lagging, members, memory, moves, nbd_tls,
-    nearest, no_plaintext, outage, owners, pair, paused, place, placing, power, recover, recover_postgresql, rollback,
-    rolling, rotten, scrub, set_delete, space, standby, stores, stores_change, storm, tls, to_tls, tools, two_sites,
-    unreadable, verified, volumes, waits, wan, wiped, witness,
+    etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, members, memory, moves,
+    nbd_tls, nearest, no_plaintext, outage, owners, pair, paused, place, placing, power, recover, recover_postgresql,
+    rollback, rolling, rotten, scrub, set_delete, space, standby, stores, stores_change, storm, tls, to_tls, tools,
+    two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -216,6 +216,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         tier: Tier::Long("80 ms between gateways; moves covers elections and moves without the delay"),
         needs: &[],
         run: wan::run,
+    },
+    Scenario {
+        name: "follows",
+        shows: "three gateways in three regions, 80 ms apart: leadership comes to the gateway beside the host that uses the set, stays there, and follows the next owner; writers see a pause and no error (R1, R6, R8)",
+        tier: Tier::Long("takes some three minutes; the decision has a property test in the gate"),
+        needs: &[],
+        run: follows::run,
     },
     Scenario {
         name: "damaged",

@@ -78,7 +78,7 @@ fn apart(cluster: &mut Cluster) -> Result<Vec<Relay>> {
     Ok(relays)
 }
 
-fn peer_address(cluster: &Cluster, index: usize) -> Result<String> {
+pub(super) fn peer_address(cluster: &Cluster, index: usize) -> Result<String> {
     let status = cluster.holdfast(&["cluster", "status"])?;
     let members = status["members"].as_array().context("status without members")?;
     // The other gateways use this address.

@@ -178,3 +178,13 @@ fn a_program_that_was_replaced_is_run_by_its_path() {
     std::fs::write(&deleted, "").unwrap();
     assert_eq!(by_path(deleted.clone()), deleted);
 }
+
+#[test]
+fn attach_is_told_where_the_host_stands() {
+    let place = "region=eu,zone=a";
+    let args = |config: &AgentConfig| Attach::new(config).args;
+    let told = args(&AgentConfig { locality: place.parse().ok(), ..AgentConfig::default() });
+    assert!(told.windows(2).any(|pair| pair[0] == "--locality" && pair[1] == place), "{told:?}");
+    let silent = args(&AgentConfig::default());
+    assert!(!silent.contains(&"--locality".to_string()), "{silent:?}");
+}

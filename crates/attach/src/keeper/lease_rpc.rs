@@ -66,7 +66,8 @@ pub(super) async fn acquire(
     force: bool,
 ) -> Result<(), Refusal> {
     loop {
-        let message = admin_client::acquire(&options.set, &options.owner, options.ttl, request, force);
+        let at = options.locality.as_ref();
+        let message = admin_client::acquire(&options.set, &options.owner, options.ttl, request, force, at);
         let call = call!(acquire_lease, message);
         let (api, asked) = doors.ask_all(call, admin_client::is_final).await;
         let refusal = match asked {
@@ -121,7 +122,7 @@ pub(super) async fn carry_on(
     request: RequestId,
     token: Token,
 ) {
-    let message = admin_client::continuation(&options.set, &options.owner, token, request);
+    let message = admin_client::continuation(&options.set, &options.owner, token, request, options.locality.as_ref());
     let call = call!(continue_lease, message);
     let (api, asked) = doors.ask_all(call, admin_client::is_ended).await;
     match asked {

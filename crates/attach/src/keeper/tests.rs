@@ -82,6 +82,7 @@ fn keeper(dir: &std::path::Path, address: &str, volumes: &[VolumeFacts]) -> (Kee
     let options = Options {
         set: Name::new("demo").unwrap(),
         owner: Owner::new("db1").unwrap(),
+        locality: None,
         api: vec![address.to_string()],
         dialer: Dialer::default(),
         dir: dir.join("run"),

@@ -5,7 +5,7 @@ use crate::dir::DirError;
 use crate::machine::Bounds;
 use holdfast_api::Refusal;
 use holdfast_tls::Dialer;
-use holdfast_types::{Name, Owner};
+use holdfast_types::{Locality, Name, Owner};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ pub struct Options {
     pub set: Name,
     /// Owner of the lease.
     pub owner: Owner,
+    /// Where this host stands, so that the set is served near it.
+    pub locality: Option<Locality>,
     /// Admin addresses of some gateways; the others are found.
     pub api: Vec<String>,
     /// Connection to the admin ports, and TLS of NBD (R10).

@@ -58,6 +58,7 @@ impl SetState {
             SetCommand::ChangeVolume { change, request } => self.change_volume(id, change, *request),
             SetCommand::Pin { clone, snapshot, request } => self.pin(id, *clone, snapshot, *request),
             SetCommand::Unpin { clone, request } => Ok(self.unpin(id, *clone, *request)),
+            SetCommand::Locate(epoch, at) => self.locate(*epoch, at),
         };
         result.unwrap_or_else(SetAnswer::Refused)
     }
@@ -91,6 +92,7 @@ impl SetState {
                 "SET-S10: the present lease's request is not remembered"
             );
         }
+        assert!(self.owner_at.is_none() || self.lease.is_some(), "SET-S17: found the place of no owner");
         assert!(self.segments.is_empty() || self.begin.is_some(), "SET-S5: found segments without a begin");
         if let (Some(begin), Some(done)) = (self.begin, self.checkpoint) {
             assert!(begin.at >= done.upto, "SET-S5: began at {} below {}", begin.at, done.upto);

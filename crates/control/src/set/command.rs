@@ -6,8 +6,8 @@ use super::schedule::{Schedule, ScheduleError};
 use super::state::{Lease, RootRef, SnapshotId, StoredObject};
 use crate::text::{Utc, bytes};
 use holdfast_types::{
-    Epoch, Lba, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, SetId, Term, Token, VolumeId,
-    WriteSeq,
+    Epoch, Lba, Locality, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, SetId, Term, Token,
+    VolumeId, WriteSeq,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -263,6 +263,8 @@ pub enum SetCommand {
         /// As in `Pin`: another request's pin stays.
         request: RequestId,
     },
+    /// The owner of this grant stands there (SET-S17). Renews nothing: its gateway says it, not the owner.
+    Locate(Epoch, Locality),
 }
 
 /// Answer of apply to an entry of the set's log.
@@ -326,6 +328,8 @@ pub enum SetAnswer {
     },
     /// That request's pin does not exist any more.
     Unpinned,
+    /// It is known where the owner stands.
+    Located,
 }
 
 /// How to treat a write entry (R2).

@@ -173,6 +173,7 @@ impl SetState {
             plain: grant.plain,
             since_unix_ms: grant.since_unix_ms,
         };
+        self.keep_place(grant.owner);
         self.epoch = epoch;
         self.last_seq = WriteSeq(0);
         if self.granted_requests.len() >= REQUESTS_REMEMBERED {
@@ -216,6 +217,7 @@ impl SetState {
             });
         }
         self.lease = None;
+        self.owner_at = None;
         Ok(SetAnswer::Released)
     }
 }

@@ -2,7 +2,8 @@
 
 use super::schedule::Schedule;
 use holdfast_types::{
-    Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, SetId, Token, VolumeId, WriteSeq,
+    Epoch, Locality, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, SetId, Token, VolumeId,
+    WriteSeq,
 };
 use imbl::{OrdMap, Vector};
 use serde::{Deserialize, Serialize};
@@ -250,6 +251,10 @@ pub struct SetState {
     pub pins: OrdMap<RequestId, Pin>,
     /// The entry that changed them last; default if none did in this life.
     pub pins_at: LogId,
+    /// Where the owner of the lease stands, if it has said so (SET-S17). Not part of the state's bytes: a snapshot has
+    /// it behind them, so that one without it reads as before.
+    #[serde(skip)]
+    pub owner_at: Option<Locality>,
 }
 
 impl SetState {
@@ -276,6 +281,7 @@ impl SetState {
             schedule: Schedule::default(),
             pins: OrdMap::new(),
             pins_at: LogId::default(),
+            owner_at: None,
         }
     }
 }

@@ -1,13 +1,22 @@
 //! Calls about a set's lease.
 
 use super::AdminDoor;
+use super::member::invalid;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::set::{Lease, SetRefusal};
 use holdfast_set::random::random_u128;
 use holdfast_set::server::{SetError, SetServer};
-use holdfast_types::{Epoch, Token};
+use holdfast_types::{Epoch, Locality, Token};
 use holdfast_volume::machine::{Cut, SetMachine};
 use std::time::Duration;
+
+/// Where the owner says that it stands.
+fn place_from(text: &str) -> Result<Option<Locality>, Refusal> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse::<Locality>().map(Some).map_err(|error| invalid(error.to_string()))
+}
 
 fn volumes_of(machine: &SetMachine) -> Vec<v1::Volume> {
     let volumes = machine.state().volumes.iter().map(|(id, v)| v1::Volume {
@@ -40,6 +49,7 @@ impl AdminDoor {
             remaining_ms: u32::try_from(set.lease_left(lease).as_millis()).unwrap_or(u32::MAX),
             plain: lease.plain,
             since_unix_ms: lease.since_unix_ms,
+            locality: set.place_of(lease).map(|at| at.to_string()).unwrap_or_default(),
         }
     }
 
@@ -62,10 +72,12 @@ impl AdminDoor {
         let set = self.led_set(&request.set)?;
         let owner = holdfast_api::owner(&request.owner)?;
         let id = holdfast_api::request_id(&request.request_id)?;
+        let at = place_from(&request.locality)?;
         let ttl = self.ttl(request.ttl_ms);
         let token = Token(random_u128());
         let lease =
             set.acquire(owner, token, ttl, id, request.force, false).await.map_err(|e| self.of_set(&set, &e))?;
+        set.owner_stands(lease.epoch, at);
         Ok(self.grant_message(&set, &lease))
     }
 
@@ -74,10 +86,12 @@ impl AdminDoor {
         let owner = holdfast_api::owner(&request.owner)?;
         let token = holdfast_api::token(&request.token)?;
         let id = holdfast_api::request_id(&request.request_id)?;
+        let at = place_from(&request.locality)?;
         let lease = set
             .continue_lease(owner, token, Token(random_u128()), id)
             .await
             .map_err(|e| self.of_continuation(&set, &e))?;
+        set.owner_stands(lease.epoch, at);
         Ok(self.grant_message(&set, &lease))
     }
 
@@ -148,6 +162,15 @@ mod tests {
     use holdfast_control::set::{SetCommand, SetState, VolumeChange};
     use holdfast_types::{LogId, Name, RequestId, Sectors, VolumeId};
     use holdfast_volume::entry::encode_control;
+
+    #[test]
+    fn a_place_is_read_or_refused_with_the_reason() {
+        assert_eq!(place_from("").unwrap(), None);
+        assert_eq!(place_from("region=eu,zone=a").unwrap(), Some("region=eu,zone=a".parse().unwrap()));
+        let refusal = place_from("zone=a").unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::Invalid);
+        assert!(refusal.message.contains("the region is missing"), "{refusal}");
+    }
 
     /// A host that has a device of the volume relies on all three together.
     #[test]

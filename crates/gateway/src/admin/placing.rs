@@ -11,7 +11,7 @@ use holdfast_control::policy::{Policy, Survive, VOTERS_DEFAULT};
 use holdfast_host::unix_ms;
 use holdfast_raft::boot_now;
 use holdfast_types::sync::LockExt;
-use holdfast_types::{GroupId, MemberId, Name, SetId, Term};
+use holdfast_types::{GroupId, Locality, MemberId, Name, SetId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,9 @@ const TOLD_MAX: usize = 32;
 const LOGGED_MAX: usize = 16;
 /// Pause after a change of group 0: several come together.
 const CALM: Duration = Duration::from_millis(500);
+/// The voters of a set without a home follow its owner into another region after so long: a copy of the set's journal
+/// moves, so an owner that is away for a while moves nothing.
+const HOME_AFTER: Duration = Duration::from_secs(15 * 60);
 /// A member that is silent for less is not told. It is not lost before `placing.replace_after_ms`.
 const PATIENCE_MIN: Duration = Duration::from_secs(3);
 
@@ -73,7 +76,8 @@ fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, Seen> {
         let led = node.groups.iter().filter(|group| group.group != 0 && group.role() == v1::Role::Leader);
         for group in led {
             let (id, voters) = (GroupId(group.group), group.voters.iter().copied().map(MemberId).collect());
-            let seen = Seen { leader: Some(MemberId(of.id)), voters, bytes: group.journal_live_bytes };
+            let owner = group.owner_locality.parse::<Locality>().ok().map(|at| at.region);
+            let seen = Seen { leader: Some(MemberId(of.id)), voters, bytes: group.journal_live_bytes, owner };
             if newest.get(&id).is_none_or(|(term, _)| *term < group.term) {
                 newest.insert(id, (group.term, seen));
             }
@@ -304,7 +308,11 @@ impl AdminDoor {
             let rules = Rules { balance: rules.balance && planned.knows_weights(now), ..rules };
             let view = planned.view(&state, adopted.member, &adopted.group.status(), self.patience());
             log_told(&state, &planned.note(&view, &rules, unix_ms()));
-            let moves = plan(&view, &rules);
+            let towards = match self.node.config.placing.follow_owner_ms {
+                0 => view.clone(),
+                _ => planned.towards_owners(&view, HOME_AFTER),
+            };
+            let moves = plan(&towards, &rules);
             planned.decide(&view, &moves);
             moves
         };
@@ -433,6 +441,7 @@ mod tests {
         ];
         let seen = seen_of(&v1::ClusterStatusReply { members, ..Default::default() });
         let voters = [2, 3, 4].map(MemberId).into();
-        assert_eq!(seen, BTreeMap::from([(GroupId(4), Seen { leader: Some(MemberId(2)), voters, bytes: 0 })]));
+        let seen_there = Seen { leader: Some(MemberId(2)), voters, bytes: 0, owner: None };
+        assert_eq!(seen, BTreeMap::from([(GroupId(4), seen_there)]));
     }
 }

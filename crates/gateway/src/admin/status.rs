@@ -21,6 +21,7 @@ impl AdminDoor {
         let state = self.node.cluster.state();
         let name = state.sets.get(&status.group).map(|s| s.name.clone());
         let server = name.as_ref().and_then(|n| self.node.set(n));
+        let owner = server.as_ref().and_then(|s| s.place_of(&s.lease()?));
         let serving = server.and_then(|s| s.serving());
         let me = self.node.adopted().map(|a| a.member);
         let voter = status.members.iter().any(|m| Some(m.member) == me && m.voter);
@@ -48,6 +49,7 @@ impl AdminDoor {
             journal_live_bytes: status.live_bytes,
             serving_epoch: serving.as_ref().map_or(0, |s| s.epoch.0),
             connections: serving.map_or(0, |s| u32::try_from(s.connected()).unwrap_or(u32::MAX)),
+            owner_locality: owner.map(|at| at.to_string()).unwrap_or_default(),
         }
     }
 

@@ -127,6 +127,9 @@ fn placing(config: &GatewayConfig, out: &mut Problems) {
     let replace = config.placing.replace_after_ms;
     let good = replace == 0 || (60_000..=86_400_000).contains(&replace);
     out.need(good, "placing.replace_after_ms", replace, "60000 to 86400000, or 0 for never");
+    let follow = config.placing.follow_owner_ms;
+    let good = follow == 0 || (5_000..=86_400_000).contains(&follow);
+    out.need(good, "placing.follow_owner_ms", follow, "5000 to 86400000, or 0 for never");
     if let Some(locality) = &config.locality {
         let same = config.region == GatewayConfig::default().region || config.region == locality.region;
         out.need(

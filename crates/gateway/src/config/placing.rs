@@ -1,5 +1,6 @@
 //! How sets' voters are chosen.
 
+use holdfast_control::following;
 use holdfast_control::placing::Rules;
 use holdfast_settings::settings;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,10 @@ settings! {
         /// A voter whose gateway does not answer for so long is replaced, in milliseconds, 60000 to 86400000. 0: never.
         /// Shorter: what votes on a gateway that is down for maintenance is copied elsewhere sooner.
         replace_after_ms: u64 = 900_000;
+        /// Serve a set near its owner: leadership moves to a nearer voter once it has been where it is for so long, in
+        /// milliseconds, 5000 to 86400000. So there is at most one such move in this time; each is a short pause for
+        /// the owner. 0: never, and no voters follow owners either.
+        follow_owner_ms: u64 = 60_000;
     }
 }
 
@@ -24,5 +29,11 @@ impl PlacingConfig {
     pub fn rules(&self) -> Rules {
         let replace_after = (self.replace_after_ms > 0).then(|| Duration::from_millis(self.replace_after_ms));
         Rules { replace_after, at_once: if self.enabled { MOVES_AT_ONCE } else { 0 }, balance: true }
+    }
+
+    /// When leadership follows an owner.
+    pub fn following(&self) -> following::Rules {
+        let calm = (self.follow_owner_ms > 0).then(|| Duration::from_millis(self.follow_owner_ms));
+        following::Rules { calm }
     }
 }

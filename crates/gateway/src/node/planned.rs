@@ -1,6 +1,6 @@
 //! What the planner of sets' voters remembers while this gateway leads group 0 (ADR 0052). `control::placing` decides.
 
-use holdfast_control::cluster::ClusterState;
+use holdfast_control::cluster::{ClusterState, MemberRole, Standing};
 use holdfast_control::placing::{Candidate, LATE, Move, Placed, Rules, View, Violation, violations};
 use holdfast_control::policy::Policy;
 use holdfast_raft::GroupStatus;
@@ -21,6 +21,8 @@ pub(crate) struct Seen {
     pub(crate) voters: BTreeSet<MemberId>,
     /// What it needs in the leader's journal.
     pub(crate) bytes: u64,
+    /// The region of its owner, if that has said where it stands.
+    pub(crate) owner: Option<Name>,
 }
 
 /// A violation that has begun, or is over.
@@ -67,6 +69,8 @@ pub(crate) struct Planned {
     moving: BTreeMap<SetId, (BTreeSet<MemberId>, Instant)>,
     /// Sets of which the metrics tell something, also of an earlier term.
     told: BTreeSet<Name>,
+    /// The region of each set's owner, and since when this leader sees it there.
+    owners: BTreeMap<SetId, (Name, Instant)>,
     /// In Unix milliseconds.
     since: BTreeMap<SetId, BTreeMap<Violation, u64>>,
     moves: BTreeMap<SetId, Move>,
@@ -91,6 +95,7 @@ impl Planned {
         for (set, last) in std::mem::take(&mut self.seen) {
             seen.entry(set).or_insert(Seen { leader: None, ..last });
         }
+        self.owners = self.owners_of(&seen, at);
         (self.seen, self.busy) = (seen, busy);
     }
 
@@ -121,6 +126,40 @@ impl Planned {
         }
         let bytes = self.weights.get(&set).map_or(0, Peak::most);
         Placed { policy, voters, now, late, leader, bytes, moving }
+    }
+
+    /// The region of each set's owner, and since when it is there.
+    fn owners_of(&self, seen: &BTreeMap<SetId, Seen>, at: Instant) -> BTreeMap<SetId, (Name, Instant)> {
+        let since = |set: &SetId, region: &Name| {
+            let same = self.owners.get(set).filter(|(known, _)| known == region);
+            same.map_or(at, |(_, since)| *since)
+        };
+        let owner = |(set, seen): (&SetId, &Seen)| {
+            let region = seen.owner.clone()?;
+            let since = since(set, &region);
+            Some((*set, (region, since)))
+        };
+        seen.iter().filter_map(owner).collect()
+    }
+
+    /// The same view, for the planner only: a set whose policy names no home has its home where its owner has been for
+    /// `after`, if a gateway is there and may have the set (ADR 0055). Once the owner is gone, the set has no home
+    /// again, and nothing moves back.
+    pub(crate) fn towards_owners(&self, view: &View, after: Duration) -> View {
+        let mut view = view.clone();
+        for (set, (region, since)) in &self.owners {
+            let Some(placed) = view.groups.get_mut(set) else { continue };
+            let there = |member: &Candidate| {
+                let serves = member.role == MemberRole::Gateway && member.standing == Standing::Active;
+                serves && member.locality.region == *region
+            };
+            let policy = &mut placed.policy;
+            let free = policy.home.is_none() && !policy.forbidden.contains(region);
+            if free && since.elapsed() >= after && view.members.values().any(there) {
+                policy.home = Some(region.clone());
+            }
+        }
+        view
     }
 
     /// How long a member has been silent, if it has been for longer than `patience`. One that is not in group 0 yet is.
@@ -224,7 +263,6 @@ impl Planned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_control::cluster::{MemberRole, Standing};
     use holdfast_control::policy::Survive;
     use holdfast_types::GroupId;
 
@@ -247,6 +285,36 @@ mod tests {
         let placed = Placed { policy, leader, voters, now, late, bytes: 0, moving: false };
         let members = (1..).map(MemberId).zip(members).collect();
         View { members, groups: BTreeMap::from([(SET, placed)]) }
+    }
+
+    #[test]
+    fn voters_follow_an_owner_only_if_the_policy_names_no_home() {
+        const LONG: Duration = Duration::from_secs(900);
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let seen = |region: &str| {
+            let owner = Some(region).filter(|region| !region.is_empty()).map(name);
+            let voters = (1..=3).map(MemberId).collect();
+            BTreeMap::from([(SET, Seen { leader: MemberId(1), voters, bytes: 0, owner })])
+        };
+        let home = |planned: &Planned, view: &View, after: Duration| {
+            planned.towards_owners(view, after).groups[&SET].policy.home.as_ref().map(Name::to_string)
+        };
+        let mut planned = Planned::default();
+        let here = view(None);
+        planned.saw(seen("us"));
+        assert_eq!(home(&planned, &here, LONG), None, "it has just come");
+        assert_eq!(home(&planned, &here, Duration::ZERO).as_deref(), Some("us"));
+        planned.saw(seen("sa"));
+        assert_eq!(home(&planned, &here, Duration::ZERO), None, "no gateway is there");
+        planned.saw(seen(""));
+        assert_eq!(home(&planned, &here, Duration::ZERO), None, "nobody knows where it stands");
+        planned.saw(seen("us"));
+        let mut ruled = here.clone();
+        ruled.groups.get_mut(&SET).unwrap().policy.home = Some(name("eu"));
+        assert_eq!(home(&planned, &ruled, Duration::ZERO).as_deref(), Some("eu"), "the policy rules");
+        let mut forbidden = here;
+        forbidden.groups.get_mut(&SET).unwrap().policy.forbidden.insert(name("us"));
+        assert_eq!(home(&planned, &forbidden, Duration::ZERO), None, "by law");
     }
 
     #[test]

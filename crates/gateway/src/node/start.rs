@@ -1,6 +1,6 @@
 //! Opens the journal, and starts group 0 with the tasks that follow it.
 
-use super::{Adopted, Node, NodeError, clock, deletion, placing, reconcile, revoked};
+use super::{Adopted, Node, NodeError, clock, deletion, following, placing, reconcile, revoked};
 use crate::disk_space;
 use crate::heal;
 use crate::identity::Identity;
@@ -110,6 +110,7 @@ impl Node {
         tokio::spawn(placing::run(self.clone(), adopted.clone()));
         tokio::spawn(crate::admin::run_data_keys(self.clone(), adopted.clone()));
         tokio::spawn(crate::admin::run_placing(self.clone(), adopted.clone()));
+        tokio::spawn(following::run(self.clone(), adopted.clone()));
         tokio::spawn(reconcile::run(self.clone(), adopted));
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::values::{owner, with_codes};
 use crate::duration;
 use clap::Args;
 use holdfast_attach::DeviceKind;
-use holdfast_types::{ByteSize, Name, Owner};
+use holdfast_types::{ByteSize, Locality, Name, Owner};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -44,6 +44,10 @@ pub struct AttachArgs {
     /// Owner of the lease [default: this host's name]
     #[arg(long, value_parser = owner)]
     pub owner: Option<Owner>,
+    /// Where this host stands, as in a gateway's settings, for example region=eu-west,zone=a: the set is then served by
+    /// the nearest of its gateways
+    #[arg(long, value_name = "LOCALITY")]
+    pub locality: Option<Locality>,
     /// Run directory, with the lock, the status and one Unix socket per volume [default: /run/holdfast/SET]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,

@@ -52,6 +52,7 @@ async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), C
     let options = Options {
         set: args.set,
         owner,
+        locality: args.locality,
         api: common.api.clone(),
         dialer: common.dialer.clone(),
         dir,

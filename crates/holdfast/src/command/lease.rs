@@ -57,6 +57,7 @@ async fn acquire(
         ttl_ms: ttl_ms(ttl),
         request_id: request_id(),
         force,
+        ..Default::default()
     };
     let call = async |mut client: Client| client.acquire_lease(request.clone()).await;
     let grant = connect(common).call(&format!("acquire the lease of {set}"), Effect::Changes, call).await?;
@@ -64,8 +65,13 @@ async fn acquire(
 }
 
 async fn go_on(common: &Common, set: &Name, owner: &Owner, token: String) -> Result<(), CliError> {
-    let request =
-        v1::ContinueLeaseRequest { set: set.to_string(), owner: owner.to_string(), token, request_id: request_id() };
+    let request = v1::ContinueLeaseRequest {
+        set: set.to_string(),
+        owner: owner.to_string(),
+        token,
+        request_id: request_id(),
+        ..Default::default()
+    };
     let call = async |mut client: Client| client.continue_lease(request.clone()).await;
     let grant = connect(common).call(&format!("continue the lease of {set}"), Effect::Changes, call).await?;
     show_grant(common, set, owner, &grant)

@@ -147,7 +147,7 @@ async fn brought_along(
         return Ok(granted.clone());
     }
     let (set, owner, token) = (lease.set.clone(), lease.owner.clone(), granted.token.clone());
-    let request = v1::ContinueLeaseRequest { set, owner, token, request_id: request_id() };
+    let request = v1::ContinueLeaseRequest { set, owner, token, request_id: request_id(), ..Default::default() };
     let call = async |mut client: Client| client.continue_lease(request.clone()).await;
     api.call(&format!("continue the new lease at {to}"), Effect::Changes, call).await
 }

@@ -25,9 +25,8 @@ pub fn describe(status: &v1::ClusterStatusReply) -> String {
     let sets = status.sets.iter().map(|set| set_row(status, set));
     let sets = output::table_with_messages(["SET", "GROUP", "STORE", "NOT UPLOADED", "STORE HEALTH"], sets, &[4], 1);
     let changes = set::changes(&status.sets, |set| leader_health(status, set));
-    let reads = reads(status);
-    let violated = violated(status);
-    format!("{head}\n\n{members}\n\n{groups}\n\n{sets}{changes}{violated}{reads}")
+    let (owners, violated, reads) = (owners(status), violated(status), reads(status));
+    format!("{head}\n\n{members}\n\n{groups}\n\n{sets}{changes}{owners}{violated}{reads}")
 }
 
 /// What the sets' policies ask for and is not so, as the cluster's leader tells it. Empty if all is well.
@@ -42,6 +41,22 @@ fn violated(status: &v1::ClusterStatusReply) -> String {
         return String::new();
     }
     format!("\n\n{}", output::table(["SET", "SEEN FIRST", "VIOLATED"], rows))
+}
+
+/// Where the owner of each set stands, beside where the set is served. Empty if no owner has said so.
+fn owners(status: &v1::ClusterStatusReply) -> String {
+    let mut rows = Vec::new();
+    for member in &status.members {
+        let (Some(known), Some(node)) = (&member.member, &member.node) else { continue };
+        let led = node.groups.iter().filter(|group| group.role() == v1::Role::Leader);
+        rows.extend(led.filter(|group| !group.owner_locality.is_empty()).map(|group| {
+            [group.set.clone(), group.owner_locality.clone(), known.name.clone(), known.locality.clone()]
+        }));
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("\n\n{}", output::table(["OWNER OF", "STANDS IN", "SERVED BY", "WHICH IS IN"], rows))
 }
 
 /// Share of reads that each tier of each gateway answered, since its start and over the last minutes. Empty if there
@@ -192,6 +207,30 @@ mod tests {
         let shown = describe(&status);
         let row: Vec<&str> = shown.lines().last().unwrap_or_default().split_whitespace().collect();
         assert_eq!(row, ["demo", "unknown", "g3", "in", "region=ap", "does", "not", "answer"]);
+    }
+
+    #[test]
+    fn the_place_of_an_owner_is_shown_beside_where_its_set_is_served() {
+        let member = |id: u64, role: v1::Role, owner_locality: &str| {
+            let group = v1::GroupStatus {
+                set: "demo".into(),
+                role: role.into(),
+                owner_locality: owner_locality.into(),
+                ..v1::GroupStatus::default()
+            };
+            let (name, locality) = (format!("g{id}"), format!("region=r{id}"));
+            v1::MemberStatus {
+                member: Some(v1::Member { id, name, locality, ..v1::Member::default() }),
+                node: Some(v1::Node { groups: vec![group], ..v1::Node::default() }),
+                ..v1::MemberStatus::default()
+            }
+        };
+        let (leader, follower) = (v1::Role::Leader, v1::Role::Follower);
+        let of = |members: Vec<v1::MemberStatus>| v1::ClusterStatusReply { members, ..Default::default() };
+        assert_eq!(owners(&of(vec![member(1, leader, ""), member(2, follower, "region=r2")])), "");
+        let text = owners(&of(vec![member(1, leader, "region=r2"), member(2, follower, "region=r2")]));
+        let rows: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[1..], [["demo", "region=r2", "g1", "region=r1"]]);
     }
 
     #[test]

@@ -64,8 +64,9 @@ pub fn lease_text(lease: &v1::Lease) -> String {
     } else {
         format!("{} of {} ms left", lease.remaining_ms, lease.ttl_ms)
     };
+    let place = if lease.locality.is_empty() { String::new() } else { format!(" in {}", lease.locality) };
     format!(
-        "{} at {}, epoch {} ({kind}), since {}",
+        "{}{place} at {}, epoch {} ({kind}), since {}",
         lease.owner,
         lease.gateway_name,
         epoch_text(lease.epoch),

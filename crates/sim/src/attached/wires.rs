@@ -62,6 +62,7 @@ pub fn options(
     Ok(Options {
         set: Name::new(SET)?,
         owner: Owner::new(name.to_string())?,
+        locality: None,
         api,
         dialer: dialer(at, net),
         dir,

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   0 magic 8   8 crc of 16.. u32   12 body bytes u32   16 term u64   24 index u64   32 postcard of SetState
+//!   behind it, only if it is known where the lease's owner stands: postcard of Locality
 //! ```
 //! Little-endian, CRC32C. The magic's last byte is the version. The log id binds the bytes to their position in the
-//! log.
+//! log. Nothing behind the state: the place is unknown, as in a snapshot of an older build.
 
 use holdfast_control::set::SetState;
-use holdfast_types::LogId;
+use holdfast_types::{Locality, LogId};
 
 const MAGIC: [u8; 8] = *b"HFSETST1";
 const HEADER_BYTES: usize = 32;
@@ -35,8 +36,8 @@ pub enum SnapshotError {
     /// The state could not be read although the checksum matched.
     #[error("snapshot with the right checksum could not be read")]
     State(#[source] postcard::Error),
-    /// Bytes behind the state, although the checksum matched.
-    #[error("snapshot with the right checksum has {found} bytes, expected its state to end at {expected}")]
+    /// Bytes behind the state and its owner's place, although the checksum matched.
+    #[error("snapshot with the right checksum has {found} bytes, expected it to end at {expected}")]
     Longer { found: usize, expected: usize },
 }
 
@@ -53,7 +54,10 @@ impl SnapshotError {
 
 pub(super) fn encode(upto: LogId, state: &SetState) -> Vec<u8> {
     let mut out = vec![0_u8; HEADER_BYTES];
-    let body = postcard::to_stdvec(state);
+    let body = postcard::to_stdvec(state).and_then(|body| match &state.owner_at {
+        Some(at) => postcard::to_extend(at, body),
+        None => Ok(body),
+    });
     // Postcard refuses only sequences of unknown length; the state has none.
     assert!(body.is_ok(), "R4: state at {upto} cannot be written: {:?}", body.err());
     let body = body.unwrap_or_default();
@@ -90,10 +94,15 @@ pub(super) fn decode(upto: LogId, bytes: &[u8]) -> Result<SetState, SnapshotErro
     if place != upto {
         return Err(SnapshotError::Place { found: place, expected: upto });
     }
-    let (state, rest): (SetState, &[u8]) = postcard::take_from_bytes(body).map_err(SnapshotError::State)?;
+    let (mut state, rest): (SetState, &[u8]) = postcard::take_from_bytes(body).map_err(SnapshotError::State)?;
+    if rest.is_empty() {
+        return Ok(state);
+    }
+    let (at, rest): (Locality, &[u8]) = postcard::take_from_bytes(rest).map_err(SnapshotError::State)?;
     if !rest.is_empty() {
         return Err(SnapshotError::Longer { found: bytes.len(), expected: bytes.len() - rest.len() });
     }
+    state.owner_at = Some(at);
     Ok(state)
 }
 
@@ -132,5 +141,25 @@ mod tests {
         flipped[HEADER_BYTES + 1] ^= 1;
         assert!(!of_another_build(&flipped), "rotten");
         assert!(!decode(LogId::new(1, 5), &good).expect_err("another place").of_another_build());
+    }
+
+    /// SET-S17: a snapshot without the place reads as before, and one with it loses nothing.
+    #[test]
+    fn the_place_of_the_owner_stands_behind_the_state() {
+        let upto = LogId::new(1, 4);
+        let mut state = SetState::new(Epoch(0));
+        let without = encode(upto, &state);
+        state.owner_at = Some("region=eu,zone=a,host=h1".parse().expect("a place"));
+        let with = encode(upto, &state);
+        assert_eq!(decode(upto, &with).expect("whole"), state);
+        assert_eq!(with[HEADER_BYTES..without.len()], without[HEADER_BYTES..], "the state's own bytes are the same");
+        let mut longer = with.clone();
+        longer.push(1);
+        let error = decode(upto, &with_checksum(longer)).expect_err("a byte more");
+        assert!(matches!(error, SnapshotError::Longer { .. }), "{error}");
+        for cut in without.len() + 1..with.len() {
+            let error = decode(upto, &with_checksum(with[..cut].to_vec())).expect_err("cut off");
+            assert!(error.of_another_build(), "cut at {cut}: {error}");
+        }
     }
 }

@@ -65,7 +65,7 @@ impl Connection {
                 owner: connection.owner.to_string(),
                 ttl_ms: u32::try_from(TTL.as_millis()).unwrap_or(u32::MAX),
                 request_id: request_id(),
-                force: false,
+                ..Default::default()
             };
             let call = async |mut client: Client| client.acquire_lease(request.clone()).await;
             match api.call(&format!("acquire the lease of {}", volume.set), Effect::Changes, call).await {
@@ -219,6 +219,7 @@ impl Connection {
                 owner: self.owner.to_string(),
                 token: held.token,
                 request_id: request_id(),
+                ..Default::default()
             };
             let call = async |mut client: Client| client.continue_lease(request.clone()).await;
             let what = format!("continue the lease of {}", self.volume.set);

@@ -2,6 +2,7 @@
 //! (R2, R6).
 
 use super::*;
+use holdfast_types::Locality;
 
 fn served(server: &SetServer) -> Option<Epoch> {
     server.serving().map(|serving| serving.epoch)
@@ -164,4 +165,27 @@ async fn a_set_without_a_place_here_is_named_with_its_gateways() {
         let refused = world.exports.open(&export, ConnInfo { id: 1, peer: Peer::Unix }).await.err();
         assert!(refused.is_some_and(|found| found.kind == kind && found.message == message), "{message}");
     }
+}
+
+/// SET-S17: what an owner says of its place is noted under its own grant, and a continuation keeps it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_the_owner_stands_is_noted_under_its_own_grant() {
+    let world = World::new(true).await;
+    let server = &world.server;
+    world.acquire(1).await;
+    let lease = server.lease().expect("granted");
+    let noted = || server.host.with(|machine| machine.state().owner_at.clone());
+    let place = |text: &str| text.parse::<Locality>().ok();
+    server.owner_stands(lease.epoch, None);
+    server.owner_stands(Epoch(0), place("us"));
+    assert!(!server.has_place_to_note() && server.place_of(&lease).is_none(), "nobody has said so for this grant");
+    server.owner_stands(lease.epoch, place("region=eu,zone=a"));
+    server.owner_stands(Epoch(0), place("us"));
+    assert!(server.has_place_to_note() && noted().is_none());
+    assert_eq!(server.place_of(&lease), place("region=eu,zone=a"), "it counts at once");
+    server.note_place().await.expect("it leads");
+    assert!(!server.has_place_to_note());
+    assert_eq!(noted(), place("region=eu,zone=a"));
+    let next = world.continued(7, 2).await.expect("it is the owner's");
+    assert_eq!(server.place_of(&next), place("region=eu,zone=a"), "a continuation that says nothing keeps it");
 }
