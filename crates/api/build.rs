@@ -11,6 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto/keys.proto");
     println!("cargo::rerun-if-changed=../../proto/leases.proto");
     println!("cargo::rerun-if-changed=../../proto/placing.proto");
+    println!("cargo::rerun-if-changed=../../proto/reads.proto");
     println!("cargo::rerun-if-changed=../../proto/sets.proto");
     println!("cargo::rerun-if-changed=../../proto/stores.proto");
     println!("cargo::rerun-if-changed=../../proto/volumes.proto");
@@ -23,6 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "keys.proto",
             "leases.proto",
             "placing.proto",
+            "reads.proto",
             "sets.proto",
             "stores.proto",
             "volumes.proto",

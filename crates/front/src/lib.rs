@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Owns: sockets, the resources of one connection, and the order in which the connections of a slot follow one another.
-//! Whether a client's certificate is for NBD and for the set (TLS-T3, TLS-T4) is checked here. Does not own: the protocol
-//! (crate `nbd`), any other permission to open an export, and the effect of a request ([`device`]).
-//! May depend on: host, nbd, tls, types.
+//! Whether a client's certificate is for NBD and for the set (TLS-T3, TLS-T4) is checked here. Does not own: the
+//! protocol (crate `nbd`), any other permission to open an export, and the effect of a request ([`device`]). May depend
+//! on: host, nbd, tls, types.
 //!
 //! R8 in this crate: the front answers with an error only if the request itself is wrong or the device says that it is
 //! fenced. In all other cases the connection ends: its socket is closed and its unanswered requests stay unanswered.

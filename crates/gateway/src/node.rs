@@ -343,7 +343,8 @@ impl Node {
         self.raft().map(|raft| raft.unequal_times()).unwrap_or_default()
     }
 
-    /// Files of the certificate that cannot be used, certificates that expire soon or are revoked, plain text beside TLS.
+    /// Files of the certificate that cannot be used, certificates that expire soon or are revoked, plain text beside
+    /// TLS.
     pub fn certificate_warnings(&self) -> Vec<String> {
         let warnings = self.tls.as_ref().map(Tls::warnings).unwrap_or_default();
         let transition = self.config.tls.transition.map(|step| {

@@ -146,8 +146,8 @@ async fn a_member_leaves_only_when_it_is_out_and_comes_back_as_a_newcomer() -> a
     Ok(())
 }
 
-/// VOTERS-V4: who learns a group again passes the memberships of long ago. One that names this member alone would make a
-/// leader of it, without a vote of anybody.
+/// VOTERS-V4: who learns a group again passes the memberships of long ago. One that names this member alone would make
+/// a leader of it, without a vote of anybody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_membership_of_long_ago_makes_no_leader() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;

@@ -18,8 +18,8 @@
 //! QUARANTINE-Q4  While `Rejoining`, this member gives no vote to a candidate whose log ends before `since`, and takes
 //!     nothing from a leader of an earlier term. Its own log is valid but empty. A member that was left behind in a
 //!     much older membership (it was away while others were replaced) could be elected with such a vote, or go on
-//!     leading. A legitimate leader has `since`, because it was committed. For the same reason this member stands for no
-//!     election before its own log has `since`: on the way there its newest membership is one of long ago.
+//!     leading. A legitimate leader has `since`, because it was committed. For the same reason this member stands for
+//!     no election before its own log has `since`: on the way there its newest membership is one of long ago.
 
 use crate::note_file::{self, Magic};
 use bytes::Bytes;

@@ -4,8 +4,9 @@
 //!   [`PEER_SNAPSHOT_BYTES_MAX`]. More, or less, is no snapshot.
 //!   Over all groups they take at most [`STATES_BYTES_MAX`] at a time: others wait in their sockets.
 //! - **PIECES-S2** Nothing is installed whose checksum over all pieces is another one than the head's.
-//! - **PIECES-S3** A sender waits longer for a larger state: on a slow line it would never arrive otherwise, and be sent
-//!   again and again. States of several groups for the same member count together, and large ones wait for each other.
+//! - **PIECES-S3** A sender waits longer for a larger state: on a slow line it would never arrive otherwise, and be
+//!   sent again and again. States of several groups for the same member count together, and large ones wait for each
+//!   other.
 
 use crate::proto::{SnapshotHead, SnapshotPiece, snapshot_piece::Part};
 use bytes::{Bytes, BytesMut};
@@ -77,8 +78,8 @@ impl Default for Way {
 }
 
 impl Way {
-    /// Waits for the turn of a state of so many bytes; with 0 for none. Its place on the way, and the bytes that are under way with it.
-    /// Those before it have their time limits.
+    /// Waits for the turn of a state of so many bytes; with 0 for none. Its place on the way, and the bytes that are
+    /// under way with it. Those before it have their time limits.
     pub(crate) async fn turn(&self, bytes: usize) -> (Option<OwnedSemaphorePermit>, usize) {
         let units = bytes.div_ceil(UNIT_BYTES).min(WAY_UNITS) as u32;
         // It is never closed.

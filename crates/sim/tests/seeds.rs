@@ -36,8 +36,8 @@ const fn share(seconds: u64, least: u64) -> Share {
 }
 
 /// Many short runs, and some long ones with consequences of consequences: docs/proof/simulation.md compares them. Sets
-/// in three stores; attached sets, sometimes with full disks; hosts with agents; in a long run only, sets that move. The
-/// last course continues the first if time is left, in a long run only. Four minutes in the gate.
+/// in three stores; attached sets, sometimes with full disks; hosts with agents; in a long run only, sets that move.
+/// The last course continues the first if time is left, in a long run only. Four minutes in the gate.
 const COURSES: [Course; 7] = [
     Course { modes: "", length: "4", from: 0, seeds: 1200, gate: share(60, 38), all: share(240, 170) },
     Course { modes: "", length: "20", from: 0, seeds: 100, gate: share(35, 2), all: share(110, 10) },
@@ -446,7 +446,8 @@ fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
     scenes("moved-stores", 6);
 }
 
-/// VOTERS-V2 to VOTERS-V4: wherever the set is, nothing that was acknowledged is lost, and at most one gateway serves it.
+/// VOTERS-V2 to VOTERS-V4: wherever the set is, nothing that was acknowledged is lost, and at most one gateway serves
+/// it.
 #[test]
 fn the_voters_of_a_set_are_moved_while_everything_goes_wrong() {
     scenes("moved-voters", 6);

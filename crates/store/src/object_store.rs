@@ -60,8 +60,8 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
     /// The store's place, as a person would write it. Contains no secret.
     fn place(&self) -> &str;
 
-    /// The source of the keys that requests are signed with, and their id and end, for a person; no secret. None: it needs
-    /// none, or has none yet.
+    /// The source of the keys that requests are signed with, and their id and end, for a person; no secret. None: it
+    /// needs none, or has none yet.
     fn credentials(&self) -> Option<String> {
         None
     }

@@ -1,8 +1,8 @@
 //! Records all TCP that crosses the bridge between the nodes: what somebody on the network sees.
 //!
 //! A packet socket of this network namespace gets each frame on every link of the bridge, so no connection can be
-//! forgotten. Each segment is seen once or twice, and is put in its place by its sequence number. Bytes that are missing
-//! between others are counted.
+//! forgotten. Each segment is seen once or twice, and is put in its place by its sequence number. Bytes that are
+//! missing between others are counted.
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;

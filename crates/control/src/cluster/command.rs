@@ -219,8 +219,8 @@ pub enum ClusterCommand {
         /// Which.
         what: RevokedBy,
     },
-    /// Other voters for a set's group (VOTERS-V1), only in place of those that the proposer saw. Whoever leads the group
-    /// changes it step by step.
+    /// Other voters for a set's group (VOTERS-V1), only in place of those that the proposer saw. Whoever leads the
+    /// group changes it step by step.
     PlaceVoters {
         /// The set.
         set: SetId,

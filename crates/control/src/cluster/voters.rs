@@ -1,6 +1,7 @@
 //! The voters of each set (ADR 0053).
 //!
-//! VOTERS-V1  A set's record names the voters that its group should have, or none: then all members that stay are meant,
+//! VOTERS-V1  A set's record names the voters that its group should have, or none: then all members that stay are
+//!            meant,
 //!     also those that join later. They are changed only from those that the proposer saw, to members that stay, with
 //!     at least one gateway that may serve some day. A member that leaves keeps its place in the record until another
 //!     one gets it; it counts as a voter no more. The last gateway of a set does not leave: without voters to follow,

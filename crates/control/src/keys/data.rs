@@ -6,8 +6,8 @@
 //!     ─▶ no readable object needs an old key ─▶ old keys are removed from the ring, and from the head in the store
 //! ```
 //! DATAKEY-Z1  A key seals nothing before every gateway that may serve the set has reported that it has it. So each new
-//!     leader can read its predecessor's objects. A gateway that gets a place in the set later learns of that from group
-//!     0's log, after the key (VOTERS-V1).
+//!     leader can read its predecessor's objects. A gateway that gets a place in the set later learns of that from
+//!     group 0's log, after the key (VOTERS-V1).
 //! DATAKEY-Z2  A gateway that has seen an object under a key seals under no lower key: a root's key is never lower than
 //!     that of the root that it was built on.
 //! DATAKEY-Z3  A key is removed only if it is lower than that of the current root, no retained or unprocessed dropped

@@ -65,8 +65,8 @@ impl View {
     }
 }
 
-/// After each loss of one domain: voters that a majority lacks at worst, and how many losses leave no gateway that could
-/// serve. The planner's own arithmetic, written differently.
+/// After each loss of one domain: voters that a majority lacks at worst, and how many losses leave no gateway that
+/// could serve. The planner's own arithmetic, written differently.
 fn losses(view: &View, level: Survive, voters: &BTreeSet<MemberId>, rules: &Rules) -> (usize, usize) {
     let needed = voters.len() / 2 + 1;
     let there = voters.iter().filter(|id| !view.members[id].lost(rules.replace_after));

@@ -232,7 +232,8 @@ fn ready_term(group: &Group) -> Option<Term> {
 }
 
 /// Whether a step may be taken only with the newest group 0 ([`up_to_date`]): one that adds members, and one that takes
-/// out members of a set that names its voters. They may be named again by now (VOTERS-V1); that a member leaves is final.
+/// out members of a set that names its voters. They may be named again by now (VOTERS-V1); that a member leaves is
+/// final.
 fn needs_newest(step: &Step, state: &ClusterState, group: GroupId) -> bool {
     let named = || state.sets.get(&group).is_some_and(|set| !set.voters.is_empty());
     matches!(step, Step::Learn(_)) || matches!(step, Step::Forget(_) | Step::Vote(_)) && named()

@@ -294,21 +294,21 @@ mod tests {
         let seen = |region: &str| {
             let owner = Some(region).filter(|region| !region.is_empty()).map(name);
             let voters = (1..=3).map(MemberId).collect();
-            BTreeMap::from([(SET, Seen { leader: MemberId(1), voters, bytes: 0, owner })])
+            BTreeMap::from([(SET, Seen { leader: Some(MemberId(1)), voters, bytes: 0, owner })])
         };
         let home = |planned: &Planned, view: &View, after: Duration| {
             planned.towards_owners(view, after).groups[&SET].policy.home.as_ref().map(Name::to_string)
         };
         let mut planned = Planned::default();
         let here = view(None);
-        planned.saw(seen("us"));
+        planned.saw(seen("us"), BTreeSet::new(), Instant::now());
         assert_eq!(home(&planned, &here, LONG), None, "it has just come");
         assert_eq!(home(&planned, &here, Duration::ZERO).as_deref(), Some("us"));
-        planned.saw(seen("sa"));
+        planned.saw(seen("sa"), BTreeSet::new(), Instant::now());
         assert_eq!(home(&planned, &here, Duration::ZERO), None, "no gateway is there");
-        planned.saw(seen(""));
+        planned.saw(seen(""), BTreeSet::new(), Instant::now());
         assert_eq!(home(&planned, &here, Duration::ZERO), None, "nobody knows where it stands");
-        planned.saw(seen("us"));
+        planned.saw(seen("us"), BTreeSet::new(), Instant::now());
         let mut ruled = here.clone();
         ruled.groups.get_mut(&SET).unwrap().policy.home = Some(name("eu"));
         assert_eq!(home(&planned, &ruled, Duration::ZERO).as_deref(), Some("eu"), "the policy rules");
@@ -339,7 +339,7 @@ mod tests {
 
     /// A leader reports the set on g1, g2 and g3.
     fn saw(planned: &mut Planned, bytes: u64, at: Instant) {
-        let seen = Seen { leader: Some(MemberId(1)), voters: ids([1, 2, 3]), bytes };
+        let seen = Seen { leader: Some(MemberId(1)), voters: ids([1, 2, 3]), bytes, owner: None };
         planned.saw(BTreeMap::from([(SET, seen)]), BTreeSet::new(), at);
     }
 

@@ -47,6 +47,7 @@ impl World {
             ttl_ms: TTL_MS,
             request_id: holdfast_api::hex128(7700),
             force: true,
+            locality: String::new(),
         };
         self.call(at, 30_000, async move { door.acquire_lease(tonic::Request::new(request)).await.map(|_| ()) })??;
         self.hold_requests(first, false)?;

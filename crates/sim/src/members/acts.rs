@@ -284,8 +284,8 @@ impl World {
     }
 
     /// What is still wrong after everything has healed: group 0 should have exactly its members, and each set's group
-    /// those that its record names (VOTERS-V1), all voters, and no change of voters under way; removed members should be
-    /// gone.
+    /// those that its record names (VOTERS-V1), all voters, and no change of voters under way; removed members should
+    /// be gone.
     pub fn members_missing(&self) -> Option<String> {
         if !self.administrator.is_idle() {
             return Some("something is asked for".to_string());

@@ -6,10 +6,12 @@
 //!      └── STS ──────┴── the connector of stores: proxies, certificates
 //!                                 └────────────────┴── directly: what is on this machine is behind no proxy
 //! ```
-//! What is promised: CREDS-K3 and CREDS-K4 (`signing`). Settings are the process's environment and the files that it names, as the SDK reads them. All is read anew with
-//! each search, since the SDK keeps a file that it has read for ever.
+//! What is promised: CREDS-K3 and CREDS-K4 (`signing`). Settings are the process's environment and the files that it
+//! names, as the SDK reads them. All is read anew with each search, since the SDK keeps a file that it has read for
+//! ever.
 
 use super::http;
+use crate::BoxFuture;
 use crate::credentials::Keys;
 use crate::options::{Secret, StoreOptions};
 use crate::url_error::StoreUrlError;
@@ -133,7 +135,13 @@ impl Chain {
     ///
     /// # Errors
     /// Who was asked, and why there were no credentials.
-    pub(crate) async fn ask(&self) -> Result<Found, String> {
+    ///
+    /// The future is erased here: the SDK's are so deep that their layout overflows in the crates above.
+    pub(crate) fn ask(&self) -> BoxFuture<'_, Result<Found, String>> {
+        Box::pin(self.ask_in_turn())
+    }
+
+    async fn ask_in_turn(&self) -> Result<Found, String> {
         let mut direct = self.config(&self.direct);
         let imds = imds::Client::builder()
             .configure(&direct)

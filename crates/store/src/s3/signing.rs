@@ -279,8 +279,8 @@ impl Drop for Watched {
 }
 
 impl Signer {
-    /// A signer with the present keys; reads the file, if there is one. A cloud is asked by the first request. `base` is
-    /// a client without keys.
+    /// A signer with the present keys; reads the file, if there is one. A cloud is asked by the first request. `base`
+    /// is a client without keys.
     ///
     /// # Errors
     /// The file cannot be used, or proxy or certificates cannot.
