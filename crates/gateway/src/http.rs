@@ -229,7 +229,7 @@ mod tests {
         certificates(dir.path(), &[gateway, viewer, host], 30).unwrap();
         let at = |name: String| Some(dir.path().join(name));
         let key = dir.path().join("key");
-        std::fs::write(&key, [7; 32]).unwrap();
+        crate::node_key::write_key(&key);
         let mut config = GatewayConfig { data_dir: dir.path().join("data"), ..GatewayConfig::default() };
         config.key.file = Some(key);
         config.cache.disk = ByteSize(0);

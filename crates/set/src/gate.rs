@@ -6,7 +6,7 @@ use crate::sequencer::{Admission, Pace};
 use holdfast_control::serve::{GateEvent, ServeGate, Timing, WhyNot};
 use holdfast_raft::{Group, boot_now};
 use holdfast_types::sync::LockExt;
-use holdfast_types::{Epoch, MonoTime, Term};
+use holdfast_types::{Epoch, Term};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -14,23 +14,6 @@ struct Inner {
     gate: ServeGate,
     /// The last term reported to the gate. An acknowledgement of another term proves nothing about it (R3).
     told: Option<Term>,
-    /// The clock went back: what was sent up to this moment was sent before that, and proves nothing any more.
-    back_from: Option<MonoTime>,
-}
-
-impl Inner {
-    /// A quorum has acknowledged what was sent at `sent`. A moment that is still to come was read before the clock went
-    /// back. By the present clock a read lease from it would last for longer than the others promise (R3).
-    fn acked(&mut self, now: MonoTime, sent: MonoTime) {
-        if sent > now {
-            holdfast_reached::reached!("gate: an acknowledgement of before the clock went back");
-            self.back_from = self.back_from.max(Some(sent));
-            self.gate.event(now, GateEvent::ClockSuspicion);
-        }
-        if self.back_from.is_none_or(|from| sent > from) {
-            self.gate.event(now, GateEvent::QuorumAcked(sent));
-        }
-    }
 }
 
 /// The gate before every read and write of a set here. Reporting the same fact twice has no effect.
@@ -49,7 +32,7 @@ impl Gate {
         Self {
             group,
             timing,
-            inner: Mutex::new(Inner { gate, told: None, back_from: None }),
+            inner: Mutex::new(Inner { gate, told: None }),
             sole_voter: AtomicBool::new(false),
             members_change: AtomicBool::new(false),
         }
@@ -80,7 +63,7 @@ impl Gate {
             acked.is_some_and(|(term, _)| Some(term) != inner.told)
         );
         match acked {
-            Some((term, at)) if Some(term) == inner.told => inner.acked(now, at),
+            Some((term, at)) if Some(term) == inner.told => inner.gate.event(now, GateEvent::QuorumAcked(at)),
             // A term that was not reported to the gate yet: its answer would be about the past.
             Some(_) => return Err(WhyNot::NotLeader),
             None => {}
@@ -93,7 +76,7 @@ impl Gate {
         let acked = self.group.quorum_acked();
         let mut inner = self.inner();
         let now = boot_now();
-        let Inner { gate, told, .. } = &mut *inner;
+        let Inner { gate, told } = &mut *inner;
         match leading {
             None => gate.event(now, GateEvent::LeadershipLost),
             Some(term) => gate.event(now, GateEvent::TermStarted { term }),
@@ -109,7 +92,7 @@ impl Gate {
         if let Some((term, at)) = acked
             && Some(term) == leading
         {
-            inner.acked(now, at);
+            gate.event(now, GateEvent::QuorumAcked(at));
         }
     }
 

@@ -4,10 +4,8 @@
 mod alone;
 mod bad_record;
 mod between_voters;
-mod clock_back;
 mod closed_full;
 mod damaged_disks;
-mod damaged_on_the_way;
 mod last_gateway;
 mod late_commands;
 mod lying_disk;
@@ -79,8 +77,6 @@ pub enum Scene {
     RefusedSnapshot,
     /// A machine with an empty disk takes itself for a member that runs elsewhere: it gets no vote.
     OtherDisk,
-    /// A state snapshot is damaged on its way to a member that is healed: it is sent again.
-    DamagedOnTheWay,
     /// A record that the journal has to carry forward rots while its gateway runs: its file is kept.
     BadRecord,
     /// A gateway starts from a journal of before the deletion of a set that it has begun to end: the set does not run.
@@ -93,8 +89,6 @@ pub enum Scene {
     LateLoss,
     /// A gateway is told to stop while its disk is full and entries wait: it acknowledges nothing of them.
     ClosedFull,
-    /// The boot clock of a leader's machine goes back as it is cut off: its read lease gets no longer.
-    ClockBack,
 }
 
 impl Scene {
@@ -124,9 +118,7 @@ impl Scene {
             Scene::MovedVoters => "moved-voters",
             Scene::RefusedSnapshot => "refused-snapshot",
             Scene::OtherDisk => "other-disk",
-            Scene::DamagedOnTheWay => "damaged-on-the-way",
             Scene::BadRecord => "bad-record",
-            Scene::ClockBack => "clock-back",
             Scene::ClosedFull => "closed-full",
             Scene::LateLoss => "late-loss",
             Scene::EndedGroup => "ended-group",
@@ -173,9 +165,7 @@ impl World {
             Scene::MovedVoters => self.moved_voters(),
             Scene::RefusedSnapshot => self.refused_snapshot(),
             Scene::OtherDisk => self.other_disk(),
-            Scene::DamagedOnTheWay => self.damaged_on_the_way(),
             Scene::BadRecord => self.bad_record(),
-            Scene::ClockBack => self.clock_back(),
             Scene::ClosedFull => self.closed_full(),
             Scene::LateLoss => self.late_loss(),
             Scene::EndedGroup => self.ended_group(),

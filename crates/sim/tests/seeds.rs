@@ -394,20 +394,8 @@ fn an_empty_disk_in_the_place_of_a_member_gets_no_vote() {
 
 /// R9.
 #[test]
-fn a_state_snapshot_that_is_damaged_on_its_way_is_sent_again() {
-    scenes("damaged-on-the-way", 2);
-}
-
-/// R9.
-#[test]
 fn a_record_that_rots_while_its_gateway_runs_is_not_carried_forward() {
     scenes("bad-record", 2);
-}
-
-/// R3.
-#[test]
-fn a_boot_clock_that_goes_back_makes_no_read_lease_longer() {
-    scenes("clock-back", 2);
 }
 
 /// R1.

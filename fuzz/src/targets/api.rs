@@ -21,6 +21,14 @@ macro_rules! messages {
 messages! {
     GetNodeRequest
     Node
+    ListCertificatesRequest
+    CertificatesReply
+    RevokeCertificateRequest
+    UnrevokeCertificateRequest
+    RevokedReply
+    ChangePolicyRequest
+    GetPlacingRequest
+    Placing
     AdoptRequest
     InitClusterRequest
     InitClusterReply

@@ -202,18 +202,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "acknowledged-before-the-clock-went-back",
-        bug: "an acknowledgement that was stamped before the boot clock went back gives a read lease by the clock of now",
-        rule: "R3",
-        edits: &[Edit {
-            file: "crates/set/src/gate.rs",
-            old: "if self.back_from.is_none_or(|from| sent > from) {",
-            new: "if self.back_from.is_none_or(|from| sent >= from) {",
-        }],
-        tests: &[scene(&["a_boot_clock_that_goes_back"])],
-        smoke: false,
-    },
-    Mutation {
         name: "incomplete-snapshot-comes-back",
         bug: "a recovery restores a snapshot with missing objects: it cannot be read, and no garbage is collected as long as it exists",
         rule: "R9",

@@ -82,7 +82,7 @@ fn page() -> BTreeMap<String, Vec<Role>> {
 }
 
 async fn node(dir: &Path) -> Arc<Node> {
-    std::fs::write(dir.join("key"), [7; 32]).expect("a key");
+    crate::node_key::write_key(&dir.join("key"));
     let mut config = GatewayConfig { data_dir: dir.join("node"), ..GatewayConfig::default() };
     config.key.file = Some(dir.join("key"));
     config.cache.memory = ByteSize(32 << 20);

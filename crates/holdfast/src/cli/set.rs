@@ -15,7 +15,7 @@ Examples:
       three stores; an object counts as stored once two of them have it. Other commands name them together, in this order: \"w=2 s3://a/p s3://b/p s3://c/p\"
   holdfast set create demo --store 's3://bucket/p?region=auto&profile=r2' --volume vol1=1GiB
       with the credentials of that profile in each gateway's store.credentials_file
-  holdfast set create demo --store s3://bucket/prefix --volume vol1=1GiB --survive region --home eu-west
+  holdfast set create demo --store s3://bucket/prefix --volume vol1=1GiB --home eu-west
       survives the loss of a region; as many voters as that allows are in eu-west
 ";
 

@@ -153,7 +153,7 @@ mod tests {
         let words = |line: usize| text.lines().nth(line).unwrap_or("").split_whitespace().collect::<Vec<_>>();
         assert_eq!(words(1), ["g1", "m1", "g1", "0a", "abababababababab", "29", "!"]);
         assert_eq!(words(2).last(), Some(&"30"));
-        assert_eq!(words(3), ["g3", "m1", "no", "TLS"]);
+        assert_eq!(words(3), ["g3", "m1", "no", "TLS", "-", "-", "-"]);
         assert!(text.ends_with("nothing is revoked"), "{text}");
         reply.revoked.push(v1::RevokedCertificate { name: "db1".into(), by: "ann".into(), ..Default::default() });
         assert!(describe(&reply).contains("name db1"));
