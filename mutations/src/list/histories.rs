@@ -1,6 +1,6 @@
 //! Bugs that only whole histories show: between uploader, head, sweeps and deletion of a real gateway.
 
-use crate::bug::{Edit, Layer, Mutation, Test, file, lib, scene};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const SPACE: &str = "crates/set/src/space.rs";
 const CHOOSE: &str = "crates/volume/src/space/choose.rs";

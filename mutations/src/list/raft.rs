@@ -549,18 +549,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "snapshot-taken-as-it-comes",
-        bug: "a state snapshot that was damaged on its way between gateways is installed",
-        rule: "R9",
-        edits: &[Edit {
-            file: "crates/raft/src/server.rs",
-            old: "if found != message.crc {",
-            new: "if found != message.crc && message.data.is_empty() {",
-        }],
-        tests: &[scene(&["a_state_snapshot_that_is_damaged_on_its_way"])],
-        smoke: false,
-    },
-    Mutation {
         name: "begun-over-an-unseen-file",
         bug: "a journal file is begun over a name that cannot be looked at",
         rule: "R1",
