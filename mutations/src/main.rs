@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 /// Duration of the simulation's test: its number of courses (crates/sim/tests/seeds.rs), the seconds for which each
 /// starts new seeds here (HOLDFAST_SIM_SECONDS), and the limit after which a seed counts as hanging
 /// (crates/sim/src/runner.rs).
-const SIM_COURSES: u64 = 6;
+const SIM_COURSES: u64 = 7;
 const SIM_COURSE_SECONDS: u64 = 120;
 const SIM_SEED_SECONDS: u64 = 600;
 

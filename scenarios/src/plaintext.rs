@@ -125,15 +125,16 @@ fn use_it(stage: &mut Stage) -> Result<Vec<String>> {
     let token = told["token"].as_str().with_context(|| format!("no token: {told}"))?;
     let mut tokens = vec![AGENTS_TOKEN.to_string(), token.to_string()];
     open_as_others(stage, &told)?;
-    let lease = |host: &Host| host.lease_token().with_context(|| format!("{}: no token of a lease", host.name));
-    tokens.push(lease(&stage.hosts[from])?);
+    // Attach keeps its token for a kernel's device alone; without one, those of the snapshot and the agents are looked
+    // for.
+    tokens.extend(stage.hosts[from].lease_token());
     note("written, and a snapshot taken and opened by libnbd");
 
     // Agents speak with each other; attach begins anew.
     let (old, new) = (&stage.hosts[from], &stage.hosts[to]);
     old.holdfast(&["agent", "switchover", "--to", new.name, "--yes"])?;
     new.becomes_primary(Instant::now(), LIMIT)?;
-    tokens.push(lease(new)?);
+    tokens.extend(new.lease_token());
     write(new)?;
     note(format!("switched over to {}", new.name));
 
@@ -143,7 +144,7 @@ fn use_it(stage: &mut Stage) -> Result<Vec<String>> {
     write(&stage.hosts[to])?;
     stage.gateways.heal(&stage.net)?;
     stage.caught_up()?;
-    tokens.push(lease(&stage.hosts[to])?);
+    tokens.extend(stage.hosts[to].lease_token());
     stage.gateways.holdfast(&["snapshot", "create", &format!("{SET}@again")], LIMIT)?;
     note("the serving gateway killed and started again");
     Ok(tokens)

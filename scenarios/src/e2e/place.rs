@@ -16,7 +16,8 @@ use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Small files, so that a journal without the set is small too.
-const SETTINGS: [&str; 3] = ["journal.bound=\"256MiB\"", "journal.reserve=\"64MiB\"", "journal.file=\"16MiB\""];
+const SETTINGS: [&str; 4] =
+    ["journal.bound=\"256MiB\"", "journal.reserve=\"64MiB\"", "journal.file=\"16MiB\"", "upload.bytes=\"64MiB\""];
 /// Most that a journal takes with group 0 alone: the file that is written, the next one, and two that are not carried
 /// forward yet.
 const IDLE_JOURNAL_BYTES: u64 = 64 << 20;

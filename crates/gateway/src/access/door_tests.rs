@@ -73,7 +73,9 @@ async fn told(channel: &Channel, method: &str) -> Result<(), Status> {
 
 /// The roles of each call on the page for people.
 fn page() -> BTreeMap<String, Vec<Role>> {
-    let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+    // Behind it comes the table of calls between gateways, which has no roles.
+    let of_admin = PAGE.lines().take_while(|line| !line.starts_with("The protocol between gateways"));
+    let rows = of_admin.filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
     rows.map(|(method, cells)| {
         let may = COLUMNS.into_iter().zip(cells.split('|')).filter(|(_, cell)| cell.trim() == "yes");
         (method.to_string(), may.map(|(role, _)| role).collect())

@@ -17,9 +17,7 @@ pub async fn run(common: &Common) -> Result<(), CliError> {
 /// The cluster as text.
 pub fn describe(status: &v1::ClusterStatusReply) -> String {
     let head = format!("cluster {}, view of {}", status.cluster_id, status.answered_by);
-    let members = status.members.iter().map(|member| member_row(status, member));
-    let head_of = ["MEMBER", "GATEWAY", "REGION", "API", "NBD", "STATE", "BOOT", "LEADS", "CERT DAYS", "JOURNAL"];
-    let members = output::table_with_messages(head_of, members, &[5, 9], 2);
+    let members = members(status);
     let groups = status.groups.iter().map(|group| group_row(status, group));
     let groups = output::table(["GROUP", "SET", "LEADER", "TERM", "LAST", "COMMITTED", "APPLIED (LAG)"], groups);
     let sets = status.sets.iter().map(|set| set_row(status, set));
@@ -27,6 +25,20 @@ pub fn describe(status: &v1::ClusterStatusReply) -> String {
     let changes = set::changes(&status.sets, |set| leader_health(status, set));
     let (owners, violated, reads) = (owners(status), violated(status), reads(status));
     format!("{head}\n\n{members}\n\n{groups}\n\n{sets}{changes}{owners}{violated}{reads}")
+}
+
+/// The table of members. Without TLS nobody has a certificate, and the column would only make it wide.
+fn members(status: &v1::ClusterStatusReply) -> String {
+    let rows: Vec<[String; 10]> = status.members.iter().map(|member| member_row(status, member)).collect();
+    if rows.iter().any(|row| !matches!(row[8].as_str(), "" | "-")) {
+        let head = ["MEMBER", "GATEWAY", "REGION", "API", "NBD", "STATE", "BOOT", "LEADS", "CERT DAYS", "JOURNAL"];
+        return output::table_with_messages(head, rows, &[5, 9], 2);
+    }
+    let head = ["MEMBER", "GATEWAY", "REGION", "API", "NBD", "STATE", "BOOT", "LEADS", "JOURNAL"];
+    let rows = rows.into_iter().map(|[member, name, region, api, nbd, state, boot, leads, _, journal]| {
+        [member, name, region, api, nbd, state, boot, leads, journal]
+    });
+    output::table_with_messages(head, rows, &[5, 8], 2)
 }
 
 /// What the sets' policies ask for and is not so, as the cluster's leader tells it. Empty if all is well.
