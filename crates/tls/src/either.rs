@@ -8,13 +8,19 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tonic::transport::server::{Connected, TlsConnectInfo};
 
-/// The first byte of TLS (RFC 8446, 5.1: a handshake). HTTP/2 and append streams begin with letters.
-const HANDSHAKE: u8 = 0x16;
+/// The first byte of TLS (RFC 8446, 5.1: a handshake). HTTP and append streams begin with letters.
+pub(crate) const HANDSHAKE: u8 = 0x16;
 
 /// A connection whose first byte was looked at. It yields it again.
 pub struct Peeked<C> {
     first: Option<u8>,
     inner: C,
+}
+
+impl<C> Peeked<C> {
+    pub(crate) fn new(first: u8, inner: C) -> Self {
+        Self { first: Some(first), inner }
+    }
 }
 
 impl<C: AsyncRead + Unpin> AsyncRead for Peeked<C> {
@@ -108,7 +114,7 @@ impl Acceptor {
         C: AsyncRead + AsyncWrite + Unpin,
     {
         let first = within(HANDSHAKE_TIMEOUT, "first byte", connection.read_u8()).await?;
-        let peeked = Peeked { first: Some(first), inner: connection };
+        let peeked = Peeked::new(first, connection);
         if first != HANDSHAKE {
             return Ok(Either::Plain(peeked));
         }

@@ -6,18 +6,14 @@
 //!   there is up to the door's table.
 
 use crate::accept::Acceptor;
+use crate::either::{HANDSHAKE, Peeked};
 use crate::role::Caller;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
-
-/// The first byte of a connection with TLS: a handshake record (RFC 8446, 5.1). No HTTP request begins with it.
-const HANDSHAKE_RECORD: u8 = 0x16;
 
 /// TLS of an HTTP door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,48 +57,14 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Served for T {}
 /// A connection of an HTTP door, with or without TLS.
 pub type HttpConnection = Box<dyn Served>;
 
-/// A connection whose first byte was looked at.
-struct Begun<C> {
-    /// That byte, until it is read.
-    first: Option<u8>,
-    connection: C,
-}
-
-impl<C: AsyncRead + Unpin> AsyncRead for Begun<C> {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if buf.remaining() > 0
-            && let Some(first) = this.first.take()
-        {
-            buf.put_slice(&[first]);
-            return Poll::Ready(Ok(()));
-        }
-        Pin::new(&mut this.connection).poll_read(context, buf)
-    }
-}
-
-impl<C: AsyncWrite + Unpin> AsyncWrite for Begun<C> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().connection).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().connection).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().connection).poll_shutdown(context)
-    }
-}
-
 /// The connection after its handshake, if it begins one, and who is at its other end.
 async fn begun<C>(acceptor: Acceptor, mut connection: C) -> io::Result<(HttpConnection, HttpClient)>
 where
     C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let first = connection.read_u8().await?;
-    let connection = Begun { first: Some(first), connection };
-    if first != HANDSHAKE_RECORD {
+    let connection = Peeked::new(first, connection);
+    if first != HANDSHAKE {
         let plain: HttpConnection = Box::new(connection);
         return Ok((plain, HttpClient::Plain));
     }
