@@ -198,7 +198,8 @@ impl Crossings {
         Ok(())
     }
 
-    /// Of a cluster in plain text: everything is found where it must be, so that the search itself works.
+    /// Of a cluster in plain text: everything is found where it must be, so that the search itself works. The token of
+    /// attach's lease is not looked for on its links: attach keeps it in a file for a kernel's device alone.
     ///
     /// # Errors
     /// When something is not found.
@@ -206,10 +207,9 @@ impl Crossings {
         for (link, secret) in [
             (Link::Attach, Secret::Pattern),
             (Link::Peers, Secret::Pattern),
-            (Link::Attach, Secret::Token),
             (Link::NbdClient, Secret::Token),
             (Link::Commands, Secret::Token),
-            (Link::Hosts, Secret::Token),
+            (Link::Agents, Secret::Token),
             (Link::Attach, Secret::SetName),
             (Link::Commands, Secret::SetName),
             (Link::Hosts, Secret::SetName),

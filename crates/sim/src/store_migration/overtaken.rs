@@ -27,9 +27,9 @@ impl World {
     /// A broken rule, or no progress.
     pub fn overtaken_mover(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 20);
-        self.busy = true;
-        self.works("the first writes")?;
         for in_comparison in [false, true] {
+            self.busy = true;
+            self.works("the first writes of a round")?;
             self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
             let to = self.three_others(&mut rng)?;
             let now = self.stores_in_force()?;
