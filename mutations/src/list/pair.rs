@@ -131,4 +131,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[TAKEOVER],
         smoke: false,
     },
+    Mutation {
+        name: "tenure-outlives-a-step-back",
+        bug: "the holder's boot clock goes back, and it answers for longer than the etcd keeps its seat",
+        rule: "PAIR-P1",
+        edits: &[Edit {
+            file: RULE,
+            old: "} else if !reading.counts(self.sent) {",
+            new: "} else if reading.went_back.is_none() && !reading.counts(self.sent) {",
+        }],
+        tests: &[UNIT],
+        smoke: false,
+    },
 ];
