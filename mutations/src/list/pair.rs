@@ -29,8 +29,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R3",
         edits: &[Edit {
             file: RULE,
-            old: "        if self.may_answer(now).is_ok() {\n            self.until",
-            new: "        if now >= sent {\n            self.until",
+            old: "        if self.may_answer(now).is_ok() {\n            let until",
+            new: "        if now.into().now >= sent {\n            let until",
         }],
         tests: &[UNIT],
         smoke: false,
