@@ -9,16 +9,19 @@
 //! put right ones into the input; seals likewise, with a key of their own. Whether checksums and seals are checked is a
 //! matter of unit tests.
 //!
-//! Owns: the targets, their seeds, the count of memory. Does not own: any decoder; the engine and its runs
-//! (`xtask/src/fuzz.rs`).
+//! Owns: the targets, their seeds. Does not own: any decoder; the count of memory (`testkit::heap`); the engine and its
+//! runs (`xtask/src/fuzz.rs`).
 
-mod heap;
 mod target;
 mod targets;
 
+use holdfast_testkit::heap::Counting;
 use std::path::{Path, PathBuf};
 pub use target::{Bound, Target};
 pub use targets::TARGETS;
+
+#[global_allocator]
+static HEAP: Counting = Counting;
 
 /// The variable that names the target to the engine's program.
 pub const TARGET: &str = "HOLDFAST_FUZZ_TARGET";

@@ -1,6 +1,6 @@
 //! What a target is, and what holds of each: its memory has a bound.
 
-use crate::heap;
+use holdfast_testkit::heap;
 
 /// Memory that a target may use at once, in bytes. Twice what is needed: a buffer that grows exists twice for a moment.
 #[derive(Clone, Copy, Debug)]

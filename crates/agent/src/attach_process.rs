@@ -90,7 +90,7 @@ impl Status {
     /// When the last renewal was sent, by the clock of leases.
     pub fn renewed(&self) -> Option<MonoTime> {
         // Later than now: from an earlier boot of this machine.
-        self.lease_renewed_boot_ns.map(MonoTime).filter(|at| *at <= clock::now())
+        self.lease_renewed_boot_ns.map(clock::told).filter(|at| *at <= clock::now())
     }
 
     /// In the machine's terms.

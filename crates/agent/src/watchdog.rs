@@ -23,6 +23,7 @@ mod guard;
 mod helper;
 
 use crate::attach_process;
+use crate::clock;
 use crate::config::AgentConfig;
 use crate::machine::AttachPhase;
 pub use device::looked_at as device_looked_at;
@@ -59,6 +60,18 @@ pub struct Sign {
 }
 
 impl Sign {
+    /// As other processes read it.
+    fn shown(self) -> Self {
+        let shown = |at: Option<MonoTime>| at.map(|at| MonoTime(clock::shown(at)));
+        Self { at: shown(self.at), may_run_until: shown(self.may_run_until), ..self }
+    }
+
+    /// As this process reads it.
+    fn told(self) -> Self {
+        let told = |at: Option<MonoTime>| at.map(|at| clock::told(at.0));
+        Self { at: told(self.at), may_run_until: told(self.may_run_until), ..self }
+    }
+
     fn text(self) -> String {
         let at = self.at.map_or(LEFT_ALONE, |at| at.0);
         let until = self.may_run_until.map_or(0, |until| until.0);
@@ -94,7 +107,7 @@ impl Signs {
 
     /// Writes a sign of life.
     pub fn give(&self, sign: Sign) {
-        match self.file.write(sign.text().as_bytes()) {
+        match self.file.write(sign.shown().text().as_bytes()) {
             Ok(()) => self.complained.store(false, Ordering::Relaxed),
             Err(error) if !self.complained.swap(true, Ordering::Relaxed) => {
                 tracing::error!(path = %self.file.path().display(), %error, "no sign of life can be given: the watchdog will stop PostgreSQL");
@@ -104,7 +117,7 @@ impl Signs {
     }
 
     fn last(&self) -> Option<Sign> {
-        Sign::parse(&String::from_utf8(rewritten::read(self.file.path()).ok()?).ok()?)
+        Sign::parse(&String::from_utf8(rewritten::read(self.file.path()).ok()?).ok()?).map(Sign::told)
     }
 }
 
@@ -236,7 +249,6 @@ fn lease_until(attach_dir: &Path, ttl_ms: u64) -> Option<MonoTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
     use holdfast_host::lock::lock;
     use std::sync::atomic::AtomicU32;
 

@@ -10,7 +10,7 @@ use crate::lane::Line;
 use crate::machine::{Action, Lane, Machine, Moment, VolumeFacts};
 use crate::outbox::Outbox;
 use holdfast_types::sync::{LockExt, RwLockExt};
-use holdfast_types::{Epoch, Name};
+use holdfast_types::{Epoch, MonoTime, Name, SteadyClock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -38,8 +38,10 @@ struct Inner {
 /// What all tasks of an attached set share.
 pub(crate) struct Shared {
     pub(crate) set: Name,
-    /// The clock of leases, in nanoseconds.
+    /// The machine's clock of leases, in nanoseconds.
     boot_ns: fn() -> u64,
+    /// What was read of it: if it goes back, all timers here go on from where they were.
+    read: Mutex<SteadyClock>,
     /// Start of this process, by that clock.
     begun_ns: u64,
     inner: Mutex<Inner>,
@@ -67,21 +69,33 @@ impl Shared {
         };
         let (inner, volumes) = (Mutex::new(inner), RwLock::default());
         let cuts_seen = AtomicU64::new(0);
-        (Arc::new(Self { set, boot_ns, begun_ns: boot_ns(), inner, volumes, cuts_seen, keeper }), told)
+        let mut read = SteadyClock::new();
+        let begun_ns = read.read(MonoTime(boot_ns())).now.0;
+        let read = Mutex::new(read);
+        (Arc::new(Self { set, boot_ns, read, begun_ns, inner, volumes, cuts_seen, keeper }), told)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.locked()
     }
 
-    /// Present time, in milliseconds of this process.
-    pub(crate) fn now(&self) -> Moment {
-        Moment((self.boot_ns)().saturating_sub(self.begun_ns) / NS_PER_MS)
+    /// Now, by this process and by the machine, in nanoseconds. They differ once the machine's clock has gone back.
+    fn read(&self) -> (u64, u64) {
+        let mut read = self.read.locked();
+        let machine = (self.boot_ns)();
+        (read.read(MonoTime(machine)).now.0, machine)
     }
 
-    /// The same by the machine's clock; never runs backwards.
+    /// Present time, in milliseconds of this process. Never runs backwards.
+    pub(crate) fn now(&self) -> Moment {
+        Moment(self.read().0.saturating_sub(self.begun_ns) / NS_PER_MS)
+    }
+
+    /// A moment by the machine's clock as it is now, for other processes of this machine.
     pub(crate) fn boot_ns(&self, at: Moment) -> u64 {
-        self.begun_ns.saturating_add(at.0.saturating_mul(NS_PER_MS))
+        let (now, machine) = self.read();
+        let at = self.begun_ns.saturating_add(at.0.saturating_mul(NS_PER_MS));
+        machine.saturating_sub(now.saturating_sub(at))
     }
 
     /// The volumes, known once the lease was granted. Afterwards they only grow.
@@ -241,5 +255,23 @@ mod tests {
         let minute = later.begun_ns.min(60_000 * NS_PER_MS);
         later.begun_ns -= minute;
         assert!(later.now() >= Moment(minute / NS_PER_MS));
+    }
+
+    /// A machine's clock that goes back stops no timer, and other processes are told by the clock that they read.
+    #[test]
+    fn moments_go_on_when_the_machines_clock_goes_back() {
+        static MACHINE: AtomicU64 = AtomicU64::new(500_000 * NS_PER_MS);
+        let machine = Machine::new(RequestId(1), 1, Bounds::default());
+        let clock = || MACHINE.load(Ordering::Relaxed);
+        let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine, clock);
+        MACHINE.store(502_000 * NS_PER_MS, Ordering::Relaxed);
+        let renewed = shared.now();
+        assert_eq!((renewed, shared.boot_ns(renewed)), (Moment(2_000), 502_000 * NS_PER_MS));
+        MACHINE.store(100_000 * NS_PER_MS, Ordering::Relaxed);
+        assert_eq!(shared.now(), renewed);
+        MACHINE.store(101_000 * NS_PER_MS, Ordering::Relaxed);
+        assert_eq!(shared.now(), Moment(3_000), "it does not wait until the clock is where it was");
+        // A nanosecond passed as the clock went back.
+        assert_eq!(shared.boot_ns(renewed), 100_000 * NS_PER_MS - 1);
     }
 }

@@ -4,7 +4,8 @@
 //!
 //! MEMBER-M1  Voters change only if a majority of the old ones and a majority of the new ones answer and have nearly
 //!     all entries: a change that cannot be committed leaves the group without a quorum for good.
-//! MEMBER-M2  No voter is removed while a new one still learns: a replacement is an addition first.
+//! MEMBER-M2  No voter is removed while a new one still learns: a replacement is an addition first. A leaving voter of a
+//!     set keeps its vote until the planner has given its place to another member, if there is one, and not for long.
 //! MEMBER-M3  A member that should not serve (a witness, a drained or a leaving member) hands leadership to one that
 //!     should, as soon as there is one.
 //! MEMBER-M4  Such a member does not stand for election either, unless the group has had no leader for long: its log
@@ -128,6 +129,26 @@ pub fn wanted(state: &ClusterState, group: GroupId, out: &BTreeSet<MemberId>) ->
         Standing::Leaving => group == GroupId::CLUSTER && !out.contains(&member.id),
     };
     state.members.values().filter(stays).map(|member| member.id).collect()
+}
+
+/// Of the `leaving` members, those that keep their vote in a set's `group` for a while (MEMBER-M2): without them it
+/// would have fewer voters than its policy asks for, and there is a member to which the planner can give their place.
+/// Else a set of three would have two, none of which it could lose, until the planner's turn. The caller limits the
+/// time: the planner may have reasons to give the place to nobody.
+pub fn kept(state: &ClusterState, group: GroupId, leaving: &BTreeSet<MemberId>) -> BTreeSet<MemberId> {
+    let Some(set) = state.sets.get(&group) else { return BTreeSet::new() };
+    let stays = |id: &&MemberId| state.members.get(id).is_some_and(|member| member.standing != Standing::Leaving);
+    let takes = |member: &Member| {
+        let allowed = member.standing == Standing::Active && !set.policy.forbidden.contains(&member.locality.region);
+        allowed && !set.has_place_for(member.id)
+    };
+    let enough = set.voters.iter().filter(stays).count() >= usize::from(set.policy.voters);
+    if enough || !state.members.values().any(takes) {
+        return BTreeSet::new();
+    }
+    let kept: BTreeSet<MemberId> = set.voters.intersection(leaving).copied().collect();
+    holdfast_reached::reached!("members: a leaving voter stays until its place is given to another", !kept.is_empty());
+    kept
 }
 
 /// The `leaving` members that are in no set's group any more. `rolls`: the members of each, `None` if unknown. Only

@@ -19,7 +19,7 @@
 
 mod roster;
 
-use holdfast_types::MonoTime;
+use holdfast_types::{MonoTime, Reading};
 pub use roster::{NotEnrolled, ROSTER_MAX, Roster};
 use std::time::Duration;
 
@@ -58,6 +58,9 @@ pub enum Ended {
     /// No keep-alive was answered in time.
     #[error("the etcd has confirmed the pair's seat no more for so long that the other gateway may have it")]
     Overdue,
+    /// This machine's clock went back.
+    #[error("this machine's boot clock went back, so the other gateway of the pair may have the pair's seat by now")]
+    ClockBack,
     /// The etcd reports another holder, or none.
     #[error("the etcd says that the pair's seat is not this gateway's any more: {0}")]
     Lost(String),
@@ -69,6 +72,8 @@ pub enum Ended {
 /// The period in which this gateway holds the seat, from one win to its end (PAIR-P2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenure {
+    /// The moment that `until` is counted from.
+    sent: MonoTime,
     until: MonoTime,
     ended: Option<Ended>,
 }
@@ -76,14 +81,17 @@ pub struct Tenure {
 impl Tenure {
     /// Begins with a lease that was requested at `sent`.
     pub fn begin(sent: MonoTime, ttl: Duration) -> Self {
-        Self { until: sent.saturating_add(serve_for(ttl)), ended: None }
+        Self { sent, until: sent.saturating_add(serve_for(ttl)), ended: None }
     }
 
     /// Notes that a keep-alive, sent at `sent` or later, was answered with a time to live of `ttl`.
-    pub fn renewed(&mut self, now: MonoTime, sent: MonoTime, ttl: Duration) {
+    pub fn renewed(&mut self, now: impl Into<Reading>, sent: MonoTime, ttl: Duration) {
         // PAIR-P2: a caller may have been told already that this gateway no longer answers.
         if self.may_answer(now).is_ok() {
-            self.until = self.until.max(sent.saturating_add(serve_for(ttl)));
+            let until = sent.saturating_add(serve_for(ttl));
+            if until > self.until {
+                (self.sent, self.until) = (sent, until);
+            }
         }
     }
 
@@ -96,9 +104,13 @@ impl Tenure {
     ///
     /// # Errors
     /// The reason against it. The result stays the same from then on (PAIR-P2).
-    pub fn may_answer(&mut self, now: MonoTime) -> Result<(), Ended> {
-        if now >= self.until {
+    pub fn may_answer(&mut self, now: impl Into<Reading>) -> Result<(), Ended> {
+        let reading = now.into();
+        if reading.now >= self.until {
             self.end(Ended::Overdue);
+        } else if !reading.counts(self.sent) {
+            holdfast_reached::reached!("pair: the boot clock went back under a tenure");
+            self.end(Ended::ClockBack);
         }
         self.ended.clone().map_or(Ok(()), Err)
     }

@@ -5,7 +5,7 @@ use crate::dials::Dials;
 use crate::lives::{Lineage, Lives};
 use crate::promise::Promises;
 use crate::protocol::Protocol;
-use crate::snapshot_pieces::Way;
+use crate::snapshot_pieces::{Way, ping_time};
 use crate::wire::{META_CLUSTER, META_FROM, META_GROUP, META_TO};
 use holdfast_tls::{Connection, Dialer};
 use holdfast_types::sync::LockExt;
@@ -111,6 +111,7 @@ impl Channels {
         {
             return Ok(channel.clone());
         }
+        let patience = ping_time(self.timing.election_max, if bulk { WINDOW_BYTES } else { 0 });
         let endpoint = self
             .dialer
             .endpoint(&addr)
@@ -119,7 +120,7 @@ impl Channels {
             .tcp_nodelay(true)
             // HTTP/2 pings and the kernel's probes detect a silent peer.
             .http2_keep_alive_interval(self.timing.election_max)
-            .keep_alive_timeout(self.timing.election_max.saturating_mul(4))
+            .keep_alive_timeout(patience)
             .keep_alive_while_idle(true)
             .tcp_keepalive(Some(Duration::from_secs(10)))
             .initial_stream_window_size(WINDOW_BYTES)

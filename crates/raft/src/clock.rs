@@ -1,18 +1,23 @@
-//! CLOCK_BOOTTIME as openraft's clock: it runs while the machine sleeps, so a lease cannot outlive a suspend.
+//! CLOCK_BOOTTIME as openraft's clock: it runs while the machine sleeps, so a lease cannot outlive a suspend. If the
+//! machine's clock goes back, ours does not. openraft counts no time then, so no vote is given before its promise ends.
 
 use futures_util::future::{Either, Ready, ready};
-use holdfast_types::MonoTime;
+use holdfast_types::sync::LockExt;
+use holdfast_types::{MonoTime, Reading, SteadyClock};
 use openraft::OptionalSend;
 use openraft::async_runtime::AsyncRuntime;
 use openraft::async_runtime::Instant;
 use openraft::impls::TokioRuntime;
 use std::future::Future;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 /// The clocks of a simulation.
 static REPLACED: OnceLock<fn() -> Clocks> = OnceLock::new();
+
+/// What this process has read of CLOCK_BOOTTIME.
+static STEADY: Mutex<SteadyClock> = Mutex::new(SteadyClock::new());
 
 /// A sleep of at most this does not sleep. openraft's forwarder of completed writes waits a microsecond after each, to
 /// tell of several at once. Tokio's timer rounds that up to a whole millisecond, for which an acknowledgement waits.
@@ -22,8 +27,8 @@ const TOO_SHORT: Duration = Duration::from_micros(1);
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Clocks {
-    /// CLOCK_BOOTTIME.
-    pub boot: MonoTime,
+    /// CLOCK_BOOTTIME, as the process reads it.
+    pub boot: Reading,
     /// CLOCK_MONOTONIC.
     pub monotonic: MonoTime,
 }
@@ -42,10 +47,23 @@ fn read(clock: rustix::time::ClockId) -> MonoTime {
     MonoTime(secs.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
-/// Now on CLOCK_BOOTTIME.
+/// Now on CLOCK_BOOTTIME. If that goes back, this goes on from where it was: see [`SteadyClock`].
+///
+/// For what may only last longer by mistake: promises, periods of grace, timers. What was promised to this gateway is
+/// judged by [`boot_reading`].
 pub fn boot_now() -> MonoTime {
+    boot_reading().now
+}
+
+/// Now on CLOCK_BOOTTIME, and from when on time that was promised to this gateway counts (R3).
+pub fn boot_reading() -> Reading {
     match REPLACED.get() {
-        None => read(rustix::time::ClockId::Boottime),
+        None => {
+            // The clock is read under the lock: else a thread could hand over its reading late, which would look as if
+            // the clock had gone back.
+            let mut steady = STEADY.locked();
+            steady.read(read(rustix::time::ClockId::Boottime))
+        }
         Some(clocks) => clocks().boot,
     }
 }

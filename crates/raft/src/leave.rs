@@ -24,7 +24,8 @@
 use crate::group::RaftGroup;
 use crate::left_note::{self, Left, Stage};
 use crate::node::{NodeError, RaftNode};
-use crate::peer_call::To;
+use crate::peer_call::Said;
+use crate::proto::peer_client::PeerClient;
 use crate::proto::{self, leave_reply::Result as Outcome};
 use crate::{quarantine, snapshot_file};
 use futures_util::future::BoxFuture;
@@ -34,6 +35,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tonic::Request;
+use tonic::transport::Channel;
 
 /// Time limit for the answer of a peer. The leader may need to hear from its quorum.
 const ASK_LIMIT: Duration = Duration::from_secs(3);
@@ -114,19 +117,12 @@ impl RaftNode {
         peers: &'a BTreeMap<MemberId, String>,
     ) -> BoxFuture<'a, Result<Out, LeaveError>> {
         Box::pin(async move {
-            let mut answers = Vec::new();
-            for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
-                let to = To { group: id, peer: *peer, addr, limit: ASK_LIMIT };
-                let message = proto::LeaveRequest {};
-                // Because of the answer we drop a log and a vote, so `call` refuses an answer from an older or a copied
-                // life (CLUSTER-C3).
-                let reply = self.call(to, message, |mut peer, request| async move { peer.leave(request).await }).await;
-                match reply.and_then(out_of) {
-                    Ok(out) => return Ok(out),
-                    Err(why) => answers.push(format!("{peer}: {why}")),
-                }
-            }
-            Err(LeaveError::Nobody { group: id, answers })
+            // Because of the answer we drop a log and a vote (CLUSTER-C3).
+            let call = |mut peer: PeerClient<Channel>, request: Request<proto::LeaveRequest>| async move {
+                peer.leave(request).await
+            };
+            let asked = self.ask_in_turn(id, peers, ASK_LIMIT, proto::LeaveRequest {}, call, out_of).await;
+            asked.map_err(|answers| LeaveError::Nobody { group: id, answers })
         })
     }
 
@@ -237,15 +233,14 @@ impl RaftNode {
 }
 
 /// The answer of a peer.
-fn out_of(reply: proto::LeaveReply) -> Result<Out, String> {
+fn out_of(reply: proto::LeaveReply) -> Said<Out> {
     match reply.result {
         Some(Outcome::Out(proto::Left { since: Some(since), sets })) => {
             let set = |set: proto::EndedVoters| set.members.into_iter().map(MemberId).collect();
-            Ok(Out { since: LogId::new(since.term, since.index), voters: sets.into_iter().map(set).collect() })
+            Said::Leads(Out { since: LogId::new(since.term, since.index), voters: sets.into_iter().map(set).collect() })
         }
-        Some(Outcome::Out(proto::Left { since: None, .. })) | None => Err("an answer without a result".to_string()),
-        Some(Outcome::Leader(0)) => Err("does not lead, and knows of no leader".to_string()),
-        Some(Outcome::Leader(leader)) => Err(format!("does not lead, {} does", MemberId(leader))),
-        Some(Outcome::Busy(why)) => Err(why),
+        Some(Outcome::Out(proto::Left { since: None, .. })) | None => Said::Nothing,
+        Some(Outcome::Leader(leader)) => Said::Leader(leader),
+        Some(Outcome::Busy(why)) => Said::Busy(why),
     }
 }

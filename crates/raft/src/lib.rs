@@ -96,7 +96,7 @@ pub const PEER_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/methods.rs
 pub use admitted::{Admitted, Known};
 pub use append_door::{APPEND_CONNECTIONS_MAX, Opened, Sorted};
 pub use change::CommittedMembers;
-pub use clock::{Clocks, boot_now, monotonic_now, replace_clocks};
+pub use clock::{Clocks, boot_now, boot_reading, monotonic_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};
 pub use consensus::{Consensus, Group, GroupError, Outcome, Pending, ProposeError, Proposed};
 pub use end_marker::Ended;

@@ -3,12 +3,15 @@
 use crate::change::{CommittedMembers, NotLeading};
 use crate::group::RaftGroup;
 use crate::node::RaftNode;
-use crate::peer_call::To;
+use crate::peer_call::Said;
+use crate::proto::peer_client::PeerClient;
 use crate::proto::{self, roll_reply::Result as Outcome};
 use futures_util::future::BoxFuture;
 use holdfast_types::{GroupId, LogIndex, MemberId};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tonic::Request;
+use tonic::transport::Channel;
 
 /// Time limit for the answer of the leader of a group.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
@@ -46,7 +49,8 @@ impl RaftNode {
             let leader = group.leader().filter(|leader| *leader != self.member());
             let leader = leader.ok_or_else(|| unknown("no leader is known here".to_string()))?;
             let addr = group.status().members.into_iter().find(|m| m.member == leader).map(|m| m.addr);
-            self.ask_roll(id, leader, &addr.unwrap_or_default(), cluster).await.map_err(unknown)
+            let peers = BTreeMap::from([(leader, addr.unwrap_or_default())]);
+            self.ask_roll(id, &peers, cluster).await.map_err(|said| unknown(said.join("; ")))
         })
     }
 
@@ -66,37 +70,26 @@ impl RaftNode {
                 Ok(found) => return Ok(found),
                 Err(unknown) => vec![unknown.why],
             };
-            for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
-                match self.ask_roll(id, *peer, addr, cluster).await {
-                    Ok(found) => return Ok(found),
-                    Err(why) => answers.push(why),
-                }
-            }
-            Err(MembershipUnknown { group: id, why: answers.join("; ") })
+            let asked = self.ask_roll(id, peers, cluster).await;
+            asked.map_err(|said| {
+                answers.extend(said);
+                MembershipUnknown { group: id, why: answers.join("; ") }
+            })
         })
     }
 
-    /// The members of group `id` from `peer`, if that leads it.
+    /// The members of group `id` from the one of `peers` that leads it; else what each said.
     async fn ask_roll(
         &self,
         id: GroupId,
-        peer: MemberId,
-        addr: &str,
+        peers: &BTreeMap<MemberId, String>,
         cluster: LogIndex,
-    ) -> Result<CommittedMembers, String> {
-        let to = To { group: id, peer, addr, limit: ASK_LIMIT };
+    ) -> Result<CommittedMembers, Vec<String>> {
         let message = proto::RollRequest { cluster: cluster.0 };
-        let reply = self.call(to, message, |mut peer, request| async move { peer.roll(request).await }).await;
-        match reply.map_err(|why| format!("{peer}: {why}"))?.result {
-            Some(Outcome::Roll(roll)) => Ok(CommittedMembers {
-                members: roll.members.into_iter().map(MemberId).collect(),
-                applied: LogIndex(roll.applied),
-            }),
-            Some(Outcome::Leader(0)) => Err(format!("{peer} does not lead, and knows of no leader")),
-            Some(Outcome::Leader(other)) => Err(format!("{peer} does not lead, {} does", MemberId(other))),
-            Some(Outcome::Busy(why)) => Err(format!("{peer}: {why}")),
-            None => Err(format!("{peer}: an answer without a result")),
-        }
+        let call = |mut peer: PeerClient<Channel>, request: Request<proto::RollRequest>| async move {
+            peer.roll(request).await
+        };
+        self.ask_in_turn(id, peers, ASK_LIMIT, message, call, roll_of).await
     }
 
     /// The leader's answer.
@@ -111,5 +104,18 @@ impl RaftNode {
             return Err(NotLeading::NotNow { reason });
         }
         group.committed_members(READ_LIMIT).await
+    }
+}
+
+/// The answer of a peer.
+fn roll_of(reply: proto::RollReply) -> Said<CommittedMembers> {
+    match reply.result {
+        Some(Outcome::Roll(roll)) => Said::Leads(CommittedMembers {
+            members: roll.members.into_iter().map(MemberId).collect(),
+            applied: LogIndex(roll.applied),
+        }),
+        Some(Outcome::Leader(leader)) => Said::Leader(leader),
+        Some(Outcome::Busy(why)) => Said::Busy(why),
+        None => Said::Nothing,
     }
 }

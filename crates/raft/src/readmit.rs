@@ -4,7 +4,8 @@
 
 use crate::group::RaftGroup;
 use crate::node::{NodeError, RaftNode};
-use crate::peer_call::To;
+use crate::peer_call::Said;
+use crate::proto::peer_client::PeerClient;
 use crate::proto::{self, readmit_reply::Result as Outcome};
 use crate::quarantine::{self, Healing, Quarantine, Stage};
 use crate::snapshot_file;
@@ -15,6 +16,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tonic::Request;
+use tonic::transport::Channel;
 
 /// Time limit for the answer of a peer: the removal of a member needs two rounds of the group's quorum.
 const ASK_LIMIT: Duration = Duration::from_secs(8);
@@ -88,42 +91,25 @@ impl RaftNode {
                 "readmission: begun again with a log and no snapshot",
                 self.log().group(id).state().purged.is_some() && !dir.join(format!("group-{}.snapshot", id.0)).exists()
             );
-            let mut answers = Vec::new();
-            for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
-                match self.ask_out(id, *peer, addr, &note.record.to_string()).await {
-                    Ok(since) => {
-                        // QUARANTINE-Q3: only now, and in this order; after a crash in between, this member asks again.
-                        let (from, log) = (dir.to_path_buf(), self.log().group(id));
-                        holdfast_log::spawn_blocking(move || snapshot_file::remove(&from, id))
-                            .await
-                            .map_err(|e| io(io::Error::other(e)))?
-                            .map_err(io)?;
-                        log.drop_group().await.map_err(io)?;
-                        let next = Quarantine { stage: Stage::Rejoining { since }, ..note.clone() };
-                        quarantine::save(dir, id, &next).map_err(io)?;
-                        self.note_healing(Healing { group: id, record: note.record.clone(), since: Some(since) });
-                        return Ok(since);
-                    }
-                    Err(answer) => answers.push(format!("{peer}: {answer}")),
-                }
-            }
-            Err(ReadmitError::Nobody { group: id, answers })
+            // Because of the answer we drop a log and a snapshot (CLUSTER-C3).
+            let message = proto::ReadmitRequest { reason: note.record.to_string() };
+            let call = |mut peer: PeerClient<Channel>, request: Request<proto::ReadmitRequest>| async move {
+                peer.readmit(request).await
+            };
+            let asked = self.ask_in_turn(id, peers, ASK_LIMIT, message, call, out_of).await;
+            let since = asked.map_err(|answers| ReadmitError::Nobody { group: id, answers })?;
+            // QUARANTINE-Q3: only now, and in this order; after a crash in between, this member asks again.
+            let (from, log) = (dir.to_path_buf(), self.log().group(id));
+            holdfast_log::spawn_blocking(move || snapshot_file::remove(&from, id))
+                .await
+                .map_err(|e| io(io::Error::other(e)))?
+                .map_err(io)?;
+            log.drop_group().await.map_err(io)?;
+            let next = Quarantine { stage: Stage::Rejoining { since }, ..note.clone() };
+            quarantine::save(dir, id, &next).map_err(io)?;
+            self.note_healing(Healing { group: id, record: note.record, since: Some(since) });
+            Ok(since)
         })
-    }
-
-    async fn ask_out(&self, id: GroupId, peer: MemberId, addr: &str, reason: &str) -> Result<LogId, String> {
-        let to = To { group: id, peer, addr, limit: ASK_LIMIT };
-        let message = proto::ReadmitRequest { reason: reason.to_string() };
-        // Because of the answer we drop a log and a snapshot, so `call` refuses an answer from an older or a copied
-        // life (CLUSTER-C3).
-        let reply = self.call(to, message, |mut peer, request| async move { peer.readmit(request).await }).await?;
-        match reply.result {
-            Some(Outcome::Out(since)) => Ok(LogId::new(since.term, since.index)),
-            Some(Outcome::Leader(0)) => Err("does not lead, and knows of no leader".to_string()),
-            Some(Outcome::Leader(leader)) => Err(format!("does not lead, {} does", MemberId(leader))),
-            Some(Outcome::Busy(why)) => Err(why),
-            None => Err("an answer without a result".to_string()),
-        }
     }
 
     /// A leader says that this member does not have an entry that it had acknowledged. If that is true, quarantines the
@@ -210,5 +196,15 @@ impl RaftNode {
                 return;
             }
         });
+    }
+}
+
+/// The answer of a peer.
+fn out_of(reply: proto::ReadmitReply) -> Said<LogId> {
+    match reply.result {
+        Some(Outcome::Out(since)) => Said::Leads(LogId::new(since.term, since.index)),
+        Some(Outcome::Leader(leader)) => Said::Leader(leader),
+        Some(Outcome::Busy(why)) => Said::Busy(why),
+        None => Said::Nothing,
     }
 }

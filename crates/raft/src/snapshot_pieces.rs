@@ -6,7 +6,8 @@
 //! - **PIECES-S2** Nothing is installed whose checksum over all pieces is another one than the head's.
 //! - **PIECES-S3** A sender waits longer for a larger state: on a slow line it would never arrive otherwise, and be
 //!   sent again and again. States of several groups for the same member count together, and large ones wait for each
-//!   other.
+//!   other. A ping on their connection has that patience, too: it waits behind the pieces before it, and a line on which
+//!   they make progress is not a dead one.
 
 use crate::proto::{SnapshotHead, SnapshotPiece, snapshot_piece::Part};
 use bytes::{Bytes, BytesMut};
@@ -40,6 +41,14 @@ pub const fn snapshot_time(election_max: Duration, bytes: usize) -> Duration {
     let several_ms = 10 * election_max.as_millis() as u64;
     let begin_ms = if several_ms < SEND_MS_MIN { SEND_MS_MIN } else { several_ms };
     Duration::from_millis(begin_ms + bytes as u64 * 1000 / LINE_BYTES_PER_SECOND)
+}
+
+/// How long a ping may take on the connection of states, whose window is of so many bytes (PIECES-S3): as long as on any
+/// other, and as long as a full window takes on a slow line. A peer that is gone is noticed sooner elsewhere, by the
+/// connection of heartbeats.
+pub(crate) const fn ping_time(election_max: Duration, window: u32) -> Duration {
+    let behind_ms = window as u64 * 1000 / LINE_BYTES_PER_SECOND;
+    Duration::from_millis(4 * election_max.as_millis() as u64 + behind_ms)
 }
 
 /// Room for the states that arrive (PIECES-S1).
@@ -225,6 +234,16 @@ mod tests {
         assert_eq!(snapshot_time(Duration::from_millis(1), 0), Duration::from_secs(5));
         assert_eq!(snapshot_time(slow, 0), Duration::from_secs(200));
         assert_eq!(snapshot_time(fast, PEER_SNAPSHOT_BYTES_MAX), Duration::from_secs(6 + 130));
+    }
+
+    #[test]
+    fn s3_a_ping_behind_a_full_window_has_time_on_a_slow_line() {
+        let (fast, slow, window) = (Duration::from_millis(600), Duration::from_secs(20), 4 << 20);
+        let full = Duration::from_secs(u64::from(window) / LINE_BYTES_PER_SECOND);
+        assert!(ping_time(fast, window) >= full + fast, "while pieces arrive, the connection is not given up");
+        assert_eq!(ping_time(fast, window), Duration::from_millis(2_400 + 8_000));
+        assert_eq!(ping_time(slow, 0), Duration::from_secs(80));
+        assert!(ping_time(fast, window) < snapshot_time(fast, PEER_SNAPSHOT_BYTES_MAX), "a dead line ends it first");
     }
 
     #[tokio::test]

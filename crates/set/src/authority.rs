@@ -3,7 +3,7 @@
 //! Owns: whether an answer may leave now. Does not own: how a tenure is won and kept (crate `pair`).
 
 use holdfast_control::pair::{Durability, Ended, Tenure, TenureId};
-use holdfast_raft::boot_now;
+use holdfast_raft::boot_reading;
 use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
 use std::sync::{Mutex, MutexGuard};
@@ -37,7 +37,7 @@ impl Authority {
     /// # Errors
     /// The reason why never again (PAIR-P2).
     pub fn may_answer(&self) -> Result<(), Ended> {
-        self.tenure().may_answer(boot_now())
+        self.tenure().may_answer(boot_reading())
     }
 
     /// The end of the tenure, if it is not renewed.
@@ -47,7 +47,7 @@ impl Authority {
 
     /// Reports the answer to a keep-alive that was sent at `sent`.
     pub fn renewed(&self, sent: MonoTime, ttl: Duration) {
-        self.tenure().renewed(boot_now(), sent, ttl);
+        self.tenure().renewed(boot_reading(), sent, ttl);
     }
 
     /// Ends the tenure.

@@ -4,9 +4,9 @@ use crate::host::GrantSeen;
 use crate::pace::JournalPace;
 use crate::sequencer::{Admission, Pace};
 use holdfast_control::serve::{GateEvent, ServeGate, Timing, WhyNot};
-use holdfast_raft::{Group, boot_now};
+use holdfast_raft::{Group, boot_reading};
 use holdfast_types::sync::LockExt;
-use holdfast_types::{Epoch, Term};
+use holdfast_types::{Epoch, MonoTime, Term};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -14,6 +14,18 @@ struct Inner {
     gate: ServeGate,
     /// The last term reported to the gate. An acknowledgement of another term proves nothing about it (R3).
     told: Option<Term>,
+}
+
+impl Inner {
+    /// Now, of which the gate is told: the clock may have gone back.
+    fn now(&mut self) -> MonoTime {
+        self.gate.read_clock(boot_reading())
+    }
+
+    fn event(&mut self, event: GateEvent) {
+        let now = self.now();
+        self.gate.event(now, event);
+    }
 }
 
 /// The gate before every read and write of a set here. Reporting the same fact twice has no effect.
@@ -28,7 +40,9 @@ pub struct Gate {
 impl Gate {
     /// Creates a closed gate.
     pub fn new(group: Group, timing: Timing) -> Self {
-        let gate = ServeGate::new(group.me(), timing, boot_now());
+        let reading = boot_reading();
+        let mut gate = ServeGate::new(group.me(), timing, reading.now);
+        gate.read_clock(reading);
         Self {
             group,
             timing,
@@ -47,7 +61,9 @@ impl Gate {
     /// # Errors
     /// The reason why not.
     pub fn may_write(&self) -> Result<Epoch, WhyNot> {
-        self.inner().gate.may_write(boot_now())
+        let mut inner = self.inner();
+        let now = inner.now();
+        inner.gate.may_write(now)
     }
 
     /// The epoch under which a read may be answered now (R3): comparisons only, no round trip.
@@ -57,7 +73,7 @@ impl Gate {
     pub fn may_read(&self) -> Result<Epoch, WhyNot> {
         let acked = self.group.quorum_acked();
         let mut inner = self.inner();
-        let now = boot_now();
+        let now = inner.now();
         holdfast_reached::reached!(
             "gate: an acknowledgement of a term that it was not told",
             acked.is_some_and(|(term, _)| Some(term) != inner.told)
@@ -75,7 +91,7 @@ impl Gate {
     pub fn tell(&self, leading: Option<Term>, applied: Term, grant: Option<GrantSeen>, lease_epoch: Option<Epoch>) {
         let acked = self.group.quorum_acked();
         let mut inner = self.inner();
-        let now = boot_now();
+        let now = inner.now();
         let Inner { gate, told } = &mut *inner;
         match leading {
             None => gate.event(now, GateEvent::LeadershipLost),
@@ -98,17 +114,19 @@ impl Gate {
 
     /// Whether there was no quorum for longer than an election takes.
     pub fn cut_off(&self) -> bool {
-        self.inner().gate.cut_off(boot_now())
+        let mut inner = self.inner();
+        let now = inner.now();
+        inner.gate.cut_off(now)
     }
 
     /// Called before a transfer of leadership: nothing more is served in this term.
     pub fn transfer_started(&self) {
-        self.inner().gate.event(boot_now(), GateEvent::TransferStarted);
+        self.inner().event(GateEvent::TransferStarted);
     }
 
     /// The clock is not reliable (see `control::serve::ClockWatch`).
     pub fn clock_suspected(&self) {
-        self.inner().gate.event(boot_now(), GateEvent::ClockSuspicion);
+        self.inner().event(GateEvent::ClockSuspicion);
     }
 
     /// Checks whether no other member could be elected.
@@ -132,7 +150,7 @@ impl Gate {
 
     fn tell_sole_voter(&self, sole: bool) {
         self.sole_voter.store(sole, Ordering::Release);
-        self.inner().gate.event(boot_now(), GateEvent::SoleVoter(sole));
+        self.inner().event(GateEvent::SoleVoter(sole));
     }
 
     /// Whether no other member could be elected, as far as known.

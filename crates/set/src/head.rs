@@ -20,7 +20,7 @@ use holdfast_host::unix_ms;
 use bytes::Bytes;
 use freshness::{LOOK_LIMIT, Looks, Word};
 use holdfast_control::set::{CloneOf, Links, Restored, RootRef};
-use holdfast_raft::boot_now;
+use holdfast_raft::{boot_now, boot_reading};
 use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys, moved_to};
 use holdfast_types::{Epoch, MemberId, Name, ObjectId, Term, sync::LockExt};
 use holdfast_volume::head::{
@@ -253,21 +253,24 @@ impl HeadKeeper {
     async fn before_answer_within(&self, wait: Duration) -> Result<(), String> {
         // A timeout alone proves nothing: it has always passed when a paused process resumes.
         for _ in 0..LOOK_WAITS_MAX {
-            if self.looks.may_answer(boot_now()) {
+            if self.looks.may_answer(boot_reading()) {
                 return self.fenced().map_or(Ok(()), Err);
             }
             holdfast_reached::reached!("head: an answer waits for a look");
             let mut looked = self.looked.subscribe();
             self.wake.notify_one();
             let answered = async {
-                while !self.looks.may_answer(boot_now()) && self.fenced().is_none() && looked.changed().await.is_ok() {}
+                while !self.looks.may_answer(boot_reading())
+                    && self.fenced().is_none()
+                    && looked.changed().await.is_ok()
+                {}
             };
             let _ = tokio::time::timeout(wait, answered).await;
             if let Some(why) = self.fenced() {
                 return Err(why);
             }
         }
-        if self.looks.may_answer(boot_now()) {
+        if self.looks.may_answer(boot_reading()) {
             return self.fenced().map_or(Ok(()), Err);
         }
         holdfast_reached::reached!("head: no look finished in time");

@@ -21,7 +21,7 @@ use holdfast_control::set::{
     RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind,
     StoredObject,
 };
-use holdfast_raft::boot_now;
+use holdfast_raft::{boot_now, boot_reading};
 use holdfast_store::{StoreError, keys as store_keys};
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::{Objects, Root};
@@ -483,7 +483,7 @@ impl SpaceKeeper {
         object: ObjectId,
     ) -> Result<bool, SpaceError> {
         let mut allowed = self.may_delete(confirmed, object);
-        if let Err(NoDeletion::Old { .. }) = allowed {
+        if let Err(NoDeletion::Old { .. } | NoDeletion::ClockBack) = allowed {
             *confirmed = self.confirm(term).await?;
             allowed = self.may_delete(confirmed, object);
         }
@@ -500,7 +500,7 @@ impl SpaceKeeper {
 
     fn may_delete(&self, confirmed: &Confirmed, object: ObjectId) -> Result<(), NoDeletion> {
         let (leading, valid) = (self.server.leading_ready(), self.server.read_lease());
-        self.host.with(|m| confirmed.may_delete(boot_now(), valid, leading, m.state(), object))
+        self.host.with(|m| confirmed.may_delete(boot_reading(), valid, leading, m.state(), object))
     }
 
     /// `None` if the deletion is not confirmed: the object stays retired and is deleted again.

@@ -115,7 +115,7 @@ pub struct PartArgs {
 
 fn clocks() -> Clocks {
     let now = MonoTime(libc::monotonic());
-    Clocks { boot: now, monotonic: now }
+    Clocks { boot: now.into(), monotonic: now }
 }
 
 /// Runs `history` on a clock that advances only while everything waits.

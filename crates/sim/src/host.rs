@@ -398,6 +398,7 @@ impl Host {
     /// # Errors
     /// No runtime.
     pub fn start(&mut self, now: u64, rtt_ms: u32) -> anyhow::Result<()> {
+        self.time.begin();
         self.enter(now);
         self.net.power(self.index, true);
         if self.syncs_ignored {

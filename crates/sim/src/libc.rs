@@ -17,6 +17,8 @@ static DRAWS: AtomicU64 = AtomicU64::new(0);
 static NOW_NANOS: AtomicU64 = AtomicU64::new(0);
 /// Suspended time of the current machine in nanoseconds: counted by CLOCK_BOOTTIME, not by CLOCK_MONOTONIC.
 static ASLEEP_NANOS: AtomicU64 = AtomicU64::new(0);
+/// By how much its CLOCK_BOOTTIME went back, in nanoseconds.
+static BACK_NANOS: AtomicU64 = AtomicU64::new(0);
 /// Offset of its wall clock in nanoseconds; negative: backward.
 static WALL_NANOS: AtomicI64 = AtomicI64::new(0);
 
@@ -41,10 +43,12 @@ pub fn set_now(nanos: u64) {
     NOW_NANOS.store(nanos, Relaxed);
 }
 
-/// Sets offset of the wall clock and suspended time of the next process, in nanoseconds.
-pub fn set_apart(wall: i64, asleep: u64) {
+/// Sets offset of the wall clock, suspended time, and by how much the boot clock went back, of the next process, in
+/// nanoseconds.
+pub fn set_apart(wall: i64, asleep: u64, back: u64) {
     WALL_NANOS.store(wall, Relaxed);
     ASLEEP_NANOS.store(asleep, Relaxed);
+    BACK_NANOS.store(back, Relaxed);
 }
 
 /// The last value of [`set_now`].
@@ -54,12 +58,12 @@ pub fn now() -> u64 {
 
 /// The simulated CLOCK_BOOTTIME, in nanoseconds.
 pub fn boot() -> u64 {
-    now() + UP_SECONDS * 1_000_000_000
+    (now() + UP_SECONDS * 1_000_000_000).saturating_sub(BACK_NANOS.load(Relaxed))
 }
 
 /// The simulated CLOCK_MONOTONIC, in nanoseconds: without suspended time.
 pub fn monotonic() -> u64 {
-    boot().saturating_sub(ASLEEP_NANOS.load(Relaxed))
+    (now() + UP_SECONDS * 1_000_000_000).saturating_sub(ASLEEP_NANOS.load(Relaxed))
 }
 
 /// The wall clock, likewise, since 1970.

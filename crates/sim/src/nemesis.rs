@@ -41,6 +41,8 @@ enum Fault {
     WallClock,
     Snapshot,
     Forget,
+    /// Not in [`ALL`]: a shape adds it to the mix.
+    ClockBack,
 }
 
 const ALL: &[Fault] = &[
@@ -102,6 +104,9 @@ impl Nemesis {
         let mut mix = world.shape.mix(&mut rng, 500, ALL);
         if mix.is_empty() {
             mix.push(Fault::Kill);
+        }
+        if world.shape.clocks_back {
+            mix.push(Fault::ClockBack);
         }
         if world.broken == Some(Broken::SlowHosts) {
             // A new leader judges leases from the start, which gives slow hosts the time that they need.
@@ -213,6 +218,7 @@ impl Nemesis {
             Fault::Suspend => self.suspend(world, victim),
             Fault::Stop => self.stop(world, victim),
             Fault::WallClock => self.set_wall_clocks(world, victim),
+            Fault::ClockBack => self.set_back(world, victim),
             Fault::Snapshot => world.take_snapshot(&mut self.rng),
             Fault::Forget => world.drop_snapshot(&mut self.rng),
             Fault::Cut | Fault::CutOneWay => self.cut(world, victim, fault),
@@ -332,6 +338,13 @@ impl Nemesis {
         for host in world.hosts.iter_mut().filter(|host| all || host.index == victim) {
             host.time.clock.wall += seconds * 1_000_000_000;
         }
+    }
+
+    /// The boot clock of one machine goes back.
+    fn set_back(&mut self, world: &mut World, victim: usize) {
+        let ms = self.rng.pick(&[100, 600, 3_000, 10_000]);
+        world.note(format!("the boot clock of {} goes back by {ms} ms", victim + 1));
+        world.hosts[victim].time.go_back(ms);
     }
 
     /// Flips a synced bit for the next start (R9). Only if the others can heal that: all of them are complete. Not in

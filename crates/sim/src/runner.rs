@@ -86,7 +86,7 @@ impl OneArgs {
 }
 
 fn clocks() -> Clocks {
-    Clocks { boot: MonoTime(libc::boot()), monotonic: MonoTime(libc::monotonic()) }
+    Clocks { boot: crate::time::reading(), monotonic: MonoTime(libc::monotonic()) }
 }
 
 fn agents_clock() -> MonoTime {
@@ -95,12 +95,12 @@ fn agents_clock() -> MonoTime {
 
 /// [`Broken::LeaseOnMonotonic`].
 fn monotonic_clocks() -> Clocks {
-    Clocks { boot: MonoTime(libc::monotonic()), monotonic: MonoTime(libc::monotonic()) }
+    Clocks { boot: MonoTime(libc::monotonic()).into(), monotonic: MonoTime(libc::monotonic()) }
 }
 
 /// [`Broken::LeaseOnWall`].
 fn wall_clocks() -> Clocks {
-    Clocks { boot: MonoTime(libc::wall()), monotonic: MonoTime(libc::wall()) }
+    Clocks { boot: MonoTime(libc::wall()).into(), monotonic: MonoTime(libc::wall()) }
 }
 
 /// Runs one seed; its last line is the result.

@@ -4,6 +4,7 @@
 mod alone;
 mod bad_record;
 mod between_voters;
+mod clock_back;
 mod closed_full;
 mod damaged_disks;
 mod last_gateway;
@@ -89,6 +90,8 @@ pub enum Scene {
     LateLoss,
     /// A gateway is told to stop while its disk is full and entries wait: it acknowledges nothing of them.
     ClosedFull,
+    /// The boot clock of a leader's machine goes back: its read lease gets no longer, and it serves on soon.
+    ClockBack,
 }
 
 impl Scene {
@@ -120,6 +123,7 @@ impl Scene {
             Scene::OtherDisk => "other-disk",
             Scene::BadRecord => "bad-record",
             Scene::ClosedFull => "closed-full",
+            Scene::ClockBack => "clock-back",
             Scene::LateLoss => "late-loss",
             Scene::EndedGroup => "ended-group",
             Scene::OvertakenMover => "overtaken-mover",
@@ -167,6 +171,7 @@ impl World {
             Scene::OtherDisk => self.other_disk(),
             Scene::BadRecord => self.bad_record(),
             Scene::ClosedFull => self.closed_full(),
+            Scene::ClockBack => self.clock_back(),
             Scene::LateLoss => self.late_loss(),
             Scene::EndedGroup => self.ended_group(),
             Scene::OvertakenMover => self.overtaken_mover(),

@@ -12,6 +12,8 @@ use std::fmt;
 const USUAL: u64 = 333;
 /// Probability in thousandths that a setting differs, in a seed of another shape.
 const DIFFERS: u64 = 400;
+/// The same for what is rare anywhere, too.
+const RARE: u64 = 150;
 
 /// The draws that decide a seed's shape. `None`: it has the usual one.
 pub fn draws(seed: u64) -> Option<Rng> {
@@ -89,6 +91,8 @@ pub struct Shape {
     /// Sets besides the one that has clients.
     pub sets: usize,
     pub load: Load,
+    /// Boot clocks go back, as one more fault of the mix.
+    pub clocks_back: bool,
 }
 
 impl Shape {
@@ -103,6 +107,7 @@ impl Shape {
         upload: 256 << 10,
         sets: 0,
         load: Load { blocks: None, writes: None },
+        clocks_back: false,
     };
 
     /// The shape of a seed.
@@ -124,6 +129,7 @@ impl Shape {
             upload: one(&[32 << 10, 64 << 10, 1 << 20]).unwrap_or(usual.upload),
             sets: one(&[1, 1, 3]).map_or(usual.sets, |sets| sets as usize),
             load: Load { blocks: one(&[1, 12, 24]), writes: one(&[1, 3, 32]).map(|writes| writes as usize) },
+            clocks_back: setting(&mut rng, RARE, &[true]).is_some(),
         }
     }
 
@@ -172,6 +178,7 @@ impl fmt::Display for Shape {
                 format!("writes of up to {} blocks", self.load.blocks.unwrap_or(0)),
             ),
             (self.load.writes != usual.load.writes, format!("up to {} writes at once", self.load.writes.unwrap_or(0))),
+            (self.clocks_back, "boot clocks go back".to_string()),
         ];
         let differs: Vec<String> = differs.into_iter().filter(|(differs, _)| *differs).map(|(_, text)| text).collect();
         f.write_str(&told(&differs))
@@ -192,8 +199,9 @@ mod tests {
             .iter()
             .flat_map(|shape| shape.to_string().split(", ").map(str::to_string).collect::<Vec<_>>())
             .collect();
-        // Three values for each of nine settings, two of clocks, two of further sets; and the usual shape.
-        assert_eq!(said.len(), 8 * 3 + 2 + 2 + 1, "{said:?}");
+        // Three values for each of eight settings, two of clocks, two of further sets, clocks that go back; and the
+        // usual shape.
+        assert_eq!(said.len(), 8 * 3 + 2 + 2 + 1 + 1, "{said:?}");
     }
 
     #[test]

@@ -1,6 +1,24 @@
 //! A machine's time: its clock, and until when the machine is stopped or asleep.
 
 use crate::libc;
+use crate::sync::lock;
+use holdfast_types::{MonoTime, Reading, SteadyClock};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// What each machine's process has read of its boot clock, as a process keeps it outside of simulations.
+static READ: Mutex<Vec<SteadyClock>> = Mutex::new(Vec::new());
+/// The machine whose clock is the current one.
+static ENTERED: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// The clock of leases of the current machine's process.
+pub fn reading() -> Reading {
+    let boot = MonoTime(libc::boot());
+    match lock(&READ).get_mut(ENTERED.load(Relaxed)) {
+        Some(clock) => clock.read(boot),
+        None => boot.into(),
+    }
+}
 
 /// A machine's clock: runs evenly, but at another rate than others.
 #[derive(Clone, Copy, Debug)]
@@ -13,12 +31,14 @@ pub struct Clock {
     pub wall: i64,
     /// Time that the machine was suspended, in nanoseconds of its own.
     pub asleep: u64,
+    /// By how much its boot clock went back, in nanoseconds.
+    pub back: u64,
 }
 
 impl Clock {
     /// Its wall clock is right, and the machine was never suspended.
     pub fn new(offset: u64, drift_ppm: i64) -> Self {
-        Self { offset, drift_ppm, wall: 0, asleep: 0 }
+        Self { offset, drift_ppm, wall: 0, asleep: 0, back: 0 }
     }
 
     /// Its reading at `now` of the world.
@@ -32,6 +52,8 @@ impl Clock {
 #[derive(Clone, Copy, Debug)]
 pub struct MachineTime {
     pub clock: Clock,
+    /// Its place in [`READ`].
+    place: usize,
     /// Not run before this time of the world. 0: neither stopped nor asleep.
     stopped_until: u64,
     sleeps_until: u64,
@@ -39,13 +61,27 @@ pub struct MachineTime {
 
 impl MachineTime {
     pub fn new(clock: Clock) -> Self {
-        Self { clock, stopped_until: 0, sleeps_until: 0 }
+        let mut read = lock(&READ);
+        read.push(SteadyClock::new());
+        Self { clock, place: read.len() - 1, stopped_until: 0, sleeps_until: 0 }
+    }
+
+    /// Another process begins: it has read no clock yet.
+    pub fn begin(&self) {
+        lock(&READ)[self.place] = SteadyClock::new();
     }
 
     /// Makes the machine's clock the current one, until another machine's is.
     pub fn enter(&self, now: u64) {
         libc::set_now(self.clock.at(now));
-        libc::set_apart(self.clock.wall, self.clock.asleep);
+        libc::set_apart(self.clock.wall, self.clock.asleep, self.clock.back);
+        ENTERED.store(self.place, Relaxed);
+    }
+
+    /// Its boot clock goes back by `ms` milliseconds, as after a move of a virtual machine or by a fault of its
+    /// hypervisor. Its other clocks do not.
+    pub fn go_back(&mut self, ms: u64) {
+        self.clock.back += ms * 1_000_000;
     }
 
     /// Stops the machine, as by SIGSTOP or a hypervisor; its clocks continue.

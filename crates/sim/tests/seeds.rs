@@ -398,6 +398,12 @@ fn a_record_that_rots_while_its_gateway_runs_is_not_carried_forward() {
     scenes("bad-record", 2);
 }
 
+/// R3.
+#[test]
+fn a_boot_clock_that_goes_back_makes_no_read_lease_longer() {
+    scenes("clock-back", 2);
+}
+
 /// R1.
 #[test]
 fn a_journal_that_is_closed_on_a_full_disk_acknowledges_nothing_more() {

@@ -6,6 +6,7 @@ use holdfast_agent::config::{
 };
 use holdfast_agent::drivers::zfs::rules::COPY_POOL;
 use holdfast_settings::{Documented, FieldDoc, sample_of, settings};
+use holdfast_tls::HttpTls;
 use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use holdfast_types::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -127,6 +128,10 @@ settings! {
     pub struct StandbyHttp {
         /// IP:PORT. Anybody may ask; it accepts no commands.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8018));
+        /// TLS here, with the files of `[tls]`: names and metrics are for certificates of the authority, everybody else
+        /// gets the code of a health check alone. `checks`: health checks are answered without TLS, too. `required`:
+        /// nothing is. `off`: plain text only. Left out: `checks` with these files, else `off`.
+        tls: Option<HttpTls> = None, sample "required";
     }
 }
 
@@ -175,6 +180,12 @@ impl StandbyConfig {
         Ok(config)
     }
 
+    /// TLS of the HTTP door. Health checks stay in plain text unless the settings say otherwise: a load balancer cannot
+    /// verify a person's certificate.
+    pub fn http_tls(&self) -> HttpTls {
+        if self.tls.flags().next().is_some() { self.http.tls.unwrap_or(HttpTls::Checks) } else { HttpTls::Off }
+    }
+
     /// Checks ranges, and the relations between fields.
     ///
     /// # Errors
@@ -199,6 +210,10 @@ impl StandbyConfig {
             if !(low..=high).contains(&found) {
                 say(field, format!("found {found}, expected {low} to {high}"));
             }
+        }
+        let http = self.http.tls.unwrap_or(HttpTls::Off);
+        if self.tls.flags().next().is_none() && http != HttpTls::Off {
+            say("http.tls", format!("found {}, expected the three files of [tls], or off", http.as_str()));
         }
         if !matches!(self.device, Device::Auto | Device::Nbdfuse) {
             say("device", format!("found {}, expected auto or nbdfuse", self.device.as_str()));
@@ -333,6 +348,24 @@ mod tests {
         {
             assert!(error.contains(field), "{field}: {error}");
         }
+    }
+
+    #[test]
+    fn the_http_door_has_tls_if_there_are_certificates() {
+        let files = "[tls]\nca = \"/ca\"\ncertificate = \"/c\"\nkey = \"/k\"";
+        for (lines, mode) in [
+            (String::new(), HttpTls::Off),
+            (files.to_owned(), HttpTls::Checks),
+            (format!("{files}\n[http]\ntls = \"required\""), HttpTls::Required),
+            (format!("{files}\n[http]\ntls = \"off\""), HttpTls::Off),
+        ] {
+            let config: StandbyConfig = toml::from_str(&lines).unwrap();
+            config.validate().unwrap();
+            assert_eq!(config.http_tls(), mode, "{lines}");
+        }
+        let config: StandbyConfig = toml::from_str("[http]\ntls = \"required\"").unwrap();
+        let error = config.validate().unwrap_err().to_string();
+        assert!(error.contains("http.tls: found required, expected the three files"), "{error}");
     }
 
     #[test]

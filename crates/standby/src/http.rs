@@ -2,14 +2,18 @@
 //!
 //! STANDBY-U4  Answered from the last check, which is not used once it is older than [`STALE`]: then every health check
 //!     returns 503.
+//! STANDBY-U11  At a door with TLS, names and metrics are for a certificate that may see the set (a viewer's, an
+//!     operator's, an administrator's, a host's of this set). Everybody else gets the code of a health check, and
+//!     nothing else; without TLS only if the settings say so (`http.tls`). As at an agent's door (HEALTH-H3).
 
 use crate::StandbyView;
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use holdfast_agent::clock;
-use holdfast_agent::listen::Bounded;
+use holdfast_agent::listen::{Asker, Bounded};
+use holdfast_tls::{HttpClient, HttpTls, Role};
 use holdfast_types::MonoTime;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -69,19 +73,82 @@ fn metrics(view: &StandbyView) -> String {
     out
 }
 
-/// Serves until it is dropped.
-pub async fn serve(listener: Bounded, looks: watch::Receiver<Arc<Look>>) -> std::io::Result<()> {
-    let app = Router::new().fallback(answer).with_state(looks);
-    axum::serve(listener, app).await
+/// How much a caller gets (STANDBY-U11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pass {
+    /// Everything.
+    All,
+    /// The code of a health check.
+    Code,
+    /// Nothing.
+    No,
 }
 
-async fn answer(State(looks): State<watch::Receiver<Arc<Look>>>, request: Request) -> Response {
+/// Whether a certificate with these roles may see a set. `may_use`: it is not bound to other sets.
+fn may_see(roles: &[Role], may_use: bool) -> bool {
+    roles.iter().any(|role| match role {
+        Role::Viewer | Role::Operator | Role::Admin => true,
+        Role::Host => may_use,
+        Role::Gateway => false,
+    })
+}
+
+/// What `who` gets at a door with this TLS. `is_check`: what is asked for is a health check.
+fn pass(who: &Asker, is_check: bool, tls: HttpTls, set: &str) -> Pass {
+    let client = match who {
+        // The door has no TLS.
+        Asker::Local | Asker::Remote(_) => return Pass::All,
+        Asker::Met(_, client) => client,
+    };
+    match client {
+        HttpClient::Named(caller) if may_see(&caller.roles, caller.may_use(set)) => Pass::All,
+        HttpClient::Plain if tls != HttpTls::Checks => Pass::No,
+        _ if is_check => Pass::Code,
+        _ => Pass::No,
+    }
+}
+
+/// Why a caller gets nothing, and what to do. Without names: it may not see them.
+fn refusal(who: &Asker) -> &'static str {
+    match who {
+        Asker::Met(_, HttpClient::Plain) => {
+            "found a request without TLS, expected one with TLS (http.tls): use https, or ask for a health check where \
+             http.tls is checks\n"
+        }
+        _ => {
+            "found no certificate that may see this set, expected one of viewer, operator, admin, or of a host of this \
+             set\n"
+        }
+    }
+}
+
+/// What the door answers from.
+#[derive(Clone)]
+pub struct Door {
+    /// The last check.
+    pub looks: watch::Receiver<Arc<Look>>,
+    /// As the listener has it.
+    pub tls: HttpTls,
+}
+
+/// Serves until it is dropped.
+pub async fn serve(listener: Bounded, door: Door) -> std::io::Result<()> {
+    let app = Router::new().fallback(answer).with_state(door);
+    axum::serve(listener, app.into_make_service_with_connect_info::<Asker>()).await
+}
+
+async fn answer(State(door): State<Door>, ConnectInfo(who): ConnectInfo<Asker>, request: Request) -> Response {
     if !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
         return StatusCode::METHOD_NOT_ALLOWED.into_response();
     }
-    let look = looks.borrow().clone();
+    let look = door.looks.borrow().clone();
     let view = aged(&look.view, clock::now().saturating_since(look.at));
-    if request.uri().path() == "/metrics" {
+    let is_metrics = request.uri().path() == "/metrics";
+    let passes = pass(&who, !is_metrics, door.tls, &view.set);
+    if passes == Pass::No {
+        return (StatusCode::FORBIDDEN, refusal(&who)).into_response();
+    }
+    if is_metrics {
         return metrics(&view).into_response();
     }
     let code = match well(&view, request.uri().path(), request.uri().query()) {
@@ -93,7 +160,10 @@ async fn answer(State(looks): State<watch::Receiver<Arc<Look>>>, request: Reques
         Some(Ok(true)) => StatusCode::OK,
         Some(Ok(false)) => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let text = serde_json::to_string(&view).unwrap_or_default();
+    let text = match passes {
+        Pass::All => serde_json::to_string(&view).unwrap_or_default(),
+        Pass::Code | Pass::No => serde_json::json!({ "serving": view.serving }).to_string(),
+    };
     (code, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
@@ -118,6 +188,32 @@ mod tests {
             failure: None,
             running: true,
         }
+    }
+
+    /// STANDBY-U11.
+    #[test]
+    fn without_a_certificate_there_is_the_code_alone() {
+        let at = std::net::SocketAddr::from(([10, 0, 0, 9], 5));
+        let met = |client| Asker::Met(at, client);
+        let both = |who: &Asker, tls| [true, false].map(|is_check| pass(who, is_check, tls, "demo"));
+        let (checks, required) = (HttpTls::Checks, HttpTls::Required);
+        assert_eq!(both(&met(HttpClient::Plain), checks), [Pass::Code, Pass::No]);
+        assert_eq!(both(&met(HttpClient::Plain), required), [Pass::No, Pass::No]);
+        assert_eq!(both(&met(HttpClient::Unnamed), required), [Pass::Code, Pass::No]);
+        assert_eq!(both(&Asker::Remote(at), HttpTls::Off), [Pass::All, Pass::All], "a door without TLS");
+        assert!(refusal(&met(HttpClient::Plain)).contains("use https"));
+        assert!(refusal(&met(HttpClient::Unnamed)).contains("found no certificate"));
+    }
+
+    /// STANDBY-U11.
+    #[test]
+    fn a_certificate_sees_the_sets_that_it_may_use() {
+        for role in [Role::Viewer, Role::Operator, Role::Admin] {
+            assert!(may_see(&[role], false), "{role:?} of any set");
+        }
+        assert!(may_see(&[Role::Host], true) && !may_see(&[Role::Host], false), "hosts are bound to sets");
+        assert!(!may_see(&[Role::Gateway], true) && !may_see(&[], true));
+        assert!(may_see(&[Role::Gateway, Role::Viewer], false));
     }
 
     #[test]

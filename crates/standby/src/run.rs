@@ -1,12 +1,13 @@
 //! `standby run`: refreshes at intervals, updates the view, and serves health checks.
 
 use crate::config::StandbyConfig;
-use crate::http::{self, Look};
+use crate::http::{self, Door, Look};
 use crate::swap::Place;
 use crate::{RUN_LOCK, Standby, Which};
 use holdfast_agent::clock;
 use holdfast_agent::listen::Bounded;
 use holdfast_host::lock::lock;
+use holdfast_tls::{HttpTls, Role, Tls};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -100,6 +101,20 @@ async fn listener(listen: SocketAddr, serving: bool) -> Result<Bounded, String> 
     }
 }
 
+/// TLS of the HTTP door, if it has any (STANDBY-U11). The files are those towards the gateways.
+fn http_tls(config: &StandbyConfig) -> Result<Option<Tls>, String> {
+    if config.http_tls() == HttpTls::Off {
+        if config.tls.flags().next().is_some() {
+            tracing::warn!(
+                listen = %config.http.listen,
+                "http.tls is off: the door tells the names of set, snapshots and gateway to everybody who reaches it"
+            );
+        }
+        return Ok(None);
+    }
+    config.tls.load(Role::Admin).map_err(|error| format!("[tls]: {error}"))
+}
+
 /// Checks the standby at intervals, for ever.
 async fn look(standby: Arc<Standby>, looks: watch::Sender<Arc<Look>>) {
     loop {
@@ -120,9 +135,12 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     let _lock = lock(&config.run_dir, RUN_LOCK)?;
     let listen = config.http.listen;
     let view = standby.view().await?;
-    let listener = listener(listen, view.serving).await?;
+    let tls = http_tls(&config)?;
+    // A new certificate needs no new standby.
+    let following = tls.clone().map(|tls| tokio::spawn(async move { tls.follow().await }));
+    let listener = listener(listen, view.serving).await?.secured(tls.as_ref().map(Tls::acceptor));
     let (looks, seen) = watch::channel(Arc::new(Look { view, at: clock::now() }));
-    let serving = tokio::spawn(http::serve(listener, seen));
+    let serving = tokio::spawn(http::serve(listener, Door { looks: seen, tls: config.http_tls() }));
     // In a task of its own: checks continue while a refresh is under way.
     let looking = tokio::spawn(look(standby.clone(), looks));
     tokio::pin!(stop);
@@ -143,6 +161,9 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     };
     looking.abort();
     serving.abort();
+    if let Some(following) = following {
+        following.abort();
+    }
     // An interrupted refresh may have left parts in either of the two slots.
     let down = standby.stop().await;
     ended.and(down)

@@ -1,7 +1,8 @@
 //! Ids, units and limits that every room shares.
 //!
 //! Owns: the newtypes whose mix-up would lose data, and the bounds that several rooms must agree on.
-//! Also [`sync`]: locks without poison, which every crate needs.
+//! Also [`sync`]: locks without poison, which every crate needs; and [`SteadyClock`]: readings of a clock that never go
+//! back, for everything that counts leases.
 //! Does not own: any other behaviour, any format, any I/O. Depends on no sibling.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -11,6 +12,7 @@ mod locality;
 mod name;
 mod placement;
 mod size;
+mod steady;
 pub mod sync;
 
 pub use ids::{
@@ -21,3 +23,4 @@ pub use locality::{Locality, LocalityError};
 pub use name::{Name, NameError, Owner};
 pub use placement::{Placement, PlacementPhase};
 pub use size::{ByteSize, SizeError};
+pub use steady::{Reading, SteadyClock};

@@ -1,58 +1,23 @@
 //! MAP-M2: a decoder's memory is proportional to its input, never to the lengths that the input claims.
 //!
 //! Counts each thread's heap, so the tests may run in parallel.
-#![expect(unsafe_code, reason = "counting allocations takes a global allocator, whose trait is unsafe")]
 #![allow(missing_docs)]
 
 use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer, Part};
+use holdfast_testkit::heap::{Counting, peak};
 use holdfast_types::limits::EXTENT_BYTES_MAX;
 use holdfast_types::{GroupId, Lba, MemberId, ObjectId, SetId, Term, VolumeId};
 use holdfast_volume::map::{Leaf, LeafOf, Page, Root, Top, open_top, read_any_pack, read_pack};
 use holdfast_volume::object::{OBJECT_HEADER_BYTES, ObjectHeader, ObjectKind};
 use holdfast_volume::segment::{Codec, ExtentPlace, open_extent, read_table};
 use proptest::prelude::*;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    static NOW: Cell<usize> = const { Cell::new(0) };
-    static PEAK: Cell<usize> = const { Cell::new(0) };
-}
-
-fn count(added: usize, gone: usize) {
-    // A thread that is ending has no counters any more, and nothing to measure.
-    let _ = NOW.try_with(|now| {
-        now.set((now.get() + added).saturating_sub(gone));
-        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(now.get())));
-    });
-}
-
-// SAFETY: every call is forwarded unchanged to the system's allocator; counting uses no heap.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size(), 0);
-        // SAFETY: the caller's promise about `layout` is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        count(0, layout.size());
-        // SAFETY: `at` came from `System` with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
 static HEAP: Counting = Counting;
 
 /// Peak memory of `run`, in bytes.
 fn peak_bytes(run: impl FnOnce()) -> usize {
-    let before = NOW.with(Cell::get);
-    PEAK.with(|peak| peak.set(before));
-    run();
-    PEAK.with(Cell::get) - before
+    peak(run).1
 }
 
 const SET: SetId = GroupId(5);

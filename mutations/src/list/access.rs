@@ -231,4 +231,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["http::secured::"])],
         smoke: false,
     },
+    Mutation {
+        name: "standby-tells-names-to-any-host",
+        bug: "the HTTP door of a standby tells the names of its set to the hosts of other sets",
+        rule: "STANDBY-U11",
+        edits: &[Edit {
+            file: "crates/standby/src/http.rs",
+            old: "        Role::Host => may_use,\n",
+            new: "        Role::Host => may_use || !may_use,\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-standby", &["http::"])],
+        smoke: false,
+    },
 ];

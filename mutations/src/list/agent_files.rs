@@ -1,4 +1,5 @@
-//! What the agent of a PostgreSQL host keeps on its disk: the history, a pause, a scheduled switchover.
+//! What the agent of a PostgreSQL host keeps on its disk: the history, a pause, a scheduled switchover; moments that its
+//! processes tell one another in files.
 
 use crate::bug::{Edit, Layer, Mutation, lib};
 
@@ -85,6 +86,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "pause::file_in(&config.dir).exists()",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_pause_that_cannot_be_read_is_one"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "renewal-gets-younger",
+        bug: "the machine's clock goes back, and a lease that was renewed before looks as if it was renewed later: PostgreSQL runs for longer than its lease",
+        rule: "AGENT-A3",
+        edits: &[Edit {
+            file: "crates/agent/src/clock.rs",
+            old: "        let (_, told) = known.unwrap_or((at, MonoTime(at.saturating_add(ahead))));\n",
+            new: "        drop(known);\n        let told = MonoTime(at.saturating_add(ahead));\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_moment_of_before_the_clock_went_back_gets_no_later"])],
         smoke: false,
     },
 ];

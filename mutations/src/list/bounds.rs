@@ -327,4 +327,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_request_without_an_end_is_not_read"])],
         smoke: false,
     },
+    Mutation {
+        name: "ping-ends-states-on-slow-lines",
+        bug: "a ping that waits behind the pieces of a state ends their connection on a slow line, and the state begins anew, for ever",
+        rule: "PIECES-S3",
+        edits: &[Edit {
+            file: PIECES,
+            old: "let behind_ms = window as u64 * 1000 / LINE_BYTES_PER_SECOND;",
+            new: "let behind_ms = window as u64 / LINE_BYTES_PER_SECOND;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["s3_a_ping_behind_a_full_window"])],
+        smoke: false,
+    },
 ];

@@ -1,6 +1,6 @@
 //! Lease, epochs and the right to serve.
 
-use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib, scene};
 
 const CHECKPOINT: &str = "crates/control/src/set/checkpoint.rs";
 const LEASE: &str = "crates/control/src/set/lease.rs";
@@ -14,6 +14,7 @@ const CHECKPOINTS: Test =
 const GRANTS: Test = file(Layer::Model, "holdfast-control", &["--test", "model"], &["grants_keep_the_rules"]);
 const CLOCKS: Test = file(Layer::Model, "holdfast-control", &["--test", "model"], &["clocks_keep_the_rules"]);
 const TOLD: Test = lib(Layer::Property, "holdfast-control", &["r3_the_gate_like_a_list_of_what_was_told"]);
+const CLOCK_BACK: Test = scene(&["a_boot_clock_that_goes_back_makes_no_read_lease_longer"]);
 const VOTERS: Test = lib(Layer::Property, "holdfast-control", &["r3_no_reads_once_a_voter_is_free"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -234,6 +235,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        self.check_not_granted_before(request)?;\n        if earlier_tokens.len() > EARLIER_TOKENS_MAX {\n",
         }],
         tests: &[LEASES, STORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "read-lease-outlives-a-step-back",
+        bug: "the boot clock goes back, and a leader counts its read lease on from there: it reads while others may vote",
+        rule: "R3",
+        edits: &[Edit {
+            file: GATE,
+            old: "            self.event(reading.now, GateEvent::ClockSuspicion);\n",
+            new: "",
+        }],
+        tests: &[VOTERS, CLOCK_BACK],
+        smoke: false,
+    },
+    Mutation {
+        name: "clock-waits-to-catch-up",
+        bug: "the boot clock goes back, and a leader has no read lease before the clock is where it was",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/types/src/steady.rs",
+            old: "        self.machine = machine;\n",
+            new: "        self.machine = self.machine.max(machine);\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-types", &["steady::"]), CLOCK_BACK],
         smoke: false,
     },
 ];

@@ -357,8 +357,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R6",
         edits: &[Edit {
             file: "crates/set/src/head/freshness.rs",
-            old: "        within(&self.ours, now, FRESH_FOR) ||",
-            new: "        self.ours.load(Ordering::Acquire) != 0 ||",
+            old: "(counts(&self.ours) && within(&self.ours, reading.now, FRESH_FOR))",
+            new: "self.ours.load(Ordering::Acquire) != 0",
         }],
         tests: &[lib(Layer::Property, "holdfast-set", &["head::freshness::"])],
         smoke: false,

@@ -29,8 +29,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R3",
         edits: &[Edit {
             file: RULE,
-            old: "        if self.may_answer(now).is_ok() {\n            self.until",
-            new: "        if now >= sent {\n            self.until",
+            old: "        if self.may_answer(now).is_ok() {\n            let until",
+            new: "        if now.into().now >= sent {\n            let until",
         }],
         tests: &[UNIT],
         smoke: false,
@@ -129,6 +129,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        while false && !is_listed(set) {",
         }],
         tests: &[TAKEOVER],
+        smoke: false,
+    },
+    Mutation {
+        name: "tenure-outlives-a-step-back",
+        bug: "the holder's boot clock goes back, and it answers for longer than the etcd keeps its seat",
+        rule: "PAIR-P1",
+        edits: &[Edit {
+            file: RULE,
+            old: "} else if !reading.counts(self.sent) {",
+            new: "} else if reading.went_back.is_none() && !reading.counts(self.sent) {",
+        }],
+        tests: &[UNIT],
         smoke: false,
     },
 ];

@@ -173,4 +173,28 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[REFUSED],
         smoke: false,
     },
+    Mutation {
+        name: "leaving-voter-goes-first",
+        bug: "a forced removal takes a set of three down to two voters before the planner gives the place to another gateway",
+        rule: "MEMBER-M2",
+        edits: &[Edit {
+            file: "crates/control/src/members.rs",
+            old: "    if enough || !state.members.values().any(takes) {\n",
+            new: "    if enough || state.members.values().any(takes) {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["a_leaving_voter_stays_until_its_place_is_given"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "planner-waits-for-who-leaves",
+        bug: "the planner takes a set whose voter leaves for one that moves: it waits for the voter, which waits for it",
+        rule: "MEMBER-M2",
+        edits: &[Edit {
+            file: PLANNED,
+            old: "let moving = !now.difference(going).eq(&voters);",
+            new: "let moving = now != voters && going.len() < 64;",
+        }],
+        tests: &[MEMORY],
+        smoke: false,
+    },
 ];

@@ -38,6 +38,21 @@ fn an_answer_that_comes_too_late_does_not_bring_a_tenure_back() {
     assert_eq!(tenure.may_answer(at(1)), Err(Ended::Resigned("told to stop".into())), "the first reason stays");
 }
 
+/// PAIR-P1, PAIR-P2: nobody knows how much of the time to live has passed.
+#[test]
+fn a_tenure_ends_when_the_clock_goes_back() {
+    let ttl = Duration::from_secs(10);
+    let after = |ms| Reading { now: at(ms), went_back: Some(at(2_000)) };
+    let mut tenure = Tenure::begin(at(1_000), ttl);
+    tenure.renewed(at(1_900), at(1_800), ttl);
+    assert_eq!(tenure.may_answer(at(2_000)), Ok(()));
+    assert_eq!(tenure.may_answer(after(2_001)), Err(Ended::ClockBack));
+    tenure.renewed(after(2_200), at(2_100), ttl);
+    assert_eq!(tenure.may_answer(after(2_201)), Err(Ended::ClockBack), "PAIR-P2");
+    let mut later = Tenure::begin(at(2_100), ttl);
+    assert_eq!(later.may_answer(after(2_201)), Ok(()), "won since");
+}
+
 #[test]
 fn a_head_is_taken_from_earlier_tenures_and_from_what_a_person_gave_up() {
     let key = "/holdfast/pairs/db/seat";

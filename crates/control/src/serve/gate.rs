@@ -5,7 +5,7 @@
 //! and the answer compares terms.
 
 use super::Timing;
-use holdfast_types::{Epoch, LogId, MemberId, MonoTime, Term};
+use holdfast_types::{Epoch, LogId, MemberId, MonoTime, Reading, Term};
 use std::time::Duration;
 
 /// An event for the gate.
@@ -141,6 +141,8 @@ pub struct ServeGate {
     /// Send time of the latest heartbeat that a quorum acknowledged.
     acked: Option<MonoTime>,
     suspected: Option<MonoTime>,
+    /// [`Reading::went_back`] of the latest reading.
+    went_back: Option<MonoTime>,
     sole_voter: bool,
     /// Lower bound of the moment from which there is no read lease, as far as `acked` does not show it.
     without_since: MonoTime,
@@ -160,9 +162,24 @@ impl ServeGate {
             grant: None,
             acked: None,
             suspected: None,
+            went_back: None,
             sole_voter: false,
             without_since: now,
         }
+    }
+
+    /// Takes in a reading of the clock, and returns its moment. MUST be called for every moment that this gate is asked
+    /// about, before it is asked.
+    ///
+    /// If the clock went back, the read lease is void, and so is every acknowledgement of what was sent before: nobody
+    /// knows how much of the promised time has passed (R3). The next heartbeat that a quorum answers renews it.
+    pub fn read_clock(&mut self, reading: Reading) -> MonoTime {
+        if reading.went_back != self.went_back {
+            holdfast_reached::reached!("gate: the boot clock went back");
+            self.went_back = reading.went_back;
+            self.event(reading.now, GateEvent::ClockSuspicion);
+        }
+        reading.now
     }
 
     /// Takes in an event at `now`.

@@ -2,7 +2,7 @@
 
 use super::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo, WhyNot};
 use crate::set::Lease;
-use holdfast_types::{Epoch, LogId, LogIndex, MemberId, MonoTime, Owner, RequestId, Term, Token};
+use holdfast_types::{Epoch, LogId, LogIndex, MemberId, MonoTime, Owner, RequestId, SteadyClock, Term, Token};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -224,6 +224,44 @@ proptest! {
         // A microsecond for the rounding of the clocks in this test.
         let answered = leader_clock(free + 1000 + later_ms * MS);
         prop_assert!(gate.may_read(answered).is_err(), "{timing:?} leader {leader_speed}% other {other_speed}%");
+    }
+
+    /// R3, also with clocks that go back, by more than passes between two looks at them: no voter is free while the old
+    /// leader still answers reads. And the leader answers again as soon as a quorum has answered it, however far its
+    /// clock went back.
+    #[test]
+    fn r3_no_reads_once_a_voter_is_free_though_clocks_go_back(
+        rtt_ms in 1u64..1000, leader_speed in speed(), other_speed in speed(), heard in often_zero(20),
+        leader_back in (0u64..60, 0u64..10_000), other_back in (0u64..60, 0u64..10_000),
+    ) {
+        let timing = Timing::from_rtt(Duration::from_millis(rtt_ms));
+        // Real time, in steps from one look at the clocks to the next.
+        let tick = timing.clock_tick().as_nanos() as u64;
+        let machine = |step: u64, speed: u64, (from, by_ms): (u64, u64)| {
+            let back = if step >= from { 2 * tick + by_ms * MS } else { 0 };
+            MonoTime((1 << 50) + step * tick / 100 * speed - back)
+        };
+        let (mut leader, mut other) = (SteadyClock::new(), SteadyClock::new());
+        let sent = leader.read(machine(0, leader_speed, leader_back)).now;
+        let mut gate = ServeGate::new(ME, timing, sent);
+        gate.event(sent, GateEvent::TermStarted { term: Term(1) });
+        gate.event(sent, GateEvent::FirstEntryApplied { term: Term(1) });
+        gate.event(sent, GateEvent::GrantApplied { id: LogId::new(1, 2), epoch: Epoch(2), gateway: ME });
+        gate.event(sent, GateEvent::QuorumAcked(sent));
+        prop_assert_eq!(gate.may_read(sent), Ok(Epoch(2)));
+        let mut promised = None;
+        for step in 0..100 {
+            let now = gate.read_clock(leader.read(machine(step, leader_speed, leader_back)));
+            let voters = other.read(machine(step, other_speed, other_back)).now;
+            if step == heard {
+                promised = Some(voters.saturating_add(timing.leader_lease()));
+            }
+            let free = promised.is_some_and(|until| voters >= until);
+            prop_assert!(!free || gate.may_read(now).is_err(), "step {step}: read at {now:?}, voter free");
+        }
+        let now = gate.read_clock(leader.read(machine(100, leader_speed, leader_back)));
+        gate.event(now, GateEvent::QuorumAcked(now));
+        prop_assert_eq!(gate.may_read(now), Ok(Epoch(2)), "it must not wait until its clock has caught up");
     }
 
     /// A leader whose heartbeats are answered keeps its read lease, also if two in a row are lost.

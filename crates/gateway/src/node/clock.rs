@@ -2,13 +2,14 @@
 
 use super::Node;
 use holdfast_control::serve::{ClockSuspicion, ClockWatch};
-use holdfast_raft::{boot_now, monotonic_now};
+use holdfast_raft::{boot_reading, monotonic_now};
 use holdfast_types::sync::RwLockExt;
 use std::sync::Arc;
 
 /// Checks the clocks. A suspicious clock voids every read lease until a quorum has answered again.
 pub(super) async fn run(node: Arc<Node>) {
     let mut watch = ClockWatch::with_timing(&node.timing);
+    let mut went_back = boot_reading().went_back;
     let mut tick = tokio::time::interval(node.timing.clock_tick());
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -16,7 +17,17 @@ pub(super) async fn run(node: Arc<Node>) {
             () = node.stop.cancelled() => return,
             _ = tick.tick() => {}
         }
-        if let Some(suspicion) = watch.sample(boot_now(), monotonic_now()) {
+        let reading = boot_reading();
+        if reading.went_back != went_back {
+            went_back = reading.went_back;
+            // The sets' gates have seen it themselves, with the next reading after it.
+            tracing::warn!(
+                "CLOCK_BOOTTIME went back on this machine, as after a move or a restore of a virtual machine: read leases \
+                 are void until a quorum answers again"
+            );
+            metrics::counter!("holdfast_clock_suspicions_total").increment(1);
+        }
+        if let Some(suspicion) = watch.sample(reading.now, monotonic_now()) {
             // An operator who asks why leadership moved must find this line.
             match suspicion {
                 ClockSuspicion::Gap { found, .. } if found >= node.timing.election_min() => tracing::warn!(

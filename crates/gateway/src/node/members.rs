@@ -4,7 +4,7 @@
 use super::{Adopted, Node};
 use crate::config::GatewayRole;
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, MemberRole, SetEntry, Standing};
-use holdfast_control::members::{GroupView, Peer, Step, has_successor, may_go, may_stand, next_step, wanted};
+use holdfast_control::members::{GroupView, Peer, Step, has_successor, kept, may_go, may_stand, next_step, wanted};
 use holdfast_raft::{Group, GroupError, GroupStatus};
 use holdfast_set::server::SetServer;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
@@ -23,6 +23,10 @@ const LEADERLESS_ELECTIONS: u32 = 4;
 /// successor that has just started is over.
 const HAND_OVER_ELECTIONS: u32 = 2;
 
+/// How long a leaving voter of a set waits for the planner to give its place to another member. The planner looks as
+/// soon as a member leaves, and moves a few sets at a time.
+const PLANNER_LIMIT: Duration = Duration::from_secs(300);
+
 /// Follows group 0. Remembers its actions, so as not to repeat them.
 #[derive(Default)]
 pub(super) struct Follower {
@@ -30,6 +34,8 @@ pub(super) struct Follower {
     said: BTreeMap<GroupId, String>,
     /// For each leaving member: the index in group 0 at which this gateway learned of it.
     leaving: BTreeMap<MemberId, LogIndex>,
+    /// When it did.
+    leaving_since: BTreeMap<MemberId, Instant>,
 }
 
 /// Why a member should serve nothing, for people.
@@ -86,9 +92,12 @@ impl Follower {
         // Nothing is kept of the group of a deleted set.
         self.said.retain(|id, _| exists(state, *id));
         self.handed_over.retain(|id, _| exists(state, *id));
+        self.leaving_since.retain(|id, _| leaving.contains(id));
         for id in &leaving {
             self.leaving.entry(*id).or_insert(heard);
+            self.leaving_since.entry(*id).or_insert_with(Instant::now);
         }
+        let waiting = self.waiting(node.config.placing.enabled);
         let out = match ready_term(&adopted.group) {
             Some(_) => out_of_every_set(adopted, state, &leaving, &self.leaving).await,
             None => BTreeSet::new(),
@@ -101,7 +110,8 @@ impl Follower {
                 continue;
             }
             let status = group.status();
-            let wanted = wanted(state, group.id(), &out);
+            let mut wanted = wanted(state, group.id(), &out);
+            wanted.extend(kept(state, group.id(), &waiting));
             let view = view(adopted.member, &status, node.timing.election_max());
             let step = next_step(&view, state, &wanted);
             self.carry_out(node, adopted, &group, term, step, state, status.membership).await;
@@ -110,6 +120,12 @@ impl Follower {
                 raise_level(node, adopted, state).await;
             }
         }
+    }
+
+    /// The leaving members whose places the planner may still give to others. Without a planner nobody waits.
+    fn waiting(&self, planner: bool) -> BTreeSet<MemberId> {
+        let waits = |since: &Instant| planner && since.elapsed() < PLANNER_LIMIT;
+        self.leaving_since.iter().filter(|(_, since)| waits(since)).map(|(id, _)| *id).collect()
     }
 
     #[expect(clippy::too_many_arguments, reason = "a step, and what it was decided on")]
@@ -370,6 +386,15 @@ mod tests {
         assert_eq!(may_lead(&state, &entry), [ids(&[1, 2, 3]), ids(&[])]);
         entry.voters = ids(&[2, 9]);
         assert_eq!(may_lead(&state, &entry), [ids(&[2]), ids(&[1, 3])]);
+    }
+
+    #[test]
+    fn nobody_waits_for_the_planner_for_ever() {
+        let (new, old) = (Instant::now(), Instant::now().checked_sub(PLANNER_LIMIT));
+        let since = [(MemberId(1), Some(new)), (MemberId(2), old)].into_iter().filter_map(|(id, at)| Some((id, at?)));
+        let follower = Follower { leaving_since: since.collect(), ..Follower::default() };
+        assert_eq!(follower.waiting(true), BTreeSet::from([MemberId(1)]));
+        assert_eq!(follower.waiting(false), BTreeSet::new(), "`placing.enabled` is false");
     }
 
     #[test]

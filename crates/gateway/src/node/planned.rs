@@ -113,11 +113,19 @@ impl Planned {
         begun.1
     }
 
-    /// A set's group and its voters, as the planner sees them.
-    fn placed(&mut self, set: SetId, policy: Policy, voters: BTreeSet<MemberId>, at: Instant) -> Placed {
+    /// A set's group and its voters, as the planner sees them. `going`: named, and leaving the cluster. They keep their
+    /// vote until their place is given to another (MEMBER-M2): the set does not move, it waits for the planner.
+    fn placed(
+        &mut self,
+        set: SetId,
+        policy: Policy,
+        voters: BTreeSet<MemberId>,
+        going: &BTreeSet<MemberId>,
+        at: Instant,
+    ) -> Placed {
         let seen = self.seen.get(&set);
         let (leader, now) = (seen.and_then(|seen| seen.leader), seen.map_or(&voters, |seen| &seen.voters).clone());
-        let moving = now != voters;
+        let moving = !now.difference(going).eq(&voters);
         let mut late = BTreeSet::new();
         if !moving {
             self.moving.remove(&set);
@@ -183,7 +191,9 @@ impl Planned {
         let at = Instant::now();
         let mut groups = BTreeMap::new();
         for (id, entry) in &state.sets {
-            groups.insert(*id, self.placed(*id, entry.policy.clone(), state.voters_of(entry), at));
+            let voters = state.voters_of(entry);
+            let going = entry.voters.difference(&voters).copied().collect();
+            groups.insert(*id, self.placed(*id, entry.policy.clone(), voters, &going, at));
         }
         let late: BTreeSet<MemberId> = groups.values().flat_map(|placed| placed.late.iter().copied()).collect();
         let mut members = BTreeMap::new();
@@ -348,7 +358,8 @@ mod tests {
         let (mut planned, at) = (Planned::default(), Instant::now());
         planned.enter(Some(Term(4)));
         saw(&mut planned, 0, at);
-        let placed = |planned: &mut Planned, to, at| planned.placed(SET, Policy::default(), ids(to), at);
+        let none = BTreeSet::new();
+        let placed = |planned: &mut Planned, to, at| planned.placed(SET, Policy::default(), ids(to), &none, at);
         let begun = placed(&mut planned, [1, 2, 4], at);
         assert_eq!((begun.moving, begun.leader, begun.now), (true, Some(MemberId(1)), ids([1, 2, 3])));
         planned.saw(BTreeMap::new(), BTreeSet::new(), at);
@@ -361,6 +372,18 @@ mod tests {
         assert!(placed(&mut planned, [1, 2, 5], at + LATE * 2).late.is_empty(), "a new move");
     }
 
+    /// MEMBER-M2: the voter that leaves waits for the planner. If the planner waited for it, neither would move.
+    #[test]
+    fn a_set_with_a_voter_that_leaves_is_not_on_its_way() {
+        let (mut planned, at) = (Planned::default(), Instant::now());
+        planned.enter(Some(Term(4)));
+        saw(&mut planned, 0, at);
+        let (stay, leaves) = (BTreeSet::from([MemberId(1), MemberId(2)]), BTreeSet::from([MemberId(3)]));
+        assert!(!planned.placed(SET, Policy::default(), stay, &leaves, at).moving);
+        let given = planned.placed(SET, Policy::default(), ids([1, 2, 4]), &BTreeSet::new(), at);
+        assert!(given.moving, "its place is given to another");
+    }
+
     /// The journal's part of a set grows until a checkpoint and is small then: no reason to move others to and fro.
     #[test]
     fn a_set_weighs_what_it_had_at_most_for_a_while() {
@@ -368,7 +391,7 @@ mod tests {
         planned.enter(Some(Term(4)));
         let weight = |planned: &mut Planned, bytes, at| {
             saw(planned, bytes, at);
-            planned.placed(SET, Policy::default(), ids([1, 2, 3]), at).bytes
+            planned.placed(SET, Policy::default(), ids([1, 2, 3]), &BTreeSet::new(), at).bytes
         };
         assert_eq!(weight(&mut planned, 900, at), 900);
         assert_eq!(weight(&mut planned, 10, at + WINDOW / 2), 900);

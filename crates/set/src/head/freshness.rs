@@ -8,7 +8,7 @@
 //!   no client is served ──────────────────── no answers to protect: one look every few minutes, for operators
 //! ```
 
-use holdfast_types::MonoTime;
+use holdfast_types::{MonoTime, Reading};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -66,9 +66,18 @@ pub(super) struct Looks {
 
 impl Looks {
     /// Whether an answer may leave at `now`. The call counts as use.
-    pub fn may_answer(&self, now: MonoTime) -> bool {
-        self.used.fetch_max(now.0, Ordering::Relaxed);
-        within(&self.ours, now, FRESH_FOR) || within(&self.silent, now, SILENT_FOR)
+    ///
+    /// No look from before the machine's clock went back counts: nobody knows how long ago it was sent.
+    pub fn may_answer(&self, now: impl Into<Reading>) -> bool {
+        let reading = now.into();
+        self.used.fetch_max(reading.now.0, Ordering::Relaxed);
+        let counts = |at: &AtomicU64| reading.counts(MonoTime(at.load(Ordering::Acquire)));
+        holdfast_reached::reached!(
+            "head: a look of before the clock went back",
+            within(&self.ours, reading.now, FRESH_FOR) && !counts(&self.ours)
+        );
+        (counts(&self.ours) && within(&self.ours, reading.now, FRESH_FOR))
+            || (counts(&self.silent) && within(&self.silent, reading.now, SILENT_FOR))
     }
 
     /// Records the sending of a look.
@@ -169,6 +178,19 @@ mod tests {
         assert!(!looks.due(at(15_001), 0.0, 1), "no longer in use");
         looks.told(at(20_000), Word::None);
         assert!(looks.due(at(25_000), 1.0, 3), "silent");
+    }
+
+    /// R3, HEAD-H1: nobody knows how long ago a look of before was sent. A look of afterwards counts at once.
+    #[test]
+    fn a_clock_that_went_back_voids_what_was_looked_at_before() {
+        let (looks, back) = (Looks::default(), at(2_000));
+        let after = |ms| Reading { now: at(ms), went_back: Some(back) };
+        looks.told(at(1_000), Word::Ours);
+        looks.told(at(1_500), Word::None);
+        assert!(looks.may_answer(at(2_000)));
+        assert!(!looks.may_answer(after(2_001)), "it may have been long ago");
+        looks.told(at(2_001), Word::Ours);
+        assert!(looks.may_answer(after(2_100)));
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use super::{HeadKeeper, Seen};
 use crate::server::SetServer;
 use futures_util::future::BoxFuture;
 use holdfast_control::set::{Links, Restored};
-use holdfast_raft::boot_now;
+use holdfast_raft::{boot_now, boot_reading};
 use holdfast_types::{Epoch, Term};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl HeadKeeper {
                 }
                 waited_for = tokio::select! {
                     () = stop.cancelled() => return,
-                    () = self.wake.notified() => !self.looks.may_answer(boot_now()),
+                    () = self.wake.notified() => !self.looks.may_answer(boot_reading()),
                     () = tokio::time::sleep(IDLE_LOOK) => false,
                 };
                 let waits = tried.is_none_or(|at: Instant| at.elapsed() >= REPLACE_EVERY);

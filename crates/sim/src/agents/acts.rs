@@ -236,7 +236,7 @@ impl Agents {
             }
         }
         libc::set_now(now);
-        libc::set_apart(0, 0);
+        libc::set_apart(0, 0, 0);
         self.operator.slices.run(now, false);
         let settled = std::mem::take(&mut *lock(&self.operator.settled));
         for host in settled {

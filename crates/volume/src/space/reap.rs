@@ -1,7 +1,7 @@
 //! Decides when a retired object may be deleted, and by which leader (SPACE-G3). Only deletion loses data for good.
 
 use holdfast_control::set::{RETIRE_OBJECTS_MAX, RETIRED_MAX, SetState, StoredKind, StoredObject};
-use holdfast_types::{MonoTime, ObjectId, Term};
+use holdfast_types::{MonoTime, ObjectId, Reading, Term};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -36,6 +36,9 @@ pub enum NoDeletion {
         /// How long a confirmation is valid.
         most: Duration,
     },
+    /// The machine's clock went back since the confirmation: its age is not known.
+    #[error("the boot clock went back since the confirmation as leader")]
+    ClockBack,
     /// No committed entry retired it, or it was deleted before.
     #[error("object {object} is not retired")]
     NotRetired {
@@ -54,16 +57,21 @@ impl Confirmed {
     /// The reason against the deletion.
     pub fn may_delete(
         &self,
-        now: MonoTime,
+        now: impl Into<Reading>,
         valid: Duration,
         leading: Option<Term>,
         state: &SetState,
         object: ObjectId,
     ) -> Result<(), NoDeletion> {
+        let reading = now.into();
         if leading != Some(self.term) {
             return Err(NoDeletion::Term { confirmed: self.term, now: leading });
         }
-        let age = now.saturating_since(self.sent);
+        if !reading.counts(self.sent) {
+            holdfast_reached::reached!("space: the clock went back since the confirmation");
+            return Err(NoDeletion::ClockBack);
+        }
+        let age = reading.now.saturating_since(self.sent);
         if age >= valid {
             return Err(NoDeletion::Old { age, most: valid });
         }

@@ -7,7 +7,7 @@ use crate::map::{Live, MapExtent, Page, PageRef, Root, pack_bytes_max};
 use crate::object::tests::object;
 use crate::segment::ExtentPlace;
 use holdfast_control::set::SetState;
-use holdfast_types::{Epoch, Lba, LogId, MonoTime, Sectors, Term, VolumeId};
+use holdfast_types::{Epoch, Lba, LogId, MonoTime, Reading, Sectors, Term, VolumeId};
 use std::time::Duration;
 
 const V: VolumeId = VolumeId(1);
@@ -254,6 +254,10 @@ fn a_deletion_needs_its_entry_its_grace_its_term_and_a_fresh_confirmation() {
     state.retired.insert(orphan, holdfast_control::set::StoredKind::Segment);
     assert_eq!(may(&state, second / 2, Some(term)), Ok(()));
     assert!(matches!(may(&state, second, Some(term)), Err(NoDeletion::Old { .. })));
+    let back = |went_back| Reading { now: start.saturating_add(second / 2), went_back: Some(went_back) };
+    let after = |went_back| confirmed.may_delete(back(went_back), second, Some(term), &state, orphan);
+    assert_eq!(after(start), Err(NoDeletion::ClockBack), "its age is not known");
+    assert_eq!(after(MonoTime(start.0 - 1)), Ok(()), "confirmed since");
     assert!(matches!(may(&state, Duration::ZERO, Some(Term(9))), Err(NoDeletion::Term { .. })));
     assert!(matches!(may(&state, Duration::ZERO, None), Err(NoDeletion::Term { .. })));
     let mut due = |term, after: Duration| reaper.due(term, start.saturating_add(after), grace, &state, 9).len();

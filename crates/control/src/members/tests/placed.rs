@@ -2,10 +2,8 @@
 
 use super::*;
 
-/// VOTERS-V1: a set has the voters of its record; group 0 has all members.
-#[test]
-fn a_set_that_names_voters_has_no_others() {
-    let mut state = cluster(&[G, G, LEAVING, G]);
+/// Set 1 on members 1 to 3.
+fn create_demo(state: &mut ClusterState) {
     let create = ClusterCommand::CreateSet {
         name: Name::new("demo").unwrap(),
         policy: crate::policy::Policy::default(),
@@ -18,6 +16,13 @@ fn a_set_that_names_voters_has_no_others() {
         request: RequestId(77),
     };
     assert_eq!(state.apply(LogId::new(1, 9), &create), ClusterAnswer::SetCreated { set: GroupId(1) });
+}
+
+/// VOTERS-V1: a set has the voters of its record; group 0 has all members.
+#[test]
+fn a_set_that_names_voters_has_no_others() {
+    let mut state = cluster(&[G, G, LEAVING, G]);
+    create_demo(&mut state);
     assert_eq!(wanted(&state, GroupId(1), &BTreeSet::new()), ids([1, 2]));
     assert_eq!(wanted(&state, GroupId::CLUSTER, &BTreeSet::new()), ids([1, 2, 3, 4]));
     assert_eq!(wanted(&state, GroupId(2), &BTreeSet::new()), ids([1, 2, 4]), "a set that is not known here yet");
@@ -45,4 +50,37 @@ fn a_gateway_that_a_set_does_not_need_is_not_kept_by_it() {
     assert_eq!(leave(&four, &groups(&[2]), 1, false), Ok(()), "the set has no quorum, and 1 is none of its voters");
     assert!(leave(&four, &groups(&[2]), 3, true).unwrap_err().contains("set demo: 1 of 2 voters answer"));
     assert_eq!(leave(&four, &groups(&[2, 3]), 1, false), Ok(()));
+}
+
+/// MEMBER-M2: a set of three does not become one of two for as long as the planner takes.
+#[test]
+fn a_leaving_voter_stays_until_its_place_is_given_to_another() {
+    let mut state = cluster(&[G, G, LEAVING, G]);
+    create_demo(&mut state);
+    let step = |state: &ClusterState, peers: &[Peer]| {
+        let group = GroupView { me: MemberId(1), peers: peers.to_vec(), next: None };
+        let mut wanted = wanted(state, GroupId(1), &BTreeSet::new());
+        wanted.extend(kept(state, GroupId(1), &ids([3])));
+        next_step(&group, state, &wanted)
+    };
+    let three = [voter(1), voter(2), voter(3)];
+    assert_eq!(step(&state, &three), Step::Done, "the planner has a turn first");
+    assert_eq!(step(&state, &[voter(1), voter(2), dead(3)]), Step::Done, "two of three, as two of two");
+    let place = ClusterCommand::PlaceVoters { set: GroupId(1), from: ids([1, 2, 3]), to: ids([1, 2, 4]) };
+    let mut placed = state.clone();
+    assert_eq!(placed.apply(LogId::new(1, 10), &place), ClusterAnswer::VotersPlaced);
+    assert_eq!(kept(&placed, GroupId(1), &ids([3])), ids([]));
+    assert_eq!(step(&placed, &three), Step::Learn(ids([4])));
+    let four = [voter(1), voter(2), voter(3), learner(4, 0)];
+    assert_eq!(step(&placed, &four), Step::Vote(ids([1, 2, 4])));
+    // Nobody could take the place: it goes at once, as without a planner.
+    assert_eq!(kept(&state, GroupId(1), &ids([])), ids([]), "its time is over");
+    let mut nobody = state.clone();
+    nobody.members.get_mut(&MemberId(4)).unwrap().standing = Standing::Drained;
+    assert_eq!(step(&nobody, &three), Step::Vote(ids([1, 2])));
+    let mut forbidden = state.clone();
+    let eu = state.members[&MemberId(4)].locality.region.clone();
+    forbidden.sets.get_mut(&GroupId(1)).unwrap().policy.forbidden.insert(eu);
+    assert_eq!(step(&forbidden, &three), Step::Vote(ids([1, 2])));
+    assert_eq!(kept(&state, GroupId::CLUSTER, &ids([3])), ids([]), "group 0 keeps it by itself");
 }

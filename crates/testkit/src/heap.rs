@@ -1,10 +1,16 @@
-//! Counts the memory of each thread, so that a target can be held to a bound. Sees what Rust allocates, in all crates.
+//! Counts the memory of each thread, so that a decoder can be held to a bound. Sees what Rust allocates, in all crates.
+//! Tests of one program may run in parallel.
+//!
+//! A program can have one allocator only, so one that uses this says so:
+//! `#[global_allocator] static HEAP: Counting = Counting;`. Without that, [`peak`] counts nothing.
 #![expect(unsafe_code, reason = "counting allocations takes a global allocator, whose trait is unsafe")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-struct Counting;
+/// The system's allocator, with a count.
+#[derive(Debug)]
+pub struct Counting;
 
 thread_local! {
     static NOW: Cell<usize> = const { Cell::new(0) };
@@ -34,11 +40,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-#[global_allocator]
-static HEAP: Counting = Counting;
-
-/// Runs `run`. Returns its result, and the most bytes that it had allocated at once.
-pub(crate) fn peak<T>(run: impl FnOnce() -> T) -> (T, usize) {
+/// Runs `run`. Returns its result, and the most bytes that this thread had allocated at once meanwhile.
+pub fn peak<T>(run: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.with(Cell::get);
     PEAK.with(|peak| peak.set(before));
     let result = run();
@@ -48,6 +51,9 @@ pub(crate) fn peak<T>(run: impl FnOnce() -> T) -> (T, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[global_allocator]
+    static HEAP: Counting = Counting;
 
     #[test]
     fn the_counter_counts() {
