@@ -64,7 +64,8 @@ fn what_came_sealed_is_kept_and_where_it_begins_is_vouched_for() {
     let (len, front) = (40_000, 96);
     let payload: Vec<u8> = (0..len).map(|at| (at * 13) as u8).collect();
     let record = |given| {
-        let header = RecordHeader { kind: Kind::Entry, carried: false, group, id, len: len as u32, given, offset: 4096 };
+        let header =
+            RecordHeader { kind: Kind::Entry, carried: false, group, id, len: len as u32, given, offset: 4096 };
         let mut buf = AlignedBuf::zeroed(4096);
         header.append(seed, Some(&key), &payload, &mut buf);
         buf.pad_to(BLOCK_BYTES);

@@ -1,4 +1,4 @@
-//! Key of the data of one log entry ([ADR 0057](../../../docs/adr/0057-sealed-once.md)).
+//! Key of the data of one log entry (ADR 0057).
 //!
 //! The gateway that makes an entry draws the key for it, seals the entry's data once, and puts the key into the entry's
 //! front. The same bytes go to the journals of all members. Each journal seals the front itself, under its node's key:

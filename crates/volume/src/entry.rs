@@ -13,8 +13,8 @@
 //!  control header  0 tag=2  1 version=1  2 zero u16  4 crc of the rest
 //! ```
 //! All numbers are little-endian, all checksums CRC32C; every byte of an entry is under one of them (R9). The data is
-//! sealed once, where the entry is made ([ADR 0057](../../../docs/adr/0057-sealed-once.md)). Apply reads the front and
-//! the checksums. A block in clear has, in place of its first tag, volume u32, lba u64, sectors u32.
+//! sealed once, where the entry is made (ADR 0057). Apply reads the front and the checksums. A block in clear has, in
+//! place of its first tag, volume u32, lba u64, sectors u32.
 //!
 //! ENTRY-E1  Header and block are all that a read of one op needs: the index knows the rest, and it is compared.
 //! ENTRY-E2  Blocks begin at multiples of 32: the front and what is before a block's data are padded, data is whole
@@ -32,9 +32,7 @@ mod error;
 mod layout;
 
 pub use error::EntryError;
-pub use layout::{
-    CONTROL_HEADER_BYTES, ENTRY_GRID_BYTES, ENTRY_HEADER_BYTES, OP_BYTES, UNIT_BYTES, WRITE_SECTORS_MAX,
-};
+pub use layout::{CONTROL_HEADER_BYTES, ENTRY_GRID_BYTES, ENTRY_HEADER_BYTES, OP_BYTES, UNIT_BYTES, WRITE_SECTORS_MAX};
 
 use block::BlockPlace;
 use bytes::{Bytes, BytesMut};
@@ -230,15 +228,11 @@ impl CheckedOp {
     /// When this is not the op that `at` refers to, or the piece is not inside it (R9).
     pub fn piece(&self, volume: VolumeId, lba: Lba, sectors: Sectors, at: &JournalRef) -> Result<Bytes, EntryError> {
         let (skip, op_sectors) = (u64::from(at.skip), u64::from(at.op_sectors));
-        let op = OpHeader {
-            kind: OpKind::Write,
-            volume,
-            lba: Lba(lba.0.wrapping_sub(skip)),
-            sectors: Sectors(op_sectors),
-        };
+        let op =
+            OpHeader { kind: OpKind::Write, volume, lba: Lba(lba.0.wrapping_sub(skip)), sectors: Sectors(op_sectors) };
         let place = self.head.place(&op, at.header_offset as usize);
-        let inside = skip.checked_add(sectors.0).is_some_and(|end| end <= op_sectors)
-            && self.block.len() >= at.byte_range().1;
+        let inside =
+            skip.checked_add(sectors.0).is_some_and(|end| end <= op_sectors) && self.block.len() >= at.byte_range().1;
         if !inside || check_extent(op.kind, op.lba, op.sectors, place.at).is_err() {
             return Err(place.misplaced());
         }
