@@ -263,7 +263,8 @@ settings! {
         /// 8MiB.
         tail: ByteSize = ByteSize(128 * MIB);
         /// Encrypt the journal and the state snapshots, with a key of this node that the cluster key wraps. Data that
-        /// was written before a change stays as it is until it is dropped.
+        /// was written before a change stays as it is until it is dropped. While this gateway serves a set, its data is
+        /// encrypted for the journals of the others as well; without, each encrypts it by itself.
         seal: bool = true;
     }
 }

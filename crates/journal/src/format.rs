@@ -7,8 +7,9 @@
 //! batch header, 64 B     0 magic "HFB1" | 4 crc u32 | 8 own offset u64 | 16 length u64 (whole blocks) | 24 records u32
 //!                       28 flags u32 (1 = idle marker) | 32 synced u64 | 40 synced in the file before u64 | 48 used u64 | 56 zero
 //! record, 8-byte grid    0 crc u32 | 4 kind u8 | 5 flags u8 (1 = carried forward) | 6 chunks u16 | 8 group u64 | 16 term u64
-//!                       24 index u64 | 32 payload bytes u32 | 36 zero u32 | 40 own offset u64 | 48 per chunk of 16 KiB a
-//!                       crc u32 and a tag of 16 bytes (zeroes where not sealed) | payload | zeroes up to the grid
+//!                       24 index u64 | 32 payload bytes u32 | 36 of these, bytes at the end that came sealed u32
+//!                       40 own offset u64 | 48 per chunk of 16 KiB a crc u32 and a tag of 16 bytes (zeroes where not
+//!                       sealed) | payload | zeroes up to the grid
 //! ```
 //!
 //! Each CRC32C is seeded by the file's uuid: old contents of a recycled file never pass as new ones, and a client that
@@ -19,6 +20,8 @@
 //! A sealed file's payloads are encrypted chunk by chunk under the file's key. Nonce: the record's offset and the
 //! chunk's number. Bound data: bytes 4 to 48 of the record's head. The CRCs cover the bytes on disk, so damage differs
 //! from a wrong key, and is detected without a key. Heads are not encrypted: groups, indexes and lengths are readable.
+//! What came sealed is not encrypted again (ADR 0057): of each chunk only the bytes before it are, perhaps none. The
+//! chunk's tag then still vouches for the head, so where that part begins cannot be changed.
 //! JOURNAL-J1 rests on the `synced` offsets: everything below was synced before this batch was written.
 
 use crate::{AlignedBuf, BLOCK_BYTES};
@@ -26,8 +29,8 @@ use holdfast_seal::{FileKey, KeyFingerprint, TAG_BYTES};
 use holdfast_types::{GroupId, LogId};
 
 pub(crate) const FILE_MAGIC: &[u8; 8] = b"HFJRNL01";
-/// Version 1 had no tags, and was never sealed.
-pub(crate) const FORMAT_VERSION: u32 = 2;
+/// Version 1 had no tags, and was never sealed. Version 2 sealed all of each payload.
+pub(crate) const FORMAT_VERSION: u32 = 3;
 /// The header takes one block.
 pub(crate) const FILE_HEADER_BYTES: u64 = BLOCK_BYTES as u64;
 const BATCH_MAGIC: &[u8; 4] = b"HFB1";
@@ -278,6 +281,8 @@ pub(crate) struct RecordHeader {
     pub group: GroupId,
     pub id: LogId,
     pub len: u32,
+    /// Bytes at the end of the payload that came sealed.
+    pub given: u32,
     /// Offset of the record in its file.
     pub offset: u64,
 }
@@ -298,12 +303,14 @@ impl RecordHeader {
         head[16..24].copy_from_slice(&self.id.term.0.to_le_bytes());
         head[24..32].copy_from_slice(&self.id.index.0.to_le_bytes());
         head[32..36].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        head[36..40].copy_from_slice(&self.given.to_le_bytes());
         head[40..48].copy_from_slice(&self.offset.to_le_bytes());
         let (fixed, table) = head.split_at_mut(RECORD_HEADER_BYTES);
         let entries = table.chunks_exact_mut(CHUNK_ENTRY_BYTES);
         for (number, (chunk, entry)) in stored.chunks_mut(CHUNK_BYTES).zip(entries).enumerate() {
             if let Some(key) = key {
-                let tag = key.seal(self.offset, number as u32, &fixed[4..], chunk);
+                let own = self.own_bytes(number, chunk.len());
+                let tag = key.seal(self.offset, number as u32, &fixed[4..], &mut chunk[..own]);
                 entry[4..].copy_from_slice(&tag);
             }
             entry[..4].copy_from_slice(&seed.chunk(self.offset, number, chunk).to_le_bytes());
@@ -311,6 +318,12 @@ impl RecordHeader {
         let crc = seed.header(&head[4..head_bytes]);
         head[..4].copy_from_slice(&crc.to_le_bytes());
         buf.pad_to(RECORD_GRID);
+    }
+
+    /// How many of the first bytes of a chunk the journal seals itself.
+    fn own_bytes(&self, number: usize, chunk: usize) -> usize {
+        let own = self.len.saturating_sub(self.given) as usize;
+        own.saturating_sub(number * CHUNK_BYTES).min(chunk)
     }
 
     /// Reads header and checksum table from the first bytes of a record at `offset`. Errors are (found, expected).
@@ -324,7 +337,7 @@ impl RecordHeader {
         if found != expected {
             return Err((format!("header crc {found:#010x}"), format!("{expected:#010x}")));
         }
-        let len = u32_at(head, 32);
+        let (len, given) = (u32_at(head, 32), u32_at(head, 36));
         let place = u64_at(head, 40);
         if place != offset {
             return Err((format!("a record of byte {place}"), format!("one of byte {offset}")));
@@ -340,12 +353,16 @@ impl RecordHeader {
         if chunks(len as usize) != table {
             return Err((format!("{table} checksums"), format!("{} for {len} bytes", chunks(len as usize))));
         }
+        if given > len {
+            return Err((format!("{given} bytes that came sealed"), format!("at most the payload's {len}")));
+        }
         Ok(RecordHeader {
             kind,
             carried: head[5] & RECORD_CARRIED != 0,
             group: GroupId(u64_at(head, 8)),
             id: LogId::new(u64_at(head, 16), index),
             len,
+            given,
             offset,
         })
     }
@@ -378,8 +395,9 @@ impl RecordHeader {
         for (number, chunk) in (first..).zip(payload.chunks_mut(CHUNK_BYTES)) {
             let at = RECORD_HEADER_BYTES + CHUNK_ENTRY_BYTES * number + 4;
             let tag = head.get(at..at + TAG_BYTES).and_then(|tag| tag.try_into().ok());
+            let own = self.own_bytes(number, chunk.len());
             let opened = tag.is_some_and(|tag| {
-                key.open(self.offset, number as u32, &head[4..RECORD_HEADER_BYTES], chunk, tag).is_ok()
+                key.open(self.offset, number as u32, &head[4..RECORD_HEADER_BYTES], &mut chunk[..own], tag).is_ok()
             });
             if !opened {
                 let found = format!("payload chunk {number} of {} bytes, whole but not authentic", chunk.len());

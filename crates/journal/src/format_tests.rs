@@ -7,7 +7,7 @@ const HEADER: FileHeader =
     FileHeader { file_uuid: 0x0123_4567_89ab_cdef, disk_uuid: 5, number: 3, boot: 9, bytes: 1 << 20, key: None };
 
 fn record(kind: Kind, offset: u64, len: usize) -> RecordHeader {
-    RecordHeader { kind, carried: false, group: GroupId(4), id: LogId::new(7, 1000), len: len as u32, offset }
+    RecordHeader { kind, carried: false, group: GroupId(4), id: LogId::new(7, 1000), len: len as u32, given: 0, offset }
 }
 
 fn encoded(header: &RecordHeader, payload: &[u8]) -> AlignedBuf {
@@ -34,9 +34,10 @@ fn decoded(bytes: &[u8], offset: u64) -> Option<(RecordHeader, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn records_come_back(kind in 1u8..=6, carried: bool, group: u64, term: u64, index in 0..u64::MAX, offset: u64, len in 0usize..70_000) {
+    fn records_come_back(kind in 1u8..=6, carried: bool, group: u64, term: u64, index in 0..u64::MAX, offset: u64, len in 0usize..70_000, given: prop::sample::Index) {
         let kind = Kind::from_byte(kind).expect("in range");
-        let header = RecordHeader { kind, carried, group: GroupId(group), id: LogId::new(term, index), len: len as u32, offset };
+        let (id, given) = (LogId::new(term, index), given.index(len + 1) as u32);
+        let header = RecordHeader { kind, carried, group: GroupId(group), id, len: len as u32, given, offset };
         let buf = encoded(&header, &payload(len));
         prop_assert_eq!(buf.len(), record_bytes(len));
         prop_assert_eq!(decoded(&buf, offset), Some((header, payload(len))));
@@ -120,12 +121,17 @@ fn the_bytes_are_pinned() {
     let mut sealed = AlignedBuf::default();
     let key = holdfast_seal::NodeKey::from_bytes([3; 32]).file(HEADER.file_uuid);
     record(Kind::Entry, 4160, 20_000).append(HEADER.seed(), Some(&key), &payload(20_000), &mut sealed);
+    let mut given = AlignedBuf::default();
+    let header = RecordHeader { given: 19_900, ..record(Kind::Entry, 4160, 20_000) };
+    header.append(HEADER.seed(), Some(&key), &payload(20_000), &mut given);
     let found = [
         hash(&HEADER.encode()),
         hash(&batch),
         hash(&encoded(&record(Kind::Entry, 4160, 20_000), &payload(20_000))),
         hash(&encoded(&record(Kind::Purge, 64, 0), &[])),
         hash(&sealed),
+        hash(&given),
     ];
-    assert_eq!(found.map(|hash| format!("{hash:08x}")), ["758307bc", "85f952f6", "82f267fe", "5ff6fc11", "b90d06c4"]);
+    let expected = ["524aabe0", "85f952f6", "82f267fe", "5ff6fc11", "b90d06c4", "4e7ceb39"];
+    assert_eq!(found.map(|hash| format!("{hash:08x}")), expected);
 }

@@ -41,6 +41,7 @@ impl Item {
             group: self.group,
             id: self.id,
             len: self.payload.len() as u32,
+            given: 0,
             offset: 0,
         };
         header.change(&self.payload)

@@ -26,7 +26,8 @@
 //!   returns (R9).
 //! - **JOURNAL-J9** In a sealed file payloads are readable with the node's key only (R10): a file's key is drawn from
 //!   its uuid, and a place is written once (JOURNAL-J4; a failed write ends everything, JOURNAL-J2), so no nonce is
-//!   used twice.
+//!   used twice. The end of a payload that came sealed is stored as it came ([`Sealing::clear_bytes`]). What opens it
+//!   is in front of it, which is sealed here and bound to the record's place and id.
 //! - **JOURNAL-J8** While a group is damaged, nothing of it is rewritten and no file is dropped: its damage must be
 //!   found again at every start, until the group is dropped and built anew. (In use again, it may also end with the bad
 //!   record.)

@@ -31,7 +31,7 @@ fn a_whole_chunk_that_was_not_sealed_here_is_corruption() {
     let header =
         FileHeader { file_uuid: 1, disk_uuid: 2, number: 1, boot: 1, bytes: 8192, key: Some(key(1).fingerprint()) };
     let mut buf = AlignedBuf::zeroed(4096);
-    let record = RecordHeader { kind: Kind::Entry, carried: false, group, id, len: 5, offset: 4096 };
+    let record = RecordHeader { kind: Kind::Entry, carried: false, group, id, len: 5, given: 0, offset: 4096 };
     record.append(header.seed(), Some(&key(1).file(1)), b"hello", &mut buf);
     buf.pad_to(BLOCK_BYTES);
     assert!(!buf.windows(5).any(|window| window == b"hello"), "readable");
@@ -55,12 +55,62 @@ fn a_whole_chunk_that_was_not_sealed_here_is_corruption() {
     }
 }
 
+/// JOURNAL-J9: what came sealed is stored as it came, and nobody without the key can say that more of it did. Else a
+/// forger could put data in clear there, and it would be served.
+#[test]
+fn what_came_sealed_is_kept_and_where_it_begins_is_vouched_for() {
+    let (group, id, key) = (GroupId(1), LogId::new(3, 9), holdfast_seal::NodeKey::from_bytes([1; 32]).file(1));
+    let seed = FileHeader { file_uuid: 1, disk_uuid: 2, number: 1, boot: 1, bytes: 1 << 20, key: None }.seed();
+    let (len, front) = (40_000, 96);
+    let payload: Vec<u8> = (0..len).map(|at| (at * 13) as u8).collect();
+    let record = |given| {
+        let header =
+            RecordHeader { kind: Kind::Entry, carried: false, group, id, len: len as u32, given, offset: 4096 };
+        let mut buf = AlignedBuf::zeroed(4096);
+        header.append(seed, Some(&key), &payload, &mut buf);
+        buf.pad_to(BLOCK_BYTES);
+        buf.to_vec()
+    };
+    let read = |bytes: &[u8], range| {
+        let file = JournalFile {
+            number: 1,
+            name: "f".to_string(),
+            seed,
+            key: Some(key.clone()),
+            bytes: 1 << 20,
+            file: Box::new(Fixed(bytes.to_vec())),
+        };
+        read_range(&file, Place { file: 1, offset: 4096 }, Kind::Entry, group, id, len as u32, range)
+    };
+    let good = record((len - front) as u32);
+    let at = 4096 + record_head_bytes(len);
+    assert_ne!(good[at..at + front], payload[..front], "the front is sealed");
+    assert_eq!(good[at + front..at + len], payload[front..], "the rest is as it came");
+    let ranges = [0..len, 0..72, 96..400, 16_000..17_000, 33_000..33_100, 39_999..len];
+    for range in ranges.clone() {
+        assert_eq!(read(&good, range.clone()).expect("good"), payload[range]);
+    }
+    // Another word for what came sealed, with checksums that fit: the tags of a record that was sealed as a whole, or of
+    // this one, do not go with it.
+    for (mut forged, given) in [(good.clone(), len), (good.clone(), 0), (record(0), len), (record(0), len - front)] {
+        let head_bytes = record_head_bytes(len);
+        forged[4096 + 36..4096 + 40].copy_from_slice(&(given as u32).to_le_bytes());
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&1_u128.to_le_bytes()), &forged[4100..4096 + head_bytes]);
+        forged[4096..4100].copy_from_slice(&crc.to_le_bytes());
+        for range in ranges.clone() {
+            let served = read(&forged, range.clone());
+            let refused = matches!(&served, Err(ReadError::Corrupt(bad)) if bad.found.contains("not authentic"));
+            assert!(refused, "{range:?} of {given} given: {served:?}");
+        }
+    }
+}
+
 #[test]
 fn a_good_record_of_another_entry_is_corruption() {
     let header = FileHeader { file_uuid: 1, disk_uuid: 2, number: 1, boot: 1, bytes: 8192, key: None };
     let (group, id) = (GroupId(1), LogId::new(3, 9));
     let mut buf = AlignedBuf::zeroed(4096);
-    let record = RecordHeader { kind: Kind::Entry, carried: false, group, id, len: 5, offset: 4096 };
+    let record = RecordHeader { kind: Kind::Entry, carried: false, group, id, len: 5, given: 0, offset: 4096 };
     record.append(header.seed(), None, b"hello", &mut buf);
     buf.pad_to(BLOCK_BYTES);
     let file = Fixed(buf.to_vec());

@@ -49,9 +49,17 @@ pub struct Sealing {
     pub key: NodeKey,
     /// Whether files begun from now on are sealed.
     pub new_files: bool,
+    /// How many of the first bytes of an entry's payload are in clear. The rest came sealed, and is stored as it is
+    /// (JOURNAL-J9). What is in clear contains what opens the rest and binds it to the entry.
+    pub clear_bytes: fn(&[u8]) -> usize,
 }
 
 impl Sealing {
+    /// A key for payloads that come in clear, all of them.
+    pub fn new(key: NodeKey, new_files: bool) -> Self {
+        Self { key, new_files, clear_bytes: <[u8]>::len }
+    }
+
     /// The key that new files are sealed under.
     fn of_new(this: Option<&Sealing>) -> Option<&NodeKey> {
         this.filter(|sealing| sealing.new_files).map(|sealing| &sealing.key)
@@ -242,6 +250,12 @@ impl<D: Disk> Journal<D> {
         self.write_batch(&items).map(|()| true)
     }
 
+    /// Bytes at the end of an item's payload that came sealed (JOURNAL-J9).
+    fn given_bytes(&self, item: &Item) -> u32 {
+        let Some(sealing) = self.sealing.as_ref().filter(|_| item.kind == Kind::Entry) else { return 0 };
+        (item.payload.len() - (sealing.clear_bytes)(&item.payload).min(item.payload.len())) as u32
+    }
+
     /// One batch: encode, write and sync; only then update the index (JOURNAL-J1, JOURNAL-J2).
     pub(crate) fn write_batch(&mut self, items: &[Item]) -> Result<(), WriteError> {
         if self.failed {
@@ -262,6 +276,7 @@ impl<D: Disk> Journal<D> {
                 group: item.group,
                 id: item.id,
                 len: item.payload.len() as u32,
+                given: if file.key.is_some() { self.given_bytes(item) } else { 0 },
                 offset,
             };
             header.append(file.seed, file.key.as_ref(), &item.payload, &mut buf);

@@ -110,6 +110,11 @@ impl GroupLog {
         self.group.id
     }
 
+    /// Whether the journal seals what it writes (R10).
+    pub fn seals(&self) -> bool {
+        self.shared.seals
+    }
+
     /// The log as it is now, durable or not.
     pub fn state(&self) -> GroupLogState {
         let memory = self.group.memory.locked();

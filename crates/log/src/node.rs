@@ -136,6 +136,7 @@ impl NodeLog {
             disk_uuid: identity.disk_uuid,
             boot: identity.boot,
         };
+        let seals = sealing.as_ref().is_some_and(|sealing| sealing.new_files);
         let (journal, report) = Journal::open_sealed(disk, params, sealing, Box::new(rand::random::<u128>))?;
         let (queue, catalog, tail_bytes) = (Arc::new(Queue::default()), journal.catalog(), Arc::new(AtomicU64::new(0)));
         queue.written(0, journal.used_bytes());
@@ -146,6 +147,7 @@ impl NodeLog {
             tail_bytes,
             groups: Mutex::default(),
             config,
+            seals,
             lost: report.lost.clone(),
             writer: Mutex::new(None),
         };

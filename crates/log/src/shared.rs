@@ -16,6 +16,8 @@ pub(crate) struct Shared {
     pub tail_bytes: Arc<AtomicU64>,
     pub groups: Mutex<BTreeMap<GroupId, Arc<Group>>>,
     pub config: LogConfig,
+    /// Whether files are begun sealed.
+    pub seals: bool,
     /// R9: records of unknown groups were lost; a group that the journal does not know may be among them.
     pub lost: Option<CorruptRecord>,
     pub writer: Mutex<Option<JoinHandle<()>>>,

@@ -146,6 +146,12 @@ pub trait Consensus: Send + Sync + 'static {
     /// Bytes of the log that are live here.
     fn live_bytes(&self) -> u64;
 
+    /// Whether data is to be sealed before it is submitted: this member's journal is sealed, and stores as it is what
+    /// came sealed.
+    fn seals(&self) -> bool {
+        false
+    }
+
     /// Passes an entry to the group; with `term`, only if this member leads in exactly that term. [`Pending`] returns
     /// the entry's outcome. Dropping it does not withdraw the entry.
     ///

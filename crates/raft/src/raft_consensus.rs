@@ -115,6 +115,10 @@ impl Consensus for RaftGroup {
         self.parts.log.live_bytes()
     }
 
+    fn seals(&self) -> bool {
+        self.parts.log.seals()
+    }
+
     fn submit(&self, term: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
         Box::pin(self.write(term, payload))
     }

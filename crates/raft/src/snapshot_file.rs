@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn round_trip_and_every_flipped_byte_is_found() -> anyhow::Result<()> {
-        let sealing = Sealing { key: NodeKey::from_bytes([4; 32]), new_files: true };
+        let sealing = Sealing::new(NodeKey::from_bytes([4; 32]), true);
         round_trip(None)?;
         round_trip(Some(&sealing))
     }
@@ -218,7 +218,7 @@ mod tests {
         let group = GroupId(4);
         let state = Bytes::from_static(b"a token that nobody should see");
         let snapshot = StoredSnapshot::new(LogId::new(2, 30), RaftStoredMembership::default(), state.clone());
-        let sealing = |byte, new_files| Sealing { key: NodeKey::from_bytes([byte; 32]), new_files };
+        let sealing = |byte, new_files| Sealing::new(NodeKey::from_bytes([byte; 32]), new_files);
         save(dir.path(), group, &snapshot, Some(&sealing(1, true)))?;
         let bytes = std::fs::read(path(dir.path(), group))?;
         assert!(!bytes.windows(5).any(|window| state.windows(5).any(|part| part == window)), "readable");

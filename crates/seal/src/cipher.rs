@@ -25,6 +25,11 @@ impl Cipher {
         Self { key }
     }
 
+    /// The key itself, for where it is stored.
+    pub fn key(&self) -> &[u8; 32] {
+        &self.key
+    }
+
     fn for_one_call(&self) -> LessSafeKey {
         LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, &*self.key).expect("R10: a key of 32 bytes"))
     }

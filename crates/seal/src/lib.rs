@@ -12,6 +12,7 @@
 //!
 //!   data key --HKDF(object id)--> object key --ChaCha20-Poly1305, nonce = part's number--> sealed part
 //!   node key --HKDF(file uuid)--> file key ----ChaCha20-Poly1305, nonce = place in the file--> sealed chunk
+//!   random, for one entry -------> entry key ---ChaCha20-Poly1305, nonce = place in the entry-> sealed unit
 //! ```
 //!
 //! Invariants:
@@ -23,10 +24,13 @@
 //!   bytes (R9).
 //! - **SEAL-S3** Key bytes are wiped when dropped and never printed. Except ring's copy of a key, which is on the stack
 //!   for one call: it is not wiped, and stays until other calls overwrite it. Cluster, data and node keys are in locked
-//!   pages (LOCKED-M1); keys derived for one object or file are in ordinary memory.
+//!   pages (LOCKED-M1); keys of one object, file or log entry are in ordinary memory.
+//! - **SEAL-S4** An entry key is drawn for one entry, and seals each unit of its data once. Making the entry uses it
+//!   up; sending the entry again sends the same bytes (R12).
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod cipher;
+mod entry;
 mod error;
 mod fingerprint;
 mod kdf;
@@ -36,6 +40,7 @@ mod object;
 mod part;
 mod ring;
 
+pub use entry::{ENTRY_KEY_BYTES, EntryKey};
 pub use error::{SealError, SealedKind, SealedPart};
 pub use fingerprint::KeyFingerprint;
 pub use kdf::{Argon2id, argon2_parameters};

@@ -7,7 +7,7 @@ use holdfast_control::cluster::SetEntry;
 use holdfast_control::set::{Lease, Links, RootRef, SetAnswer, SetState};
 use holdfast_raft::{StateMachine, Unfit};
 use holdfast_types::sync::LockExt;
-use holdfast_types::{Epoch, Lba, LogId, MemberId, Sectors, VolumeId};
+use holdfast_types::{Epoch, Lba, LogId, MemberId, Sectors, SetId, VolumeId};
 use holdfast_volume::entry;
 use holdfast_volume::index::{Memtable, Piece};
 use holdfast_volume::machine::{Event, SetMachine, SnapshotError};
@@ -52,6 +52,7 @@ struct Inner {
 
 /// The state machine of one set's group. Shared between the group and the set's tasks.
 pub struct SetHost {
+    set: SetId,
     inner: Mutex<Inner>,
     /// Notified at every applied entry that is not a write, and at every install.
     changed: Notify,
@@ -64,14 +65,14 @@ pub struct SetHost {
 impl SetHost {
     /// A set before its first entry: empty, as found in its store, or a clone. Every replica begins with the same
     /// state.
-    pub fn new(entry: &SetEntry, links: &Links) -> Self {
+    pub fn new(set: SetId, entry: &SetEntry, links: &Links) -> Self {
         let state = match &entry.restored {
             None => SetState::new(entry.base_epoch),
             Some(restored) => SetState::restored(entry.base_epoch, restored),
         };
         let machine = SetMachine::new(state.with_links(links));
         let (changed, checkpoint, unfinished) = (Notify::new(), Notify::new(), Mutex::default());
-        Self { inner: Mutex::new(Inner { machine, grant: None }), changed, checkpoint, unfinished }
+        Self { set, inner: Mutex::new(Inner { machine, grant: None }), changed, checkpoint, unfinished }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -137,10 +138,11 @@ fn unfit(error: &SnapshotError) -> Unfit {
 impl StateMachine for SetHost {
     fn apply(&self, id: LogId, payload: Bytes) -> Bytes {
         // Checksums first: only the index is touched under the lock.
-        let entry = match entry::decode(&payload) {
+        let entry = match entry::decode_of(self.set, &payload) {
             Ok(entry) => entry,
             Err(e) => {
-                // R11: this replica cannot read a committed entry. If it continued, it would differ from the others.
+                // R11: this replica cannot read a committed entry, or it is another set's (ENTRY-E4). If it continued,
+                // it would differ from the others.
                 tracing::error!(%id, error = %e, "R11: a committed entry does not decode; this gateway stops");
                 std::process::abort();
             }

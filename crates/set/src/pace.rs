@@ -128,8 +128,8 @@ mod tests {
             restored: None,
             voters: Default::default(),
         };
-        let pace =
-            JournalPace::new(log.clone(), Arc::new(SetHost::new(&entry, &holdfast_control::set::Links::default())));
+        let host = SetHost::new(GroupId(1), &entry, &holdfast_control::set::Links::default());
+        let pace = JournalPace::new(log.clone(), Arc::new(host));
         disk.set_room(Some(0));
         let mut index = 0;
         while !matches!(pace.pace(), Pace::Full(_)) {

@@ -16,7 +16,7 @@ use holdfast_raft::{Group, ReadLogError, ReadPlace};
 use holdfast_store::Disposition;
 use holdfast_types::limits::ENTRY_BYTES_MAX;
 use holdfast_types::{Lba, LogIndex, Sectors, VolumeId};
-use holdfast_volume::entry::{CheckedOp, read_piece};
+use holdfast_volume::entry::{CheckedOp, ENTRY_HEADER_BYTES, EntryError, EntryHead, read_piece};
 use holdfast_volume::index::{JournalRef, Piece, Source};
 use holdfast_volume::plan::PlannedExtent;
 use std::collections::BTreeMap;
@@ -29,6 +29,9 @@ const LOOKUPS_MAX: u32 = 8;
 const BATCH_READS: usize = 8;
 /// … each of about this many bytes, or of one operation.
 const BATCH_READ_BYTES: usize = 128 << 10;
+
+/// An operation that begins within so many bytes of its entry is read together with the entry's header.
+const NEAR_BYTES: u32 = 4 << 10;
 
 /// A read that cannot be answered. The client never gets these errors (R8): the connection is closed, or the read
 /// waits.
@@ -71,6 +74,44 @@ struct Use {
     lba: Lba,
     sectors: Sectors,
     place: JournalRef,
+}
+
+/// Where in the bytes of one read call an operation and the header of its entry are (ENTRY-E1).
+struct Wants {
+    /// The place with the header, at its begin.
+    head: usize,
+    /// The place with the operation's block.
+    block: usize,
+    /// Bytes before the block there.
+    skip: usize,
+    uses: Vec<Use>,
+}
+
+/// The places of one read call.
+#[derive(Default)]
+struct Reads {
+    places: Vec<ReadPlace>,
+    wants: Vec<Wants>,
+}
+
+impl Reads {
+    /// Adds an operation; those of one entry come one after the other.
+    fn add(&mut self, index: LogIndex, offset: u32, len: usize, uses: Vec<Use>) {
+        let next = self.places.len();
+        let known = self.wants.last().map(|last| last.head).filter(|head| self.places[*head].index == index);
+        if known.is_none() && offset <= NEAR_BYTES {
+            let skip = offset as usize;
+            self.places.push(ReadPlace { index, offset: 0, len: skip + len });
+            self.wants.push(Wants { head: next, block: next, skip, uses });
+            return;
+        }
+        let head = known.unwrap_or(next);
+        if known.is_none() {
+            self.places.push(ReadPlace { index, offset: 0, len: ENTRY_HEADER_BYTES });
+        }
+        self.wants.push(Wants { head, block: self.places.len(), skip: 0, uses });
+        self.places.push(ReadPlace { index, offset, len });
+    }
 }
 
 /// Reads committed data of one set on this node. Cheap to clone.
@@ -224,7 +265,8 @@ impl Reader {
         Ok(read.into_iter().flat_map(|extent| extent.parts).collect())
     }
 
-    /// Reads a piece of one operation's data. The whole operation is read, because its checksum covers all of it.
+    /// Reads a piece of one operation's data. The whole operation is read, because its checksum covers all of it; what
+    /// the piece touches of it is opened.
     ///
     /// # Errors
     /// [`ReadError`]; R9: also if the journal holds another operation there than the index says.
@@ -237,17 +279,25 @@ impl Reader {
     ) -> Result<Bytes, ReadError> {
         let (offset, len) = place.byte_range();
         assert!(len <= ENTRY_BYTES_MAX, "R5: the index names an operation of {len} bytes");
-        let at = ReadPlace { index: place.index, offset, len };
-        let bytes = self.group.read_log(place.index, offset, len).await.map_err(|e| self.unread(&[at], e))?;
-        let piece = read_piece(volume, lba, sectors, &place, &bytes).map_err(|e| {
-            let reason = e.to_string();
+        let mut reads = Reads::default();
+        reads.add(place.index, offset, len, Vec::new());
+        let read = match reads.places.as_slice() {
+            [one] => self.group.read_log(one.index, one.offset, one.len).await.map(|bytes| vec![bytes]),
+            several => self.group.read_log_many(several.to_vec()).await,
+        };
+        let bytes = read.map_err(|e| self.unread(&reads.places, e))?;
+        let Wants { head, block, skip, .. } = &reads.wants[0];
+        read_piece(volume, lba, sectors, &place, &bytes[*head], &bytes[*block].slice(*skip..)).map_err(|e| {
             holdfast_reached::reached!("read: the journal holds another operation");
-            self.suspects.odd(at, &reason);
-            ReadError::Operation { index: place.index, reason }
-        })?;
-        // A read is charged by its length: a small part must not keep a large operation's buffer in memory.
-        let small = piece.len() * 2 < bytes.len();
-        Ok(if small { Bytes::copy_from_slice(&piece) } else { piece })
+            self.odd(place, &e)
+        })
+    }
+
+    /// The journal does not hold the operation of `place`.
+    fn odd(&self, place: JournalRef, error: &EntryError) -> ReadError {
+        let (index, reason, (offset, len)) = (place.index, error.to_string(), place.byte_range());
+        self.suspects.odd(ReadPlace { index, offset, len }, &reason);
+        ReadError::Operation { index, reason }
     }
 
     /// Reads the content of planned extents. Each operation is read and checked once, even if several extents use it,
@@ -272,29 +322,22 @@ impl Reader {
             raw.push(RawExtent { volume: extent.volume, lba: extent.lba, parts });
         }
         let mut reads = stream::iter(in_reads(wanted))
-            .map(|(places, uses)| async move {
+            .map(|Reads { places, wants }| async move {
                 let read = self.group.read_log_many(places.clone()).await;
-                read.map(|bytes| (bytes, uses)).map_err(|e| self.unread(&places, e))
+                read.map(|bytes| (bytes, wants)).map_err(|e| self.unread(&places, e))
             })
             .buffer_unordered(BATCH_READS);
         while let Some(read) = reads.next().await {
-            let (operations, uses) = read?;
-            for (bytes, uses) in operations.iter().zip(uses) {
-                let Some(first) = uses.first() else { continue };
-                let index = first.place.index;
-                let (offset, len) = first.place.byte_range();
-                let bad = |e: holdfast_volume::entry::EntryError| {
-                    let reason = e.to_string();
-                    self.suspects.odd(ReadPlace { index, offset, len }, &reason);
-                    ReadError::Operation { index, reason }
-                };
-                let operation = CheckedOp::new(bytes).map_err(bad)?;
+            let (bytes, wants) = read?;
+            for Wants { head, block, skip, uses } in wants {
+                let Some(place) = uses.first().map(|first| first.place) else { continue };
+                let bad = |e: EntryError| self.odd(place, &e);
+                let head = EntryHead::read(&bytes[head]).map_err(bad)?;
+                let operation = CheckedOp::new(head, &place, bytes[block].slice(skip..)).map_err(bad)?;
                 for at in uses {
                     let extent = &mut raw[at.extent];
                     let piece = operation.piece(extent.volume, at.lba, at.sectors, &at.place).map_err(bad)?;
-                    // A small part must not keep a large operation's buffer in memory.
-                    let small = piece.len() * 2 < bytes.len();
-                    extent.parts[at.part] = if small { Bytes::copy_from_slice(&piece) } else { piece };
+                    extent.parts[at.part] = piece;
                 }
             }
         }
@@ -305,18 +348,17 @@ impl Reader {
 type Wanted = BTreeMap<(LogIndex, u32, usize), Vec<Use>>;
 
 /// Operations in journal order, grouped by read call.
-fn in_reads(wanted: Wanted) -> Vec<(Vec<ReadPlace>, Vec<Vec<Use>>)> {
-    let mut reads: Vec<(Vec<ReadPlace>, Vec<Vec<Use>>)> = Vec::new();
+fn in_reads(wanted: Wanted) -> Vec<Reads> {
+    let mut reads: Vec<Reads> = Vec::new();
     let mut bytes = BATCH_READ_BYTES;
     for ((index, offset, len), uses) in wanted {
         if bytes >= BATCH_READ_BYTES {
-            reads.push((Vec::new(), Vec::new()));
+            reads.push(Reads::default());
             bytes = 0;
         }
         bytes += len;
-        if let Some((places, all)) = reads.last_mut() {
-            places.push(ReadPlace { index, offset, len });
-            all.push(uses);
+        if let Some(last) = reads.last_mut() {
+            last.add(index, offset, len, uses);
         }
     }
     reads

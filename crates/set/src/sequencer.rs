@@ -15,6 +15,7 @@
 //! SEQ-S4  A caller of `settled` is answered once every earlier operation has its outcome: applied here, or unknown and
 //!     the epoch is no longer served.
 
+use crate::random::new_entry_key;
 use bytes::Bytes;
 use holdfast_raft::{Group, Pending};
 use holdfast_types::sync::LockExt;
@@ -270,10 +271,11 @@ impl Drop for Sequencer {
     }
 }
 
-/// Takes one entry from the front of the queue, with the senders of its answers.
-fn next_entry(shared: &Shared, epoch: Epoch, seq: WriteSeq) -> Option<(Bytes, Vec<Answer>)> {
+/// Takes one entry from the front of the queue, with the senders of its answers. It is sealed once, here: group,
+/// journals and peers get these bytes, however often they are sent (R12, SEAL-S4).
+fn next_entry(shared: &Shared, group: &Group, epoch: Epoch, seq: WriteSeq) -> Option<(Bytes, Vec<Answer>)> {
     let mut queue = shared.queue();
-    let mut builder = EntryBuilder::new(epoch, seq);
+    let mut builder = EntryBuilder::new(epoch, seq).of(group.id());
     let mut answers = Vec::new();
     while let Some((op, _)) = queue.ops.front() {
         // Cloning `Bytes` only adds a reference; the data is copied once, into the entry.
@@ -290,9 +292,11 @@ fn next_entry(shared: &Shared, epoch: Epoch, seq: WriteSeq) -> Option<(Bytes, Ve
         return None;
     }
     queue.in_flight += 1;
-    // Copies the data and calculates its checksums: without the lock, so that new operations come in meanwhile.
+    // Copies and seals the data and calculates its checksums: without the lock, so that new operations come in
+    // meanwhile.
     drop(queue);
-    Some((builder.finish(), answers))
+    let entry = if group.seals() { builder.finish_sealed(new_entry_key()) } else { builder.finish() };
+    Some((entry, answers))
 }
 
 type InFlight = (Pending, Vec<Answer>);
@@ -329,7 +333,7 @@ async fn submit_loop(
                 }
             }
             // `None` only if the sequencer was stopped meanwhile.
-            if let Some(entry) = next_entry(&shared, epoch, WriteSeq(seq.0 + 1)) {
+            if let Some(entry) = next_entry(&shared, &group, epoch, WriteSeq(seq.0 + 1)) {
                 break entry;
             }
         };

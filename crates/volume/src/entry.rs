@@ -1,47 +1,47 @@
 //! Payload of a data group's log entry. A gateway's sequencer writes it into the log; apply reads it back.
 //!
 //! ```text
-//!  writes:   | entry header 32 | op header 32 | data .. | op header 32 | data .. | ..      trims and zeroes carry no data
+//!  writes:   | header 72 | op 24 | op 24 | .. | zeroes up to the grid of 32 | block | block | ..
+//!             \______________________ front _______________________________/  of each write, in the same order
+//!  block:    | fixed 16 | a tag of 16 for each unit of 16 KiB of data | zeroes up to the grid | data ..
 //!  control:  | control header 8 | postcard of SetCommand |
 //!
-//!  entry header    0 tag=1  1 version  2 ops u16  4 bytes u32  8 epoch u64  16 seq u64  24 zero u32  28 crc of 0..28
-//!  op header       0 kind   1 zero     2 magic u16  4 volume u32  8 lba u64  16 sectors u64  24 data crc  28 crc of 0..28
-//!  control header  0 tag=2  1 version  2 zero u16  4 crc of the rest
+//!  header          0 tag=1  1 version=2  2 ops u16  4 bytes u32  8 epoch u64  16 seq u64  24 set u64
+//!                 32 key of the data, 32 bytes; zeroes: data in clear  64 crc of the rest of the front  68 zero u32
+//!  op              0 kind   1 zero 3  4 volume u32  8 lba u64  16 sectors u64
+//!  fixed           0 magic u16  2 zero u16  4 crc of what is behind it  8 zero u64
+//!  control header  0 tag=2  1 version=1  2 zero u16  4 crc of the rest
 //! ```
-//! All numbers are little-endian, all checksums CRC32C; every byte of an entry is under one of them (R9).
+//! All numbers are little-endian, all checksums CRC32C; every byte of an entry is under one of them (R9). The data is
+//! sealed once, where the entry is made (ADR 0057). Apply reads the front and the checksums. A block in clear has, in
+//! place of its first tag, volume u32, lba u64, sectors u32.
 //!
-//! ENTRY-E1  An op header lies directly before its data: a journal read finds and checks an op by its offset alone.
-//! ENTRY-E2  Offsets of op headers are multiples of 32: headers are 32 bytes, data is whole sectors.
+//! ENTRY-E1  Header and block are all that a read of one op needs: the index knows the rest, and it is compared.
+//! ENTRY-E2  Blocks begin at multiples of 32: the front and what is before a block's data are padded, data is whole
+//!     sectors.
 //! ENTRY-E3  [`decode`] accepts bounded entries only: at most `ENTRY_OPS_MAX` ops, each inside `VOLUME_SECTORS_MAX`, a
 //!     write of at most `ATOMIC_WRITE_BYTES_MAX`. Sums of its places and lengths cannot overflow.
+//! ENTRY-E4  An entry names its set. [`decode_of`], which apply uses, takes no other: it came by another group's way.
+//! ENTRY-E5  Data opens only as what it was sealed as: unit and block of its entry, set, epoch, seq, volume, lba and
+//!     sectors. The key is random and for one entry only, so no (key, nonce) is used twice, whatever Raft does (R12).
+//! ENTRY-E6  The key is in the front. Whoever stores an entry seals the front ([`clear_bytes`]); a journal binds it to
+//!     its place, and thereby the data.
 
-use bytes::{BufMut, Bytes, BytesMut};
+mod block;
+mod error;
+mod layout;
+
+pub use error::EntryError;
+pub use layout::{CONTROL_HEADER_BYTES, ENTRY_GRID_BYTES, ENTRY_HEADER_BYTES, OP_BYTES, UNIT_BYTES, WRITE_SECTORS_MAX};
+
+use block::BlockPlace;
+use bytes::{Bytes, BytesMut};
+use error::{check_crc, check_zero, header_at, part_at, u16_at, u32_at, u64_at};
 use holdfast_control::set::SetCommand;
-use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, ENTRY_BYTES_MAX, ENTRY_OPS_MAX, VOLUME_SECTORS_MAX};
-use holdfast_types::{Epoch, Lba, LogIndex, SECTOR_BYTES, Sectors, VolumeId, WriteSeq};
-
-/// First byte of an entry that carries writes.
-const TAG_WRITES: u8 = 1;
-/// First byte of an entry that carries a [`SetCommand`].
-const TAG_CONTROL: u8 = 2;
-/// The only version of both layouts that is read and written.
-const VERSION: u8 = 1;
-/// Marks an op header ("op"). It distinguishes a read at a wrong offset from a bad checksum.
-const OP_MAGIC: u16 = u16::from_le_bytes(*b"op");
-
-/// Bytes of the header of an entry of writes.
-pub const ENTRY_HEADER_BYTES: usize = 32;
-/// Bytes of the header before each op's data.
-pub const OP_HEADER_BYTES: usize = 32;
-/// Bytes of the header of a control entry.
-pub const CONTROL_HEADER_BYTES: usize = 8;
-/// Sectors that one write carries at most.
-pub const WRITE_SECTORS_MAX: u64 = ATOMIC_WRITE_BYTES_MAX as u64 / SECTOR_BYTES;
-
-// One atomic write always fits an empty entry (R5), and so do the headers of `ENTRY_OPS_MAX` ops.
-const _: () = assert!(ENTRY_HEADER_BYTES + OP_HEADER_BYTES + ATOMIC_WRITE_BYTES_MAX <= ENTRY_BYTES_MAX);
-const _: () = assert!(ENTRY_HEADER_BYTES + ENTRY_OPS_MAX * OP_HEADER_BYTES <= ENTRY_BYTES_MAX - ATOMIC_WRITE_BYTES_MAX);
-const _: () = assert!(ENTRY_OPS_MAX <= u16::MAX as usize && ENTRY_BYTES_MAX <= u32::MAX as usize);
+use holdfast_seal::{ENTRY_KEY_BYTES, EntryKey};
+use holdfast_types::limits::{ENTRY_BYTES_MAX, ENTRY_OPS_MAX, VOLUME_SECTORS_MAX};
+use holdfast_types::{Epoch, GroupId, Lba, LogIndex, SECTOR_BYTES, Sectors, SetId, VolumeId, WriteSeq};
+use layout::{TAG_CONTROL, TAG_WRITES, VERSION_CONTROL, VERSION_WRITES, block_bytes, front_bytes};
 
 /// What an op does to its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,63 +73,7 @@ impl OpKind {
     }
 }
 
-/// Bytes are not a valid entry, or not the expected part of one. Always corruption or an unknown version: entries come
-/// from gateways, never directly from a client.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(
-    missing_docs,
-    reason = "the fields are what each message says: place in bytes, what was found, what was expected"
-)]
-pub enum EntryError {
-    /// The payload ends inside something.
-    #[error("entry cut short at {at}: found {found} bytes, expected {expected}")]
-    Short { at: usize, found: usize, expected: usize },
-    /// The payload goes on after its last op.
-    #[error("entry of {expected} bytes has {found}")]
-    Trailing { found: usize, expected: usize },
-    /// The payload is larger than any entry may be.
-    #[error("entry of {found} bytes, expected at most {ENTRY_BYTES_MAX}")]
-    TooLarge { found: usize },
-    /// The first byte names no kind of entry.
-    #[error("entry kind: found {found}, expected {TAG_WRITES} or {TAG_CONTROL}")]
-    Tag { found: u8 },
-    /// Written by a version that this one cannot read.
-    #[error("entry version: found {found}, expected {VERSION}")]
-    Version { found: u8 },
-    /// More ops than an entry may have.
-    #[error("entry with {found} ops, expected at most {ENTRY_OPS_MAX}")]
-    Ops { found: usize },
-    /// Reserved bytes are not zero.
-    #[error("reserved bytes at {at} are not zero")]
-    Reserved { at: usize },
-    /// No op header begins here.
-    #[error("op at {at}: found magic {found:#06x}, expected {OP_MAGIC:#06x}")]
-    Magic { at: usize, found: u16 },
-    /// The op header names no kind of op.
-    #[error("op at {at}: found kind {found}, expected 1, 2 or 3")]
-    Kind { at: usize, found: u8 },
-    /// The op's range is empty, or reaches beyond the largest volume, or is more than one write may carry.
-    #[error("op at {at}: {sectors} sectors at {lba}, expected 1 to {limit} that end by {VOLUME_SECTORS_MAX}")]
-    Range { at: usize, lba: Lba, sectors: Sectors, limit: u64 },
-    /// A checksum does not match (R9).
-    #[error("{part} at {at}: found checksum {found:#010x}, expected {expected:#010x}")]
-    Checksum { part: &'static str, at: usize, found: u32, expected: u32 },
-    /// A command could not be read although its checksum matched.
-    #[error("control command could not be read")]
-    Command(#[source] postcard::Error),
-    /// A valid op, but not the one that the index refers to (R9: never served).
-    #[error("op at {volume} {lba} with {sectors} sectors, expected {wanted_volume} {wanted_lba} with {wanted_sectors}")]
-    Misplaced {
-        volume: VolumeId,
-        lba: Lba,
-        sectors: Sectors,
-        wanted_volume: VolumeId,
-        wanted_lba: Lba,
-        wanted_sectors: Sectors,
-    },
-}
-
-/// One operation's header.
+/// One operation, without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpHeader {
     /// What it does.
@@ -140,44 +84,33 @@ pub struct OpHeader {
     pub lba: Lba,
     /// To how many sectors.
     pub sectors: Sectors,
-    data_crc: u32,
 }
 
 impl OpHeader {
-    /// Length of the data behind the header.
+    /// Length of its data.
     pub fn data_len(&self) -> usize {
         // ENTRY-E3: a header exists only with a length that was checked.
         if self.kind == OpKind::Write { self.sectors.0 as usize * SECTOR_BYTES as usize } else { 0 }
     }
 
-    fn encode(&self, out: &mut BytesMut) {
-        let mut header = [0_u8; OP_HEADER_BYTES];
-        header[0] = self.kind.to_byte();
-        header[2..4].copy_from_slice(&OP_MAGIC.to_le_bytes());
-        header[4..8].copy_from_slice(&self.volume.0.to_le_bytes());
-        header[8..16].copy_from_slice(&self.lba.0.to_le_bytes());
-        header[16..24].copy_from_slice(&self.sectors.0.to_le_bytes());
-        header[24..28].copy_from_slice(&self.data_crc.to_le_bytes());
-        let crc = crc32c::crc32c(&header[..28]);
-        header[28..].copy_from_slice(&crc.to_le_bytes());
-        out.put_slice(&header);
+    fn encode(&self) -> [u8; OP_BYTES] {
+        let mut op = [0_u8; OP_BYTES];
+        op[0] = self.kind.to_byte();
+        op[4..8].copy_from_slice(&self.volume.0.to_le_bytes());
+        op[8..16].copy_from_slice(&self.lba.0.to_le_bytes());
+        op[16..].copy_from_slice(&self.sectors.0.to_le_bytes());
+        op
     }
 
-    /// Reads the fields of a header whose checksum matched. `at` is for the error's text only.
-    fn parse(header: &[u8; OP_HEADER_BYTES], at: usize) -> Result<Self, EntryError> {
-        let found = u16::from_le_bytes([header[2], header[3]]);
-        if found != OP_MAGIC {
-            return Err(EntryError::Magic { at, found });
-        }
-        let kind = OpKind::from_byte(header[0]).ok_or(EntryError::Kind { at, found: header[0] })?;
-        if header[1] != 0 {
-            return Err(EntryError::Reserved { at: at + 1 });
-        }
-        let volume = VolumeId(u32_at(header, 4));
-        let lba = Lba(u64_at(header, 8));
-        let sectors = Sectors(u64_at(header, 16));
+    /// Op number `number` of a payload whose front was checked.
+    fn read(payload: &[u8], number: usize) -> Result<Self, EntryError> {
+        let at = ENTRY_HEADER_BYTES + OP_BYTES * number;
+        let op: &[u8; OP_BYTES] = header_at(payload, at)?;
+        let kind = OpKind::from_byte(op[0]).ok_or(EntryError::Kind { at, found: op[0] })?;
+        check_zero(at + 1, &op[1..4])?;
+        let (volume, lba, sectors) = (VolumeId(u32_at(op, 4)), Lba(u64_at(op, 8)), Sectors(u64_at(op, 16)));
         check_extent(kind, lba, sectors, at)?;
-        Ok(Self { kind, volume, lba, sectors, data_crc: u32_at(header, 24) })
+        Ok(Self { kind, volume, lba, sectors })
     }
 }
 
@@ -191,50 +124,46 @@ fn check_extent(kind: OpKind, lba: Lba, sectors: Sectors, at: usize) -> Result<(
     Ok(())
 }
 
-fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+fn check_version(found: u8, expected: u8) -> Result<(), EntryError> {
+    if found == expected { Ok(()) } else { Err(EntryError::Version { found, expected }) }
 }
 
-fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+/// The header of an entry of writes: what a read of one of its ops needs beside the op's block (ENTRY-E1).
+#[derive(Debug)]
+pub struct EntryHead {
+    set: SetId,
+    epoch: Epoch,
+    seq: WriteSeq,
+    /// `None`: the data is in clear.
+    key: Option<EntryKey>,
 }
 
-fn header_at<const N: usize>(bytes: &[u8], at: usize) -> Result<&[u8; N], EntryError> {
-    bytes.get(at..).and_then(|rest| rest.first_chunk::<N>()).ok_or(EntryError::Short {
-        at,
-        found: bytes.len().saturating_sub(at),
-        expected: N,
-    })
-}
+impl EntryHead {
+    /// Reads it from the first [`ENTRY_HEADER_BYTES`] of a payload. The checksum is that of the whole front: [`decode`]
+    /// checks it. A header of another entry does not open the data.
+    ///
+    /// # Errors
+    /// When an entry of writes does not begin so.
+    pub fn read(payload: &[u8]) -> Result<Self, EntryError> {
+        let header: &[u8; ENTRY_HEADER_BYTES] = header_at(payload, 0)?;
+        if header[0] != TAG_WRITES {
+            return Err(EntryError::Tag { found: header[0] });
+        }
+        check_version(header[1], VERSION_WRITES)?;
+        let key: &[u8; ENTRY_KEY_BYTES] = header_at(header, 32)?;
+        Ok(Self {
+            set: GroupId(u64_at(header, 24)),
+            epoch: Epoch(u64_at(header, 8)),
+            seq: WriteSeq(u64_at(header, 16)),
+            key: (*key != [0; ENTRY_KEY_BYTES]).then(|| EntryKey::new(*key)),
+        })
+    }
 
-fn check_crc(part: &'static str, at: usize, bytes: &[u8], expected: u32) -> Result<(), EntryError> {
-    let found = crc32c::crc32c(bytes);
-    if found == expected { Ok(()) } else { Err(EntryError::Checksum { part, at, found, expected }) }
-}
-
-/// Reads and checks the op header at `at`; returns it and the bytes of data behind it. Does not check the data.
-fn op_at(bytes: &[u8], at: usize) -> Result<(OpHeader, &[u8]), EntryError> {
-    let header: &[u8; OP_HEADER_BYTES] = header_at(bytes, at)?;
-    check_crc("op header", at, &header[..28], u32_at(header, 28))?;
-    let op = OpHeader::parse(header, at)?;
-    let start = at + OP_HEADER_BYTES;
-    let data = bytes.get(start..start + op.data_len()).ok_or(EntryError::Short {
-        at: start,
-        found: bytes.len() - start,
-        expected: op.data_len(),
-    })?;
-    Ok((op, data))
-}
-
-/// Checks one op in the journal: `bytes` begins with its header and holds at least its data (ENTRY-E1). Returns the
-/// header and the op's data.
-///
-/// # Errors
-/// When header or data do not match their checksums, or are truncated (R9).
-pub fn check_op(bytes: &[u8]) -> Result<(OpHeader, &[u8]), EntryError> {
-    let (op, data) = op_at(bytes, 0)?;
-    check_crc("op data", OP_HEADER_BYTES, data, op.data_crc)?;
-    Ok((op, data))
+    /// The place of an op whose block begins at `at`.
+    fn place(&self, op: &OpHeader, at: usize) -> BlockPlace {
+        let Self { set, epoch, seq, .. } = *self;
+        BlockPlace { set, epoch, seq, volume: op.volume, lba: op.lba, sectors: op.sectors, at }
+    }
 }
 
 /// Where in the journal a piece's data begins.
@@ -242,7 +171,7 @@ pub fn check_op(bytes: &[u8]) -> Result<(OpHeader, &[u8]), EntryError> {
 pub struct JournalRef {
     /// The log entry.
     pub index: LogIndex,
-    /// The op's header in the entry's payload, in bytes.
+    /// The op's block in the entry's payload, in bytes.
     pub header_offset: u32,
     /// Sectors of the whole op: all of it has to be read to check it.
     pub op_sectors: u32,
@@ -251,88 +180,90 @@ pub struct JournalRef {
 }
 
 impl JournalRef {
-    /// The part of the entry's payload that holds the op, header and data: (offset, length) in bytes.
-    /// [`read_piece`] checks it and cuts it to the piece.
+    /// The part of the entry's payload that holds the op's block: (offset, length) in bytes. [`read_piece`] checks it
+    /// and cuts it to the piece.
     pub fn byte_range(&self) -> (u32, usize) {
-        (self.header_offset, OP_HEADER_BYTES + self.op_sectors as usize * SECTOR_BYTES as usize)
+        (self.header_offset, block_bytes(self.op_sectors as usize * SECTOR_BYTES as usize))
     }
 }
 
-/// Data of a piece that a lookup found in the journal. `bytes`: the journal's bytes at `at.byte_range()`. They are
-/// checked (R9) and compared with the op that the index refers to. `lba` and `sectors` are those of the piece.
+/// Data of a piece that a lookup found in the journal. `head`: the first [`ENTRY_HEADER_BYTES`] of the entry's payload.
+/// `bytes`: those at `at.byte_range()`. They are checked (R9) and compared with the op that the index refers to. `lba`
+/// and `sectors` are those of the piece.
 ///
 /// # Errors
-/// As [`check_op`]; also where the op is not the one that `at` refers to.
+/// As [`CheckedOp::new`] and [`CheckedOp::piece`].
 pub fn read_piece(
     volume: VolumeId,
     lba: Lba,
     sectors: Sectors,
     at: &JournalRef,
+    head: &[u8],
     bytes: &Bytes,
 ) -> Result<Bytes, EntryError> {
-    CheckedOp::new(bytes)?.piece(volume, lba, sectors, at)
+    CheckedOp::new(EntryHead::read(head)?, at, bytes.clone())?.piece(volume, lba, sectors, at)
 }
 
-/// One op of the journal with checked checksums. Pieces are cut out of it without another read or check.
-#[derive(Clone, Debug)]
+/// One op of the journal with a checked checksum. Pieces are cut out of it, and opened, without another read or check.
+#[derive(Debug)]
 pub struct CheckedOp {
-    header: OpHeader,
-    data: Bytes,
+    head: EntryHead,
+    block: Bytes,
 }
 
 impl CheckedOp {
-    /// Checks the op at the beginning of `bytes`.
+    /// The op whose block is at the begin of `bytes`, in the entry with this header.
     ///
     /// # Errors
-    /// As [`check_op`].
-    pub fn new(bytes: &Bytes) -> Result<Self, EntryError> {
-        let (header, data) = check_op(bytes)?;
-        Ok(Self { header, data: bytes.slice_ref(data) })
+    /// When the block does not match its checksum, or is truncated (R9).
+    pub fn new(head: EntryHead, at: &JournalRef, bytes: Bytes) -> Result<Self, EntryError> {
+        let data = at.op_sectors as usize * SECTOR_BYTES as usize;
+        block::check(&bytes, head.key.is_some(), at.header_offset as usize, data)?;
+        Ok(Self { head, block: bytes })
     }
 
-    /// Data of a piece of this op, as [`read_piece`] returns it.
+    /// Data of a piece of this op, as [`read_piece`] returns it. Keeps no more than twice its length in memory.
     ///
     /// # Errors
-    /// [`EntryError::Misplaced`] where this is not the op that `at` refers to, or the piece is not inside it (R9).
+    /// When this is not the op that `at` refers to, or the piece is not inside it (R9).
     pub fn piece(&self, volume: VolumeId, lba: Lba, sectors: Sectors, at: &JournalRef) -> Result<Bytes, EntryError> {
-        let op = &self.header;
-        let skip = u64::from(at.skip);
-        let same = op.kind == OpKind::Write
-            && op.volume == volume
-            && op.lba.0.checked_add(skip) == Some(lba.0)
-            && op.sectors.0 == u64::from(at.op_sectors)
-            && skip.checked_add(sectors.0).is_some_and(|end| end <= op.sectors.0);
-        if !same {
-            return Err(EntryError::Misplaced {
-                volume: op.volume,
-                lba: op.lba,
-                sectors: op.sectors,
-                wanted_volume: volume,
-                wanted_lba: Lba(lba.0.saturating_sub(skip)),
-                wanted_sectors: Sectors(u64::from(at.op_sectors)),
-            });
+        let (skip, op_sectors) = (u64::from(at.skip), u64::from(at.op_sectors));
+        let op =
+            OpHeader { kind: OpKind::Write, volume, lba: Lba(lba.0.wrapping_sub(skip)), sectors: Sectors(op_sectors) };
+        let place = self.head.place(&op, at.header_offset as usize);
+        let inside =
+            skip.checked_add(sectors.0).is_some_and(|end| end <= op_sectors) && self.block.len() >= at.byte_range().1;
+        if !inside || check_extent(op.kind, op.lba, op.sectors, place.at).is_err() {
+            return Err(place.misplaced());
         }
         // Whole sectors inside an op that was checked above: no overflow, never out of bounds.
         let from = (skip * SECTOR_BYTES) as usize;
-        Ok(self.data.slice(from..from + (sectors.0 * SECTOR_BYTES) as usize))
+        block::data(&self.block, self.head.key.as_ref(), &place, from..from + (sectors.0 * SECTOR_BYTES) as usize)
     }
 }
 
-/// Gathers ops into one entry. Data is looked at once, by [`EntryBuilder::finish`], which copies it and calculates its
-/// checksums: ops are added under the lock of the sequencer's queue, where all writers of a set wait.
+/// Gathers ops into one entry. Data is looked at once, when the entry is finished: then it is copied, sealed, and its
+/// checksums are calculated. Ops are added under the lock of the sequencer's queue, where all writers of a set wait.
 #[derive(Debug)]
 pub struct EntryBuilder {
+    set: SetId,
     epoch: Epoch,
     seq: WriteSeq,
-    /// Without the checksums of their data.
     ops: Vec<(OpHeader, Bytes)>,
-    bytes: usize,
+    /// Bytes of all blocks.
+    blocks: usize,
 }
 
 impl EntryBuilder {
     /// An entry with number `seq` of the sequencer of `epoch` (R2).
     pub fn new(epoch: Epoch, seq: WriteSeq) -> Self {
-        Self { epoch, seq, ops: Vec::new(), bytes: ENTRY_HEADER_BYTES }
+        Self { set: GroupId(0), epoch, seq, ops: Vec::new(), blocks: 0 }
+    }
+
+    /// The set whose log it is for (ENTRY-E4).
+    #[must_use]
+    pub fn of(self, set: SetId) -> Self {
+        Self { set, ..self }
     }
 
     /// Adds an op. Returns false and changes nothing if the entry would exceed `ENTRY_BYTES_MAX` or `ENTRY_OPS_MAX`.
@@ -342,15 +273,17 @@ impl EntryBuilder {
     /// When the caller did not check its request: data of another length than the op's sectors, an empty range, a range
     /// beyond `VOLUME_SECTORS_MAX`, a write above `ATOMIC_WRITE_BYTES_MAX`. Every replica would refuse such an entry.
     pub fn try_push(&mut self, kind: OpKind, volume: VolumeId, lba: Lba, sectors: Sectors, data: Bytes) -> bool {
-        let range = check_extent(kind, lba, sectors, self.bytes);
+        let range = check_extent(kind, lba, sectors, self.bytes());
         assert!(range.is_ok(), "R5: op that no entry may carry: {range:?}");
-        let header = OpHeader { kind, volume, lba, sectors, data_crc: 0 };
-        assert!(data.len() == header.data_len(), "R5: op of {} bytes with {}", header.data_len(), data.len());
-        if self.ops.len() == ENTRY_OPS_MAX || self.bytes + OP_HEADER_BYTES + data.len() > ENTRY_BYTES_MAX {
+        let op = OpHeader { kind, volume, lba, sectors };
+        assert!(data.len() == op.data_len(), "R5: op of {} bytes with {}", op.data_len(), data.len());
+        let block = block_bytes(data.len());
+        let ops = self.ops.len() + 1;
+        if ops > ENTRY_OPS_MAX || front_bytes(ops) + self.blocks + block > ENTRY_BYTES_MAX {
             return false;
         }
-        self.bytes += OP_HEADER_BYTES + data.len();
-        self.ops.push((header, data));
+        self.blocks += block;
+        self.ops.push((op, data));
         true
     }
 
@@ -366,30 +299,51 @@ impl EntryBuilder {
 
     /// Bytes that the entry will have.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        front_bytes(self.ops.len()) + self.blocks
     }
 
-    /// The entry's bytes, in one allocation.
+    /// The entry's bytes, in one allocation, with the data in clear.
     pub fn finish(self) -> Bytes {
-        let mut out = BytesMut::with_capacity(self.bytes);
-        let mut header = [0_u8; ENTRY_HEADER_BYTES];
-        header[0] = TAG_WRITES;
-        header[1] = VERSION;
-        // The casts are exact: both limits are asserted above, and `try_push` keeps to them.
-        header[2..4].copy_from_slice(&(self.ops.len() as u16).to_le_bytes());
-        header[4..8].copy_from_slice(&(self.bytes as u32).to_le_bytes());
-        header[8..16].copy_from_slice(&self.epoch.0.to_le_bytes());
-        header[16..24].copy_from_slice(&self.seq.0.to_le_bytes());
-        let crc = crc32c::crc32c(&header[..28]);
-        header[28..].copy_from_slice(&crc.to_le_bytes());
-        out.put_slice(&header);
-        for (op, data) in &self.ops {
-            let header = OpHeader { data_crc: crc32c::crc32c(data), ..*op };
-            header.encode(&mut out);
-            out.put_slice(data);
+        self.build(None)
+    }
+
+    /// The entry's bytes, in one allocation, with the data sealed under a key that was drawn for this entry (SEAL-S4).
+    pub fn finish_sealed(self, key: EntryKey) -> Bytes {
+        self.build(Some(key))
+    }
+
+    fn build(self, key: Option<EntryKey>) -> Bytes {
+        let (bytes, front) = (self.bytes(), front_bytes(self.ops.len()));
+        let mut out = BytesMut::with_capacity(bytes);
+        out.resize(front, 0);
+        let head = EntryHead { set: self.set, epoch: self.epoch, seq: self.seq, key };
+        for ((op, data), at) in self.ops.iter().zip((ENTRY_HEADER_BYTES..).step_by(OP_BYTES)) {
+            out[at..at + OP_BYTES].copy_from_slice(&op.encode());
+            if op.kind == OpKind::Write {
+                let place = head.place(op, out.len());
+                block::append(&mut out, head.key.as_ref(), &place, data);
+            }
         }
+        out[0] = TAG_WRITES;
+        out[1] = VERSION_WRITES;
+        // The casts are exact: both limits are asserted in `layout`, and `try_push` keeps to them.
+        out[2..4].copy_from_slice(&(self.ops.len() as u16).to_le_bytes());
+        out[4..8].copy_from_slice(&(bytes as u32).to_le_bytes());
+        out[8..16].copy_from_slice(&self.epoch.0.to_le_bytes());
+        out[16..24].copy_from_slice(&self.seq.0.to_le_bytes());
+        out[24..32].copy_from_slice(&self.set.0.to_le_bytes());
+        if let Some(key) = &head.key {
+            out[32..64].copy_from_slice(key.bytes());
+        }
+        let crc = front_crc(&out[..front]);
+        out[64..68].copy_from_slice(&crc.to_le_bytes());
         out.freeze()
     }
+}
+
+/// Of the whole front but the checksum itself.
+fn front_crc(front: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&front[..64]), &front[68..])
 }
 
 /// The bytes of a control entry.
@@ -402,7 +356,7 @@ pub fn encode_control(command: &SetCommand) -> Result<Bytes, EntryError> {
         return Err(EntryError::TooLarge { found: out.len() });
     }
     out[0] = TAG_CONTROL;
-    out[1] = VERSION;
+    out[1] = VERSION_CONTROL;
     let crc = crc32c::crc32c(&out[CONTROL_HEADER_BYTES..]);
     out[4..8].copy_from_slice(&crc.to_le_bytes());
     Ok(Bytes::from(out))
@@ -420,6 +374,8 @@ pub enum EntryPayload {
 /// An entry of writes that was checked as a whole. Its ops are read in place.
 #[derive(Clone, Debug)]
 pub struct WritesView {
+    /// The set whose log it was made for (ENTRY-E4).
+    pub set: SetId,
     /// The epoch that the writes were accepted under (R2).
     pub epoch: Epoch,
     /// The entry's number within the epoch (R2).
@@ -431,7 +387,7 @@ pub struct WritesView {
 /// One op of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// Where its header lies in the entry, in bytes.
+    /// Where its block begins in the entry, in bytes; if it has none, where it would.
     pub header_offset: u32,
     /// What it does.
     pub kind: OpKind,
@@ -441,7 +397,7 @@ pub struct Op {
     pub lba: Lba,
     /// To how many sectors.
     pub sectors: Sectors,
-    /// Its data, not copied; empty unless it is a write.
+    /// Its data, opened; empty unless it is a write.
     pub data: Bytes,
 }
 
@@ -461,30 +417,41 @@ impl WritesView {
         self.payload.len()
     }
 
-    /// The ops in their order, with their data.
-    pub fn ops(&self) -> impl Iterator<Item = Op> + '_ {
-        self.headers().map(|(header_offset, op)| {
-            let start = header_offset as usize + OP_HEADER_BYTES;
-            let data = self.payload.slice(start..start + op.data_len());
-            Op { header_offset, kind: op.kind, volume: op.volume, lba: op.lba, sectors: op.sectors, data }
-        })
+    /// The ops in their order, with their data. Data in clear is not copied.
+    ///
+    /// # Errors
+    /// When sealed data does not open.
+    pub fn ops(&self) -> Result<Vec<Op>, EntryError> {
+        let head = EntryHead::read(&self.payload)?;
+        let open = |(header_offset, op): (u32, OpHeader)| -> Result<Op, EntryError> {
+            let OpHeader { kind, volume, lba, sectors } = op;
+            let at = header_offset as usize;
+            let data = match op.data_len() {
+                0 => Bytes::new(),
+                len => {
+                    let block = self.payload.slice(at..at + block_bytes(len));
+                    block::data(&block, head.key.as_ref(), &head.place(&op, at), 0..len)?
+                }
+            };
+            Ok(Op { header_offset, kind, volume, lba, sectors, data })
+        };
+        self.headers().map(open).collect()
     }
 
-    /// The ops in order, without their data: each header with its offset. Apply needs no more.
+    /// The ops in order, without their data: each with the place of its block. Apply needs no more.
     pub fn headers(&self) -> impl Iterator<Item = (u32, OpHeader)> + '_ {
-        let mut at = ENTRY_HEADER_BYTES;
-        (0..self.ops).map_while(move |_| {
-            let header: &[u8; OP_HEADER_BYTES] = header_at(&self.payload, at).ok()?;
-            // `decode` has read this header before, so it parses; `map_while` only avoids a panic.
-            let op = OpHeader::parse(header, at).ok()?;
+        let mut at = front_bytes(self.ops);
+        (0..self.ops).map_while(move |number| {
+            // `decode` has read this op before; `map_while` only avoids a panic.
+            let op = OpHeader::read(&self.payload, number).ok()?;
             let offset = at as u32;
-            at += OP_HEADER_BYTES + op.data_len();
+            at += block_bytes(op.data_len());
             Some((offset, op))
         })
     }
 }
 
-/// Reads an entry without copying its data, and checks all of it: lengths, counts, ranges, every checksum.
+/// Reads an entry without copying or opening its data, and checks all of it: lengths, counts, ranges, every checksum.
 ///
 /// # Errors
 /// When anything is not as [`EntryBuilder`] or [`encode_control`] would have written it.
@@ -500,42 +467,75 @@ pub fn decode(payload: &Bytes) -> Result<EntryPayload, EntryError> {
     }
 }
 
-fn decode_writes(payload: &Bytes) -> Result<WritesView, EntryError> {
+/// [`decode`] for an entry in the log of `expected`.
+///
+/// # Errors
+/// As [`decode`]; also when it was made for another set (ENTRY-E4).
+pub fn decode_of(expected: SetId, payload: &Bytes) -> Result<EntryPayload, EntryError> {
+    let entry = decode(payload)?;
+    if let EntryPayload::Writes(writes) = &entry
+        && writes.set != expected
+    {
+        return Err(EntryError::OtherSet { found: writes.set, expected });
+    }
+    Ok(entry)
+}
+
+/// How many of the first bytes of a payload are in clear. The rest was sealed where the entry was made (ENTRY-E6). All
+/// of it where that is not certain.
+pub fn clear_bytes(payload: &[u8]) -> usize {
+    match check_front(payload) {
+        Ok((head, ops)) if head.key.is_some() => front_bytes(ops),
+        _ => payload.len(),
+    }
+}
+
+/// The header of an entry of writes with a good front, and its number of ops.
+fn check_front(payload: &[u8]) -> Result<(EntryHead, usize), EntryError> {
+    let head = EntryHead::read(payload)?;
     let header: &[u8; ENTRY_HEADER_BYTES] = header_at(payload, 0)?;
-    check_crc("entry header", 0, &header[..28], u32_at(header, 28))?;
-    if header[1] != VERSION {
-        return Err(EntryError::Version { found: header[1] });
-    }
-    if u32_at(header, 24) != 0 {
-        return Err(EntryError::Reserved { at: 24 });
-    }
-    let ops = usize::from(u16::from_le_bytes([header[2], header[3]]));
+    let ops = usize::from(u16_at(header, 2));
     if ops > ENTRY_OPS_MAX {
         return Err(EntryError::Ops { found: ops });
     }
+    let front = part_at(payload, 0, front_bytes(ops))?;
+    check_crc("entry front", 0, front_crc(front), u32_at(header, 64))?;
+    check_zero(68, &header[68..])?;
+    let end = ENTRY_HEADER_BYTES + OP_BYTES * ops;
+    check_zero(end, &front[end..])?;
+    Ok((head, ops))
+}
+
+fn decode_writes(payload: &Bytes) -> Result<WritesView, EntryError> {
+    let (head, ops) = check_front(payload)?;
+    let header: &[u8; ENTRY_HEADER_BYTES] = header_at(payload, 0)?;
     let bytes = u32_at(header, 4) as usize;
     if payload.len() < bytes {
         return Err(EntryError::Short { at: 0, found: payload.len(), expected: bytes });
     }
-    let mut at = ENTRY_HEADER_BYTES;
-    for _ in 0..ops {
-        let (op, data) = op_at(payload, at)?;
-        check_crc("op data", at + OP_HEADER_BYTES, data, op.data_crc)?;
-        at += OP_HEADER_BYTES + data.len();
+    let mut at = front_bytes(ops);
+    for number in 0..ops {
+        let op = OpHeader::read(payload, number)?;
+        if op.kind == OpKind::Write {
+            let block = part_at(payload, at, payload.len().saturating_sub(at))?;
+            let length = block::check(block, head.key.is_some(), at, op.data_len())?;
+            if head.key.is_none() {
+                block::check_place(block, &head.place(&op, at))?;
+            }
+            at += length;
+        }
     }
     if at != bytes || at != payload.len() {
         return Err(EntryError::Trailing { found: payload.len(), expected: at });
     }
-    Ok(WritesView { epoch: Epoch(u64_at(header, 8)), seq: WriteSeq(u64_at(header, 16)), payload: payload.clone(), ops })
+    Ok(WritesView { set: head.set, epoch: head.epoch, seq: head.seq, payload: payload.clone(), ops })
 }
 
 fn decode_control(payload: &Bytes) -> Result<SetCommand, EntryError> {
     let header: &[u8; CONTROL_HEADER_BYTES] = header_at(payload, 0)?;
     let body = &payload[CONTROL_HEADER_BYTES..];
-    check_crc("control command", CONTROL_HEADER_BYTES, body, u32_at(header, 4))?;
-    if header[1] != VERSION {
-        return Err(EntryError::Version { found: header[1] });
-    }
+    check_crc("control command", CONTROL_HEADER_BYTES, crc32c::crc32c(body), u32_at(header, 4))?;
+    check_version(header[1], VERSION_CONTROL)?;
     if header[2..4] != [0, 0] {
         return Err(EntryError::Reserved { at: 2 });
     }

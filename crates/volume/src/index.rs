@@ -16,7 +16,7 @@
 //! One extent is 24 bytes: 8 of key and 16 of value (asserted below), plus the tree's overhead (see `apply_bench`).
 
 pub use crate::entry::JournalRef;
-use crate::entry::{OP_HEADER_BYTES, WRITE_SECTORS_MAX};
+use crate::entry::{ENTRY_GRID_BYTES, WRITE_SECTORS_MAX};
 use holdfast_types::limits::ENTRY_BYTES_MAX;
 use holdfast_types::{Lba, LogIndex, SECTOR_BYTES, Sectors, VolumeId};
 use std::collections::BTreeMap;
@@ -93,7 +93,7 @@ pub(crate) fn push_piece(pieces: &mut Vec<Piece>, piece: Piece) {
 struct Extent {
     /// The log index; for zeroes the length, which only the volume's size bounds.
     word: u64,
-    /// The op header's offset in units of [`OP_HEADER_BYTES`] (ENTRY-E2).
+    /// The op's block, in units of [`ENTRY_GRID_BYTES`] (ENTRY-E2).
     header: u16,
     op_sectors: u16,
     skip: u16,
@@ -102,7 +102,7 @@ struct Extent {
 
 const _: () = assert!(size_of::<u64>() + size_of::<Extent>() == 24);
 const _: () = assert!(WRITE_SECTORS_MAX <= u16::MAX as u64);
-const _: () = assert!(ENTRY_BYTES_MAX / OP_HEADER_BYTES <= u16::MAX as usize);
+const _: () = assert!(ENTRY_BYTES_MAX / ENTRY_GRID_BYTES <= u16::MAX as usize);
 
 impl Extent {
     const fn zero(sectors: u64) -> Self {
@@ -119,9 +119,9 @@ impl Extent {
                 assert!(u64::from(at.op_sectors) <= WRITE_SECTORS_MAX, "R5: op of {} sectors", at.op_sectors);
                 let inside = u64::from(at.skip).checked_add(sectors).is_some_and(|end| end <= u64::from(at.op_sectors));
                 assert!(inside, "R9: {sectors} sectors at {} of an op of {}", at.skip, at.op_sectors);
-                let unit = OP_HEADER_BYTES as u32;
-                assert!(at.header_offset.is_multiple_of(unit), "ENTRY-E2: op header at {}", at.header_offset);
-                assert!(at.header_offset < ENTRY_BYTES_MAX as u32, "ENTRY-E3: op header at {}", at.header_offset);
+                let unit = ENTRY_GRID_BYTES as u32;
+                assert!(at.header_offset.is_multiple_of(unit), "ENTRY-E2: block at {}", at.header_offset);
+                assert!(at.header_offset < ENTRY_BYTES_MAX as u32, "ENTRY-E3: block at {}", at.header_offset);
                 Some(Self {
                     word: at.index.0,
                     header: (at.header_offset / unit) as u16,
@@ -147,7 +147,7 @@ impl Extent {
         }
         Source::Journal(JournalRef {
             index: LogIndex(self.word),
-            header_offset: u32::from(self.header) * OP_HEADER_BYTES as u32,
+            header_offset: u32::from(self.header) * ENTRY_GRID_BYTES as u32,
             op_sectors: u32::from(self.op_sectors),
             skip: u32::from(self.skip),
         })

@@ -44,7 +44,7 @@ fn u32_at(bytes: &[u8], at: usize) -> usize {
 /// may. Lengths and contents stay as they are.
 fn mend(file: &mut [u8], number: u64) {
     put(file, 0, b"HFJRNL01");
-    put(file, 8, &2_u32.to_le_bytes());
+    put(file, 8, &3_u32.to_le_bytes());
     put(file, 48, &number.to_le_bytes());
     // Payloads are not sealed: a seal does not open but with its key.
     put(file, 72, &[0; 8]);

@@ -4,12 +4,14 @@ use super::sealed::{self, framed, joined, parted};
 use crate::target::Bound;
 use bytes::Bytes;
 use holdfast_control::set::{SetCommand, SetState, VolumeChange};
-use holdfast_seal::{ExtentAad, ExtentPart, Part, TAG_BYTES};
+use holdfast_seal::{ENTRY_KEY_BYTES, EntryKey, ExtentAad, ExtentPart, Part, TAG_BYTES};
 use holdfast_types::limits::EXTENT_BYTES_MAX;
-use holdfast_types::{Epoch, Lba, LogId, MemberId, Name, Owner, RequestId, Sectors, Term, Token, VolumeId, WriteSeq};
+use holdfast_types::{
+    Epoch, GroupId, Lba, LogId, MemberId, Name, Owner, RequestId, Sectors, Term, Token, VolumeId, WriteSeq,
+};
 use holdfast_volume::entry::{
-    CONTROL_HEADER_BYTES, ENTRY_HEADER_BYTES, EntryBuilder, EntryPayload, OP_HEADER_BYTES, OpKind, decode,
-    encode_control,
+    CONTROL_HEADER_BYTES, ENTRY_GRID_BYTES, ENTRY_HEADER_BYTES, EntryBuilder, EntryPayload, OP_BYTES, OpKind,
+    UNIT_BYTES, clear_bytes, decode, encode_control,
 };
 use holdfast_volume::machine::SetMachine;
 use holdfast_volume::object::{OBJECT_HEADER_BYTES, ObjectKind};
@@ -27,24 +29,35 @@ fn put(bytes: &mut [u8], at: usize, number: u32) {
     }
 }
 
+fn on_grid(bytes: usize) -> usize {
+    bytes.next_multiple_of(ENTRY_GRID_BYTES)
+}
+
 /// Puts the right checksums into an entry, as far as it can be followed.
 fn mend(entry: &mut [u8]) {
     let len = entry.len();
     match entry.first() {
         Some(1) if len >= ENTRY_HEADER_BYTES => {
             put(entry, 4, len as u32);
-            let crc = crc32c::crc32c(&entry[..28]);
-            put(entry, 28, crc);
-            let mut at = ENTRY_HEADER_BYTES;
-            while at + OP_HEADER_BYTES <= len {
-                let (header, rest) = entry[at..].split_at_mut(OP_HEADER_BYTES);
-                let sectors = usize::from(u16::from_le_bytes([header[16], header[17]]));
-                let data_len = if header[0] == 1 { sectors * 512 } else { 0 };
-                let Some(data) = rest.get(..data_len) else { return };
-                put(header, 24, crc32c::crc32c(data));
-                let crc = crc32c::crc32c(&header[..28]);
-                put(header, 28, crc);
-                at += OP_HEADER_BYTES + data_len;
+            let ops = usize::from(u16::from_le_bytes([entry[2], entry[3]]));
+            let front = on_grid(ENTRY_HEADER_BYTES + OP_BYTES * ops);
+            if front > len {
+                return;
+            }
+            let crc = crc32c::crc32c_append(crc32c::crc32c(&entry[..64]), &entry[68..front]);
+            put(entry, 64, crc);
+            let mut at = front;
+            for op in 0..ops {
+                let op = &entry[ENTRY_HEADER_BYTES + OP_BYTES * op..][..OP_BYTES];
+                let data = if op[0] == 1 { usize::from(u16::from_le_bytes([op[16], op[17]])) * 512 } else { 0 };
+                if data == 0 {
+                    continue;
+                }
+                let block = on_grid(16 + TAG_BYTES * data.div_ceil(UNIT_BYTES)) + data;
+                let Some(bytes) = entry.get_mut(at..at + block) else { return };
+                let crc = crc32c::crc32c(&bytes[8..]);
+                put(bytes, 4, crc);
+                at += block;
             }
         }
         Some(2) if len >= CONTROL_HEADER_BYTES => {
@@ -93,11 +106,17 @@ pub(super) fn entries(data: &[u8]) -> bool {
     let Ok(entry) = decode(&payload) else { return false };
     match &entry {
         EntryPayload::Writes(writes) => {
-            let mut again = EntryBuilder::new(writes.epoch, writes.seq);
-            for op in writes.ops() {
+            let mut again = EntryBuilder::new(writes.epoch, writes.seq).of(writes.set);
+            // Bytes that were changed do not open if they are sealed.
+            for op in writes.ops().into_iter().flatten() {
                 assert!(again.try_push(op.kind, op.volume, op.lba, op.sectors, op.data), "it was taken before");
             }
-            assert_eq!(again.finish(), payload, "encoded again, it is another");
+            if payload[32..64] == [0; ENTRY_KEY_BYTES] {
+                assert_eq!(clear_bytes(&payload), payload.len(), "all of it is in clear");
+                assert_eq!(again.finish(), payload, "encoded again, it is another");
+            } else {
+                assert!(clear_bytes(&payload) <= payload.len(), "the front ends behind the entry");
+            }
         }
         EntryPayload::Control(command) => {
             let again = encode_control(command).and_then(|payload| decode(&payload));
@@ -110,15 +129,19 @@ pub(super) fn entries(data: &[u8]) -> bool {
 }
 
 pub(super) fn all_entries() -> Vec<Vec<u8>> {
-    let mut writes = EntryBuilder::new(Epoch(1), WriteSeq(1));
-    let volume = VolumeId(1);
-    writes.try_push(OpKind::Write, volume, Lba(8), Sectors(2), Bytes::from_static(&[7; 1024]));
-    writes.try_push(OpKind::Trim, volume, Lba(64), Sectors(128), Bytes::new());
-    writes.try_push(OpKind::Zero, volume, Lba(0), Sectors(8), Bytes::new());
+    let writes = || {
+        let mut writes = EntryBuilder::new(Epoch(1), WriteSeq(1)).of(GroupId(1));
+        let volume = VolumeId(1);
+        writes.try_push(OpKind::Write, volume, Lba(8), Sectors(2), Bytes::from_static(&[7; 1024]));
+        writes.try_push(OpKind::Trim, volume, Lba(64), Sectors(128), Bytes::new());
+        writes.try_push(OpKind::Zero, volume, Lba(0), Sectors(8), Bytes::new());
+        writes
+    };
     let begin = SetCommand::CheckpointBegin { term: Term(1) };
     let commands = first_commands().into_iter().chain([begin]);
     let mut all: Vec<Vec<u8>> = commands.filter_map(|command| Some(encode_control(&command).ok()?.to_vec())).collect();
-    all.push(writes.finish().to_vec());
+    all.push(writes().finish().to_vec());
+    all.push(writes().finish_sealed(EntryKey::new([7; ENTRY_KEY_BYTES])).to_vec());
     all
 }
 

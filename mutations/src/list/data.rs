@@ -6,6 +6,8 @@ const WRITE: &str = "crates/journal/src/write.rs";
 const HEAD: &str = "crates/volume/src/head.rs";
 const MACHINE: &str = "crates/volume/src/machine.rs";
 const SEAL: &str = "crates/seal/src/object.rs";
+const ENTRY: &str = "crates/volume/src/entry.rs";
+const BLOCK: &str = "crates/volume/src/entry/block.rs";
 
 const CRASHES: Test =
     file(Layer::Crash, "holdfast-journal", &["--test", "journal"], &["what_was_acknowledged_survives_any_crash"]);
@@ -208,8 +210,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "the checksum of an operation's data is not checked on read",
         rule: "R9",
         edits: &[Edit {
-            file: "crates/volume/src/entry.rs",
-            old: "    check_crc(\"op data\", OP_HEADER_BYTES, data, op.data_crc)?;
+            file: "crates/volume/src/entry/block.rs",
+            old: "    check_crc(\"block\", at, crc32c::crc32c(&block[8..]), u32_at(fixed, 4))?;
 ",
             new: "",
         }],
@@ -437,6 +439,90 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "    let _ = offset;\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-seal", &["node::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "entry-nonce-used-twice",
+        bug: "all units of an operation's data are sealed under one nonce",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/seal/src/entry.rs",
+            old: "    nonce[4..8].copy_from_slice(&unit.to_le_bytes());\n",
+            new: "    let _ = unit;\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-seal", &["entry::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-key-for-all-entries",
+        bug: "the data of all entries is sealed under one key, and so under the same nonces",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/set/src/random.rs",
+            old: "    EntryKey::new(bytes)\n",
+            new: "    EntryKey::new(bytes.map(|byte| byte | 255))\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["sequencer::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "entry-place-not-sealed",
+        bug: "the place of an operation is not bound into the seal of its data: it can be served for another",
+        rule: "R9",
+        edits: &[Edit {
+            file: BLOCK,
+            old: "        out[28..36].copy_from_slice(&self.lba.0.to_le_bytes());\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-volume", &["entry::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "tag-of-another-entry-taken",
+        bug: "the number of an entry is not bound into the seal of its data: a block of another entry is served",
+        rule: "R9",
+        edits: &[Edit {
+            file: BLOCK,
+            old: "        out[16..24].copy_from_slice(&self.seq.0.to_le_bytes());\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-volume", &["entry::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "frame-of-another-group-applied",
+        bug: "an entry that was made for another set's log is applied",
+        rule: "R4",
+        edits: &[Edit {
+            file: ENTRY,
+            old: "        && writes.set != expected\n",
+            new: "        && writes.set.0 == u64::MAX\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-volume", &["entry::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "entry-key-on-disk-in-clear",
+        bug: "the front of an entry, with the key of its data, is written to the journal as it is",
+        rule: "R10",
+        edits: &[Edit {
+            file: ENTRY,
+            old: "        Ok((head, ops)) if head.key.is_some() => front_bytes(ops),",
+            new: "        Ok((head, _)) if head.key.is_some() => 0,",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-volume", &["entry::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "word-of-sealed-bytes-believed",
+        bug: "a record that says of all its bytes that they came sealed is believed: forged ones are served",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/journal/src/format.rs",
+            old: "            let opened = tag.is_some_and(|tag| {",
+            new: "            let opened = own == 0 || tag.is_some_and(|tag| {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-journal", &["what_came_sealed_is_kept"])],
         smoke: false,
     },
 ];

@@ -131,7 +131,7 @@ impl Starting<'_> {
         let head = self.head(&key, &switch)?;
         let mapping = Arc::new(self.mapping(key, &switch, &health)?);
         let links = self.state.links.get(&self.id);
-        let host = Arc::new(SetHost::new(entry, links.unwrap_or(&Links::default())));
+        let host = Arc::new(SetHost::new(self.id, entry, links.unwrap_or(&Links::default())));
         let group = self.adopted.raft.start_group(self.id, host.clone(), None).await?;
         let pace = Arc::new(JournalPace::new(self.adopted.raft.log().clone(), host.clone()));
         let server = SetServer::new(SetParts {

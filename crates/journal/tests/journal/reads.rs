@@ -1,8 +1,8 @@
 //! Entries read together, and parts of entries, are what single reads of whole entries are.
 
-use crate::common::{Rng, open};
+use crate::common::{Rng, open, open_with, sealing};
 use bytes::Bytes;
-use holdfast_journal::{Journal, Op, Params, ReadError, read_entries, read_entry, read_part, record_bytes};
+use holdfast_journal::{Journal, Op, Params, ReadError, Sealing, read_entries, read_entry, read_part, record_bytes};
 use holdfast_testkit::SimDisk;
 use holdfast_types::{GroupId, LogId};
 use std::collections::{BTreeMap, VecDeque};
@@ -207,4 +207,30 @@ fn a_record_up_to_the_last_byte_of_its_file_is_read() {
     assert_eq!(read_part(&catalog, G, &index, 14, 0, len).expect("whole"), payloads[14]);
     let all = read_entries(&catalog, G, &index, 0..15, usize::MAX / 2).expect("whole");
     assert!(all.iter().map(|(_, payload)| payload).eq(&payloads));
+}
+
+/// JOURNAL-J9: what came sealed is in each journal as it came, whatever the journal's key. What is in front of it is not,
+/// and comes back.
+#[test]
+fn what_came_sealed_is_the_same_in_all_journals() {
+    let payload = bytes(&mut Rng(5), 40_000);
+    for key in [1, 2] {
+        let disk = SimDisk::new();
+        let sealing = Sealing { clear_bytes: |_| 100, ..sealing(key, true) };
+        let (mut journal, _) = open_with(&disk, 1, Some(sealing)).expect("opens");
+        write(&mut journal, vec![Op::Entry { group: G, id: LogId::new(1, 0), payload: payload.clone() }]);
+        let holds = |part: &[u8]| {
+            disk.names().iter().any(|name| {
+                let contents = disk.contents(name).unwrap_or_default();
+                contents.windows(part.len()).any(|window| window == part)
+            })
+        };
+        assert!(holds(&payload[100..]), "the rest is not as it came");
+        assert!(!holds(&payload[..20]), "the front is in clear");
+        let catalog = journal.catalog();
+        let index = catalog.index(G);
+        assert_eq!(read_entry(&catalog, G, &index, 0).expect("whole").1, payload);
+        assert_eq!(read_part(&catalog, G, &index, 0, 50, 20_000).expect("whole"), payload.slice(50..20_050));
+        assert_eq!(read_part(&catalog, G, &index, 0, 33_000, 5_000).expect("whole"), payload.slice(33_000..38_000));
+    }
 }

@@ -181,6 +181,10 @@ impl Consensus for Seat {
         0
     }
 
+    fn seals(&self) -> bool {
+        true
+    }
+
     fn submit(&self, term: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
         Box::pin(async move { Ok(self.take(term, payload).into()) })
     }
@@ -277,7 +281,7 @@ impl World {
             restored: Some(Restored { volumes: vec![(VolumeId(1), volume)], next_volume: 2, root }),
             voters: Default::default(),
         };
-        let host = Arc::new(SetHost::new(&entry, &Links::default()));
+        let host = Arc::new(SetHost::new(SET, &entry, &Links::default()));
         let seat = Seat::new(host.clone(), leads);
         let (group, health, stop) = (seat.clone(), Health::new("demo"), CancellationToken::new());
         let (health, switch) = (Arc::new(health), Arc::new(Switch::new("memory", Arc::new(Memory::new()))));

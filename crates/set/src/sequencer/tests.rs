@@ -41,6 +41,7 @@ fn an_entry_leaves_behind_one_at_most_or_when_it_is_worth_one() {
 /// A group whose entries come back when the test says so.
 struct Slow {
     submitted: mpsc::UnboundedSender<(usize, oneshot::Sender<Outcome>)>,
+    payloads: Arc<Mutex<Vec<Bytes>>>,
 }
 
 impl Consensus for Slow {
@@ -76,9 +77,14 @@ impl Consensus for Slow {
         0
     }
 
+    fn seals(&self) -> bool {
+        true
+    }
+
     fn submit(&self, _: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
         let (answer, outcome) = oneshot::channel();
         let Ok(EntryPayload::Writes(entry)) = decode(&payload) else { panic!("no entry of writes") };
+        self.payloads.locked().push(payload);
         self.submitted.send((entry.len(), answer)).expect("the test listens");
         Box::pin(ready(Ok(Pending::from(outcome))))
     }
@@ -119,15 +125,17 @@ fn write(bytes: usize) -> Op {
 struct Stage {
     sequencer: Sequencer,
     submitted: mpsc::UnboundedReceiver<(usize, oneshot::Sender<Outcome>)>,
+    payloads: Arc<Mutex<Vec<Bytes>>>,
 }
 
 impl Stage {
     fn new() -> Self {
         let (tx, submitted) = mpsc::unbounded_channel();
-        let group: Group = Arc::new(Slow { submitted: tx });
+        let payloads = Arc::new(Mutex::default());
+        let group: Group = Arc::new(Slow { submitted: tx, payloads: payloads.clone() });
         let closed = CancellationToken::new();
         let sequencer = Sequencer::start(group, Term(1), Epoch(1), Arc::new(Always), Arc::new(Always), closed);
-        Self { sequencer, submitted }
+        Self { sequencer, submitted, payloads }
     }
 
     /// The next entry, which leaves without any further event.
@@ -148,6 +156,24 @@ impl Stage {
 fn written(answer: oneshot::Sender<Outcome>) {
     let proposed = Proposed { id: LogId::new(1, 1), answer: Bytes::new() };
     assert!(answer.send(Ok(proposed)).is_ok(), "the sequencer waits for it");
+}
+
+/// SEAL-S4: two entries under one key have the same nonces, and would tell what their data differs by.
+#[tokio::test]
+async fn each_entry_is_sealed_under_a_key_of_its_own() {
+    let mut stage = Stage::new();
+    for _ in 0..2 {
+        let _waits = stage.sequencer.push(write(4096));
+        written(stage.entry().await.1);
+    }
+    let payloads = stage.payloads.locked().clone();
+    let ends: Vec<&[u8]> = payloads.iter().map(|payload| &payload[payload.len() - 4096..]).collect();
+    assert_ne!(ends[0], ends[1], "equal data is sealed alike");
+    for payload in &payloads {
+        assert_ne!(payload[payload.len() - 4096..], [1; 4096], "not sealed");
+        let Ok(EntryPayload::Writes(entry)) = decode(payload) else { panic!("no entry of writes") };
+        assert_eq!((entry.set, entry.ops().expect("opens")[0].data.as_ref()), (GroupId(3), &[1; 4096][..]));
+    }
 }
 
 #[tokio::test]

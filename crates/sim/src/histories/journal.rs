@@ -124,7 +124,7 @@ impl Seat {
         (entry, links): (&SetEntry, &Links),
         base: Option<(LogId, Bytes)>,
     ) -> Arc<Self> {
-        let host = Arc::new(SetHost::new(entry, links));
+        let host = Arc::new(SetHost::new(journal.set, entry, links));
         let mut at = At::default();
         if let Some((last, bytes)) = base {
             if let Err(e) = host.install(last, &bytes) {

@@ -243,7 +243,8 @@ impl Model {
         }
         self.seq = writes.seq.0;
         let mut outside = Vec::new();
-        for (number, op) in (0u32..).zip(writes.ops()) {
+        let ops = writes.ops().unwrap_or_else(|e| panic!("{id}: the entry's data does not open: {e}"));
+        for (number, op) in (0u32..).zip(ops) {
             let range = op.lba.0..op.lba.0 + op.sectors.0;
             let Some(volume) = self.now.get_mut(&op.volume).filter(|volume| range.end <= volume.size) else {
                 outside.push(number);

@@ -70,9 +70,9 @@ impl Proposer {
 
     /// The answer to an entry with one trim, which no sequencer sent.
     async fn write(&self, volume: VolumeId, epoch: Epoch, seq: u64, lba: u64) -> Result<SetAnswer> {
-        let mut entry = EntryBuilder::new(epoch, WriteSeq(seq));
-        ensure!(entry.try_push(OpKind::Trim, volume, Lba(lba), Sectors(1), Bytes::new()), "one op fits an entry");
         let group = &self.0.group;
+        let mut entry = EntryBuilder::new(epoch, WriteSeq(seq)).of(group.id());
+        ensure!(entry.try_push(OpKind::Trim, volume, Lba(lba), Sectors(1), Bytes::new()), "one op fits an entry");
         let done = group.propose(group.leading_term(), entry.finish(), LIMIT).await.map_err(|e| anyhow!("{e}"))?;
         decode_answer(&done.answer).context("an answer to writes")
     }

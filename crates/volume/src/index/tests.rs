@@ -175,7 +175,7 @@ fn an_overwritten_middle_leaves_both_ends_in_their_op() {
 
 #[test]
 fn neighbours_of_different_ops_stay_apart() {
-    // Adjacent on the volume and written one after the other, but with an op header between their data.
+    // Adjacent on the volume and written one after the other, but with the head of a block between their data.
     let mut memtable = Memtable::new();
     memtable.insert(VolumeId(0), Lba(0), Sectors(8), op(1, 8));
     memtable.insert(VolumeId(0), Lba(8), Sectors(8), op(2, 8));

@@ -264,7 +264,7 @@ impl History {
                 let expected = if whole { SetAnswer::Written } else { SetAnswer::WrittenExcept { outside } };
                 assert_eq!(applied.answer, expected, "MACHINE-M2");
                 let inside: Vec<bool> = ops.iter().map(inside).collect();
-                for (op, _) in view.ops().zip(inside).filter(|(_, inside)| *inside) {
+                for (op, _) in view.ops().expect("opens").into_iter().zip(inside).filter(|(_, inside)| *inside) {
                     let cells = model.get_mut(&op.volume).expect("inside");
                     for n in 0..op.sectors.0 {
                         cells[(op.lba.0 + n) as usize] =
@@ -534,7 +534,7 @@ fn what_nobody_wrote_is_zero_before_a_checkpoint_and_the_map_s_after() {
     let root = RootRef { object: object(1), bytes: 1 };
     let begin = LogId::new(1, 5);
     let at = |index, op_sectors| {
-        Source::Journal(JournalRef { index: LogIndex(index), header_offset: 32, op_sectors, skip: 0 })
+        Source::Journal(JournalRef { index: LogIndex(index), header_offset: 96, op_sectors, skip: 0 })
     };
     machine.apply(LogId::new(1, 4), &entry(epoch, WriteSeq(1), &[write(1, 8, 8)])).expect("write");
     machine.apply(begin, &control(&SetCommand::CheckpointBegin { term: Term(1) })).expect("begin");

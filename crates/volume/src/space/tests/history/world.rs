@@ -378,7 +378,7 @@ impl World {
                 let (offset, len) = place.byte_range();
                 let entry = self.log[place.index.0 as usize - 1].1.clone().unwrap();
                 let bytes = entry.slice(offset as usize..offset as usize + len);
-                raw.extend_from_slice(&read_piece(planned.volume, lba, *sectors, place, &bytes).unwrap());
+                raw.extend_from_slice(&read_piece(planned.volume, lba, *sectors, place, &entry, &bytes).unwrap());
                 lba.0 += sectors.0;
             }
             batch.push((planned.volume, planned.lba, raw));
@@ -532,7 +532,7 @@ impl World {
                             let (offset, len) = place.byte_range();
                             let entry = self.log[place.index.0 as usize - 1].1.clone().unwrap();
                             let bytes = entry.slice(offset as usize..offset as usize + len);
-                            let raw = read_piece(volume, piece.lba, piece.sectors, &place, &bytes).unwrap();
+                            let raw = read_piece(volume, piece.lba, piece.sectors, &place, &entry, &bytes).unwrap();
                             stamps_into(volume, piece.lba, &raw, &mut content);
                         }
                         Source::Map => {
