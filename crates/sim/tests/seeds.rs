@@ -418,7 +418,6 @@ fn a_group_that_has_begun_to_end_does_not_run_again() {
 
 /// MOVE-V2, MOVE-V3 and SIMMOVE-W1.
 #[test]
-#[ignore = "the scene does not come to its end yet: the leader that was overtaken is not heard again within 120 s"]
 fn a_leader_that_was_overtaken_ends_no_list_of_stores() {
     scenes("overtaken-mover", 4);
 }
