@@ -6,14 +6,18 @@ mod bad_record;
 mod between_voters;
 mod closed_full;
 mod damaged_disks;
+mod damaged_on_the_way;
 mod last_gateway;
 mod late_commands;
+mod late_store;
 mod lying_disk;
 mod moved_voters;
 mod old_leader;
 mod other_cluster;
 mod other_disk;
+mod purged_full;
 mod stalled_client;
+mod torn_marker;
 
 use crate::client::{Client, SET, VOLUME_NAMES};
 use crate::host::name;
@@ -89,6 +93,15 @@ pub enum Scene {
     LateLoss,
     /// A gateway is told to stop while its disk is full and entries wait: it acknowledges nothing of them.
     ClosedFull,
+    /// A follower's disk is full until a checkpoint ends: its purge stands behind what waits, and makes room.
+    PurgedFull,
+    /// A state snapshot is damaged on its way to a member that is healed: it is sent again.
+    DamagedOnTheWay,
+    /// Power fails behind an idle marker that no sync has covered: the tail has a gap, and nothing that was synced is
+    /// lost.
+    TornMarker,
+    /// The leader dies while the store answers late: the owner's lease continues at the next one, which has not looked.
+    LateStore,
 }
 
 impl Scene {
@@ -124,6 +137,10 @@ impl Scene {
             Scene::EndedGroup => "ended-group",
             Scene::OvertakenMover => "overtaken-mover",
             Scene::StalledClient => "stalled-client",
+            Scene::PurgedFull => "purged-full",
+            Scene::DamagedOnTheWay => "damaged-on-the-way",
+            Scene::TornMarker => "torn-marker",
+            Scene::LateStore => "late-store",
         }
     }
 }
@@ -171,6 +188,10 @@ impl World {
             Scene::EndedGroup => self.ended_group(),
             Scene::OvertakenMover => self.overtaken_mover(),
             Scene::StalledClient => self.stalled_client(),
+            Scene::PurgedFull => self.purged_full(),
+            Scene::DamagedOnTheWay => self.damaged_on_the_way(),
+            Scene::TornMarker => self.torn_marker(),
+            Scene::LateStore => self.late_store(),
         }
     }
 

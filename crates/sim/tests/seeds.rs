@@ -404,6 +404,30 @@ fn a_journal_that_is_closed_on_a_full_disk_acknowledges_nothing_more() {
     scene("closed-full");
 }
 
+/// R8: a purge that stands behind what waits for room is written first.
+#[test]
+fn a_full_disk_gets_room_from_the_purge_behind_what_waits() {
+    scenes("purged-full", 3);
+}
+
+/// PIECES-S2.
+#[test]
+fn a_state_snapshot_that_is_damaged_on_its_way_is_sent_again() {
+    scenes("damaged-on-the-way", 2);
+}
+
+/// R1, R9, JOURNAL-J1.
+#[test]
+fn a_tail_with_a_gap_where_a_marker_was_is_no_corruption() {
+    scenes("torn-marker", 4);
+}
+
+/// R8, HEAD-H1.
+#[test]
+fn a_lease_is_continued_without_waiting_for_a_late_store() {
+    scenes("late-store", 3);
+}
+
 /// R8, ATTACH-M5.
 #[test]
 fn an_attach_that_is_fenced_as_its_connection_ends_stays_fenced() {
