@@ -435,7 +435,7 @@ impl World {
             let create = v1::CreateVolumeRequest {
                 set: SET.into(),
                 name: (*name).into(),
-                size_bytes: (BLOCKS * BLOCK_BYTES) as u64,
+                size_bytes: ((BLOCKS + 1) * BLOCK_BYTES) as u64,
                 request_id: holdfast_api::hex128(3000 + at as u128),
             };
             self.anywhere("a volume", create, |door, request| async move { door.create_volume(request).await })?;
