@@ -1,6 +1,6 @@
-//! Which fresh seed runs next, by what earlier seeds have reached (ADR 0039). A seed alone decides its settings, so none
-//! are changed here: of two seeds in a row the one runs whose settings have met more of what is rare, and settings that
-//! reach rare probes are drawn more often. Every fourth pair is not looked at, so that no setting ends.
+//! Which fresh seed runs next, by what earlier seeds have reached (ADR 0039). A seed alone decides its settings, so
+//! none are changed here: of two seeds in a row the one runs whose settings have met more of what is rare, and settings
+//! that reach rare probes are drawn more often. Every fourth pair is not looked at, so that no setting ends.
 //!
 //! ```text
 //!   target/reached{-before,}/seeds*.jsonl ─▶ probes of each seed ─▶ worth of each setting ─▶ one of two seeds

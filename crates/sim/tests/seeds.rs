@@ -46,7 +46,14 @@ const COURSES: [Course; 7] = [
     Course { modes: "--attach --full", length: "4", from: 0, seeds: 100, gate: share(20, 3), all: share(60, 10) },
     Course { modes: "--agents", length: "4", from: 0, seeds: 60, gate: share(20, 2), all: share(50, 8) },
     Course { modes: "--placing", length: "4", from: 0, seeds: 100, gate: share(0, 0), all: share(40, 5) },
-    Course { modes: "--guided", length: "4", from: 2400, seeds: 880, gate: share(0, 0), all: share(WHOLE.as_secs(), 0) },
+    Course {
+        modes: "--guided",
+        length: "4",
+        from: 2400,
+        seeds: 880,
+        gate: share(0, 0),
+        all: share(WHOLE.as_secs(), 0),
+    },
 ];
 
 /// Limit of all courses together: less than ten minutes, with the running seeds at the end.

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// Time of each request to the store: longer than a continuation waits for a look, and shorter than a look may take.
 const LATE_BY: Duration = Duration::from_millis(1_500);
-/// Milliseconds until the owner has its lease at the next leader: an election, and the waits for a look before and after
-/// the entry.
+/// Milliseconds until the owner has its lease at the next leader: an election, and the waits for a look before and
+/// after the entry.
 const CONTINUED: u64 = 20_000;
 /// Milliseconds that the store answers late after that.
 const ON: u64 = 3_000;

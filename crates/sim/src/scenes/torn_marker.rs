@@ -1,7 +1,7 @@
-//! Scene: the power of a gateway fails between the write of a batch and its sync, where an idle marker stands before the
-//! batch that no sync has covered either. The disk keeps the batch and loses the marker: a gap in the unsynced tail,
-//! with whole records behind it. That is no corruption: the tail is cut or kept, and nothing that was synced is lost
-//! (R1, R9, JOURNAL-J1).
+//! Scene: the power of a gateway fails between the write of a batch and its sync, where an idle marker stands before
+//! the batch that no sync has covered either. The disk keeps the batch and loses the marker: a gap in the unsynced
+//! tail, with whole records behind it. That is no corruption: the tail is cut or kept, and nothing that was synced is
+//! lost (R1, R9, JOURNAL-J1).
 
 use crate::host::name;
 use crate::rng::Rng;

@@ -42,8 +42,8 @@ impl World {
         if self.rot.chance(300) { self.rot.range(1, APART_MAX) } else { 0 }
     }
 
-    /// The leader's group stops before anything has told the tasks of the gateway. A write that comes now is in no entry:
-    /// it is not acknowledged (R1), and it gets no error (R8).
+    /// The leader's group stops before anything has told the tasks of the gateway. A write that comes now is in no
+    /// entry: it is not acknowledged (R1), and it gets no error (R8).
     pub(super) async fn group_stops(&mut self) -> Done {
         let Some(device) = self.some_device().await? else { return Ok(()) };
         self.tag += 1;
