@@ -125,9 +125,8 @@ async fn e1_an_end_of_which_a_step_fails_is_done_again() -> anyhow::Result<()> {
     let host = hosts.remove(0);
     let member = host.node.member();
     // A directory in place of the file that is written, or removed first.
-    let blocked = |what: &str| {
-        dir.path().join(format!("raft-{}", member.0)).join(format!("group-{}.{what}.new", GROUP.0))
-    };
+    let blocked =
+        |what: &str| dir.path().join(format!("raft-{}", member.0)).join(format!("group-{}.{what}.new", GROUP.0));
     std::fs::create_dir(blocked("ended"))?;
     let failed = host.node.end_group(GROUP).await;
     assert!(matches!(failed, Err(NodeError::Io { .. })), "{failed:?}");

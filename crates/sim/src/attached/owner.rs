@@ -46,7 +46,28 @@ pub struct Done {
 enum What {
     Wrote { id: Id, outcome: Result<(), RequestError> },
     Read { volume: usize, first: usize, outcome: Result<Vec<u8>, RequestError>, sweeps: bool },
-    Scratch { volume: usize, step: scratch::Step, outcome: Result<Vec<u8>, RequestError> },
+    Scratch { volume: usize, step: Step, outcome: Result<Vec<u8>, RequestError> },
+}
+
+/// A request to a block of [`scratch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The first read of this life.
+    First,
+    Read,
+    Change {
+        serial: u64,
+    },
+}
+
+/// What is under way at such a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Block {
+    /// This life has not read it, or does not know what became of a request.
+    #[default]
+    Unread,
+    Idle,
+    Busy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +142,7 @@ pub struct Owner {
     writes: BTreeMap<Id, u64>,
     reads: usize,
     sweeping: usize,
-    scratch: [scratch::Block; VOLUMES],
+    scratch: [Block; VOLUMES],
     /// The model's stamp of the first error.
     failed_at: Option<u64>,
     next_at: u64,
@@ -186,7 +207,7 @@ impl Owner {
 
     /// Whether all its requests are answered.
     pub fn is_quiet(&self) -> bool {
-        let scratch = self.scratch.contains(&scratch::Block::Busy);
+        let scratch = self.scratch.contains(&Block::Busy);
         self.writes.is_empty() && self.reads == 0 && !scratch && self.state != State::Reading
     }
 

@@ -1,15 +1,14 @@
 //! A block that is written, trimmed and zeroed, one change at a time: what it may show is known at every moment.
 
-use super::{Broken, Id};
 use std::collections::BTreeSet;
 
 /// See the module. It begins with zeroes.
 #[derive(Debug, Default)]
 pub struct Scratch {
     /// What it shows without the change under way; 0: zeroes.
-    shown: Id,
+    shown: u64,
     /// The change under way: its serial number, and what it shows.
-    under_way: Option<(u64, Id)>,
+    under_way: Option<(u64, u64)>,
     /// Changes that had no effect when a later owner looked.
     lost: BTreeSet<u64>,
     last: u64,
@@ -18,7 +17,7 @@ pub struct Scratch {
 impl Scratch {
     /// A change is handed in: to zeroes, or to a write of the number that is returned second. First is its serial
     /// number. The one before was answered, or a later owner has looked.
-    pub fn change(&mut self, to_zeroes: bool) -> (u64, Id) {
+    pub fn change(&mut self, to_zeroes: bool) -> (u64, u64) {
         self.last += 1;
         let to = if to_zeroes { 0 } else { self.last };
         self.under_way = Some((self.last, to));
@@ -29,9 +28,11 @@ impl Scratch {
     ///
     /// # Errors
     /// R1, R2: it had no effect when a later owner looked.
-    pub fn answered(&mut self, serial: u64) -> Result<(), Broken> {
+    pub fn answered(&mut self, serial: u64) -> Result<(), String> {
         if self.lost.contains(&serial) {
-            return Err(format!("R1, R2: change {serial} was answered with success, and a later owner did not find it"));
+            return Err(format!(
+                "R1, R2: change {serial} was answered with success, and a later owner did not find it"
+            ));
         }
         if let Some((_, to)) = self.under_way.take_if(|(number, _)| *number == serial) {
             self.shown = to;
@@ -43,7 +44,7 @@ impl Scratch {
     ///
     /// # Errors
     /// R3: it shows something else than the last change.
-    pub fn read(&self, found: Id) -> Result<(), Broken> {
+    pub fn read(&self, found: u64) -> Result<(), String> {
         let expected = self.shown;
         if found == expected || self.under_way.is_some_and(|(_, to)| to == found) {
             return Ok(());
@@ -55,7 +56,7 @@ impl Scratch {
     ///
     /// # Errors
     /// R1, R4: it shows neither what was there nor the change under way.
-    pub fn resolve(&mut self, found: Id) -> Result<(), Broken> {
+    pub fn resolve(&mut self, found: u64) -> Result<(), String> {
         self.read(found).map_err(|why| format!("R1, R4: a later owner looks: {why}"))?;
         if let Some((serial, to)) = self.under_way.take()
             && to != found

@@ -9,6 +9,8 @@ use holdfast_store::Faults;
 use holdfast_types::{MemberId, Owner};
 use std::time::Duration;
 
+/// Milliseconds after which a look at the head counts no more, by any clock.
+const OLD: u64 = 10_000;
 /// Time of each request to the store: longer than a continuation waits for a look, and shorter than a look may take.
 const LATE_BY: Duration = Duration::from_millis(1_500);
 /// Milliseconds until the owner has its lease at the next leader: an election, and the waits for a look before and
@@ -26,6 +28,9 @@ impl World {
         self.busy = true;
         self.works("the first writes")?;
         self.until(180_000, "every member whole", |w| w.is_whole())?;
+        // The others have looked once, when they started.
+        let old = self.now + OLD * MS;
+        self.until(2 * OLD, "looks that count no more", |w| w.now >= old)?;
         let held = |w: &World| w.leader().and_then(|at| w.set(at)).is_some_and(|set| set.lease().is_some());
         self.until(60_000, "an owner at a leader", |w| held(w))?;
         let at = self.leader().context("no leader")?;

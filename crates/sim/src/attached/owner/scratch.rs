@@ -2,7 +2,7 @@
 //! reads it in between. Attach sends trims and zeroings again as it does with writes (ATTACH-M1, ATTACH-M2), and what
 //! they leave does not say of which one it is: so a second effect shows only where the order of all changes is known.
 
-use super::{Done, Lent, Owner, What};
+use super::{Block, Done, Lent, Owner, Step, What};
 use crate::attached::wires::USERS;
 use crate::model::{self, BLOCK_BYTES, BLOCKS, Model, VOLUMES};
 use crate::sync::lock;
@@ -11,27 +11,6 @@ use holdfast_attach::requests::RequestError;
 
 const OFFSET: u64 = (BLOCKS * BLOCK_BYTES) as u64;
 const LEN: u32 = BLOCK_BYTES as u32;
-
-/// What is under way at a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Block {
-    /// This life has not read it, or does not know what became of a request.
-    #[default]
-    Unread,
-    Idle,
-    Busy,
-}
-
-/// A request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The first read of this life.
-    First,
-    Read,
-    Change {
-        serial: u64,
-    },
-}
 
 impl Owner {
     /// Its devices are there: the blocks are read.
