@@ -20,7 +20,7 @@ use holdfast_log::{LogConfig, NodeLog, Turns};
 use holdfast_store::{Faults, RetryPolicy};
 use holdfast_testkit::{SECTOR_BYTES, SimDisk, Survives};
 use holdfast_tls::{Connection, Dialer};
-use holdfast_types::{ByteSize, GroupId, Name};
+use holdfast_types::{ByteSize, GroupId, Locality, Name};
 use holdfast_volume::map::LeafShape;
 use hyper_util::rt::TokioIo;
 use std::future::Future;
@@ -39,6 +39,8 @@ const MS: u64 = 1_000_000;
 const IDLE_AFTER: u64 = 100 * MS;
 /// Short, so that lives are renewed under every fault.
 const RENEW: Duration = Duration::from_millis(1_300);
+/// The shortest that a gateway allows.
+const FOLLOW_OWNER_MS: u64 = 5_000;
 /// Small, so that files are begun, dropped and carried all the time.
 const JOURNAL_FILE_BYTES: u64 = 256 << 10;
 const JOURNAL_RESERVE_BYTES: u64 = 1 << 20;
@@ -103,6 +105,8 @@ pub struct Host {
     pub files_max: Option<usize>,
     /// NBD is served.
     pub nbd: bool,
+    /// Where it stands, in its settings. Leadership then follows owners soon.
+    pub locality: Option<Locality>,
     /// A bug in how its stores are combined.
     pub broken: Option<Broken>,
     /// Its roots are tops and leaves, also small ones.
@@ -240,6 +244,7 @@ impl Host {
             syncs_ignored: false,
             files_max: None,
             nbd: false,
+            locality: None,
             // None, all, or alternating: then each takeover changes the written form.
             in_leaves: match seed % 3 {
                 0 => false,
@@ -345,6 +350,10 @@ impl Host {
         }
         // Every set on every gateway: scenes say themselves where voters go.
         config.placing.enabled = false;
+        if let Some(locality) = &self.locality {
+            config.locality = Some(locality.clone());
+            config.placing.follow_owner_ms = FOLLOW_OWNER_MS;
+        }
         config.key = KeyConfig { file: Some(self.dir.join("key")), ..KeyConfig::default() };
         config.cache.memory.0 = 32 << 20;
         config.cache.disk.0 = 0;

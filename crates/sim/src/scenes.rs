@@ -7,6 +7,7 @@ mod between_voters;
 mod closed_full;
 mod damaged_disks;
 mod damaged_on_the_way;
+mod followed_owner;
 mod last_gateway;
 mod late_commands;
 mod late_store;
@@ -100,6 +101,8 @@ pub enum Scene {
     /// Power fails behind an idle marker that no sync has covered: the tail has a gap, and nothing that was synced is
     /// lost.
     TornMarker,
+    /// Owners say where they stand: leadership goes there, not sooner than it may, and stays.
+    FollowedOwner,
     /// The leader dies while the store answers late: the owner's lease continues at the next one, which has not looked.
     LateStore,
 }
@@ -141,6 +144,7 @@ impl Scene {
             Scene::DamagedOnTheWay => "damaged-on-the-way",
             Scene::TornMarker => "torn-marker",
             Scene::LateStore => "late-store",
+            Scene::FollowedOwner => "followed-owner",
         }
     }
 }
@@ -155,6 +159,7 @@ impl World {
             Scene::MovedStores | Scene::LeftStores | Scene::OvertakenMover => self.more_stores(),
             Scene::StalledClient => self.open_nbd_doors(),
             Scene::LateLoss => self.attach_owners(),
+            Scene::FollowedOwner => self.stand_apart()?,
             _ => {}
         }
         self.bootstrap()?;
@@ -192,6 +197,7 @@ impl World {
             Scene::DamagedOnTheWay => self.damaged_on_the_way(),
             Scene::TornMarker => self.torn_marker(),
             Scene::LateStore => self.late_store(),
+            Scene::FollowedOwner => self.followed_owner(),
         }
     }
 

@@ -391,6 +391,7 @@ impl World {
             id: index as u64 + 1,
             name: host::name(index),
             region: "local".into(),
+            locality: self.hosts[index].locality.as_ref().map(ToString::to_string).unwrap_or_default(),
             disk: holdfast_api::hex128(disk),
             addresses: Some(addresses),
             ..v1::Member::default()

@@ -430,6 +430,12 @@ fn a_tail_with_a_gap_where_a_marker_was_is_no_corruption() {
     scenes("torn-marker", 4);
 }
 
+/// FOLLOW-F1, FOLLOW-F2.
+#[test]
+fn leadership_follows_an_owner_and_stays() {
+    scenes("followed-owner", 2);
+}
+
 /// R8, HEAD-H1.
 #[test]
 fn a_lease_is_continued_without_waiting_for_a_late_store() {
