@@ -20,13 +20,20 @@ pub fn variable(kind: &str) -> (&'static str, PathBuf) {
     (FILE, folder().join(format!("{kind}.jsonl")))
 }
 
-/// Removes the counts of earlier runs.
+/// Begins without counts. Those of the last run are kept aside in `target/reached-before`: fresh seeds are chosen by
+/// them (`crates/sim/src/guide.rs`).
 ///
 /// # Errors
-/// When the folder is there and cannot be removed.
+/// When a folder is there and cannot be removed or renamed.
 pub fn begin_anew() -> std::io::Result<()> {
-    match std::fs::remove_dir_all(folder()) {
+    let there = |outcome: std::io::Result<()>| match outcome {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    };
+    if !folder().exists() {
+        return Ok(());
     }
+    let before = folder().with_file_name("reached-before");
+    there(std::fs::remove_dir_all(&before))?;
+    there(std::fs::rename(folder(), before))
 }

@@ -20,6 +20,7 @@ mod placing;
 mod raft;
 mod space;
 mod stores;
+mod survivors;
 mod volumes;
 
 use crate::bug::Mutation;
@@ -47,6 +48,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     places::MUTATIONS,
     placing::MUTATIONS,
     following::MUTATIONS,
+    survivors::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

@@ -57,8 +57,11 @@ pub struct Args {
     #[arg(long)]
     placing: bool,
     /// Use the usual rates, sizes and clocks, and not those that each seed draws
-    #[arg(long)]
+    #[arg(long, conflicts_with = "guided")]
     usual: bool,
+    /// Of two seeds, run the one whose settings have reached more of what is rare, by the counts of earlier seeds
+    #[arg(long)]
+    guided: bool,
 }
 
 impl Args {
@@ -136,6 +139,7 @@ pub fn each_mode(seed: u64) -> Vec<(String, Result<()>)> {
             agents,
             placing: false,
             usual: false,
+            guided: true,
         };
         (format!("simulation: {}", under(&args)), chore(&args))
     };
@@ -174,6 +178,7 @@ fn arguments(args: &Args) -> Vec<String> {
         words.extend(args.hours.map(|hours| format!("--hours={hours}")));
         words.extend(args.keep_going.then(|| "--keep-going".to_string()));
         words.extend(args.quiet.then(|| "--quiet".to_string()));
+        words.extend(args.guided.then(|| "--guided".to_string()));
     } else {
         words.extend(args.verbose.then(|| "--verbose".to_string()));
     }
@@ -205,12 +210,15 @@ mod tests {
             agents: false,
             placing: false,
             usual: false,
+            guided: false,
         };
         assert_eq!(arguments(&Args { seed: Some(7), ..none.clone() }), ["one", "--length=20", "--seed=7", "--verbose"]);
         let some = Args { seed: Some(7), seeds: Some(3), ..none.clone() };
         assert_eq!(arguments(&some), ["many", "--length=20", "--seed=7", "--jobs=2", "--seeds=3"]);
         let agents = Args { seeds: Some(3), agents: true, full: true, ..none.clone() };
         assert_eq!(arguments(&agents), ["many", "--length=20", "--jobs=2", "--seeds=3", "--full", "--agents"]);
+        let guided = Args { seeds: Some(3), guided: true, ..none.clone() };
+        assert_eq!(arguments(&guided), ["many", "--length=20", "--jobs=2", "--seeds=3", "--guided"]);
         assert_eq!(arguments(&none), ["many", "--length=20", "--jobs=2"]);
         assert_eq!(under(&none), "one store, 20 s of faults");
         assert_eq!(under(&agents), "hosts with agents and full disks, 20 s of faults");

@@ -140,6 +140,14 @@ impl Requests {
         self.ask(offset, data.len() as u64, CommandOut::Write { fua: false }, data).await.map(|_| ())
     }
 
+    /// Frees the space of `len` bytes; they read as zeroes afterwards. Durable as a write is (R1).
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn trim(&self, offset: u64, len: u32) -> Result<(), RequestError> {
+        self.ask(offset, len.into(), CommandOut::Trim { fua: false }, Bytes::new()).await.map(|_| ())
+    }
+
     /// Makes `len` bytes read as zeroes, and frees their space.
     ///
     /// # Errors

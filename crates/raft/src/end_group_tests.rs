@@ -112,6 +112,58 @@ async fn a_group_that_does_not_run_is_ended_from_its_disk() -> anyhow::Result<()
     Ok(())
 }
 
+/// END-E1: a step that fails leaves what comes behind it undone, and the group never starts again once the note is
+/// there. Without the note nothing is done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e1_an_end_of_which_a_step_fails_is_done_again() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut hosts, addresses) = three(dir.path()).await?;
+    let entries = propose(&hosts, "before").await?;
+    for host in &hosts {
+        wait_len(&host.list, entries).await?;
+    }
+    let host = hosts.remove(0);
+    let member = host.node.member();
+    // A directory in place of the file that is written, or removed first.
+    let blocked =
+        |what: &str| dir.path().join(format!("raft-{}", member.0)).join(format!("group-{}.{what}.new", GROUP.0));
+    std::fs::create_dir(blocked("ended"))?;
+    let failed = host.node.end_group(GROUP).await;
+    assert!(matches!(failed, Err(NodeError::Io { .. })), "{failed:?}");
+    assert!(host.node.group(GROUP).is_some() && !host.node.is_over(GROUP), "nothing is done without the note");
+    std::fs::remove_dir(blocked("ended"))?;
+
+    std::fs::create_dir(blocked("snapshot"))?;
+    let failed = host.node.end_group(GROUP).await;
+    assert!(matches!(failed, Err(NodeError::Io { .. })), "{failed:?}");
+    std::fs::remove_dir(blocked("snapshot"))?;
+    assert_eq!(host.node.ended(GROUP)?, None, "END-E2: it has not ended");
+    assert!(host.node.log().group(GROUP).state().last.is_some(), "END-E3: the log goes last");
+    let refused = host.node.start_group(GROUP, Arc::new(List::default()), None).await.map(drop);
+    assert!(matches!(refused, Err(NodeError::Ended(GROUP))), "END-E1: {refused:?}");
+    host.end().await;
+
+    let node = Host::node(dir.path(), member.0)?;
+    let refused = node.start_group(GROUP, Arc::new(List::default()), None).await.map(drop);
+    assert!(matches!(refused, Err(NodeError::Ended(GROUP))), "END-E1, after a restart: {refused:?}");
+    node.log().clone().close();
+    let failed = node.end_group(GROUP).await;
+    assert!(matches!(failed, Err(NodeError::Io { .. })), "the log is not dropped: {failed:?}");
+    assert_eq!(node.ended(GROUP)?, None, "END-E2: its log is there");
+    node.stop().await;
+    let node = Host::node(dir.path(), member.0)?;
+    node.end_group(GROUP).await?;
+    let said = node.ended(GROUP)?.expect("ended");
+    let all: BTreeSet<MemberId> = addresses.keys().copied().collect();
+    assert_eq!(said.voters.map(|(_, sets)| sets), Some(vec![all]), "END-E3");
+    assert!(node.log().group(GROUP).state().last.is_none());
+    node.stop().await;
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}
+
 /// A directory in place of a file: the read fails, but not because the file is missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_read_is_not_taken_for_missing() -> anyhow::Result<()> {

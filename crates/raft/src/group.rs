@@ -6,7 +6,7 @@ use crate::consensus::GroupError;
 use crate::leadership::{Asks, watch_leadership};
 use crate::log_store::VotedTerm;
 use crate::machine::{Adapter, Shared};
-use crate::network::Acks;
+use crate::network::{Acks, in_all_parts};
 use crate::newest_stream::NewestStreams;
 use crate::status::{GroupStatus, Leadership, MemberStatus};
 use crate::wire::{id_from_raft, vote_from_bytes};
@@ -103,8 +103,7 @@ impl RaftGroup {
             "read lease: one part of a joint membership has no quorum",
             times.clone().any(|at| at.is_none()) && times.clone().any(|at| at.is_some())
         );
-        // `None` is less than any time: one set without a quorum leaves both without.
-        times.min().flatten().map(|at| (term, at))
+        in_all_parts(times).map(|at| (term, at))
     }
 
     /// The last entry applied here.

@@ -3,10 +3,12 @@
 
 use crate::consensus::Consensus;
 use crate::group_tests::{GROUP, Host, LIMIT, leader, listeners, members_become, propose, wait_len};
-use crate::node::NodeError;
+use crate::node::{NodeError, RaftNode};
+use crate::quarantine;
 use crate::readmit::ReadmitError;
-use holdfast_types::MemberId;
 use holdfast_types::sync::LockExt;
+use holdfast_types::{LogId, MemberId};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -159,6 +161,97 @@ async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_lear
     node.start_group(GROUP, list, None).await?;
     assert!(node.healing().is_empty());
     node.stop().await;
+    Ok(())
+}
+
+/// Whether the group does not start (QUARANTINE-Q1).
+async fn is_out(node: &RaftNode) -> bool {
+    let list = std::sync::Arc::new(crate::group_tests::List::default());
+    matches!(node.start_group(GROUP, list, None).await, Err(NodeError::Damaged { .. }))
+}
+
+/// Asks until the leader has taken this member out.
+async fn readmitted(node: &RaftNode, peers: &BTreeMap<MemberId, String>) -> anyhow::Result<LogId> {
+    let asked = async {
+        loop {
+            match node.readmit(GROUP, peers).await {
+                Err(ReadmitError::Nobody { .. }) => tokio::time::sleep(Duration::from_millis(50)).await,
+                answer => return answer,
+            }
+        }
+    };
+    Ok(tokio::time::timeout(LIMIT, asked).await??)
+}
+
+/// QUARANTINE-Q2, QUARANTINE-Q3: a step that fails leaves the note as it is, and what comes behind it undone. Until all
+/// steps are done the group stays out, also for the next process: an emptied log would pass for a healthy new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q3_a_readmission_of_which_a_step_fails_is_asked_for_again() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (listeners, addresses) = listeners(3).await?;
+    let mut hosts = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
+    }
+    for host in &hosts {
+        host.group.initialize(&addresses).await?;
+    }
+    for n in 1..=20 {
+        propose(&hosts, &format!("entry {n:04}")).await?;
+    }
+    let at = leader(&hosts).await?;
+    let hurt = hosts.remove(if at == 0 { 1 } else { 0 });
+    wait_len(&hurt.list, 20).await?;
+    hurt.group.trigger_snapshot().await?;
+    eventually("purged", || hurt.group.status().purged.is_some()).await?;
+    propose(&hosts, "entry 0021").await?;
+    wait_len(&hurt.list, 21).await?;
+    let member = hurt.node.member();
+    hurt.end().await;
+    let (file, place) = find(dir.path(), member.0, "entry 0021")?;
+    flip(&file, place)?;
+
+    let notes = dir.path().join(format!("raft-{}", member.0));
+    let snapshot = notes.join(format!("group-{}.snapshot", GROUP.0));
+    // Each step in its order, and whether snapshot and log are still there after it has failed.
+    for (step, there) in [("snapshot", (true, true)), ("log", (false, true)), ("quarantine", (false, false))] {
+        let node = Host::node(dir.path(), member.0)?;
+        assert!(is_out(&node).await, "before {step}");
+        // In place of the file that is written, or removed first.
+        let blocked = notes.join(format!("group-{}.{step}.new", GROUP.0));
+        match step {
+            "log" => node.log().clone().close(),
+            _ => std::fs::create_dir(&blocked)?,
+        }
+        let failed = readmitted(&node, &addresses).await;
+        let failed = failed.expect_err("a step fails");
+        assert!(matches!(failed.downcast_ref::<ReadmitError>(), Some(ReadmitError::Io { .. })), "{step}: {failed:#}");
+        assert!(is_out(&node).await, "QUARANTINE-Q1, after {step}");
+        node.stop().await;
+        if step != "log" {
+            std::fs::remove_dir(&blocked)?;
+        }
+        let note = quarantine::load(&notes, GROUP)?.map(|note| note.stage);
+        assert_eq!(note, Some(quarantine::Stage::Out), "QUARANTINE-Q2, after {step}");
+        let node = Host::node(dir.path(), member.0)?;
+        let found = (snapshot.exists(), node.log().group(GROUP).state().last.is_some());
+        assert_eq!(found, there, "QUARANTINE-Q3, after {step}");
+        node.stop().await;
+    }
+
+    let node = Host::node(dir.path(), member.0)?;
+    assert!(is_out(&node).await, "QUARANTINE-Q1: it has an empty log");
+    readmitted(&node, &addresses).await?;
+    let back = Host::with(node, TcpListener::bind(&addresses[&member]).await?).await?;
+    let at = leader(&hosts).await?;
+    members_become(&hosts[at].group, &addresses).await?;
+    eventually("healed", || back.node.healing().is_empty()).await?;
+    wait_len(&back.list, 21).await?;
+    assert_eq!(back.list.all(), hosts[at].list.all());
+    back.end().await;
+    for host in hosts {
+        host.end().await;
+    }
     Ok(())
 }
 

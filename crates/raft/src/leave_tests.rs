@@ -146,6 +146,40 @@ async fn a_member_leaves_only_when_it_is_out_and_comes_back_as_a_newcomer() -> a
     Ok(())
 }
 
+/// VOTERS-V4: a step that fails leaves the part a part, and the next attempt does all steps again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v4_a_departure_of_which_a_step_fails_is_done_again() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut hosts, addresses) = three(dir.path()).await?;
+    let entries = propose(&hosts, "before").await?;
+    let at = leader(&hosts).await?;
+    let goes = hosts.remove(if at == 0 { 1 } else { 0 });
+    wait_len(&goes.list, entries).await?;
+    let member = goes.node.member();
+    let rest: BTreeMap<MemberId, String> =
+        addresses.iter().filter(|(id, _)| **id != member).map(|(id, addr)| (*id, addr.clone())).collect();
+    let at = leader(&hosts).await?;
+    members_become(&hosts[at].group, &rest).await?;
+    for step in ["left", "snapshot"] {
+        // A directory in place of the file that is written, or removed first.
+        let blocked = dir.path().join(format!("raft-{}", member.0)).join(format!("group-{}.{step}.new", GROUP.0));
+        std::fs::create_dir(&blocked)?;
+        let failed = leave(&goes, &addresses).await.expect_err("a step fails");
+        assert!(matches!(failed.downcast_ref::<LeaveError>(), Some(LeaveError::Io { .. })), "{step}: {failed:#}");
+        assert_eq!(goes.node.part_of(GROUP), Part::Something, "{step}");
+        assert!(goes.node.log().group(GROUP).state().last.is_some(), "the log goes last: {step}");
+        std::fs::remove_dir(&blocked)?;
+    }
+    leave(&goes, &addresses).await?;
+    assert_eq!(goes.node.part_of(GROUP), Part::Left);
+    assert_eq!(files_of(dir.path(), member)?, [format!("group-{}.left", GROUP.0)]);
+    goes.end().await;
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}
+
 /// VOTERS-V4: who learns a group again passes the memberships of long ago. One that names this member alone would make
 /// a leader of it, without a vote of anybody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -72,6 +72,13 @@ impl Acks {
     }
 }
 
+/// The time of a membership, of the times of its parts; a joint one has two. A part without a quorum leaves all
+/// without: it may have another leader.
+pub(crate) fn in_all_parts(times: impl Iterator<Item = Option<MonoTime>>) -> Option<MonoTime> {
+    // `None` is less than any time.
+    times.min().flatten()
+}
+
 /// Makes the clients of one group.
 #[derive(Clone)]
 pub(crate) struct Network {
@@ -451,5 +458,19 @@ mod tests {
         assert_eq!(acks.quorum(5, me, &five, now), Some(MonoTime(700)));
         assert_eq!(acks.quorum(5, me, &BTreeSet::from([2, 3]), now), Some(MonoTime(700)), "not a voter itself");
         assert_eq!(acks.quorum(5, me, &BTreeSet::from([1]), now), Some(now), "a sole voter always has it");
+    }
+
+    #[test]
+    fn r3_a_joint_membership_needs_a_quorum_of_each_part() {
+        let (acks, me, now) = (Acks::default(), MemberId(1), MonoTime(1000));
+        let parts = [BTreeSet::from([1, 2, 3]), BTreeSet::from([1, 4, 5])];
+        let joint = |acks: &Acks| in_all_parts(parts.iter().map(|part| acks.quorum(5, me, part, now)));
+        assert_eq!(joint(&acks), None);
+        acks.note(MemberId(2), 5, MonoTime(900));
+        assert_eq!(joint(&acks), None, "the newer part may have elected another leader");
+        acks.note(MemberId(4), 5, MonoTime(600));
+        assert_eq!(joint(&acks), Some(MonoTime(600)), "the earlier of both");
+        acks.note(MemberId(5), 5, MonoTime(950));
+        assert_eq!(joint(&acks), Some(MonoTime(900)));
     }
 }

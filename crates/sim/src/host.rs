@@ -18,9 +18,9 @@ use holdfast_gateway::node::{Node, Seams};
 use holdfast_gateway::serve_nbd_over;
 use holdfast_log::{LogConfig, NodeLog, Turns};
 use holdfast_store::{Faults, RetryPolicy};
-use holdfast_testkit::{SimDisk, Survives};
+use holdfast_testkit::{SECTOR_BYTES, SimDisk, Survives};
 use holdfast_tls::{Connection, Dialer};
-use holdfast_types::{ByteSize, GroupId, Name};
+use holdfast_types::{ByteSize, GroupId, Locality, Name};
 use holdfast_volume::map::LeafShape;
 use hyper_util::rt::TokioIo;
 use std::future::Future;
@@ -39,10 +39,14 @@ const MS: u64 = 1_000_000;
 const IDLE_AFTER: u64 = 100 * MS;
 /// Short, so that lives are renewed under every fault.
 const RENEW: Duration = Duration::from_millis(1_300);
+/// The shortest that a gateway allows.
+const FOLLOW_OWNER_MS: u64 = 5_000;
 /// Small, so that files are begun, dropped and carried all the time.
 const JOURNAL_FILE_BYTES: u64 = 256 << 10;
 const JOURNAL_RESERVE_BYTES: u64 = 1 << 20;
 const JOURNAL_TAIL_BYTES: u64 = 48 << 10;
+/// An idle marker: one block (docs/formats.md).
+const MARKER_BYTES: usize = 4096;
 
 /// Fatal events in order: panics, aborts (R11).
 static FATAL: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -101,6 +105,8 @@ pub struct Host {
     pub files_max: Option<usize>,
     /// NBD is served.
     pub nbd: bool,
+    /// Where it stands, in its settings. Leadership then follows owners soon.
+    pub locality: Option<Locality>,
     /// A bug in how its stores are combined.
     pub broken: Option<Broken>,
     /// Its roots are tops and leaves, also small ones.
@@ -238,6 +244,7 @@ impl Host {
             syncs_ignored: false,
             files_max: None,
             nbd: false,
+            locality: None,
             // None, all, or alternating: then each takeover changes the written form.
             in_leaves: match seed % 3 {
                 0 => false,
@@ -343,6 +350,10 @@ impl Host {
         }
         // Every set on every gateway: scenes say themselves where voters go.
         config.placing.enabled = false;
+        if let Some(locality) = &self.locality {
+            config.locality = Some(locality.clone());
+            config.placing.follow_owner_ms = FOLLOW_OWNER_MS;
+        }
         config.key = KeyConfig { file: Some(self.dir.join("key")), ..KeyConfig::default() };
         config.cache.memory.0 = 32 << 20;
         config.cache.disk.0 = 0;
@@ -511,6 +522,37 @@ impl Host {
         self.process = None;
         self.time.wake(now);
         self.disk.restart();
+    }
+
+    /// Whether nothing but an idle marker is unsynced in its journal.
+    pub fn is_marked_idle(&self) -> bool {
+        self.disk.unsynced_bytes() == MARKER_BYTES
+    }
+
+    /// Cuts the power between the write and the sync of the first batch behind an idle marker: the disk keeps the batch
+    /// and loses the marker. False, and nothing was done: no batch waits behind a marker now.
+    pub fn cut_power_behind_marker(&mut self, now: u64) -> bool {
+        let waits = |process: &Process| lock(&process.turns).as_ref().is_some_and(Turns::waits);
+        if !self.is_marked_idle() || !self.process.as_ref().is_some_and(waits) {
+            return false;
+        }
+        self.enter(now);
+        self.net.power(self.index, false);
+        self.disk.die_after(1);
+        if let Some(process) = &self.process
+            && let Some(turns) = lock(&process.turns).as_mut()
+        {
+            turns.turn(false);
+        }
+        self.net.close(self.index);
+        self.process = None;
+        self.time.wake(now);
+        let mut asked = 0;
+        self.disk = self.disk.crashed(Survives::Some(&mut || {
+            asked += 1;
+            asked > MARKER_BYTES / SECTOR_BYTES
+        }));
+        true
     }
 
     /// Cuts the power, possibly in the middle of a write: unsynced data is lost in part, and no peer is told.

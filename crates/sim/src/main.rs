@@ -15,6 +15,7 @@ mod client;
 mod course;
 mod deletion;
 mod full;
+mod guide;
 mod histories;
 mod host;
 mod libc;

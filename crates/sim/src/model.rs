@@ -7,13 +7,15 @@
 //! never submitted, none that was found lost.
 
 mod cut;
+mod scratch;
 
 use holdfast_nbd::server::ReadPart;
+use scratch::Scratch;
 use std::collections::BTreeMap;
 
 /// Volumes of the set.
 pub const VOLUMES: usize = 2;
-/// Blocks of a volume that are written.
+/// Blocks of a volume that are written. One more is behind them ([`Scratch`]).
 pub const BLOCKS: usize = 24;
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = 4096;
@@ -69,6 +71,8 @@ pub struct Model {
     loose: bool,
     pub answered: u64,
     pub reads: u64,
+    /// A further block of each volume.
+    pub scratch: [Scratch; VOLUMES],
 }
 
 /// The bytes of an answer to a read.

@@ -131,6 +131,8 @@ struct Inner {
     conns: BTreeMap<u64, Conn>,
     next_conn: u64,
     carried: u64,
+    /// The segment to be damaged: its machine, and bytes that it has.
+    damage: Option<(usize, Vec<u8>)>,
 }
 
 /// The network. Clones are the same.
@@ -162,8 +164,11 @@ impl Inner {
         self.rng.range(link.delay.0, link.delay.1) + if lost { self.rng.range(RESEND.0, RESEND.1) } else { 0 }
     }
 
-    fn send(&mut self, id: u64, to_end: usize, segment: Segment) {
+    fn send(&mut self, id: u64, to_end: usize, mut segment: Segment) {
         let Some(hosts) = self.conns.get(&id).map(|conn| conn.hosts) else { return };
+        if let Segment::Data(bytes) = &mut segment {
+            self.spoil(hosts[to_end], bytes);
+        }
         let at = self.now + self.delay(hosts[1 - to_end], hosts[to_end]);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let half = &mut conn.towards[to_end];
@@ -171,6 +176,13 @@ impl Inner {
         let at = half.last_at;
         half.under_way.push_back((at, segment));
         self.later(at, Event::Flow { conn: id, end: to_end });
+    }
+
+    fn spoil(&mut self, to: usize, bytes: &mut [u8]) {
+        let Some((_, known_by)) = self.damage.as_ref().filter(|(host, _)| *host == to) else { return };
+        let Some(at) = bytes.windows(known_by.len()).position(|window| window == known_by.as_slice()) else { return };
+        bytes[at] ^= 1;
+        self.damage = None;
     }
 
     fn flow(&mut self, id: u64, end: usize, then: &mut Vec<Then>) {
@@ -236,6 +248,7 @@ impl Net {
             conns: BTreeMap::new(),
             next_conn: 1,
             carried: 0,
+            damage: None,
         })))
     }
 
@@ -264,6 +277,16 @@ impl Net {
     /// Whether the machine has power.
     pub fn power(&self, host: usize, on: bool) {
         self.lock().powered[host] = on;
+    }
+
+    /// Flips a bit of the next segment to `host` that has these bytes, among them.
+    pub fn damage_next(&self, host: usize, known_by: &[u8]) {
+        self.lock().damage = Some((host, known_by.to_vec()));
+    }
+
+    /// Whether no segment is still to be damaged.
+    pub fn has_damaged(&self) -> bool {
+        self.lock().damage.is_none()
     }
 
     /// The process at `host` listens.

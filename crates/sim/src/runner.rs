@@ -1,6 +1,7 @@
 //! Runs one seed in this process, or many seeds in a process each, so that no run affects the next.
 
 use crate::broken::Broken;
+use crate::guide::Guide;
 use crate::modes::Modes;
 use crate::processes::{Ended, Processes};
 use crate::scenes::Scene;
@@ -71,6 +72,9 @@ pub struct ManyArgs {
     /// With this bug put in: one should fail, sooner or later
     #[arg(long)]
     broken: Option<Broken>,
+    /// Of two seeds, run the one whose settings have reached more of what is rare, by the counts of earlier seeds
+    #[arg(long)]
+    guided: bool,
     #[command(flatten)]
     modes: Modes,
 }
@@ -290,13 +294,16 @@ fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
         (None, None) => args.seed.saturating_add(20),
     };
     let (mut next, mut found) = (args.seed, Found::default());
+    let mut guide = if args.guided { Guide::read() } else { Guide::default() };
     let mut processes = Processes::new(args.jobs, SEED_LIMIT);
     loop {
         let late =
             bound.is_some_and(|bound| began.elapsed() >= bound) || (!found.failed.is_empty() && !args.keep_going);
-        while next < last && !late && processes.has_room() {
-            processes.start(next, &arguments(args, next))?;
-            next += 1;
+        while !late
+            && processes.has_room()
+            && let Some(seed) = guide.next(&mut next, last)
+        {
+            processes.start(seed, &arguments(args, seed))?;
         }
         if processes.is_empty() {
             break;
@@ -304,6 +311,7 @@ fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
         processes.ended()?.iter().for_each(|run| found.note(run, args.quiet));
         std::thread::sleep(Duration::from_millis(20));
     }
+    guide.said().iter().for_each(|said| println!("{said}"));
     println!("in all: {}", found.sum.line());
     // Of seeds that did not fail: each was healed, continued, and read everything back.
     println!("survived: {}", found.sum.survived());

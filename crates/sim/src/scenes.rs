@@ -7,14 +7,19 @@ mod between_voters;
 mod clock_back;
 mod closed_full;
 mod damaged_disks;
+mod damaged_on_the_way;
+mod followed_owner;
 mod last_gateway;
 mod late_commands;
+mod late_store;
 mod lying_disk;
 mod moved_voters;
 mod old_leader;
 mod other_cluster;
 mod other_disk;
+mod purged_full;
 mod stalled_client;
+mod torn_marker;
 
 use crate::client::{Client, SET, VOLUME_NAMES};
 use crate::host::name;
@@ -92,6 +97,17 @@ pub enum Scene {
     ClosedFull,
     /// The boot clock of a leader's machine goes back: its read lease gets no longer, and it serves on soon.
     ClockBack,
+    /// A follower's disk is full until a checkpoint ends: its purge stands behind what waits, and makes room.
+    PurgedFull,
+    /// A state snapshot is damaged on its way to a member that is healed: it is sent again.
+    DamagedOnTheWay,
+    /// Power fails behind an idle marker that no sync has covered: the tail has a gap, and nothing that was synced is
+    /// lost.
+    TornMarker,
+    /// Owners say where they stand: leadership goes there, not sooner than it may, and stays.
+    FollowedOwner,
+    /// The leader dies while the store answers late: the owner's lease continues at the next one, which has not looked.
+    LateStore,
 }
 
 impl Scene {
@@ -128,6 +144,11 @@ impl Scene {
             Scene::EndedGroup => "ended-group",
             Scene::OvertakenMover => "overtaken-mover",
             Scene::StalledClient => "stalled-client",
+            Scene::PurgedFull => "purged-full",
+            Scene::DamagedOnTheWay => "damaged-on-the-way",
+            Scene::TornMarker => "torn-marker",
+            Scene::LateStore => "late-store",
+            Scene::FollowedOwner => "followed-owner",
         }
     }
 }
@@ -142,6 +163,7 @@ impl World {
             Scene::MovedStores | Scene::LeftStores | Scene::OvertakenMover => self.more_stores(),
             Scene::StalledClient => self.open_nbd_doors(),
             Scene::LateLoss => self.attach_owners(),
+            Scene::FollowedOwner => self.stand_apart()?,
             _ => {}
         }
         self.bootstrap()?;
@@ -176,6 +198,11 @@ impl World {
             Scene::EndedGroup => self.ended_group(),
             Scene::OvertakenMover => self.overtaken_mover(),
             Scene::StalledClient => self.stalled_client(),
+            Scene::PurgedFull => self.purged_full(),
+            Scene::DamagedOnTheWay => self.damaged_on_the_way(),
+            Scene::TornMarker => self.torn_marker(),
+            Scene::LateStore => self.late_store(),
+            Scene::FollowedOwner => self.followed_owner(),
         }
     }
 

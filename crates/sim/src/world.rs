@@ -391,6 +391,7 @@ impl World {
             id: index as u64 + 1,
             name: host::name(index),
             region: "local".into(),
+            locality: self.hosts[index].locality.as_ref().map(ToString::to_string).unwrap_or_default(),
             disk: holdfast_api::hex128(disk),
             addresses: Some(addresses),
             ..v1::Member::default()
@@ -435,7 +436,7 @@ impl World {
             let create = v1::CreateVolumeRequest {
                 set: SET.into(),
                 name: (*name).into(),
-                size_bytes: (BLOCKS * BLOCK_BYTES) as u64,
+                size_bytes: ((BLOCKS + 1) * BLOCK_BYTES) as u64,
                 request_id: holdfast_api::hex128(3000 + at as u128),
             };
             self.anywhere("a volume", create, |door, request| async move { door.create_volume(request).await })?;

@@ -35,17 +35,25 @@ const fn share(seconds: u64, least: u64) -> Share {
     Share { seconds, least }
 }
 
-/// Many short runs, and some long ones with consequences of consequences: docs/proof/simulation.md compares them. Sets
+/// Many short runs, and some long ones with consequences of consequences: docs/proof/simulation.md compares them. Where
+/// probes are counted, the first and the last course run one of two seeds (`--guided`). Sets
 /// in three stores; attached sets, sometimes with full disks; hosts with agents; in a long run only, sets that move.
 /// The last course continues the first if time is left, in a long run only. Four minutes in the gate.
 const COURSES: [Course; 7] = [
-    Course { modes: "", length: "4", from: 0, seeds: 1200, gate: share(60, 38), all: share(240, 170) },
+    Course { modes: "--guided", length: "4", from: 0, seeds: 2400, gate: share(60, 38), all: share(240, 170) },
     Course { modes: "", length: "20", from: 0, seeds: 100, gate: share(35, 2), all: share(110, 10) },
     Course { modes: "--several", length: "4", from: 0, seeds: 100, gate: share(20, 3), all: share(60, 10) },
     Course { modes: "--attach --full", length: "4", from: 0, seeds: 100, gate: share(20, 3), all: share(60, 10) },
     Course { modes: "--agents", length: "4", from: 0, seeds: 60, gate: share(20, 2), all: share(50, 8) },
     Course { modes: "--placing", length: "4", from: 0, seeds: 100, gate: share(0, 0), all: share(40, 5) },
-    Course { modes: "", length: "4", from: 1200, seeds: 440, gate: share(0, 0), all: share(WHOLE.as_secs(), 0) },
+    Course {
+        modes: "--guided",
+        length: "4",
+        from: 2400,
+        seeds: 880,
+        gate: share(0, 0),
+        all: share(WHOLE.as_secs(), 0),
+    },
 ];
 
 /// Limit of all courses together: less than ten minutes, with the running seeds at the end.
@@ -408,6 +416,36 @@ fn a_boot_clock_that_goes_back_makes_no_read_lease_longer() {
 #[test]
 fn a_journal_that_is_closed_on_a_full_disk_acknowledges_nothing_more() {
     scene("closed-full");
+}
+
+/// R8: a purge that stands behind what waits for room is written first.
+#[test]
+fn a_full_disk_gets_room_from_the_purge_behind_what_waits() {
+    scenes("purged-full", 3);
+}
+
+/// PIECES-S2.
+#[test]
+fn a_state_snapshot_that_is_damaged_on_its_way_is_sent_again() {
+    scenes("damaged-on-the-way", 2);
+}
+
+/// R1, R9, JOURNAL-J1.
+#[test]
+fn a_tail_with_a_gap_where_a_marker_was_is_no_corruption() {
+    scenes("torn-marker", 4);
+}
+
+/// FOLLOW-F1, FOLLOW-F2.
+#[test]
+fn leadership_follows_an_owner_and_stays() {
+    scenes("followed-owner", 2);
+}
+
+/// R8, HEAD-H1.
+#[test]
+fn a_lease_is_continued_without_waiting_for_a_late_store() {
+    scenes("late-store", 3);
 }
 
 /// R8, ATTACH-M5.

@@ -83,4 +83,8 @@ pub(super) const ALLOWED: &[(&str, &str)] = &[
         "slot: a connection of an earlier epoch",
         "A slot is taken right after its session was let in; only another thread could begin an epoch meanwhile.",
     ),
+    (
+        "start: a group that has ended",
+        "A gateway reads the same note before it starts a group, and ends one in the same task; for another caller.",
+    ),
 ];

@@ -28,7 +28,7 @@ const IDLE_JITTER: Duration = Duration::from_secs(60);
 const USED_FOR: Duration = Duration::from_secs(10);
 /// An answer may leave for this long after sending a look that found the head ours. Longer than the time between looks,
 /// so that no client waits for one while the store answers within two seconds.
-const FRESH_FOR: Duration = Duration::from_secs(7);
+pub(super) const FRESH_FOR: Duration = Duration::from_secs(7);
 /// After a look without an answer, answers may leave for this long: the next look is sent and times out before (R8).
 const SILENT_FOR: Duration = Duration::from_secs(10);
 

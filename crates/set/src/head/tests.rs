@@ -7,6 +7,7 @@ use holdfast_store::{Faults, Faulty, Memory, Quorum, RetryPolicy, Retrying, Swit
 use holdfast_types::{GroupId, LogId, Placement, RequestId, Sectors, VolumeId};
 use holdfast_volume::head::Argon2id;
 
+mod looks;
 mod snapshots;
 
 pub const SET: holdfast_types::SetId = GroupId(3);

@@ -3,9 +3,13 @@ use futures_util::future::{BoxFuture, ready};
 use holdfast_raft::{Consensus, GroupError, GroupStatus, Leadership, Outcome, ProposeError, Proposed, ReadLogError};
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, SECTOR_BYTES};
 use holdfast_volume::entry::{EntryPayload, decode};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// For a test that would otherwise wait for ever.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Of the grant.
+const TERM: Term = Term(4);
+const EPOCH: Epoch = Epoch(9);
 
 #[test]
 fn s2_nothing_behind_a_failed_entry_is_answered_as_written() {
@@ -42,6 +46,7 @@ fn an_entry_leaves_behind_one_at_most_or_when_it_is_worth_one() {
 struct Slow {
     submitted: mpsc::UnboundedSender<(usize, oneshot::Sender<Outcome>)>,
     payloads: Arc<Mutex<Vec<Bytes>>>,
+    stopped: AtomicBool,
 }
 
 impl Consensus for Slow {
@@ -57,8 +62,9 @@ impl Consensus for Slow {
         watch::channel(Leadership::default()).1
     }
 
+    /// A later one: what is submitted is of the grant's term, not of the one that is there now.
     fn leading_term(&self) -> Option<Term> {
-        Some(Term(1))
+        Some(Term(TERM.0 + 1))
     }
 
     fn quorum_acked(&self) -> Option<(Term, MonoTime)> {
@@ -81,9 +87,14 @@ impl Consensus for Slow {
         true
     }
 
-    fn submit(&self, _: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
+    fn submit(&self, term: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
+        assert_eq!(term, Some(TERM), "SEQ-S1: only in the term of the grant");
+        if self.stopped.load(Ordering::Relaxed) {
+            return Box::pin(ready(Err(ProposeError::Stopped { reason: "for the test".into() })));
+        }
         let (answer, outcome) = oneshot::channel();
         let Ok(EntryPayload::Writes(entry)) = decode(&payload) else { panic!("no entry of writes") };
+        assert_eq!(entry.epoch, EPOCH, "R2");
         self.payloads.locked().push(payload);
         self.submitted.send((entry.len(), answer)).expect("the test listens");
         Box::pin(ready(Ok(Pending::from(outcome))))
@@ -124,6 +135,8 @@ fn write(bytes: usize) -> Op {
 /// A sequencer, and what it has submitted: the operations of each entry, and who answers it.
 struct Stage {
     sequencer: Sequencer,
+    group: Arc<Slow>,
+    closed: CancellationToken,
     submitted: mpsc::UnboundedReceiver<(usize, oneshot::Sender<Outcome>)>,
     payloads: Arc<Mutex<Vec<Bytes>>>,
 }
@@ -132,10 +145,11 @@ impl Stage {
     fn new() -> Self {
         let (tx, submitted) = mpsc::unbounded_channel();
         let payloads = Arc::new(Mutex::default());
-        let group: Group = Arc::new(Slow { submitted: tx, payloads: payloads.clone() });
+        let group = Arc::new(Slow { submitted: tx, payloads: payloads.clone(), stopped: AtomicBool::new(false) });
         let closed = CancellationToken::new();
-        let sequencer = Sequencer::start(group, Term(1), Epoch(1), Arc::new(Always), Arc::new(Always), closed);
-        Self { sequencer, submitted, payloads }
+        let sequencer =
+            Sequencer::start(group.clone(), TERM, EPOCH, Arc::new(Always), Arc::new(Always), closed.clone());
+        Self { sequencer, group, closed, submitted, payloads }
     }
 
     /// The next entry, which leaves without any further event.
@@ -233,4 +247,21 @@ async fn entries_that_are_worth_it_leave_up_to_the_most_that_may_be_in_flight() 
         assert_eq!(operation.await, Ok(Ok(())));
     }
     assert_eq!(stage.sequencer.waiting_bytes(), 0);
+}
+
+/// SEQ-S2, R8: nobody's write is answered, neither as written nor with an error.
+#[tokio::test]
+async fn s2_a_group_that_has_stopped_ends_the_sequencer_and_closes_the_connections() {
+    let mut stage = Stage::new();
+    let first = stage.sequencer.push(write(512));
+    let (_, answer) = stage.entry().await;
+    stage.group.stopped.store(true, Ordering::Relaxed);
+    let refused = stage.sequencer.push(write(512));
+    assert_eq!(refused.await, Ok(Err(WriteFailure::Gone)));
+    assert!(stage.closed.is_cancelled(), "R8: closed unanswered");
+    let later = stage.sequencer.push(write(512));
+    assert_eq!(later.await, Ok(Err(WriteFailure::Gone)));
+    written(answer);
+    assert_eq!(first.await, Ok(Ok(())), "it was submitted before");
+    assert!(stage.rests().await);
 }

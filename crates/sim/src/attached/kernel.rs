@@ -49,7 +49,7 @@ struct Connection {
 struct Waiting {
     /// Its connection, and when it was sent there; `None`: not sent yet.
     sent: Option<(usize, u64)>,
-    /// What a write covers.
+    /// What a write, a trim or a zeroing covers.
     writes: Option<Range<u64>>,
 }
 
@@ -102,6 +102,8 @@ pub struct User {
 enum Request {
     Read { offset: u64, len: u32 },
     Write { offset: u64, data: Bytes },
+    Trim { offset: u64, len: u32 },
+    Zero { offset: u64, len: u32 },
     Flush,
 }
 
@@ -109,6 +111,7 @@ impl Request {
     fn writes(&self) -> Option<Range<u64>> {
         match self {
             Self::Write { offset, data } => Some(*offset..*offset + data.len() as u64),
+            Self::Trim { offset, len } | Self::Zero { offset, len } => Some(*offset..*offset + u64::from(*len)),
             Self::Read { .. } | Self::Flush => None,
         }
     }
@@ -117,6 +120,8 @@ impl Request {
         match self {
             Self::Read { offset, len } => over.read(offset, len).await,
             Self::Write { offset, data } => over.write(offset, data).await.map(|()| Vec::new()),
+            Self::Trim { offset, len } => over.trim(offset, len).await.map(|()| Vec::new()),
+            Self::Zero { offset, len } => over.zero(offset, len).await.map(|()| Vec::new()),
             Self::Flush => over.flush().await.map(|()| Vec::new()),
         }
     }
@@ -301,6 +306,22 @@ impl User {
     /// [`RequestError`].
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), RequestError> {
         self.device.ask(self.number, Request::Write { offset, data }).await.map(|_| ())
+    }
+
+    /// As [`Requests::trim`].
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn trim(&self, offset: u64, len: u32) -> Result<(), RequestError> {
+        self.device.ask(self.number, Request::Trim { offset, len }).await.map(|_| ())
+    }
+
+    /// As [`Requests::zero`].
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn zero(&self, offset: u64, len: u32) -> Result<(), RequestError> {
+        self.device.ask(self.number, Request::Zero { offset, len }).await.map(|_| ())
     }
 
     /// As [`Requests::flush`].

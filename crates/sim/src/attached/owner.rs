@@ -4,6 +4,8 @@
 //! Requests go through the device as NBD, over pipes in place of Unix sockets. Overlapping places use one connection,
 //! since a file system never has overlapping requests under way on several.
 
+mod scratch;
+
 use super::bugs::{self, Bug};
 use super::kernel::{Habits, User, VolumeDoor};
 use super::wires::{Said, USERS, options, use_devices, way};
@@ -44,6 +46,28 @@ pub struct Done {
 enum What {
     Wrote { id: Id, outcome: Result<(), RequestError> },
     Read { volume: usize, first: usize, outcome: Result<Vec<u8>, RequestError>, sweeps: bool },
+    Scratch { volume: usize, step: Step, outcome: Result<Vec<u8>, RequestError> },
+}
+
+/// A request to a block of [`scratch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The first read of this life.
+    First,
+    Read,
+    Change {
+        serial: u64,
+    },
+}
+
+/// What is under way at such a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Block {
+    /// This life has not read it, or does not know what became of a request.
+    #[default]
+    Unread,
+    Idle,
+    Busy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +142,7 @@ pub struct Owner {
     writes: BTreeMap<Id, u64>,
     reads: usize,
     sweeping: usize,
+    scratch: [Block; VOLUMES],
     /// The model's stamp of the first error.
     failed_at: Option<u64>,
     next_at: u64,
@@ -167,6 +192,7 @@ impl Owner {
             writes: BTreeMap::new(),
             reads: 0,
             sweeping: 0,
+            scratch: Default::default(),
             failed_at: None,
             next_at: 0,
             leave_at: None,
@@ -181,7 +207,8 @@ impl Owner {
 
     /// Whether all its requests are answered.
     pub fn is_quiet(&self) -> bool {
-        self.writes.is_empty() && self.reads == 0 && self.state != State::Reading
+        let scratch = self.scratch.contains(&Block::Busy);
+        self.writes.is_empty() && self.reads == 0 && !scratch && self.state != State::Reading
     }
 
     /// Whether the process is there and not stopped.
@@ -214,7 +241,7 @@ impl Owner {
         self.devices.clear();
         self.writes.clear();
         self.sweep |= self.sweeping > 0;
-        (self.reads, self.sweeping) = (0, 0);
+        (self.reads, self.sweeping, self.scratch) = (0, 0, Default::default());
         (self.state, self.next_at, self.leave_at, self.failed_at) = (State::Away, now + after, None, None);
         self.time.wake(now);
     }
@@ -373,6 +400,7 @@ impl Owner {
         for volume in 0..VOLUMES {
             self.read(lent.model, volume, 0, BLOCKS, false);
         }
+        self.begin_scratch(lent.model);
         Ok(())
     }
 
@@ -389,6 +417,9 @@ impl Owner {
         }
         if !lent.busy || now < self.next_at {
             return;
+        }
+        if self.state == State::Open && model.is_current(self.epoch) {
+            self.play_scratch(model);
         }
         if decided && self.writes.len() < self.load.writes(12) && self.rng.chance(500) {
             self.write(model);
@@ -454,7 +485,7 @@ impl Owner {
         for Done { asked, what, .. } in done.into_iter().filter(|done| done.life == life) {
             let error = match &what {
                 What::Wrote { outcome, .. } => outcome.as_ref().err().cloned(),
-                What::Read { outcome, .. } => outcome.as_ref().err().cloned(),
+                What::Read { outcome, .. } | What::Scratch { outcome, .. } => outcome.as_ref().err().cloned(),
             };
             match error {
                 None if self.failed_at.is_some_and(|failed| failed < asked) => {
@@ -481,6 +512,7 @@ impl Owner {
                         lent.model.answered(id)?;
                     }
                 }
+                What::Scratch { volume, step, outcome } => self.scratch_answered(lent, volume, step, outcome)?,
                 What::Read { volume, first, outcome, sweeps } => {
                     self.reads -= 1;
                     if let Ok(data) = outcome {

@@ -93,6 +93,8 @@ impl Order {
 struct At {
     leads: Option<Term>,
     connected: bool,
+    /// The group takes no more entries, as after a failure of its journal.
+    stopped: bool,
     /// When it last heard from the others.
     heard: MonoTime,
     applied: LogId,
@@ -166,6 +168,11 @@ impl Seat {
     pub fn cut_off(&self) {
         let mut at = lock(&self.at);
         (at.heard, at.connected) = (boot_now(), false);
+    }
+
+    /// The group stops, and nobody has told the tasks of the gateway.
+    pub fn stop_untold(&self) {
+        lock(&self.at).stopped = true;
     }
 
     /// Tells it that it leads no more.
@@ -323,7 +330,12 @@ impl Consensus for Seat {
     }
 
     fn submit(&self, term: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
-        Box::pin(async move { Ok(self.take(term, payload).into()) })
+        Box::pin(async move {
+            if lock(&self.at).stopped {
+                return Err(ProposeError::Stopped { reason: "played: the group has stopped".to_string() });
+            }
+            Ok(self.take(term, payload).into())
+        })
     }
 
     fn read_log(&self, index: LogIndex, offset: u32, len: usize) -> BoxFuture<'_, Result<Bytes, ReadLogError>> {

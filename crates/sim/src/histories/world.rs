@@ -29,6 +29,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 const VOLUMES_MAX: u64 = 4;
 /// Most snapshots at once, besides those of rollbacks.
 const SNAPSHOTS_MAX: usize = 5;
+/// Takeovers in thousandths of which the former leader's group stops under its clients.
+const STOPPED: u64 = 150;
 
 /// One history.
 pub struct World {
@@ -530,6 +532,9 @@ impl World {
     /// without knowing.
     pub async fn take_over(&mut self) -> Done {
         self.stats.takeovers += 1;
+        if self.rot.chance(STOPPED) {
+            self.group_stops().await?;
+        }
         self.open.clear();
         self.ghost = None;
         let truth = self.state();

@@ -48,7 +48,7 @@ impl World {
         self.power_and_read_back()
     }
 
-    fn usage(&self, host: usize) -> Option<LogUsage> {
+    pub(super) fn usage(&self, host: usize) -> Option<LogUsage> {
         Some(self.node(host)?.adopted()?.raft.log().usage())
     }
 }

@@ -9,14 +9,18 @@ use crate::world::World;
 use anyhow::{Context, Result};
 use holdfast_api::v1::{self, admin_server::Admin as _};
 use holdfast_gateway::admin::AdminDoor;
+use holdfast_testkit::SimDisk;
 use holdfast_types::{GroupId, Name};
 use std::fs;
 
 /// At the beginning of each journal file (docs/formats.md).
 const FILE_HEADER_BYTES: usize = 4096;
-/// Head of a record with one chunk of payload, of which the kind 2 is a vote (docs/formats.md).
+/// Head of a record with one chunk of payload, of which the kind 1 is an entry and 2 a vote (docs/formats.md).
 const RECORD_HEAD_BYTES: usize = 68;
+const ENTRY: u8 = 1;
 const VOTE: u8 = 2;
+/// Where a record's head has the number of its group.
+const GROUP_AT: usize = 8;
 /// Old files of a journal before one is damaged.
 const OLD_FILES: usize = 3;
 
@@ -29,10 +33,11 @@ enum Damage {
     BlockUnreadable,
     HeaderUnreadableOnce,
     VoteRotten,
+    RecordHeadRotten,
     JournalGone,
 }
 
-const ALL: [Damage; 8] = [
+const ALL: [Damage; 9] = [
     Damage::SnapshotGone,
     Damage::SnapshotRotten,
     Damage::OldestFileGone,
@@ -40,6 +45,7 @@ const ALL: [Damage; 8] = [
     Damage::BlockUnreadable,
     Damage::HeaderUnreadableOnce,
     Damage::VoteRotten,
+    Damage::RecordHeadRotten,
     Damage::JournalGone,
 ];
 
@@ -51,13 +57,18 @@ impl Damage {
     }
 }
 
-/// Where the last vote of a journal file lies: a record has its own offset.
-fn last_vote(bytes: &[u8]) -> Option<usize> {
+/// Where the last record of a kind lies in a journal file: a record has its own offset.
+fn last_record(bytes: &[u8], kind: u8) -> Option<usize> {
     let end = bytes.len().saturating_sub(RECORD_HEAD_BYTES);
     (FILE_HEADER_BYTES..end).step_by(8).rev().find(|at| {
         let head = &bytes[*at..*at + RECORD_HEAD_BYTES];
-        head[4] == VOTE && head[6..8] == [1, 0] && head[40..48] == (*at as u64).to_le_bytes()
+        head[4] == kind && head[6..8] == [1, 0] && head[40..48] == (*at as u64).to_le_bytes()
     })
+}
+
+/// The last record of a kind in these files.
+fn last_of(disk: &SimDisk, files: &[String], kind: u8) -> Option<(String, usize)> {
+    files.iter().rev().find_map(|name| Some((name.clone(), last_record(&disk.contents(name)?, kind)?)))
 }
 
 impl World {
@@ -166,10 +177,14 @@ impl World {
             // Of each group only its state snapshot shows that there was a log.
             Damage::JournalGone => disk.names().iter().for_each(|name| disk.lose(name)),
             Damage::VoteRotten => {
-                let of = |name: &String| Some((name.clone(), last_vote(&disk.contents(name)?)?));
-                if let Some((name, at)) = old.iter().rev().find_map(of) {
+                if let Some((name, at)) = last_of(disk, &old, VOTE) {
                     disk.damage(&name, |bytes| bytes[at + RECORD_HEAD_BYTES] ^= 1);
                 }
+            }
+            // Where the next record begins is unknown then, and so is whose the rest of the batch was.
+            Damage::RecordHeadRotten => {
+                let (name, at) = last_of(disk, &old, ENTRY).context("no entry in the old files")?;
+                disk.damage(&name, |bytes| bytes[at + GROUP_AT] ^= 1);
             }
         }
         self.note(format!("{damage:?} at {}", name(host)));

@@ -9,11 +9,13 @@ use crate::rng::Rng;
 use crate::world::{MS, World};
 use anyhow::{Context, Result, ensure};
 use holdfast_control::set::RootRef;
-use holdfast_store::Stores;
+use holdfast_store::{Faults, Stores};
 use holdfast_types::{Placement, PlacementPhase};
 
 /// Milliseconds for each step of a change of stores.
 const STEP: u64 = 240_000;
+/// Milliseconds in which only the overtaken leader reaches the store that was away.
+const ALONE: u64 = 15_000;
 /// What the leader says that it waits for (`set::store_migration`).
 const LAST_COMPARISON: &str = "compared once more";
 const BETWEEN_CHECKPOINTS: &str = "a checkpoint for all stores";
@@ -29,7 +31,7 @@ impl World {
         let mut rng = Rng::new(self.seed, 20);
         for in_comparison in [false, true] {
             self.busy = true;
-            self.works("the first writes of a round")?;
+            self.works("writes before the change")?;
             self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
             let to = self.three_others(&mut rng)?;
             let now = self.stores_in_force()?;
@@ -113,8 +115,15 @@ impl World {
             let next = w.leaders_but(mover);
             next.is_some_and(|at| w.root_at(at) != before)
         })?;
-        self.calm_stores();
         let refusal = if in_comparison { OTHER_COMMIT } else { OTHER_HEAD };
+        if in_comparison {
+            // At first the store is there for the overtaken one alone, so that the other leader does not end the list
+            // before it. It may lack an object for good, which that leader has deleted: then the list is the other's.
+            self.hosts[mover].set_ways(Some(lost), &Faults::default());
+            let alone = self.now + ALONE * MS;
+            self.looking(STEP, "it looks first", |w| w.now >= alone || w.said(mover).contains(refusal))?;
+        }
+        self.calm_stores();
         self.looking(STEP, "it sees that it was overtaken", |w| {
             w.said(mover).contains(refusal) || w.placement().is_none_or(|text| Placement::parse(&text).next.is_none())
         })?;

@@ -55,6 +55,7 @@ impl World {
         let asked = [
             ("a write", device.clone().write(0, content(self.tag, 0, 1), false).await),
             ("a trim", device.clone().trim(0, sector, false).await),
+            ("zeroes", device.clone().zero(0, sector, true, false).await),
             ("a flush", device.clone().flush().await),
             ("a read", device.read(0, sector).await.map(|_| ())),
         ];

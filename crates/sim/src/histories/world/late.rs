@@ -1,13 +1,15 @@
 //! Steps of a history with what comes too late: copies of requests and entries, requests that rest on an earlier state,
 //! and checkpoints that are overtaken.
 
-use super::{Done, World};
+use super::super::model::content;
+use super::{Done, PATIENCE, World};
 use holdfast_control::serve::WhyNot;
 use holdfast_control::set::{Begin, SetCommand, SnapshotId, VolumeChange};
+use holdfast_front::device::DeviceError;
 use holdfast_types::{Epoch, Sectors, Term};
 use holdfast_volume::entry::encode_control;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// How long a step waits for the uploader to begin a checkpoint: it looks every quarter of a second.
 const BEGINS_WITHIN: Duration = Duration::from_millis(400);
@@ -38,6 +40,24 @@ impl World {
     /// and the first of them may come back without an answer (SEQ-S2).
     pub(super) fn apart(&mut self) -> u64 {
         if self.rot.chance(300) { self.rot.range(1, APART_MAX) } else { 0 }
+    }
+
+    /// The leader's group stops before anything has told the tasks of the gateway. A write that comes now is in no
+    /// entry: it is not acknowledged (R1), and it gets no error (R8).
+    pub(super) async fn group_stops(&mut self) -> Done {
+        let Some(device) = self.some_device().await? else { return Ok(()) };
+        self.tag += 1;
+        let tag = self.tag;
+        self.gateway.seat.stop_untold();
+        let Ok(outcome) = timeout(PATIENCE, device.write(0, content(tag, 0, 1), false)).await else {
+            return Err(format!("R8: write {tag} is neither answered nor closed after its group has stopped"));
+        };
+        self.say(|| format!("write {tag} after the group has stopped: {outcome:?}"));
+        match outcome {
+            Err(DeviceError::Disconnect) => Ok(()),
+            Ok(()) => Err(format!("R1: write {tag} was acknowledged by a group that has stopped")),
+            Err(error) => Err(format!("R8: write {tag} got an error from a group that has stopped: {error}")),
+        }
     }
 
     /// `work`, begun after so many milliseconds.
