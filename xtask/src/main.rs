@@ -18,7 +18,7 @@ mod whole;
 use anyhow::{Context, Result};
 use clap::Parser;
 use holdfast_chore::{binary, cmd, room, say, setup, times};
-use parts::{MUTATIONS, SCENARIOS};
+use parts::{DIST, MUTATIONS, SCENARIOS};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
@@ -65,6 +65,10 @@ enum Chore {
     Fix,
     /// Compare throughput: local disk, nbdkit, one gateway, three gateways
     Bench(Other),
+    /// Make the packages: .deb, .rpm, tarball, OCI image, SBOM, checksums
+    Dist(Other),
+    /// Test the packages: pack twice and compare; install, use, upgrade and purge them in a Debian of their own
+    Packages(Other),
     /// Run a cluster in the foreground until Ctrl-C (`cargo xtask dev -- ARGS OF holdfast dev`)
     Dev(verify::DevArgs),
     /// Install the packages and programs that the other chores need
@@ -81,7 +85,7 @@ struct Other {
 }
 
 /// Chores that other programs run, and the package of each program.
-const OTHERS: [(&str, &str); 9] = [
+const OTHERS: [(&str, &str); 11] = [
     ("demo", SCENARIOS),
     ("e2e", SCENARIOS),
     ("chaos", SCENARIOS),
@@ -89,6 +93,8 @@ const OTHERS: [(&str, &str); 9] = [
     ("jepsen", SCENARIOS),
     ("zfs", SCENARIOS),
     ("bench", "holdfast-bench"),
+    ("dist", DIST),
+    ("packages", DIST),
     ("mutations", MUTATIONS),
     ("mutants", MUTATIONS),
 ];
@@ -141,6 +147,8 @@ fn run(chore: Chore) -> Result<()> {
         | Chore::Mutations(_)
         | Chore::Mutants(_)
         | Chore::Zfs(_)
+        | Chore::Dist(_)
+        | Chore::Packages(_)
         | Chore::Bench(_) => anyhow::bail!("put a chore that another program runs first on the command line"),
     }
 }
