@@ -78,7 +78,7 @@ impl Program {
         note(format!("it needs glibc {major}.{minor}"));
         ensure!(
             (major, minor) <= GLIBC_MAX,
-            "the program needs glibc {major}.{minor}, expected at most {}.{}: RHEL 9 would not start it; build on Debian 12",
+            "the program needs glibc {major}.{minor}, expected at most {}.{}: RHEL 9 would not start it (build on Debian 12)",
             GLIBC_MAX.0,
             GLIBC_MAX.1
         );
@@ -86,7 +86,7 @@ impl Program {
     }
 }
 
-/// The debug information alone, for gdb: `DEBUG FILE` beside the packages.
+/// Writes the debug information alone, for gdb.
 ///
 /// # Errors
 /// When objcopy fails.
@@ -111,7 +111,7 @@ fn produced(program: &Path, work: &Path) -> Result<Produced> {
     // A width of the terminal must not change a page.
     let ask = |args: &[&str]| cmd(program).env("COLUMNS", "100").args(args).out();
     let folder = work.join("man");
-    cmd(program).args(["man", "--dir"]).arg(&folder).run()?;
+    cmd(program).env("COLUMNS", "100").args(["man", "--dir"]).arg(&folder).run()?;
     let mut pages = Vec::new();
     for entry in std::fs::read_dir(&folder)? {
         let path = entry?.path();
@@ -130,9 +130,9 @@ fn produced(program: &Path, work: &Path) -> Result<Produced> {
         fish: ask(&["completions", "fish"])?,
         pages,
         samples: vec![
-            ("gateway.toml", ask(&["gateway", "sample-config"])?),
-            ("agent.toml", ask(&["agent", "sample-config"])?),
-            ("standby.toml", ask(&["standby", "sample-config"])?),
+            ("gateway.toml", ask(&["gateway", "config"])?),
+            ("agent.toml", ask(&["agent", "config"])?),
+            ("standby.toml", ask(&["standby", "config"])?),
         ],
     })
 }

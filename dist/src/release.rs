@@ -80,8 +80,8 @@ impl Release {
         let fine = |c: char| c.is_ascii_alphanumeric() || ".~+".contains(c);
         ensure!(
             version.starts_with(|c: char| c.is_ascii_digit()) && version.chars().all(fine),
-            "found the version {version:?}; expected a digit first, then digits, letters, '.', '~' and '+', as dpkg and \
-             rpm take them"
+            "found the version {version:?}; expected a digit first, then digits, letters, '.', '~', '+', as dpkg and rpm \
+             take them"
         );
         Ok(Self { version: version.to_owned(), ..self.clone() })
     }

@@ -1,4 +1,5 @@
-//! What the program is made of: a CycloneDX 1.5 document (<https://cyclonedx.org/docs/1.5/json/>) from `cargo metadata`.
+//! What the program is made of: a CycloneDX 1.5 document (<https://cyclonedx.org/docs/1.5/json/>), from `cargo
+//! metadata`.
 //!
 //! It lists the crates that are linked: normal dependencies, without those of tests, build scripts and macros.
 
@@ -166,8 +167,8 @@ mod tests {
 
     fn package(name: &str, kind: &str, source: Option<&str>) -> Value {
         json!({
-            "id": format!("{name}#1"), "name": name, "version": "1.0.0+up", "license": "MIT/Apache-2.0", "source": source,
-            "manifest_path": format!("/src/{name}/Cargo.toml"), "targets": [{ "kind": [kind] }],
+            "id": format!("{name}#1"), "name": name, "version": "1.0.0+up", "license": "MIT/Apache-2.0",
+            "source": source, "manifest_path": format!("/src/{name}/Cargo.toml"), "targets": [{ "kind": [kind] }],
         })
     }
 
@@ -178,11 +179,13 @@ mod tests {
         json!({
             "packages": [
                 package("holdfast", "bin", None), package("bytes", "lib", outside), package("cc", "lib", outside),
-                package("macros", "proc-macro", outside), package("tempfile", "lib", outside), package("other", "lib", outside),
+                package("macros", "proc-macro", outside), package("tempfile", "lib", outside),
+                package("other", "lib", outside),
             ],
             "resolve": { "nodes": [
                 node("holdfast", vec![
-                    dep("bytes", Value::Null), dep("cc", json!("build")), dep("macros", Value::Null), dep("tempfile", json!("dev")),
+                    dep("bytes", Value::Null), dep("cc", json!("build")), dep("macros", Value::Null),
+                    dep("tempfile", json!("dev")),
                 ]),
                 node("bytes", vec![]), node("cc", vec![]), node("macros", vec![dep("other", Value::Null)]),
                 node("tempfile", vec![]), node("other", vec![]),

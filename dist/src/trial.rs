@@ -229,7 +229,7 @@ fn rotates(tree: &Tree) -> Result<()> {
 }
 
 fn used(lab: &mut Lab) -> Result<()> {
-    let mut running = Running::start(&lab.tree, &lab.dir)?;
+    let running = Running::start(&lab.tree, &lab.dir)?;
     running.write(&lab.dir)?;
     running.read(&lab.dir)?;
     lab.running = Some(running);

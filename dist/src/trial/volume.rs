@@ -74,7 +74,7 @@ impl Running {
     ///
     /// # Errors
     /// When the client fails.
-    pub fn write(&mut self, dir: &Path) -> Result<()> {
+    pub fn write(&self, dir: &Path) -> Result<()> {
         let file = dir.join("written");
         std::fs::write(&file, content())?;
         cmd("nbdcopy").arg("--flush").arg(&file).arg(&self.uri).run()
@@ -84,7 +84,7 @@ impl Running {
     ///
     /// # Errors
     /// When it differs.
-    pub fn read(&mut self, dir: &Path) -> Result<()> {
+    pub fn read(&self, dir: &Path) -> Result<()> {
         let file = dir.join("read");
         cmd("nbdcopy").arg(&self.uri).arg(&file).run()?;
         let found = std::fs::read(&file)?;
