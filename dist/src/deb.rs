@@ -1,7 +1,7 @@
 //! The Debian package, by dpkg-deb.
 
+use crate::inputs::Inputs;
 use crate::layout::{Format, Kind, entries};
-use crate::make::Inputs;
 use crate::release::Release;
 use crate::stage::{self, Staged};
 use anyhow::{Context, Result, ensure};
@@ -56,18 +56,6 @@ fn control(template: &str, release: &Release, size_kib: u64, depends: &str) -> R
     Ok(text)
 }
 
-/// Debian's own changelog: what changed for users is in the other one.
-///
-/// # Errors
-/// When the time cannot be formatted.
-pub fn history(release: &Release) -> Result<String> {
-    let (version, date) = (&release.version, release.date("%a, %d %b %Y %H:%M:%S +0000")?);
-    Ok(format!(
-        "holdfast ({version}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n \
-         -- Holdfast maintainers <maintainers@holdfast.invalid>  {date}\n"
-    ))
-}
-
 /// Files that an administrator may change, one a line.
 fn conffiles(staged: &[Staged]) -> String {
     staged.iter().filter(|one| one.kind == Kind::Config).map(|one| format!("/{}\n", one.path)).collect()
@@ -106,8 +94,6 @@ mod tests {
         }
         assert!(text.contains("\nDepends: libc6 (>= 2.34), "), "{text}");
         assert!(control("A: @NEW@ @", &release, 42, "").is_err(), "a word that nobody fills in");
-        let history = history(&release).unwrap();
-        assert!(history.ends_with("  Tue, 14 Nov 2023 22:13:20 +0000\n"), "{history}");
     }
 
     /// A script that removes more than links of units could remove the only copy of acknowledged data.

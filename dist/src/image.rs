@@ -6,7 +6,7 @@
 
 mod base;
 
-use crate::make::Inputs;
+use crate::inputs::Inputs;
 use crate::release::Release;
 use crate::{stage, sums, tarball};
 use anyhow::{Context, Result, ensure};

@@ -121,7 +121,7 @@ fn papers(format: Format, release: &Release) -> Result<Vec<Entry>> {
     let changes = doc("changelog", tree("CHANGELOG.md"));
     Ok(match format {
         Format::Deb => {
-            let history = Source::Text(crate::deb::history(release)?);
+            let history = Source::Text(release.history()?);
             vec![
                 Entry { gzip: true, ..changes },
                 Entry { gzip: true, ..doc("changelog.Debian", history) },

@@ -14,6 +14,7 @@
 
 mod deb;
 mod image;
+mod inputs;
 mod layout;
 mod make;
 mod notices;

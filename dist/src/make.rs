@@ -1,5 +1,6 @@
 //! `cargo xtask dist`: gathers what goes into the packages, and makes each format.
 
+use crate::inputs::Inputs;
 use crate::program::{self, Program};
 use crate::release::Release;
 use crate::{deb, image, notices, rpm, sbom, sums, tarball};
@@ -51,37 +52,17 @@ pub enum What {
     Image,
 }
 
-/// What goes into the packages.
-#[derive(Clone, Debug)]
-pub struct Inputs {
-    pub release: Release,
-    pub program: Program,
-    /// The SBOM.
-    pub sbom: String,
-    /// The licences of what is linked.
-    pub notices: String,
-    /// The lower layer of the image; `None` where no image is made.
-    pub base: Option<PathBuf>,
-}
-
-impl Inputs {
-    /// Gathers them for a built program, below `work`.
-    ///
-    /// # Errors
-    /// When a tool is missing or fails.
-    pub fn gather(release: &Release, built: &Path, work: &Path, formats: &[What]) -> Result<Self> {
-        let program = Program::prepare(release, built, &work.join("program"))?;
-        let crates = sbom::crates(release)?;
-        note(format!("{} crates are linked", crates.len()));
-        let base = formats.contains(&What::Image).then(|| image::lower_layer(&work.join("base"))).transpose()?;
-        let (sbom, notices) = (sbom::document(release, &crates)?, notices::text(&crates)?);
-        Ok(Self { release: release.clone(), program, sbom, notices, base })
-    }
-
-    /// The same for another version.
-    pub fn of(&self, release: Release) -> Self {
-        Self { release, ..self.clone() }
-    }
+/// Gathers what goes into the packages, for a built program, below `work`.
+///
+/// # Errors
+/// When a tool is missing or fails.
+pub fn gather(release: &Release, built: &Path, work: &Path, formats: &[What]) -> Result<Inputs> {
+    let program = Program::prepare(release, built, &work.join("program"))?;
+    let crates = sbom::crates(release)?;
+    note(format!("{} crates are linked", crates.len()));
+    let base = formats.contains(&What::Image).then(|| image::lower_layer(&work.join("base"))).transpose()?;
+    let (sbom, notices) = (sbom::document(release, &crates)?, notices::text(&crates)?);
+    Ok(Inputs { release: release.clone(), program, sbom, notices, base })
 }
 
 /// Makes the formats, the SBOM and `SHA256SUMS` in `out`. Returns the paths.
@@ -166,13 +147,13 @@ pub fn chore(args: &Args) -> Result<()> {
         Some(bin) => bin.canonicalize().with_context(|| bin.display().to_string())?,
         None => program::build(&release, "dist-build")?,
     };
-    let inputs = Inputs::gather(&release, &built, &dir.join("work"), &formats)?;
+    let inputs = gather(&release, &built, &dir.join("work"), &formats)?;
     let mut made = all(&inputs, &formats, &dir.join("work"), &out)?;
     if args.twice {
         step("The same again, in other folders");
         let built = program::build(&release, "dist-build-again")?;
         let work = dir.join("work-in-another-place");
-        let inputs = Inputs::gather(&release, &built, &work, &formats)?;
+        let inputs = gather(&release, &built, &work, &formats)?;
         all(&inputs, &formats, &work, &again)?;
         same(&out, &again)?;
         note("both are equal, byte by byte");

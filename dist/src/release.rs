@@ -108,6 +108,18 @@ impl Release {
         self.date("%Y-%m-%dT%H:%M:%SZ")
     }
 
+    /// Debian's own changelog: what changed for users is in the other one.
+    ///
+    /// # Errors
+    /// As [`Release::date`].
+    pub fn history(&self) -> Result<String> {
+        let (version, date) = (&self.version, self.date("%a, %d %b %Y %H:%M:%S +0000")?);
+        Ok(format!(
+            "holdfast ({version}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n \
+             -- Holdfast maintainers <maintainers@holdfast.invalid>  {date}\n"
+        ))
+    }
+
     /// A file name: `holdfast-VERSION-linux-ARCH` and an ending.
     pub fn file(&self, ending: &str) -> String {
         format!("holdfast-{}-linux-{}{ending}", self.version, self.arch.debian)
@@ -131,6 +143,19 @@ mod tests {
         assert_eq!(version("0.2.0", "v0.1.0\nv0.2.0\n", "20261129200000.0123456789ab"), "0.2.0");
         let before = version("0.2.0", "v0.1.0\n", "20261129200000.0123456789ab");
         assert_eq!(before, "0.2.0~git20261129200000.0123456789ab");
+    }
+
+    #[test]
+    fn the_history_has_the_time_of_the_release() {
+        let release = Release { version: "1".into(), epoch: 1_700_000_000, arch: ARCHS[0] };
+        let history = release.history().expect("a date");
+        assert!(
+            history.ends_with(
+                "\n\n -- Holdfast maintainers <maintainers@holdfast.invalid>  \
+                                   Tue, 14 Nov 2023 22:13:20 +0000\n"
+            ),
+            "{history}"
+        );
     }
 
     #[test]

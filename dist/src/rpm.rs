@@ -1,7 +1,7 @@
 //! The package for Fedora, RHEL and their relatives, by rpmbuild.
 
+use crate::inputs::Inputs;
 use crate::layout::{DOCS, Format, Kind, SETTINGS, entries};
-use crate::make::Inputs;
 use crate::stage::{self, Staged};
 use anyhow::{Context, Result};
 use holdfast_chore::binary::root;

@@ -1,7 +1,7 @@
 //! Tar archives that are the same for the same files, and the tarball for those who use no package manager.
 
+use crate::inputs::Inputs;
 use crate::layout::{Entry, Format, entries};
-use crate::make::Inputs;
 use crate::release::Release;
 use crate::{stage, sums};
 use anyhow::{Context, Result};

@@ -1,7 +1,8 @@
 //! Packing without a program: a script stands in for it. That two runs are equal, and what is in the packages.
 
+use crate::inputs::Inputs;
 use crate::layout::{Entry, Format, Source, entries};
-use crate::make::{Inputs, What, all, same};
+use crate::make::{What, all, same};
 use crate::program::{Produced, Program};
 use crate::release::{Arch, Release};
 use crate::{image, stage};

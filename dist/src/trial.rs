@@ -5,12 +5,14 @@ mod tree;
 mod volume;
 
 use crate::image;
-use crate::make::{Inputs, What, all, same};
+use crate::inputs::Inputs;
+use crate::make::{What, all, gather, same};
 use crate::release::Release;
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use holdfast_chore::binary::{Build, fresh_dir};
 use holdfast_chore::cmd::{Cmd, cmd, missing};
+use holdfast_chore::ends;
 use holdfast_chore::say::{Count, note, step};
 use holdfast_chore::setup::{self, For, is_root};
 use std::path::{Path, PathBuf};
@@ -37,6 +39,9 @@ const KEPT: [&str; 4] = [
 
 /// Packages of the Debian, beside its base: ours depends on the first two; the others look at what it installs.
 const INCLUDED: &str = "systemd,procps,ca-certificates,logrotate,man-db";
+
+/// The folder of the Debian. It stays where a check has failed.
+const DEBIAN: &str = "debian";
 
 /// A step of the trial and its name.
 type Step = (&'static str, fn(&mut Lab) -> Result<()>);
@@ -77,6 +82,11 @@ pub fn chore(args: &Args) -> Result<()> {
         Some(_) => count.skip("packages: in a Debian of their own", "only root can make one"),
         None => note("nothing to install"),
     }
+    count.check("packages: logs and exits", ends::fine(&ends::look_through(&dir)));
+    let debian = dir.join(DEBIAN);
+    if count.failed == 0 && debian.exists() {
+        std::fs::remove_dir_all(&debian).with_context(|| debian.display().to_string())?;
+    }
     count.close()
 }
 
@@ -85,11 +95,13 @@ fn packed(built: &Path, dir: &Path, count: &mut Count) -> Result<Option<([PathBu
     let release = Release::of_tree(true)?.named(VERSIONS[0])?;
     let formats = What::value_variants();
     let (once, twice, next) = (dir.join("once"), dir.join("twice-in-another-place"), dir.join("next"));
-    let pack = |inputs: &Inputs, to: &Path| all(inputs, formats, &to.join("work"), &to.join("out")).map(drop);
-    let inputs = Inputs::gather(&release, built, &once, formats)?;
-    let made = pack(&inputs, &once).and_then(|()| {
+    let pack = |inputs: &Inputs, formats: &[What], to: &Path| {
+        all(inputs, formats, &to.join("work"), &to.join("out")).map(drop)
+    };
+    let inputs = gather(&release, built, &once, formats)?;
+    let made = pack(&inputs, formats, &once).and_then(|()| {
         // Gathered anew as well: the program is stripped and asked again.
-        pack(&Inputs::gather(&release, built, &twice, formats)?, &twice)
+        pack(&gather(&release, built, &twice, formats)?, formats, &twice)
     });
     let equal = made.and_then(|()| same(&once.join("out"), &twice.join("out")));
     let fine = equal.is_ok();
@@ -98,7 +110,7 @@ fn packed(built: &Path, dir: &Path, count: &mut Count) -> Result<Option<([PathBu
         return Ok(None);
     }
     count.check("packages: image", image_runs(&once, &release));
-    pack(&inputs.of(release.named(VERSIONS[1])?), &next)?;
+    pack(&inputs.of(release.named(VERSIONS[1])?), &[What::Deb, What::Rpm], &next)?;
     Ok(Some(([once.join("out"), next.join("out")], release)))
 }
 
@@ -129,7 +141,7 @@ fn image_runs(once: &Path, release: &Release) -> Result<()> {
 /// Plays the steps until one fails.
 fn in_a_debian(dir: &Path, outs: [PathBuf; 2], release: Release, count: &mut Count) {
     step("A Debian by mmdebstrap (a minute, mostly its downloads)");
-    let tree = match Tree::make(&dir.join("debian"), INCLUDED) {
+    let tree = match Tree::make(&dir.join(DEBIAN), INCLUDED) {
         Ok(tree) => tree,
         Err(why) => return count.check("packages: a Debian of their own", Err(why)),
     };
