@@ -116,7 +116,7 @@ fn layer(release: &Release, folder: &Path, owned: &[Owned<'_>], archive: &Path, 
     for (path, owner, mode) in owned {
         std::fs::create_dir_all(folder.join(path))?;
         let of = [format!("--owner={owner}"), format!("--group={owner}"), format!("--mode={mode}")];
-        tar().args(&of).args(["--no-recursion", "-rf"]).arg(archive).arg(path).run()?;
+        tar().args(of).args(["--no-recursion", "-rf"]).arg(archive).arg(path).run()?;
     }
     let unpacked = format!("sha256:{}", sums::of_file(archive)?);
     let packed = tarball::gzip(release, archive)?;

@@ -142,7 +142,7 @@ fn newest_glibc(symbols: &str) -> Option<(u32, u32)> {
     let versions = symbols.split("GLIBC_").skip(1).filter_map(|rest| {
         let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
         let (major, minor) = rest[..end].split_once('.')?;
-        Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
+        Some((major.parse::<u32>().ok()?, minor.split('.').next()?.parse::<u32>().ok()?))
     });
     versions.max()
 }

@@ -68,7 +68,8 @@ impl Release {
             Err(_) => git(&["log", "-1", "--format=%ct"])?,
         };
         let epoch = epoch.trim();
-        let epoch = epoch.parse().with_context(|| format!("SOURCE_DATE_EPOCH: found {epoch:?}, expected seconds"))?;
+        let epoch =
+            epoch.parse::<u64>().with_context(|| format!("SOURCE_DATE_EPOCH: found {epoch:?}, expected seconds"))?;
         Ok(Self { version, epoch, arch: Arch::here()? })
     }
 

@@ -132,7 +132,7 @@ fn an_image_of_root_or_with_a_changed_layer_is_refused() {
     let blobs = layout.join("blobs/sha256");
     let largest = std::fs::read_dir(&blobs).unwrap().map(|entry| entry.unwrap().path());
     let largest = largest.max_by_key(|path| std::fs::metadata(path).unwrap().len()).unwrap();
-    std::fs::write(&largest, "other").unwrap();
+    std::fs::write(largest, "other").unwrap();
     let error = image::check(&layout).unwrap_err().to_string();
     assert!(error.contains("its digest is "), "{error}");
     assert_eq!(image::tag("0.1.0~git1+a"), "0.1.0-git1-a");

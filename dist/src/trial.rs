@@ -47,8 +47,9 @@ const DEBIAN: &str = "debian";
 type Step = (&'static str, fn(&mut Lab) -> Result<()>);
 
 /// The steps in their order; each begins where the one before has ended.
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     ("deb: installed", installed),
+    ("deb: not removed, and nothing restarted, while a unit runs", while_a_unit_runs),
     ("deb: used as its user", used),
     ("deb: upgraded while it runs", upgraded),
     ("deb: removed and purged, data stays", purged),
@@ -237,6 +238,35 @@ fn rotates(tree: &Tree) -> Result<()> {
     let turned = std::fs::read_to_string(tree.path("var/log/holdfast/gateway.log.1")).context("gateway.log.1")?;
     ensure!(turned == "one line\n" && std::fs::metadata(&log)?.len() == 0, "found {turned:?} in gateway.log.1");
     ensure!(!tree.path("var/log/holdfast/audit.log.1").exists(), "logrotate has renamed the audit log");
+    Ok(())
+}
+
+/// systemd does not run in the tree. A script stands in for systemctl: it says that a gateway runs, and notes what it is
+/// asked for.
+fn while_a_unit_runs(lab: &mut Lab) -> Result<()> {
+    let (booted, program, asked) = ("run/systemd/system", "srv/fake/systemctl", "srv/fake/asked");
+    for folder in [booted, "srv/fake"] {
+        std::fs::create_dir_all(lab.tree.path(folder))?;
+    }
+    let script = "#!/bin/sh\necho \"$1\" >> /srv/fake/asked\n\
+                  [ \"$1\" != list-units ] || echo 'holdfast-gateway.service loaded active running Holdfast gateway'\n";
+    std::fs::write(lab.tree.path(program), script)?;
+    lab.tree.run(&["chmod", "0755", &format!("/{program}")]).run()?;
+    let dpkg = |words: &[&str]| {
+        let command = lab.tree.run(&["env", "PATH=/srv/fake:/usr/sbin:/usr/bin:/sbin:/bin", "dpkg"]);
+        command.args(words).out()
+    };
+    let refused = dpkg(&["--remove", "holdfast"]);
+    let again = dpkg(&["--install", &lab.deb(0)?]);
+    let asked = std::fs::read_to_string(lab.tree.path(asked)).context("systemctl was not asked")?;
+    std::fs::remove_dir(lab.tree.path(booted))?;
+    let Err(why) = refused else { bail!("the package was removed while a gateway ran") };
+    let why = format!("{why:#}");
+    ensure!(why.contains("these units run: holdfast-gateway.service"), "dpkg refused with another reason: {why}");
+    let said = again?;
+    ensure!(said.contains("holdfast-gateway.service still runs"), "the installation does not say so: {said}");
+    let other = asked.lines().find(|word| !["list-units", "daemon-reload"].contains(word));
+    ensure!(other.is_none(), "a script of the package has asked systemctl for {other:?}");
     Ok(())
 }
 
