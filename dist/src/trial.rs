@@ -241,8 +241,8 @@ fn rotates(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// systemd does not run in the tree. A script stands in for systemctl: it says that a gateway runs, and notes what it is
-/// asked for.
+/// systemd does not run in the tree. A script stands in for systemctl: it says that a gateway runs, and notes what it
+/// is asked for.
 fn while_a_unit_runs(lab: &mut Lab) -> Result<()> {
     let (booted, program, asked) = ("run/systemd/system", "srv/fake/systemctl", "srv/fake/asked");
     for folder in [booted, "srv/fake"] {
