@@ -48,7 +48,7 @@ pub fn crates(release: &Release) -> Result<Vec<Crate>> {
     let asked = ["metadata", "--format-version=1", "--locked", "--filter-platform", &target];
     let said = Cmd::of(cargo()).args(asked).dir(root()).out()?;
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).context("Cargo.lock")?;
-    linked(&serde_json::from_str(&said).context("cargo metadata")?, &lock)
+    linked(&serde_json::from_str::<Value>(&said).context("cargo metadata")?, &lock)
 }
 
 fn linked(metadata: &Value, lock: &str) -> Result<Vec<Crate>> {
