@@ -48,6 +48,16 @@ const TESTS: &[Package] = &[
     package("python3-libnbd", "/usr/lib/python3/dist-packages/nbd.py", "nbdsh, a third NBD client"),
 ];
 
+/// What makes packages, and what a test installs and looks at them with.
+const PACKAGES: &[Package] = &[
+    package("dpkg-dev", "dpkg-shlibdeps", "which packages the program's libraries are in"),
+    package("binutils", "strip", "takes debug information out of the program"),
+    package("rpm", "rpmbuild", "makes the .rpm"),
+    package("mmdebstrap", "mmdebstrap", "a Debian in a folder, to install the packages in"),
+    package("umoci", "umoci", "unpacks the image, independently of what made it"),
+    package("libnbd-bin", "nbdcopy", "a client of the installed program"),
+];
+
 /// The S3 server that the tests talk to on loopback.
 const VERSITYGW: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
 
@@ -60,6 +70,20 @@ pub enum For {
     Failover,
     /// All tests, and the benchmark.
     Tests,
+    /// Making and testing packages.
+    Packages,
+}
+
+impl For {
+    fn wanted(self) -> Vec<&'static Package> {
+        let lists: &[&[Package]] = match self {
+            For::Demo => &[DEMO],
+            For::Failover => &[DEMO, FAILOVER],
+            For::Tests => &[DEMO, FAILOVER, TESTS],
+            For::Packages => &[PACKAGES],
+        };
+        lists.iter().flat_map(|list| list.iter()).collect()
+    }
 }
 
 /// Installs missing programs and prints which. Does nothing if none is missing.
@@ -85,9 +109,7 @@ fn is_there(package: &Package) -> bool {
 }
 
 fn packages(what: For) -> Result<()> {
-    let failover = if what == For::Demo { &[] } else { FAILOVER };
-    let wanted = DEMO.iter().chain(failover).chain(if what == For::Tests { TESTS } else { &[] });
-    let missing: Vec<&Package> = wanted.filter(|p| !is_there(p)).collect();
+    let missing: Vec<&Package> = what.wanted().into_iter().filter(|p| !is_there(p)).collect();
     if missing.is_empty() {
         say::note("all there");
         return Ok(());

@@ -14,6 +14,7 @@ mod following;
 mod gateway;
 mod histories;
 mod keys;
+mod packages;
 mod pair;
 mod places;
 mod placing;
@@ -49,6 +50,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     placing::MUTATIONS,
     following::MUTATIONS,
     survivors::MUTATIONS,
+    packages::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

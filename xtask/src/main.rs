@@ -2,8 +2,9 @@
 //! starts the programs that run the other chores.
 //!
 //! Owns: checks of the source tree, cargo's tests, the order of a whole run. Does not own: scenarios, benchmarks, known
-//! bugs. They are
-//! separate programs (`scenarios/`, `bench/`, `mutations/`), so that this one compiles in seconds on a fresh machine.
+//! bugs, packages. They are
+//! separate programs (`scenarios/`, `bench/`, `mutations/`, `dist/`), so that this one compiles in seconds on a fresh
+//! machine.
 
 mod fuzz;
 mod parts;
@@ -18,7 +19,7 @@ mod whole;
 use anyhow::{Context, Result};
 use clap::Parser;
 use holdfast_chore::{binary, cmd, room, say, setup, times};
-use parts::{MUTATIONS, SCENARIOS};
+use parts::{DIST, MUTATIONS, SCENARIOS};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
@@ -65,6 +66,10 @@ enum Chore {
     Fix,
     /// Compare throughput: local disk, nbdkit, one gateway, three gateways
     Bench(Other),
+    /// Make the packages: .deb, .rpm, tarball, OCI image, SBOM, checksums
+    Dist(Other),
+    /// Test the packages: pack twice and compare; install, use, upgrade and purge them in a Debian of their own
+    Packages(Other),
     /// Run a cluster in the foreground until Ctrl-C (`cargo xtask dev -- ARGS OF holdfast dev`)
     Dev(verify::DevArgs),
     /// Install the packages and programs that the other chores need
@@ -81,7 +86,7 @@ struct Other {
 }
 
 /// Chores that other programs run, and the package of each program.
-const OTHERS: [(&str, &str); 9] = [
+const OTHERS: [(&str, &str); 11] = [
     ("demo", SCENARIOS),
     ("e2e", SCENARIOS),
     ("chaos", SCENARIOS),
@@ -89,6 +94,8 @@ const OTHERS: [(&str, &str); 9] = [
     ("jepsen", SCENARIOS),
     ("zfs", SCENARIOS),
     ("bench", "holdfast-bench"),
+    ("dist", DIST),
+    ("packages", DIST),
     ("mutations", MUTATIONS),
     ("mutants", MUTATIONS),
 ];
@@ -141,6 +148,8 @@ fn run(chore: Chore) -> Result<()> {
         | Chore::Mutations(_)
         | Chore::Mutants(_)
         | Chore::Zfs(_)
+        | Chore::Dist(_)
+        | Chore::Packages(_)
         | Chore::Bench(_) => anyhow::bail!("put a chore that another program runs first on the command line"),
     }
 }

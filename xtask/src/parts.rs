@@ -8,6 +8,9 @@ pub const SCENARIOS: &str = "holdfast-scenarios";
 /// The package of the known bugs and the name of its program.
 pub const MUTATIONS: &str = "holdfast-mutations";
 
+/// The package that makes and tests packages, and the name of its program.
+pub const DIST: &str = "holdfast-dist";
+
 /// How much to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Tier {
@@ -109,6 +112,12 @@ pub const PARTS: &[Part] = &[
     part("jepsen", ALL, Work::Plain(SCENARIOS, &["jepsen"]), "all workloads; needs Java"),
     part("jepsen-lies", ALL, Work::Plain(SCENARIOS, &["jepsen", "--lies"]), "shows that its checkers find errors"),
     part("zfs", ALL, Work::Plain(SCENARIOS, &["zfs"]), "virtual machines with the kernel's nbd and ZFS; needs QEMU"),
+    part(
+        "packages",
+        ALL,
+        Work::Counted(DIST, &["packages"]),
+        "packs twice and compares; installs, uses, upgrades and purges in a Debian of its own",
+    ),
     part(
         "bench",
         ALL,

@@ -212,7 +212,8 @@ impl Whole<'_> {
             command.args(self.args.older_bin.iter().flat_map(|bin| ["--older-bin".as_ref(), bin.as_os_str()]));
         }
         // Benchmarks and known bugs build `holdfast` themselves.
-        if package == parts::SCENARIOS && !matches!(args, ["demo", ..] | ["jepsen", ..]) {
+        let takes_it = [parts::SCENARIOS, parts::DIST].contains(&package);
+        if takes_it && !matches!(args, ["demo", ..] | ["jepsen", ..]) {
             command.args(self.args.of_the_product());
         }
         Ok(command)

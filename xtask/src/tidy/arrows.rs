@@ -66,6 +66,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("chore", &[]),
     ("scenarios", &["chore"]),
+    ("dist", &["chore"]),
     ("bench", &["chore", "scenarios"]),
     ("large-map", &["types", "seal", "control", "volume", "store", "set"]),
     ("mutations", &["chore"]),

@@ -31,7 +31,9 @@ pub(super) fn is_test(path: &str) -> bool {
 
 /// Whether it belongs to a program that builds, tests or measures the product.
 fn is_program_of_tests(path: &str) -> bool {
-    ["xtask/", "chore/", "scenarios/", "bench/", "mutations/", "fuzz/"].iter().any(|folder| path.starts_with(folder))
+    ["xtask/", "chore/", "scenarios/", "dist/", "bench/", "mutations/", "fuzz/"]
+        .iter()
+        .any(|folder| path.starts_with(folder))
 }
 
 /// A line of Rust without what follows `//`. (A `//` in a string cuts too much; no check here needs better.)

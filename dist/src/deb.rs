@@ -1,0 +1,114 @@
+//! The Debian package, by dpkg-deb.
+
+use crate::inputs::Inputs;
+use crate::layout::{Format, Kind, entries};
+use crate::release::Release;
+use crate::stage::{self, Staged};
+use anyhow::{Context, Result, ensure};
+use holdfast_chore::binary::root;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// The folder of its control files in the tree.
+const CONTROL: &str = "deploy/package/deb";
+
+/// Scripts that dpkg runs.
+pub const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
+
+/// Makes the package.
+///
+/// # Errors
+/// When dpkg-deb is missing or refuses.
+pub fn build(inputs: &Inputs, work: &Path, out: &Path) -> Result<PathBuf> {
+    let release = &inputs.release;
+    let folder = work.join("deb");
+    let all = entries(Format::Deb, release, &inputs.program.produced, &inputs.notices)?;
+    let staged = stage::write(release, &all, &inputs.program.stripped, &folder)?;
+    let own = folder.join("DEBIAN");
+    let digests = digests(release, &folder, &staged)?;
+    let size = size_kib(&folder)?;
+    std::fs::create_dir_all(&own)?;
+    std::fs::write(own.join("md5sums"), digests)?;
+    std::fs::write(own.join("conffiles"), conffiles(&staged))?;
+    let template = std::fs::read_to_string(root().join(CONTROL).join("control"))?;
+    std::fs::write(own.join("control"), control(&template, release, size, &inputs.program.depends)?)?;
+    for script in SCRIPTS {
+        let to = own.join(script);
+        std::fs::copy(root().join(CONTROL).join(script), &to).with_context(|| script.to_owned())?;
+        std::fs::set_permissions(&to, std::fs::Permissions::from_mode(0o755))?;
+    }
+    stage::settle(&folder, release.epoch)?;
+    let to = out.join(format!("holdfast_{}_{}.deb", release.version, release.arch.debian));
+    // One thread: the number of threads changes what xz writes.
+    let options = ["--root-owner-group", "--threads-max=1", "-Zxz", "--build"];
+    release.tool("dpkg-deb").args(options).arg(&folder).arg(&to).run()?;
+    Ok(to)
+}
+
+/// The control file from its template.
+fn control(template: &str, release: &Release, size_kib: u64, depends: &str) -> Result<String> {
+    let text = template
+        .replace("@VERSION@", &release.version)
+        .replace("@ARCH@", release.arch.debian)
+        .replace("@SIZE@", &size_kib.to_string())
+        .replace("@DEPENDS@", depends);
+    ensure!(!text.contains('@') || text.matches('@').count() == 1, "{CONTROL}/control: a word in @ is left: {text}");
+    Ok(text)
+}
+
+/// Files that an administrator may change, one a line.
+fn conffiles(staged: &[Staged]) -> String {
+    staged.iter().filter(|one| one.kind == Kind::Config).map(|one| format!("/{}\n", one.path)).collect()
+}
+
+/// MD5 digests of all files, for `dpkg --verify`. MD5 is the format's own choice, and protects against accidents only.
+fn digests(release: &Release, folder: &Path, staged: &[Staged]) -> Result<String> {
+    let files = staged.iter().filter(|one| !one.folder).map(|one| &one.path);
+    release.tool("md5sum").dir(folder).arg("--").args(files).out()
+}
+
+/// Size in KiB as Debian Policy 5.6.20 counts it: each file rounded up, 1 for anything else.
+fn size_kib(folder: &Path) -> Result<u64> {
+    let mut sum = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let meta = entry.metadata()?;
+        sum += if meta.is_dir() { 1 + size_kib(&entry.path())? } else { meta.len().div_ceil(1024) };
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::release::Arch;
+
+    #[test]
+    fn the_control_file_is_filled_in() {
+        let release =
+            Release { version: "0.1.0".into(), epoch: 1_700_000_000, arch: Arch { debian: "amd64", rpm: "x86_64" } };
+        let template = std::fs::read_to_string(root().join(CONTROL).join("control")).unwrap();
+        let text = control(&template, &release, 42, "libc6 (>= 2.34)").unwrap();
+        for line in ["Version: 0.1.0", "Architecture: amd64", "Installed-Size: 42"] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+        assert!(text.contains("\nDepends: libc6 (>= 2.34), "), "{text}");
+        assert!(control("A: @NEW@ @", &release, 42, "").is_err(), "a word that nobody fills in");
+    }
+
+    /// A script that removes more than links of units could remove the only copy of acknowledged data.
+    #[test]
+    fn no_script_removes_files() {
+        for script in SCRIPTS {
+            let text = std::fs::read_to_string(root().join(CONTROL).join(script)).unwrap();
+            let removes =
+                |line: &&str| line.split([' ', ';', '|', '&']).any(|word| ["rm", "rmdir", "unlink"].contains(&word));
+            assert_eq!(text.lines().find(removes), None, "{script}");
+            let deletes: Vec<&str> = text.lines().filter(|line| line.contains("-delete")).collect();
+            assert!(
+                deletes.iter().all(|line| line.contains("-type l -path '*.wants/holdfast-")),
+                "{script}: {deletes:?}"
+            );
+        }
+    }
+}
