@@ -108,7 +108,8 @@ async fn metrics_page(State(node): State<Arc<Node>>, recorder: Option<Prometheus
     let Some(recorder) = recorder else {
         return (StatusCode::SERVICE_UNAVAILABLE, "no metrics recorder\n".to_string());
     };
-    match holdfast_log::spawn_blocking(move || recorder.render()).await {
+    let page = move || recorder.render() + &holdfast_host::process::page(env!("CARGO_PKG_VERSION"));
+    match holdfast_log::spawn_blocking(page).await {
         Ok(page) => (StatusCode::OK, page),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot make the page: {error}\n")),
     }
