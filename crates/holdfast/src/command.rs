@@ -40,6 +40,7 @@ mod watch;
 use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand, StandbyCommand};
 use crate::dev;
 use crate::exit::CliError;
+use crate::output::LogFormat;
 use holdfast_tls::Role;
 use std::io::IsTerminal;
 
@@ -119,6 +120,9 @@ fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
     // panic.
     let log = log.log_internal_errors(false);
     // Tests run several commands in one process.
-    let _ = log.try_init();
+    let _ = match common.log_format {
+        LogFormat::Text => log.try_init(),
+        LogFormat::Json => log.json().try_init(),
+    };
     Ok(())
 }

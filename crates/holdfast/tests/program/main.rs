@@ -8,4 +8,5 @@ mod diff;
 mod extras;
 mod fake;
 mod keys;
+mod logs;
 mod watch;
