@@ -21,6 +21,7 @@ mod raft;
 mod space;
 mod stores;
 mod volumes;
+mod watched;
 
 use crate::bug::Mutation;
 
@@ -47,6 +48,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     places::MUTATIONS,
     placing::MUTATIONS,
     following::MUTATIONS,
+    watched::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

@@ -215,6 +215,12 @@ mod tests {
             assert_eq!(answer.split(' ').nth(1), Some(status), "{asked}: {answer}");
             assert!(answer.ends_with(&format!("\r\n\r\n{end}")), "{asked}: {answer}");
         }
+        let socket = TcpStream::connect(address).await.unwrap();
+        let page = exchanged(socket, "GET /metrics HTTP/1.1\r\nHost: g1\r\nConnection: close\r\n\r\n").await;
+        // A counter of something that has not happened, metrics of the process, and its build.
+        for start in ["holdfast_sets_fenced_total ", "process_start_time_seconds 1", "holdfast_build_info{version="] {
+            assert!(page.lines().any(|line| line.starts_with(start)), "{start}: {page}");
+        }
         serving.abort();
         node.close().await;
     }

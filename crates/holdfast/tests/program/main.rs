@@ -9,4 +9,5 @@ mod extras;
 mod fake;
 mod keys;
 mod logs;
+mod support;
 mod watch;
