@@ -140,7 +140,7 @@ async fn of_cluster(common: &Common, gateway: Option<&GatewayConfig>, agent: Opt
     found.extend(cluster::findings(&status));
     if let Some(gateway) = gateway {
         let others = status.members.iter().filter_map(|member| {
-            let known = member.member.as_ref().filter(|known| known.name != gateway.name.to_string())?;
+            let known = member.member.as_ref().filter(|known| known.name != gateway.name.as_str())?;
             Some((known.name.clone(), known.addresses.as_ref()?.peer.clone()))
         });
         found.push(reached("network to gateways", others.collect(), Some(gateway.rtt_ms)).await);
