@@ -48,9 +48,21 @@ async fn bundle(common: &Common, args: &SupportArgs) -> Result<Vec<String>, CliE
     let texts = settings.texts();
     let mut files = known::files(&texts);
     files.extend(common.tls_key.iter().chain(&args.doctor.access.credentials_file).cloned());
-    let secrets = files.iter().flat_map(|path| known::of_file(path));
-    let redactor = Redactor::new(secrets.chain(known::of_environment(std::env::vars_os(), &texts)));
-    let entries = gather::all(common, args, &settings).await?;
+    let (mut secrets, mut unread) = (known::of_environment(std::env::vars_os(), &texts), Vec::new());
+    for path in &files {
+        match known::of_file(path) {
+            Ok(found) => secrets.extend(found),
+            Err(error) => unread.push(format!("{}: {error}", path.display())),
+        }
+    }
+    let redactor = Redactor::new(secrets);
+    let mut entries = gather::all(common, args, &settings).await?;
+    if !unread.is_empty() {
+        let text =
+            format!("These files could not be read, so what they have was not looked for:\n{}\n", unread.join("\n"));
+        output::remark(&text);
+        entries.push(Entry { name: "not-looked-for.txt".into(), text });
+    }
     let failed = |error: std::io::Error| CliError::failed("the bundle").because(&error);
     let folder = Folder::beside(&args.file).map_err(failed)?;
     write(&folder.0.join(FOLDER), &entries, &redactor).map_err(failed)?;

@@ -81,6 +81,7 @@ async fn no_secret_gets_into_a_bundle() {
         let line = text.lines().find(|line| line.contains(secret));
         assert_eq!(line, None, "{secret:?} is in the bundle");
     }
+    assert!(!text.contains("could not be read, so"), "all secrets were known: {text}");
     let again = holdfast(&api, &args).await;
     assert_eq!(again.status.code(), Some(1), "an existing file is not overwritten");
     assert!(file.exists());

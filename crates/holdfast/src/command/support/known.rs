@@ -3,7 +3,8 @@
 use super::redact::is_secret_name;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Bytes that are read of a file: more than any key, certificate or list of credentials has.
@@ -28,12 +29,10 @@ fn values<'a>(settings: &'a str, of: impl Fn(&str) -> bool) -> Vec<&'a str> {
 }
 
 /// The files with secrets that settings name: `file` and `key` of a section, `passphrase_file`, `token_file` and the
-/// like.
+/// like. (The `file` of a journal is a size.)
 pub fn files(settings: &str) -> Vec<PathBuf> {
-    values(settings, |name| ["file", "key"].contains(&name) || name.ends_with("_file"))
-        .iter()
-        .map(PathBuf::from)
-        .collect()
+    let found = values(settings, |name| ["file", "key"].contains(&name) || name.ends_with("_file"));
+    found.into_iter().filter(|value| value.contains('/')).map(PathBuf::from).collect()
 }
 
 /// The secrets in the environment: variables with such a name, and those that settings name (`passphrase_env`).
@@ -47,12 +46,14 @@ pub fn of_environment(variables: impl Iterator<Item = (OsString, OsString)>, set
     secret.map(|(_, value)| value).collect()
 }
 
-/// The secrets in a file, as they might be written in a text. None if it cannot be read: then nobody could have
-/// written them either, as far as this user can tell.
-pub fn of_file(path: &Path) -> Vec<String> {
+/// The secrets in a file, as they might be written in a text.
+///
+/// # Errors
+/// The file cannot be read: its secrets are not known.
+pub fn of_file(path: &Path) -> io::Result<Vec<String>> {
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
-    if read.is_err() { Vec::new() } else { of_bytes(&bytes) }
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(of_bytes(&bytes))
 }
 
 fn of_bytes(bytes: &[u8]) -> Vec<String> {
@@ -91,12 +92,12 @@ mod tests {
         assert!(!has(credentials, "eu") && !has(credentials, "[default]"));
         let pem = b"-----BEGIN PRIVATE KEY-----\nMIIabc=\n-----END PRIVATE KEY-----\n";
         assert!(has(pem, "MIIabc=") && !has(pem, "-----END PRIVATE KEY-----"));
-        assert!(of_file(Path::new("/nowhere")).is_empty());
+        assert!(of_file(Path::new("/nowhere")).is_err(), "not known is not none");
     }
 
     #[test]
     fn settings_tell_where_secrets_are_valid_or_not() {
-        let settings = "nonsense\nkey = { file = '/a' }\n[tls]\nkey = \"/b\" # the key\n  vault_token_file=\"/c\"\nca = \"/d\"\n\
+        let settings = "nonsense\nkey = { file = '/a' }\n[tls]\nkey = \"/b\" # the key\n  vault_token_file=\"/c\"\nca = \"/d\"\nfile = \"64MiB\"\n\
                         passphrase_env = \"HF\"\nkey = \"/e\n";
         let found: Vec<String> = files(settings).iter().map(|path| path.display().to_string()).collect();
         assert_eq!(found, ["/a", "/b", "/c", "/e"]);
