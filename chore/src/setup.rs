@@ -45,6 +45,7 @@ const TESTS: &[Package] = &[
     package("etcd-server", "etcd", "an etcd that receives lease grants"),
     package("etcd-client", "etcdctl", "reads the etcd's keys with its own tool"),
     package("pgbouncer", "pgbouncer", "a connection pool in front of HAProxy"),
+    package("prometheus", "prometheus", "runs the alert rules and the queries of the dashboards"),
     package("python3-libnbd", "/usr/lib/python3/dist-packages/nbd.py", "nbdsh, a third NBD client"),
 ];
 

@@ -23,6 +23,7 @@ mod space;
 mod stores;
 mod survivors;
 mod volumes;
+mod watched;
 
 use crate::bug::Mutation;
 
@@ -51,6 +52,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     following::MUTATIONS,
     survivors::MUTATIONS,
     packages::MUTATIONS,
+    watched::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

@@ -10,6 +10,7 @@ mod blocks;
 mod clones;
 mod cold;
 mod damaged;
+mod dashboards;
 mod data_keys;
 mod dev_secure;
 mod diff;

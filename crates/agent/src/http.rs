@@ -221,17 +221,19 @@ async fn metrics(State(door): State<Door>) -> String {
     let view = door.view();
     let mut out = String::new();
     let labels = format!("name=\"{}\",set=\"{}\"", view.name, view.set);
-    let mut gauge = |name: &str, help: &str, value: u64| {
+    let yes = |is: bool| f64::from(u8::from(is));
+    let mut gauge = |name: &str, help: &str, value: f64| {
         let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{{labels}}} {value}\n");
     };
-    gauge("holdfast_agent_primary", "PostgreSQL here takes writes.", u64::from(view.role == Role::Primary));
-    gauge("holdfast_agent_paused", "Nothing happens by itself.", u64::from(view.paused));
-    gauge("holdfast_agent_epoch", "Epoch of the grant held here, 0 without one.", view.lease.epoch);
-    gauge("holdfast_agent_ready", "Serves, or would take over.", u64::from(healthy(&view, "/readiness") == Some(true)));
-    let off = u64::from(!view.pool.off_set.is_empty());
+    gauge("holdfast_agent_primary", "PostgreSQL here takes writes.", yes(view.role == Role::Primary));
+    gauge("holdfast_agent_paused", "Nothing happens by itself.", yes(view.paused));
+    gauge("holdfast_agent_epoch", "Epoch of the grant held here, 0 without one.", view.lease.epoch as f64);
+    gauge("holdfast_agent_ready", "Serves, or would take over.", yes(healthy(&view, "/readiness") == Some(true)));
+    let off = yes(!view.pool.off_set.is_empty());
     gauge("holdfast_agent_off_set", "PostgreSQL runs, and not all of its files lie on the set: see /status.", off);
     if let Some(ago) = view.lease.renewed_ms_ago {
-        gauge("holdfast_agent_lease_renewed_ago_milliseconds", "Time since the last renewal of the lease.", ago);
+        let ago = ago as f64 / 1e3;
+        gauge("holdfast_agent_lease_renewed_ago_seconds", "Time since the last renewal of the lease.", ago);
     }
     let _ =
         writeln!(out, "# HELP holdfast_agent_state The state that the agent is in.\n# TYPE holdfast_agent_state gauge");
@@ -251,7 +253,7 @@ async fn metrics(State(door): State<Door>) -> String {
     for (event, count) in counts {
         let _ = writeln!(out, "{name}{{{labels},event=\"{event}\"}} {count}");
     }
-    out
+    out + &holdfast_host::process::page(&view.version)
 }
 
 #[cfg(test)]

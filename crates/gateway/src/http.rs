@@ -108,7 +108,8 @@ async fn metrics_page(State(node): State<Arc<Node>>, recorder: Option<Prometheus
     let Some(recorder) = recorder else {
         return (StatusCode::SERVICE_UNAVAILABLE, "no metrics recorder\n".to_string());
     };
-    match holdfast_log::spawn_blocking(move || recorder.render()).await {
+    let page = move || recorder.render() + &holdfast_host::process::page(env!("CARGO_PKG_VERSION"));
+    match holdfast_log::spawn_blocking(page).await {
         Ok(page) => (StatusCode::OK, page),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot make the page: {error}\n")),
     }
@@ -213,6 +214,12 @@ mod tests {
             tokio::time::timeout(PATIENCE, socket.read_to_string(&mut answer)).await.unwrap().unwrap();
             assert_eq!(answer.split(' ').nth(1), Some(status), "{asked}: {answer}");
             assert!(answer.ends_with(&format!("\r\n\r\n{end}")), "{asked}: {answer}");
+        }
+        let socket = TcpStream::connect(address).await.unwrap();
+        let page = exchanged(socket, "GET /metrics HTTP/1.1\r\nHost: g1\r\nConnection: close\r\n\r\n").await;
+        // A counter of something that has not happened, metrics of the process, and its build.
+        for start in ["holdfast_sets_fenced_total ", "process_start_time_seconds 1", "holdfast_build_info{version="] {
+            assert!(page.lines().any(|line| line.starts_with(start)), "{start}: {page}");
         }
         serving.abort();
         node.close().await;

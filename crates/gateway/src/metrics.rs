@@ -1,6 +1,6 @@
 //! Descriptions of a gateway's metrics, for `/metrics` and for docs/operating/metrics.md.
 
-use metrics::{describe_counter, describe_gauge, describe_histogram};
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram};
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +165,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (Kind::Gauge, "holdfast_raft_applied_index", "Index of the group's last entry that was applied here."),
     (Kind::Gauge, "holdfast_raft_leader", "1 on the gateway that leads the group."),
-    (Kind::Gauge, "holdfast_raft_term", "The group's term as known here."),
+    (Kind::Gauge, "holdfast_raft_term", "The group's term as known here; 0 once this gateway has left the group."),
     (Kind::Counter, "holdfast_read_ahead_extents_total", "Extents that were fetched by read-ahead."),
     (
         Kind::Counter,
@@ -177,7 +177,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (Kind::Counter, "holdfast_scrub_bytes_total", "Bytes that the scrub has read."),
     (
         Kind::Gauge,
-        "holdfast_scrub_complete_seconds",
+        "holdfast_scrub_complete_timestamp_seconds",
         "Unix time when the last complete scrub of a set ended; 0: no scrub was completed.",
     ),
     (Kind::Counter, "holdfast_scrub_damage_found_total", "Damaged places found by the scrub."),
@@ -245,7 +245,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (
         Kind::Gauge,
-        "holdfast_store_replica_trouble_since_seconds",
+        "holdfast_store_replica_trouble_since_timestamp_seconds",
         "With several stores: Unix time of the first failure in the current series of failures of one store; 0 while it works.",
     ),
     (
@@ -260,7 +260,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (
         Kind::Gauge,
-        "holdfast_store_trouble_since_seconds",
+        "holdfast_store_trouble_since_timestamp_seconds",
         "Unix time of the first failure in the current series of failures; 0 while the store works.",
     ),
     (Kind::Counter, "holdfast_uploaded_bytes_total", "Bytes of uploaded segments."),
@@ -282,8 +282,33 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (Kind::Counter, "holdfast_warm_requests_total", "Store requests that a follower made for its cache."),
 ];
 
+/// The counters without labels. They are shown as 0 from the start: `increase()` does not count the step from nothing
+/// to 1, and so an alert would miss the first one.
+const FROM_ZERO: &[&str] = &[
+    "holdfast_audit_dropped_total",
+    "holdfast_audit_errors_total",
+    "holdfast_cache_disk_errors_total",
+    "holdfast_clock_suspicions_total",
+    "holdfast_deleted_set_objects_total",
+    "holdfast_groups_healed_total",
+    "holdfast_journal_corrupt_records_total",
+    "holdfast_nbd_request_errors_total",
+    "holdfast_pair_keepalive_failures_total",
+    "holdfast_pair_tenures_total",
+    "holdfast_placing_moves_total",
+    "holdfast_read_ahead_extents_total",
+    "holdfast_read_ahead_left_out_total",
+    "holdfast_sets_fenced_total",
+    "holdfast_store_failovers_total",
+    "holdfast_store_retries_total",
+    "holdfast_store_spoilt_total",
+];
+
 /// Registers the descriptions with the recorder.
 pub(crate) fn describe() {
+    for name in FROM_ZERO {
+        counter!(*name).increment(0);
+    }
     for (kind, name, help) in METRICS {
         match kind {
             Kind::Counter => describe_counter!(*name, *help),
@@ -315,7 +340,7 @@ mod tests {
     /// Checks the sources of the crates that run in a gateway's process.
     #[test]
     fn every_metric_has_words() {
-        let mut named = BTreeSet::new();
+        let (mut named, mut bare) = (BTreeSet::new(), BTreeSet::new());
         for room in ["front", "cache", "set", "gateway", "pair", "store", "log", "raft", "etcd"] {
             let mut files = Vec::new();
             sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(room).join("src"), &mut files);
@@ -323,8 +348,14 @@ mod tests {
                 let text = std::fs::read_to_string(file).expect("a source");
                 for macro_name in ["counter!(", "gauge!(", "histogram!("] {
                     for part in text.split(macro_name).skip(1) {
-                        let name = part.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
-                        named.extend(name.filter(|name| name.starts_with("holdfast_")).map(str::to_owned));
+                        let ends = part.trim_start().strip_prefix('"').and_then(|rest| rest.split_once('"'));
+                        let Some((name, rest)) = ends.filter(|(name, _)| name.starts_with("holdfast_")) else {
+                            continue;
+                        };
+                        named.insert(name.to_owned());
+                        if macro_name == "counter!(" && rest.starts_with(')') {
+                            bare.insert(name.to_owned());
+                        }
                     }
                 }
             }
@@ -332,19 +363,63 @@ mod tests {
         let known: BTreeSet<String> = METRICS.iter().map(|(_, name, _)| name.to_string()).collect();
         assert!(named.len() > 40, "the sources were not read: {named:?}");
         assert_eq!(named, known, "each metric needs a line in metrics.rs, and each line needs a metric");
+        assert_eq!(bare.iter().collect::<Vec<_>>(), FROM_ZERO, "counters without labels");
+    }
+
+    /// What Prometheus asks of names (`promtool check metrics` sees the rest, in the scenario `dashboards`): base units,
+    /// and the unit at the end.
+    #[test]
+    fn names_are_as_prometheus_asks() {
+        for (kind, name, help) in METRICS {
+            assert_eq!(name.ends_with("_total"), *kind == Kind::Counter, "{name}");
+            let is_time = help.starts_with("Unix time") || help.contains(": Unix time");
+            assert_eq!(name.ends_with("_timestamp_seconds"), is_time, "{name}: {help}");
+            for part in name.split('_') {
+                assert!(!["ms", "milliseconds", "minutes", "percent", "kib", "mib"].contains(&part), "{name}");
+            }
+        }
+    }
+
+    /// Alert rules and dashboards: every metric of a gateway that they name exists.
+    #[test]
+    fn what_is_watched_exists() {
+        let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+        let mut seen = BTreeSet::new();
+        for file in ["prometheus/holdfast.rules.yml", "grafana/holdfast-gateways.json", "grafana/holdfast-hosts.json"] {
+            let text = std::fs::read_to_string(deploy.join(file)).expect(file);
+            let of_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            let names = text.split(|c| !of_name(c)).filter(|word| word.starts_with("holdfast_"));
+            for name in
+                names.filter(|name| !["holdfast_agent_", "holdfast_standby_"].iter().any(|of| name.starts_with(of)))
+            {
+                let ends = ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end));
+                let is = |name: &str| METRICS.iter().any(|(_, known, _)| *known == name);
+                let exists = is(name) || ends.is_some_and(is) || name == "holdfast_build_info";
+                assert!(exists, "{file}: there is no metric {name}");
+                seen.insert(name.to_owned());
+            }
+        }
+        assert!(seen.len() > 30, "the files were not read: {seen:?}");
+        let rules = std::fs::read_to_string(deploy.join("prometheus/holdfast.rules.yml")).expect("the rules");
+        let tests = std::fs::read_to_string(deploy.join("prometheus/holdfast.rules.test.yml")).expect("their tests");
+        let page = std::fs::read_to_string(deploy.join("../docs/operating/monitoring.md")).expect("the page");
+        for alert in rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
+            assert!(page.contains(&format!("`{alert}`")), "docs/operating/monitoring.md has no line for {alert}");
+            assert!(tests.contains(&format!("alertname=\"{alert}\"")), "no test has {alert} fire");
+        }
     }
 
     #[test]
     fn golden_page() {
         let mut page = "# Metrics of a gateway\n\n\
-            At `http_listen`, `/metrics`, for Prometheus. Counters restart at 0 with the process. Labels, if they apply: `set`,\n\
-            `group`, `op`, `kind`, `tier`, `store`, `outcome`, `door`. An agent and a standby have their own metrics, described at\n\
-            their `/metrics`. Histograms of seconds have buckets from 0.1 ms to 30 s, of bytes from 1 KiB to 1 MiB, of other counts\n\
-            from 1 to 1024. They are the same at every gateway, so the histograms of several gateways can be added up. A\n\
-            measurement appears in them within a second.\n\n\
-            Alert on: `holdfast_store_needs_operator` 1, `holdfast_journal_stalled` 1, `holdfast_scrub_damaged` above 0, `/healthz`\n\
-            other than 200 for a minute, no gateway with `holdfast_raft_leader` 1 for a group,\n\
-            `holdfast_certificate_files_unusable` 1, `holdfast_certificate_expires_timestamp_seconds` less than 30 days ahead.\n\n\
+            At `http_listen`, `/metrics`, for Prometheus. [Monitoring](monitoring.md) has alert rules and dashboards. Counters\n\
+            restart at 0 with the process; those without labels are there from the start. Labels, if they apply: `set`, `group`,\n\
+            `op`, `kind`, `tier`, `store`, `outcome`, `door`. Histograms of seconds have buckets from 0.1 ms to 30 s, of bytes from\n\
+            1 KiB to 1 MiB, of other counts from 1 to 1024. They are the same at every gateway, so the histograms of several\n\
+            gateways can be added up. A measurement appears in them within a second.\n\n\
+            A gateway, an agent and a standby also have `holdfast_build_info` (label `version`) and the usual `process_*`: processor\n\
+            time, start time, memory, threads, file descriptors. The other metrics of an agent and of a standby are described at\n\
+            their `/metrics`.\n\n\
             | metric | kind | what |\n| --- | --- | --- |\n"
             .to_string();
         for (kind, name, help) in METRICS {

@@ -6,6 +6,7 @@ mod certificate;
 mod certificates;
 mod common;
 mod dev;
+mod doctor;
 mod gateway;
 mod history;
 mod keys;
@@ -33,8 +34,9 @@ pub use agent::{AgentArgs, AgentCommand, Agents};
 pub use attach::AttachArgs;
 pub use certificate::{CertificateCommand, WhichArgs};
 pub use certificates::CertificatesArgs;
-pub use common::Common;
+pub use common::{Common, DEFAULT_API};
 pub use dev::DevArgs;
+pub use doctor::{DoctorArgs, SupportArgs};
 pub use gateway::GatewayRunArgs;
 pub use history::HistoryArgs;
 pub use keys::KeyCommand;
@@ -139,6 +141,12 @@ pub enum Command {
     History(HistoryArgs),
     /// Show changes of sets, leases and gateways as they happen
     Watch(WatchArgs),
+    /// Check this host, its settings and its cluster, and say what to do
+    #[command(after_long_help = with_codes(doctor::DOCTOR))]
+    Doctor(Box<DoctorArgs>),
+    /// Write what somebody needs to help into a tar.gz, without secrets
+    #[command(after_long_help = with_codes(doctor::SUPPORT))]
+    SupportBundle(Box<SupportArgs>),
     /// Run a whole cluster on this machine, for trial and development
     Dev(DevArgs),
     /// Print the completion script of a shell

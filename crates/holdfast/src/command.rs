@@ -11,6 +11,7 @@ mod connect;
 mod console;
 mod deletion;
 mod diff;
+mod doctor;
 mod extras;
 pub mod gateway;
 mod gateway_list;
@@ -32,6 +33,7 @@ mod status;
 mod store;
 mod store_access;
 mod stores;
+mod support;
 mod text;
 mod verify;
 mod volume;
@@ -40,6 +42,7 @@ mod watch;
 use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand, StandbyCommand};
 use crate::dev;
 use crate::exit::CliError;
+use crate::output::LogFormat;
 use holdfast_tls::Role;
 use std::io::IsTerminal;
 
@@ -89,6 +92,8 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Verify(args) => verify::run(&common, &args).await,
         Command::History(args) => history::run(&common, &args).await,
         Command::Watch(args) => watch::run(&common, &args).await,
+        Command::Doctor(args) => doctor::run(&common, &args).await,
+        Command::SupportBundle(args) => support::run(&common, &args).await,
         Command::Dev(args) => dev::run(&common, args).await,
         Command::Completions { shell } => extras::completions(shell),
         Command::Man { dir } => extras::man(dir.as_deref()),
@@ -119,6 +124,9 @@ fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
     // panic.
     let log = log.log_internal_errors(false);
     // Tests run several commands in one process.
-    let _ = log.try_init();
+    let _ = match common.log_format {
+        LogFormat::Text => log.try_init(),
+        LogFormat::Json => log.json().try_init(),
+    };
     Ok(())
 }

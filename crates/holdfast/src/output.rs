@@ -16,6 +16,16 @@ pub enum Format {
     Json,
 }
 
+/// Format of the log on standard error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object per line, for programs that collect logs.
+    Json,
+}
+
 /// Why a result could not be printed, if it could not.
 static UNPRINTED: OnceLock<String> = OnceLock::new();
 

@@ -1,12 +1,13 @@
 //! What processes ask the kernel of their host: table of mounts, lock files, files that are rewritten all the time,
-//! unread bytes of sockets, clock of leases, time of day.
+//! unread bytes of sockets, metrics of the own process, clock of leases, time of day.
 //!
-//! Owns: reading `/proc/self/mountinfo`, `flock` on lock files, files that can be rewritten without new space, the look
-//! at what a socket's client left, CLOCK_BOOTTIME, the wall clock. Does not own: mounting, processes, devices. Depends
-//! on: nothing of ours.
+//! Owns: reading `/proc/self`, `flock` on lock files, files that can be rewritten without new space, the look at what a
+//! socket's client left, CLOCK_BOOTTIME, the wall clock. Does not own: mounting, other processes, devices. Depends on:
+//! nothing of ours.
 
 pub mod lock;
 pub mod mounts;
+pub mod process;
 pub mod rewritten;
 pub mod sockets;
 

@@ -107,7 +107,8 @@ impl Scrubber {
         metrics::gauge!("holdfast_scrub_running", "set" => set.clone())
             .set(f64::from(u8::from(self.book.round.is_some())));
         metrics::gauge!("holdfast_scrub_damaged", "set" => set.clone()).set(self.book.known().total as f64);
-        metrics::gauge!("holdfast_scrub_complete_seconds", "set" => set).set(self.book.complete_unix_ms as f64 / 1e3);
+        metrics::gauge!("holdfast_scrub_complete_timestamp_seconds", "set" => set)
+            .set(self.book.complete_unix_ms as f64 / 1e3);
     }
 
     /// Saves the position. If it is lost or not written, a part is read twice.

@@ -60,17 +60,18 @@ fn well(view: &StandbyView, path: &str, query: Option<&str>) -> Option<Result<bo
 fn metrics(view: &StandbyView) -> String {
     let mut out = String::new();
     let labels = format!("name=\"{}\",set=\"{}\"", view.name, view.set);
-    let mut gauge = |name: &str, help: &str, value: u64| {
+    let yes = |is: bool| f64::from(u8::from(is));
+    let mut gauge = |name: &str, help: &str, value: f64| {
         let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{{labels}}} {value}\n");
     };
-    gauge("holdfast_standby_serving", "PostgreSQL here answers.", view.serving.into());
+    gauge("holdfast_standby_serving", "PostgreSQL here answers.", yes(view.serving));
     if let Some(age) = view.age_ms {
-        gauge("holdfast_standby_age_seconds", "From the snapshot's moment to now.", age / 1000);
+        gauge("holdfast_standby_age_seconds", "From the snapshot's moment to now.", age as f64 / 1e3);
     }
-    gauge("holdfast_standby_scratch_bytes", "What was written to the copy.", view.scratch_bytes);
-    gauge("holdfast_standby_scratch_max_bytes", "What may be written to the copy.", view.scratch_max_bytes);
-    gauge("holdfast_standby_refresh_failed", "The last refresh failed.", view.failure.is_some().into());
-    out
+    gauge("holdfast_standby_scratch_bytes", "What was written to the copy.", view.scratch_bytes as f64);
+    gauge("holdfast_standby_scratch_max_bytes", "What may be written to the copy.", view.scratch_max_bytes as f64);
+    gauge("holdfast_standby_refresh_failed", "The last refresh failed.", yes(view.failure.is_some()));
+    out + &holdfast_host::process::page(env!("CARGO_PKG_VERSION"))
 }
 
 /// How much a caller gets (STANDBY-U11).
@@ -233,7 +234,7 @@ mod tests {
         assert_eq!((later.serving, later.age_ms), (true, Some(69_500)));
         let stale = metrics(&aged(&good, STALE));
         assert!(stale.contains("holdfast_standby_serving{name=\"r\",set=\"demo\"} 0\n"), "{stale}");
-        assert!(stale.contains("holdfast_standby_age_seconds{name=\"r\",set=\"demo\"} 70\n"), "{stale}");
-        assert!(metrics(&good).contains("holdfast_standby_age_seconds{name=\"r\",set=\"demo\"} 60\n"));
+        assert!(stale.contains("holdfast_standby_age_seconds{name=\"r\",set=\"demo\"} 70.5\n"), "{stale}");
+        assert!(metrics(&good).contains("holdfast_standby_age_seconds{name=\"r\",set=\"demo\"} 60.5\n"));
     }
 }

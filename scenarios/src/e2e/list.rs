@@ -4,11 +4,11 @@
 use super::Upto;
 use super::{OLDER, Scenario, Tier};
 use super::{
-    agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, data_keys, dev_secure, diff,
-    etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, members, memory, moves,
-    nbd_tls, nearest, no_plaintext, outage, owners, pair, paused, place, placing, power, recover, recover_postgresql,
-    rollback, rolling, rotten, scrub, set_delete, space, standby, stores, stores_change, storm, tls, to_tls, tools,
-    two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
+    agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, dashboards, data_keys,
+    dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, members,
+    memory, moves, nbd_tls, nearest, no_plaintext, outage, owners, pair, paused, place, placing, power, recover,
+    recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores, stores_change, storm,
+    tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -517,6 +517,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         tier: Tier::Long("half a minute; a memory limit, no rule"),
         needs: &["fio"],
         run: memory::run,
+    },
+    Scenario {
+        name: "dashboards",
+        shows: "a real Prometheus scrapes three gateways and an agent: each query of the dashboards finds data, no alert fires while all is well, and one for a killed gateway appears",
+        tier: Tier::Long(
+            "about a minute; a cargo test of the gate holds the names in rules and dashboards to those that exist",
+        ),
+        needs: dashboards::NEEDS,
+        run: dashboards::run,
     },
 ];
 

@@ -138,13 +138,13 @@ impl Node {
             for replica in health.replicas {
                 let since = replica.now.as_ref().map_or(0.0, |now| now.since_unix_ms as f64 / 1e3);
                 let labels = [("set", set.clone()), ("store", replica.store)];
-                metrics::gauge!("holdfast_store_replica_trouble_since_seconds", &labels).set(since);
+                metrics::gauge!("holdfast_store_replica_trouble_since_timestamp_seconds", &labels).set(since);
                 metrics::gauge!("holdfast_store_missing_objects", &labels).set(replica.missing_objects as f64);
                 metrics::gauge!("holdfast_store_missing_bytes", &labels).set(replica.missing_bytes as f64);
             }
             let since = now.as_ref().map_or(0.0, |now| now.since_unix_ms as f64 / 1e3);
             let acts = now.as_ref().is_some_and(|now| now.needs_operator);
-            metrics::gauge!("holdfast_store_trouble_since_seconds", "set" => set.clone()).set(since);
+            metrics::gauge!("holdfast_store_trouble_since_timestamp_seconds", "set" => set.clone()).set(since);
             metrics::gauge!("holdfast_store_needs_operator", "set" => set).set(f64::from(u8::from(acts)));
         }
     }

@@ -135,6 +135,8 @@ pub(super) async fn depart(order: Order, stop: CancellationToken) {
 fn clear_gauges(id: SetId, name: &Name) {
     let (group, set) = (id.0.to_string(), name.to_string());
     metrics::gauge!("holdfast_raft_leader", "group" => group.clone()).set(0.0);
+    // An alert asks for a leader of the groups that have a term.
+    metrics::gauge!("holdfast_raft_term", "group" => group.clone()).set(0.0);
     metrics::gauge!("holdfast_journal_live_bytes", "group" => group).set(0.0);
     metrics::gauge!("holdfast_index_extents", "set" => set.clone()).set(0.0);
     metrics::gauge!("holdfast_backlog_bytes", "set" => set.clone()).set(0.0);

@@ -73,6 +73,10 @@ pub struct Common {
     #[arg(long, global = true, env = "HOLDFAST_LOG", hide_env_values = true, value_name = "FILTER", help_heading = COMMON)]
     pub log: Option<String>,
 
+    /// Format of the log on standard error
+    #[arg(long, global = true, value_enum, env = "HOLDFAST_LOG_FORMAT", hide_env_values = true, value_name = "FORMAT", default_value_t, help_heading = COMMON)]
+    pub log_format: output::LogFormat,
+
     /// TLS: CA certificate of the cluster (PEM); requires --tls-certificate and --tls-key
     #[arg(long, global = true, env = "HOLDFAST_TLS_CA", hide_env_values = true, value_name = "FILE", help_heading = COMMON)]
     pub tls_ca: Option<PathBuf>,

@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// A store URL with the result of its check.
-type Checked = (String, Result<CheckReport, CheckError>);
+pub type Checked = (String, Result<CheckReport, CheckError>);
 
 #[derive(Debug, Serialize)]
 struct Row {
@@ -54,7 +54,7 @@ pub async fn run(common: &Common, command: StoreCommand) -> Result<(), CliError>
 }
 
 /// Checks all given stores in parallel.
-async fn check_all(
+pub async fn check_all(
     stores: &[String],
     access: &StoreArgs,
     existing: bool,

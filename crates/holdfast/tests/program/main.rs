@@ -8,4 +8,6 @@ mod diff;
 mod extras;
 mod fake;
 mod keys;
+mod logs;
+mod support;
 mod watch;

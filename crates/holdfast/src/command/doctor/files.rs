@@ -1,0 +1,205 @@
+//! Settings, keys and certificates of a gateway, and of an agent.
+
+use super::disk;
+use super::finding::Finding;
+use holdfast_agent::config::{AgentConfig, Device, PoolKind, WatchdogMode};
+use holdfast_gateway::config::GatewayConfig;
+use holdfast_gateway::node::cluster_keys;
+use holdfast_gateway::node_key;
+use holdfast_tls::{Expiry, Role, Tls, TlsError};
+use std::path::Path;
+
+const DAY: i64 = 24 * 3600;
+
+/// Days before its end from which a certificate is warned of.
+const WARN_DAYS: i64 = 30;
+
+const SETTINGS: &str = "settings";
+
+/// All checks of a gateway's files. `None`: its settings cannot be used.
+pub async fn gateway(path: &Path) -> (Vec<Finding>, Option<GatewayConfig>) {
+    let config = match GatewayConfig::load(path) {
+        Ok(config) => config,
+        Err(error) => return (vec![unusable(&error, "gateway")], None),
+    };
+    let mut found = vec![Finding::ok(SETTINGS, format!("{}: valid", path.display()))];
+    let (dir, needed) = (config.data_dir.clone(), config.journal.bound.0.saturating_add(config.cache.disk.0));
+    found.extend(match tokio::task::spawn_blocking(move || disk::findings(&dir, needed)).await {
+        Ok(found) => found,
+        Err(error) => vec![Finding::unknown("data directory", error.to_string(), "")],
+    });
+    found.push(key(&config).await);
+    found.extend(certificates(config.tls.load(Role::Gateway)));
+    (found, Some(config))
+}
+
+fn unusable(error: &dyn std::error::Error, whose: &str) -> Finding {
+    let text = crate::exit::CliError::usage("").because(error).message;
+    let explained = match whose {
+        "agent" => "agent config",
+        _ => "gateway sample-config",
+    };
+    Finding::bad(SETTINGS, text, format!("`holdfast {explained}` explains every setting"))
+}
+
+async fn key(config: &GatewayConfig) -> Finding {
+    const CHECK: &str = "cluster key";
+    let text = |error: &dyn std::error::Error| crate::exit::CliError::usage("").because(error).message;
+    match cluster_keys(config).await {
+        Err(error) => Finding::bad(CHECK, text(&error), "docs/operating/keys.md has the sources of the key"),
+        Ok(keys) => match node_key::check(&config.data_dir, &keys) {
+            Ok(()) => Finding::ok(CHECK, "it opens, and fits this data directory"),
+            Err(error @ node_key::NodeKeyError::OtherKey { .. }) => Finding::bad(CHECK, text(&error), ""),
+            Err(error) => Finding::unknown(CHECK, text(&error), "run this as root, or as the gateway's user"),
+        },
+    }
+}
+
+/// The certificate files, and when they expire.
+fn certificates(loaded: Result<Option<Tls>, TlsError>) -> Vec<Finding> {
+    const CHECK: &str = "certificates";
+    match loaded {
+        Err(error) => {
+            let text = crate::exit::CliError::usage("").because(&error).message;
+            vec![Finding::bad(CHECK, text, "docs/operating/tls.md says what each file must be")]
+        }
+        Ok(None) => vec![Finding::warning(
+            CHECK,
+            "none: no TLS",
+            "without [tls], whoever reaches the ports can do everything; docs/operating/tls.md",
+        )],
+        Ok(Some(tls)) => expiries(tls.expiry(), i64::try_from(holdfast_host::unix_ms() / 1000).unwrap_or(i64::MAX)),
+    }
+}
+
+fn expiries(expiry: Expiry, now: i64) -> Vec<Finding> {
+    let one = |check: &'static str, ends: Option<u64>| {
+        let next = "`holdfast certificate renew` makes a new one, which is used without a restart";
+        let Some(ends) = ends.and_then(|ends| i64::try_from(ends).ok()) else {
+            return Finding::unknown(check, "its end cannot be read", "`openssl x509 -enddate -noout -in FILE`");
+        };
+        match (ends - now).div_euclid(DAY) {
+            days @ ..0 => Finding::bad(check, format!("expired {} days ago", -days), next),
+            days if days < WARN_DAYS => Finding::warning(check, format!("expires in {days} days"), next),
+            days => Finding::ok(check, format!("valid for {days} days")),
+        }
+    };
+    vec![one("certificate", expiry.own), one("authority", expiry.authority)]
+}
+
+/// All checks of an agent's files. `None`: its settings cannot be used.
+pub fn agent(path: &Path) -> (Vec<Finding>, Option<AgentConfig>) {
+    let config = match AgentConfig::load(path) {
+        Ok(config) => config,
+        Err(error) => return (vec![unusable(&error, "agent")], None),
+    };
+    let mut found = vec![Finding::ok(SETTINGS, format!("{}: valid", path.display()))];
+    found.push(programs(&config));
+    if config.watchdog.mode != WatchdogMode::Off {
+        found.push(watchdog(config.watchdog.mode, &config.watchdog.device));
+    }
+    found.extend(certificates(config.tls.load(Role::Host)));
+    (found, Some(config))
+}
+
+/// Whether an agent with these settings needs the kernel's nbd.
+pub fn needs_nbd(config: &AgentConfig) -> bool {
+    matches!(config.attach.device, Device::Auto | Device::Kernel)
+}
+
+/// Programs that the agent runs.
+fn programs(config: &AgentConfig) -> Finding {
+    const CHECK: &str = "programs";
+    let by_name: &[&str] = match config.pool.kind {
+        PoolKind::Zfs => &["zpool", "zfs"],
+        PoolKind::Ext4 => &["mount", "umount", "fsck.ext4"],
+        PoolKind::Xfs => &["mount", "umount"],
+        PoolKind::None => &[],
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs: Vec<_> = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(Into::into)).collect();
+    let missing =
+        by_name.iter().filter(|name| !dirs.iter().any(|dir| dir.join(name).is_file())).map(|name| name.to_string());
+    let of_postgresql = ["postgres", "psql"].map(|name| config.database.bin_dir.join(name));
+    let gone = of_postgresql.iter().filter(|path| !path.is_file()).map(|path| path.display().to_string());
+    let missing: Vec<String> = missing.chain(gone).collect();
+    match missing.is_empty() {
+        true => {
+            Finding::ok(CHECK, format!("PostgreSQL in {}, and those of the pool", config.database.bin_dir.display()))
+        }
+        false => Finding::bad(
+            CHECK,
+            format!("not found: {}", missing.join(", ")),
+            "install them, or correct database.bin_dir and pool.kind",
+        ),
+    }
+}
+
+fn watchdog(mode: WatchdogMode, device: &Path) -> Finding {
+    const CHECK: &str = "watchdog";
+    let next = "load its module (`modprobe softdog` where the machine has none), or set watchdog.mode";
+    match (device.try_exists(), mode) {
+        (Ok(true), _) => Finding::ok(CHECK, device.display().to_string()),
+        (Ok(false), WatchdogMode::Required) => {
+            Finding::bad(CHECK, format!("{} does not exist, and is required", device.display()), next)
+        }
+        (Ok(false), _) => Finding::warning(CHECK, format!("{} does not exist", device.display()), next),
+        (Err(error), _) => Finding::unknown(CHECK, format!("{}: {error}", device.display()), "run this as root"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Verdict;
+    use super::*;
+
+    fn verdict<'a>(found: &'a [Finding], check: &str) -> &'a Finding {
+        found.iter().find(|finding| finding.check == check).unwrap_or_else(|| panic!("{check}: {found:?}"))
+    }
+
+    #[tokio::test]
+    async fn a_gateway_with_wrong_files_is_told_each_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gateway.toml");
+        let (found, config) = gateway(&path).await;
+        assert!(config.is_none() && found[0].verdict == Verdict::Bad, "{found:?}");
+        let (data, key) = (dir.path().join("data"), dir.path().join("key"));
+        let text = format!("nbd_unix = \"/run/nbd.sock\"\ndata_dir = {data:?}\n[key]\nfile = {key:?}\n");
+        std::fs::write(&path, text).unwrap();
+        let (found, config) = gateway(&path).await;
+        assert!(config.is_some(), "{found:?}");
+        assert_eq!(verdict(&found, "settings").verdict, Verdict::Ok);
+        assert_eq!(verdict(&found, "disk sync").verdict, Verdict::Unknown, "there is no data directory yet");
+        let said = verdict(&found, "cluster key");
+        assert!(said.verdict == Verdict::Bad && said.found.contains(&key.display().to_string()), "{said:?}");
+        assert_eq!(verdict(&found, "certificates").verdict, Verdict::Warning, "no TLS");
+    }
+
+    #[test]
+    fn certificates_are_judged_by_their_days() {
+        let at = |own: i64| expiries(Expiry { own: u64::try_from(own).ok(), authority: None }, 100 * DAY);
+        assert_eq!(at(100 * DAY - 1)[0].verdict, Verdict::Bad);
+        assert_eq!(at(129 * DAY)[0].verdict, Verdict::Warning);
+        let found = at(130 * DAY);
+        assert_eq!((found[0].verdict, found[1].verdict), (Verdict::Ok, Verdict::Unknown));
+    }
+
+    #[test]
+    fn an_agent_needs_its_programs_and_a_required_watchdog() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig::example();
+        config.pool.kind = PoolKind::None;
+        config.database.bin_dir = dir.path().to_path_buf();
+        let found = programs(&config);
+        assert!(found.verdict == Verdict::Bad && found.found.ends_with("/psql"), "{found:?}");
+        for name in ["postgres", "psql"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        assert_eq!(programs(&config).verdict, Verdict::Ok);
+        let device = dir.path().join("watchdog");
+        assert_eq!(watchdog(WatchdogMode::Required, &device).verdict, Verdict::Bad);
+        assert_eq!(watchdog(WatchdogMode::Automatic, &device).verdict, Verdict::Warning);
+        std::fs::write(&device, "").unwrap();
+        assert_eq!(watchdog(WatchdogMode::Required, &device).verdict, Verdict::Ok);
+    }
+}
