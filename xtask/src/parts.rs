@@ -25,7 +25,7 @@ pub enum Tier {
 /// What a part does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Tidy, format, clippy.
+    /// Tidy, format, clippy. Where tests follow, these are built instead, and clippy runs beside them.
     Verify,
     /// Rustdoc, private items included.
     Docs,
@@ -72,7 +72,7 @@ pub const PARTS: &[Part] = &[
         "verify",
         EACH,
         Work::Verify,
-        "tidy, format, clippy; installs missing programs at the same time, except with --quick",
+        "tidy, format, clippy (with tests: beside them); installs missing programs, except with --quick",
     ),
     part("docs", ALL, Work::Docs, "rustdoc of private items: slow, and finds broken links only"),
     part(

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!  cargo test --no-run ─▶ programs ─┬▶ one after the other ──────────────────────────────┐
-//!                                   └▶ beside them, at the lowest priority: CPU-bound ────┴▶ last: tests that run
-//!                                      tests on simulated time                               for a fixed time
+//!                                   ├▶ beside them, at the lowest priority: CPU-bound ────┴▶ last: tests that run
+//!                                   │  tests on simulated time                           │   for a fixed time
+//!                                   └▶ the same: clippy ─────────────────────────────────┘
 //! ```
 //! Most test programs wait for real clocks, sockets and disks, so the processors are idle most of the time. Two of them
 //! at once would disturb each
@@ -13,7 +14,7 @@
 
 use crate::binary::{cargo, fresh_dir, root, unsaid};
 use crate::cmd::on_path;
-use crate::say::{Count, counted, failing, line, step};
+use crate::say::{Count, counted, failing, held, line, step};
 use crate::times::Times;
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -69,18 +70,31 @@ struct Ended {
     took: Duration,
 }
 
+/// A check that runs beside the test programs: its name, and what it does.
+pub type BesideTests = (&'static str, fn() -> Result<()>);
+
 /// Builds tests of these kinds, as `cargo test` names them, and runs them with these variables.
 ///
 /// # Errors
 /// When they do not build, or a program does not start. Failed tests are in the count.
-pub fn run(kinds: &[&str], told: &[(&str, String)], times: &mut Times) -> Result<Count> {
+pub fn run(kinds: &[&str], told: &[(&str, String)], check: Option<BesideTests>, times: &mut Times) -> Result<Count> {
     step("cargo test: build");
     let programs = times.part("build of tests", |_| built(kinds))?;
     step(format!("cargo test: {} programs", programs.len()));
     let noted = fresh_dir("tests")?.join("skipped");
-    let mut count = times.part("tests", |times| all(&programs, &Told { noted: &noted, variables: told }, times))?;
+    let told = Told { noted: &noted, variables: told };
+    let mut count = times.part("tests", |times| all(&programs, &told, check, times))?;
     pass_over(&mut count, &std::fs::read_to_string(&noted).unwrap_or_default());
     Ok(count)
+}
+
+/// Builds all tests, so that [`run`] finds them built.
+///
+/// # Errors
+/// When they do not build.
+pub fn build() -> Result<()> {
+    step("cargo test: build");
+    built(&["--tests"]).map(drop)
 }
 
 fn built(kinds: &[&str]) -> Result<Vec<Program>> {
@@ -146,14 +160,17 @@ fn of(programs: &[Program], turn: Turn) -> impl Iterator<Item = &Program> {
     programs.iter().filter(move |program| program.turn() == turn)
 }
 
-fn all(programs: &[Program], told: &Told<'_>, times: &mut Times) -> Result<Count> {
+fn all(programs: &[Program], told: &Told<'_>, check: Option<BesideTests>, times: &mut Times) -> Result<Count> {
     let mut count = Count::default();
-    let beside = std::thread::scope(|scope| {
+    let (beside, checked) = std::thread::scope(|scope| -> Result<_> {
         let beside = scope.spawn(|| of(programs, Turn::Beside).map(|one| one.kept(told)).collect::<Vec<_>>());
+        let checked = check.map(|(name, work)| (name, scope.spawn(move || timed(work))));
         for program in of(programs, Turn::Usual) {
             program.judge(program.shown(told)?, &mut count, times);
         }
-        beside.join().map_err(|_| anyhow::anyhow!("the thread of the low-priority tests panicked"))
+        let panicked = |_| anyhow::anyhow!("a thread beside the tests panicked");
+        let checked = checked.map(|(name, thread)| anyhow::Ok((name, thread.join().map_err(panicked)?))).transpose()?;
+        Ok((beside.join().map_err(panicked)?, checked))
     })?;
     for (program, kept) in of(programs, Turn::Beside).zip(beside) {
         let (ended, said) = kept?;
@@ -162,10 +179,22 @@ fn all(programs: &[Program], told: &Told<'_>, times: &mut Times) -> Result<Count
         said.iter().for_each(line);
         program.judge(ended, &mut count, times);
     }
+    if let Some((name, (took, (result, said)))) = checked {
+        said.iter().for_each(line);
+        count.check(name, result);
+        times.single(name, took);
+    }
     for program in of(programs, Turn::Last) {
         program.judge(program.shown(told)?, &mut count, times);
     }
     Ok(count)
+}
+
+/// Runs a check. Returns how long it took, its result and its output, which would be mixed with that of tests.
+fn timed(work: fn() -> Result<()>) -> (Duration, (Result<()>, Vec<String>)) {
+    let begun = Instant::now();
+    let held = held(work);
+    (begun.elapsed(), held)
 }
 
 impl Program {
@@ -301,7 +330,6 @@ fn pass_over(count: &mut Count, noted: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::say::held;
     use std::os::unix::process::ExitStatusExt;
 
     #[test]

@@ -1,6 +1,6 @@
 //! The chores `verify`, `fix` and `dev`.
 
-use crate::binary::{Build, cargo, root};
+use crate::binary::{Build, cargo, root, unsaid};
 use crate::cmd::{Cmd, on_path};
 use crate::say::{Count, note, step};
 use crate::tidy;
@@ -28,11 +28,13 @@ fn cargo_cmd() -> Cmd {
 /// Only when the checks cannot run; a failed check is in the count.
 pub fn verify() -> Result<Count> {
     let mut count = look()?;
+    step("verify: clippy");
+    count.check("clippy", clippy());
     docs(&mut count);
     Ok(count)
 }
 
-/// Like [`verify`], without docs.
+/// Tidy and format.
 ///
 /// # Errors
 /// Only when the checks cannot run; a failed check is in the count.
@@ -42,10 +44,32 @@ pub fn look() -> Result<Count> {
     tidy::check(&mut count)?;
     step("verify: format");
     count.check("format (cargo xtask fix repairs it)", cargo_cmd().args(["fmt", "--all", "--check"]).run());
-    step("verify: clippy");
-    let clippy = ["clippy", "--workspace", "--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];
-    count.check("clippy", cargo_cmd().args(clippy).show());
     Ok(count)
+}
+
+const CLIPPY: [&str; 8] = ["clippy", "--workspace", "--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];
+
+/// Clippy.
+///
+/// # Errors
+/// It found something, or cannot run.
+pub fn clippy() -> Result<()> {
+    cargo_cmd().args(CLIPPY).show()
+}
+
+/// Clippy at the lowest priority: it compiles every dependency once more, while tests wait for clocks, sockets and
+/// disks.
+///
+/// # Errors
+/// As [`clippy`]; its output is in the error.
+pub fn clippy_beside() -> Result<()> {
+    if !on_path("nice") {
+        return cargo_cmd().args(CLIPPY).run();
+    }
+    let mut command = Command::new("nice");
+    unsaid(&mut command);
+    command.args(["-n", "19"]).arg(cargo().get_program());
+    Cmd::of(command).args(CLIPPY).dir(root()).run()
 }
 
 /// Runs rustdoc over all items, private ones included: finds broken links.

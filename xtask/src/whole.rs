@@ -74,6 +74,8 @@ struct Whole<'a> {
     args: &'a Args,
     tier: Tier,
     seed: u64,
+    /// Clippy runs beside the tests of this run, and not before them.
+    clippy_beside: bool,
     count: Count,
     times: Times,
 }
@@ -107,7 +109,9 @@ pub fn test(args: &Args) -> Result<()> {
     if tier != Tier::Quick && args.part.is_empty() && args.from.is_none() {
         holdfast_chore::reached::begin_anew()?;
     }
-    let mut whole = Whole { args, tier, seed, count: Count::default(), times: Times::begin() };
+    let has = |work| chosen.iter().any(|part: &&Part| part.work == work);
+    let clippy_beside = has(Work::Verify) && has(Work::Tests);
+    let mut whole = Whole { args, tier, seed, clippy_beside, count: Count::default(), times: Times::begin() };
     for part in chosen {
         whole.part(part)?;
     }
@@ -146,8 +150,12 @@ impl Whole<'_> {
             Work::Verify => return self.verify(),
             Work::Docs => verify::docs(&mut count),
             Work::Deny => verify::deny(&mut count),
-            Work::UnitTests => return suite::run(&["--lib", "--bins"], &self.told_of_tests(), times),
-            Work::Tests => return suite::run(&["--tests"], &self.told_of_tests(), times),
+            Work::UnitTests => return suite::run(&["--lib", "--bins"], &self.told_of_tests(), None, times),
+            Work::Tests => {
+                let check: suite::BesideTests = ("clippy", verify::clippy_beside);
+                let check = self.clippy_beside.then_some(check);
+                return suite::run(&["--tests"], &self.told_of_tests(), check, times);
+            }
             Work::Reached if self.tier == Tier::All => {
                 count.check("probes: each is reached", reached::chore(&reached::Args::default()))
             }
@@ -167,15 +175,25 @@ impl Whole<'_> {
     }
 
     /// Checks the tree and installs missing programs at the same time: checks keep the processors busy, installing
-    /// mostly waits for downloads, and
-    /// neither needs the other's result.
+    /// mostly waits for downloads, and neither needs the other's result. The tests are built here too: they cannot run
+    /// before everything is installed.
     fn verify(&self) -> Result<Count> {
+        let look = || -> Result<Count> {
+            let mut count = verify::look()?;
+            if self.clippy_beside {
+                suite::build()?;
+            } else {
+                step("verify: clippy");
+                count.check("clippy", verify::clippy());
+            }
+            Ok(count)
+        };
         if self.args.no_setup || self.tier == Tier::Quick {
-            return verify::look();
+            return look();
         }
         std::thread::scope(|scope| {
             let setup = scope.spawn(|| held(|| setup::setup(For::Tests)));
-            let count = verify::look();
+            let count = look();
             let (installed, said) = setup.join().map_err(|_| anyhow::anyhow!("the thread of setup panicked"))?;
             said.iter().for_each(line);
             installed?;
