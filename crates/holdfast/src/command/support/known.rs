@@ -12,7 +12,7 @@ const FILE_BYTES_MAX: u64 = 256 << 10;
 
 /// The values of `NAME = "VALUE"` in settings whose name is `of` a kind. Settings that are not valid count too: their
 /// files have secrets all the same.
-fn values<'a>(settings: &'a str, of: impl Fn(&str) -> bool) -> Vec<&'a str> {
+fn values(settings: &str, of: impl Fn(&str) -> bool) -> Vec<&str> {
     let mut found = Vec::new();
     for line in settings.lines() {
         // The value is between two quotes, the name before the first one.
