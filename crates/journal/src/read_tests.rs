@@ -90,8 +90,8 @@ fn what_came_sealed_is_kept_and_where_it_begins_is_vouched_for() {
     for range in ranges.clone() {
         assert_eq!(read(&good, range.clone()).expect("good"), payload[range]);
     }
-    // Another word for what came sealed, with checksums that fit: the tags of a record that was sealed as a whole, or of
-    // this one, do not go with it.
+    // Another word for what came sealed, with checksums that fit: the tags of a record that was sealed as a whole, or
+    // of this one, do not go with it.
     for (mut forged, given) in [(good.clone(), len), (good.clone(), 0), (record(0), len), (record(0), len - front)] {
         let head_bytes = record_head_bytes(len);
         forged[4096 + 36..4096 + 40].copy_from_slice(&(given as u32).to_le_bytes());
