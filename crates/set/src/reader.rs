@@ -114,6 +114,12 @@ impl Reads {
     }
 }
 
+/// `piece` of what was read, in memory of its own if it is a small part. A read is charged by its length: it must not
+/// keep a large buffer, as that of an operation in clear that was read together with its entry's header.
+fn alone(piece: Bytes, read: &Bytes) -> Bytes {
+    if piece.len() * 2 < read.len() { Bytes::copy_from_slice(&piece) } else { piece }
+}
+
 /// Reads committed data of one set on this node. Cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
@@ -287,7 +293,8 @@ impl Reader {
         };
         let bytes = read.map_err(|e| self.unread(&reads.places, e))?;
         let Wants { head, block, skip, .. } = &reads.wants[0];
-        read_piece(volume, lba, sectors, &place, &bytes[*head], &bytes[*block].slice(*skip..)).map_err(|e| {
+        let piece = read_piece(volume, lba, sectors, &place, &bytes[*head], &bytes[*block].slice(*skip..));
+        piece.map(|piece| alone(piece, &bytes[*block])).map_err(|e| {
             holdfast_reached::reached!("read: the journal holds another operation");
             self.odd(place, &e)
         })
@@ -337,7 +344,7 @@ impl Reader {
                 for at in uses {
                     let extent = &mut raw[at.extent];
                     let piece = operation.piece(extent.volume, at.lba, at.sectors, &at.place).map_err(bad)?;
-                    extent.parts[at.part] = piece;
+                    extent.parts[at.part] = alone(piece, &bytes[block]);
                 }
             }
         }
@@ -363,3 +370,6 @@ fn in_reads(wanted: Wanted) -> Vec<Reads> {
     }
     reads
 }
+
+#[cfg(test)]
+mod tests;
