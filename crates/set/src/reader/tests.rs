@@ -1,6 +1,6 @@
 use super::*;
 use holdfast_seal::{ENTRY_KEY_BYTES, EntryKey};
-use holdfast_types::{Epoch, GroupId, SECTOR_BYTES, WriteSeq};
+use holdfast_types::{Epoch, GroupId, WriteSeq};
 use holdfast_volume::entry::{EntryBuilder, EntryPayload, OpHeader, OpKind, decode};
 
 const VOLUME: VolumeId = VolumeId(1);
@@ -94,4 +94,22 @@ fn a_small_piece_keeps_no_large_buffer() {
     assert!(!within(&own) && own == piece, "in memory of its own");
     let whole = read.slice(100..);
     assert!(within(&alone(whole, &read)), "the greater part is not copied");
+}
+
+/// R9: of a failed call all places are read again, so that the bad one is found: they must all be remembered. And what
+/// is read beside the operations counts.
+#[test]
+fn a_call_is_bounded_in_places_and_in_bytes() {
+    // The smallest operations, each in an entry of its own: far from the header, and as far as is still near.
+    for offset in [2 * NEAR_BYTES, NEAR_BYTES] {
+        let len = 544;
+        let wanted: Wanted = (1..=600).map(|index| ((LogIndex(index), offset, len), Vec::new())).collect();
+        let calls = in_reads(wanted);
+        assert_eq!(calls.iter().map(|call| call.wants.len()).sum::<usize>(), 600);
+        for Reads { places, .. } in calls {
+            assert!(places.len() <= PLACES_MAX, "{} places from {offset}", places.len());
+            let bytes: usize = places.iter().map(|at| at.len).sum();
+            assert!(bytes <= BATCH_READ_BYTES + NEAR_BYTES as usize + len, "{bytes} bytes from {offset}");
+        }
+    }
 }
