@@ -43,9 +43,9 @@ const PATTERN: &str = "the-quick-brown-marten-0123456789-jumps-over-every-link";
 /// Rows with it. Each is so short that PostgreSQL does not compress it.
 const ROWS: u32 = 200;
 
-/// Gateway settings of the open cluster. With sealed journals the data is sealed between gateways also without TLS, and
-/// the search could not be shown to work there.
-const OPEN: &str =
+/// Gateway settings of both clusters. With sealed journals the data is sealed between gateways also without TLS: the
+/// search could not be shown to work there, and would not see in the secured cluster that TLS is missing.
+const IN_CLEAR: &str =
     "[journal]\nseal = false\nbound = \"1GiB\"\nreserve = \"128MiB\"\n[cache]\nmemory = \"128MiB\"\ndisk = \"0B\"\n";
 
 /// The token of the stage's agents.
@@ -91,9 +91,7 @@ fn recorded(bin: &Path, dir: &Path, secure: bool) -> Result<Crossings> {
     std::fs::create_dir_all(dir)?;
     let net = Stage::net(dir)?;
     let mut s3 = S3::start_on(&stage::cluster(dir), HUB)?;
-    let usual = Below::usual(dir);
-    let settings = if secure { usual.settings } else { OPEN };
-    let below = Below { store: s3.url(), env: s3.env(), secure, settings, ..usual };
+    let below = Below { store: s3.url(), env: s3.env(), secure, settings: IN_CLEAR, ..Below::usual(dir) };
     let mut stage = Stage::on(net, bin, dir, below)?;
     step("Everything that crosses the network is recorded");
     let recorder = Recorder::start()?;

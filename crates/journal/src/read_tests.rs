@@ -82,16 +82,20 @@ fn what_came_sealed_is_kept_and_where_it_begins_is_vouched_for() {
         };
         read_range(&file, Place { file: 1, offset: 4096 }, Kind::Entry, group, id, len as u32, range)
     };
-    let good = record((len - front) as u32);
     let at = 4096 + record_head_bytes(len);
-    assert_ne!(good[at..at + front], payload[..front], "the front is sealed");
-    assert_eq!(good[at + front..at + len], payload[front..], "the rest is as it came");
     let ranges = [0..len, 0..72, 96..400, 16_000..17_000, 33_000..33_100, 39_999..len];
-    for range in ranges.clone() {
-        assert_eq!(read(&good, range.clone()).expect("good"), payload[range]);
+    // No front, less than a chunk, a whole one, more, all.
+    for front in [0, front, CHUNK_BYTES, 20_000, len] {
+        let good = record((len - front) as u32);
+        assert!(front == 0 || good[at..at + front] != payload[..front], "the front of {front} bytes is sealed");
+        assert_eq!(good[at + front..at + len], payload[front..], "what is behind {front} bytes is as it came");
+        for range in ranges.clone() {
+            assert_eq!(read(&good, range.clone()).expect("good"), payload[range]);
+        }
     }
-    // Another word for what came sealed, with checksums that fit: the tags of a record that was sealed as a whole, or of
-    // this one, do not go with it.
+    let good = record((len - front) as u32);
+    // Another word for what came sealed, with checksums that fit: the tags of a record that was sealed as a whole, or
+    // of this one, do not go with it.
     for (mut forged, given) in [(good.clone(), len), (good.clone(), 0), (record(0), len), (record(0), len - front)] {
         let head_bytes = record_head_bytes(len);
         forged[4096 + 36..4096 + 40].copy_from_slice(&(given as u32).to_le_bytes());

@@ -7,7 +7,7 @@ use crate::ahead::{Ahead, Of};
 use crate::host::SetHost;
 pub use crate::mapping::Part;
 use crate::mapping::{MapError, Mapping};
-use crate::suspects::Suspects;
+use crate::suspects::{PLACES_MAX, Suspects};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use holdfast_cache::Demand;
@@ -15,7 +15,7 @@ use holdfast_control::set::RootRef;
 use holdfast_raft::{Group, ReadLogError, ReadPlace};
 use holdfast_store::Disposition;
 use holdfast_types::limits::ENTRY_BYTES_MAX;
-use holdfast_types::{Lba, LogIndex, Sectors, VolumeId};
+use holdfast_types::{Lba, LogIndex, SECTOR_BYTES, Sectors, VolumeId};
 use holdfast_volume::entry::{CheckedOp, ENTRY_HEADER_BYTES, EntryError, EntryHead, read_piece};
 use holdfast_volume::index::{JournalRef, Piece, Source};
 use holdfast_volume::plan::PlannedExtent;
@@ -29,6 +29,8 @@ const LOOKUPS_MAX: u32 = 8;
 const BATCH_READS: usize = 8;
 /// … each of about this many bytes, or of one operation.
 const BATCH_READ_BYTES: usize = 128 << 10;
+// R9: what a failed call leaves to be read again. Each operation has a sector at least, and up to two places.
+const _: () = assert!(2 * BATCH_READ_BYTES.div_ceil(SECTOR_BYTES as usize) <= PLACES_MAX);
 
 /// An operation that begins within so many bytes of its entry is read together with the entry's header.
 const NEAR_BYTES: u32 = 4 << 10;
@@ -95,15 +97,15 @@ struct Reads {
 }
 
 impl Reads {
-    /// Adds an operation; those of one entry come one after the other.
-    fn add(&mut self, index: LogIndex, offset: u32, len: usize, uses: Vec<Use>) {
+    /// Adds an operation; those of one entry come one after the other. Returns how many bytes more are read.
+    fn add(&mut self, index: LogIndex, offset: u32, len: usize, uses: Vec<Use>) -> usize {
         let next = self.places.len();
         let known = self.wants.last().map(|last| last.head).filter(|head| self.places[*head].index == index);
         if known.is_none() && offset <= NEAR_BYTES {
             let skip = offset as usize;
             self.places.push(ReadPlace { index, offset: 0, len: skip + len });
             self.wants.push(Wants { head: next, block: next, skip, uses });
-            return;
+            return skip + len;
         }
         let head = known.unwrap_or(next);
         if known.is_none() {
@@ -111,7 +113,14 @@ impl Reads {
         }
         self.wants.push(Wants { head, block: self.places.len(), skip: 0, uses });
         self.places.push(ReadPlace { index, offset, len });
+        len + if known.is_none() { ENTRY_HEADER_BYTES } else { 0 }
     }
+}
+
+/// `piece` of what was read, in memory of its own if it is a small part. A read is charged by its length: it must not
+/// keep a large buffer, as that of an operation in clear that was read together with its entry's header.
+fn alone(piece: Bytes, read: &Bytes) -> Bytes {
+    if piece.len() * 2 < read.len() { Bytes::copy_from_slice(&piece) } else { piece }
 }
 
 /// Reads committed data of one set on this node. Cheap to clone.
@@ -287,7 +296,8 @@ impl Reader {
         };
         let bytes = read.map_err(|e| self.unread(&reads.places, e))?;
         let Wants { head, block, skip, .. } = &reads.wants[0];
-        read_piece(volume, lba, sectors, &place, &bytes[*head], &bytes[*block].slice(*skip..)).map_err(|e| {
+        let piece = read_piece(volume, lba, sectors, &place, &bytes[*head], &bytes[*block].slice(*skip..));
+        piece.map(|piece| alone(piece, &bytes[*block])).map_err(|e| {
             holdfast_reached::reached!("read: the journal holds another operation");
             self.odd(place, &e)
         })
@@ -337,7 +347,7 @@ impl Reader {
                 for at in uses {
                     let extent = &mut raw[at.extent];
                     let piece = operation.piece(extent.volume, at.lba, at.sectors, &at.place).map_err(bad)?;
-                    extent.parts[at.part] = piece;
+                    extent.parts[at.part] = alone(piece, &bytes[block]);
                 }
             }
         }
@@ -356,10 +366,12 @@ fn in_reads(wanted: Wanted) -> Vec<Reads> {
             reads.push(Reads::default());
             bytes = 0;
         }
-        bytes += len;
         if let Some(last) = reads.last_mut() {
-            last.add(index, offset, len, uses);
+            bytes += last.add(index, offset, len, uses);
         }
     }
     reads
 }
+
+#[cfg(test)]
+mod tests;

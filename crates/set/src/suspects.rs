@@ -9,8 +9,9 @@ use std::sync::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Maximum number of remembered places; a checkpoint's batch has no more. Further ones will be found again.
-const PLACES_MAX: usize = 256;
+/// Maximum number of remembered places. A read call has no more (asserted in `reader`): of a failed call all are read
+/// again, and the bad one is among them. Further ones will be found again.
+pub(crate) const PLACES_MAX: usize = 512;
 
 /// Index, offset, length.
 pub(crate) type Place = (LogIndex, u32, usize);

@@ -362,6 +362,8 @@ impl Host {
         config.upload.whole_root = self.in_leaves.then_some(ByteSize(0));
         config.space.grace_ms = 2_000;
         config.space.sweep_interval_ms = 5_000;
+        // One gateway does not seal: as a leader it makes entries in clear, as a follower it gets sealed ones.
+        config.journal.seal = self.index != 1;
         Ok(config)
     }
 

@@ -308,7 +308,12 @@ impl EntryBuilder {
     }
 
     /// The entry's bytes, in one allocation, with the data sealed under a key that was drawn for this entry (SEAL-S4).
+    ///
+    /// # Panics
+    /// With a key of zeroes, which in an entry says that its data is in clear: all replicas would refuse the entry, and
+    /// stop. So this one stops alone.
     pub fn finish_sealed(self, key: EntryKey) -> Bytes {
+        assert!(*key.bytes() != [0; ENTRY_KEY_BYTES], "R10: the key of an entry is zeroes, expected random bytes");
         self.build(Some(key))
     }
 

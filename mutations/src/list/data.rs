@@ -525,4 +525,29 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-journal", &["what_came_sealed_is_kept"])],
         smoke: false,
     },
+    Mutation {
+        name: "header-of-another-entry",
+        bug: "of several entries that are read together, the operations of all are opened with the header of the first",
+        rule: "ENTRY-E1",
+        edits: &[Edit {
+            file: "crates/set/src/reader.rs",
+            old: ".filter(|head| self.places[*head].index == index);",
+            new: ".filter(|head| *head < self.places.len());",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["reader::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "key-of-zeroes-taken",
+        bug: "a kernel that gives zeroes for random bytes makes entries that all replicas refuse: all of them stop",
+        rule: "R10",
+        edits: &[Edit {
+            file: ENTRY,
+            old: "        assert!(*key.bytes() != [0; ENTRY_KEY_BYTES], \"R10: the key of an entry is zeroes, expected random bytes\");
+",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-volume", &["entry::"])],
+        smoke: false,
+    },
 ];

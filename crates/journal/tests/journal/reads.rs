@@ -209,8 +209,8 @@ fn a_record_up_to_the_last_byte_of_its_file_is_read() {
     assert!(all.iter().map(|(_, payload)| payload).eq(&payloads));
 }
 
-/// JOURNAL-J9: what came sealed is in each journal as it came, whatever the journal's key. What is in front of it is not,
-/// and comes back.
+/// JOURNAL-J9: what came sealed is in each journal as it came, whatever the journal's key. What is in front of it is
+/// not, and comes back.
 #[test]
 fn what_came_sealed_is_the_same_in_all_journals() {
     let payload = bytes(&mut Rng(5), 40_000);

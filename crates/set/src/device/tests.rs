@@ -475,31 +475,6 @@ async fn r3_what_was_read_waits_while_there_is_no_read_lease() {
     assert_eq!(soon(status).await, Ok(extents));
 }
 
-/// Read one after the other, the blocks would take as many disk accesses in a row.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_written_in_small_pieces_is_read_in_few_reads() {
-    const BLOCK: u64 = 4096;
-    let world = World::new(true).await;
-    let device = world.open().await;
-    // Every second block is written: the holes between are not in the journal.
-    let data = |block: u64| Bytes::from(vec![u8::try_from(block).unwrap() + 1; BLOCK as usize]);
-    for block in (0..64).step_by(2) {
-        assert_eq!(soon(device.clone().write(block * BLOCK, data(block), false)).await, Ok(()));
-    }
-    let parts = soon(device.clone().read(0, 64 * BLOCK as u32)).await.unwrap();
-    assert_eq!(parts.len(), 64, "{parts:?}");
-    for (block, part) in (0..64).zip(parts) {
-        match part {
-            ReadPart::Data(found) => assert!(block % 2 == 0 && found == data(block), "block {block}"),
-            ReadPart::Zeroes(len) => assert!(block % 2 == 1 && u64::from(len) == BLOCK, "block {block}"),
-        }
-    }
-    // 32 operations, 128 KiB in all.
-    assert_eq!(world.seat.at().reads, (0, 1));
-    assert_eq!(soon(device.clone().read(0, BLOCK as u32)).await, Ok(vec![ReadPart::Data(data(0))]));
-    assert_eq!(world.seat.at().reads, (1, 1), "one piece needs no batch");
-}
-
 /// A client of the wrong gateway is told where to connect, whichever name it uses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_does_not_lead_names_the_one_that_does() {

@@ -309,6 +309,13 @@ fn a_write_of_other_length_than_its_data_is_our_own_mistake() {
     EntryBuilder::new(Epoch(1), WriteSeq(1)).try_push(OpKind::Write, VolumeId(1), Lba(0), Sectors(2), data(1, 0));
 }
 
+/// What a kernel without random bytes would give.
+#[test]
+#[should_panic(expected = "R10")]
+fn a_key_of_zeroes_seals_nothing() {
+    drop(builder().finish_sealed(key(0)));
+}
+
 /// `bytes` with valid checksums again, as a hostile or newer writer could make them: of the front, and of the block of
 /// [`sample`].
 fn reseal(mut bytes: Vec<u8>) -> Bytes {

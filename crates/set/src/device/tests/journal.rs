@@ -1,4 +1,4 @@
-//! What a read makes of a journal that does not have what the index says (R8, R9).
+//! What a read makes of a journal that does not have what the index says (R8, R9), and how often it reads.
 
 use super::*;
 
@@ -72,4 +72,29 @@ async fn a_read_whose_entry_is_purged_meanwhile_finds_what_is_there_now() {
     assert_eq!(soon(device.clone().read(8192, 4096)).await, Err(DeviceError::Disconnect));
     assert!(world.seat.at().reads.0 - before > 1, "the index was asked again");
     assert!(!is_suspected(&world));
+}
+
+/// Read one after the other, the blocks would take as many disk accesses in a row.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_in_small_pieces_is_read_in_few_reads() {
+    const BLOCK: u64 = 4096;
+    let world = World::new(true).await;
+    let device = world.open().await;
+    // Every second block is written: the holes between are not in the journal.
+    let data = |block: u64| Bytes::from(vec![u8::try_from(block).unwrap() + 1; BLOCK as usize]);
+    for block in (0..64).step_by(2) {
+        assert_eq!(soon(device.clone().write(block * BLOCK, data(block), false)).await, Ok(()));
+    }
+    let parts = soon(device.clone().read(0, 64 * BLOCK as u32)).await.unwrap();
+    assert_eq!(parts.len(), 64, "{parts:?}");
+    for (block, part) in (0..64).zip(parts) {
+        match part {
+            ReadPart::Data(found) => assert!(block % 2 == 0 && found == data(block), "block {block}"),
+            ReadPart::Zeroes(len) => assert!(block % 2 == 1 && u64::from(len) == BLOCK, "block {block}"),
+        }
+    }
+    // 32 operations, 128 KiB in all.
+    assert_eq!(world.seat.at().reads, (0, 1));
+    assert_eq!(soon(device.clone().read(0, BLOCK as u32)).await, Ok(vec![ReadPart::Data(data(0))]));
+    assert_eq!(world.seat.at().reads, (1, 1), "one piece needs no batch");
 }

@@ -1,0 +1,115 @@
+use super::*;
+use holdfast_seal::{ENTRY_KEY_BYTES, EntryKey};
+use holdfast_types::{Epoch, GroupId, WriteSeq};
+use holdfast_volume::entry::{EntryBuilder, EntryPayload, OpHeader, OpKind, decode};
+
+const VOLUME: VolumeId = VolumeId(1);
+
+/// What is written at this sector.
+fn data(lba: u64, sectors: u64) -> Bytes {
+    (0..sectors * SECTOR_BYTES).map(|n| (lba as u8).wrapping_mul(31).wrapping_add((n / 5) as u8)).collect()
+}
+
+type Placed = (Lba, Sectors, JournalRef);
+
+/// An entry with writes of so many sectors, one behind the other from `lba` on, and where they are in it.
+fn entry(index: u64, mut lba: u64, writes: &[u64], sealed: bool) -> (Bytes, Vec<Placed>) {
+    let mut builder = EntryBuilder::new(Epoch(1), WriteSeq(index)).of(GroupId(3));
+    for sectors in writes {
+        assert!(builder.try_push(OpKind::Write, VOLUME, Lba(lba), Sectors(*sectors), data(lba, *sectors)));
+        lba += sectors;
+    }
+    let key = [index as u8; ENTRY_KEY_BYTES];
+    let payload = if sealed { builder.finish_sealed(EntryKey::new(key)) } else { builder.finish() };
+    let Ok(EntryPayload::Writes(view)) = decode(&payload) else { panic!("no entry of writes") };
+    let placed = |(header_offset, op): (u32, OpHeader)| {
+        let place = JournalRef { index: LogIndex(index), header_offset, op_sectors: op.sectors.0 as u32, skip: 0 };
+        (op.lba, op.sectors, place)
+    };
+    let places = view.headers().map(placed).collect();
+    (payload, places)
+}
+
+/// ENTRY-E1: an operation is opened with the header of its own entry, wherever it is in its entry and in the call.
+#[test]
+fn each_operation_is_read_with_the_header_of_its_entry() {
+    for sealed in [true, false] {
+        // Near to the header and far from it; of the second entry only what is far; the third takes several calls.
+        let entries = [
+            entry(1, 0, &[8, 1, 64, 8], sealed),
+            entry(2, 100, &[64, 8, 8], sealed),
+            entry(3, 300, &[300, 300, 8], sealed),
+        ];
+        let mut wanted = Wanted::new();
+        let all = entries.iter().flat_map(|(_, places)| places).filter(|(lba, ..)| *lba != Lba(100));
+        for (part, (lba, sectors, place)) in all.enumerate() {
+            let (offset, len) = place.byte_range();
+            let of_one = wanted.entry((place.index, offset, len)).or_default();
+            of_one.push(Use { extent: 0, part, lba: *lba, sectors: *sectors, place: *place });
+        }
+        let (calls, mut read) = (in_reads(wanted), 0);
+        assert!(calls.len() > 1, "the last entry is read by several calls");
+        for Reads { places, wants } in calls {
+            let part = |at: &ReadPlace| {
+                let (payload, _) = &entries[at.index.0 as usize - 1];
+                payload.slice(at.offset as usize..at.offset as usize + at.len)
+            };
+            let bytes: Vec<Bytes> = places.iter().map(part).collect();
+            for Wants { head, block, skip, uses } in wants {
+                for Use { lba, sectors, place, .. } in uses {
+                    let found = read_piece(VOLUME, lba, sectors, &place, &bytes[head], &bytes[block].slice(skip..));
+                    assert_eq!(found, Ok(data(lba.0, sectors.0)), "sealed: {sealed}, {place:?}");
+                    read += 1;
+                }
+            }
+        }
+        assert_eq!(read, 9);
+    }
+}
+
+/// One access where one is enough: a read of the journal reads whole chunks anyway.
+#[test]
+fn an_operation_near_its_header_is_one_place() {
+    for (offset, places) in [(96, 1), (NEAR_BYTES, 1), (NEAR_BYTES + 32, 2)] {
+        let mut reads = Reads::default();
+        reads.add(LogIndex(1), offset, 544, Vec::new());
+        assert_eq!(reads.places.len(), places, "at {offset}");
+        reads.add(LogIndex(1), offset + 544, 544, Vec::new());
+        assert_eq!(reads.places.len(), places + 1, "the header is there already");
+    }
+}
+
+/// Data in clear is not copied by itself, and what was read for it may be nine times as long.
+#[test]
+fn a_small_piece_keeps_no_large_buffer() {
+    let (payload, places) = entry(1, 0, &[1, 1, 1, 1, 1, 1, 1], false);
+    let (lba, sectors, place) = places[6];
+    let (offset, len) = place.byte_range();
+    assert!(offset <= NEAR_BYTES, "read together with the header");
+    let read = payload.slice(..offset as usize + len);
+    let piece = read_piece(VOLUME, lba, sectors, &place, &read, &read.slice(offset as usize..)).expect("good");
+    let within = |piece: &Bytes| read.as_ptr_range().contains(&piece.as_ptr());
+    assert!(within(&piece), "a part of what was read");
+    let own = alone(piece.clone(), &read);
+    assert!(!within(&own) && own == piece, "in memory of its own");
+    let whole = read.slice(100..);
+    assert!(within(&alone(whole, &read)), "the greater part is not copied");
+}
+
+/// R9: of a failed call all places are read again, so that the bad one is found: they must all be remembered. And what
+/// is read beside the operations counts.
+#[test]
+fn a_call_is_bounded_in_places_and_in_bytes() {
+    // The smallest operations, each in an entry of its own: far from the header, and as far as is still near.
+    for offset in [2 * NEAR_BYTES, NEAR_BYTES] {
+        let len = 544;
+        let wanted: Wanted = (1..=600).map(|index| ((LogIndex(index), offset, len), Vec::new())).collect();
+        let calls = in_reads(wanted);
+        assert_eq!(calls.iter().map(|call| call.wants.len()).sum::<usize>(), 600);
+        for Reads { places, .. } in calls {
+            assert!(places.len() <= PLACES_MAX, "{} places from {offset}", places.len());
+            let bytes: usize = places.iter().map(|at| at.len).sum();
+            assert!(bytes <= BATCH_READ_BYTES + NEAR_BYTES as usize + len, "{bytes} bytes from {offset}");
+        }
+    }
+}
