@@ -2,7 +2,8 @@
 //!
 //! If the machine's CLOCK_BOOTTIME goes back, [`now`] goes on from its last reading, so no timer stands still. Agent,
 //! attach and the watchdog's helper tell one another moments in files. Each has gone on from another reading, or has
-//! begun later, so files have moments of the machine's clock: [`shown`] writes one, [`told`] and [`told_limit`] read one.
+//! begun later, so files have moments of the machine's clock: [`shown`] writes them, [`told`] and [`told_limit`] read
+//! them.
 
 use holdfast_types::sync::LockExt;
 use holdfast_types::{MonoTime, SteadyClock};
@@ -46,8 +47,9 @@ impl Clock {
         at.0.saturating_sub(self.ahead(machine))
     }
 
-    /// A moment that had passed when it was told. `None` if it had not: it is of before the machine's clock went back, or
-    /// of an earlier boot, and nobody knows how long ago it was. It stays unknown when the machine's clock gets there.
+    /// A moment that had passed when it was told. `None` if it had not: it is of before the machine's clock went back,
+    /// or of an earlier boot, and nobody knows how long ago it was. It stays unknown when the machine's clock gets
+    /// there.
     fn told(&mut self, machine: u64, at: u64) -> Option<MonoTime> {
         self.remember(machine, at, at <= machine)
     }

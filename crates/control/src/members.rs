@@ -4,8 +4,8 @@
 //!
 //! MEMBER-M1  Voters change only if a majority of the old ones and a majority of the new ones answer and have nearly
 //!     all entries: a change that cannot be committed leaves the group without a quorum for good.
-//! MEMBER-M2  No voter is removed while a new one still learns: a replacement is an addition first. A leaving voter of a
-//!     set keeps its vote until the planner has given its place to another member, if there is one, and not for long.
+//! MEMBER-M2  No voter is removed while a new one still learns: a replacement is an addition first. A leaving voter of
+//!     a set keeps its vote until the planner has given its place to another member, if there is one, and not for long.
 //! MEMBER-M3  A member that should not serve (a witness, a drained or a leaving member) hands leadership to one that
 //!     should, as soon as there is one.
 //! MEMBER-M4  Such a member does not stand for election either, unless the group has had no leader for long: its log
@@ -136,7 +136,7 @@ pub fn wanted(state: &ClusterState, group: GroupId, out: &BTreeSet<MemberId>) ->
 /// Else a set of three would have two, none of which it could lose, until the planner's turn. The caller limits the
 /// time: the planner may have reasons to give the place to nobody.
 ///
-/// The leader `me` is not among them: it keeps its vote while it leads anyhow, and hands over as one that is not wanted,
+/// The leader `me` is not among them: it keeps its vote while it leads anyhow. It hands over as one that is not wanted,
 /// so not to a witness while a voter that serves is behind or away (MEMBER-M3).
 pub fn kept(state: &ClusterState, group: GroupId, me: MemberId, leaving: &BTreeSet<MemberId>) -> BTreeSet<MemberId> {
     let Some(set) = state.sets.get(&group) else { return BTreeSet::new() };

@@ -1,5 +1,5 @@
-//! What the agent of a PostgreSQL host keeps on its disk: the history, a pause, a scheduled switchover; moments that its
-//! processes tell one another in files.
+//! What the agent of a PostgreSQL host keeps on its disk: the history, a pause, a scheduled switchover; moments that
+//! its processes tell one another in files.
 
 use crate::bug::{Edit, Layer, Mutation, lib};
 
