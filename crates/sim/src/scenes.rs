@@ -4,6 +4,7 @@
 mod alone;
 mod bad_record;
 mod between_voters;
+mod clock_ahead;
 mod clock_back;
 mod closed_full;
 mod damaged_disks;
@@ -92,6 +93,8 @@ pub enum Scene {
     ClosedFull,
     /// The boot clock of a leader's machine goes back: its read lease gets no longer, and it serves on soon.
     ClockBack,
+    /// The boot clocks of followers leap ahead: they keep what they promised to their leader.
+    ClockAhead,
 }
 
 impl Scene {
@@ -124,6 +127,7 @@ impl Scene {
             Scene::BadRecord => "bad-record",
             Scene::ClosedFull => "closed-full",
             Scene::ClockBack => "clock-back",
+            Scene::ClockAhead => "clock-ahead",
             Scene::LateLoss => "late-loss",
             Scene::EndedGroup => "ended-group",
             Scene::OvertakenMover => "overtaken-mover",
@@ -172,6 +176,7 @@ impl World {
             Scene::BadRecord => self.bad_record(),
             Scene::ClosedFull => self.closed_full(),
             Scene::ClockBack => self.clock_back(),
+            Scene::ClockAhead => self.clock_ahead(),
             Scene::LateLoss => self.late_loss(),
             Scene::EndedGroup => self.ended_group(),
             Scene::OvertakenMover => self.overtaken_mover(),
