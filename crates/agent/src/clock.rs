@@ -51,7 +51,7 @@ impl Clock {
     /// or of an earlier boot, and nobody knows how long ago it was. It stays unknown when the machine's clock gets
     /// there.
     fn told(&mut self, machine: u64, at: u64) -> Option<MonoTime> {
-        self.remember(machine, at, at <= machine)
+        self.remember(machine, at, at <= machine.saturating_add(SteadyClock::JITTER_NS))
     }
 
     /// A moment that may be still to come.
@@ -122,47 +122,68 @@ pub(crate) fn told_limit(at: u64) -> MonoTime {
 mod tests {
     use super::*;
 
+    const MS: u64 = 1_000_000;
+
+    /// A clock, asked in milliseconds. What it says is rounded down to them: a step back takes a nanosecond.
+    struct InMs(Clock);
+
+    impl InMs {
+        fn now(&mut self, machine: u64) -> u64 {
+            self.0.now(machine * MS).0 / MS
+        }
+
+        fn told(&mut self, machine: u64, at: u64) -> Option<u64> {
+            self.0.told(machine * MS, at * MS).map(|at| at.0 / MS)
+        }
+
+        fn told_limit(&mut self, machine: u64, at: u64) -> u64 {
+            self.0.told_limit(machine * MS, at * MS).0 / MS
+        }
+    }
+
     /// AGENT-A3, WATCHDOG-W1: a lease that was renewed before the clock went back gets no longer by it, and one that is
     /// renewed afterwards is not taken for an old one.
     #[test]
     fn a_moment_of_before_the_clock_went_back_gets_no_later() {
-        let mut clock = Clock::new();
-        assert_eq!(clock.told(1_000, 900), Some(MonoTime(900)));
-        assert_eq!(clock.told_limit(1_000, 1_300), MonoTime(1_300));
+        let mut clock = InMs(Clock::new());
+        assert_eq!(clock.told(1_000, 900), Some(900));
+        assert_eq!(clock.told_limit(1_000, 1_300), 1_300);
         // Back by 600.
-        assert_eq!(clock.now(400), MonoTime(1_001));
-        assert_eq!(clock.told(1_100, 900), Some(MonoTime(900)), "long ago, not 200 ago");
-        assert_eq!(clock.told_limit(1_100, 1_300), MonoTime(1_300), "over, not 200 to come");
-        assert_eq!(clock.now(1_100), MonoTime(1_701));
-        assert_eq!(clock.told(1_100, 1_000), Some(MonoTime(1_601)), "renewed since, 100 ago");
-        assert_eq!(clock.shown(1_100, MonoTime(1_601)), 1_000, "as others read their clock");
-        assert_eq!(clock.shown(1_100, MonoTime(1_801)), 1_200, "to come");
+        assert_eq!(clock.now(400), 1_000);
+        assert_eq!(clock.told(1_100, 900), Some(900), "long ago, not 200 ago");
+        assert_eq!(clock.told_limit(1_100, 1_300), 1_300, "over, not 200 to come");
+        assert_eq!(clock.now(1_100), 1_700);
+        assert_eq!(clock.told(1_100, 1_000), Some(1_600), "renewed since, 100 ago");
+        let mut shown = |at: u64| clock.0.shown(1_100 * MS, MonoTime(at * MS + 1)) / MS;
+        assert_eq!(shown(1_600), 1_000, "as others read their clock");
+        assert_eq!(shown(1_800), 1_200, "to come");
     }
 
     /// AGENT-A3, WATCHDOG-W1: attach wrote it and hangs, the clock went back, and only now it is read. It may not look
     /// young when the machine's clock is there again.
     #[test]
     fn a_moment_of_before_the_clock_went_back_that_is_read_afterwards_never_counts() {
-        let mut clock = Clock::new();
-        assert_eq!(clock.now(1_000), MonoTime(1_000));
+        let mut clock = InMs(Clock::new());
+        assert_eq!(clock.now(1_000), 1_000);
         assert_eq!(clock.told(400, 900), None);
         assert_eq!(clock.told(899, 900), None);
         assert_eq!(clock.told(1_000, 900), None, "not 100 ago");
-        assert_eq!(clock.told(1_000, 950), Some(MonoTime(1_551)), "written since");
-        let mut next = Clock::new();
+        assert_eq!(clock.told(1_000, 950), Some(1_550), "written since");
+        let mut next = InMs(Clock::new());
         assert_eq!(next.told(400, 900), None, "the same in a process that begins");
         assert_eq!(next.told(1_000, 900), None);
+        assert_eq!(next.told(2_000, 2_001), Some(2_001), "by another processor of the machine");
     }
 
     #[test]
     fn moments_that_are_read_again_and_again_are_remembered() {
-        let mut clock = Clock::new();
+        let mut clock = InMs(Clock::new());
         for sign in 0..1_000 {
             clock.told(2_000 + sign, sign);
             clock.told(2_000 + sign, 1_999);
-            assert!(clock.told.len() <= TOLD_MAX);
+            assert!(clock.0.told.len() <= TOLD_MAX);
         }
-        assert_eq!(clock.now(100).0, 3_000);
-        assert_eq!(clock.told(2_500, 1_999), Some(MonoTime(1_999)));
+        assert_eq!(clock.now(100), 2_999);
+        assert_eq!(clock.told(2_500, 1_999), Some(1_999));
     }
 }

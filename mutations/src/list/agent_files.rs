@@ -106,8 +106,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A3",
         edits: &[Edit {
             file: "crates/agent/src/clock.rs",
-            old: "        self.remember(machine, at, at <= machine)\n",
-            new: "        self.remember(machine, at, at > 0)\n",
+            old: "at <= machine.saturating_add(SteadyClock::JITTER_NS))\n",
+            new: "at <= machine || SteadyClock::JITTER_NS > 0)\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_moment_of_before_the_clock_went_back_that_is_read"])],
         smoke: false,

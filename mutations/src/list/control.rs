@@ -262,6 +262,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "processors-make-the-clock-run-ahead",
+        bug: "each reading of a processor that is a little behind the others counts as a step back: time flies, and promises end early",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/types/src/steady.rs",
+            old: "pub const JITTER_NS: u64 = 1_000_000;",
+            new: "pub const JITTER_NS: u64 = 0;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-types", &["steady::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "clock-waits-to-catch-up",
         bug: "the boot clock goes back, and a leader has no read lease before the clock is where it was",
         rule: "R8",
