@@ -87,10 +87,10 @@ impl Status {
         serde_json::from_slice(&rewritten::read(&dir.join("status.json")).ok()?).ok()
     }
 
-    /// When the last renewal was sent, by the clock of leases.
+    /// When the last renewal was sent, by the clock of leases. `None` if that is later than now: it is from an earlier
+    /// boot of this machine, or from before its clock went back.
     pub fn renewed(&self) -> Option<MonoTime> {
-        // Later than now: from an earlier boot of this machine.
-        self.lease_renewed_boot_ns.map(clock::told).filter(|at| *at <= clock::now())
+        self.lease_renewed_boot_ns.and_then(clock::told)
     }
 
     /// In the machine's terms.
@@ -248,7 +248,13 @@ impl Attach {
         let pid = inner.child.as_ref().map(Child::id);
         let status = Status::read(&self.dir).filter(|status| pid.is_none_or(|pid| pid == status.pid));
         if let Some(status) = &status {
-            inner.last = Some(status.view());
+            let mut view = status.view();
+            // It tells a renewal and nobody knows when: the clock went back before we read it. The one before counts.
+            if status.lease_renewed_boot_ns.is_some() && view.renewed.is_none() {
+                let same = inner.last.as_ref().filter(|last| last.epoch == view.epoch);
+                view.renewed = same.and_then(|last| last.renewed);
+            }
+            inner.last = Some(view);
         }
         let view = inner.last.clone();
         match exit {

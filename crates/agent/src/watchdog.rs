@@ -66,10 +66,15 @@ impl Sign {
         Self { at: shown(self.at), may_run_until: shown(self.may_run_until), ..self }
     }
 
-    /// As this process reads it.
-    fn told(self) -> Self {
-        let told = |at: Option<MonoTime>| at.map(|at| clock::told(at.0));
-        Self { at: told(self.at), may_run_until: told(self.may_run_until), ..self }
+    /// As this process reads it. `None`: it was given before the machine's clock went back, nobody knows how long ago,
+    /// and the sign before it counts.
+    fn told(self) -> Option<Self> {
+        let at = match self.at {
+            Some(at) => Some(clock::told(at.0)?),
+            None => None,
+        };
+        let may_run_until = self.may_run_until.map(|until| clock::told_limit(until.0));
+        Some(Self { at, may_run_until, ..self })
     }
 
     fn text(self) -> String {
@@ -117,7 +122,7 @@ impl Signs {
     }
 
     fn last(&self) -> Option<Sign> {
-        Sign::parse(&String::from_utf8(rewritten::read(self.file.path()).ok()?).ok()?).map(Sign::told)
+        Sign::parse(&String::from_utf8(rewritten::read(self.file.path()).ok()?).ok()?).and_then(Sign::told)
     }
 }
 
@@ -377,6 +382,19 @@ mod tests {
             signs.give(sign(at));
             assert_eq!(signs.last(), Some(sign(at)));
         }
+    }
+
+    /// WATCHDOG-W2: a sign that cannot be dated is none. PostgreSQL is not killed for it either: the one before counts.
+    #[test]
+    fn a_sign_of_before_the_clock_went_back_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let (signs, past) = (Signs::new(dir.path()), Some(MonoTime(2)));
+        let sign = Sign { at: None, may_run_until: past, ttl_ms: 3000, guarded: false };
+        signs.give(sign);
+        assert_eq!(signs.last(), Some(sign));
+        let to_come = clock::now().saturating_add(Duration::from_secs(3600));
+        signs.give(Sign { at: Some(to_come), ..sign });
+        assert_eq!(signs.last(), None);
     }
 
     /// The lease of a paused host ended in an outage. A person may work on the files: only PostgreSQL is ended.

@@ -4,8 +4,8 @@
 //!
 //! MEMBER-M1  Voters change only if a majority of the old ones and a majority of the new ones answer and have nearly
 //!     all entries: a change that cannot be committed leaves the group without a quorum for good.
-//! MEMBER-M2  No voter is removed while a new one still learns: a replacement is an addition first. A leaving voter of a
-//!     set keeps its vote until the planner has given its place to another member, if there is one, and not for long.
+//! MEMBER-M2  No voter is removed while a new one still learns: a replacement is an addition first. A leaving voter of
+//!     a set keeps its vote until the planner has given its place to another member, if there is one, and not for long.
 //! MEMBER-M3  A member that should not serve (a witness, a drained or a leaving member) hands leadership to one that
 //!     should, as soon as there is one.
 //! MEMBER-M4  Such a member does not stand for election either, unless the group has had no leader for long: its log
@@ -135,7 +135,10 @@ pub fn wanted(state: &ClusterState, group: GroupId, out: &BTreeSet<MemberId>) ->
 /// would have fewer voters than its policy asks for, and there is a member to which the planner can give their place.
 /// Else a set of three would have two, none of which it could lose, until the planner's turn. The caller limits the
 /// time: the planner may have reasons to give the place to nobody.
-pub fn kept(state: &ClusterState, group: GroupId, leaving: &BTreeSet<MemberId>) -> BTreeSet<MemberId> {
+///
+/// The leader `me` is not among them: it keeps its vote while it leads anyhow. It hands over as one that is not wanted,
+/// so not to a witness while a voter that serves is behind or away (MEMBER-M3).
+pub fn kept(state: &ClusterState, group: GroupId, me: MemberId, leaving: &BTreeSet<MemberId>) -> BTreeSet<MemberId> {
     let Some(set) = state.sets.get(&group) else { return BTreeSet::new() };
     let stays = |id: &&MemberId| state.members.get(id).is_some_and(|member| member.standing != Standing::Leaving);
     let takes = |member: &Member| {
@@ -146,7 +149,7 @@ pub fn kept(state: &ClusterState, group: GroupId, leaving: &BTreeSet<MemberId>) 
     if enough || !state.members.values().any(takes) {
         return BTreeSet::new();
     }
-    let kept: BTreeSet<MemberId> = set.voters.intersection(leaving).copied().collect();
+    let kept: BTreeSet<MemberId> = set.voters.intersection(leaving).copied().filter(|id| *id != me).collect();
     holdfast_reached::reached!("members: a leaving voter stays until its place is given to another", !kept.is_empty());
     kept
 }

@@ -1,5 +1,13 @@
-//! CLOCK_BOOTTIME as openraft's clock: it runs while the machine sleeps, so a lease cannot outlive a suspend. If the
-//! machine's clock goes back, ours does not. openraft counts no time then, so no vote is given before its promise ends.
+//! The clocks of leases. Two kinds of time are counted (R3), each by the clock whose error does no harm:
+//!
+//! - What others have promised to this gateway (a read lease, a seat, a look at a head), on CLOCK_BOOTTIME: it runs
+//!   while the machine sleeps, so no lease outlives a suspend.
+//! - What this gateway has promised to others (to vote for nobody else, the vote embargo, a period of grace), on
+//!   CLOCK_MONOTONIC. It stands still in a suspend, so a promise is kept for longer than it was given for. A boot clock
+//!   that leaps ahead is counted as little: it looks like a suspend, and no time may have passed. openraft counts
+//!   nothing else, so this is its clock. Tokio's timers run on it, too.
+//!
+//! Neither goes back in this process, even if the machine's does: see [`SteadyClock`].
 
 use futures_util::future::{Either, Ready, ready};
 use holdfast_types::sync::LockExt;
@@ -18,6 +26,9 @@ static REPLACED: OnceLock<fn() -> Clocks> = OnceLock::new();
 
 /// What this process has read of CLOCK_BOOTTIME.
 static STEADY: Mutex<SteadyClock> = Mutex::new(SteadyClock::new());
+
+/// The same of CLOCK_MONOTONIC.
+static STEADY_MONOTONIC: Mutex<SteadyClock> = Mutex::new(SteadyClock::new());
 
 /// A sleep of at most this does not sleep. openraft's forwarder of completed writes waits a microsecond after each, to
 /// tell of several at once. Tokio's timer rounds that up to a whole millisecond, for which an acknowledgement waits.
@@ -49,8 +60,8 @@ fn read(clock: rustix::time::ClockId) -> MonoTime {
 
 /// Now on CLOCK_BOOTTIME. If that goes back, this goes on from where it was: see [`SteadyClock`].
 ///
-/// For what may only last longer by mistake: promises, periods of grace, timers. What was promised to this gateway is
-/// judged by [`boot_reading`].
+/// For timers, and for the moment from which a promise to this gateway counts. The promise itself is judged by
+/// [`boot_reading`]; what this gateway promises, by [`promise_now`].
 pub fn boot_now() -> MonoTime {
     boot_reading().now
 }
@@ -58,14 +69,25 @@ pub fn boot_now() -> MonoTime {
 /// Now on CLOCK_BOOTTIME, and from when on time that was promised to this gateway counts (R3).
 pub fn boot_reading() -> Reading {
     match REPLACED.get() {
-        None => {
-            // The clock is read under the lock: else a thread could hand over its reading late, which would look as if
-            // the clock had gone back.
-            let mut steady = STEADY.locked();
-            steady.read(read(rustix::time::ClockId::Boottime))
-        }
+        None => steady(&STEADY, rustix::time::ClockId::Boottime),
         Some(clocks) => clocks().boot,
     }
+}
+
+/// Now, for what this gateway has promised to others (R3): on CLOCK_MONOTONIC, from where it was if that goes back. A
+/// moment of this clock MUST NOT be compared with one of [`boot_now`].
+pub fn promise_now() -> MonoTime {
+    match REPLACED.get() {
+        None => steady(&STEADY_MONOTONIC, rustix::time::ClockId::Monotonic).now,
+        Some(clocks) => clocks().monotonic,
+    }
+}
+
+fn steady(clock: &Mutex<SteadyClock>, id: rustix::time::ClockId) -> Reading {
+    // The machine's clock is read under the lock: else a thread could hand over its reading late, which would look as
+    // if the clock had gone back.
+    let mut clock = clock.locked();
+    clock.read(read(id))
 }
 
 /// Now on CLOCK_MONOTONIC, which stops in a suspend: a growing difference to [`boot_now`] raises clock suspicion.
@@ -76,30 +98,30 @@ pub fn monotonic_now() -> MonoTime {
     }
 }
 
-/// A moment on CLOCK_BOOTTIME, in openraft's interface.
+/// A moment of [`promise_now`], in openraft's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BootInstant(pub(crate) MonoTime);
+pub struct PromiseInstant(pub(crate) MonoTime);
 
-impl Instant for BootInstant {
+impl Instant for PromiseInstant {
     fn now() -> Self {
-        Self(boot_now())
+        Self(promise_now())
     }
 }
 
-impl Add<Duration> for BootInstant {
+impl Add<Duration> for PromiseInstant {
     type Output = Self;
     fn add(self, d: Duration) -> Self {
         Self(self.0.saturating_add(d))
     }
 }
 
-impl AddAssign<Duration> for BootInstant {
+impl AddAssign<Duration> for PromiseInstant {
     fn add_assign(&mut self, d: Duration) {
         *self = *self + d;
     }
 }
 
-impl Sub<Duration> for BootInstant {
+impl Sub<Duration> for PromiseInstant {
     type Output = Self;
     fn sub(self, d: Duration) -> Self {
         let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
@@ -107,28 +129,28 @@ impl Sub<Duration> for BootInstant {
     }
 }
 
-impl SubAssign<Duration> for BootInstant {
+impl SubAssign<Duration> for PromiseInstant {
     fn sub_assign(&mut self, d: Duration) {
         *self = *self - d;
     }
 }
 
-impl Sub<BootInstant> for BootInstant {
+impl Sub<PromiseInstant> for PromiseInstant {
     type Output = Duration;
     fn sub(self, earlier: Self) -> Duration {
         self.0.saturating_since(earlier.0)
     }
 }
 
-/// Tokio with [`BootInstant`]: tokio does the sleeping, only the clock is ours.
+/// Tokio with [`PromiseInstant`]: tokio does the sleeping, only the clock is ours.
 #[derive(Debug)]
-pub struct BootRuntime(TokioRuntime);
+pub struct PromiseRuntime(TokioRuntime);
 
-impl AsyncRuntime for BootRuntime {
+impl AsyncRuntime for PromiseRuntime {
     type JoinError = tokio::task::JoinError;
     type JoinHandle<T: OptionalSend + 'static> = tokio::task::JoinHandle<T>;
     type Sleep = Either<Ready<()>, tokio::time::Sleep>;
-    type Instant = BootInstant;
+    type Instant = PromiseInstant;
     type TimeoutError = tokio::time::error::Elapsed;
     type Timeout<R, T: Future<Output = R> + OptionalSend> = tokio::time::Timeout<T>;
     type ThreadLocalRng = <TokioRuntime as AsyncRuntime>::ThreadLocalRng;
@@ -148,7 +170,7 @@ impl AsyncRuntime for BootRuntime {
     /// Ready at once if that is [`TOO_SHORT`]. Not in a simulation: there no time passes while anything runs, so what
     /// wakes early and sleeps again would never end.
     fn sleep_until(deadline: Self::Instant) -> Self::Sleep {
-        let left = deadline - BootInstant::now();
+        let left = deadline - PromiseInstant::now();
         if left <= TOO_SHORT && REPLACED.get().is_none() { Either::Left(ready(())) } else { Self::sleep(left) }
     }
 
@@ -157,7 +179,7 @@ impl AsyncRuntime for BootRuntime {
     }
 
     fn timeout_at<R, F: Future<Output = R> + OptionalSend>(deadline: Self::Instant, future: F) -> Self::Timeout<R, F> {
-        tokio::time::timeout(deadline - BootInstant::now(), future)
+        tokio::time::timeout(deadline - PromiseInstant::now(), future)
     }
 
     fn is_panic(join_error: &Self::JoinError) -> bool {
@@ -191,25 +213,25 @@ mod tests {
     use futures_util::FutureExt;
 
     #[test]
-    fn boot_time_moves_forward_and_never_underflows() {
-        let a = BootInstant::now();
+    fn time_moves_forward_and_never_underflows() {
+        let a = PromiseInstant::now();
         let b = a + Duration::from_secs(1);
         assert_eq!(b - a, Duration::from_secs(1));
         assert_eq!(a - b, Duration::ZERO);
-        assert!(BootInstant::now() >= a);
+        assert!(PromiseInstant::now() >= a);
     }
 
     /// Without a runtime: nothing here may ask for a timer.
     #[test]
     fn a_sleep_shorter_than_a_timer_can_be_is_none() {
-        let left = BootInstant::now() + TOO_SHORT;
-        assert_eq!(BootRuntime::sleep_until(left).now_or_never(), Some(()));
-        assert_eq!(BootRuntime::sleep_until(BootInstant(MonoTime(0))).now_or_never(), Some(()), "long past");
+        let left = PromiseInstant::now() + TOO_SHORT;
+        assert_eq!(PromiseRuntime::sleep_until(left).now_or_never(), Some(()));
+        assert_eq!(PromiseRuntime::sleep_until(PromiseInstant(MonoTime(0))).now_or_never(), Some(()), "long past");
     }
 
     #[tokio::test]
     async fn a_longer_sleep_is_one() {
-        let later = BootInstant::now() + Duration::from_secs(3600);
-        assert_eq!(BootRuntime::sleep_until(later).now_or_never(), None);
+        let later = PromiseInstant::now() + Duration::from_secs(3600);
+        assert_eq!(PromiseRuntime::sleep_until(later).now_or_never(), None);
     }
 }

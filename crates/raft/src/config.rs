@@ -1,6 +1,6 @@
 //! openraft's type configuration and settings.
 
-use crate::clock::BootRuntime;
+use crate::clock::PromiseRuntime;
 use crate::snapshot_pieces::snapshot_time;
 use bytes::Bytes;
 use openraft::impls::leader_id_std;
@@ -36,7 +36,7 @@ openraft::declare_raft_types!(
         D = Payload,
         R = Answer,
         LeaderId = leader_id_std::LeaderId<u64, u64>,
-        AsyncRuntime = BootRuntime,
+        AsyncRuntime = PromiseRuntime,
 );
 
 /// Raft's times. `control::serve::Timing` derives them from one round-trip time.

@@ -164,7 +164,8 @@ impl RaftGroup {
         let metrics = self.raft().metrics().borrow_watched().clone();
         let membership = metrics.membership_config.membership();
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
-        let now = crate::clock::boot_now();
+        // openraft's clock.
+        let now = crate::clock::promise_now();
         let members = membership
             .nodes()
             .map(|(id, node)| MemberStatus {

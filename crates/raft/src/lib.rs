@@ -1,8 +1,8 @@
 //! Consensus: the only crate that names openraft.
 //!
 //! Owns: the groups of one node ([`RaftNode`], [`Group`]), the adapter between openraft and the node's journal, the
-//! protocol between gateways, snapshots of the replicated state on disk, the vote embargo after a start, CLOCK_BOOTTIME
-//! as openraft's clock. What the crates above need of a group is [`Consensus`]; a simulation implements it too.
+//! protocol between gateways, snapshots of the replicated state on disk, the vote embargo after a start, the clocks of
+//! leases and of promises. What the crates above need of a group is [`Consensus`]; a simulation implements it too.
 //! Does not own: what entries mean. A payload is opaque bytes; a [`StateMachine`] interprets them.
 //! Depends on `log`, `folder`, `tls` and `types`.
 //!
@@ -96,7 +96,7 @@ pub const PEER_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/methods.rs
 pub use admitted::{Admitted, Known};
 pub use append_door::{APPEND_CONNECTIONS_MAX, Opened, Sorted};
 pub use change::CommittedMembers;
-pub use clock::{Clocks, boot_now, boot_reading, monotonic_now, replace_clocks};
+pub use clock::{Clocks, boot_now, boot_reading, monotonic_now, promise_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};
 pub use consensus::{Consensus, Group, GroupError, Outcome, Pending, ProposeError, Proposed};
 pub use end_marker::Ended;

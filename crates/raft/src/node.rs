@@ -2,7 +2,7 @@
 //! `end_group` and `readmit` begin and end them; `server` answers peers.
 
 use crate::channels::Channels;
-use crate::clock::boot_now;
+use crate::clock::promise_now;
 use crate::config::RaftTiming;
 use crate::consensus::Group;
 use crate::group::RaftGroup;
@@ -136,7 +136,7 @@ impl RaftNode {
         let groups = RwLock::new(BTreeMap::new());
         let (healing, returning, stopped) = (RwLock::default(), RwLock::default(), RwLock::default());
         let healed = AtomicU64::new(0);
-        let (started, registrar, placer) = (boot_now(), OnceLock::new(), OnceLock::new());
+        let (started, registrar, placer) = (promise_now(), OnceLock::new(), OnceLock::new());
         let inner = Inner {
             config,
             log,
@@ -243,7 +243,7 @@ impl RaftNode {
     /// Time left of the vote embargo after the process start.
     pub fn embargo_left(&self) -> Option<Duration> {
         let until = self.inner.started.saturating_add(self.inner.config.timing.embargo);
-        let left = until.saturating_since(boot_now());
+        let left = until.saturating_since(promise_now());
         (!left.is_zero()).then_some(left)
     }
 
@@ -252,13 +252,13 @@ impl RaftNode {
     pub(crate) fn embargo_of(&self, id: GroupId) -> Option<Duration> {
         let stopped = self.inner.stopped.reading().get(&id).copied();
         let until = stopped.map(|at| at.saturating_add(self.inner.config.timing.embargo));
-        let left = until.map(|until| until.saturating_since(boot_now())).filter(|left| !left.is_zero());
+        let left = until.map(|until| until.saturating_since(promise_now())).filter(|left| !left.is_zero());
         left.max(self.embargo_left())
     }
 
     /// This process has stopped the group, and may start it again.
     pub(crate) fn note_stopped(&self, id: GroupId) {
-        self.inner.stopped.writing().insert(id, boot_now());
+        self.inner.stopped.writing().insert(id, promise_now());
     }
 
     /// The group was ended: it is not started again.

@@ -44,8 +44,8 @@ impl<T> Said<T> {
 }
 
 impl RaftNode {
-    /// Asks `peers` (member and address, `HOST:PORT`) except this member, one after the other, each for at most `limit`,
-    /// until the leader of `group` answers. The answer of an older or a copied life is refused, as in
+    /// Asks `peers` (member and address, `HOST:PORT`) except this member, one after the other, each for at most
+    /// `limit`, until the leader of `group` answers. The answer of an older or a copied life is refused, as in
     /// [`RaftNode::call`].
     ///
     /// # Errors

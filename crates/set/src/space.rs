@@ -21,7 +21,7 @@ use holdfast_control::set::{
     RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind,
     StoredObject,
 };
-use holdfast_raft::{boot_now, boot_reading};
+use holdfast_raft::{boot_now, boot_reading, promise_now};
 use holdfast_store::{StoreError, keys as store_keys};
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::{Objects, Root};
@@ -414,7 +414,7 @@ impl SpaceKeeper {
     /// SPACE-G3: deletes objects that were retired long enough ago.
     async fn delete_retired(&mut self, term: Term) -> Result<(), SpaceError> {
         let state = self.state_of(term)?;
-        let due = self.reaper.due(term, boot_now(), self.settings.grace, &state, DELETIONS_PER_TURN);
+        let due = self.reaper.due(term, promise_now(), self.settings.grace, &state, DELETIONS_PER_TURN);
         if due.is_empty() {
             return Ok(());
         }

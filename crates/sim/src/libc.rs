@@ -17,8 +17,8 @@ static DRAWS: AtomicU64 = AtomicU64::new(0);
 static NOW_NANOS: AtomicU64 = AtomicU64::new(0);
 /// Suspended time of the current machine in nanoseconds: counted by CLOCK_BOOTTIME, not by CLOCK_MONOTONIC.
 static ASLEEP_NANOS: AtomicU64 = AtomicU64::new(0);
-/// By how much its CLOCK_BOOTTIME went back, in nanoseconds.
-static BACK_NANOS: AtomicU64 = AtomicU64::new(0);
+/// By how much its CLOCK_BOOTTIME leapt, in nanoseconds; negative: back.
+static LEAPT_NANOS: AtomicI64 = AtomicI64::new(0);
 /// Offset of its wall clock in nanoseconds; negative: backward.
 static WALL_NANOS: AtomicI64 = AtomicI64::new(0);
 
@@ -43,12 +43,12 @@ pub fn set_now(nanos: u64) {
     NOW_NANOS.store(nanos, Relaxed);
 }
 
-/// Sets offset of the wall clock, suspended time, and by how much the boot clock went back, of the next process, in
+/// Sets offset of the wall clock, suspended time, and by how much the boot clock leapt, of the next process, in
 /// nanoseconds.
-pub fn set_apart(wall: i64, asleep: u64, back: u64) {
+pub fn set_apart(wall: i64, asleep: u64, leapt: i64) {
     WALL_NANOS.store(wall, Relaxed);
     ASLEEP_NANOS.store(asleep, Relaxed);
-    BACK_NANOS.store(back, Relaxed);
+    LEAPT_NANOS.store(leapt, Relaxed);
 }
 
 /// The last value of [`set_now`].
@@ -58,7 +58,7 @@ pub fn now() -> u64 {
 
 /// The simulated CLOCK_BOOTTIME, in nanoseconds.
 pub fn boot() -> u64 {
-    (now() + UP_SECONDS * 1_000_000_000).saturating_sub(BACK_NANOS.load(Relaxed))
+    (now() + UP_SECONDS * 1_000_000_000).saturating_add_signed(LEAPT_NANOS.load(Relaxed))
 }
 
 /// The simulated CLOCK_MONOTONIC, in nanoseconds: without suspended time.

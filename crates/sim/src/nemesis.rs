@@ -342,9 +342,9 @@ impl Nemesis {
 
     /// The boot clock of one machine goes back.
     fn set_back(&mut self, world: &mut World, victim: usize) {
-        let ms = self.rng.pick(&[100, 600, 3_000, 10_000]);
+        let ms: i64 = self.rng.pick(&[100, 600, 3_000, 10_000]);
         world.note(format!("the boot clock of {} goes back by {ms} ms", victim + 1));
-        world.hosts[victim].time.go_back(ms);
+        world.hosts[victim].time.leap(-ms);
     }
 
     /// Flips a synced bit for the next start (R9). Only if the others can heal that: all of them are complete. Not in

@@ -4,6 +4,7 @@
 mod alone;
 mod bad_record;
 mod between_voters;
+mod clock_ahead;
 mod clock_back;
 mod closed_full;
 mod damaged_disks;
@@ -108,6 +109,8 @@ pub enum Scene {
     FollowedOwner,
     /// The leader dies while the store answers late: the owner's lease continues at the next one, which has not looked.
     LateStore,
+    /// The boot clocks of followers leap ahead: they keep what they promised to their leader.
+    ClockAhead,
 }
 
 impl Scene {
@@ -140,6 +143,7 @@ impl Scene {
             Scene::BadRecord => "bad-record",
             Scene::ClosedFull => "closed-full",
             Scene::ClockBack => "clock-back",
+            Scene::ClockAhead => "clock-ahead",
             Scene::LateLoss => "late-loss",
             Scene::EndedGroup => "ended-group",
             Scene::OvertakenMover => "overtaken-mover",
@@ -194,6 +198,7 @@ impl World {
             Scene::BadRecord => self.bad_record(),
             Scene::ClosedFull => self.closed_full(),
             Scene::ClockBack => self.clock_back(),
+            Scene::ClockAhead => self.clock_ahead(),
             Scene::LateLoss => self.late_loss(),
             Scene::EndedGroup => self.ended_group(),
             Scene::OvertakenMover => self.overtaken_mover(),

@@ -31,14 +31,14 @@ pub struct Clock {
     pub wall: i64,
     /// Time that the machine was suspended, in nanoseconds of its own.
     pub asleep: u64,
-    /// By how much its boot clock went back, in nanoseconds.
-    pub back: u64,
+    /// By how much its boot clock leapt, in nanoseconds; negative: back.
+    pub leapt: i64,
 }
 
 impl Clock {
     /// Its wall clock is right, and the machine was never suspended.
     pub fn new(offset: u64, drift_ppm: i64) -> Self {
-        Self { offset, drift_ppm, wall: 0, asleep: 0, back: 0 }
+        Self { offset, drift_ppm, wall: 0, asleep: 0, leapt: 0 }
     }
 
     /// Its reading at `now` of the world.
@@ -74,14 +74,14 @@ impl MachineTime {
     /// Makes the machine's clock the current one, until another machine's is.
     pub fn enter(&self, now: u64) {
         libc::set_now(self.clock.at(now));
-        libc::set_apart(self.clock.wall, self.clock.asleep, self.clock.back);
+        libc::set_apart(self.clock.wall, self.clock.asleep, self.clock.leapt);
         ENTERED.store(self.place, Relaxed);
     }
 
-    /// Its boot clock goes back by `ms` milliseconds, as after a move of a virtual machine or by a fault of its
-    /// hypervisor. Its other clocks do not.
-    pub fn go_back(&mut self, ms: u64) {
-        self.clock.back += ms * 1_000_000;
+    /// Its boot clock leaps by `ms` milliseconds, as after a move of a virtual machine or by a fault of its hypervisor.
+    /// Negative: back. Its other clocks do not.
+    pub fn leap(&mut self, ms: i64) {
+        self.clock.leapt += ms * 1_000_000;
     }
 
     /// Stops the machine, as by SIGSTOP or a hypervisor; its clocks continue.

@@ -412,6 +412,12 @@ fn a_boot_clock_that_goes_back_makes_no_read_lease_longer() {
     scenes("clock-back", 2);
 }
 
+/// R3.
+#[test]
+fn a_boot_clock_that_leaps_ahead_ends_no_promise() {
+    scenes("clock-ahead", 2);
+}
+
 /// R1.
 #[test]
 fn a_journal_that_is_closed_on_a_full_disk_acknowledges_nothing_more() {

@@ -202,7 +202,8 @@ impl FromStr for ObjectId {
     }
 }
 
-/// A moment on one node's CLOCK_BOOTTIME, in nanoseconds. Durations may cross the wire, moments may not.
+/// A moment on one node's CLOCK_BOOTTIME, or on its CLOCK_MONOTONIC where that is said, in nanoseconds. Durations may
+/// cross the wire, moments may not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MonoTime(pub u64);
 

@@ -49,6 +49,12 @@ pub struct SteadyClock {
 }
 
 impl SteadyClock {
+    /// A step back of at most so many nanoseconds is none: the machine's processors may differ by a little, and are
+    /// read in turn. The clock stands still until the machine's is there again. If each turn were a step back, the
+    /// clock would run ahead by that little each time, and promises would end early. A lease lasts longer by no more
+    /// than this, which the margin for drift covers many times.
+    pub const JITTER_NS: u64 = 1_000_000;
+
     /// Before its first reading.
     pub const fn new() -> Self {
         Self { machine: MonoTime(0), last: MonoTime(0), went_back: None }
@@ -58,13 +64,16 @@ impl SteadyClock {
     pub fn read(&mut self, machine: MonoTime) -> Reading {
         let passed = match machine.0.checked_sub(self.machine.0) {
             Some(passed) => passed,
+            None if self.machine.0 - machine.0 <= Self::JITTER_NS => 0,
             None => {
                 self.went_back = Some(self.last);
                 // What is read from now on is later than what was read before.
                 1
             }
         };
-        self.machine = machine;
+        if passed > 0 {
+            self.machine = machine;
+        }
         self.last = MonoTime(self.last.0.saturating_add(passed));
         Reading { now: self.last, went_back: self.went_back }
     }
@@ -74,15 +83,21 @@ impl SteadyClock {
 mod tests {
     use super::*;
 
-    fn read(clock: &mut SteadyClock, machine: u64) -> Reading {
-        clock.read(MonoTime(machine))
+    const MS: u64 = 1_000_000;
+
+    fn at(ms: u64) -> MonoTime {
+        MonoTime(ms * MS)
+    }
+
+    fn read(clock: &mut SteadyClock, machine_ms: u64) -> Reading {
+        clock.read(at(machine_ms))
     }
 
     #[test]
     fn a_clock_that_runs_forward_is_read_as_it_is() {
         let mut clock = SteadyClock::new();
-        for at in [70, 70, 71, 900] {
-            assert_eq!(read(&mut clock, at), MonoTime(at).into());
+        for ms in [70, 70, 71, 900] {
+            assert_eq!(read(&mut clock, ms), at(ms).into());
         }
     }
 
@@ -92,14 +107,26 @@ mod tests {
         let mut clock = SteadyClock::new();
         let before = read(&mut clock, 500);
         let back = read(&mut clock, 200);
-        assert_eq!(back, Reading { now: MonoTime(501), went_back: Some(MonoTime(500)) });
+        assert_eq!(back, Reading { now: MonoTime(500 * MS + 1), went_back: Some(at(500)) });
         assert!(before.counts(before.now) && !back.counts(before.now) && back.counts(back.now));
         let later = read(&mut clock, 230);
-        assert_eq!(later.now, MonoTime(531), "it does not wait until the machine's clock has caught up");
+        assert_eq!(later.now, MonoTime(530 * MS + 1), "it does not wait until the machine's clock has caught up");
         assert!(later.counts(back.now) && !later.counts(before.now));
-        let again = read(&mut clock, 229);
-        assert_eq!(again, Reading { now: MonoTime(532), went_back: Some(MonoTime(531)) });
+        let again = read(&mut clock, 220);
+        assert_eq!(again, Reading { now: MonoTime(530 * MS + 2), went_back: Some(MonoTime(530 * MS + 1)) });
         assert!(!again.counts(later.now), "each step voids what was counted before it");
+    }
+
+    /// R3: each turn would make it run ahead, and the promises of this gateway would end early.
+    #[test]
+    fn processors_that_differ_by_a_little_do_not_make_it_run_ahead() {
+        let (mut clock, apart) = (SteadyClock::new(), MS / 2);
+        for turn in 0..1_000_u64 {
+            let now = 1_000 * MS + turn * MS / 100;
+            let reading = clock.read(MonoTime(now + if turn % 2 == 0 { apart } else { 0 }));
+            assert!((now..=now + apart).contains(&reading.now.0), "turn {turn}: {reading:?} at {now}");
+            assert_eq!(reading.went_back, None, "no lease is void");
+        }
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What the agent of a PostgreSQL host keeps on its disk: the history, a pause, a scheduled switchover; moments that its
-//! processes tell one another in files.
+//! What the agent of a PostgreSQL host keeps on its disk: the history, a pause, a scheduled switchover; moments that
+//! its processes tell one another in files.
 
 use crate::bug::{Edit, Layer, Mutation, lib};
 
@@ -94,10 +94,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A3",
         edits: &[Edit {
             file: "crates/agent/src/clock.rs",
-            old: "        let (_, told) = known.unwrap_or((at, MonoTime(at.saturating_add(ahead))));\n",
-            new: "        drop(known);\n        let told = MonoTime(at.saturating_add(ahead));\n",
+            old: "        let (_, told) = known.unwrap_or((at, new));\n",
+            new: "        let _ = known;\n        let told = new;\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_moment_of_before_the_clock_went_back_gets_no_later"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "renewal-to-come-counts",
+        bug: "the machine's clock goes back before the agent has read a renewal: once the clock is there again, that renewal looks young, and PostgreSQL runs without a lease",
+        rule: "AGENT-A3",
+        edits: &[Edit {
+            file: "crates/agent/src/clock.rs",
+            old: "at <= machine.saturating_add(SteadyClock::JITTER_NS))\n",
+            new: "at <= machine || SteadyClock::JITTER_NS > 0)\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_moment_of_before_the_clock_went_back_that_is_read"])],
         smoke: false,
     },
 ];

@@ -250,6 +250,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "promise-ends-with-a-leap",
+        bug: "a follower's boot clock leaps ahead, and it votes for another leader while the one it promised itself to reads on",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/clock.rs",
+            old: "        Self(promise_now())\n",
+            new: "        Self(boot_now())\n",
+        }],
+        tests: &[scene(&["a_boot_clock_that_leaps_ahead_ends_no_promise"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "processors-make-the-clock-run-ahead",
+        bug: "each reading of a processor that is a little behind the others counts as a step back: time flies, and promises end early",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/types/src/steady.rs",
+            old: "pub const JITTER_NS: u64 = 1_000_000;",
+            new: "pub const JITTER_NS: u64 = 0;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-types", &["steady::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "clock-waits-to-catch-up",
         bug: "the boot clock goes back, and a leader has no read lease before the clock is where it was",
         rule: "R8",

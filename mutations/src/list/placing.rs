@@ -186,6 +186,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "leaving-leader-gives-a-set-to-a-witness",
+        bug: "a leader that leaves counts as wanted, and hands its set to a witness while a voter that serves is away: nobody serves it",
+        rule: "MEMBER-M3",
+        edits: &[Edit {
+            file: "crates/control/src/members.rs",
+            old: ".copied().filter(|id| *id != me).collect();",
+            new: ".copied().filter(|id| *id != me || state.members.contains_key(id)).collect();",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["a_leader_that_leaves_hands_over_as_before"])],
+        smoke: false,
+    },
+    Mutation {
         name: "planner-waits-for-who-leaves",
         bug: "the planner takes a set whose voter leaves for one that moves: it waits for the voter, which waits for it",
         rule: "MEMBER-M2",

@@ -111,7 +111,7 @@ impl Follower {
             }
             let status = group.status();
             let mut wanted = wanted(state, group.id(), &out);
-            wanted.extend(kept(state, group.id(), &waiting));
+            wanted.extend(kept(state, group.id(), adopted.member, &waiting));
             let view = view(adopted.member, &status, node.timing.election_max());
             let step = next_step(&view, state, &wanted);
             self.carry_out(node, adopted, &group, term, step, state, status.membership).await;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 /// Milliseconds by which it goes back: longer than a read lease, than all that is waited for here, and within the drift
 /// that a lease allows for.
-const BACK: [u64; 3] = [60_000, 3_000, 40];
+const BACK: [i64; 3] = [60_000, 3_000, 40];
 /// Milliseconds in which a leader that hears the others serves again, or another one does.
 const SOON: u64 = 20_000;
 /// Milliseconds for which a leader that hears nobody is asked.
@@ -51,15 +51,15 @@ impl World {
     }
 
     /// The clock of the leader that serves goes back. Returns its gateway.
-    fn goes_back(&mut self, ms: u64) -> Result<usize> {
+    fn goes_back(&mut self, ms: i64) -> Result<usize> {
         self.until(60_000, "a leader that serves", |w| w.serves_now().is_some())?;
         let at = self.serves_now().context("no leader that serves")?;
-        self.hosts[at].time.go_back(ms);
+        self.hosts[at].time.leap(-ms);
         self.note(format!("the boot clock of {} goes back by {ms} ms", name(at)));
         Ok(at)
     }
 
-    fn serves_now(&self) -> Option<usize> {
+    pub(super) fn serves_now(&self) -> Option<usize> {
         let at = self.leader()?;
         self.hosts[at].enter(self.now);
         self.set(at).filter(|set| set.may_read().is_ok()).map(|_| at)

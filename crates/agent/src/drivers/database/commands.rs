@@ -68,7 +68,9 @@ impl Commands {
     }
 
     pub(super) async fn start_within(&self, limit: Duration, patience: Duration) -> Result<(), String> {
-        let mark = format!("{} {}", std::process::id(), crate::clock::now().0);
+        // By the machine's clock: it is compared with when processes began, which the kernel tells.
+        let now = crate::clock::shown(crate::clock::now());
+        let mark = format!("{} {now}", std::process::id());
         *self.mark.locked() = Some(mark.clone());
         let mut command = script(&self.start);
         command.env(MARK, &mark);

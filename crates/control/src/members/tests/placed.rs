@@ -60,7 +60,7 @@ fn a_leaving_voter_stays_until_its_place_is_given_to_another() {
     let step = |state: &ClusterState, peers: &[Peer]| {
         let group = GroupView { me: MemberId(1), peers: peers.to_vec(), next: None };
         let mut wanted = wanted(state, GroupId(1), &BTreeSet::new());
-        wanted.extend(kept(state, GroupId(1), &ids([3])));
+        wanted.extend(kept(state, GroupId(1), MemberId(1), &ids([3])));
         next_step(&group, state, &wanted)
     };
     let three = [voter(1), voter(2), voter(3)];
@@ -69,12 +69,12 @@ fn a_leaving_voter_stays_until_its_place_is_given_to_another() {
     let place = ClusterCommand::PlaceVoters { set: GroupId(1), from: ids([1, 2, 3]), to: ids([1, 2, 4]) };
     let mut placed = state.clone();
     assert_eq!(placed.apply(LogId::new(1, 10), &place), ClusterAnswer::VotersPlaced);
-    assert_eq!(kept(&placed, GroupId(1), &ids([3])), ids([]));
+    assert_eq!(kept(&placed, GroupId(1), MemberId(1), &ids([3])), ids([]));
     assert_eq!(step(&placed, &three), Step::Learn(ids([4])));
     let four = [voter(1), voter(2), voter(3), learner(4, 0)];
     assert_eq!(step(&placed, &four), Step::Vote(ids([1, 2, 4])));
     // Nobody could take the place: it goes at once, as without a planner.
-    assert_eq!(kept(&state, GroupId(1), &ids([])), ids([]), "its time is over");
+    assert_eq!(kept(&state, GroupId(1), MemberId(1), &ids([])), ids([]), "its time is over");
     let mut nobody = state.clone();
     nobody.members.get_mut(&MemberId(4)).unwrap().standing = Standing::Drained;
     assert_eq!(step(&nobody, &three), Step::Vote(ids([1, 2])));
@@ -82,5 +82,21 @@ fn a_leaving_voter_stays_until_its_place_is_given_to_another() {
     let eu = state.members[&MemberId(4)].locality.region.clone();
     forbidden.sets.get_mut(&GroupId(1)).unwrap().policy.forbidden.insert(eu);
     assert_eq!(step(&forbidden, &three), Step::Vote(ids([1, 2])));
-    assert_eq!(kept(&state, GroupId::CLUSTER, &ids([3])), ids([]), "group 0 keeps it by itself");
+    assert_eq!(kept(&state, GroupId::CLUSTER, MemberId(1), &ids([3])), ids([]), "group 0 keeps it by itself");
+}
+
+/// MEMBER-M3: a leader that leaves gives a set to a witness only if no voter that serves is to come.
+#[test]
+fn a_leader_that_leaves_hands_over_as_before() {
+    let mut state = cluster(&[LEAVING, G, WITNESS, G]);
+    create_demo(&mut state);
+    let step = |peers: &[Peer]| {
+        let group = GroupView { me: MemberId(1), peers: peers.to_vec(), next: None };
+        let mut wanted = wanted(&state, GroupId(1), &BTreeSet::new());
+        wanted.extend(kept(&state, GroupId(1), MemberId(1), &ids([1])));
+        next_step(&group, &state, &wanted)
+    };
+    assert_eq!(step(&[voter(1), voter(2), voter(3)]), Step::HandOver(MemberId(2)));
+    assert_eq!(step(&[voter(1), dead(2), voter(3)]), Step::Wait(Waiting::NoHeir), "it serves on until 2 is back");
+    assert_eq!(kept(&state, GroupId(1), MemberId(2), &ids([1])), ids([1]), "the next leader keeps its vote");
 }

@@ -194,7 +194,8 @@ mod tests {
         assert_eq!(found, [("gateways", Verdict::Bad, String::from("g2 does not answer: refused"))]);
         let found = told(|status| status.groups[0].leader = 0);
         assert_eq!(found[0].0, "leaders");
-        let cases: [(fn(&mut v1::Node), (&str, Verdict)); 5] = [
+        type Change = fn(&mut v1::Node);
+        let cases: [(Change, (&str, Verdict)); 5] = [
             (|node| node.version = "2".into(), ("versions", Verdict::Warning)),
             (|node| node.journal.as_mut().unwrap().used_bytes = 60, ("journals", Verdict::Bad)),
             (|node| node.journal.as_mut().unwrap().failed = "no space".into(), ("journals", Verdict::Bad)),
