@@ -102,6 +102,9 @@ impl fmt::Debug for LockedKey {
 /// The kernel's, of the step that it refused. The other step is made as well.
 pub fn no_core_dumps() -> io::Result<()> {
     let limit = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    // Read now: rustix takes it from /proc/self/auxv on kernels before 6.4, which belongs to root from here on. Its
+    // panic would end each start of a gateway that does not run as root.
+    let _ = page_size();
     let dumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     dumpable.and(limit).map_err(io::Error::from)
 }

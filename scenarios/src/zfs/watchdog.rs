@@ -311,7 +311,8 @@ fn gateway_unit(report: &mut Report, guest: &Guest) -> Result<()> {
              chmod 644 /etc/holdfast/gateway.toml\ninstall -d -o holdfast /var/lib/holdfast-store\n\
              systemctl daemon-reload\nsystemctl start {UNIT}\n\
              for _ in $(seq 200); do (: < /dev/tcp/127.0.0.1/7400) 2> /dev/null && break; sleep 1; done\n\
-             holdfast cluster bootstrap --config /etc/holdfast/cluster.toml --api 127.0.0.1:7400 --timeout 60s"
+             holdfast cluster bootstrap --config /etc/holdfast/cluster.toml --api 127.0.0.1:7400 --timeout 60s \\\n\
+             || {{ journalctl -u {UNIT} -n 30 --no-pager -o cat >&2; exit 4; }}"
         ),
         LIMIT,
     )?;
