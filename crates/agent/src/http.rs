@@ -8,7 +8,7 @@
 //! HEALTH-H3  At a door with TLS (`http.tls`), a certificate counts as well: [`rules`] has each path with its roles.
 //!     Everybody may ask for health checks there, without TLS only if the settings say so, and learns no name by them.
 //!     Nothing else is answered without TLS.
-//! HEALTH-H4  No path that asks for the holder of the lease (`/primary`, `/leader`, `/standby-leader` and their like) is
+//! HEALTH-H4  No path that asks for the holder of the lease (`/primary`, `/leader`, `/standby-leader` and the like) is
 //!     answered with 200 after the end of that lease, by the clock at the answer and not by that of the view.
 
 mod asks;
@@ -80,8 +80,19 @@ fn not_kept(path: &str, query: Option<&str>) -> Option<String> {
     let query = query?;
     let of_standbys = matches!(
         path,
-        "/replica" | "/standby-leader" | "/standby_leader" | "/asynchronous" | "/async" | "/read-only" | "/readiness"
-            | "/sync" | "/synchronous" | "/quorum" | "/read-only-sync" | "/read-only-synchronous" | "/read-only-quorum"
+        "/replica"
+            | "/standby-leader"
+            | "/standby_leader"
+            | "/asynchronous"
+            | "/async"
+            | "/read-only"
+            | "/readiness"
+            | "/sync"
+            | "/synchronous"
+            | "/quorum"
+            | "/read-only-sync"
+            | "/read-only-synchronous"
+            | "/read-only-quorum"
     );
     let condition = |pair: &str| {
         let name = pair.split('=').next().unwrap_or(pair);

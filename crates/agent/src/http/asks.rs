@@ -23,8 +23,7 @@ const FRESH: Duration = Duration::from_secs(1);
 const KNOWN: Duration = Duration::from_secs(5);
 
 /// Asks PostgreSQL. Ends within a bound of its own.
-pub(crate) type AskServer =
-    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Option<ServerView>> + Send>> + Send + Sync>;
+pub(crate) type AskServer = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Option<ServerView>> + Send>> + Send + Sync>;
 
 /// An answer, and when it came.
 struct Kept<T>(Mutex<Option<(MonoTime, T)>>);

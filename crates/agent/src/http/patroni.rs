@@ -209,8 +209,7 @@ pub(super) fn cluster(set: &str, owner: &str, told: &[Told]) -> Value {
     // A standby without PostgreSQL would go on with the leader's.
     let timeline = leader.map_or(0, Told::timeline);
     let leads = |one: &Told| leader.is_some_and(|leader| leader.name == one.name);
-    let (there, missing): (Vec<&Told>, Vec<&Told>) =
-        told.iter().partition(|one| one.document.is_some() || leads(one));
+    let (there, missing): (Vec<&Told>, Vec<&Told>) = told.iter().partition(|one| one.document.is_some() || leads(one));
     let mut members: Vec<Value> = there.iter().map(|one| member(one, leads(one), timeline)).collect();
     members.sort_by(|one, other| one["name"].as_str().cmp(&other["name"].as_str()));
     let mut document = json!({ "scope": set, "members": members });

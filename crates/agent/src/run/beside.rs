@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::host::{Host, NotDone};
-use crate::http::{self, Asked, AskServer, Asks, Door, Openers};
+use crate::http::{self, AskServer, Asked, Asks, Door, Openers};
 use crate::listen::Bounded;
 use crate::machine::{DatabaseView, Job, LeaseView};
 use holdfast_types::MonoTime;
