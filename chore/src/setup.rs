@@ -1,4 +1,5 @@
-//! Installs missing programs: Debian packages by apt, a real S3 server by the Go tool chain.
+//! Installs missing programs: Debian packages by apt, a real S3 server by the Go tool chain, a check of others from the
+//! Python Package Index.
 
 use crate::cmd::{cmd, on_path};
 use crate::say;
@@ -7,8 +8,10 @@ use std::path::Path;
 
 mod apt;
 mod go;
+mod pip;
 pub use apt::is_root;
 pub use go::find as find_go;
+pub use pip::CHECK_PATRONI;
 
 /// A Debian package, and the program or file that shows that it is installed, by whichever means.
 struct Package {
@@ -96,6 +99,7 @@ pub fn setup(what: For) -> Result<()> {
     packages(what)?;
     if what == For::Tests {
         versitygw();
+        pip::check_patroni();
     }
     Ok(())
 }

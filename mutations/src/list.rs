@@ -16,6 +16,7 @@ mod histories;
 mod keys;
 mod packages;
 mod pair;
+mod patroni;
 mod places;
 mod placing;
 mod raft;
@@ -53,6 +54,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     survivors::MUTATIONS,
     packages::MUTATIONS,
     watched::MUTATIONS,
+    patroni::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

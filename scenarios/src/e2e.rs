@@ -37,6 +37,7 @@ mod no_plaintext;
 mod outage;
 mod owners;
 mod pair;
+mod patroni;
 mod paused;
 mod place;
 mod placing;

@@ -18,6 +18,7 @@ use crate::hostid::{self, Told};
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
 use crate::process;
 use crate::seams::Dial;
+use crate::server::ServerView;
 use crate::watchdog::{self, Sign};
 use database::Database;
 use holdfast_tls::Tls;
@@ -464,6 +465,10 @@ impl Host for Real {
 
     async fn probe(&self) -> Option<DatabaseView> {
         self.database.probe().await
+    }
+
+    async fn server(&self) -> Option<ServerView> {
+        self.database.told().await
     }
 
     async fn checkpoint(&self) -> Result<(), String> {

@@ -2,6 +2,7 @@
 //! own.
 
 use crate::machine::{AttachEnd, AttachView, DatabaseView, Found, LeaseView, Role, Stop};
+use crate::server::ServerView;
 use holdfast_types::MonoTime;
 use std::future::Future;
 
@@ -128,6 +129,10 @@ pub trait Host: Send + Sync + 'static {
     fn stop_database(&self, how: Stop) -> impl Future<Output = Result<(), String>> + Send;
     /// Its state; `None` if that could not be found out, which is not an event. Reads only.
     fn probe(&self) -> impl Future<Output = Option<DatabaseView>> + Send;
+    /// What a running PostgreSQL says of itself, for Patroni's clients; `None` if it does not answer soon. Reads only.
+    fn server(&self) -> impl Future<Output = Option<ServerView>> + Send {
+        std::future::ready(None)
+    }
     /// A checkpoint while clients continue.
     ///
     /// # Errors

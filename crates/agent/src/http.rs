@@ -1,20 +1,26 @@
 //! Health checks and commands over HTTP, with the paths and codes that load balancer files written for Patroni expect.
 //!
 //! HEALTH-H1  Health checks are answered from the last state that the agent's one task showed. If the task hangs, it
-//!     shows nothing new, and after [`STALE`] every health check is answered with 503.
+//!     shows nothing new, and after [`crate::view::STALE`] every health check is answered with 503.
 //! HEALTH-H2  Anybody may ask for health. Commands over TCP need the token, also from this host: any of its users can
 //!     connect to loopback. Over the agent's Unix socket they need none. Agents and `holdfast agent` prove that they
 //!     have the token and do not send it ([`crate::proof`]); other programs may send it as a Bearer token.
 //! HEALTH-H3  At a door with TLS (`http.tls`), a certificate counts as well: [`rules`] has each path with its roles.
 //!     Everybody may ask for health checks there, without TLS only if the settings say so, and learns no name by them.
 //!     Nothing else is answered without TLS.
+//! HEALTH-H4  No path that asks for the holder of the lease (`/primary`, `/leader`, `/standby-leader` and the like) is
+//!     answered with 200 after the end of that lease, by the clock at the answer and not by that of the view.
 
+mod asks;
+mod cluster;
 mod commands;
 mod door;
 mod moves;
+mod patroni;
 mod rules;
 mod timed;
 
+pub(crate) use asks::{AskServer, Asks};
 pub(crate) use door::{Asked, Door, Openers};
 pub(crate) use timed::keep_schedule;
 
@@ -29,30 +35,32 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, any, post};
+use axum::routing::{MethodFilter, MethodRouter, any, on, post};
 use door::{Reply, json};
 use holdfast_tls::HttpClient;
 use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
 use rules::{Pass, RULES, What};
 use std::fmt::Write as _;
-use std::time::Duration;
-
-/// A state older than this is not used.
-pub const STALE: Duration = Duration::from_secs(2);
 
 /// Longest body of a command, in bytes.
 const BODY_BYTES_MAX: usize = 16 << 10;
 
-/// Whether a health check is answered with 200; `None` if the path is not a health check.
-fn healthy(view: &View, path: &str) -> Option<bool> {
-    let primary = view.role == Role::Primary;
+/// Whether a health check is answered with 200 at `now`; `None` if the path is not a health check.
+fn healthy(view: &View, path: &str, now: MonoTime) -> Option<bool> {
+    let (primary, leads_standbys) = (view.takes_writes(now), view.leads_standbys(now));
     let standby = view.database == "standby";
     let following = view.state == StateName::Following;
     Some(match path {
-        "/" | "/primary" | "/master" | "/leader" | "/read-write" => primary,
-        "/replica" | "/standby-leader" | "/standby_leader" | "/asynchronous" | "/async" => standby,
+        "/" | "/primary" | "/master" | "/read-write" => primary,
+        // Whatever PostgreSQL does there.
+        "/leader" => view.holds_lease(now),
+        "/standby-leader" | "/standby_leader" => leads_standbys,
+        "/replica" | "/asynchronous" | "/async" => standby,
         "/read-only" => primary || standby,
+        // Which standbys have confirmed a commit is known where they stream from.
+        "/sync" | "/synchronous" | "/quorum" => false,
+        "/read-only-sync" | "/read-only-synchronous" | "/read-only-quorum" => primary || leads_standbys,
         "/health" => view.database_runs(),
         // It serves, or it would take over. A primary whose files would be lost with its host is not ready, but serves
         // on.
@@ -72,7 +80,19 @@ fn not_kept(path: &str, query: Option<&str>) -> Option<String> {
     let query = query?;
     let of_standbys = matches!(
         path,
-        "/replica" | "/standby-leader" | "/standby_leader" | "/asynchronous" | "/async" | "/read-only" | "/readiness"
+        "/replica"
+            | "/standby-leader"
+            | "/standby_leader"
+            | "/asynchronous"
+            | "/async"
+            | "/read-only"
+            | "/readiness"
+            | "/sync"
+            | "/synchronous"
+            | "/quorum"
+            | "/read-only-sync"
+            | "/read-only-synchronous"
+            | "/read-only-quorum"
     );
     let condition = |pair: &str| {
         let name = pair.split('=').next().unwrap_or(pair);
@@ -89,9 +109,12 @@ fn not_kept(path: &str, query: Option<&str>) -> Option<String> {
 /// The status of a health check at `now`; `None` if the path is not one. HEALTH-H1: an old state is not used, whatever
 /// it says.
 fn checked(view: &View, path: &str, now: MonoTime) -> Option<StatusCode> {
-    let fresh = now.saturating_since(view.at) < STALE;
-    healthy(view, path).map(|well| if well && fresh { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE })
+    let fresh = view.is_fresh(now);
+    healthy(view, path, now).map(|well| if well && fresh { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE })
 }
+
+/// Methods that read. HEAD goes with GET.
+const READS: MethodFilter = MethodFilter::GET.or(MethodFilter::OPTIONS);
 
 /// Serves until it is dropped.
 pub(crate) async fn serve(listener: impl Into<Bounded>, door: Door) -> std::io::Result<()> {
@@ -103,6 +126,10 @@ pub(crate) async fn serve(listener: impl Into<Bounded>, door: Door) -> std::io::
             What::Metrics => any(metrics),
             What::History => any(history),
             What::Status => any(status),
+            // Patroni changes its settings by other methods at the same path: they must not look like done.
+            What::Host => on(READS, cluster::host),
+            What::Cluster => on(READS, cluster::cluster),
+            What::Config => on(READS, cluster::config),
             What::Command => post(command),
         };
         app = app.route(rule.path, behind);
@@ -114,16 +141,6 @@ pub(crate) async fn serve(listener: impl Into<Bounded>, door: Door) -> std::io::
         .with_state(door);
     let listener: Bounded = listener.into();
     axum::serve(listener, app.into_make_service_with_connect_info::<Asker>()).await
-}
-
-fn shown(view: &View) -> serde_json::Value {
-    let mut value = serde_json::to_value(view).unwrap_or_default();
-    // Fields that Patroni's clients read, beside ours.
-    if let Some(map) = value.as_object_mut() {
-        let scope = serde_json::json!({ "scope": view.set, "name": view.name, "version": view.version });
-        map.insert("patroni".into(), scope);
-    }
-    value
 }
 
 /// HEALTH-H3, before anything of the request's body is read. Commands that may have a proof of the token go on: the
@@ -149,7 +166,8 @@ async fn health(State(door): State<Door>, ConnectInfo(who): ConnectInfo<Asker>, 
         return StatusCode::METHOD_NOT_ALLOWED.into_response();
     }
     let view = door.view();
-    let Some(code) = checked(&view, request.uri().path(), clock::now()) else {
+    let shown = cluster::shown(&door, &view, door.asks.known());
+    let Some(code) = checked(&view, request.uri().path(), shown.now) else {
         return Reply::no(StatusCode::NOT_FOUND, "found an unknown path, expected one such as /primary or /status")
             .into_response();
     };
@@ -158,8 +176,8 @@ async fn health(State(door): State<Door>, ConnectInfo(who): ConnectInfo<Asker>, 
     }
     // Names are for those who may see the status.
     match door.pass(&who, "/status") {
-        Pass::Yes => json(code, &shown(&view)),
-        Pass::WithToken | Pass::No => json(code, &serde_json::json!({ "role": view.role, "state": view.state })),
+        Pass::Yes => json(code, &patroni::document(&shown)),
+        Pass::WithToken | Pass::No => json(code, &patroni::brief(&view, shown.fresh, shown.now)),
     }
 }
 
@@ -172,7 +190,7 @@ async fn status(State(door): State<Door>) -> Response {
     let facts = facts.map(|facts| Facts { unix_ms: clock::unix_ms(), ..facts });
     let scheduled = door.schedule.get();
     let view = View { added: Added { facts, differences, socket, scheduled }, ..View::clone(&door.view()) };
-    json(StatusCode::OK, &shown(&view))
+    json(StatusCode::OK, &view)
 }
 
 async fn history(State(door): State<Door>) -> Response {
@@ -218,7 +236,8 @@ async fn command(
 }
 
 async fn metrics(State(door): State<Door>) -> String {
-    let view = door.view();
+    let server = door.asks.server(&door.view()).await;
+    let (view, now) = (door.view(), clock::now());
     let mut out = String::new();
     let labels = format!("name=\"{}\",set=\"{}\"", view.name, view.set);
     let yes = |is: bool| f64::from(u8::from(is));
@@ -228,7 +247,7 @@ async fn metrics(State(door): State<Door>) -> String {
     gauge("holdfast_agent_primary", "PostgreSQL here takes writes.", yes(view.role == Role::Primary));
     gauge("holdfast_agent_paused", "Nothing happens by itself.", yes(view.paused));
     gauge("holdfast_agent_epoch", "Epoch of the grant held here, 0 without one.", view.lease.epoch as f64);
-    gauge("holdfast_agent_ready", "Serves, or would take over.", yes(healthy(&view, "/readiness") == Some(true)));
+    gauge("holdfast_agent_ready", "Serves, or would take over.", yes(healthy(&view, "/readiness", now) == Some(true)));
     let off = yes(!view.pool.off_set.is_empty());
     gauge("holdfast_agent_off_set", "PostgreSQL runs, and not all of its files lie on the set: see /status.", off);
     if let Some(ago) = view.lease.renewed_ms_ago {
@@ -253,6 +272,7 @@ async fn metrics(State(door): State<Door>) -> String {
     for (event, count) in counts {
         let _ = writeln!(out, "{name}{{{labels},event=\"{event}\"}} {count}");
     }
+    out += &patroni::metrics(&cluster::shown(&door, &view, server));
     out + &holdfast_host::process::page(&view.version)
 }
 

@@ -34,6 +34,7 @@ mod run;
 pub mod run_dir;
 pub mod schedule;
 pub mod seams;
+pub mod server;
 mod view;
 pub mod watchdog;
 

@@ -28,7 +28,7 @@ use crate::schedule::Schedule;
 use crate::seams::{Dial, Seams};
 use crate::view::View;
 use crate::watchdog;
-use beside::{News, Probing, Tasks, answer, openers, poller, prober};
+use beside::{News, Probing, Tasks, answer, openers, poller, prober, questions};
 pub use error::RunError;
 use error::dir_error;
 use holdfast_host::lock::{is_locked, lock};
@@ -259,8 +259,7 @@ impl<H: Host> Agent<H> {
         let history = Arc::new(Mutex::new(history));
         let (shows, view) = watch::channel(Arc::new(View::of(&machine, &config, now, None, host.pool_look())));
         let (asks, commands) = mpsc::channel(COMMANDS_MAX);
-        let (news, told) = mpsc::channel(NEWS_MAX);
-        let (probing, plan) = watch::channel(None);
+        let ((news, told), (probing, plan)) = (mpsc::channel(NEWS_MAX), watch::channel(None));
         let poll_ms = Arc::new(AtomicU64::new(config.lease.eager_poll_ms));
         let (socket, local) = doors.local.unzip();
         let known = Arc::<Mutex<facts::Known>>::default();
@@ -276,6 +275,7 @@ impl<H: Host> Agent<H> {
             socket,
             known: known.clone(),
             openers: openers(host.clone()),
+            asks: questions(host.clone()),
         };
         let mut tasks = Tasks::default();
         tasks.add(http::keep_schedule(door.clone()));

@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// An agent's view of itself; also the body of each health check. In JSON all fields stand side by side.
+/// A view older than this is not used.
+pub(crate) const STALE: Duration = Duration::from_secs(2);
+
+/// An agent's view of itself; also the body of `/status`. In JSON all fields stand side by side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct View {
     /// The host's name.
@@ -51,6 +54,9 @@ pub struct View {
     /// Fields that the HTTP server fills in.
     #[serde(flatten)]
     pub added: Added,
+    /// End of the lease that this host holds, unless it is renewed; `None` if it holds none.
+    #[serde(skip)]
+    pub holds_until: Option<MonoTime>,
     /// Time of this view.
     #[serde(skip)]
     pub at: MonoTime,
@@ -186,8 +192,30 @@ impl View {
                 peers: config.peers.0.clone(),
             },
             added: Added::default(),
+            holds_until: machine.holds_until(),
             at: now,
         }
+    }
+
+    /// It is young enough to be believed at `now` (HEALTH-H1).
+    pub(crate) fn is_fresh(&self, now: MonoTime) -> bool {
+        now.saturating_since(self.at) < STALE
+    }
+
+    /// This host holds the lease at `now` (HEALTH-H4).
+    pub(crate) fn holds_lease(&self, now: MonoTime) -> bool {
+        self.holds_until.is_some_and(|end| now < end)
+    }
+
+    /// PostgreSQL here takes writes, under a lease that has not ended at `now` (HEALTH-H4).
+    pub(crate) fn takes_writes(&self, now: MonoTime) -> bool {
+        self.role == Role::Primary && self.holds_lease(now)
+    }
+
+    /// PostgreSQL here follows another one, under the lease of this set: in Patroni's words the leader of a standby
+    /// cluster.
+    pub(crate) fn leads_standbys(&self, now: MonoTime) -> bool {
+        self.state == StateName::Following && self.database == "standby" && self.holds_lease(now)
     }
 
     /// PostgreSQL answers queries.
@@ -202,7 +230,8 @@ fn millis(time: Duration) -> u64 {
 
 #[cfg(test)]
 impl View {
-    /// Of a host of the set demo that does nothing and has heard a gateway.
+    /// Of a host of the set demo that does nothing and has heard a gateway. A primary, and one that follows, holds the
+    /// lease for a minute.
     pub(crate) fn for_test(name: &str, state: StateName, role: Role, database: &str) -> Self {
         Self {
             name: name.into(),
@@ -221,6 +250,8 @@ impl View {
             pool: PoolShown::default(),
             settings: SettingsShown { mode: Mode::Automatic, nofailover: false, priority: 100, peers: BTreeMap::new() },
             added: Added::default(),
+            holds_until: matches!(state, StateName::Primary | StateName::Following)
+                .then(|| clock::now().saturating_add(Duration::from_secs(60))),
             at: clock::now(),
         }
     }

@@ -45,8 +45,14 @@ fn aged(view: &StandbyView, since: Duration) -> StandbyView {
 fn well(view: &StandbyView, path: &str, query: Option<&str>) -> Option<Result<bool, String>> {
     match path {
         "/liveness" => return Some(Ok(true)),
-        "/primary" | "/master" | "/leader" | "/read-write" => return Some(Ok(false)),
-        "/" | "/replica" | "/read-only" | "/health" | "/readiness" => {}
+        // As at an agent, and at Patroni: `/` asks for a primary.
+        "/" | "/primary" | "/master" | "/leader" | "/read-write" | "/standby-leader" | "/standby_leader" => {
+            return Some(Ok(false));
+        }
+        "/sync" | "/synchronous" | "/quorum" | "/read-only-sync" | "/read-only-synchronous" | "/read-only-quorum" => {
+            return Some(Ok(false));
+        }
+        "/replica" | "/read-only" | "/asynchronous" | "/async" | "/health" | "/readiness" => {}
         _ => return None,
     }
     let Some(query) = query else { return Some(Ok(view.serving)) };
@@ -55,6 +61,28 @@ fn well(view: &StandbyView, path: &str, query: Option<&str>) -> Option<Result<bo
         return Some(Err(format!("found ?{query}, expected ?max_age_s=SECONDS")));
     };
     Some(Ok(view.serving && view.age_ms.is_some_and(|age| age <= seconds.saturating_mul(1000))))
+}
+
+/// The version of Patroni whose documents these are, as at an agent.
+const PATRONI: &str = "4.1.0";
+
+/// The view with the fields that clients of Patroni's REST API read (ADR 0062).
+fn document(view: &StandbyView) -> serde_json::Value {
+    let mut document = serde_json::to_value(view).unwrap_or_default();
+    let state = match view.database.as_str() {
+        _ if view.serving => "running",
+        "gone" => "stopped",
+        "busy" => "starting",
+        // Silent, another server in its place, or a check that is too old.
+        _ => "unknown",
+    };
+    if let Some(fields) = document.as_object_mut() {
+        let patroni = serde_json::json!({ "version": PATRONI, "scope": view.set, "name": view.name });
+        fields.insert("state".into(), state.into());
+        fields.insert("role".into(), "replica".into());
+        fields.insert("patroni".into(), patroni);
+    }
+    document
 }
 
 fn metrics(view: &StandbyView) -> String {
@@ -144,28 +172,33 @@ async fn answer(State(door): State<Door>, ConnectInfo(who): ConnectInfo<Asker>, 
     }
     let look = door.looks.borrow().clone();
     let view = aged(&look.view, clock::now().saturating_since(look.at));
-    let is_metrics = request.uri().path() == "/metrics";
-    let passes = pass(&who, !is_metrics, door.tls, &view.set);
+    let path = request.uri().path();
+    let passes = pass(&who, !matches!(path, "/metrics" | "/patroni"), door.tls, &view.set);
     if passes == Pass::No {
         return (StatusCode::FORBIDDEN, refusal(&who)).into_response();
     }
-    if is_metrics {
-        return metrics(&view).into_response();
+    match path {
+        "/metrics" => return metrics(&view).into_response(),
+        "/patroni" => return json(StatusCode::OK, &document(&view)),
+        _ => {}
     }
     let code = match well(&view, request.uri().path(), request.uri().query()) {
         None => {
-            let words = "found an unknown path, expected /replica, /health or /metrics\n";
+            let words = "found an unknown path, expected /replica, /health, /patroni or /metrics\n";
             return (StatusCode::NOT_FOUND, words).into_response();
         }
         Some(Err(why)) => return (StatusCode::BAD_REQUEST, why + "\n").into_response(),
         Some(Ok(true)) => StatusCode::OK,
         Some(Ok(false)) => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let text = match passes {
-        Pass::All => serde_json::to_string(&view).unwrap_or_default(),
-        Pass::Code | Pass::No => serde_json::json!({ "serving": view.serving }).to_string(),
-    };
-    (code, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+    match passes {
+        Pass::All => json(code, &document(&view)),
+        Pass::Code | Pass::No => json(code, &serde_json::json!({ "serving": view.serving })),
+    }
+}
+
+fn json(code: StatusCode, body: &serde_json::Value) -> Response {
+    (code, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
 #[cfg(test)]
@@ -218,6 +251,22 @@ mod tests {
     }
 
     #[test]
+    fn clients_of_patroni_find_a_replica() {
+        let shown = |view: &StandbyView| {
+            let document = document(view);
+            assert_eq!((&document["role"], &document["name"]), (&"replica".into(), &"r".into()));
+            assert_eq!(document["patroni"], serde_json::json!({ "version": PATRONI, "scope": "demo", "name": "r" }));
+            document["state"].as_str().unwrap().to_string()
+        };
+        assert_eq!(shown(&view(true, 0)), "running");
+        // The check is too old.
+        assert_eq!(shown(&aged(&view(true, 0), STALE)), "unknown");
+        for (database, state) in [("gone", "stopped"), ("busy", "starting"), ("silent", "unknown")] {
+            assert_eq!(shown(&StandbyView { database: database.into(), ..view(false, 0) }), state);
+        }
+    }
+
+    #[test]
     fn a_standby_is_a_replica_while_it_serves_and_is_young_enough() {
         let (good, bad) = (view(true, 60_500), view(false, 0));
         assert_eq!(well(&good, "/replica", None), Some(Ok(true)));
@@ -225,7 +274,10 @@ mod tests {
         assert_eq!(well(&good, "/replica", Some("max_age_s=61")), Some(Ok(true)));
         assert_eq!(well(&good, "/replica", Some("max_age_s=60")), Some(Ok(false)));
         assert_eq!(well(&bad, "/replica", Some("max_age_s=61")), Some(Ok(false)));
-        assert_eq!(well(&good, "/primary", None), Some(Ok(false)));
+        for path in ["/", "/primary", "/leader", "/standby-leader", "/sync", "/read-only-sync"] {
+            assert_eq!(well(&good, path, None), Some(Ok(false)), "{path}");
+        }
+        assert_eq!(well(&good, "/async", None), Some(Ok(true)));
         assert_eq!(well(&bad, "/liveness", None), Some(Ok(true)));
         // A limit that cannot be parsed must not count as no limit.
         assert!(matches!(well(&good, "/replica", Some("lag=10MB")), Some(Err(_))));

@@ -96,10 +96,16 @@ const PATHS: &[(&str, u16, u16)] = &[
     ("/replica", 503, 503),
     ("/replica?lag=16MB", 400, 400),
     ("/read-only", 200, 503),
+    ("/sync", 503, 503),
+    ("/read-only-sync", 200, 503),
+    ("/standby-leader", 503, 503),
     ("/health", 200, 503),
     ("/readiness", 200, 200),
     ("/liveness", 200, 200),
     ("/status", 200, 200),
+    ("/patroni", 200, 200),
+    ("/cluster", 200, 200),
+    ("/config", 200, 200),
     ("/history", 200, 200),
     ("/metrics", 200, 200),
     ("/no-such-path", 404, 404),
@@ -126,7 +132,7 @@ fn health_checks(primary: &Host, other: &Host) -> Result<()> {
     }
     let (_, body) = primary.http("GET", "/primary", ANSWER)?;
     let shown: Value = serde_json::from_str(&body)?;
-    anyhow::ensure!(shown["role"] == "primary" && shown["state"] == "primary", "GET /primary: found {shown}");
+    anyhow::ensure!(shown["role"] == "primary" && shown["state"] == "running", "GET /primary: found {shown}");
     note(format!("{count} health checks answered as documented; {} is primary", primary.name));
     Ok(())
 }

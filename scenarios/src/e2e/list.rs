@@ -6,9 +6,9 @@ use super::{OLDER, Scenario, Tier};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, dashboards, data_keys,
     dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, members,
-    memory, moves, nbd_tls, nearest, no_plaintext, outage, owners, pair, paused, place, placing, power, recover,
-    recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores, stores_change, storm,
-    tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
+    memory, moves, nbd_tls, nearest, no_plaintext, outage, owners, pair, patroni, paused, place, placing, power,
+    recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores, stores_change,
+    storm, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -334,6 +334,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ),
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
         run: agent_three::run,
+    },
+    Scenario {
+        name: "patroni",
+        shows: "two PostgreSQL hosts seen by programs made for Patroni, unchanged: check_patroni and HAProxy with `OPTIONS /`, before and after a host is killed; the same system identifier, timeline and settings",
+        tier: Tier::Long("programs from PyPI; the gate has golden documents, and agent-takeover with HAProxy"),
+        needs: patroni::NEEDS,
+        run: patroni::run,
     },
     Scenario {
         name: "two-sites",

@@ -23,6 +23,7 @@ mod user;
 use crate::config::{AgentConfig, DatabaseKind};
 use crate::machine::{DatabaseView, Stop};
 use crate::process::{self, Server, of_postgres, postgres_runs, postmaster, run, unlooked};
+use crate::server::ServerView;
 use commands::{Commands, script};
 use own_server::OwnServer;
 use queries::Queries;
@@ -311,6 +312,11 @@ impl Database {
             tracing::warn!(why, "PostgreSQL could not be asked: nothing is known of it");
         }
         view.ok()
+    }
+
+    /// What it says of itself; `None` if it does not answer soon.
+    pub async fn told(&self) -> Option<ServerView> {
+        self.queries.told().await
     }
 
     /// The other data directory of what answers, and the remedy; "" for none (DB-D5).

@@ -18,6 +18,12 @@ pub(super) enum What {
     Metrics,
     History,
     Status,
+    /// Patroni's document of this host.
+    Host,
+    /// Patroni's document of all hosts of the set.
+    Cluster,
+    /// Patroni's document of settings, to read.
+    Config,
     /// It changes something, or may.
     Command,
 }
@@ -57,6 +63,12 @@ pub(super) const RULES: &[Rule] = &[
     check("/asynchronous"),
     check("/async"),
     check("/read-only"),
+    check("/sync"),
+    check("/synchronous"),
+    check("/quorum"),
+    check("/read-only-sync"),
+    check("/read-only-synchronous"),
+    check("/read-only-quorum"),
     check("/health"),
     check("/readiness"),
     check("/liveness"),
@@ -64,7 +76,9 @@ pub(super) const RULES: &[Rule] = &[
     reads("/metrics", What::Metrics),
     reads("/history", What::History),
     reads("/status", What::Status),
-    reads("/patroni", What::Status),
+    reads("/patroni", What::Host),
+    reads("/cluster", What::Cluster),
+    reads("/config", What::Config),
     changes("/switchover", &[O, A]),
     changes("/switchover/cancel", &[O, A]),
     changes("/failover", &[O, A]),

@@ -68,7 +68,7 @@ fn each_caller_gets_its_paths_and_no_other() {
         let path = rule.path;
         let (yes, token) = match (rule.what, path) {
             (What::Check | What::Challenge, _) => (secured.clone(), vec![]),
-            (What::Metrics | What::History | What::Status, _) => {
+            (What::Metrics | What::History | What::Status | What::Host | What::Cluster | What::Config, _) => {
                 (vec!["ann", "oda", "vic", "db2", "without TLS", "local"], vec!["unnamed", "other", "g1"])
             }
             (What::Command, "/claim") => {

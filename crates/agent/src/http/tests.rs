@@ -4,9 +4,11 @@ use crate::facts::Known;
 use crate::history::History;
 use crate::machine::Refused;
 use crate::schedule::Schedule;
+use crate::view::STALE;
 use axum::http::header;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 fn view(state: StateName, role: Role, database: &str) -> View {
@@ -17,7 +19,7 @@ fn view(state: StateName, role: Role, database: &str) -> View {
 #[test]
 fn load_balancers_see_one_primary() {
     let paths = ["/", "/primary", "/read-write", "/replica", "/read-only", "/health", "/readiness", "/liveness"];
-    let codes = |view: &View| paths.map(|path| u8::from(healthy(view, path).unwrap()));
+    let codes = |view: &View| paths.map(|path| u8::from(healthy(view, path, clock::now()).unwrap()));
     let primary = view(StateName::Primary, Role::Primary, "ready");
     assert_eq!(codes(&primary), [1, 1, 1, 0, 1, 1, 1, 1]);
     let following = view(StateName::Following, Role::Standby, "standby");
@@ -28,7 +30,7 @@ fn load_balancers_see_one_primary() {
     assert_eq!(codes(&cold), [0, 0, 0, 0, 0, 0, 1, 1]);
     cold.obstacle = "paused".into();
     assert_eq!(codes(&cold), [0, 0, 0, 0, 0, 0, 0, 1]);
-    assert_eq!(healthy(&cold, "/nothing"), None);
+    assert_eq!(healthy(&cold, "/nothing", clock::now()), None);
 }
 
 /// A limit that is not checked must not be ignored.
@@ -51,6 +53,55 @@ fn a_health_check_of_a_standby_with_a_condition_is_refused() {
         ("/replica", Some("x=lag")),
     ] {
         assert_eq!(not_kept(path, query), None, "{path} {query:?}");
+    }
+}
+
+/// HEALTH-H4: whoever routes by `/leader` or `/primary` must not be led to a host whose lease has ended.
+#[test]
+fn a_host_leads_until_its_lease_ends() {
+    let mut primary = view(StateName::Primary, Role::Primary, "ready");
+    let end = primary.at.saturating_add(Duration::from_secs(1));
+    primary.holds_until = Some(end);
+    let code = |view: &View, path: &str, at: MonoTime| checked(view, path, at).unwrap().as_u16();
+    let before = end.0 - 1;
+    for path in ["/", "/primary", "/master", "/read-write", "/leader", "/read-only", "/read-only-sync"] {
+        assert_eq!(code(&primary, path, MonoTime(before)), 200, "{path}");
+        assert_eq!(code(&primary, path, end), 503, "{path}");
+    }
+    primary.holds_until = None;
+    assert_eq!(code(&primary, "/leader", primary.at), 503, "fenced");
+    let mut following = view(StateName::Following, Role::Standby, "standby");
+    following.holds_until = Some(end);
+    for path in ["/leader", "/standby-leader", "/standby_leader", "/read-only-quorum"] {
+        assert_eq!(code(&following, path, MonoTime(before)), 200, "{path}");
+        assert_eq!(code(&following, path, end), 503, "{path}");
+    }
+    assert_eq!(code(&following, "/primary", following.at), 503);
+}
+
+/// `/leader` is for any holder, as Patroni has it; clients are led by `/primary`.
+#[test]
+fn a_holder_that_recovers_leads_and_takes_nothing() {
+    let mut recovering = view(StateName::Starting, Role::Standby, "busy");
+    recovering.holds_until = Some(recovering.at.saturating_add(Duration::from_secs(1)));
+    let codes = ["/leader", "/primary", "/replica", "/read-only", "/standby-leader", "/health"]
+        .map(|path| u8::from(healthy(&recovering, path, recovering.at).unwrap()));
+    assert_eq!(codes, [1, 0, 0, 0, 0, 0]);
+}
+
+/// Nobody knows which standbys are synchronous, so none is said to be.
+#[test]
+fn no_host_is_a_synchronous_standby() {
+    for (state, role, database) in [
+        (StateName::Primary, Role::Primary, "ready"),
+        (StateName::Following, Role::Standby, "standby"),
+        (StateName::Standby, Role::Standby, "gone"),
+    ] {
+        let view = view(state, role, database);
+        for path in ["/sync", "/synchronous", "/quorum"] {
+            assert_eq!(checked(&view, path, view.at), Some(StatusCode::SERVICE_UNAVAILABLE), "{path} {state}");
+        }
+        assert!(not_kept("/sync", Some("lag=1MB")).is_some());
     }
 }
 
@@ -119,6 +170,7 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
             socket: None,
             known: Arc::default(),
             openers: Arc::new(|| Box::pin(std::future::ready(crate::host::PoolUsers::default()))),
+            asks: Arc::new(Asks::new(Arc::new(|| Box::pin(std::future::ready(None))))),
         },
         asked,
         dir,
@@ -230,6 +282,64 @@ async fn asked_over_a_real_socket() {
     assert!(answer.code == 412 && answer.words().contains("found a claim for db3"), "{}", answer.words());
     let answer = post("/switchover/cancel", serde_json::json!({})).await;
     assert!(answer.code == 412 && answer.words().contains("no switchover"), "{}", answer.words());
+    serving.abort();
+}
+
+/// Of three other hosts one answers, one does not, and at the address of the third answers another one.
+#[tokio::test]
+async fn the_cluster_is_what_its_hosts_tell() {
+    use crate::seams::{Dial, Wire};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (mut door, _asked, _dir) = door(None);
+    let mut config = AgentConfig::clone(&door.config);
+    config.peers.0 = ["db2", "db3", "db4"].map(|name| (name.to_string(), format!("{name}:8008"))).into();
+    door.config = Arc::new(config);
+    let dial: Dial = Arc::new(|address| {
+        Box::pin(async move {
+            let name = match address.as_str() {
+                "db2:8008" => "db2",
+                "db4:8008" => "db9",
+                _ => return Err(std::io::ErrorKind::ConnectionRefused.into()),
+            };
+            let body = serde_json::json!({
+                "state": "running", "role": "primary", "timeline": 4,
+                "patroni": { "name": name, "scope": "demo" },
+                "holdfast": { "leader": true, "epoch": 9, "port": 5433 },
+            });
+            let (ours, mut wire) = tokio::io::duplex(4096);
+            tokio::spawn(async move {
+                let mut request = [0; 1024];
+                let read = wire.read(&mut request).await.unwrap();
+                assert!(request[..read].starts_with(b"GET /patroni "));
+                wire.write_all(format!("HTTP/1.1 200 OK\r\n\r\n{body}").as_bytes()).await.unwrap();
+            });
+            Ok(Box::new(ours) as Box<dyn Wire>)
+        })
+    });
+    door.dial = dial;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let serving = tokio::spawn(serve(listener, door));
+    let limit = Duration::from_secs(20);
+    let get = async |path: &str| {
+        let answer = crate::client::ask(&address, path, None, None, limit).await.unwrap();
+        assert_eq!(answer.code, 200, "{path}");
+        serde_json::from_str::<serde_json::Value>(&answer.body).unwrap()
+    };
+    let cluster = get("/cluster").await;
+    let members = cluster["members"].as_array().unwrap();
+    let shown: Vec<_> = members.iter().map(|one| (one["name"].as_str(), one["role"].as_str())).collect();
+    assert_eq!(shown, [(Some("db1"), Some("replica")), (Some("db2"), Some("leader"))], "{cluster}");
+    assert_eq!((&members[1]["host"], &members[1]["port"]), (&"db2".into(), &5433.into()), "{cluster}");
+    assert_eq!(cluster["unanswered"], serde_json::json!(["db3", "db4"]));
+    assert_eq!(get("/patroni").await["patroni"]["name"], "db1");
+    assert_eq!(get("/config").await["ttl"], 3);
+    // As Patroni's PATCH, which changes its settings: a success would be a lie.
+    let body = serde_json::json!({ "ttl": 30 });
+    for path in ["/config", "/cluster", "/patroni"] {
+        let answer = crate::client::ask(&address, path, Some(&body), None, limit).await.unwrap();
+        assert_eq!(answer.code, 405, "{path}");
+    }
     serving.abort();
 }
 
@@ -374,7 +484,7 @@ async fn plain_checks_are_for_health_alone() {
     let viewer = dial(dir.path(), "vic", &address, "db1");
     let told = crate::client::ask_over(&viewer, &address, "/primary", None, None, limit).await.unwrap();
     assert!(told.body.contains("db1"), "{told:?}");
-    for path in ["/status", "/patroni", "/history", "/metrics", "/challenge"] {
+    for path in ["/status", "/patroni", "/cluster", "/config", "/history", "/metrics", "/challenge"] {
         assert_eq!(crate::client::ask(&address, path, None, None, limit).await.unwrap().code, 403, "{path}");
     }
     // Not with the token in clear either.

@@ -141,6 +141,9 @@ impl World {
             prop_assert!(self.wrote, "AGENT-A5: primary before a durable write: {self:?}");
             prop_assert!(self.running && self.mounted && self.attached, "AGENT-A1: {self:?}");
         }
+        let holds = machine.holds_until().is_some_and(|end| now < end);
+        let lost = matches!(machine.state(), StateName::Standby | StateName::CutOff | StateName::Fencing);
+        prop_assert!(!holds || !lost && self.attached, "HEALTH-H4: holds the lease, {}: {self:?}", machine.state());
         // AGENT-A3: at every moment that the machine was given.
         let stop_at = self.renewed.saturating_add(Duration::from_millis(2700));
         if self.running && now >= stop_at && machine.state() != StateName::Standby {

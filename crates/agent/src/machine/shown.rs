@@ -1,7 +1,8 @@
 //! What the machine shows to others.
 
+use super::parts::Step;
 use super::state::{Machine, State};
-use super::{DatabaseView, Guard, LeaseView, Role, StateName};
+use super::{AttachPhase, DatabaseView, Guard, LeaseView, Role, StateName};
 use holdfast_types::MonoTime;
 use std::time::Duration;
 
@@ -104,6 +105,26 @@ impl Machine {
 
     pub(super) fn renewed(&self) -> MonoTime {
         self.lease.attach.as_ref().and_then(|attach| attach.renewed).unwrap_or(self.lease.leased_at)
+    }
+
+    /// End of the lease that this host holds, unless it is renewed; `None` if it holds none. A host that has lost its
+    /// lease, is on the way to that by force, or does not know it any more (a cut-off) holds none.
+    pub fn holds_until(&self) -> Option<MonoTime> {
+        let by_state = match &self.state {
+            State::Standby | State::Acquiring | State::CutOff(_) | State::Fencing(_) | State::Ended => false,
+            State::Attaching | State::Importing(_) | State::Starting(_) | State::Primary | State::Following => true,
+            // From the step on that gives it back, it counts as given back.
+            State::Demoting(leaving) => {
+                self.lease.attach.is_some() && matches!(leaving.step, Step::Checkpoint | Step::Stop | Step::Export)
+            }
+        };
+        let attach = self.lease.attach.as_ref();
+        let lost = attach.is_some_and(|own| {
+            let other = matches!(self.lease(), Some(LeaseView::Held { owner, epoch, .. })
+                if *owner != self.policy.name && *epoch > own.epoch);
+            other || own.epoch == 0 || matches!(own.phase, AttachPhase::Fenced | AttachPhase::Detached)
+        });
+        (by_state && !lost).then(|| self.renewed().saturating_add(self.lease.ttl))
     }
 
     /// Time of the next question to the cluster about the lease: soon if a change is near.

@@ -277,6 +277,32 @@ fn retell(story: &str) -> String {
     out
 }
 
+/// HEALTH-H4: `/leader` goes by this.
+#[test]
+fn the_lease_is_held_from_its_grant_until_it_is_lost() {
+    let holds = |teller: &Teller| teller.machine.holds_until().is_some_and(|end| teller.now < end);
+    let mut teller = Teller::new(policy());
+    for line in ["found nothing", "lease free"] {
+        teller.line(line);
+        assert!(!holds(&teller), "{line}");
+    }
+    // PostgreSQL takes no writes before the last of these.
+    for line in ["attach connecting 5", "attach serving 5", "ok", "ok", "db ready", "ok", "wait 2600"] {
+        teller.line(line);
+        assert!(holds(&teller), "{line}: {}", teller.machine.state());
+    }
+    // The margin of AGENT-A3 has begun: the next owner may be near.
+    teller.line("wait 200");
+    assert!(!holds(&teller) && teller.machine.state() == StateName::CutOff, "{}", teller.machine.state());
+    for line in ["attach fenced 5 by=db-a", "lease db-a 9 3000", "attach-ended fenced by db-a"] {
+        let mut teller = Teller::new(policy());
+        teller.line("primary");
+        assert!(holds(&teller));
+        teller.line(line);
+        assert!(!holds(&teller), "{line}: {}", teller.machine.state());
+    }
+}
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("stories")
 }

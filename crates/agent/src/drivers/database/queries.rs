@@ -4,6 +4,7 @@ use super::user::User;
 use crate::config::DatabaseConfig;
 use crate::machine::DatabaseView;
 use crate::process::{NotRan, Ran, ran};
+use crate::server::{self, ServerView};
 use holdfast_types::sync::LockExt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,9 @@ const HEALTH: &str = "select pg_is_in_recovery(), (select setting from pg_settin
 /// Time limit of a check whether two paths are the same directory: they may lie on a device that hangs.
 const PATHS_LIMIT: Duration = Duration::from_secs(1);
 
+/// Time limit of the questions for clients of Patroni's REST API. Such a client waits for two seconds, for all hosts.
+const TOLD_LIMIT: Duration = Duration::from_secs(1);
+
 /// The agent's own sessions.
 #[derive(Debug)]
 pub struct Queries {
@@ -44,6 +48,8 @@ pub struct Queries {
     same: Mutex<String>,
     /// What was found in place of `database.data`, and the remedy; "" for nothing.
     elsewhere: Mutex<String>,
+    /// The identifier of the database system, once it is known. It lies on the device (DB-D3), and never changes.
+    system: Mutex<String>,
 }
 
 impl Queries {
@@ -56,6 +62,7 @@ impl Queries {
             hidden: AtomicBool::new(false),
             same: Mutex::default(),
             elsewhere: Mutex::default(),
+            system: Mutex::default(),
         }
     }
 
@@ -67,6 +74,7 @@ impl Queries {
     /// Another server will answer, or none.
     pub fn forget(&self) {
         self.elsewhere.locked().clear();
+        self.system.locked().clear();
     }
 
     async fn psql(&self, statements: &[&str], limit: Duration) -> Result<Ran, NotRan> {
@@ -79,6 +87,30 @@ impl Queries {
             command.args(["-c", statement]);
         }
         ran(command, limit).await
+    }
+
+    /// What the server says of itself; `None` if it does not answer soon.
+    pub async fn told(&self) -> Option<ServerView> {
+        let known = self.system.locked().clone();
+        let identified = async { if known.is_empty() { self.said(server::IDENTIFIER).await } else { Some(known) } };
+        let (told, system) = tokio::join!(self.said(server::TOLD), identified);
+        let mut view = ServerView::parse(&told?)?;
+        view.system_identifier = system.unwrap_or_default();
+        view.system_identifier.clone_into(&mut self.system.locked());
+        Some(view)
+    }
+
+    /// The answer to a question that nothing waits for.
+    async fn said(&self, question: &str) -> Option<String> {
+        // Else a user of this database could put a function of his own in the place of one of the system's.
+        match self.psql(&["set search_path = pg_catalog", question], TOLD_LIMIT).await {
+            Ok(Ran { code: Some(0), out, .. }) => Some(out.trim().to_owned()),
+            Ok(Ran { err, .. }) => {
+                tracing::debug!(err, "PostgreSQL says nothing of itself");
+                None
+            }
+            Err(_) => None,
+        }
     }
 
     async fn tell(&self, statements: &[&str], limit: Duration) -> Result<(), String> {
