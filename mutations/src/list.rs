@@ -15,6 +15,7 @@ mod gateway;
 mod histories;
 mod keys;
 mod packages;
+mod page;
 mod pair;
 mod places;
 mod placing;
@@ -53,6 +54,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     survivors::MUTATIONS,
     packages::MUTATIONS,
     watched::MUTATIONS,
+    page::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

@@ -18,7 +18,7 @@ use crate::node::Node;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, options};
 use holdfast_tls::{HttpTls, Tls};
 use holdfast_types::Name;
@@ -67,7 +67,7 @@ pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>, mode: Htt
     let acceptor = node.tls.as_ref().filter(|_| mode != HttpTls::Off).map(Tls::acceptor);
     let recorder = recorder();
     let measured = recorder.clone();
-    let page = Page::new(node.clone());
+    let (page, here) = (Page::new(node.clone()), listener.local_addr()?.ip());
     let app = Router::new()
         .route("/metrics", get(move |state: State<Arc<Node>>| metrics_page(state, recorder.clone())))
         .route("/", options(health))
@@ -81,7 +81,7 @@ pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>, mode: Htt
     let door = Door::new("http", listener, limits);
     let serving = async move {
         let Some(acceptor) = acceptor else {
-            let app = app.layer(from_fn(open::guard));
+            let app = app.layer(from_fn_with_state(here, open::guard));
             return axum::serve(door, app.into_make_service_with_connect_info::<Neighbour>()).await;
         };
         let app = app.layer(from_fn_with_state(mode, secured::guard));

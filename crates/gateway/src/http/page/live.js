@@ -21,6 +21,7 @@ function show(text) {
   const focused = document.activeElement?.closest("details")?.id;
   // The gateway has escaped all that is not its own markup, and the page's policy lets no script in it run.
   state.innerHTML = text;
+  state.dataset.looks = 1 + Number(state.dataset.looks || 0);
   for (const id of open) document.getElementById(id)?.setAttribute("open", "");
   if (focused) document.getElementById(focused)?.querySelector("summary")?.focus({ preventScroll: true });
   addTimes();

@@ -11,6 +11,11 @@ pub(super) fn cut(text: &str) -> String {
     text.chars().take(CHARS_MAX).chain(['\u{2026}']).collect()
 }
 
+/// So many of something: `1 set`, `2 sets`.
+pub(super) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Bytes: `512 B`, `1.5 GiB`.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
@@ -69,6 +74,7 @@ mod tests {
         assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 GiB", "3.0 TiB", "20480.0 TiB"]);
         let spans = [999, 119_999, 120_000, 7_200_000, 172_800_000].map(duration);
         assert_eq!(spans, ["0 s", "119 s", "2 min", "2 h", "2 days"]);
+        assert_eq!([count(0, "set"), count(1, "set"), count(2, "set")], ["0 sets", "1 set", "2 sets"]);
         let times = [ago(10_000, 4000), ago(1, 5), ago(1, 0)];
         assert_eq!(times, ["6 s ago", "0 s ago", "at an unknown time"]);
         assert_eq!([days_text(-1), days_text(3)], ["has expired", "expires in 3 days"]);

@@ -1,7 +1,7 @@
 //! The state of a cluster as HTML: a pure function of what was gathered.
 
 use super::html::Html;
-use super::texts::{ago, cut, days_text, duration, host_and_port, size};
+use super::texts::{ago, count, cut, days_text, duration, host_and_port, size};
 use super::timeline::{Change, Takeover};
 use crate::admin::{Gathered, SETS_MAX, SetHere};
 use holdfast_api::{role_name, v1};
@@ -148,9 +148,9 @@ fn verdict(html: &mut Html, view: &View, problems: &[String]) {
         }
         let cluster = &view.seen.cluster;
         let id: String = cluster.cluster_id.chars().take(8).collect();
-        let members = cluster.members.len();
         html.within("p class=\"quiet\"", |html| {
-            let counts = format!("{members} gateways, {} sets, feature level {}", cluster.sets.len(), cluster.level);
+            let (members, sets) = (count(cluster.members.len(), "gateway"), count(cluster.sets.len(), "set"));
+            let counts = format!("{members}, {sets}, feature level {}", cluster.level);
             html.text(&if id.is_empty() { counts } else { format!("Cluster {id}\u{2026}: {counts}") });
         });
     });
@@ -355,8 +355,7 @@ fn served(
             html.text("does not answer");
             return;
         };
-        let plural = if group.connections == 1 { "" } else { "s" };
-        html.text(&format!("{} connection{plural}", group.connections));
+        html.text(&count(group.connections as usize, "connection"));
         let others: Vec<String> = cluster
             .members
             .iter()
