@@ -2,8 +2,8 @@
 //!
 //! - **WEB-H1** What is not markup of this program is escaped (`page/html.rs`).
 //! - **WEB-H2** The page names sets, hosts and stores, so it is for those who may read metrics where the door has TLS.
-//!   A door without TLS knows nobody: there the page is for programs of this machine alone, under an address or the name
-//!   `localhost`, and not through a proxy (`page/open.rs`).
+//!   A door without TLS knows nobody: there the page is for programs of this machine alone, under an address or the
+//!   name `localhost`, and not through a proxy (`page/open.rs`).
 //! - **WEB-H3** Nothing here changes anything. The browser is told to load nothing from elsewhere, to run no script but
 //!   ours, and to show the page in no other one.
 //! - **WEB-H4** However many look at it, the other gateways are asked once in [`FRESH`] at most.
