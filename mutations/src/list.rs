@@ -15,6 +15,7 @@ mod gateway;
 mod histories;
 mod keys;
 mod packages;
+mod page;
 mod pair;
 mod patroni;
 mod places;
@@ -55,6 +56,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     packages::MUTATIONS,
     watched::MUTATIONS,
     patroni::MUTATIONS,
+    page::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

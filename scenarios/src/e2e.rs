@@ -36,6 +36,7 @@ mod nearest;
 mod no_plaintext;
 mod outage;
 mod owners;
+mod page;
 mod pair;
 mod patroni;
 mod paused;

@@ -1,14 +1,16 @@
-//! The HTTP listener: `/metrics` for Prometheus, and health checks for supervisors and load balancers.
+//! The HTTP listener: `/metrics` for Prometheus, health checks for supervisors and load balancers, a page for people.
 //!
 //! | path | 200 means |
 //! | --- | --- |
+//! | GET `/`, and `/page/...` for its parts | the state of the cluster for a browser ([`page`]) |
 //! | `/livez` | the process answers; nothing else is checked, since a gateway that waits for others needs no restart |
 //! | `/readyz`, `/healthz`, and `OPTIONS /` | the gateway can serve |
 //! | `/serves/SET` | this gateway leads the set and can grant its lease: a TCP proxy in front of NBD sends clients here |
 //!
-//! Each path answers GET, HEAD and OPTIONS, also over HTTP/1.0: without settings, HAProxy sends `OPTIONS / HTTP/1.0`.
+//! Each path of a check answers GET, HEAD and OPTIONS, also over HTTP/1.0: without settings, HAProxy sends `OPTIONS / HTTP/1.0`.
 //! With TLS (`tls.http`): [`secured`].
 
+mod page;
 mod secured;
 
 use crate::doors::{self, Door};
@@ -21,6 +23,8 @@ use axum::routing::{get, options};
 use holdfast_tls::{HttpTls, Tls};
 use holdfast_types::Name;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use page::Page;
+use page::open::{self, Neighbour};
 use secured::{Asker, Secured};
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
@@ -63,6 +67,7 @@ pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>, mode: Htt
     let acceptor = node.tls.as_ref().filter(|_| mode != HttpTls::Off).map(Tls::acceptor);
     let recorder = recorder();
     let measured = recorder.clone();
+    let (page, here) = (Page::new(node.clone()), listener.local_addr()?.ip());
     let app = Router::new()
         .route("/metrics", get(move |state: State<Arc<Node>>| metrics_page(state, recorder.clone())))
         .route("/", options(health))
@@ -70,11 +75,15 @@ pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>, mode: Htt
         .route("/readyz", get(health).options(health))
         .route("/healthz", get(health).options(health))
         .route("/serves/{set}", get(serves).options(serves))
-        .with_state(node);
+        .with_state(node)
+        .merge(page::routes(page.clone()));
     let limits = if acceptor.is_some() { doors::HTTPS } else { doors::HTTP };
     let door = Door::new("http", listener, limits);
     let serving = async move {
-        let Some(acceptor) = acceptor else { return axum::serve(door, app).await };
+        let Some(acceptor) = acceptor else {
+            let app = app.layer(from_fn_with_state(here, open::guard));
+            return axum::serve(door, app.into_make_service_with_connect_info::<Neighbour>()).await;
+        };
         let app = app.layer(from_fn_with_state(mode, secured::guard));
         axum::serve(Secured::new(door, acceptor), app.into_make_service_with_connect_info::<Asker>()).await
     };
@@ -86,6 +95,7 @@ pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>, mode: Htt
     tokio::select! {
         served = serving => served,
         never = gathering(gather) => match never {},
+        never = page.follow() => match never {},
     }
 }
 
@@ -131,9 +141,7 @@ async fn serves(State(node): State<Arc<Node>>, Path(name): Path<String>) -> (Sta
 }
 
 async fn health(State(node): State<Arc<Node>>) -> (StatusCode, String) {
-    let warnings = node.journal_warning().into_iter().chain(node.timing_warnings()).chain(node.store_warnings());
-    let warnings = warnings.chain(node.certificate_warnings()).chain(node.locality_warning());
-    told(node.not_ready(), warnings)
+    told(node.not_ready(), node.warnings().into_iter())
 }
 
 fn told(not_ready: Option<String>, warnings: impl Iterator<Item = String>) -> (StatusCode, String) {
@@ -221,6 +229,13 @@ mod tests {
         for start in ["holdfast_sets_fenced_total ", "process_start_time_seconds 1", "holdfast_build_info{version="] {
             assert!(page.lines().any(|line| line.starts_with(start)), "{start}: {page}");
         }
+        for (host, status) in [("localhost:7402", "200"), ("evil.example", "403")] {
+            let asked = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+            let answer = exchanged(TcpStream::connect(address).await.unwrap(), &asked).await;
+            assert_eq!(answer.split(' ').nth(1), Some(status), "{host}: {answer}");
+            let (told, policy) = (answer.contains("has no cluster yet"), "content-security-policy: default-src 'none'");
+            assert_eq!((told, answer.contains(policy)), (status == "200", status == "200"), "{host}: {answer}");
+        }
         serving.abort();
         node.close().await;
     }
@@ -251,8 +266,12 @@ mod tests {
             ("", "/metrics", "403"),
             ("vic", "/livez", "200"),
             ("vic", "/metrics", "200"),
+            ("vic", "/", "200"),
+            ("vic", "/page/live.js", "200"),
             ("db1", "/livez", "200"),
             ("db1", "/metrics", "403"),
+            ("db1", "/", "403"),
+            ("", "/", "403"),
         ] {
             let socket = TcpStream::connect(address).await.unwrap();
             let asked = format!("GET {path} HTTP/1.1\r\nHost: g1\r\nConnection: close\r\n\r\n");

@@ -353,6 +353,12 @@ impl Node {
         warnings.into_iter().chain(self.revoked_warning()).chain(transition).collect()
     }
 
+    /// All warnings, one line each: none of them keeps this gateway from serving.
+    pub fn warnings(&self) -> Vec<String> {
+        let warnings = self.journal_warning().into_iter().chain(self.timing_warnings()).chain(self.store_warnings());
+        warnings.chain(self.certificate_warnings()).chain(self.locality_warning()).collect()
+    }
+
     /// Why a group cannot make progress, as far as this member knows.
     fn group_trouble(&self, group: &Group) -> Option<String> {
         let leadership = *group.leadership().borrow();

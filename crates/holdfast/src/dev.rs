@@ -188,10 +188,9 @@ fn ready(layout: &Layout, report: &Report, children: &Children) -> Ready {
 fn describe(ready: &Ready) -> String {
     let scheme = if ready.tls.as_ref().is_some_and(layout::DevTls::is_secure) { "https" } else { "http" };
     let gateways = ready.gateways.iter().zip(&ready.api).zip(&ready.pids).zip(&ready.http);
-    let rows = gateways.map(|(((name, api), pid), http)| {
-        [name.clone(), pid.to_string(), api.clone(), format!("{scheme}://{http}/metrics")]
-    });
-    let gateways = output::table(["GATEWAY", "PID", "API", "METRICS"], rows);
+    let rows = gateways
+        .map(|(((name, api), pid), http)| [name.clone(), pid.to_string(), api.clone(), format!("{scheme}://{http}/")]);
+    let gateways = output::table(["GATEWAY", "PID", "API", "PAGE"], rows);
     let serving: Vec<String> =
         ready.serving.iter().map(|(set, gateway)| format!("{set} is served by {gateway}")).collect();
     let mut text = format!("Ready. {}.\n\n{gateways}\n", serving.join("; "));

@@ -121,8 +121,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "QUARANTINE-Q3",
         edits: &[Edit {
             file: "crates/raft/src/readmit.rs",
-            old: "                        log.drop_group().await.map_err(io)?;\n                        let next = Quarantine { stage: Stage::Rejoining { since }, ..note.clone() };\n                        quarantine::save(dir, id, &next).map_err(io)?;\n",
-            new: "                        let next = Quarantine { stage: Stage::Rejoining { since }, ..note.clone() };\n                        quarantine::save(dir, id, &next).map_err(io)?;\n                        log.drop_group().await.map_err(io)?;\n",
+            old: "            log.drop_group().await.map_err(io)?;\n            let next = Quarantine { stage: Stage::Rejoining { since }, ..note.clone() };\n            quarantine::save(dir, id, &next).map_err(io)?;\n",
+            new: "            let next = Quarantine { stage: Stage::Rejoining { since }, ..note.clone() };\n            quarantine::save(dir, id, &next).map_err(io)?;\n            log.drop_group().await.map_err(io)?;\n",
         }],
         tests: &[
             lib(Layer::Cluster, "holdfast-raft", &["heal_tests::q3_"]),

@@ -6,7 +6,7 @@ use super::{OLDER, Scenario, Tier};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, dashboards, data_keys,
     dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, members,
-    memory, moves, nbd_tls, nearest, no_plaintext, outage, owners, pair, patroni, paused, place, placing, power,
+    memory, moves, nbd_tls, nearest, no_plaintext, outage, owners, page, pair, patroni, paused, place, placing, power,
     recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores, stores_change,
     storm, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
 };
@@ -533,6 +533,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ),
         needs: dashboards::NEEDS,
         run: dashboards::run,
+    },
+    Scenario {
+        name: "page",
+        shows: "the page of each gateway shows gateways, set, owner and snapshot, without scripts and in a headless Chromium, where it stays live; a new owner and a killed gateway are on it; prints where its pictures are",
+        tier: Tier::Long(
+            "needs a Chromium; cargo tests of the gate hold the page to a golden file, and its door to roles",
+        ),
+        needs: &[page::CHROMIUM],
+        run: page::run,
     },
 ];
 

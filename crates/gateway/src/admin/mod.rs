@@ -12,6 +12,7 @@ mod keys;
 mod lease;
 mod member;
 mod moves;
+mod page;
 mod placement;
 mod placing;
 mod recovery;
@@ -24,6 +25,7 @@ mod stores;
 mod volumes;
 
 pub(crate) use keys::data::run as run_data_keys;
+pub(crate) use page::{Gathered, SETS_MAX, SetHere};
 pub(crate) use placing::run as run_placing;
 #[cfg(test)]
 pub(crate) use rollback::SAFETY_LIMIT;

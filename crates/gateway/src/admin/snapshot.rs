@@ -54,6 +54,21 @@ pub(super) fn message(set: &SetServer, name: &Name) -> Option<(RequestId, v1::Sn
     })
 }
 
+/// All snapshots as applied here, the oldest first, those that wait for their checkpoint last.
+pub(super) fn listed(set: &SetServer) -> Vec<v1::Snapshot> {
+    let names: Vec<Name> = set.host.with(|m| {
+        let state = m.state();
+        state.snapshots.keys().chain(state.pending.keys()).cloned().collect()
+    });
+    let mut snapshots: Vec<v1::Snapshot> =
+        names.iter().filter_map(|name| message(set, name)).map(|(_, snapshot)| snapshot).collect();
+    // Snapshots of an earlier life have no position in this log; they are sorted by creation time.
+    let earlier = |of: &v1::Snapshot| if of.index == 0 && !of.pending { of.created_unix_ms } else { 0 };
+    let place = |of: &v1::Snapshot| (of.pending, of.index, earlier(of));
+    snapshots.sort_by(|a, b| (place(a), &a.name).cmp(&(place(b), &b.name)));
+    snapshots
+}
+
 /// The answer for a snapshot that exists but is not in the store yet. The request has taken effect: a caller that gives
 /// up must not take it for one that changed nothing (R12).
 fn unfinished(set: &Name, name: &Name) -> Refusal {
@@ -178,17 +193,7 @@ impl AdminDoor {
     ) -> Result<v1::ListSnapshotsReply, Refusal> {
         let set = self.led_set(&request.set)?;
         self.confirm(&set).await?;
-        let names: Vec<Name> = set.host.with(|m| {
-            let state = m.state();
-            state.snapshots.keys().chain(state.pending.keys()).cloned().collect()
-        });
-        let mut snapshots: Vec<v1::Snapshot> =
-            names.iter().filter_map(|name| message(&set, name)).map(|(_, snapshot)| snapshot).collect();
-        // Snapshots of an earlier life have no position in this log; they are sorted by creation time.
-        let earlier = |of: &v1::Snapshot| if of.index == 0 && !of.pending { of.created_unix_ms } else { 0 };
-        let place = |of: &v1::Snapshot| (of.pending, of.index, earlier(of));
-        snapshots.sort_by(|a, b| (place(a), &a.name).cmp(&(place(b), &b.name)));
-        Ok(v1::ListSnapshotsReply { snapshots })
+        Ok(v1::ListSnapshotsReply { snapshots: listed(&set) })
     }
 
     pub(super) async fn get_snapshot_token(

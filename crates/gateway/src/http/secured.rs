@@ -1,11 +1,11 @@
-//! TLS of the HTTP listener (`tls.http`, ADR 0054): metrics name sets and gateways, so they are for certificates of
-//! people and monitoring. Health checks are for everybody, and say no more than their code to whoever shows no such
+//! TLS of the HTTP listener (`tls.http`, ADR 0054): metrics and the page name sets and gateways, so they are for
+//! certificates of people and monitoring. Health checks are for everybody, and say no more than their code to whoever shows no such
 //! certificate.
 
 use crate::doors::{Door, Place, Standing};
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::serve::{IncomingStream, Listener};
@@ -85,8 +85,11 @@ enum Answer {
     Refused(String),
 }
 
-fn answer(client: &HttpClient, path: &str, mode: HttpTls) -> Answer {
-    let is_check = matches!(path, "/" | "/livez" | "/readyz" | "/healthz") || path.starts_with("/serves/");
+fn answer(client: &HttpClient, method: &Method, path: &str, mode: HttpTls) -> Answer {
+    // `GET /` is the page.
+    let is_check = matches!(path, "/livez" | "/readyz" | "/healthz")
+        || path.starts_with("/serves/")
+        || path == "/" && method == Method::OPTIONS;
     let found = match client {
         HttpClient::Plain if is_check && mode == HttpTls::Checks => return Answer::Code,
         HttpClient::Plain => {
@@ -108,7 +111,7 @@ pub(super) async fn guard(
     request: Request,
     next: Next,
 ) -> Response {
-    let told = answer(&asker.client, request.uri().path(), mode);
+    let told = answer(&asker.client, request.method(), request.uri().path(), mode);
     asker.shows(&told);
     match told {
         Answer::Whole => next.run(request).await,
@@ -156,16 +159,19 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_for_certificates_and_checks_for_everybody() {
+    fn metrics_and_the_page_are_for_certificates_and_checks_for_everybody() {
         let (plain, unnamed) = (HttpClient::Plain, HttpClient::Unnamed);
-        for path in ["/", "/livez", "/readyz", "/healthz", "/serves/demo"] {
-            assert_eq!(answer(&unnamed, path, HttpTls::Required), Answer::Code, "{path}");
-            assert_eq!(answer(&plain, path, HttpTls::Checks), Answer::Code, "{path}");
-            assert!(matches!(answer(&plain, path, HttpTls::Required), Answer::Refused(_)), "{path}");
+        let checks = ["/livez", "/readyz", "/healthz", "/serves/demo"].map(|path| (Method::GET, path));
+        for (method, path) in checks.into_iter().chain([(Method::OPTIONS, "/")]) {
+            assert_eq!(answer(&unnamed, &method, path, HttpTls::Required), Answer::Code, "{path}");
+            assert_eq!(answer(&plain, &method, path, HttpTls::Checks), Answer::Code, "{path}");
+            assert!(matches!(answer(&plain, &method, path, HttpTls::Required), Answer::Refused(_)), "{path}");
         }
-        for path in ["/metrics", "/serves", "/nothing"] {
-            assert!(matches!(answer(&unnamed, path, HttpTls::Checks), Answer::Refused(_)), "{path}");
-            assert!(matches!(answer(&plain, path, HttpTls::Checks), Answer::Refused(_)), "{path}");
+        for path in ["/metrics", "/serves", "/nothing", "/", "/page/state", "/page/style.css"] {
+            for client in [&unnamed, &plain] {
+                let told = answer(client, &Method::GET, path, HttpTls::Checks);
+                assert!(matches!(told, Answer::Refused(_)), "{path}");
+            }
         }
     }
 }

@@ -1,0 +1,156 @@
+//! The page of a gateway (ADR 0064): the state of the cluster for people, in a browser.
+//!
+//! - **WEB-H1** What is not markup of this program is escaped (`page/html.rs`).
+//! - **WEB-H2** The page names sets, hosts and stores, so it is for those who may read metrics where the door has TLS.
+//!   A door without TLS knows nobody: there the page is for programs of this machine alone, under an address or the
+//!   name `localhost`, and not through a proxy (`page/open.rs`).
+//! - **WEB-H3** Nothing here changes anything. The browser is told to load nothing from elsewhere, to run no script but
+//!   ours, and to show the page in no other one.
+//! - **WEB-H4** However many look at it, the other gateways are asked once in [`FRESH`] at most.
+
+mod html;
+pub(super) mod open;
+mod texts;
+mod timeline;
+mod view;
+
+use crate::admin::AdminDoor;
+use crate::node::Node;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::header::{self, HeaderName};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use holdfast_host::unix_ms;
+use holdfast_types::sync::{LockExt, RwLockExt};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use timeline::{Held, Timeline};
+use tokio::time::MissedTickBehavior;
+use view::View;
+
+/// How long a state is shown before another one is gathered.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// Pause between two looks at the leases.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Changes that are shown.
+const SHOWN: usize = 50;
+
+/// What a browser may do with the page.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const HTML: &str = "text/html; charset=utf-8";
+
+/// The page of one gateway.
+pub(super) struct Page {
+    door: AdminDoor,
+    node: Arc<Node>,
+    timeline: Mutex<Timeline>,
+    /// The state as it was shown last.
+    kept: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
+}
+
+impl Page {
+    pub(super) fn new(node: Arc<Node>) -> Arc<Self> {
+        let (timeline, kept) = (Mutex::new(Timeline::default()), tokio::sync::Mutex::new(None));
+        Arc::new(Self { door: AdminDoor::new(node.clone()), node, timeline, kept })
+    }
+
+    /// Follows the leases of the sets that run here.
+    pub(super) async fn follow(&self) -> Infallible {
+        let mut ticks = tokio::time::interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let held = self.held();
+            self.timeline.locked().look(unix_ms(), held);
+        }
+    }
+
+    /// Who has which set.
+    fn held(&self) -> BTreeMap<String, Option<Held>> {
+        let sets: Vec<_> = self.node.sets.reading().values().cloned().collect();
+        let of = |lease: holdfast_control::set::Lease| Held {
+            owner: lease.owner.to_string(),
+            gateway: self
+                .node
+                .cluster
+                .member(lease.gateway)
+                .map_or_else(|| lease.gateway.to_string(), |member| member.name.to_string()),
+            epoch: lease.epoch.0,
+            since_unix_ms: lease.since_unix_ms,
+        };
+        sets.iter().map(|set| (set.name.to_string(), set.lease().map(of))).collect()
+    }
+
+    /// The state as HTML. Who asks while it is being gathered waits for it: a few seconds at most.
+    async fn state(&self) -> Bytes {
+        let mut kept = self.kept.lock().await;
+        if let Some((at, state)) = kept.as_ref()
+            && at.elapsed() < FRESH
+        {
+            return state.clone();
+        }
+        let seen = self.door.gathered().await;
+        let takeovers = self.timeline.locked().newest(SHOWN);
+        let made = view::state(&View { at_unix_ms: unix_ms(), seen, takeovers });
+        let state = Bytes::from(made.finish());
+        *kept = Some((Instant::now(), state.clone()));
+        state
+    }
+}
+
+/// Paths of the page.
+pub(super) fn routes(page: Arc<Page>) -> Router {
+    Router::new()
+        .route("/", get(whole))
+        .route("/page/state", get(fragment))
+        .route("/page/style.css", get(style))
+        .route("/page/live.js", get(script))
+        .route("/page/icon.svg", get(icon))
+        .with_state(page)
+}
+
+async fn style() -> Response {
+    told("text/css; charset=utf-8", include_str!("page/style.css"))
+}
+
+async fn script() -> Response {
+    told("text/javascript; charset=utf-8", include_str!("page/live.js"))
+}
+
+async fn icon() -> Response {
+    told("image/svg+xml", include_str!("page/icon.svg"))
+}
+
+async fn whole(State(page): State<Arc<Page>>) -> Response {
+    let head = view::head(page.node.config.name.as_str()).finish();
+    let state = page.state().await;
+    told(HTML, [head.as_bytes(), &state[..], view::TAIL.as_bytes()].concat())
+}
+
+async fn fragment(State(page): State<Arc<Page>>) -> Response {
+    told(HTML, page.state().await)
+}
+
+fn told(kind: &'static str, body: impl IntoResponse) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    (headers, body).into_response()
+}
+
+#[cfg(test)]
+mod tests;
