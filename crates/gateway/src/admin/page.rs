@@ -43,7 +43,7 @@ impl AdminDoor {
         Box::pin(async move {
             let (cluster, trouble) = match self.cluster_status(v1::ClusterStatusRequest {}).await {
                 Ok(cluster) => (cluster, String::new()),
-                Err(refusal) => (self.alone().await, refusal.to_string()),
+                Err(refusal) => (self.only_this_gateway().await, refusal.to_string()),
             };
             let names: Vec<Name> = self.node.sets.reading().keys().take(SETS_MAX).cloned().collect();
             let mut sets = Vec::new();
@@ -56,7 +56,7 @@ impl AdminDoor {
     }
 
     /// This gateway alone, in the form of a cluster.
-    async fn alone(&self) -> v1::ClusterStatusReply {
+    async fn only_this_gateway(&self) -> v1::ClusterStatusReply {
         let answered_by = self.node.config.name.to_string();
         let (node, error) = match self.get_node(v1::GetNodeRequest {}).await {
             Ok(node) => (Some(node), String::new()),
