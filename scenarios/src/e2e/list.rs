@@ -4,7 +4,7 @@
 use super::Upto;
 use super::{OLDER, Scenario, Tier};
 use super::{
-    agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, dashboards, data_keys,
+    agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, csi, damaged, dashboards, data_keys,
     dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, members,
     memory, moves, nbd_tls, nearest, no_plaintext, outage, owners, pair, paused, place, placing, power, recover,
     recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores, stores_change, storm,
@@ -526,6 +526,20 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ),
         needs: dashboards::NEEDS,
         run: dashboards::run,
+    },
+    Scenario {
+        name: "csi",
+        shows: "csi-sanity passes against the CSI driver and three gateways, with file systems and with block devices, and nothing of its volumes is left",
+        tier: Tier::Long("several minutes; unit tests of the gate hold names, sizes, codes, copies and deletions"),
+        needs: csi::NEEDS,
+        run: csi::run,
+    },
+    Scenario {
+        name: "helm-chart",
+        shows: "helm accepts the chart for Kubernetes, renders each part of it, and refuses values that it does not know",
+        tier: Tier::Gate("seconds, and nothing else reads the chart"),
+        needs: csi::CHART_NEEDS,
+        run: csi::chart,
     },
 ];
 

@@ -28,6 +28,7 @@ fn refused(error: &CliError) -> Refused {
 }
 
 impl Admin {
+    /// The cluster of these addresses and this certificate.
     pub fn new(common: Common) -> Self {
         Self { common }
     }
