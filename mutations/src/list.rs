@@ -7,6 +7,7 @@ mod bounds;
 mod certificates;
 mod cluster;
 mod control;
+mod csi;
 mod data;
 mod deletion;
 mod doors;
@@ -53,6 +54,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     survivors::MUTATIONS,
     packages::MUTATIONS,
     watched::MUTATIONS,
+    csi::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.
