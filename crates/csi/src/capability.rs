@@ -126,15 +126,20 @@ mod tests {
     #[test]
     fn one_node_at_a_time() {
         let block = || Some(AccessType::Block(BlockVolume {}));
-        let single =
-            [Mode::SingleNodeWriter, Mode::SingleNodeReaderOnly, Mode::SingleNodeSingleWriter, Mode::SingleNodeMultiWriter];
+        let single = [
+            Mode::SingleNodeWriter,
+            Mode::SingleNodeReaderOnly,
+            Mode::SingleNodeSingleWriter,
+            Mode::SingleNodeMultiWriter,
+        ];
         for mode in single {
             let wanted = read(Some(&capability(mode, block()))).unwrap();
             assert_eq!(wanted.access, Access::Block);
             assert_eq!(wanted.read_only, mode == Mode::SingleNodeReaderOnly);
             assert_eq!(wanted.one_target, mode == Mode::SingleNodeSingleWriter);
         }
-        let several = [Mode::Unknown, Mode::MultiNodeReaderOnly, Mode::MultiNodeSingleWriter, Mode::MultiNodeMultiWriter];
+        let several =
+            [Mode::Unknown, Mode::MultiNodeReaderOnly, Mode::MultiNodeSingleWriter, Mode::MultiNodeMultiWriter];
         for mode in several {
             assert!(check(&[capability(mode, block())]).is_err(), "{mode:?}");
         }

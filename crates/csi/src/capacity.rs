@@ -61,12 +61,15 @@ impl Range {
         let too_large = || out(format!("capacity_range: found {asked} bytes, expected at most {MAX}"));
         let size = asked.max(1).checked_next_multiple_of(UNIT).filter(|size| *size <= MAX).ok_or_else(too_large)?;
         // A source keeps the size that it has, where that is no multiple.
-        let size = if asked == least && self.holds(least) { least } else { size };
+        let size = if least > 0 && asked == least && self.holds(least) { least } else { size };
         if self.holds(size) {
             return Ok(size);
         }
-        let (source, limit) = (if least > 0 { format!(", of a source of {least} bytes") } else { String::new() }, self.limit);
-        Err(out(format!("capacity_range: found a limit of {limit} bytes{source}, expected room for {size} (whole MiB)")))
+        let (source, limit) =
+            (if least > 0 { format!(", of a source of {least} bytes") } else { String::new() }, self.limit);
+        Err(out(format!(
+            "capacity_range: found a limit of {limit} bytes{source}, expected room for {size} (whole MiB)"
+        )))
     }
 }
 

@@ -73,7 +73,9 @@ fn after(token: &str) -> Result<Option<&str>, Refused> {
     match token.strip_prefix(AFTER) {
         None if token.is_empty() => Ok(None),
         Some(id) if !id.is_empty() => Ok(Some(id)),
-        _ => Err(Refused::pending(format!("starting_token: found {token:?}, expected a next_token of this driver: list again"))),
+        _ => Err(Refused::pending(format!(
+            "starting_token: found {token:?}, expected a next_token of this driver: list again"
+        ))),
     }
 }
 
@@ -103,7 +105,9 @@ impl Controller {
         let _held = self.locks.take(set.as_str())?;
         let found = self.cluster.set(&set)?;
         if found.as_ref().is_some_and(is_ending) {
-            return Err(Refused::pending(format!("a volume {set} of that name is being deleted: repeat this call later")));
+            return Err(Refused::pending(format!(
+                "a volume {set} of that name is being deleted: repeat this call later"
+            )));
         }
         let volume = match (source, found.filter(is_there)) {
             (None, found) => self.made(&set, range, &parameters, request.accessibility_requirements.as_ref(), found)?,
@@ -134,7 +138,9 @@ impl Controller {
         if let Some(status) = &found {
             let copy = status.set.as_ref().map_or("", |summary| summary.clone_of.as_str());
             if !copy.is_empty() {
-                return Err(Refused::exists(format!("volume {set} exists as a copy of {copy}, expected none of that name")));
+                return Err(Refused::exists(format!(
+                    "volume {set} exists as a copy of {copy}, expected none of that name"
+                )));
             }
             if let Some(volume) = status.volumes.iter().find(|volume| volume.name == name.as_str()) {
                 return self.fitting(set, range, volume);
@@ -175,7 +181,9 @@ impl Controller {
                 let copy = status.set.as_ref().map_or("", |summary| summary.clone_of.as_str());
                 if !is_copy(set, source, copy)? {
                     let copy = if copy.is_empty() { "nothing" } else { copy };
-                    return Err(Refused::exists(format!("volume {set} exists as a copy of {copy}, expected another source")));
+                    return Err(Refused::exists(format!(
+                        "volume {set} exists as a copy of {copy}, expected another source"
+                    )));
                 }
                 status
             }
@@ -225,7 +233,10 @@ impl Controller {
         let listed = self.cluster.snapshots(&id.set)?.ok_or_else(none)?;
         let snapshot = listed.into_iter().find(|found| found.name == id.snapshot.as_str()).ok_or_else(none)?;
         if snapshot.pending {
-            return Err(Refused::new(tonic::Code::Unavailable, format!("snapshot {id} is not ready yet: repeat this call")));
+            return Err(Refused::new(
+                tonic::Code::Unavailable,
+                format!("snapshot {id} is not ready yet: repeat this call"),
+            ));
         }
         let volume = snapshot.volumes.iter().find(|volume| volume.name == VOLUME).or(snapshot.volumes.first()).cloned();
         let volume = volume.ok_or_else(|| Refused::precondition(format!("snapshot {id} has no volume")))?;

@@ -228,7 +228,10 @@ mod tests {
     #[test]
     fn ids_are_read_as_they_are_written() {
         let id = VolumeId::read("csi-pvc-1/data").unwrap().unwrap();
-        assert_eq!((id.set.as_str(), id.volume.as_str(), id.to_string().as_str()), ("csi-pvc-1", "data", "csi-pvc-1/data"));
+        assert_eq!(
+            (id.set.as_str(), id.volume.as_str(), id.to_string().as_str()),
+            ("csi-pvc-1", "data", "csi-pvc-1/data")
+        );
         let id = SnapshotId::read("demo@csi-s").unwrap().unwrap();
         assert_eq!(id.to_string(), "demo@csi-s");
         for none in ["x", "a/b/c", "/b", "a/", "a@b"] {

@@ -88,14 +88,21 @@ fn may_publish(record: &Record, wanted: &Wanted, target: &Path) -> Result<(), Re
         (Access::Block, Access::Block) | (Access::Mount { .. }, Access::Mount { .. })
     );
     if !is_same_kind {
-        return Err(Refused::precondition("the volume is staged as a block device and asked for as a file system, or the other way round"));
+        return Err(Refused::precondition(
+            "the volume is staged as a block device and asked for as a file system, or the other way round",
+        ));
     }
     let others = record.targets.iter().filter(|other| *other != target).count();
     if wanted.one_target && others > 0 {
-        return Err(Refused::precondition("the volume is published at another path, and its access mode allows only one"));
+        return Err(Refused::precondition(
+            "the volume is published at another path, and its access mode allows only one",
+        ));
     }
     if others >= TARGETS_MAX {
-        return Err(Refused::new(Code::ResourceExhausted, format!("the volume is published at {TARGETS_MAX} paths already")));
+        return Err(Refused::new(
+            Code::ResourceExhausted,
+            format!("the volume is published at {TARGETS_MAX} paths already"),
+        ));
     }
     Ok(())
 }
@@ -218,7 +225,9 @@ impl Node {
             Access::Mount { .. } => {
                 self.attached.volume(&id.set, &id.volume)?;
                 if !mount::is_mounted(&record.staging)? {
-                    return Err(Refused::precondition(format!("{id} is not mounted at its staging path: stage it again")));
+                    return Err(Refused::precondition(format!(
+                        "{id} is not mounted at its staging path: stage it again"
+                    )));
                 }
                 record.staging.clone()
             }
@@ -279,7 +288,8 @@ impl Node {
                     DeviceChoice::Kernel => "repeat this call",
                     DeviceChoice::Nbdfuse => "a device of nbdfuse grows when the volume is staged again",
                 };
-                let late = format!("the device of {id} has {has} bytes, expected {}: {next}", asked.max(volume.size_bytes));
+                let late =
+                    format!("the device of {id} has {has} bytes, expected {}: {next}", asked.max(volume.size_bytes));
                 return Err(Refused::new(Code::DeadlineExceeded, late));
             }
             std::thread::sleep(GROWN_PAUSE);
@@ -305,7 +315,8 @@ impl Node {
             let unit = v1::volume_usage::Unit::Bytes as i32;
             return Ok(vec![v1::VolumeUsage { total: signed(volume.size_bytes), unit, ..Default::default() }]);
         }
-        let stat = rustix::fs::statvfs(path).map_err(|error| Refused::failed(format!("{}: {error}", path.display())))?;
+        let stat =
+            rustix::fs::statvfs(path).map_err(|error| Refused::failed(format!("{}: {error}", path.display())))?;
         let bytes = |blocks: u64| signed(blocks.saturating_mul(stat.f_frsize));
         let used = |total: u64, free: u64| total.saturating_sub(free);
         Ok(vec![

@@ -11,14 +11,18 @@ use std::collections::HashMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 /// Most calls at once; more wait. Below the program's number of threads for blocking work.
 const CALLS_MAX: usize = 24;
+
+/// How long a new volume waits for the end of one that had its name, and the pause between two looks.
+const ENDING_LIMIT: Duration = Duration::from_secs(30);
+const ENDING_PAUSE: Duration = Duration::from_millis(300);
 
 /// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -201,9 +205,8 @@ impl ControllerCalls for Driver {
             rpc::Type::ExpandVolume,
             rpc::Type::SingleNodeMultiWriter,
         ];
-        let of = |kind: rpc::Type| v1::ControllerServiceCapability {
-            r#type: Some(Type::Rpc(Rpc { r#type: kind as i32 })),
-        };
+        let of =
+            |kind: rpc::Type| v1::ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind as i32 })) };
         Ok(Response::new(v1::ControllerGetCapabilitiesResponse { capabilities: kinds.map(of).into() }))
     }
 
@@ -213,8 +216,16 @@ impl ControllerCalls for Driver {
     ) -> Result<Response<v1::CreateVolumeResponse>, Status> {
         let request = request.into_inner();
         let work = move |controller: &Controller| {
-            let volume = Some(controller.create_volume(&request)?);
-            Ok(v1::CreateVolumeResponse { volume })
+            let begun = Instant::now();
+            loop {
+                match controller.create_volume(&request) {
+                    // A volume of that name is being deleted: a caller would only come again.
+                    Err(refused) if refused.code == Code::Aborted && begun.elapsed() < ENDING_LIMIT => {
+                        std::thread::sleep(ENDING_PAUSE);
+                    }
+                    ended => return ended.map(|volume| v1::CreateVolumeResponse { volume: Some(volume) }),
+                }
+            }
         };
         self.control("CreateVolume", work).await
     }
@@ -299,8 +310,7 @@ impl NodeCalls for Driver {
             rpc::Type::ExpandVolume,
             rpc::Type::SingleNodeMultiWriter,
         ];
-        let of =
-            |kind: rpc::Type| v1::NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind as i32 })) };
+        let of = |kind: rpc::Type| v1::NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind as i32 })) };
         Ok(Response::new(v1::NodeGetCapabilitiesResponse { capabilities: kinds.map(of).into() }))
     }
 

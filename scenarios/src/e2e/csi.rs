@@ -1,5 +1,5 @@
-//! The CSI driver against `csi-sanity`, the test by the people of the Container Storage Interface, and the chart against
-//! `helm`.
+//! The CSI driver against `csi-sanity`, the test by the people of the Container Storage Interface, and the chart
+//! against `helm`.
 //!
 //! The kernel's nbd is not needed: volumes are loop devices over nbdfuse (`--device nbdfuse`).
 
@@ -45,7 +45,8 @@ impl Driver {
         let command = cmd(&lab.bin).args(["csi", "--serve", "all", "--device", "nbdfuse", "--node", "node1"]);
         let command = command.arg("--endpoint").arg(&socket).arg("--dir").arg(dir.join("n"));
         let command = command.arg("--store").arg(format!("file://{}", store.display()));
-        let command = command.args(["--timeout", "60s", "--locality", "region=local"]).arg("--api").arg(cluster.apis().join(","));
+        let command =
+            command.args(["--timeout", "60s", "--locality", "region=local"]).arg("--api").arg(cluster.apis().join(","));
         let process = Proc::spawn("holdfast csi", command.into_command(), &lab.dir.join("csi.log"))?;
         let mut driver = Self { bin: lab.bin.clone(), dir, socket, process };
         let socket = driver.socket.clone();

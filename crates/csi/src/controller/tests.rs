@@ -246,7 +246,8 @@ fn snapshots_are_made_once_and_restored() {
     assert_eq!(fake.with("csi-r", |set| set.clone_of.clone()).unwrap(), "csi-a@csi-s");
     let none = v1::CreateVolumeRequest { volume_content_source: of_snapshot("csi-a@csi-t"), ..asked("x", 1) };
     assert_eq!(controller.create_volume(&none).unwrap_err().code, Code::NotFound);
-    fake.with("csi-a", |set| set.snapshots.push(api::Snapshot { name: "monday".into(), ..Default::default() })).unwrap();
+    fake.with("csi-a", |set| set.snapshots.push(api::Snapshot { name: "monday".into(), ..Default::default() }))
+        .unwrap();
     assert_eq!(controller.delete_snapshot("csi-a@monday").unwrap_err().code, Code::FailedPrecondition);
 }
 

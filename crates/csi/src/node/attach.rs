@@ -1,4 +1,5 @@
-//! `holdfast attach` for each staged set: a process of its own, which survives this one and is started again if it ends.
+//! `holdfast attach` for each staged set: a process of its own, which survives this one and is started again if it
+//! ends.
 
 use super::options::{DeviceChoice, NodeOptions};
 use super::program;
@@ -56,7 +57,8 @@ fn arguments(options: &NodeOptions, set: &Name, dir: &str) -> Vec<String> {
         DeviceChoice::Kernel => "kernel",
         DeviceChoice::Nbdfuse => "nbdfuse",
     };
-    let mut args: Vec<String> = ["attach", set.as_str(), "--owner", options.node.as_str(), "--dir", dir].map(String::from).into();
+    let mut args: Vec<String> =
+        ["attach", set.as_str(), "--owner", options.node.as_str(), "--dir", dir].map(String::from).into();
     args.extend(["--device", device, "--timeout", PATIENCE, "--output", "json"].map(String::from));
     if let Some(at) = &options.locality {
         args.extend(["--locality".to_string(), at.to_string()]);
@@ -325,7 +327,8 @@ mod tests {
 
     #[test]
     fn the_error_of_a_process_is_its_last_one() {
-        let log = "a line\n{\"error\":{\"code\":\"held\",\"exit\":3,\"message\":\"held by node2\",\"next\":\"wait\"}}\n";
+        let log =
+            "a line\n{\"error\":{\"code\":\"held\",\"exit\":3,\"message\":\"held by node2\",\"next\":\"wait\"}}\n";
         assert!(is_held(log));
         let refused = error_of(log);
         assert_eq!((refused.code, refused.text.as_str()), (Code::FailedPrecondition, "held by node2; wait"));

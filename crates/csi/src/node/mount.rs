@@ -155,7 +155,9 @@ pub(super) fn remove(path: &Path) -> Result<(), Refused> {
     }
     if found.len() > 0 || !found.is_file() {
         let path = path.display();
-        return Err(Refused::precondition(format!("{path} is no path of this driver: expected an empty file or folder")));
+        return Err(Refused::precondition(format!(
+            "{path} is no path of this driver: expected an empty file or folder"
+        )));
     }
     std::fs::remove_file(path).map_err(at(path))
 }

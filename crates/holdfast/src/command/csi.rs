@@ -22,11 +22,8 @@ fn failed(refused: &Refused) -> CliError {
 /// Arguments of `holdfast attach` with the gateways and the certificate of this process.
 fn connection(common: &Common) -> Vec<String> {
     let mut args = vec!["--api".to_string(), common.api.join(",")];
-    let files = [
-        ("--tls-ca", &common.tls_ca),
-        ("--tls-certificate", &common.tls_certificate),
-        ("--tls-key", &common.tls_key),
-    ];
+    let files =
+        [("--tls-ca", &common.tls_ca), ("--tls-certificate", &common.tls_certificate), ("--tls-key", &common.tls_key)];
     for (flag, file) in files {
         if let Some(file) = file {
             args.extend([flag.to_string(), file.display().to_string()]);
@@ -38,7 +35,9 @@ fn connection(common: &Common) -> Vec<String> {
 fn this_host() -> Result<Owner, CliError> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Owner::new(name.trim()).map_err(|error| {
-        CliError::usage("this host's name cannot be used as owner").because(&error).next("give the node's name with --node")
+        CliError::usage("this host's name cannot be used as owner")
+            .because(&error)
+            .next("give the node's name with --node")
     })
 }
 
@@ -83,5 +82,7 @@ pub async fn run(common: &Common, args: CsiArgs) -> Result<(), CliError> {
     });
     tracing::info!(socket = %args.endpoint.display(), services = ?args.serve, "serving");
     let served = holdfast_csi::serve(Driver::new(controller, node), &args.endpoint, stop).await;
-    served.map_err(|error| CliError::failed("").because(&error).next("give another --endpoint, or stop the other process"))
+    served.map_err(|error| {
+        CliError::failed("").because(&error).next("give another --endpoint, or stop the other process")
+    })
 }

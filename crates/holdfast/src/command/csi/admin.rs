@@ -27,6 +27,14 @@ fn refused(error: &CliError) -> Refused {
     Refused::of_cluster(code, text)
 }
 
+/// What is left of a set that no gateway has any more: its name is taken until its objects are deleted.
+async fn ending(api: &mut ClusterClient, set: &Name) -> Result<Option<v1::SetStatus>, CliError> {
+    let call = async |mut client: Client| client.list_sets(v1::ListSetsRequest {}).await;
+    let listed = api.call("list the sets", Effect::Reads, call).await?;
+    let left = listed.deletions.into_iter().find(|found| found.name == set.as_str());
+    Ok(left.map(|deletion| v1::SetStatus { deletion: Some(deletion), ..Default::default() }))
+}
+
 impl Admin {
     /// The cluster of these addresses and this certificate.
     pub fn new(common: Common) -> Self {
@@ -60,7 +68,7 @@ impl Cluster for Admin {
     fn set(&self, set: &Name) -> Result<Option<v1::SetStatus>, Refused> {
         self.wait(async |api: &mut ClusterClient| match set_calls::status(api, set.as_str(), false).await {
             Ok(status) => Ok(Some(status)),
-            Err(error) if error.code == "not-found" => Ok(None),
+            Err(error) if error.code == "not-found" => ending(api, set).await,
             Err(error) => Err(error),
         })
     }
