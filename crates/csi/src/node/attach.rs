@@ -29,6 +29,9 @@ const HELD_PAUSE: Duration = Duration::from_millis(500);
 /// Time limit that `holdfast attach` has for finding a gateway, in its own form.
 const PATIENCE: &str = "30s";
 
+/// How long a device may be in use after it was unmounted.
+const IN_USE_LIMIT: Duration = Duration::from_secs(5);
+
 /// Time limit of `--detach` and `--abandon`, above their own.
 const END_LIMIT: Duration = Duration::from_secs(45);
 
@@ -264,12 +267,17 @@ impl Attached {
         if self.look(set)?.is_none() {
             return self.abandon(set);
         }
-        let ended = self.order(set, "--detach")?;
-        match ended.status.code() {
-            Some(EXIT_DONE | EXIT_FENCED) => Ok(()),
-            // It ended meanwhile.
-            _ if self.look(set)?.is_none() => self.abandon(set),
-            _ => Err(error_of(&ended.err)),
+        let begun = Instant::now();
+        loop {
+            let ended = self.order(set, "--detach")?;
+            match ended.status.code() {
+                Some(EXIT_DONE | EXIT_FENCED) => return Ok(()),
+                // It ended meanwhile.
+                _ if self.look(set)?.is_none() => return self.abandon(set),
+                // A device that was just unmounted may be read for a moment, by udev for example.
+                Some(EXIT_REFUSED) if begun.elapsed() < IN_USE_LIMIT => std::thread::sleep(HELD_PAUSE),
+                _ => return Err(error_of(&ended.err)),
+            }
         }
     }
 
