@@ -65,6 +65,12 @@ const PACKAGES: &[Package] = &[
 /// The S3 server that the tests talk to on loopback.
 const VERSITYGW: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
 
+/// The test of drivers for Kubernetes, by the people of its storage interface.
+const CSI_SANITY: &str = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.6.0";
+
+/// Renders and checks the chart.
+const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.22.0";
+
 /// How much to install.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum For {
@@ -72,8 +78,10 @@ pub enum For {
     Demo,
     /// The demo of failovers.
     Failover,
-    /// All tests, and the benchmark.
+    /// The tests of the gate, and the benchmark.
     Tests,
+    /// The tests of the long run too: programs that are built from their source.
+    LongTests,
     /// Making and testing packages.
     Packages,
 }
@@ -83,7 +91,7 @@ impl For {
         let lists: &[&[Package]] = match self {
             For::Demo => &[DEMO],
             For::Failover => &[DEMO, FAILOVER],
-            For::Tests => &[DEMO, FAILOVER, TESTS],
+            For::Tests | For::LongTests => &[DEMO, FAILOVER, TESTS],
             For::Packages => &[PACKAGES],
         };
         lists.iter().flat_map(|list| list.iter()).collect()
@@ -97,9 +105,13 @@ impl For {
 pub fn setup(what: For) -> Result<()> {
     say::step("Checking for the programs that this chore needs");
     packages(what)?;
-    if what == For::Tests {
+    if matches!(what, For::Tests | For::LongTests) {
         versitygw();
+    }
+    if what == For::LongTests {
         pip::check_patroni();
+        from_go("csi-sanity", CSI_SANITY, "the scenario csi");
+        from_go("helm", HELM, "the scenario helm-chart");
     }
     Ok(())
 }
@@ -135,30 +147,35 @@ fn packages(what: For) -> Result<()> {
     Ok(())
 }
 
-/// Without an S3 server its tests are skipped and do not fail: building it needs a Go tool chain, which not every
-/// distribution and network has.
+/// Without an S3 server its tests are skipped and do not fail.
 pub fn versitygw() {
-    if on_path("versitygw") {
+    from_go("versitygw", VERSITYGW, "every test against a real S3 server");
+}
+
+/// Installs a program of a Go module. Without it `skipped` is skipped and does not fail: building it needs a Go tool
+/// chain, which not every distribution and network has.
+fn from_go(program: &str, module: &str, skipped: &str) {
+    if on_path(program) {
         return;
     }
     let go = match go::find_or_install() {
         Ok(go) => go,
         Err(why) => {
-            say::note(format!("versitygw is not installed, and cannot be built here: {why:#}"));
-            say::note("Tests against a real S3 server will be skipped.");
+            say::note(format!("{program} is not installed, and cannot be built here: {why:#}"));
+            say::note(format!("This will be skipped: {skipped}."));
             say::note(format!(
-                "To run them, install Go {} or later (go.dev/doc/install), then run cargo xtask setup",
+                "To run it, install Go {} or later (go.dev/doc/install), then run cargo xtask setup",
                 go::LEAST
             ));
             return;
         }
     };
-    say::step(format!("go install {VERSITYGW} (some minutes; Go downloads a newer Go for it if needed)"));
+    say::step(format!("go install {module} (some minutes; Go downloads a newer Go for it if needed)"));
     // In a folder that is on the PATH already.
-    let built = cmd(go).env("GOBIN", "/usr/local/bin").env("GOTOOLCHAIN", "auto").args(["install", VERSITYGW]).run();
+    let built = cmd(go).env("GOBIN", "/usr/local/bin").env("GOTOOLCHAIN", "auto").args(["install", module]).run();
     match built {
-        Ok(()) => say::note("installed as /usr/local/bin/versitygw"),
-        Err(e) => say::note(format!("not installed, so tests against a real S3 server will be skipped: {e:#}")),
+        Ok(()) => say::note(format!("installed as /usr/local/bin/{program}")),
+        Err(e) => say::note(format!("not installed, so this will be skipped: {skipped}: {e:#}")),
     }
 }
 

@@ -7,6 +7,7 @@ mod bounds;
 mod certificates;
 mod cluster;
 mod control;
+mod csi;
 mod data;
 mod deletion;
 mod doors;
@@ -57,6 +58,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     watched::MUTATIONS,
     patroni::MUTATIONS,
     page::MUTATIONS,
+    csi::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

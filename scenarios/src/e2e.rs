@@ -9,6 +9,7 @@ mod attach_postgresql;
 mod blocks;
 mod clones;
 mod cold;
+mod csi;
 mod damaged;
 mod dashboards;
 mod data_keys;

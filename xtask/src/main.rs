@@ -139,7 +139,7 @@ fn run(chore: Chore) -> Result<()> {
         }
         Chore::Fix => verify::fix(),
         Chore::Dev(args) => verify::dev(&args),
-        Chore::Setup => setup::setup(setup::For::Tests),
+        Chore::Setup => setup::setup(setup::For::LongTests),
         Chore::Demo(_)
         | Chore::E2e(_)
         | Chore::Chaos(_)

@@ -192,7 +192,8 @@ impl Whole<'_> {
             return look();
         }
         std::thread::scope(|scope| {
-            let setup = scope.spawn(|| held(|| setup::setup(For::Tests)));
+            let what = if self.tier == Tier::All { For::LongTests } else { For::Tests };
+            let setup = scope.spawn(move || held(|| setup::setup(what)));
             let count = look();
             let (installed, said) = setup.join().map_err(|_| anyhow::anyhow!("the thread of setup panicked"))?;
             said.iter().for_each(line);

@@ -5,6 +5,7 @@ mod attach;
 mod certificate;
 mod certificates;
 mod common;
+mod csi;
 mod dev;
 mod doctor;
 mod gateway;
@@ -35,6 +36,7 @@ pub use attach::AttachArgs;
 pub use certificate::{CertificateCommand, WhichArgs};
 pub use certificates::CertificatesArgs;
 pub use common::{Common, DEFAULT_API};
+pub use csi::{CsiArgs, CsiDevice, CsiServices};
 pub use dev::DevArgs;
 pub use doctor::{DoctorArgs, SupportArgs};
 pub use gateway::GatewayRunArgs;
@@ -129,6 +131,8 @@ pub enum Command {
     /// Run a read-only PostgreSQL on a local copy of a snapshot, refreshed at an interval, without load on the primary
     #[command(subcommand)]
     Standby(StandbyCommand),
+    /// Serve volumes to Kubernetes by the Container Storage Interface (CSI)
+    Csi(Box<CsiArgs>),
     /// Show a pair of gateways that uses etcd in place of a third voter
     #[command(subcommand)]
     Pair(PairCommand),

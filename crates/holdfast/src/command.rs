@@ -9,6 +9,7 @@ mod clone;
 mod cluster;
 mod connect;
 mod console;
+mod csi;
 mod deletion;
 mod diff;
 mod doctor;
@@ -39,7 +40,7 @@ mod verify;
 mod volume;
 mod watch;
 
-use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand, StandbyCommand};
+use crate::cli::{Cli, ClusterCommand, Command, Common, CsiServices, GatewayCommand, StandbyCommand};
 use crate::dev;
 use crate::exit::CliError;
 use crate::output::LogFormat;
@@ -59,12 +60,14 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Attach(_) => attach::LOG,
         Command::Agent(_) => agent::LOG,
         Command::Standby(_) => standby::LOG,
+        Command::Csi(_) => csi::LOG,
         _ => "warn",
     };
     start_log(&args.common, log)?;
     let mut common = args.common;
-    common.load_certificate(match args.command {
+    common.load_certificate(match &args.command {
         Command::Attach(_) => Role::Host,
+        Command::Csi(csi) if csi.serve == CsiServices::Node => Role::Host,
         _ => Role::Admin,
     })?;
     let common = common;
@@ -87,6 +90,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Attach(args) => attach::run(&common, *args).await,
         Command::Agent(args) => agent::run(&common, *args).await,
         Command::Standby(command) => standby::run(&common, command).await,
+        Command::Csi(args) => csi::run(&common, *args).await,
         Command::Pair(command) => pair::run(&common, command).await,
         Command::Store(command) => store::run(&common, command).await,
         Command::Verify(args) => verify::run(&common, &args).await,

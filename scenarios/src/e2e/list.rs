@@ -4,7 +4,7 @@
 use super::Upto;
 use super::{OLDER, Scenario, Tier};
 use super::{
-    agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, dashboards, data_keys,
+    agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, csi, damaged, dashboards, data_keys,
     dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, members,
     memory, moves, nbd_tls, nearest, no_plaintext, outage, owners, page, pair, patroni, paused, place, placing, power,
     recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores, stores_change,
@@ -542,6 +542,20 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ),
         needs: &[page::CHROMIUM],
         run: page::run,
+    },
+    Scenario {
+        name: "csi",
+        shows: "csi-sanity passes against the CSI driver and three gateways, with file systems and with block devices, and nothing of its volumes is left",
+        tier: Tier::Long("several minutes; unit tests of the gate hold names, sizes, codes, copies and deletions"),
+        needs: csi::NEEDS,
+        run: csi::run,
+    },
+    Scenario {
+        name: "helm-chart",
+        shows: "helm accepts the chart for Kubernetes, renders each part of it, and refuses values that it does not know",
+        tier: Tier::Long("seconds, but helm is built from its source first"),
+        needs: csi::CHART_NEEDS,
+        run: csi::chart,
     },
 ];
 

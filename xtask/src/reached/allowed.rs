@@ -32,6 +32,11 @@ pub(super) const ALLOWED: &[(&str, &str)] = &[
         "The connection looks as it is polled; only another thread could end the serving within this one poll.",
     ),
     (
+        "csi: a volume of another node was asked for again",
+        "csi-sanity has one node; what the code does then is attach's own, which the scenario `two-owners` shows.",
+    ),
+    ("csi: a volume that another node took was refused here", "csi-sanity has one node, and takes no volume from it."),
+    (
         "listing: an older state comes after a newer one",
         "A state is read and noted without a wait in between; only another thread could note a newer one meanwhile.",
     ),

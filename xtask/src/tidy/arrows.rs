@@ -43,11 +43,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("pair", &["types", "host", "control", "volume", "store", "raft", "api", "etcd", "set", "gateway"]),
     ("attach", &["types", "host", "nbd", "api", "tls", "reached"]),
+    ("csi", &["types", "host", "api", "attach", "reached"]),
     ("agent", &["types", "settings", "host", "api", "tls"]),
     ("standby", &["types", "settings", "host", "tls", "agent"]),
     (
         "holdfast",
-        &["types", "host", "folder", "locked", "api", "tls", "agent", "attach", "standby", "set", "gateway", "pair"],
+        &[
+            "types", "host", "folder", "locked", "api", "tls", "agent", "attach", "csi", "standby", "set", "gateway",
+            "pair",
+        ],
     ),
     ("testkit", &["types", "journal"]),
     (

@@ -12,7 +12,7 @@ use super::set_calls::status;
 use super::snapshot_calls::{find, no_snapshot};
 use super::text::{created_text, describe_volumes};
 use crate::cli::{Common, SnapshotArg};
-use crate::client::{Client, Effect, request_id};
+use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::v1;
@@ -29,6 +29,23 @@ pub async fn run(common: &Common, snapshot: &SnapshotArg, name: &Name) -> Result
         let error = CliError::refused(format!("snapshot {snapshot} is still pending: it waits for its checkpoint"));
         return Err(error.next("try again when `holdfast snapshot list` shows it as ready"));
     }
+    let (summary, created) = make(&mut api, snapshot, &found.id, name).await?;
+    // Waits until the new set has a leader.
+    let status = status(&mut api, name.as_str(), false).await?;
+    let json = serde_json::json!({ "set": summary, "created": created, "volumes": status.volumes });
+    output::show(common.output, &json, || {
+        let (done, volumes) = (created_text(created), describe_volumes(&status));
+        format!("set {name} {done}, a clone of {snapshot} in {}\n\n{volumes}", summary.store)
+    })
+}
+
+/// Makes the clone of a snapshot, whose id is `id`, or finds it. Returns whether it was made.
+pub async fn make(
+    api: &mut ClusterClient,
+    snapshot: &SnapshotArg,
+    id: &str,
+    name: &Name,
+) -> Result<(v1::SetSummary, bool), CliError> {
     let (of, snapshot_name, clone_name) = (snapshot.set.to_string(), snapshot.name.to_string(), name.to_string());
     let request_id = request_id();
     let what = format!("clone {snapshot}");
@@ -36,7 +53,7 @@ pub async fn run(common: &Common, snapshot: &SnapshotArg, name: &Name) -> Result
         let pin = v1::PinSnapshotRequest {
             set: of.clone(),
             snapshot: snapshot_name.clone(),
-            snapshot_id: found.id.clone(),
+            snapshot_id: id.to_string(),
             clone_name: clone_name.clone(),
             request_id: request_id.clone(),
         };
@@ -45,7 +62,7 @@ pub async fn run(common: &Common, snapshot: &SnapshotArg, name: &Name) -> Result
         let make = v1::CloneSetRequest {
             set: of.clone(),
             snapshot: snapshot_name.clone(),
-            snapshot_id: found.id.clone(),
+            snapshot_id: id.to_string(),
             clone_name: clone_name.clone(),
             request_id: request_id.clone(),
             clone: pinned.clone,
@@ -55,15 +72,7 @@ pub async fn run(common: &Common, snapshot: &SnapshotArg, name: &Name) -> Result
         if made.passed {
             continue;
         }
-        let summary = made.set.ok_or_else(|| incomplete("the clone"))?;
-        // Waits until the new set has a leader.
-        let status = status(&mut api, name.as_str(), false).await?;
-        let created = made.created;
-        let json = serde_json::json!({ "set": summary, "created": created, "volumes": status.volumes });
-        return output::show(common.output, &json, || {
-            let (done, volumes) = (created_text(created), describe_volumes(&status));
-            format!("set {name} {done}, a clone of {snapshot} in {}\n\n{volumes}", summary.store)
-        });
+        return Ok((made.set.ok_or_else(|| incomplete("the clone"))?, made.created));
     }
     let error =
         CliError::unknown(format!("{what}: other sets were created at the same time, {TRIES_MAX} times in a row"));

@@ -1,0 +1,346 @@
+//! `holdfast attach` for each staged set: a process of its own, which survives this one and is started again if it
+//! ends.
+
+use super::options::{DeviceChoice, NodeOptions};
+use super::program;
+use super::record::Records;
+use crate::refused::Refused;
+use holdfast_attach::{Phase, RunDir, Status, VolumeStatus};
+use holdfast_reached::reached;
+use holdfast_types::Name;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tonic::Code;
+
+/// Time limit for a set to be attached. Also while the lease of a node that has died expires (3 s by default).
+const READY_LIMIT: Duration = Duration::from_secs(45);
+
+/// How long a set that another node holds is asked for again: longer than a lease, shorter than the patience of
+/// Kubernetes.
+const HELD_LIMIT: Duration = Duration::from_secs(20);
+
+/// Pause before it is asked for again.
+const HELD_PAUSE: Duration = Duration::from_millis(500);
+
+/// Time limit that `holdfast attach` has for finding a gateway, in its own form.
+const PATIENCE: &str = "30s";
+
+/// How long a device may be in use after it was unmounted.
+const IN_USE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Time limit of `--detach` and `--abandon`, above their own.
+const END_LIMIT: Duration = Duration::from_secs(45);
+
+/// Pause between two looks at a process that is not ready.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Pauses before an ended process is started again; doubled each time.
+const AGAIN_MIN: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = Duration::from_secs(15);
+
+/// Exit codes of `holdfast attach` (docs/operating/attach.md).
+const EXIT_DONE: i32 = 0;
+const EXIT_REFUSED: i32 = 3;
+const EXIT_FENCED: i32 = 7;
+
+/// The processes of this node.
+#[derive(Debug)]
+pub(super) struct Attached {
+    options: NodeOptions,
+    pub(super) records: Arc<Records>,
+}
+
+/// Arguments of `holdfast attach` for a set. STAGED-S1: the owner is this node, and it never takes a set by force.
+fn arguments(options: &NodeOptions, set: &Name, dir: &str) -> Vec<String> {
+    let device = match options.device {
+        DeviceChoice::Kernel => "kernel",
+        DeviceChoice::Nbdfuse => "nbdfuse",
+    };
+    let mut args: Vec<String> =
+        ["attach", set.as_str(), "--owner", options.node.as_str(), "--dir", dir].map(String::from).into();
+    args.extend(["--device", device, "--timeout", PATIENCE, "--output", "json"].map(String::from));
+    if let Some(at) = &options.locality {
+        args.extend(["--locality".to_string(), at.to_string()]);
+    }
+    args.extend(options.connection.iter().cloned());
+    args
+}
+
+/// The error of an ended process: the last of its lines that is one.
+fn error_of(log: &str) -> Refused {
+    let errors = log.lines().rev().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let Some(error) = errors.map(|line| line["error"].clone()).find(|error| error.is_object()) else {
+        let last = log.lines().last().unwrap_or("it said nothing");
+        return Refused::failed(format!("holdfast attach ended: {last}"));
+    };
+    let text = |field: &str| error[field].as_str().unwrap_or_default().to_string();
+    let (message, next) = (text("message"), text("next"));
+    let text_of_all = if next.is_empty() { message } else { format!("{message}; {next}") };
+    Refused::of_cluster(&text("code"), text_of_all)
+}
+
+fn is_held(log: &str) -> bool {
+    log.lines().any(|line| line.contains("\"code\":\"held\""))
+}
+
+impl Attached {
+    pub(super) fn new(options: NodeOptions, records: Arc<Records>) -> Self {
+        Self { options, records }
+    }
+
+    fn dir(&self, set: &Name) -> PathBuf {
+        self.records.of_set(set).join("attach")
+    }
+
+    fn log(&self, set: &Name) -> PathBuf {
+        self.records.of_set(set).join("attach.log")
+    }
+
+    fn said(&self, set: &Name) -> String {
+        std::fs::read_to_string(self.log(set)).unwrap_or_default()
+    }
+
+    /// The process of a set and its state. `None`: none runs.
+    pub(super) fn look(&self, set: &Name) -> Result<Option<(u32, Option<Status>)>, Refused> {
+        let dir = self.dir(set);
+        match holdfast_attach::running(&dir) {
+            Ok(pid) => Ok(Some((pid, RunDir::status(&dir).ok().filter(|status| status.pid == pid)))),
+            Err(holdfast_attach::DirError::NotAttached { .. }) => Ok(None),
+            Err(error) => Err(Refused::failed(error.to_string())),
+        }
+    }
+
+    /// The state of a volume that is attached here.
+    pub(super) fn volume(&self, set: &Name, volume: &Name) -> Result<VolumeStatus, Refused> {
+        let none = || Refused::precondition(format!("{set} is not attached on this node: stage the volume first"));
+        let (_, status) = self.look(set)?.ok_or_else(none)?;
+        let status = status.ok_or_else(none)?;
+        if status.phase == Phase::Fenced {
+            let by = status.fenced_by.as_deref().unwrap_or("another node");
+            reached!("csi: a volume that another node took was refused here");
+            return Err(Refused::precondition(format!(
+                "{set} was taken by {by}: what this node has written since is not in it; unstage it here"
+            )));
+        }
+        let found = status.volumes.into_iter().find(|found| found.name == volume.as_str());
+        found.ok_or_else(|| crate::names::no_volume(format!("{set}/{volume}")))
+    }
+
+    /// The block device of a volume, which is attached if it is not.
+    pub(super) fn device(&self, set: &Name, volume: &Name) -> Result<PathBuf, Refused> {
+        if self.look(set)?.is_none() {
+            self.attach(set)?;
+        }
+        let begun = Instant::now();
+        loop {
+            let found = self.volume(set, volume);
+            if let Ok(VolumeStatus { lost: Some(why), .. }) = &found {
+                return Err(Refused::precondition(format!("{why}: unstage {set}/{volume}, then stage it again")));
+            }
+            if let Ok(VolumeStatus { device: Some(device), .. }) = &found {
+                return Ok(PathBuf::from(device));
+            }
+            if begun.elapsed() >= READY_LIMIT {
+                let late = format!("{set}/{volume} has no device after {READY_LIMIT:?}: repeat this call");
+                return Err(found.err().unwrap_or_else(|| Refused::new(Code::DeadlineExceeded, late)));
+            }
+            std::thread::sleep(LOOK_PAUSE);
+        }
+    }
+
+    fn spawn(&self, set: &Name) -> Result<Child, Refused> {
+        let path = self.log(set);
+        let at = |error: std::io::Error| Refused::failed(format!("{}: {error}", path.display()));
+        // A new one each time: its size is bounded by the life of one process, at its default level of logging.
+        let log = File::create(&path).map_err(at)?;
+        let dir = self.dir(set).display().to_string();
+        let mut command = Command::new(&self.options.program);
+        command.args(arguments(&self.options, set, &dir)).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(log);
+        // A signal to the driver's group does not end the devices of running pods.
+        command.process_group(0);
+        command.spawn().map_err(|error| Refused::failed(format!("{}: {error}", self.options.program.display())))
+    }
+
+    /// Attaches a set. While another node holds it, asks again: the lease of a node that has died ends by itself.
+    fn attach(&self, set: &Name) -> Result<(), Refused> {
+        let begun = Instant::now();
+        loop {
+            let mut child = self.spawn(set)?;
+            match self.ready(set, &mut child)? {
+                None => {
+                    self.keep(set, Some(child));
+                    return Ok(());
+                }
+                Some(_) if is_held(&self.said(set)) && begun.elapsed() < HELD_LIMIT => {
+                    reached!("csi: a volume of another node was asked for again");
+                    std::thread::sleep(HELD_PAUSE);
+                }
+                Some(_) => return Err(error_of(&self.said(set))),
+            }
+        }
+    }
+
+    /// Waits until the devices are there, or the process has ended: then with its exit code.
+    fn ready(&self, set: &Name, child: &mut Child) -> Result<Option<Option<i32>>, Refused> {
+        let begun = Instant::now();
+        loop {
+            let ended = child.try_wait().map_err(|error| Refused::failed(error.to_string()))?;
+            if let Some(status) = ended {
+                return Ok(Some(status.code()));
+            }
+            let status = self.look(set)?.and_then(|(pid, status)| status.filter(|_| pid == child.id()));
+            if status.is_some_and(|status| status.phase == Phase::Serving && (status.ready || status.others_ready)) {
+                return Ok(None);
+            }
+            if begun.elapsed() >= READY_LIMIT {
+                // By a signal that lets it release the lease.
+                if let Some(pid) = rustix::process::Pid::from_raw(child.id().cast_signed()) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                }
+                let _ = child.wait();
+                let late = format!("{set} was not attached within {READY_LIMIT:?}: does a gateway serve it?");
+                return Err(Refused::new(Code::DeadlineExceeded, late));
+            }
+            std::thread::sleep(LOOK_PAUSE);
+        }
+    }
+
+    /// Starts the process of a set again whenever it ends, as long as a volume of it is staged. Kernel devices wait for
+    /// the new one. `child` is the process, if it is a child of this one.
+    fn keep(&self, set: &Name, child: Option<Child>) {
+        let (keeper, set) = (Self::new(self.options.clone(), self.records.clone()), set.clone());
+        let kept = std::thread::Builder::new().name("attach".to_string()).spawn(move || keeper.watch(&set, child));
+        if let Err(error) = kept {
+            tracing::error!(%error, "an attach process will not be started again: no thread");
+        }
+    }
+
+    fn watch(&self, set: &Name, mut child: Option<Child>) {
+        let mut pause = AGAIN_MIN;
+        loop {
+            let code = match child.take() {
+                Some(mut child) => child.wait().ok().and_then(|status| status.code()),
+                None => self.wait_for_another(set),
+            };
+            let is_staged = self.records.volumes(set).is_ok_and(|volumes| !volumes.is_empty());
+            let is_over = matches!(code, Some(EXIT_DONE | EXIT_REFUSED | EXIT_FENCED));
+            if !is_staged || is_over || self.options.device != DeviceChoice::Kernel {
+                if is_staged {
+                    tracing::error!(%set, ?code, "attach has ended: the volume fails until it is unstaged");
+                }
+                return;
+            }
+            tracing::warn!(%set, ?code, ?pause, "attach has ended: it is started again, the device waits");
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(AGAIN_MAX);
+            match self.spawn(set) {
+                Ok(started) => child = Some(started),
+                Err(error) => tracing::error!(%set, %error, "attach cannot be started"),
+            }
+        }
+    }
+
+    /// Waits for the end of a process that is no child of this one.
+    fn wait_for_another(&self, set: &Name) -> Option<i32> {
+        while !matches!(self.look(set), Ok(None)) {
+            std::thread::sleep(AGAIN_MIN);
+        }
+        None
+    }
+
+    /// At the start of the driver: watches what an earlier one has left, and starts what has ended since.
+    pub(super) fn adopt(&self) -> Result<(), Refused> {
+        for set in self.records.sets()? {
+            tracing::info!(%set, "found a staged volume of an earlier process");
+            self.keep(&set, None);
+        }
+        Ok(())
+    }
+
+    /// Detaches a set: writes are answered, then the lease is released.
+    pub(super) fn detach(&self, set: &Name) -> Result<(), Refused> {
+        if self.look(set)?.is_none() {
+            return self.abandon(set);
+        }
+        let begun = Instant::now();
+        loop {
+            let ended = self.order(set, "--detach")?;
+            match ended.status.code() {
+                Some(EXIT_DONE | EXIT_FENCED) => return Ok(()),
+                // It ended meanwhile.
+                _ if self.look(set)?.is_none() => return self.abandon(set),
+                // A device that was just unmounted may be read for a moment, by udev for example.
+                Some(EXIT_REFUSED) if begun.elapsed() < IN_USE_LIMIT => std::thread::sleep(HELD_PAUSE),
+                _ => return Err(error_of(&ended.err)),
+            }
+        }
+    }
+
+    /// Removes kernel devices that a killed process has left.
+    fn abandon(&self, set: &Name) -> Result<(), Refused> {
+        let lease = self.dir(set).join("lease.json");
+        match lease.try_exists() {
+            Ok(false) => return Ok(()),
+            Err(error) => return Err(Refused::failed(format!("{}: {error}", lease.display()))),
+            Ok(true) => {}
+        }
+        let ended = self.order(set, "--abandon")?;
+        if ended.status.success() { Ok(()) } else { Err(error_of(&ended.err)) }
+    }
+
+    fn order(&self, set: &Name, order: &str) -> Result<program::Ended, Refused> {
+        let mut command = Command::new(&self.options.program);
+        command.args(["attach", set.as_str(), order, "--timeout", PATIENCE, "--output", "json", "--dir"]);
+        command.arg(self.dir(set));
+        if order == "--abandon" {
+            command.args(["--owner", self.options.node.as_str()]);
+        }
+        program::run(command, END_LIMIT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_types::Owner;
+    use std::path::Path;
+
+    fn options(node: &str) -> NodeOptions {
+        NodeOptions {
+            node: Owner::new(node).unwrap(),
+            locality: None,
+            dir: PathBuf::from("/run/x"),
+            device: DeviceChoice::Kernel,
+            program: Path::new("holdfast").to_path_buf(),
+            connection: vec!["--api".into(), "10.0.0.1:7400".into()],
+            volumes_max: 8,
+        }
+    }
+
+    /// STAGED-S1.
+    #[test]
+    fn each_node_is_an_owner_of_its_own_and_uses_no_force() {
+        let set = Name::new("csi-a").unwrap();
+        let of = |node: &str| arguments(&options(node), &set, "/run/x/csi-a/attach");
+        let owner = |args: &[String]| args.iter().skip_while(|arg| *arg != "--owner").nth(1).cloned();
+        assert_eq!(owner(&of("node1")).as_deref(), Some("node1"));
+        assert_ne!(owner(&of("node1")), owner(&of("node2")));
+        assert!(!of("node1").iter().any(|arg| arg.starts_with("--force")));
+    }
+
+    #[test]
+    fn the_error_of_a_process_is_its_last_one() {
+        let log =
+            "a line\n{\"error\":{\"code\":\"held\",\"exit\":3,\"message\":\"held by node2\",\"next\":\"wait\"}}\n";
+        assert!(is_held(log));
+        let refused = error_of(log);
+        assert_eq!((refused.code, refused.text.as_str()), (Code::FailedPrecondition, "held by node2; wait"));
+        assert_eq!(error_of("panic\n").code, Code::Internal);
+        assert_eq!(error_of("{\"error\":{\"code\":\"not-found\",\"message\":\"no set\"}}").code, Code::NotFound);
+    }
+}

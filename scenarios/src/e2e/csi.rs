@@ -1,0 +1,168 @@
+//! The CSI driver against `csi-sanity`, the test by the people of the Container Storage Interface, and the chart
+//! against `helm`.
+//!
+//! The kernel's nbd is not needed: volumes are loop devices over nbdfuse (`--device nbdfuse`).
+
+use super::Lab;
+use crate::binary::root;
+use crate::cluster::{Cluster, SET};
+use crate::cmd::{cmd, tail_of};
+use crate::process::{Proc, Signal, wait_until};
+use crate::say::note;
+use crate::setup;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub(super) const NEEDS: &[&str] = &["csi-sanity", "nbdfuse"];
+pub(super) const CHART_NEEDS: &[&str] = &["helm"];
+
+/// Sizes of the test's volumes in bytes. Small: each gets a file system.
+const BYTES: &str = "67108864";
+const GROWN_BYTES: &str = "134217728";
+
+/// Limit of one run of the test.
+const SANITY_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// Limit until the deleted sets are gone.
+const GONE_WITHIN: Duration = Duration::from_secs(120);
+
+/// The driver as one process, and whatever it has attached.
+struct Driver {
+    bin: PathBuf,
+    /// Short: a socket for each volume lies below it.
+    dir: PathBuf,
+    socket: PathBuf,
+    process: Proc,
+}
+
+impl Driver {
+    fn start(lab: &Lab, cluster: &Cluster) -> Result<Self> {
+        let dir = PathBuf::from(format!("/run/hf-csi-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        let (socket, store) = (dir.join("csi.sock"), lab.dir.join("store"));
+        std::fs::create_dir_all(&store)?;
+        let command = cmd(&lab.bin).args(["csi", "--serve", "all", "--device", "nbdfuse", "--node", "node1"]);
+        let command = command.arg("--endpoint").arg(&socket).arg("--dir").arg(dir.join("n"));
+        let command = command.arg("--store").arg(format!("file://{}", store.display()));
+        let command =
+            command.args(["--timeout", "60s", "--locality", "region=local"]).arg("--api").arg(cluster.apis().join(","));
+        let process = Proc::spawn("holdfast csi", command.into_command(), &lab.dir.join("csi.log"))?;
+        let mut driver = Self { bin: lab.bin.clone(), dir, socket, process };
+        let socket = driver.socket.clone();
+        driver.process.ready_when("serving", Duration::from_secs(30), || socket.exists())?;
+        Ok(driver)
+    }
+
+    /// Sets with something attached.
+    fn left(&self) -> Result<Vec<String>> {
+        let mut left = Vec::new();
+        let Ok(entries) = std::fs::read_dir(self.dir.join("n")) else { return Ok(left) };
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let status = cmd(&self.bin).args(["attach", &name, "--status", "--dir"]).arg(entry.path().join("attach"));
+            if status.succeeds() {
+                left.push(name);
+            }
+        }
+        Ok(left)
+    }
+
+    /// Runs the test, with volumes of this kind.
+    fn sanity(&mut self, lab: &Lab, kind: &str) -> Result<()> {
+        let at = |name: &str| self.dir.join(name).display().to_string();
+        let log = lab.dir.join(format!("csi-sanity-{kind}.log"));
+        let command = cmd("csi-sanity").args(["-csi.endpoint", &format!("unix:{}", self.socket.display())]);
+        let command = command.args(["-csi.mountdir", &at("mount"), "-csi.stagingdir", &at("staging")]);
+        let command = command.args(["-csi.testvolumesize", BYTES, "-csi.testvolumeexpandsize", GROWN_BYTES]);
+        let command = command.args(["-csi.testvolumeaccesstype", kind, "-ginkgo.no-color"]);
+        let begun = Instant::now();
+        let mut sanity = Proc::spawn("csi-sanity", command.into_command(), &log)?;
+        let status = sanity.wait(SANITY_LIMIT)?;
+        self.process.must_run()?;
+        anyhow::ensure!(status.success(), "csi-sanity with {kind}: {status}: {}", tail_of(&log, 40));
+        let said = std::fs::read_to_string(&log)?;
+        let count = said.lines().rev().find(|line| line.contains(" Passed")).unwrap_or("no summary");
+        note(format!("csi-sanity with {kind}, {:.0} s: {}", begun.elapsed().as_secs_f64(), count.trim()));
+        Ok(())
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        for set in self.left().unwrap_or_default() {
+            let dir = self.dir.join("n").join(&set).join("attach");
+            let _ = cmd(&self.bin).args(["attach", &set, "--detach", "--timeout", "10s", "--dir"]).arg(dir).succeeds();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Names of all sets.
+fn sets(cluster: &Cluster) -> Result<Vec<String>> {
+    let listed = cluster.holdfast(&["set", "list"])?;
+    let sets = listed["sets"].as_array().context("a list of sets")?;
+    Ok(sets.iter().filter_map(|set| set["name"].as_str().map(str::to_owned)).collect())
+}
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    setup::must_be_able_to_mount()?;
+    let cluster = lab.cluster("64MiB")?;
+    let mut driver = Driver::start(lab, &cluster)?;
+    for kind in ["mount", "block"] {
+        driver.sanity(lab, kind)?;
+        let left = driver.left()?;
+        anyhow::ensure!(left.is_empty(), "the test has ended, and these are still attached: {}", left.join(", "));
+    }
+    let mut found = Vec::new();
+    let gone = wait_until(GONE_WITHIN, || {
+        found = sets(&cluster).unwrap_or_else(|error| vec![format!("{error:#}")]);
+        found == [SET]
+    });
+    anyhow::ensure!(gone, "the test has deleted its volumes, and these sets are there: {}", found.join(", "));
+    driver.process.stop(Signal::TERM, Duration::from_secs(20))?;
+    drop(driver);
+    cluster.stop()?;
+    Ok(())
+}
+
+fn template(chart: &Path, settings: &[&str]) -> Result<String> {
+    let mut command = cmd("helm").args(["template", "hf"]).arg(chart);
+    for setting in settings {
+        command = command.args(["--set", setting]);
+    }
+    command.out()
+}
+
+/// The chart: checked, rendered whole and in parts.
+pub(super) fn chart(lab: &Lab) -> Result<()> {
+    let chart = root().join("deploy/helm/holdfast");
+    let store = "csi.store=s3://bucket/prefix";
+    cmd("helm").args(["lint", "--strict", "--set", store]).arg(&chart).run()?;
+    let whole = template(&chart, &[store, "serviceMonitor.enabled=true", "snapshotClass.enabled=true"])?;
+    std::fs::write(lab.dir.join("whole.yml"), &whole)?;
+    let kinds = [
+        "StatefulSet",
+        "PodDisruptionBudget",
+        "Service",
+        "ConfigMap",
+        "Deployment",
+        "DaemonSet",
+        "CSIDriver",
+        "StorageClass",
+        "VolumeSnapshotClass",
+        "ClusterRole",
+        "ServiceMonitor",
+    ];
+    for kind in kinds {
+        anyhow::ensure!(whole.contains(&format!("kind: {kind}\n")), "the chart has no {kind}");
+    }
+    let driver = template(&chart, &[store, "gateways.enabled=false", "csi.api={10.0.0.1:7400}"])?;
+    anyhow::ensure!(!driver.contains("kind: StatefulSet\n") && driver.contains("10.0.0.1:7400"), "{driver}");
+    let gateways = template(&chart, &["csi.enabled=false"])?;
+    anyhow::ensure!(!gateways.contains("kind: DaemonSet\n"), "{gateways}");
+    let unknown = template(&chart, &[store, "gateways.replcias=5"]);
+    anyhow::ensure!(unknown.is_err(), "a value that does not exist was accepted");
+    Ok(())
+}
