@@ -28,7 +28,7 @@ use crate::{topology, v1};
 use attach::Attached;
 use holdfast_reached::reached;
 use record::{Record, Records, TARGETS_MAX};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::Code;
