@@ -349,6 +349,7 @@ impl Node {
 mod tests {
     use super::*;
     use holdfast_types::Owner;
+    use std::path::PathBuf;
 
     fn options(dir: &Path, volumes_max: usize) -> NodeOptions {
         NodeOptions {
