@@ -2,6 +2,8 @@
 
 use super::super::doctor::{self, apis};
 use super::super::{cluster, status};
+use super::known;
+use super::redact::without_arguments;
 use crate::cli::{Common, SupportArgs};
 use crate::client::ClusterClient;
 use crate::exit::CliError;
@@ -92,10 +94,10 @@ pub async fn all(common: &Common, args: &SupportArgs, settings: &Settings) -> Re
     let findings = doctor::examine(common, &args.doctor).await?;
     entries.push(entry("doctor.json", json(&findings)));
     if let Some((path, _)) = &settings.gateway {
-        entries.push(entry("gateway.toml", end_of(path)));
+        entries.push(entry("gateway.toml", end_of(path).map(|text| without_arguments(&text))));
     }
     if let Some((path, config)) = &settings.agent {
-        entries.push(entry("agent.toml", end_of(path)));
+        entries.push(entry("agent.toml", end_of(path).map(|text| without_arguments(&text))));
         entries.extend(agent(config.as_ref()).await);
     }
     entries.extend(of_cluster(common, settings).await);
@@ -128,16 +130,22 @@ fn flat(path: &str) -> String {
 /// The end of a file, as text.
 fn end_of(path: &Path) -> Result<String, String> {
     let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = std::fs::File::open(path)?;
+        let mut file = known::opened(path)?;
         // Files of the kernel have no length, and begin where they begin.
         let from = file.metadata()?.len().saturating_sub(LOG_BYTES_MAX);
         file.seek(SeekFrom::Start(from))?;
         let mut bytes = Vec::new();
         file.take(LOG_BYTES_MAX).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        Ok(if from > 0 { whole_lines(bytes) } else { bytes })
     };
     let bytes = read().map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Without the rest of a line at the beginning: the end of a secret does not look like one.
+fn whole_lines(mut bytes: Vec<u8>) -> Vec<u8> {
+    let begin = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
+    bytes.split_off(begin)
 }
 
 async fn asked(address: &str, path: &str) -> Result<String, String> {
@@ -193,5 +201,21 @@ async fn journal(since: &str) -> Result<String, String> {
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(format!("journalctl: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_log_begins_with_a_whole_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let line = "the last line\n";
+        // The cut is within the first line.
+        std::fs::write(&path, [&vec![b'k'; 16 << 20][..], b"\n", line.as_bytes()].concat()).unwrap();
+        assert_eq!(end_of(&path).unwrap(), line);
+        assert_eq!(whole_lines(b"no end".to_vec()), b"");
     }
 }
