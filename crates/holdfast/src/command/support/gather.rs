@@ -91,7 +91,11 @@ impl Settings {
 /// A `--store` is no URL of a store.
 pub async fn all(common: &Common, args: &SupportArgs, settings: &Settings) -> Result<Vec<Entry>, CliError> {
     let mut entries = vec![entry("about.txt", Ok(about()))];
-    let findings = doctor::examine(common, &args.doctor).await?;
+    let mut findings = doctor::examine(common, &args.doctor).await?;
+    for finding in &mut findings {
+        // An error of the settings has their line.
+        finding.found = without_arguments(&finding.found);
+    }
     entries.push(entry("doctor.json", json(&findings)));
     if let Some((path, _)) = &settings.gateway {
         entries.push(entry("gateway.toml", end_of(path).map(|text| without_arguments(&text))));
