@@ -21,6 +21,9 @@ use std::time::Duration;
 /// Bytes of the end of a log, and of any other file.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 
+/// The end of a log's path that its name in the bundle has.
+const NAME_BYTES_MAX: usize = 160;
+
 /// Time limit of an answer over HTTP, and of journalctl.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 const JOURNAL_LIMIT: Duration = Duration::from_secs(60);
@@ -110,7 +113,7 @@ pub async fn all(common: &Common, args: &SupportArgs, settings: &Settings) -> Re
     }
     entries.push(entry("journal.txt", journal(&args.since).await));
     for path in &args.logs {
-        entries.push(entry(format!("log-{}", flat(&path.display().to_string())), end_of(path)));
+        entries.push(entry(log_name(path, &entries), end_of(path)));
     }
     Ok(entries)
 }
@@ -129,6 +132,16 @@ fn about() -> String {
 fn flat(path: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') { c } else { '-' };
     path.trim_start_matches('/').chars().map(plain).collect()
+}
+
+/// The name of a log in the bundle. Other paths may give the same one, and a path may be longer than a name.
+fn log_name(path: &Path, entries: &[Entry]) -> String {
+    let plain = flat(&path.display().to_string());
+    let mut name = format!("log-{}", &plain[plain.len().saturating_sub(NAME_BYTES_MAX)..]);
+    while entries.iter().any(|entry| entry.name == name) {
+        name.push('+');
+    }
+    name
 }
 
 /// The end of a file, as text.
@@ -221,5 +234,17 @@ mod tests {
         std::fs::write(&path, [&vec![b'k'; 16 << 20][..], b"\n", line.as_bytes()].concat()).unwrap();
         assert_eq!(end_of(&path).unwrap(), line);
         assert_eq!(whole_lines(b"no end".to_vec()), b"");
+    }
+
+    #[test]
+    fn each_log_has_a_name_of_its_own() {
+        let mut entries = Vec::new();
+        for path in ["/a/b.log", "/a-b.log", &format!("/{}/b.log", "ä".repeat(200))] {
+            let name = log_name(Path::new(path), &entries);
+            entries.push(entry(name, Ok(String::new())));
+        }
+        let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names[..2], ["log-a-b.log", "log-a-b.log+"]);
+        assert!(names[2].len() < 200 && names[2].ends_with("--b.log"), "{names:?}");
     }
 }

@@ -253,7 +253,9 @@ fn bare_end(rest: &str, whole_line: bool) -> usize {
         true => c == '\n' || c == '"',
         false => c.is_whitespace() || matches!(c, ',' | ';' | '&' | '"' | '\'' | ')' | ']' | '}'),
     };
-    let end = rest.find(ends).unwrap_or(rest.len()).min(rest.find("\\n").unwrap_or(rest.len()));
+    let end = rest.find(ends).unwrap_or(rest.len());
+    // A line break, in a text within a text.
+    let end = rest[..end].find("\\n").unwrap_or(end);
     // `Some("VALUE")` of Rust, or a list: to the end of its last text.
     let close = match rest[..end].trim_end_matches('\\').chars().next_back() {
         Some('(') => "\")",
@@ -273,13 +275,15 @@ fn user_info(line: &str) -> String {
         let begin = at + 3;
         out.push_str(&rest[..begin]);
         rest = &rest[begin..];
-        let end = rest.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'')).unwrap_or(rest.len());
-        let place = rest[..end].find(['/', '?']).unwrap_or(end);
+        let until = |more: &[char]| {
+            rest.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'') || more.contains(&c)).unwrap_or(rest.len())
+        };
+        let place = until(&['/', '?']);
         // What is no port after a colon is the beginning of a password with such a character in it.
         let is_port = |(_, port): (&str, &str)| port.bytes().all(|digit| digit.is_ascii_digit());
         let host = &rest[..place];
         let whole = host.starts_with('[') || host.contains('@') || host.rsplit_once(':').is_none_or(is_port);
-        let end = if whole { place } else { end };
+        let end = if whole { place } else { until(&[]) };
         if let Some(user) = rest[..end].rfind('@') {
             out.push_str(REDACTED);
             rest = &rest[user..];
