@@ -9,7 +9,10 @@
 //!     Everybody may ask for health checks there, without TLS only if the settings say so, and learns no name by them.
 //!     Nothing else is answered without TLS.
 //! HEALTH-H4  No path that asks for the holder of the lease (`/primary`, `/leader`, `/standby-leader` and the like) is
-//!     answered with 200 after the end of that lease, by the clock at the answer and not by that of the view.
+//!     answered with 200 after the end of that lease, by the clock at the answer and not by that of the view. Nor do
+//!     metrics claim it.
+//! HEALTH-H5  However many ask, and hang up, PostgreSQL and the other hosts are asked once in a second at most.
+//!     PostgreSQL is not asked while its device may wait ([`asks`]).
 
 mod asks;
 mod cluster;
@@ -27,7 +30,7 @@ pub(crate) use timed::keep_schedule;
 use crate::clock;
 use crate::facts::{Facts, Weight};
 use crate::listen::{Asker, Bounded};
-use crate::machine::{Command, Role, StateName};
+use crate::machine::{Command, StateName};
 use crate::view::{Added, View};
 use axum::Router;
 use axum::body::Bytes;
@@ -244,10 +247,12 @@ async fn metrics(State(door): State<Door>) -> String {
     let mut gauge = |name: &str, help: &str, value: f64| {
         let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{{labels}}} {value}\n");
     };
-    gauge("holdfast_agent_primary", "PostgreSQL here takes writes.", yes(view.role == Role::Primary));
+    // As the health checks: an agent that hangs would stay primary, and ready, for ever (HEALTH-H1, HEALTH-H4).
+    gauge("holdfast_agent_primary", "PostgreSQL here takes writes.", yes(view.takes_writes(now)));
     gauge("holdfast_agent_paused", "Nothing happens by itself.", yes(view.paused));
     gauge("holdfast_agent_epoch", "Epoch of the grant held here, 0 without one.", view.lease.epoch as f64);
-    gauge("holdfast_agent_ready", "Serves, or would take over.", yes(healthy(&view, "/readiness", now) == Some(true)));
+    let ready = checked(&view, "/readiness", now) == Some(StatusCode::OK);
+    gauge("holdfast_agent_ready", "Serves, or would take over.", yes(ready));
     let off = yes(!view.pool.off_set.is_empty());
     gauge("holdfast_agent_off_set", "PostgreSQL runs, and not all of its files lie on the set: see /status.", off);
     if let Some(ago) = view.lease.renewed_ms_ago {

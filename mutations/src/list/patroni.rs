@@ -3,6 +3,7 @@
 use crate::bug::{Edit, Layer, Mutation, Test, lib};
 
 const HTTP: &str = "crates/agent/src/http.rs";
+const ASKS: &str = "crates/agent/src/http/asks.rs";
 const DOCUMENTS: &str = "crates/agent/src/http/patroni.rs";
 
 /// The HTTP door of an agent.
@@ -122,6 +123,38 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             file: HTTP,
             old: "What::Config => on(READS, cluster::config),",
             new: "What::Config => any(cluster::config),",
+        }],
+        tests: &[DOOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "question-of-who-hangs-up",
+        bug: "a client that asks for /patroni and hangs up, again and again, makes a session of PostgreSQL each time",
+        rule: "HEALTH-H5",
+        edits: &[Edit {
+            file: ASKS,
+            old: "match tokio::spawn(asked(kept, ask())).await {",
+            new: "match Ok::<T, tokio::task::JoinError>(asked(kept, ask()).await) {",
+        }],
+        tests: &[DOOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "question-by-an-old-view",
+        bug: "while an agent hangs, each scrape makes sessions of PostgreSQL that may wait for its device",
+        rule: "HEALTH-H5",
+        edits: &[Edit { file: ASKS, old: "if well && view.is_fresh(clock::now()) {", new: "if well {" }],
+        tests: &[DOOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "metrics-of-an-agent-that-hangs",
+        bug: "an agent that hangs is primary in its metrics for ever, and no alert finds that there is none",
+        rule: "HEALTH-H4",
+        edits: &[Edit {
+            file: HTTP,
+            old: "yes(view.takes_writes(now)));",
+            new: "yes(view.role == crate::machine::Role::Primary));",
         }],
         tests: &[DOOR],
         smoke: false,

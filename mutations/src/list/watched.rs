@@ -6,6 +6,7 @@ const REDACT: &str = "crates/holdfast/src/command/support/redact.rs";
 
 const REDACTED: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::support::"]);
 const BUNDLE: Test = file(Layer::Unit, "holdfast", &["--test", "program"], &["support::no_secret_gets_into_a_bundle"]);
+const FILES: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::doctor::files::"]);
 const DISK: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::doctor::disk::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -39,6 +40,62 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "out.push_str(&long_runs(&named(line)));",
         }],
         tests: &[REDACTED, BUNDLE],
+        smoke: false,
+    },
+    Mutation {
+        name: "bundle-with-secrets-in-json",
+        bug: "a bundle has a passphrase with a quote in it, since JSON writes it with a backslash",
+        rule: "R10",
+        edits: &[Edit {
+            file: REDACT,
+            old: "known.flat_map(forms).collect();",
+            new: "known.flat_map(|secret| forms(secret).into_iter().take(1)).collect();",
+        }],
+        tests: &[REDACTED],
+        smoke: false,
+    },
+    Mutation {
+        name: "bundle-with-arguments",
+        bug: "a bundle has the token that a program is given as one of a list of arguments",
+        rule: "R10",
+        edits: &[Edit {
+            file: REDACT,
+            old: "is_between(c) || is_option && c == ',';",
+            new: "is_between(c) || is_option && c == '\\0';",
+        }],
+        tests: &[REDACTED],
+        smoke: false,
+    },
+    Mutation {
+        name: "bundle-with-arguments-of-key-command",
+        bug: "a bundle has what key.command is given, such as a script with a password",
+        rule: "R10",
+        edits: &[Edit { file: REDACT, old: "out.push_str(program);", new: "out.push_str(&list[..end]);" }],
+        tests: &[REDACTED, BUNDLE],
+        smoke: false,
+    },
+    Mutation {
+        name: "bundle-waits-for-a-pipe",
+        bug: "a bundle waits for ever for a pipe that settings name as a file with a key",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/support/known.rs",
+            old: "match file.metadata()?.is_file() {",
+            new: "match file.metadata()?.len() < u64::MAX {",
+        }],
+        tests: &[REDACTED],
+        smoke: false,
+    },
+    Mutation {
+        name: "doctor-waits-for-a-disk",
+        bug: "the doctor says nothing at all if the disk of a gateway hangs",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/doctor/files.rs",
+            old: "match tokio::time::timeout(limit, looking).await {",
+            new: "match Ok::<_, tokio::time::error::Elapsed>(looking.await) {",
+        }],
+        tests: &[FILES],
         smoke: false,
     },
     Mutation {

@@ -45,7 +45,7 @@ pub(super) async fn host(State(door): State<Door>) -> Response {
 }
 
 pub(super) async fn cluster(State(door): State<Door>) -> Response {
-    let told = door.asks.members(|| gather(&door)).await;
+    let told = door.asks.members(|| gather(door.clone())).await;
     json(StatusCode::OK, &patroni::cluster(&door.config.set, &door.view().lease.owner, &told))
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn config(State(door): State<Door>) -> Response {
 }
 
 /// What this host tells, and what the others do. All are asked at once.
-async fn gather(door: &Door) -> Vec<Told> {
+async fn gather(door: Door) -> Vec<Told> {
     let secured = door.config.http_tls() != HttpTls::Off;
     let mut asked = JoinSet::new();
     for (name, address) in door.config.peers.0.clone() {
@@ -65,7 +65,7 @@ async fn gather(door: &Door) -> Vec<Told> {
             Told { name, api_url, host, document }
         });
     }
-    let document = Some(own(door).await);
+    let document = Some(own(&door).await);
     let (name, listen) = (&door.config.name, door.config.http.listen);
     // Nobody can ask at 0.0.0.0. The name is that of a machine, as a rule.
     let address = if listen.ip().is_unspecified() { format!("{name}:{}", listen.port()) } else { listen.to_string() };

@@ -2,7 +2,7 @@ use super::*;
 use crate::config::AgentConfig;
 use crate::facts::Known;
 use crate::history::History;
-use crate::machine::Refused;
+use crate::machine::{Refused, Role};
 use crate::schedule::Schedule;
 use crate::view::STALE;
 use axum::http::header;
@@ -192,6 +192,25 @@ fn commands_are_for_the_socket_or_the_token() {
     assert!(may(&far, &with("Bearer secret")));
     let (open, _asked, _dir) = self::door(None);
     assert!(!open.may_command(&far, "/pause", &with("Bearer ")));
+}
+
+/// HEALTH-H1, HEALTH-H4: alerts go by these.
+#[tokio::test]
+async fn the_metrics_of_an_agent_that_hangs_claim_nothing() {
+    let (mut door, _asked, _dir) = door(None);
+    let well = || view(StateName::Primary, Role::Primary, "ready");
+    let mut hangs = well();
+    hangs.holds_until = Some(hangs.at);
+    hangs.at = MonoTime(hangs.at.0.saturating_sub(10_000_000_000));
+    for (shown, yes) in [(well(), 1), (hangs, 0)] {
+        let (_shows, seen) = watch::channel(Arc::new(shown));
+        door.view = seen;
+        let text = metrics(State(door.clone())).await;
+        for name in ["primary", "ready"] {
+            let line = format!("holdfast_agent_{name}{{name=\"db1\",set=\"demo\"}} {yes}\n");
+            assert!(text.contains(&line), "{line}: {text}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -50,6 +50,8 @@ impl AdminDoor {
             for name in names {
                 // One that is just being stopped is left out.
                 sets.extend(self.set_here(&name).await.ok());
+                // Many sets with many snapshots must not keep a thread of the runtime from heartbeats.
+                tokio::task::yield_now().await;
             }
             Gathered { cluster, trouble, warnings: self.node.warnings(), sets }
         })

@@ -6,9 +6,11 @@
 //!   name `localhost`, and not through a proxy (`page/open.rs`).
 //! - **WEB-H3** Nothing here changes anything. The browser is told to load nothing from elsewhere, to run no script but
 //!   ours, and to show the page in no other one.
-//! - **WEB-H4** However many look at it, the other gateways are asked once in [`FRESH`] at most.
+//! - **WEB-H4** However many look at it, and hang up, the other gateways are asked once in two seconds at most
+//!   (`page/kept.rs`).
 
 mod html;
+mod kept;
 pub(super) mod open;
 mod texts;
 mod timeline;
@@ -24,16 +26,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use holdfast_host::unix_ms;
 use holdfast_types::sync::{LockExt, RwLockExt};
+use kept::Kept;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use timeline::{Held, Timeline};
 use tokio::time::MissedTickBehavior;
 use view::View;
-
-/// How long a state is shown before another one is gathered.
-const FRESH: Duration = Duration::from_secs(2);
 
 /// Pause between two looks at the leases.
 const LOOK: Duration = Duration::from_secs(1);
@@ -53,12 +53,12 @@ pub(super) struct Page {
     node: Arc<Node>,
     timeline: Mutex<Timeline>,
     /// The state as it was shown last.
-    kept: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
+    kept: Kept,
 }
 
 impl Page {
     pub(super) fn new(node: Arc<Node>) -> Arc<Self> {
-        let (timeline, kept) = (Mutex::new(Timeline::default()), tokio::sync::Mutex::new(None));
+        let (timeline, kept) = (Mutex::new(Timeline::default()), Kept::default());
         Arc::new(Self { door: AdminDoor::new(node.clone()), node, timeline, kept })
     }
 
@@ -89,20 +89,16 @@ impl Page {
         sets.iter().map(|set| (set.name.to_string(), set.lease().map(of))).collect()
     }
 
-    /// The state as HTML. Who asks while it is being gathered waits for it: a few seconds at most.
-    async fn state(&self) -> Bytes {
-        let mut kept = self.kept.lock().await;
-        if let Some((at, state)) = kept.as_ref()
-            && at.elapsed() < FRESH
-        {
-            return state.clone();
-        }
+    /// The state as HTML. It takes a few seconds at most.
+    async fn state(self: &Arc<Self>) -> Bytes {
+        self.kept.get(|| self.clone().made()).await
+    }
+
+    async fn made(self: Arc<Self>) -> Bytes {
         let seen = self.door.gathered().await;
         let takeovers = self.timeline.locked().newest(SHOWN);
         let made = view::state(&View { at_unix_ms: unix_ms(), seen, takeovers });
-        let state = Bytes::from(made.finish());
-        *kept = Some((Instant::now(), state.clone()));
-        state
+        Bytes::from(made.finish())
     }
 }
 

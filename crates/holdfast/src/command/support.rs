@@ -22,6 +22,9 @@ use std::time::Duration;
 /// The folder in the archive.
 const FOLDER: &str = "holdfast-support";
 
+/// Where systemd's units have their variables.
+const UNITS: &str = "/etc/holdfast";
+
 /// Time limit of tar.
 const TAR_LIMIT: Duration = Duration::from_secs(120);
 
@@ -47,6 +50,7 @@ async fn bundle(common: &Common, args: &SupportArgs) -> Result<Vec<String>, CliE
     let settings = Settings::of(args);
     let texts = settings.texts();
     let mut files = known::files(&texts);
+    files.extend(known::of_units(Path::new(UNITS)));
     files.extend(common.tls_key.iter().chain(&args.doctor.access.credentials_file).cloned());
     let (mut secrets, mut unread) = (known::of_environment(std::env::vars_os(), &texts), Vec::new());
     for path in &files {

@@ -57,7 +57,8 @@ async fn no_secret_gets_into_a_bundle() {
         at.join("data")
     );
     let gateway = secret(at, "gateway.toml", &gateway);
-    let agent = secret(at, "agent.toml", &format!("name = \"db1\"\n[http]\ntoken_file = {token:?}\n"));
+    let agent = format!("name = \"db1\"\n[http]\ntoken_file = {token:?}\ncommand = [\"/bin/unwrap\", \"{PLANTED}\"]\n");
+    let agent = secret(at, "agent.toml", &agent);
     let (log, file) = (secret(at, "g1.log", &log()), at.join("support.tar.gz"));
     let file_text = file.display().to_string();
     let args = ["support-bundle", "--file", &file_text, "--config", &gateway, "--agent-config", &agent];
@@ -72,9 +73,15 @@ async fn no_secret_gets_into_a_bundle() {
     // All files of the archive, one after the other.
     let unpacked = std::process::Command::new("tar").args(["-xzOf", &file_text]).output().unwrap();
     let text = String::from_utf8(unpacked.stdout).unwrap();
-    for kept in
-        ["the first line stays", "the last line stays", "\"verdict\"", "\"members\"", "token_file = ", "nbd_unix"]
-    {
+    for kept in [
+        "the first line stays",
+        "the last line stays",
+        "\"verdict\"",
+        "\"members\"",
+        "token_file = ",
+        "/bin/unwrap",
+        "nbd_unix",
+    ] {
         assert!(text.contains(kept), "{kept:?} is not in the bundle: {text}");
     }
     for secret in [&KEY[..16], PASSPHRASE, AWS_SECRET, AGENT_TOKEN, VARIABLE, PEM_LINE, PLANTED, "AKIAPLANTED"] {

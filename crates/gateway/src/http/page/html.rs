@@ -75,7 +75,7 @@ impl Html {
 /// Control characters, and those that turn the direction of the text around them: what is read would not be what is
 /// there.
 fn is_hidden(char: char) -> bool {
-    let turns = matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let turns = matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     turns || char.is_control() && char != '\n'
 }
 
@@ -86,9 +86,9 @@ mod tests {
     #[test]
     fn h1_text_and_values_of_attributes_cannot_become_markup() {
         let mut html = Html::default();
-        let evil = "<script>&\"'\u{0}\u{202e}";
+        let evil = "<script>&\"'\u{0}\u{202e}\u{61c}";
         html.with("b class=\"x\"", &[("title", evil)], |html| html.text(evil));
-        let escaped = "&lt;script&gt;&amp;&quot;&#39;\u{fffd}\u{fffd}";
+        let escaped = "&lt;script&gt;&amp;&quot;&#39;\u{fffd}\u{fffd}\u{fffd}";
         assert_eq!(html.finish(), format!("<b class=\"x\" title=\"{escaped}\">{escaped}</b>"));
     }
 

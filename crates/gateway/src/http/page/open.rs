@@ -3,7 +3,7 @@
 use crate::doors::Door;
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::uri::Authority;
+use axum::http::uri::{Authority, Uri};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -11,7 +11,10 @@ use axum::serve::IncomingStream;
 use std::net::{IpAddr, SocketAddr};
 
 /// What a proxy adds. Its own address would be taken for its client's.
-const OF_PROXIES: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"];
+const OF_PROXIES: [&str; 6] = ["forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"];
+
+/// How other names of such headers begin. Envoy may send `X-Forwarded-Proto` alone.
+const BEGIN_OF_PROXIES: [&str; 2] = ["x-forwarded-", "x-envoy-"];
 
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +37,7 @@ pub(crate) async fn guard(
     if !is_page(request.uri().path()) || request.method() == Method::OPTIONS {
         return next.run(request).await;
     }
-    match refusal(from.ip(), here, request.headers()) {
+    match refusal(from.ip(), here, request.uri(), request.headers()) {
         None => next.run(request).await,
         Some(found) => {
             tracing::debug!(%from, found, "a request for the page was refused");
@@ -53,20 +56,26 @@ fn is_page(path: &str) -> bool {
 }
 
 /// Why a client does not get the page; `None` if it does.
-fn refusal(from: IpAddr, here: IpAddr, headers: &HeaderMap) -> Option<&'static str> {
+fn refusal(from: IpAddr, here: IpAddr, asked: &Uri, headers: &HeaderMap) -> Option<&'static str> {
     let from = from.to_canonical();
     // Who connects to the machine's own address from there comes under that address.
     let from_itself = from.is_loopback() || from == here.to_canonical() && !from.is_unspecified();
     if !from_itself {
         return Some("a request from another machine");
     }
-    if OF_PROXIES.iter().any(|name| headers.contains_key(*name)) {
+    if headers.keys().any(|name| is_of_proxies(name.as_str())) {
         return Some("a request through a proxy");
     }
     // A page of a stranger may have its own name resolved to 127.0.0.1; the browser then lets it read what is there,
     // and sends that name. Under an address nobody else can be meant.
-    let named = headers.get(header::HOST).is_none_or(|host| host.to_str().is_ok_and(is_local));
+    let named = headers.get_all(header::HOST).iter().all(|host| host.to_str().is_ok_and(is_local));
+    // `GET http://NAME/` has the name there.
+    let named = named && asked.authority().is_none_or(|name| is_local(name.as_str()));
     (!named).then_some("a request under another name than localhost")
+}
+
+fn is_of_proxies(header: &str) -> bool {
+    OF_PROXIES.contains(&header) || BEGIN_OF_PROXIES.iter().any(|begin| header.starts_with(begin))
 }
 
 fn is_local(host: &str) -> bool {
@@ -85,7 +94,7 @@ mod tests {
             .iter()
             .map(|(name, value)| (header::HeaderName::from_static(*name), header::HeaderValue::from_static(*value)))
             .collect();
-        refusal(from.parse().unwrap(), IpAddr::from([10, 0, 0, 5]), &headers).is_none()
+        refusal(from.parse().unwrap(), IpAddr::from([10, 0, 0, 5]), &Uri::from_static("/"), &headers).is_none()
     }
 
     #[test]
@@ -97,8 +106,8 @@ mod tests {
             assert!(!asked(other, &[("host", "localhost:7402")]), "{other}");
         }
         let anywhere = IpAddr::from([0, 0, 0, 0]);
-        assert!(refusal(anywhere, anywhere, &HeaderMap::new()).is_some());
-        for proxy in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"] {
+        assert!(refusal(anywhere, anywhere, &Uri::from_static("/"), &HeaderMap::new()).is_some());
+        for proxy in ["forwarded", "x-forwarded-for", "x-forwarded-proto", "x-envoy-id", "x-real-ip", "via"] {
             assert!(!asked("127.0.0.1", &[("host", "localhost:7402"), (proxy, "10.0.0.1")]), "{proxy}");
         }
     }
@@ -112,5 +121,16 @@ mod tests {
             assert!(!asked("127.0.0.1", &[("host", other)]), "{other:?}");
         }
         assert!(asked("127.0.0.1", &[]), "HTTP/1.0: no browser");
+        let both = [("host", "localhost:7402"), ("host", "evil.example")];
+        let mut headers = HeaderMap::new();
+        for (name, value) in both {
+            headers.append(name, header::HeaderValue::from_static(value));
+        }
+        let here = IpAddr::from([127, 0, 0, 1]);
+        assert!(refusal(here, here, &Uri::from_static("/"), &headers).is_some(), "the second one counts as well");
+        for (asked, refused) in [("http://evil.example/", true), ("http://localhost:7402/", false)] {
+            let found = refusal(here, here, &Uri::from_static(asked), &HeaderMap::new());
+            assert_eq!(found.is_some(), refused, "{asked}");
+        }
     }
 }

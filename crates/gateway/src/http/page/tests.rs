@@ -202,6 +202,18 @@ fn all_is_well_only_if_nothing_is_wrong() {
     assert!(whole(&view).contains("1 thing needs attention"));
 }
 
+/// WEB-H4: the page stays small.
+#[test]
+fn of_many_problems_the_first_are_shown() {
+    let seen =
+        Gathered { warnings: (0..1000).map(|number| format!("problem {number}")).collect(), ..Gathered::default() };
+    let page = whole(&View { seen, ..View::default() });
+    assert!(
+        page.contains("1000 things need attention") && page.contains("<li>and 900 more: holdfast cluster status</li>")
+    );
+    assert!(page.contains("<li>problem 99</li>") && !page.contains("<li>problem 100</li>"));
+}
+
 #[test]
 fn a_set_of_other_gateways_is_shown_without_its_owner() {
     let mut view = sample();

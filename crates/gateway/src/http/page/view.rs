@@ -7,6 +7,9 @@ use crate::admin::{Gathered, SETS_MAX, SetHere};
 use holdfast_api::{role_name, v1};
 use std::collections::BTreeMap;
 
+/// Problems that are shown. A store that fails is one of each set.
+const PROBLEMS_MAX: usize = 100;
+
 /// A certificate that ends within so many days is a problem.
 const DAYS_WARN: i64 = 30;
 
@@ -141,8 +144,12 @@ fn verdict(html: &mut Html, view: &View, problems: &[String]) {
         }
         if !problems.is_empty() {
             html.within("ul", |html| {
-                for problem in problems {
+                for problem in problems.iter().take(PROBLEMS_MAX) {
                     html.line("li", &cut(problem));
+                }
+                let left = problems.len().saturating_sub(PROBLEMS_MAX);
+                if left > 0 {
+                    html.line("li", &format!("and {left} more: holdfast cluster status"));
                 }
             });
         }

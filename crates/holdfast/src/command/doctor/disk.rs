@@ -7,7 +7,7 @@ use holdfast_set::random::random_u128;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Syncs that are measured.
@@ -30,7 +30,7 @@ const VOLATILE: [&str; 2] = ["tmpfs", "ramfs"];
 
 /// All checks of the disk of `dir`, for `needed` bytes. Writes a small file there, and deletes it.
 pub fn findings(dir: &Path, needed: u64) -> Vec<Finding> {
-    let mut found = vec![place(mounts::table(), dir)];
+    let mut found = vec![place(mounts::table(), &without_links(dir))];
     let Some(there) = dir.ancestors().find(|dir| dir.is_dir()) else {
         found.push(Finding::unknown("free space", format!("{}: no such directory", dir.display()), ""));
         return found;
@@ -45,6 +45,13 @@ pub fn findings(dir: &Path, needed: u64) -> Vec<Finding> {
         ),
     });
     found
+}
+
+/// `dir` without links, as far as it exists: its disk is that of the place that they lead to.
+fn without_links(dir: &Path) -> PathBuf {
+    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
+    let real = |above: &Path| Some(above.canonicalize().ok()?.join(dir.strip_prefix(above).ok()?));
+    dir.ancestors().find_map(real).unwrap_or_else(|| dir.clone())
 }
 
 fn place(table: Result<Vec<u8>, String>, dir: &Path) -> Finding {
@@ -176,6 +183,17 @@ mod tests {
             assert_eq!(finding.verdict, verdict, "{finding:?}");
         }
         assert_eq!(place(Err("no /proc".into()), dir).verdict, Verdict::Unknown);
+    }
+
+    #[test]
+    fn the_disk_is_that_of_the_place_that_a_link_leads_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let (there, link) = (dir.path().join("there"), dir.path().join("link"));
+        std::fs::create_dir(&there).unwrap();
+        std::os::unix::fs::symlink(&there, &link).unwrap();
+        let there = there.canonicalize().unwrap();
+        assert_eq!(without_links(&link), there);
+        assert_eq!(without_links(&link.join("not/yet")), there.join("not/yet"));
     }
 
     #[test]

@@ -7,7 +7,13 @@ use holdfast_gateway::config::GatewayConfig;
 use holdfast_gateway::node::cluster_keys;
 use holdfast_gateway::node_key;
 use holdfast_tls::{Expiry, Role, Tls, TlsError};
+use std::future::Future;
 use std::path::Path;
+use std::time::Duration;
+use tokio::task::JoinError;
+
+/// Time limit of the look at a disk.
+const DISK_LIMIT: Duration = Duration::from_secs(60);
 
 const DAY: i64 = 24 * 3600;
 
@@ -24,13 +30,34 @@ pub async fn gateway(path: &Path) -> (Vec<Finding>, Option<GatewayConfig>) {
     };
     let mut found = vec![Finding::ok(SETTINGS, format!("{}: valid", path.display()))];
     let (dir, needed) = (config.data_dir.clone(), config.journal.bound.0.saturating_add(config.cache.disk.0));
-    found.extend(match tokio::task::spawn_blocking(move || disk::findings(&dir, needed)).await {
-        Ok(found) => found,
-        Err(error) => vec![Finding::unknown("data directory", error.to_string(), "")],
+    let looking = tokio::task::spawn_blocking(move || disk::findings(&dir, needed));
+    let (of_disk, answers) = within(DISK_LIMIT, &config.data_dir, looking).await;
+    found.extend(of_disk);
+    found.push(match answers {
+        true => key(&config).await,
+        false => Finding::unknown("cluster key", "the node's key is on that disk", ""),
     });
-    found.push(key(&config).await);
     found.extend(certificates(config.tls.load(Role::Gateway)));
     (found, Some(config))
+}
+
+/// What was found about the disk of `dir`, and whether it answers. One that hangs must not keep the doctor, or a
+/// bundle, from telling it.
+async fn within(
+    limit: Duration,
+    dir: &Path,
+    looking: impl Future<Output = Result<Vec<Finding>, JoinError>>,
+) -> (Vec<Finding>, bool) {
+    const CHECK: &str = "data directory";
+    match tokio::time::timeout(limit, looking).await {
+        Ok(Ok(found)) => (found, true),
+        Ok(Err(error)) => (vec![Finding::unknown(CHECK, error.to_string(), "")], true),
+        Err(_) => {
+            let found = format!("{}: no answer within {limit:?}", dir.display());
+            let next = "the disk hangs, or a sync takes more than a second: look at `dmesg`, and use another disk";
+            (vec![Finding::bad(CHECK, found, next)], false)
+        }
+    }
 }
 
 fn unusable(error: &dyn std::error::Error, whose: &str) -> Finding {
@@ -173,6 +200,14 @@ mod tests {
         let said = verdict(&found, "cluster key");
         assert!(said.verdict == Verdict::Bad && said.found.contains(&key.display().to_string()), "{said:?}");
         assert_eq!(verdict(&found, "certificates").verdict, Verdict::Warning, "no TLS");
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_is_told() {
+        let looking = within(Duration::from_millis(1), Path::new("/srv/holdfast"), std::future::pending());
+        let (found, answers) = tokio::time::timeout(Duration::from_secs(20), looking).await.unwrap();
+        assert!(!answers && found[0].verdict == Verdict::Bad, "{found:?}");
+        assert_eq!(found[0].found, "/srv/holdfast: no answer within 1ms");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use super::super::doctor::{self, apis};
 use super::super::{cluster, status};
+use super::known;
+use super::redact::without_arguments;
 use crate::cli::{Common, SupportArgs};
 use crate::client::ClusterClient;
 use crate::exit::CliError;
@@ -18,6 +20,9 @@ use std::time::Duration;
 
 /// Bytes of the end of a log, and of any other file.
 const LOG_BYTES_MAX: u64 = 16 << 20;
+
+/// The end of a log's path that its name in the bundle has.
+const NAME_BYTES_MAX: usize = 160;
 
 /// Time limit of an answer over HTTP, and of journalctl.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
@@ -89,13 +94,17 @@ impl Settings {
 /// A `--store` is no URL of a store.
 pub async fn all(common: &Common, args: &SupportArgs, settings: &Settings) -> Result<Vec<Entry>, CliError> {
     let mut entries = vec![entry("about.txt", Ok(about()))];
-    let findings = doctor::examine(common, &args.doctor).await?;
+    let mut findings = doctor::examine(common, &args.doctor).await?;
+    for finding in &mut findings {
+        // An error of the settings has their line.
+        finding.found = without_arguments(&finding.found);
+    }
     entries.push(entry("doctor.json", json(&findings)));
     if let Some((path, _)) = &settings.gateway {
-        entries.push(entry("gateway.toml", end_of(path)));
+        entries.push(entry("gateway.toml", end_of(path).map(|text| without_arguments(&text))));
     }
     if let Some((path, config)) = &settings.agent {
-        entries.push(entry("agent.toml", end_of(path)));
+        entries.push(entry("agent.toml", end_of(path).map(|text| without_arguments(&text))));
         entries.extend(agent(config.as_ref()).await);
     }
     entries.extend(of_cluster(common, settings).await);
@@ -104,7 +113,7 @@ pub async fn all(common: &Common, args: &SupportArgs, settings: &Settings) -> Re
     }
     entries.push(entry("journal.txt", journal(&args.since).await));
     for path in &args.logs {
-        entries.push(entry(format!("log-{}", flat(&path.display().to_string())), end_of(path)));
+        entries.push(entry(log_name(path, &entries), end_of(path)));
     }
     Ok(entries)
 }
@@ -125,19 +134,35 @@ fn flat(path: &str) -> String {
     path.trim_start_matches('/').chars().map(plain).collect()
 }
 
+/// The name of a log in the bundle. Other paths may give the same one, and a path may be longer than a name.
+fn log_name(path: &Path, entries: &[Entry]) -> String {
+    let plain = flat(&path.display().to_string());
+    let mut name = format!("log-{}", &plain[plain.len().saturating_sub(NAME_BYTES_MAX)..]);
+    while entries.iter().any(|entry| entry.name == name) {
+        name.push('+');
+    }
+    name
+}
+
 /// The end of a file, as text.
 fn end_of(path: &Path) -> Result<String, String> {
     let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = std::fs::File::open(path)?;
+        let mut file = known::opened(path)?;
         // Files of the kernel have no length, and begin where they begin.
         let from = file.metadata()?.len().saturating_sub(LOG_BYTES_MAX);
         file.seek(SeekFrom::Start(from))?;
         let mut bytes = Vec::new();
         file.take(LOG_BYTES_MAX).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        Ok(if from > 0 { whole_lines(bytes) } else { bytes })
     };
     let bytes = read().map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Without the rest of a line at the beginning: the end of a secret does not look like one.
+fn whole_lines(mut bytes: Vec<u8>) -> Vec<u8> {
+    let begin = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
+    bytes.split_off(begin)
 }
 
 async fn asked(address: &str, path: &str) -> Result<String, String> {
@@ -193,5 +218,33 @@ async fn journal(since: &str) -> Result<String, String> {
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(format!("journalctl: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_log_begins_with_a_whole_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let line = "the last line\n";
+        // The cut is within the first line.
+        std::fs::write(&path, [&vec![b'k'; 16 << 20][..], b"\n", line.as_bytes()].concat()).unwrap();
+        assert_eq!(end_of(&path).unwrap(), line);
+        assert_eq!(whole_lines(b"no end".to_vec()), b"");
+    }
+
+    #[test]
+    fn each_log_has_a_name_of_its_own() {
+        let mut entries = Vec::new();
+        for path in ["/a/b.log", "/a-b.log", &format!("/{}/b.log", "ä".repeat(200))] {
+            let name = log_name(Path::new(path), &entries);
+            entries.push(entry(name, Ok(String::new())));
+        }
+        let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names[..2], ["log-a-b.log", "log-a-b.log+"]);
+        assert!(names[2].len() < 200 && names[2].ends_with("--b.log"), "{names:?}");
     }
 }

@@ -1,10 +1,13 @@
 //! The secrets that a host knows: what the files and variables have that its settings name.
 
 use super::redact::is_secret_name;
+use holdfast_types::ByteSize;
+use rustix::fs::OFlags;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes that are read of a file: more than any key, certificate or list of credentials has.
@@ -32,7 +35,33 @@ fn values(settings: &str, of: impl Fn(&str) -> bool) -> Vec<&str> {
 /// like. (The `file` of a journal is a size.)
 pub fn files(settings: &str) -> Vec<PathBuf> {
     let found = values(settings, |name| ["file", "key"].contains(&name) || name.ends_with("_file"));
-    found.into_iter().filter(|value| value.contains('/')).map(PathBuf::from).collect()
+    let is_path = |value: &&str| !value.is_empty() && value.parse::<ByteSize>().is_err();
+    found.into_iter().filter(is_path).map(PathBuf::from).collect()
+}
+
+/// Files in `dir` with variables of systemd's units (`EnvironmentFile`). `dir` itself if it cannot be read: as a file
+/// it cannot be read either, and is named as such.
+pub fn of_units(dir: &Path) -> Vec<PathBuf> {
+    match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(_) => vec![dir.to_path_buf()],
+        Ok(entries) => {
+            let all = entries.filter_map(|entry| Some(entry.ok()?.path()));
+            all.filter(|path| path.extension().is_some_and(|end| end == "env")).collect()
+        }
+    }
+}
+
+/// Opens a regular file. Others are refused at once: a pipe would be waited for.
+///
+/// # Errors
+/// It cannot be opened, or is something else.
+pub fn opened(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("found something else, expected a regular file")),
+    }
 }
 
 /// The secrets in the environment: variables with such a name, and those that settings name (`passphrase_env`).
@@ -40,9 +69,8 @@ pub fn of_environment(variables: impl Iterator<Item = (OsString, OsString)>, set
     let named = values(settings, |name| name.ends_with("_env"));
     let text = |value: OsString| value.to_string_lossy().into_owned();
     let all = variables.map(|(name, value)| (text(name), text(value)));
-    // A path is the place of a secret.
-    let secret =
-        all.filter(|(name, value)| named.contains(&name.as_str()) || (is_secret_name(name) && !value.starts_with('/')));
+    // Also what looks like a path: a secret in base64 may begin with a slash.
+    let secret = all.filter(|(name, _)| named.contains(&name.as_str()) || is_secret_name(name));
     secret.map(|(_, value)| value).collect()
 }
 
@@ -52,7 +80,7 @@ pub fn of_environment(variables: impl Iterator<Item = (OsString, OsString)>, set
 /// The file cannot be read: its secrets are not known.
 pub fn of_file(path: &Path) -> io::Result<Vec<String>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    opened(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(of_bytes(&bytes))
 }
 
@@ -98,11 +126,26 @@ mod tests {
     #[test]
     fn settings_tell_where_secrets_are_valid_or_not() {
         let settings = "nonsense\nkey = { file = '/a' }\n[tls]\nkey = \"/b\" # the key\n  vault_token_file=\"/c\"\nca = \"/d\"\nfile = \"64MiB\"\n\
-                        passphrase_env = \"HF\"\nkey = \"/e\n";
+                        passphrase_env = \"HF\"\nkey = \"/e\nkey_file = \"f\"\n";
         let found: Vec<String> = files(settings).iter().map(|path| path.display().to_string()).collect();
-        assert_eq!(found, ["/a", "/b", "/c", "/e"]);
-        let all = [("HF", "a"), ("AWS_SECRET_ACCESS_KEY", "b"), ("HOME", "c"), ("X_TOKEN", "/run/d"), ("T_FILE", "e")];
+        assert_eq!(found, ["/a", "/b", "/c", "/e", "f"]);
+        let all = [("HF", "a"), ("AWS_SECRET_ACCESS_KEY", "b"), ("HOME", "c"), ("X_TOKEN", "/d+e"), ("T_FILE", "e")];
         let variables: [(OsString, OsString); 5] = all.map(|(name, value)| (name.into(), value.into()));
-        assert_eq!(of_environment(variables.into_iter(), settings), ["a", "b"]);
+        assert_eq!(of_environment(variables.into_iter(), settings), ["a", "b", "/d+e"]);
+    }
+
+    #[test]
+    fn variables_of_units_are_secrets_and_a_pipe_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let unit = dir.path().join("gateway.env");
+        std::fs::write(&unit, "AWS_REGION=eu\nAWS_SECRET_ACCESS_KEY=x/y\n").unwrap();
+        std::fs::write(dir.path().join("gateway.toml"), "").unwrap();
+        assert_eq!(of_units(dir.path()), std::slice::from_ref(&unit));
+        assert!(of_file(&unit).unwrap().iter().any(|secret| secret == "x/y"));
+        assert_eq!(of_units(&dir.path().join("none")), Vec::<PathBuf>::new());
+        let pipe = dir.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(of_file(&pipe).is_err() && of_file(dir.path()).is_err());
     }
 }
