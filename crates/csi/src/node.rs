@@ -53,7 +53,7 @@ pub struct Node {
     options: NodeOptions,
     attached: Attached,
     records: Arc<Records>,
-    locks: Locks,
+    locks: Arc<Locks>,
 }
 
 fn required<'a>(value: &'a str, field: &str) -> Result<&'a Path, Refused> {
@@ -61,6 +61,15 @@ fn required<'a>(value: &'a str, field: &str) -> Result<&'a Path, Refused> {
         return Err(Refused::invalid(format!("{field} is missing")));
     }
     Ok(Path::new(value))
+}
+
+/// A path of the mount table, which has whole ones only.
+fn whole<'a>(value: &'a str, field: &str) -> Result<&'a Path, Refused> {
+    let path = required(value, field)?;
+    if path.is_absolute() {
+        return Ok(path);
+    }
+    Err(Refused::invalid(format!("{field}: found {value:?}, expected an absolute path")))
 }
 
 /// Whether volumes can become devices on this node.
@@ -114,9 +123,10 @@ impl Node {
     /// Its folder cannot be used.
     pub fn start(options: NodeOptions) -> Result<Self, Refused> {
         let records = Arc::new(Records::open(&options.dir)?);
-        let attached = Attached::new(options.clone(), records.clone());
+        let locks = Arc::new(Locks::default());
+        let attached = Attached::new(options.clone(), records.clone(), locks.clone());
         attached.adopt()?;
-        Ok(Self { options, attached, records, locks: Locks::default() })
+        Ok(Self { options, attached, records, locks })
     }
 
     /// Whether volumes can be staged here.
@@ -133,7 +143,7 @@ impl Node {
     /// A field that cannot be used; no nbd driver; another node holds the volume; a program failed.
     pub fn stage(&self, request: &v1::NodeStageVolumeRequest) -> Result<(), Refused> {
         let id = VolumeId::read(&request.volume_id)?;
-        let staging = required(&request.staging_target_path, "staging_target_path")?;
+        let staging = whole(&request.staging_target_path, "staging_target_path")?;
         let wanted = capability::read(request.volume_capability.as_ref())?;
         let id = id.ok_or_else(|| names::no_volume(&request.volume_id))?;
         let _held = self.locks.take(id.set.as_str())?;
@@ -150,16 +160,32 @@ impl Node {
             self.room(&id)?;
             self.records.write(&id, &self.records.new_of(staging, wanted.access.clone()))?;
         }
-        match self.attached.device(&id.set, &id.volume) {
-            Ok(device) => self.mount(&device, staging, &wanted.access),
-            Err(refused) => {
-                // Nothing of it is here: it is not to be attached again by itself.
-                if is_new && matches!(self.attached.look(&id.set), Ok(None)) {
-                    self.records.remove(&id)?;
-                }
-                Err(refused)
-            }
+        let device = self.attached.device(&id.set, &id.volume);
+        let staged = device.and_then(|device| self.mount(&device, staging, &wanted.access));
+        staged.map_err(|refused| self.not_staged(&id, staging, is_new, refused))
+    }
+
+    /// The error of a stage that failed. A final one means that nothing is left here: Kubernetes does not unstage then,
+    /// and a lease that stays would keep the volume from every other node.
+    fn not_staged(&self, id: &VolumeId, staging: &Path, is_new: bool, refused: Refused) -> Refused {
+        let is_open = refused.clone().left_open() == refused;
+        let is_undone =
+            is_new && (!is_open || matches!(self.attached.look(&id.set), Ok(None))) && self.forget(id, staging).is_ok();
+        if is_undone {
+            return refused;
         }
+        reached!("csi: a stage failed and left something to undo");
+        refused.left_open()
+    }
+
+    /// Unmounts a volume, and detaches its set if no other volume of it is staged.
+    fn forget(&self, id: &VolumeId, staging: &Path) -> Result<(), Refused> {
+        mount::unmount(staging)?;
+        self.records.remove(id)?;
+        if self.records.volumes(&id.set)?.is_empty() {
+            self.attached.detach(&id.set)?;
+        }
+        Ok(())
     }
 
     /// Whether one more set may be attached.
@@ -175,6 +201,9 @@ impl Node {
     fn mount(&self, device: &Path, staging: &Path, access: &Access) -> Result<(), Refused> {
         let Access::Mount { kind, options } = access else { return Ok(()) };
         mount::mount(device, staging, *kind, options)?;
+        if options.iter().any(|option| option == "ro") {
+            return Ok(());
+        }
         // A copy may be larger than its source was, or the volume grew while it was nowhere.
         mount::grow(device, staging, *kind)
     }
@@ -185,7 +214,7 @@ impl Node {
     /// A field is missing, the volume is in use, or a program failed.
     pub fn unstage(&self, request: &v1::NodeUnstageVolumeRequest) -> Result<(), Refused> {
         let id = VolumeId::read(&request.volume_id)?;
-        let staging = required(&request.staging_target_path, "staging_target_path")?;
+        let staging = whole(&request.staging_target_path, "staging_target_path")?;
         let Some(id) = id else { return Ok(()) };
         let _held = self.locks.take(id.set.as_str())?;
         if let Some(record) = self.records.read(&id)? {
@@ -195,12 +224,7 @@ impl Node {
             }
             mount::unmount(&record.staging)?;
         }
-        mount::unmount(staging)?;
-        self.records.remove(&id)?;
-        if self.records.volumes(&id.set)?.is_empty() {
-            self.attached.detach(&id.set)?;
-        }
-        Ok(())
+        self.forget(&id, staging)
     }
 
     /// NodePublishVolume.
@@ -209,7 +233,7 @@ impl Node {
     /// A field that cannot be used, the volume is not staged, or a program failed.
     pub fn publish(&self, request: &v1::NodePublishVolumeRequest) -> Result<(), Refused> {
         let id = VolumeId::read(&request.volume_id)?;
-        let target = required(&request.target_path, "target_path")?;
+        let target = whole(&request.target_path, "target_path")?;
         let wanted = capability::read(request.volume_capability.as_ref())?;
         let id = id.ok_or_else(|| names::no_volume(&request.volume_id))?;
         let _held = self.locks.take(id.set.as_str())?;
@@ -245,7 +269,7 @@ impl Node {
     /// A field is missing, or the path is in use.
     pub fn unpublish(&self, request: &v1::NodeUnpublishVolumeRequest) -> Result<(), Refused> {
         let id = VolumeId::read(&request.volume_id)?;
-        let target = required(&request.target_path, "target_path")?;
+        let target = whole(&request.target_path, "target_path")?;
         let Some(id) = id else { return Ok(()) };
         let _held = self.locks.take(id.set.as_str())?;
         mount::unmount(target)?;
@@ -384,6 +408,11 @@ mod tests {
         let other = VolumeId::of("csi-b/data").unwrap();
         node.records.write(&other, &node.records.new_of(Path::new("/other"), Access::Block)).unwrap();
         assert_eq!(node.stage(&request).unwrap_err().code, Code::ResourceExhausted);
+        let record = node.records.new_of(Path::new("/staging"), Access::Block);
+        node.records.write(&VolumeId::of("csi-a/data").unwrap(), &record).unwrap();
+        assert_eq!(node.stage(&request).unwrap_err().code, Code::Unavailable, "an earlier call left it here");
+        let relative = v1::NodeStageVolumeRequest { staging_target_path: "staging".into(), ..request.clone() };
+        assert_eq!(node.stage(&relative).unwrap_err().code, Code::InvalidArgument);
         let elsewhere = v1::NodeStageVolumeRequest { volume_id: "csi-b/data".into(), ..request };
         assert_eq!(node.stage(&elsewhere).unwrap_err().code, Code::AlreadyExists);
     }

@@ -213,6 +213,34 @@ fn what_is_used_is_not_deleted() {
 }
 
 #[test]
+fn other_volumes_of_a_set_are_not_deleted() {
+    let (fake, controller) = controller();
+    let is_ending = |set: &str| fake.with(set, |set| set.ending).unwrap();
+    controller.create_volume(&asked("a", 1)).unwrap();
+    controller.delete_volume("csi-a/other").unwrap();
+    assert!(!is_ending("csi-a"), "there is no such volume");
+    fake.with("csi-a", |set| set.volumes.push(volume("other", GIB))).unwrap();
+    assert_eq!(controller.delete_volume("csi-a/data").unwrap_err().code, Code::FailedPrecondition);
+    assert!(!is_ending("csi-a"));
+    fake.add("csi-b", "demo@monday", vec![volume("data", GIB), volume("log", GIB)]);
+    controller.delete_volume("csi-b/log").unwrap();
+    fake.add("csi-c", "", Vec::new());
+    controller.delete_volume("csi-c/data").unwrap();
+    assert!(is_ending("csi-b") && is_ending("csi-c"), "a copy has all volumes, an interrupted creation none");
+}
+
+/// The id of a snapshot names the set only.
+#[test]
+fn a_snapshot_of_several_volumes_is_not_restored_by_a_guess() {
+    let (fake, controller) = controller();
+    fake.add("demo", "", vec![volume("data", GIB), volume("log", GIB)]);
+    let made = snapshot(&controller, "demo/log", "s").unwrap();
+    let restored = v1::CreateVolumeRequest { volume_content_source: of_snapshot(&made.snapshot_id), ..asked("r", 1) };
+    assert_eq!(controller.create_volume(&restored).unwrap_err().code, Code::FailedPrecondition);
+    assert_eq!(fake.names(), ["demo"]);
+}
+
+#[test]
 fn copies_are_made_once_and_leave_no_snapshot() {
     let (fake, controller) = controller();
     controller.create_volume(&asked("a", 2)).unwrap();
