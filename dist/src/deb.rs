@@ -96,43 +96,53 @@ mod tests {
         assert!(control("A: @NEW@ @", &release, 42, "").is_err(), "a word that nobody fills in");
     }
 
-    /// What `prerm remove` says and whether it succeeds, with a systemctl that does this.
-    fn removal(folder: &Path, systemctl: &str) -> (bool, String) {
-        let put = |name: &str, text: &str| {
-            let path = folder.join(name);
-            std::fs::write(&path, text).unwrap();
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-            path
-        };
-        put("systemctl", &format!("#!/bin/sh\n{systemctl}\n"));
-        // As if systemd ran.
-        let text = std::fs::read_to_string(root().join(CONTROL).join("prerm")).unwrap();
-        let script = put("prerm", &text.replace("/run/systemd/system", &folder.display().to_string()));
-        let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-        let ended = std::process::Command::new("sh").arg(script).arg("remove").env("PATH", path).output().unwrap();
-        (ended.status.success(), String::from_utf8_lossy(&ended.stderr).into_owned())
+    /// Runs a script of the package as if systemd ran, with these functions in place of programs. Returns whether it
+    /// succeeded, its output and its errors.
+    fn run(script: &str, functions: &str, args: &[&str]) -> (bool, String, String) {
+        let text = std::fs::read_to_string(root().join(CONTROL).join(script)).unwrap();
+        let text = text.replace("/run/systemd/system", "/").replace("systemd-sysusers", ":");
+        let mut command = std::process::Command::new("sh");
+        let ended = command.arg("-c").arg(format!("{functions}\n{text}")).arg(script).args(args).output().unwrap();
+        let said = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        let [out, err] = said;
+        (ended.status.success(), out, err)
     }
 
     /// A gateway that is between two starts, and a systemctl that does not answer.
     #[test]
     fn a_removal_needs_to_know_that_nothing_runs() {
-        let folder = std::env::temp_dir().join(format!("holdfast-prerm-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
         let waits =
-            "case \"$*\" in *activating*) echo 'holdfast-gateway.service loaded activating auto-restart x';; esac";
-        let found = ["exit 0", waits, "exit 1"].map(|systemctl| removal(&folder, systemctl));
-        std::fs::remove_dir_all(&folder).unwrap();
-        let [none, waiting, unknown] = found;
-        assert!(none.0, "{}", none.1);
-        assert!(!waiting.0 && waiting.1.contains("these units run: holdfast-gateway.service;"), "{}", waiting.1);
-        assert!(!unknown.0 && unknown.1.contains("nothing is removed"), "{}", unknown.1);
+            "case \"$*\" in *,activating,*) echo 'holdfast-gateway.service loaded activating auto-restart x';; esac";
+        let removal = |systemctl: &str| run("prerm", &format!("systemctl() {{ {systemctl}; }}"), &["remove"]);
+        let (none, waiting, unknown) = (removal("true"), removal(waits), removal("false"));
+        assert!(none.0, "{}", none.2);
+        assert!(!waiting.0 && waiting.2.contains("these units run: holdfast-gateway.service;"), "{}", waiting.2);
+        assert!(!unknown.0 && unknown.2.contains("nothing is removed"), "{}", unknown.2);
         // rpm's script has the same lines.
-        let spec = std::fs::read_to_string(root().join("deploy/package/rpm/holdfast.spec")).unwrap();
         let text = std::fs::read_to_string(root().join(CONTROL).join("prerm")).unwrap();
-        let asks =
-            |text: &str| text.split("  units=").nth(1).and_then(|rest| rest.split("\nfi").next().map(str::to_owned));
+        let spec = std::fs::read_to_string(root().join("deploy/package/rpm/holdfast.spec")).unwrap();
+        let asks = |text: &str| Some(text.split_once("  units=")?.1.split_once("\nfi")?.0.to_owned());
         assert!(asks(&text).is_some());
         assert_eq!(asks(&spec), asks(&text));
+    }
+
+    /// A removal takes the empty folder away, and the next installation is an upgrade for dpkg: everybody could read it.
+    #[test]
+    fn a_new_folder_of_keys_is_closed_and_an_older_one_is_left_alone() {
+        let said = |state: &str, args: &[&str]| {
+            let functions =
+                format!("stat() {{ echo {state}; }}; chown() {{ :; }}; chmod() {{ echo $1; }}; systemctl() {{ :; }}");
+            run("postinst", &functions, args)
+        };
+        for (state, args, mode) in [
+            ("root:root:755", &["configure", ""][..], "0750"),
+            ("root:root:755", &["configure", "0.1.0"][..], "0750"),
+            ("root:holdfast:700", &["configure", "0.1.0"][..], ""),
+        ] {
+            let (done, out, err) = said(state, args);
+            assert!(done, "{state}: {err}");
+            assert_eq!(out.trim(), mode, "{state} {args:?}");
+        }
     }
 
     /// A script that removes more than links of units could remove the only copy of acknowledged data.

@@ -50,6 +50,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "folder-of-keys-for-everybody",
+        bug: "after a removal and a new installation the folder of settings and keys has the mode 0755",
+        rule: "ADR 0060",
+        edits: &[Edit { file: "deploy/package/deb/postinst", old: "= root:root:755 ]", new: "= new ]" }],
+        tests: &[lib(Layer::Unit, "holdfast-dist", &["deb::tests::a_new_folder_of_keys_is_closed"])],
+        smoke: false,
+    },
+    Mutation {
         name: "image-of-root",
         bug: "the image runs its program as root",
         rule: "ADR 0060",
