@@ -269,6 +269,10 @@ fn snapshots_are_made_once_and_restored() {
     assert_eq!(snapshot(&controller, "csi-a/data", "s").unwrap().snapshot_id, made.snapshot_id);
     assert_eq!(snapshot(&controller, "csi-b/data", "s").unwrap_err().code, Code::AlreadyExists);
     assert_eq!(snapshot(&controller, "csi-c/data", "t").unwrap_err().code, Code::NotFound);
+    let held = controller.locks.take("@csi-t").unwrap();
+    let refused = snapshot(&controller, "csi-b/data", "t").unwrap_err();
+    assert_eq!(refused.code, Code::Aborted, "another call makes a snapshot of that name");
+    drop(held);
     let restored = v1::CreateVolumeRequest { volume_content_source: of_snapshot("csi-a@csi-s"), ..asked("r", 1) };
     assert_eq!(controller.create_volume(&restored).unwrap().capacity_bytes, signed(2 * GIB));
     assert_eq!(fake.with("csi-r", |set| set.clone_of.clone()).unwrap(), "csi-a@csi-s");
