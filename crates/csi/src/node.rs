@@ -8,8 +8,9 @@
 //! STAGED-S1  A volume is staged on one node at a time: the owner of the lease is the node, and no node takes it by
 //!     force. While another node holds it, staging is refused. A node that has died holds it until its lease ends by
 //!     itself (3 s by default); a node that is only cut off is fenced by the next grant (R2).
-//! STAGED-S2  What is staged is written down before it is attached, and forgotten after it is unmounted. So a new
-//!     process of the driver starts again whatever has ended, and a node never forgets a lease that it holds.
+//! STAGED-S2  What is staged is written down before it is attached, and forgotten after it is detached. So a new process
+//!     of the driver starts again whatever has ended, and a node never forgets a lease that it holds, nor a device that
+//!     an unmounted file system is still written to.
 //! STAGED-S3  A file system is made only on a volume that is empty: blkid knows nothing on it, and its first MiB can be
 //!     read and is zero.
 
@@ -181,11 +182,10 @@ impl Node {
     /// Unmounts a volume, and detaches its set if no other volume of it is staged.
     fn forget(&self, id: &VolumeId, staging: &Path) -> Result<(), Refused> {
         mount::unmount(staging)?;
-        self.records.remove(id)?;
-        if self.records.volumes(&id.set)?.is_empty() {
+        if self.records.volumes(&id.set)?.iter().all(|other| other == id) {
             self.attached.detach(&id.set)?;
         }
-        Ok(())
+        self.records.remove(id)
     }
 
     /// Whether one more set may be attached.
@@ -222,6 +222,8 @@ impl Node {
                 let target = target.display();
                 return Err(Refused::precondition(format!("{id} is still published at {target}: unpublish it first")));
             }
+            // What is not written yet needs it.
+            self.attached.revive(&id.set)?;
             mount::unmount(&record.staging)?;
         }
         self.forget(&id, staging)
@@ -415,6 +417,25 @@ mod tests {
         assert_eq!(node.stage(&relative).unwrap_err().code, Code::InvalidArgument);
         let elsewhere = v1::NodeStageVolumeRequest { volume_id: "csi-b/data".into(), ..request };
         assert_eq!(node.stage(&elsewhere).unwrap_err().code, Code::AlreadyExists);
+    }
+
+    /// STAGED-S2: otherwise nothing starts the process again that the file system's last writes wait for.
+    #[test]
+    fn a_volume_is_forgotten_after_it_is_detached() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Node::start(options(dir.path(), 1)).unwrap();
+        let id = VolumeId::of("csi-a/data").unwrap();
+        node.records.write(&id, &node.records.new_of(Path::new("/staging"), Access::Block)).unwrap();
+        let attach = node.records.of_set(&id.set).join("attach");
+        std::fs::create_dir(&attach).unwrap();
+        std::fs::write(attach.join("lease.json"), "{}").unwrap();
+        let request =
+            v1::NodeUnstageVolumeRequest { volume_id: id.to_string(), staging_target_path: "/staging".into() };
+        assert!(node.unstage(&request).unwrap_err().text.contains("/no/such/program"));
+        assert!(node.records.read(&id).unwrap().is_some());
+        std::fs::remove_file(attach.join("lease.json")).unwrap();
+        node.unstage(&request).unwrap();
+        assert!(node.records.read(&id).unwrap().is_none());
     }
 
     #[test]

@@ -118,6 +118,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "csi-forgets-before-it-detaches",
+        bug: "a volume whose detaching failed is forgotten: nothing starts its process again, and its last writes fail",
+        rule: "STAGED-S2",
+        edits: &[Edit {
+            file: NODE,
+            old: "        mount::unmount(staging)?;\n        if self",
+            new: "        mount::unmount(staging)?;\n        self.records.remove(id)?;\n        if self",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-csi", &["a_volume_is_forgotten_after_it_is_detached"])],
+        smoke: false,
+    },
+    Mutation {
         name: "csi-final-error-with-a-lease",
         bug: "a stage fails with a final code and leaves the set attached: Kubernetes never unstages it",
         rule: "STAGED-S2",

@@ -93,6 +93,13 @@ fn is_held(log: &str) -> bool {
     log.lines().any(|line| line.contains("\"code\":\"held\""))
 }
 
+/// Whether a block device is mounted or opened exclusively.
+fn is_in_use(device: &str) -> bool {
+    use rustix::fs::{Mode, OFlags};
+    let exclusive = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    rustix::fs::open(device, exclusive, Mode::empty()).is_err_and(|error| error == rustix::io::Errno::BUSY)
+}
+
 /// Ends a process by a signal that lets it release the lease, and by force if it does not end in time.
 fn end(child: &mut Child, limit: Duration) {
     if let Some(pid) = rustix::process::Pid::from_raw(child.id().cast_signed()) {
@@ -272,8 +279,11 @@ impl Attached {
         if is_unstaged || matches!(self.look(set), Ok(Some(_))) {
             return false;
         }
-        let is_over = matches!(code, Some(EXIT_DONE | EXIT_REFUSED | EXIT_FENCED));
-        if is_over || self.options.device != DeviceChoice::Kernel {
+        if code == Some(EXIT_DONE) {
+            tracing::info!(%set, "attach was ended");
+            return false;
+        }
+        if matches!(code, Some(EXIT_REFUSED | EXIT_FENCED)) || self.options.device != DeviceChoice::Kernel {
             tracing::error!(%set, ?code, "attach has ended: the volume fails until it is unstaged");
             return false;
         }
@@ -291,6 +301,11 @@ impl Attached {
         if self.look(set)?.is_some() {
             return Ok(None);
         }
+        self.start(set).map(Some)
+    }
+
+    /// Starts a process, and waits until it is seen: then no other one is started beside it.
+    fn start(&self, set: &Name) -> Result<Child, Refused> {
         let mut child = self.spawn(set)?;
         let begun = Instant::now();
         while begun.elapsed() < SEEN_LIMIT {
@@ -299,7 +314,23 @@ impl Attached {
             }
             std::thread::sleep(LOOK_PAUSE);
         }
-        Ok(Some(child))
+        Ok(child)
+    }
+
+    /// Before an unmount: starts a process that has ended, which the kernel's device and its unwritten data wait for.
+    pub(super) fn revive(&self, set: &Name) -> Result<(), Refused> {
+        if self.options.device != DeviceChoice::Kernel || self.look(set)?.is_some() || !self.has_lease(set)? {
+            return Ok(());
+        }
+        let child = self.start(set)?;
+        self.keep(set, Some(child));
+        Ok(())
+    }
+
+    /// Whether a process that was killed has left its lease here.
+    fn has_lease(&self, set: &Name) -> Result<bool, Refused> {
+        let lease = self.dir(set).join("lease.json");
+        lease.try_exists().map_err(|error| Refused::failed(format!("{}: {error}", lease.display())))
     }
 
     /// Waits for the end of a process that is no child of this one.
@@ -340,11 +371,16 @@ impl Attached {
 
     /// Removes kernel devices that a killed process has left.
     fn abandon(&self, set: &Name) -> Result<(), Refused> {
-        let lease = self.dir(set).join("lease.json");
-        match lease.try_exists() {
-            Ok(false) => return Ok(()),
-            Err(error) => return Err(Refused::failed(format!("{}: {error}", lease.display()))),
-            Ok(true) => {}
+        if !self.has_lease(set)? {
+            return Ok(());
+        }
+        // A file system that is not mounted any more may still be written.
+        let volumes = RunDir::status(&self.dir(set)).map(|status| status.volumes).unwrap_or_default();
+        if let Some(device) = volumes.iter().filter_map(|volume| volume.device.as_deref()).find(|at| is_in_use(at)) {
+            return Err(Refused::new(
+                Code::Unavailable,
+                format!("{device} of {set} is in use, and nothing serves it: what is not written yet would be lost"),
+            ));
         }
         let ended = self.order(set, "--abandon")?;
         if ended.status.success() { Ok(()) } else { Err(error_of(&ended.err)) }
@@ -404,6 +440,10 @@ mod tests {
         drop(held);
         assert!(attached.again(&id.set).unwrap_err().text.contains("/no/such/program"));
         assert!(attached.is_wanted(&id.set, None) && !attached.is_wanted(&id.set, Some(EXIT_FENCED)));
+        attached.revive(&id.set).unwrap();
+        std::fs::create_dir(attached.dir(&id.set)).unwrap();
+        std::fs::write(attached.dir(&id.set).join("lease.json"), "{}").unwrap();
+        assert!(attached.revive(&id.set).unwrap_err().text.contains("/no/such/program"), "its device waits");
         records.remove(&id).unwrap();
         assert!(attached.again(&id.set).unwrap().is_none());
         assert!(!attached.is_wanted(&id.set, None));
