@@ -158,6 +158,11 @@ impl Attached {
         found.ok_or_else(|| crate::names::no_volume(format!("{set}/{volume}")))
     }
 
+    fn is_fenced(&self, set: &Name) -> Result<bool, Refused> {
+        let status = self.look(set)?.and_then(|(_, status)| status);
+        Ok(status.is_some_and(|status| status.phase == Phase::Fenced))
+    }
+
     /// The block device of a volume, which is attached if it is not.
     pub(super) fn device(&self, set: &Name, volume: &Name) -> Result<PathBuf, Refused> {
         if self.look(set)?.is_none() {
@@ -171,6 +176,12 @@ impl Attached {
             }
             if let Ok(VolumeStatus { device: Some(device), .. }) = &found {
                 return Ok(PathBuf::from(device));
+            }
+            // It stays fenced, and meanwhile no call could unstage it.
+            if let Err(refused) = &found
+                && self.is_fenced(set)?
+            {
+                return Err(refused.clone());
             }
             if begun.elapsed() >= READY_LIMIT {
                 let late = format!("{set}/{volume} has no device after {READY_LIMIT:?}: repeat this call");
@@ -449,6 +460,41 @@ mod tests {
         assert!(!attached.is_wanted(&id.set, None));
         std::fs::write(records.of_set(&id.set).join("data.json"), "{").unwrap();
         assert!(attached.is_wanted(&id.set, None), "what cannot be read is not unstaged");
+    }
+
+    #[test]
+    fn a_fenced_volume_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Arc::new(Records::open(dir.path()).unwrap());
+        let attached = Attached::new(options("node1"), records, Arc::new(Locks::default()));
+        let (set, volume) = (Name::new("csi-a").unwrap(), Name::new("data").unwrap());
+        let held = RunDir::take(&attached.dir(&set)).unwrap();
+        let status = Status {
+            set: set.to_string(),
+            phase: Phase::Fenced,
+            since_unix_ms: 0,
+            owner: "node1".into(),
+            epoch: 3,
+            gateway: String::new(),
+            pid: std::process::id(),
+            volumes: Vec::new(),
+            ready: false,
+            others_ready: false,
+            reconnects: 0,
+            last_outage_ms: None,
+            longest_outage_ms: None,
+            last_loss: None,
+            unanswered: 0,
+            lease_renewed_at: None,
+            lease_renewed_boot_ns: None,
+            lease_ttl_ms: None,
+            fenced_by: Some("held by node2".into()),
+        };
+        held.show(&status).unwrap();
+        let begun = Instant::now();
+        let refused = attached.device(&set, &volume).unwrap_err();
+        assert!(refused.code == Code::FailedPrecondition && refused.text.contains("held by node2"), "{refused}");
+        assert!(begun.elapsed() < READY_LIMIT);
     }
 
     #[test]
