@@ -10,6 +10,9 @@ use tonic::Code;
 /// Pause between two looks at a running program.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
+/// How long a killed program is waited for.
+const KILLED_LIMIT: Duration = Duration::from_secs(1);
+
 /// What is kept of a program's output, in bytes. These programs say little; a pipe holds this much.
 const SAID_BYTES_MAX: u64 = 64 << 10;
 
@@ -65,7 +68,11 @@ pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, Refuse
         }
         if begun.elapsed() >= limit {
             let _ = child.kill();
-            let _ = child.try_wait();
+            // It ends at once, unless it hangs in the kernel.
+            let killed = Instant::now();
+            while matches!(child.try_wait(), Ok(None)) && killed.elapsed() < KILLED_LIMIT {
+                std::thread::sleep(LOOK_PAUSE);
+            }
             let late = format!("{name} did not end within {limit:?}: does a gateway serve the volume?");
             return Err(Refused::new(Code::DeadlineExceeded, late));
         }
@@ -94,9 +101,13 @@ mod tests {
         let ended = run(echo, Duration::from_secs(30)).unwrap();
         assert_eq!((ended.status.code(), ended.out.as_str(), ended.err.as_str()), (Some(2), "found\n", "why\n"));
         assert!(ended.refused("sh").text.contains("why"));
-        let mut waits = Command::new("sleep");
-        waits.arg("600");
-        assert_eq!(run(waits, Duration::from_millis(50)).unwrap_err().code, Code::DeadlineExceeded);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let mut waits = Command::new("sh");
+        waits.args(["-c", "echo $$ > \"$0\"; exec sleep 600"]).arg(&file);
+        assert_eq!(run(waits, Duration::from_secs(2)).unwrap_err().code, Code::DeadlineExceeded);
+        let process = Path::new("/proc").join(std::fs::read_to_string(&file).unwrap().trim());
+        assert!(!process.exists(), "an ended program is not left as a zombie");
         assert!(run(Command::new("/no/such/program"), Duration::from_secs(1)).is_err());
     }
 }
