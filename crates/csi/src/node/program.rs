@@ -3,7 +3,7 @@
 use crate::refused::Refused;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tonic::Code;
 
@@ -11,7 +11,7 @@ use tonic::Code;
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a killed program is waited for.
-const KILLED_LIMIT: Duration = Duration::from_secs(1);
+const KILLED_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is kept of a program's output, in bytes. These programs say little; a pipe holds this much.
 const SAID_BYTES_MAX: u64 = 64 << 10;
@@ -51,6 +51,15 @@ fn read(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// Kills a program. It ends at once, unless it hangs in the kernel.
+fn kill(child: &mut Child) {
+    let _ = child.kill();
+    let begun = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) && begun.elapsed() < KILLED_LIMIT {
+        std::thread::sleep(LOOK_PAUSE);
+    }
+}
+
 /// Runs a program to its end.
 ///
 /// # Errors
@@ -67,12 +76,7 @@ pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, Refuse
             return Ok(Ended { status, out: read(child.stdout.take()), err: read(child.stderr.take()) });
         }
         if begun.elapsed() >= limit {
-            let _ = child.kill();
-            // It ends at once, unless it hangs in the kernel.
-            let killed = Instant::now();
-            while matches!(child.try_wait(), Ok(None)) && killed.elapsed() < KILLED_LIMIT {
-                std::thread::sleep(LOOK_PAUSE);
-            }
+            kill(&mut child);
             let late = format!("{name} did not end within {limit:?}: does a gateway serve the volume?");
             return Err(Refused::new(Code::DeadlineExceeded, late));
         }
@@ -101,12 +105,12 @@ mod tests {
         let ended = run(echo, Duration::from_secs(30)).unwrap();
         assert_eq!((ended.status.code(), ended.out.as_str(), ended.err.as_str()), (Some(2), "found\n", "why\n"));
         assert!(ended.refused("sh").text.contains("why"));
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("pid");
-        let mut waits = Command::new("sh");
-        waits.args(["-c", "echo $$ > \"$0\"; exec sleep 600"]).arg(&file);
-        assert_eq!(run(waits, Duration::from_secs(2)).unwrap_err().code, Code::DeadlineExceeded);
-        let process = Path::new("/proc").join(std::fs::read_to_string(&file).unwrap().trim());
+        let mut waits = Command::new("sleep");
+        waits.arg("600");
+        assert_eq!(run(waits, Duration::from_millis(50)).unwrap_err().code, Code::DeadlineExceeded);
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        kill(&mut child);
+        let process = Path::new("/proc").join(child.id().to_string());
         assert!(!process.exists(), "an ended program is not left as a zombie");
         assert!(run(Command::new("/no/such/program"), Duration::from_secs(1)).is_err());
     }
