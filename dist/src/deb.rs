@@ -96,6 +96,55 @@ mod tests {
         assert!(control("A: @NEW@ @", &release, 42, "").is_err(), "a word that nobody fills in");
     }
 
+    /// Runs a script of the package as if systemd ran, with these functions in place of programs. Returns whether it
+    /// succeeded, its output and its errors.
+    fn run(script: &str, functions: &str, args: &[&str]) -> (bool, String, String) {
+        let text = std::fs::read_to_string(root().join(CONTROL).join(script)).unwrap();
+        let text = text.replace("/run/systemd/system", "/").replace("systemd-sysusers", ":");
+        let mut command = std::process::Command::new("sh");
+        let ended = command.arg("-c").arg(format!("{functions}\n{text}")).arg(script).args(args).output().unwrap();
+        let said = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        let [out, err] = said;
+        (ended.status.success(), out, err)
+    }
+
+    /// A gateway that is between two starts, and a systemctl that does not answer.
+    #[test]
+    fn a_removal_needs_to_know_that_nothing_runs() {
+        let waits =
+            "case \"$*\" in *,activating,*) echo 'holdfast-gateway.service loaded activating auto-restart x';; esac";
+        let removal = |systemctl: &str| run("prerm", &format!("systemctl() {{ {systemctl}; }}"), &["remove"]);
+        let (none, waiting, unknown) = (removal("true"), removal(waits), removal("false"));
+        assert!(none.0, "{}", none.2);
+        assert!(!waiting.0 && waiting.2.contains("these units run: holdfast-gateway.service;"), "{}", waiting.2);
+        assert!(!unknown.0 && unknown.2.contains("nothing is removed"), "{}", unknown.2);
+        // rpm's script has the same lines.
+        let text = std::fs::read_to_string(root().join(CONTROL).join("prerm")).unwrap();
+        let spec = std::fs::read_to_string(root().join("deploy/package/rpm/holdfast.spec")).unwrap();
+        let asks = |text: &str| Some(text.split_once("  units=")?.1.split_once("\nfi")?.0.to_owned());
+        assert!(asks(&text).is_some());
+        assert_eq!(asks(&spec), asks(&text));
+    }
+
+    /// A removal takes the empty folder away, and the next installation is an upgrade for dpkg: it would be open to all.
+    #[test]
+    fn a_new_folder_of_keys_is_closed_and_an_older_one_is_left_alone() {
+        let said = |state: &str, args: &[&str]| {
+            let functions =
+                format!("stat() {{ echo {state}; }}; chown() {{ :; }}; chmod() {{ echo $1; }}; systemctl() {{ :; }}");
+            run("postinst", &functions, args)
+        };
+        for (state, args, mode) in [
+            ("root:root:755", &["configure", ""][..], "0750"),
+            ("root:root:755", &["configure", "0.1.0"][..], "0750"),
+            ("root:holdfast:700", &["configure", "0.1.0"][..], ""),
+        ] {
+            let (done, out, err) = said(state, args);
+            assert!(done, "{state}: {err}");
+            assert_eq!(out.trim(), mode, "{state} {args:?}");
+        }
+    }
+
     /// A script that removes more than links of units could remove the only copy of acknowledged data.
     #[test]
     fn no_script_removes_files() {

@@ -92,6 +92,10 @@ pub fn entries(format: Format, release: &Release, produced: &Produced, notices: 
     }
     all.push(entry("usr/lib/sysusers.d/holdfast.conf", tree("deploy/systemd/holdfast.conf"), Kind::Plain));
     all.push(entry("etc/logrotate.d/holdfast", tree("deploy/package/logrotate"), Kind::Config));
+    if format == Format::Deb {
+        let to = "etc/needrestart/conf.d/holdfast.conf";
+        all.push(entry(to, tree("deploy/package/needrestart"), Kind::Config));
+    }
     if format != Format::Tar {
         all.push(entry(SETTINGS, Source::Folder, Kind::Plain));
     }

@@ -430,6 +430,19 @@ mod tests {
         assert_eq!(program("holdfast-store", "tests/seeds.rs", "--test seeds", "/").turn(), Turn::Usual);
     }
 
+    /// Its thread has an end of its own: what it found must not end with it.
+    #[test]
+    fn a_failed_check_beside_the_tests_is_counted() {
+        let beside = |check: fn() -> Result<()>| {
+            let told = Told { noted: Path::new("/dev/null"), variables: &[] };
+            held(|| all(&[], &told, Some(("clippy", check)), &mut Times::begin())).0
+        };
+        assert_eq!(beside(|| Ok(())).expect("counted"), Count { passed: 1, failed: 0, skipped: 0 });
+        let failed = beside(|| anyhow::bail!("a lint")).expect("counted");
+        assert_eq!(failed, Count { passed: 0, failed: 1, skipped: 0 });
+        assert!(beside(|| panic!("this panic belongs to a test")).is_err());
+    }
+
     #[test]
     fn a_program_that_dies_without_a_word_has_failed() {
         let mut times = Times::begin();

@@ -5,6 +5,7 @@ use crate::cmd::{Cmd, on_path};
 use crate::say::{Count, note, step};
 use crate::tidy;
 use anyhow::{Context, Result};
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -57,19 +58,28 @@ pub fn clippy() -> Result<()> {
     cargo_cmd().args(CLIPPY).show()
 }
 
+/// Time limit of clippy beside tests, as `timeout` reads it: many times what it takes. Its output is held back until its
+/// end, so nobody would see that it hangs.
+const BESIDE_LIMIT: &str = "2h";
+
 /// Clippy at the lowest priority: it compiles every dependency once more, while tests wait for clocks, sockets and
 /// disks.
 ///
 /// # Errors
 /// As [`clippy`]; its output is in the error.
 pub fn clippy_beside() -> Result<()> {
-    if !on_path("nice") {
+    if !on_path("nice") || !on_path("timeout") {
         return cargo_cmd().args(CLIPPY).run();
     }
-    let mut command = Command::new("nice");
+    Cmd::of(beside(BESIDE_LIMIT, cargo().get_program())).args(CLIPPY).dir(root()).run()
+}
+
+/// A program at the lowest priority, with a time limit. In the foreground, so that Ctrl-C ends it too.
+fn beside(limit: &str, program: &OsStr) -> Command {
+    let mut command = Command::new("timeout");
     unsaid(&mut command);
-    command.args(["-n", "19"]).arg(cargo().get_program());
-    Cmd::of(command).args(CLIPPY).dir(root()).run()
+    command.args(["--foreground", "--kill-after=30", limit, "nice", "-n", "19"]).arg(program);
+    command
 }
 
 /// Runs rustdoc over all items, private ones included: finds broken links.
@@ -129,4 +139,16 @@ pub fn dev(args: &DevArgs) -> Result<()> {
     command.args(&args.args);
     note(format!("starting: {}", crate::cmd::show(&command)));
     Err(command.exec()).context("cannot start holdfast")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_beside_the_tests_ends() {
+        let status = beside("0.1s", OsStr::new("sleep")).arg("600").status().expect("timeout starts");
+        assert_eq!(status.code(), Some(124), "timeout's own code");
+        assert_eq!(beside("600s", OsStr::new("false")).status().expect("timeout starts").code(), Some(1));
+    }
 }

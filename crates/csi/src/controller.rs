@@ -238,7 +238,12 @@ impl Controller {
                 format!("snapshot {id} is not ready yet: repeat this call"),
             ));
         }
-        let volume = snapshot.volumes.iter().find(|volume| volume.name == VOLUME).or(snapshot.volumes.first()).cloned();
+        if snapshot.volumes.len() > 1 {
+            return Err(Refused::precondition(format!(
+                "snapshot {id} has several volumes, expected one: its id does not say which; use `holdfast set clone`"
+            )));
+        }
+        let volume = snapshot.volumes.first().cloned();
         let volume = volume.ok_or_else(|| Refused::precondition(format!("snapshot {id} has no volume")))?;
         Ok(Origin { set: id.set, snapshot: Some(snapshot), volume })
     }
@@ -279,6 +284,14 @@ impl Controller {
         }
         let _held = self.locks.take(id.set.as_str())?;
         let Some(status) = self.cluster.set(&id.set)?.filter(is_there) else { return Ok(()) };
+        if !status.volumes.is_empty() && status.volumes.iter().all(|volume| volume.name != id.volume.as_str()) {
+            return Ok(());
+        }
+        if status.volumes.len() > 1 && status.set.as_ref().is_some_and(|summary| summary.clone_of.is_empty()) {
+            return Err(Refused::precondition(format!(
+                "{id} is not the only volume of its set, as the driver made it: use `holdfast set delete`"
+            )));
+        }
         // Left by copies that were given up.
         let listed = self.cluster.snapshots(&id.set)?.unwrap_or_default();
         for left in listed.iter().filter(|snapshot| names::is_for_a_clone(&snapshot.name)) {

@@ -8,8 +8,9 @@
 //! STAGED-S1  A volume is staged on one node at a time: the owner of the lease is the node, and no node takes it by
 //!     force. While another node holds it, staging is refused. A node that has died holds it until its lease ends by
 //!     itself (3 s by default); a node that is only cut off is fenced by the next grant (R2).
-//! STAGED-S2  What is staged is written down before it is attached, and forgotten after it is unmounted. So a new
-//!     process of the driver starts again whatever has ended, and a node never forgets a lease that it holds.
+//! STAGED-S2  What is staged is written down before it is attached, and forgotten after it is detached. So a new process
+//!     of the driver starts again whatever has ended, and a node never forgets a lease that it holds, nor a device that
+//!     an unmounted file system is still written to.
 //! STAGED-S3  A file system is made only on a volume that is empty: blkid knows nothing on it, and its first MiB can be
 //!     read and is zero.
 
@@ -53,7 +54,7 @@ pub struct Node {
     options: NodeOptions,
     attached: Attached,
     records: Arc<Records>,
-    locks: Locks,
+    locks: Arc<Locks>,
 }
 
 fn required<'a>(value: &'a str, field: &str) -> Result<&'a Path, Refused> {
@@ -61,6 +62,15 @@ fn required<'a>(value: &'a str, field: &str) -> Result<&'a Path, Refused> {
         return Err(Refused::invalid(format!("{field} is missing")));
     }
     Ok(Path::new(value))
+}
+
+/// A path of the mount table, which has whole ones only.
+fn whole<'a>(value: &'a str, field: &str) -> Result<&'a Path, Refused> {
+    let path = required(value, field)?;
+    if path.is_absolute() {
+        return Ok(path);
+    }
+    Err(Refused::invalid(format!("{field}: found {value:?}, expected an absolute path")))
 }
 
 /// Whether volumes can become devices on this node.
@@ -114,9 +124,10 @@ impl Node {
     /// Its folder cannot be used.
     pub fn start(options: NodeOptions) -> Result<Self, Refused> {
         let records = Arc::new(Records::open(&options.dir)?);
-        let attached = Attached::new(options.clone(), records.clone());
+        let locks = Arc::new(Locks::default());
+        let attached = Attached::new(options.clone(), records.clone(), locks.clone());
         attached.adopt()?;
-        Ok(Self { options, attached, records, locks: Locks::default() })
+        Ok(Self { options, attached, records, locks })
     }
 
     /// Whether volumes can be staged here.
@@ -133,7 +144,7 @@ impl Node {
     /// A field that cannot be used; no nbd driver; another node holds the volume; a program failed.
     pub fn stage(&self, request: &v1::NodeStageVolumeRequest) -> Result<(), Refused> {
         let id = VolumeId::read(&request.volume_id)?;
-        let staging = required(&request.staging_target_path, "staging_target_path")?;
+        let staging = whole(&request.staging_target_path, "staging_target_path")?;
         let wanted = capability::read(request.volume_capability.as_ref())?;
         let id = id.ok_or_else(|| names::no_volume(&request.volume_id))?;
         let _held = self.locks.take(id.set.as_str())?;
@@ -150,16 +161,31 @@ impl Node {
             self.room(&id)?;
             self.records.write(&id, &self.records.new_of(staging, wanted.access.clone()))?;
         }
-        match self.attached.device(&id.set, &id.volume) {
-            Ok(device) => self.mount(&device, staging, &wanted.access),
-            Err(refused) => {
-                // Nothing of it is here: it is not to be attached again by itself.
-                if is_new && matches!(self.attached.look(&id.set), Ok(None)) {
-                    self.records.remove(&id)?;
-                }
-                Err(refused)
-            }
+        let device = self.attached.device(&id.set, &id.volume);
+        let staged = device.and_then(|device| self.mount(&device, staging, &wanted.access));
+        staged.map_err(|refused| self.not_staged(&id, staging, is_new, refused))
+    }
+
+    /// The error of a stage that failed. A final one means that nothing is left here: Kubernetes does not unstage then,
+    /// and a lease that stays would keep the volume from every other node.
+    fn not_staged(&self, id: &VolumeId, staging: &Path, is_new: bool, refused: Refused) -> Refused {
+        let is_open = refused.clone().left_open() == refused;
+        let is_undone =
+            is_new && (!is_open || matches!(self.attached.look(&id.set), Ok(None))) && self.forget(id, staging).is_ok();
+        if is_undone {
+            return refused;
         }
+        reached!("csi: a stage failed and left something to undo");
+        refused.left_open()
+    }
+
+    /// Unmounts a volume, and detaches its set if no other volume of it is staged.
+    fn forget(&self, id: &VolumeId, staging: &Path) -> Result<(), Refused> {
+        mount::unmount(staging)?;
+        if self.records.volumes(&id.set)?.iter().all(|other| other == id) {
+            self.attached.detach(&id.set)?;
+        }
+        self.records.remove(id)
     }
 
     /// Whether one more set may be attached.
@@ -175,6 +201,9 @@ impl Node {
     fn mount(&self, device: &Path, staging: &Path, access: &Access) -> Result<(), Refused> {
         let Access::Mount { kind, options } = access else { return Ok(()) };
         mount::mount(device, staging, *kind, options)?;
+        if options.iter().any(|option| option == "ro") {
+            return Ok(());
+        }
         // A copy may be larger than its source was, or the volume grew while it was nowhere.
         mount::grow(device, staging, *kind)
     }
@@ -185,7 +214,7 @@ impl Node {
     /// A field is missing, the volume is in use, or a program failed.
     pub fn unstage(&self, request: &v1::NodeUnstageVolumeRequest) -> Result<(), Refused> {
         let id = VolumeId::read(&request.volume_id)?;
-        let staging = required(&request.staging_target_path, "staging_target_path")?;
+        let staging = whole(&request.staging_target_path, "staging_target_path")?;
         let Some(id) = id else { return Ok(()) };
         let _held = self.locks.take(id.set.as_str())?;
         if let Some(record) = self.records.read(&id)? {
@@ -193,14 +222,11 @@ impl Node {
                 let target = target.display();
                 return Err(Refused::precondition(format!("{id} is still published at {target}: unpublish it first")));
             }
+            // What is not written yet needs it.
+            self.attached.revive(&id.set)?;
             mount::unmount(&record.staging)?;
         }
-        mount::unmount(staging)?;
-        self.records.remove(&id)?;
-        if self.records.volumes(&id.set)?.is_empty() {
-            self.attached.detach(&id.set)?;
-        }
-        Ok(())
+        self.forget(&id, staging)
     }
 
     /// NodePublishVolume.
@@ -209,7 +235,7 @@ impl Node {
     /// A field that cannot be used, the volume is not staged, or a program failed.
     pub fn publish(&self, request: &v1::NodePublishVolumeRequest) -> Result<(), Refused> {
         let id = VolumeId::read(&request.volume_id)?;
-        let target = required(&request.target_path, "target_path")?;
+        let target = whole(&request.target_path, "target_path")?;
         let wanted = capability::read(request.volume_capability.as_ref())?;
         let id = id.ok_or_else(|| names::no_volume(&request.volume_id))?;
         let _held = self.locks.take(id.set.as_str())?;
@@ -245,7 +271,7 @@ impl Node {
     /// A field is missing, or the path is in use.
     pub fn unpublish(&self, request: &v1::NodeUnpublishVolumeRequest) -> Result<(), Refused> {
         let id = VolumeId::read(&request.volume_id)?;
-        let target = required(&request.target_path, "target_path")?;
+        let target = whole(&request.target_path, "target_path")?;
         let Some(id) = id else { return Ok(()) };
         let _held = self.locks.take(id.set.as_str())?;
         mount::unmount(target)?;
@@ -385,8 +411,32 @@ mod tests {
         let other = VolumeId::of("csi-b/data").unwrap();
         node.records.write(&other, &node.records.new_of(Path::new("/other"), Access::Block)).unwrap();
         assert_eq!(node.stage(&request).unwrap_err().code, Code::ResourceExhausted);
+        let record = node.records.new_of(Path::new("/staging"), Access::Block);
+        node.records.write(&VolumeId::of("csi-a/data").unwrap(), &record).unwrap();
+        assert_eq!(node.stage(&request).unwrap_err().code, Code::Unavailable, "an earlier call left it here");
+        let relative = v1::NodeStageVolumeRequest { staging_target_path: "staging".into(), ..request.clone() };
+        assert_eq!(node.stage(&relative).unwrap_err().code, Code::InvalidArgument);
         let elsewhere = v1::NodeStageVolumeRequest { volume_id: "csi-b/data".into(), ..request };
         assert_eq!(node.stage(&elsewhere).unwrap_err().code, Code::AlreadyExists);
+    }
+
+    /// STAGED-S2: otherwise nothing starts the process again that the file system's last writes wait for.
+    #[test]
+    fn a_volume_is_forgotten_after_it_is_detached() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Node::start(options(dir.path(), 1)).unwrap();
+        let id = VolumeId::of("csi-a/data").unwrap();
+        node.records.write(&id, &node.records.new_of(Path::new("/staging"), Access::Block)).unwrap();
+        let attach = node.records.of_set(&id.set).join("attach");
+        std::fs::create_dir(&attach).unwrap();
+        std::fs::write(attach.join("lease.json"), "{}").unwrap();
+        let request =
+            v1::NodeUnstageVolumeRequest { volume_id: id.to_string(), staging_target_path: "/staging".into() };
+        assert!(node.unstage(&request).unwrap_err().text.contains("/no/such/program"));
+        assert!(node.records.read(&id).unwrap().is_some());
+        std::fs::remove_file(attach.join("lease.json")).unwrap();
+        node.unstage(&request).unwrap();
+        assert!(node.records.read(&id).unwrap().is_none());
     }
 
     #[test]

@@ -51,6 +51,14 @@ impl Refused {
         Self::new(Code::Internal, text)
     }
 
+    /// The same where something was left behind: as a code that is not final, so that Kubernetes undoes the call.
+    pub fn left_open(self) -> Self {
+        match self.code {
+            Code::Aborted | Code::DeadlineExceeded | Code::Unavailable => self,
+            _ => Self::new(Code::Unavailable, self.text),
+        }
+    }
+
     /// From the code of an error of the `holdfast` program: that of a gateway's refusal (`RefusalCode::as_str`), or the
     /// program's own.
     ///

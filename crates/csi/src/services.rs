@@ -8,7 +8,7 @@ use crate::v1::identity_server::{Identity, IdentityServer};
 use crate::v1::node_server::{Node as NodeCalls, NodeServer};
 use crate::{DRIVER, v1};
 use std::collections::HashMap;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -118,12 +118,18 @@ fn listen(path: &Path) -> Result<UnixListener, ServeError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
         Ok(found) if !found.file_type().is_socket() => return Err(taken("found a file, expected a socket or nothing")),
-        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
-            return Err(taken("another process listens there already"));
-        }
-        Ok(_) => std::fs::remove_file(path).map_err(failed)?,
+        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
+            Ok(_) => return Err(taken("another process listens there already")),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).map_err(failed)?;
+            }
+            Err(error) => return Err(failed(error)),
+        },
     }
-    UnixListener::bind(path).map_err(failed)
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    // Whoever may connect can mount and delete; the umask is the caller's.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(listener)
 }
 
 /// Serves the driver at a Unix socket until `stop`.
@@ -388,6 +394,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("csi.sock");
         let first = listen(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(listen(&path), Err(ServeError::Taken { .. })));
         drop(first);
         drop(listen(&path).unwrap());

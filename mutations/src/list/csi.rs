@@ -6,8 +6,10 @@ const ATTACH: &str = "crates/csi/src/node/attach.rs";
 const CONTROLLER: &str = "crates/csi/src/controller.rs";
 const MOUNT: &str = "crates/csi/src/node/mount.rs";
 const NAMES: &str = "crates/csi/src/names.rs";
+const NODE: &str = "crates/csi/src/node.rs";
 
 const OWNERS: Test = lib(Layer::Unit, "holdfast-csi", &["each_node_is_an_owner_of_its_own_and_uses_no_force"]);
+const FORMATTED: Test = lib(Layer::Unit, "holdfast-csi", &["only_an_empty_volume_is_formatted"]);
 const DELETION: Test = lib(Layer::Unit, "holdfast-csi", &["what_is_used_is_not_deleted"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -88,7 +90,75 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "        None if head.iter().all(|byte| *byte == 0) => Ok(true),\n",
             new: "        None if head.len() < usize::MAX => Ok(true),\n",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-csi", &["only_an_empty_volume_is_formatted"])],
+        tests: &[FORMATTED],
         smoke: true,
+    },
+    Mutation {
+        name: "csi-formats-what-it-cannot-read",
+        bug: "a device that is not connected has no byte that is not zero, and counts as empty",
+        rule: "STAGED-S3",
+        edits: &[Edit {
+            file: MOUNT,
+            old: "        None if head.len() < HEAD_BYTES => Err(",
+            new: "        None if head.len() > HEAD_BYTES => Err(",
+        }],
+        tests: &[FORMATTED],
+        smoke: false,
+    },
+    Mutation {
+        name: "csi-attaches-what-was-unstaged",
+        bug: "an attach process is started again after its volume was unstaged: no other node gets the lease",
+        rule: "STAGED-S2",
+        edits: &[Edit {
+            file: ATTACH,
+            old: "        if self.records.volumes(set)?.is_empty() {\n",
+            new: "        if self.records.volumes(set)?.len() > usize::MAX / 2 {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-csi", &["a_set_that_was_unstaged_meanwhile_is_not_attached_again"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "csi-forgets-before-it-detaches",
+        bug: "a volume whose detaching failed is forgotten: nothing starts its process again, and its last writes fail",
+        rule: "STAGED-S2",
+        edits: &[Edit {
+            file: NODE,
+            old: "        mount::unmount(staging)?;\n        if self",
+            new: "        mount::unmount(staging)?;\n        self.records.remove(id)?;\n        if self",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-csi", &["a_volume_is_forgotten_after_it_is_detached"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "csi-final-error-with-a-lease",
+        bug: "a stage fails with a final code and leaves the set attached: Kubernetes never unstages it",
+        rule: "STAGED-S2",
+        edits: &[Edit { file: NODE, old: "        refused.left_open()\n", new: "        refused\n" }],
+        tests: &[lib(Layer::Unit, "holdfast-csi", &["a_failed_stage_leaves_nothing_and_a_node_has_a_limit"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "csi-mount-behind-a-link",
+        bug: "a volume below a folder that is a link counts as unmounted, and is unstaged while it is mounted",
+        rule: "STAGED-S2",
+        edits: &[Edit {
+            file: MOUNT,
+            old: "    mounts::mount_at(&above.join(name)).map_err(Refused::failed)\n",
+            new: "    mounts::mount_at(if name.is_empty() { above.as_path() } else { path }).map_err(Refused::failed)\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-csi", &["a_mount_is_found_by_a_path_with_a_link_in_it"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "csi-deletes-other-volumes",
+        bug: "a set is deleted with a volume that a person has added to it",
+        rule: "CSI-N2",
+        edits: &[Edit {
+            file: CONTROLLER,
+            old: "        if status.volumes.len() > 1 && ",
+            new: "        if status.volumes.len() > 9 && ",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-csi", &["other_volumes_of_a_set_are_not_deleted"])],
+        smoke: false,
     },
 ];

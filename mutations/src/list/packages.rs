@@ -42,6 +42,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "removed-between-two-starts",
+        bug: "the package is removed while a gateway waits for its next start, and nothing starts it any more",
+        rule: "ADR 0060",
+        edits: &[Edit { file: "deploy/package/deb/prerm", old: "=active,activating,", new: "=active," }],
+        tests: &[lib(Layer::Unit, "holdfast-dist", &["deb::tests::a_removal_needs_to_know"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "folder-of-keys-for-everybody",
+        bug: "after a removal and a new installation the folder of settings and keys has the mode 0755",
+        rule: "ADR 0060",
+        edits: &[Edit { file: "deploy/package/deb/postinst", old: "= root:root:755 ]", new: "= new ]" }],
+        tests: &[lib(Layer::Unit, "holdfast-dist", &["deb::tests::a_new_folder_of_keys_is_closed"])],
+        smoke: false,
+    },
+    Mutation {
         name: "image-of-root",
         bug: "the image runs its program as root",
         rule: "ADR 0060",

@@ -20,6 +20,8 @@ impl Controller {
             Err(_) => return Err(Refused::invalid("source_volume_id is missing")),
         };
         let _held = self.locks.take(id.set.as_str())?;
+        // No set has such a name: two sets are not looked through at once for one name of a snapshot.
+        let _named = self.locks.take(&format!("@{name}"))?;
         self.find(&id)?;
         let listed = self.cluster.snapshots(&id.set)?.unwrap_or_default();
         if let Some(found) = listed.iter().find(|found| found.name == name.as_str()) {

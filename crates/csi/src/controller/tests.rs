@@ -213,6 +213,34 @@ fn what_is_used_is_not_deleted() {
 }
 
 #[test]
+fn other_volumes_of_a_set_are_not_deleted() {
+    let (fake, controller) = controller();
+    let is_ending = |set: &str| fake.with(set, |set| set.ending).unwrap();
+    controller.create_volume(&asked("a", 1)).unwrap();
+    controller.delete_volume("csi-a/other").unwrap();
+    assert!(!is_ending("csi-a"), "there is no such volume");
+    fake.with("csi-a", |set| set.volumes.push(volume("other", GIB))).unwrap();
+    assert_eq!(controller.delete_volume("csi-a/data").unwrap_err().code, Code::FailedPrecondition);
+    assert!(!is_ending("csi-a"));
+    fake.add("csi-b", "demo@monday", vec![volume("data", GIB), volume("log", GIB)]);
+    controller.delete_volume("csi-b/log").unwrap();
+    fake.add("csi-c", "", Vec::new());
+    controller.delete_volume("csi-c/data").unwrap();
+    assert!(is_ending("csi-b") && is_ending("csi-c"), "a copy has all volumes, an interrupted creation none");
+}
+
+/// The id of a snapshot names the set only.
+#[test]
+fn a_snapshot_of_several_volumes_is_not_restored_by_a_guess() {
+    let (fake, controller) = controller();
+    fake.add("demo", "", vec![volume("data", GIB), volume("log", GIB)]);
+    let made = snapshot(&controller, "demo/log", "s").unwrap();
+    let restored = v1::CreateVolumeRequest { volume_content_source: of_snapshot(&made.snapshot_id), ..asked("r", 1) };
+    assert_eq!(controller.create_volume(&restored).unwrap_err().code, Code::FailedPrecondition);
+    assert_eq!(fake.names(), ["demo"]);
+}
+
+#[test]
 fn copies_are_made_once_and_leave_no_snapshot() {
     let (fake, controller) = controller();
     controller.create_volume(&asked("a", 2)).unwrap();
@@ -241,6 +269,10 @@ fn snapshots_are_made_once_and_restored() {
     assert_eq!(snapshot(&controller, "csi-a/data", "s").unwrap().snapshot_id, made.snapshot_id);
     assert_eq!(snapshot(&controller, "csi-b/data", "s").unwrap_err().code, Code::AlreadyExists);
     assert_eq!(snapshot(&controller, "csi-c/data", "t").unwrap_err().code, Code::NotFound);
+    let held = controller.locks.take("@csi-t").unwrap();
+    let refused = snapshot(&controller, "csi-b/data", "t").unwrap_err();
+    assert_eq!(refused.code, Code::Aborted, "another call makes a snapshot of that name");
+    drop(held);
     let restored = v1::CreateVolumeRequest { volume_content_source: of_snapshot("csi-a@csi-s"), ..asked("r", 1) };
     assert_eq!(controller.create_volume(&restored).unwrap().capacity_bytes, signed(2 * GIB));
     assert_eq!(fake.with("csi-r", |set| set.clone_of.clone()).unwrap(), "csi-a@csi-s");

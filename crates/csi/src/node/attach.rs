@@ -4,6 +4,7 @@
 use super::options::{DeviceChoice, NodeOptions};
 use super::program;
 use super::record::Records;
+use crate::locks::Locks;
 use crate::refused::Refused;
 use holdfast_attach::{Phase, RunDir, Status, VolumeStatus};
 use holdfast_reached::reached;
@@ -32,13 +33,16 @@ const PATIENCE: &str = "30s";
 /// How long a device may be in use after it was unmounted.
 const IN_USE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Time limit of `--detach` and `--abandon`, above their own.
+/// Time limit of `--detach`, `--abandon` and SIGTERM, above their own.
 const END_LIMIT: Duration = Duration::from_secs(45);
 
 /// Pause between two looks at a process that is not ready.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Pauses before an ended process is started again; doubled each time.
+/// How long a process may take to lock its directory.
+const SEEN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Pauses before an ended process is started again; doubled each time, until one has run for a while.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(15);
 
@@ -52,6 +56,8 @@ const EXIT_FENCED: i32 = 7;
 pub(super) struct Attached {
     options: NodeOptions,
     pub(super) records: Arc<Records>,
+    /// Of the node: nothing is started while a call works on the set.
+    locks: Arc<Locks>,
 }
 
 /// Arguments of `holdfast attach` for a set. STAGED-S1: the owner is this node, and it never takes a set by force.
@@ -87,9 +93,31 @@ fn is_held(log: &str) -> bool {
     log.lines().any(|line| line.contains("\"code\":\"held\""))
 }
 
+/// Whether a block device is mounted or opened exclusively.
+fn is_in_use(device: &str) -> bool {
+    use rustix::fs::{Mode, OFlags};
+    let exclusive = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    rustix::fs::open(device, exclusive, Mode::empty()).is_err_and(|error| error == rustix::io::Errno::BUSY)
+}
+
+/// Ends a process by a signal that lets it release the lease, and by force if it does not end in time.
+fn end(child: &mut Child, limit: Duration) {
+    if let Some(pid) = rustix::process::Pid::from_raw(child.id().cast_signed()) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+    let begun = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) {
+        if begun.elapsed() >= limit {
+            let _ = child.kill();
+            return;
+        }
+        std::thread::sleep(LOOK_PAUSE);
+    }
+}
+
 impl Attached {
-    pub(super) fn new(options: NodeOptions, records: Arc<Records>) -> Self {
-        Self { options, records }
+    pub(super) fn new(options: NodeOptions, records: Arc<Records>, locks: Arc<Locks>) -> Self {
+        Self { options, records, locks }
     }
 
     fn dir(&self, set: &Name) -> PathBuf {
@@ -130,6 +158,11 @@ impl Attached {
         found.ok_or_else(|| crate::names::no_volume(format!("{set}/{volume}")))
     }
 
+    fn is_fenced(&self, set: &Name) -> Result<bool, Refused> {
+        let status = self.look(set)?.and_then(|(_, status)| status);
+        Ok(status.is_some_and(|status| status.phase == Phase::Fenced))
+    }
+
     /// The block device of a volume, which is attached if it is not.
     pub(super) fn device(&self, set: &Name, volume: &Name) -> Result<PathBuf, Refused> {
         if self.look(set)?.is_none() {
@@ -143,6 +176,12 @@ impl Attached {
             }
             if let Ok(VolumeStatus { device: Some(device), .. }) = &found {
                 return Ok(PathBuf::from(device));
+            }
+            // It stays fenced, and meanwhile no call could unstage it.
+            if let Err(refused) = &found
+                && self.is_fenced(set)?
+            {
+                return Err(refused.clone());
             }
             if begun.elapsed() >= READY_LIMIT {
                 let late = format!("{set}/{volume} has no device after {READY_LIMIT:?}: repeat this call");
@@ -185,8 +224,17 @@ impl Attached {
         }
     }
 
-    /// Waits until the devices are there, or the process has ended: then with its exit code.
+    /// Waits until the devices are there, or the process has ended: then with its exit code. After an error none runs
+    /// that nobody watches.
     fn ready(&self, set: &Name, child: &mut Child) -> Result<Option<Option<i32>>, Refused> {
+        let ready = self.seen(set, child);
+        if ready.is_err() {
+            end(child, END_LIMIT);
+        }
+        ready
+    }
+
+    fn seen(&self, set: &Name, child: &mut Child) -> Result<Option<Option<i32>>, Refused> {
         let begun = Instant::now();
         loop {
             let ended = child.try_wait().map_err(|error| Refused::failed(error.to_string()))?;
@@ -198,11 +246,6 @@ impl Attached {
                 return Ok(None);
             }
             if begun.elapsed() >= READY_LIMIT {
-                // By a signal that lets it release the lease.
-                if let Some(pid) = rustix::process::Pid::from_raw(child.id().cast_signed()) {
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-                }
-                let _ = child.wait();
                 let late = format!("{set} was not attached within {READY_LIMIT:?}: does a gateway serve it?");
                 return Err(Refused::new(Code::DeadlineExceeded, late));
             }
@@ -213,36 +256,92 @@ impl Attached {
     /// Starts the process of a set again whenever it ends, as long as a volume of it is staged. Kernel devices wait for
     /// the new one. `child` is the process, if it is a child of this one.
     fn keep(&self, set: &Name, child: Option<Child>) {
-        let (keeper, set) = (Self::new(self.options.clone(), self.records.clone()), set.clone());
+        let (keeper, set) = (Self::new(self.options.clone(), self.records.clone(), self.locks.clone()), set.clone());
         let kept = std::thread::Builder::new().name("attach".to_string()).spawn(move || keeper.watch(&set, child));
         if let Err(error) = kept {
             tracing::error!(%error, "an attach process will not be started again: no thread");
         }
     }
 
-    fn watch(&self, set: &Name, mut child: Option<Child>) {
+    fn watch(&self, set: &Name, child: Option<Child>) {
+        let ended = |mut child: Child| child.wait().ok().and_then(|status| status.code());
+        let mut code = child.map_or_else(|| self.wait_for_another(set), ended);
         let mut pause = AGAIN_MIN;
-        loop {
-            let code = match child.take() {
-                Some(mut child) => child.wait().ok().and_then(|status| status.code()),
-                None => self.wait_for_another(set),
-            };
-            let is_staged = self.records.volumes(set).is_ok_and(|volumes| !volumes.is_empty());
-            let is_over = matches!(code, Some(EXIT_DONE | EXIT_REFUSED | EXIT_FENCED));
-            if !is_staged || is_over || self.options.device != DeviceChoice::Kernel {
-                if is_staged {
-                    tracing::error!(%set, ?code, "attach has ended: the volume fails until it is unstaged");
-                }
-                return;
-            }
+        while self.is_wanted(set, code) {
             tracing::warn!(%set, ?code, ?pause, "attach has ended: it is started again, the device waits");
             std::thread::sleep(pause);
             pause = (pause * 2).min(AGAIN_MAX);
-            match self.spawn(set) {
-                Ok(started) => child = Some(started),
-                Err(error) => tracing::error!(%set, %error, "attach cannot be started"),
+            let begun = Instant::now();
+            match self.again(set) {
+                Ok(None) => return,
+                Ok(Some(child)) => code = ended(child),
+                Err(error) => tracing::error!(%set, %error, "attach cannot be started now"),
+            }
+            if begun.elapsed() >= AGAIN_MAX {
+                pause = AGAIN_MIN;
             }
         }
+    }
+
+    /// Whether a process that ended with this code is started again.
+    fn is_wanted(&self, set: &Name, code: Option<i32>) -> bool {
+        // Records that cannot be read are not none.
+        let is_unstaged = matches!(self.records.volumes(set), Ok(volumes) if volumes.is_empty());
+        if is_unstaged || matches!(self.look(set), Ok(Some(_))) {
+            return false;
+        }
+        if code == Some(EXIT_DONE) {
+            tracing::info!(%set, "attach was ended");
+            return false;
+        }
+        if matches!(code, Some(EXIT_REFUSED | EXIT_FENCED)) || self.options.device != DeviceChoice::Kernel {
+            tracing::error!(%set, ?code, "attach has ended: the volume fails until it is unstaged");
+            return false;
+        }
+        true
+    }
+
+    /// Starts the process of a set again. `None`: the set was unstaged meanwhile, or a call has started one, which is
+    /// watched already. The set is taken until the new process is seen, so that no call takes it for ended.
+    fn again(&self, set: &Name) -> Result<Option<Child>, Refused> {
+        let _held = self.locks.take(set.as_str())?;
+        if self.records.volumes(set)?.is_empty() {
+            reached!("csi: a set that was unstaged meanwhile was not attached again");
+            return Ok(None);
+        }
+        if self.look(set)?.is_some() {
+            return Ok(None);
+        }
+        self.start(set).map(Some)
+    }
+
+    /// Starts a process, and waits until it is seen: then no other one is started beside it.
+    fn start(&self, set: &Name) -> Result<Child, Refused> {
+        let mut child = self.spawn(set)?;
+        let begun = Instant::now();
+        while begun.elapsed() < SEEN_LIMIT {
+            if !matches!(child.try_wait(), Ok(None)) || !matches!(self.look(set), Ok(None)) {
+                break;
+            }
+            std::thread::sleep(LOOK_PAUSE);
+        }
+        Ok(child)
+    }
+
+    /// Before an unmount: starts a process that has ended, which the kernel's device and its unwritten data wait for.
+    pub(super) fn revive(&self, set: &Name) -> Result<(), Refused> {
+        if self.options.device != DeviceChoice::Kernel || self.look(set)?.is_some() || !self.has_lease(set)? {
+            return Ok(());
+        }
+        let child = self.start(set)?;
+        self.keep(set, Some(child));
+        Ok(())
+    }
+
+    /// Whether a process that was killed has left its lease here.
+    fn has_lease(&self, set: &Name) -> Result<bool, Refused> {
+        let lease = self.dir(set).join("lease.json");
+        lease.try_exists().map_err(|error| Refused::failed(format!("{}: {error}", lease.display())))
     }
 
     /// Waits for the end of a process that is no child of this one.
@@ -283,11 +382,16 @@ impl Attached {
 
     /// Removes kernel devices that a killed process has left.
     fn abandon(&self, set: &Name) -> Result<(), Refused> {
-        let lease = self.dir(set).join("lease.json");
-        match lease.try_exists() {
-            Ok(false) => return Ok(()),
-            Err(error) => return Err(Refused::failed(format!("{}: {error}", lease.display()))),
-            Ok(true) => {}
+        if !self.has_lease(set)? {
+            return Ok(());
+        }
+        // A file system that is not mounted any more may still be written.
+        let volumes = RunDir::status(&self.dir(set)).map(|status| status.volumes).unwrap_or_default();
+        if let Some(device) = volumes.iter().filter_map(|volume| volume.device.as_deref()).find(|at| is_in_use(at)) {
+            return Err(Refused::new(
+                Code::Unavailable,
+                format!("{device} of {set} is in use, and nothing serves it: what is not written yet would be lost"),
+            ));
         }
         let ended = self.order(set, "--abandon")?;
         if ended.status.success() { Ok(()) } else { Err(error_of(&ended.err)) }
@@ -331,6 +435,73 @@ mod tests {
         assert_eq!(owner(&of("node1")).as_deref(), Some("node1"));
         assert_ne!(owner(&of("node1")), owner(&of("node2")));
         assert!(!of("node1").iter().any(|arg| arg.starts_with("--force")));
+    }
+
+    /// STAGED-S2: a lease that nobody would release.
+    #[test]
+    fn a_set_that_was_unstaged_meanwhile_is_not_attached_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (records, locks) = (Arc::new(Records::open(dir.path()).unwrap()), Arc::new(Locks::default()));
+        let program = PathBuf::from("/no/such/program");
+        let attached = Attached::new(NodeOptions { program, ..options("node1") }, records.clone(), locks.clone());
+        let id = crate::names::VolumeId::of("csi-a/data").unwrap();
+        records.write(&id, &records.new_of(Path::new("/staging"), crate::capability::Access::Block)).unwrap();
+        let held = locks.take("csi-a").unwrap();
+        assert_eq!(attached.again(&id.set).unwrap_err().code, Code::Aborted, "a call works on it");
+        drop(held);
+        assert!(attached.again(&id.set).unwrap_err().text.contains("/no/such/program"));
+        assert!(attached.is_wanted(&id.set, None) && !attached.is_wanted(&id.set, Some(EXIT_FENCED)));
+        attached.revive(&id.set).unwrap();
+        std::fs::create_dir(attached.dir(&id.set)).unwrap();
+        std::fs::write(attached.dir(&id.set).join("lease.json"), "{}").unwrap();
+        assert!(attached.revive(&id.set).unwrap_err().text.contains("/no/such/program"), "its device waits");
+        records.remove(&id).unwrap();
+        assert!(attached.again(&id.set).unwrap().is_none());
+        assert!(!attached.is_wanted(&id.set, None));
+        std::fs::write(records.of_set(&id.set).join("data.json"), "{").unwrap();
+        assert!(attached.is_wanted(&id.set, None), "what cannot be read is not unstaged");
+    }
+
+    #[test]
+    fn a_fenced_volume_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Arc::new(Records::open(dir.path()).unwrap());
+        let attached = Attached::new(options("node1"), records, Arc::new(Locks::default()));
+        let (set, volume) = (Name::new("csi-a").unwrap(), Name::new("data").unwrap());
+        let held = RunDir::take(&attached.dir(&set)).unwrap();
+        let status = Status {
+            set: set.to_string(),
+            phase: Phase::Fenced,
+            since_unix_ms: 0,
+            owner: "node1".into(),
+            epoch: 3,
+            gateway: String::new(),
+            pid: std::process::id(),
+            volumes: Vec::new(),
+            ready: false,
+            others_ready: false,
+            reconnects: 0,
+            last_outage_ms: None,
+            longest_outage_ms: None,
+            last_loss: None,
+            unanswered: 0,
+            lease_renewed_at: None,
+            lease_renewed_boot_ns: None,
+            lease_ttl_ms: None,
+            fenced_by: Some("held by node2".into()),
+        };
+        held.show(&status).unwrap();
+        let begun = Instant::now();
+        let refused = attached.device(&set, &volume).unwrap_err();
+        assert!(refused.code == Code::FailedPrecondition && refused.text.contains("held by node2"), "{refused}");
+        assert!(begun.elapsed() < READY_LIMIT);
+    }
+
+    #[test]
+    fn a_process_that_does_not_end_is_ended() {
+        let mut child = Command::new("sh").args(["-c", "trap '' TERM; exec sleep 600"]).spawn().unwrap();
+        end(&mut child, Duration::from_millis(50));
+        assert!(!child.wait().unwrap().success());
     }
 
     #[test]

@@ -3,12 +3,15 @@
 use crate::refused::Refused;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tonic::Code;
 
 /// Pause between two looks at a running program.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a killed program is waited for.
+const KILLED_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is kept of a program's output, in bytes. These programs say little; a pipe holds this much.
 const SAID_BYTES_MAX: u64 = 64 << 10;
@@ -48,6 +51,15 @@ fn read(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// Kills a program. It ends at once, unless it hangs in the kernel.
+fn kill(child: &mut Child) {
+    let _ = child.kill();
+    let begun = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) && begun.elapsed() < KILLED_LIMIT {
+        std::thread::sleep(LOOK_PAUSE);
+    }
+}
+
 /// Runs a program to its end.
 ///
 /// # Errors
@@ -64,8 +76,7 @@ pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, Refuse
             return Ok(Ended { status, out: read(child.stdout.take()), err: read(child.stderr.take()) });
         }
         if begun.elapsed() >= limit {
-            let _ = child.kill();
-            let _ = child.try_wait();
+            kill(&mut child);
             let late = format!("{name} did not end within {limit:?}: does a gateway serve the volume?");
             return Err(Refused::new(Code::DeadlineExceeded, late));
         }
@@ -97,6 +108,10 @@ mod tests {
         let mut waits = Command::new("sleep");
         waits.arg("600");
         assert_eq!(run(waits, Duration::from_millis(50)).unwrap_err().code, Code::DeadlineExceeded);
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        kill(&mut child);
+        let process = Path::new("/proc").join(child.id().to_string());
+        assert!(!process.exists(), "an ended program is not left as a zombie");
         assert!(run(Command::new("/no/such/program"), Duration::from_secs(1)).is_err());
     }
 }
