@@ -36,7 +36,7 @@ pub use attach::AttachArgs;
 pub use certificate::{CertificateCommand, WhichArgs};
 pub use certificates::CertificatesArgs;
 pub use common::{Common, DEFAULT_API};
-pub use csi::{CsiArgs, CsiDevice, CsiServices};
+pub use csi::{CsiArgs, CsiServices};
 pub use dev::DevArgs;
 pub use doctor::{DoctorArgs, SupportArgs};
 pub use gateway::GatewayRunArgs;
