@@ -8,9 +8,9 @@
 //! STAGED-S1  A volume is staged on one node at a time: the owner of the lease is the node, and no node takes it by
 //!     force. While another node holds it, staging is refused. A node that has died holds it until its lease ends by
 //!     itself (3 s by default); a node that is only cut off is fenced by the next grant (R2).
-//! STAGED-S2  What is staged is written down before it is attached, and forgotten after it is detached. So a new process
-//!     of the driver starts again whatever has ended, and a node never forgets a lease that it holds, nor a device that
-//!     an unmounted file system is still written to.
+//! STAGED-S2  What is staged is written down before it is attached, and forgotten after it is detached. So a new
+//!     process of the driver starts again whatever has ended, and a node never forgets a lease that it holds, nor a
+//!     device that an unmounted file system is still written to.
 //! STAGED-S3  A file system is made only on a volume that is empty: blkid knows nothing on it, and its first MiB can be
 //!     read and is zero.
 

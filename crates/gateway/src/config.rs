@@ -127,7 +127,7 @@ settings! {
         nbd_listen: Option<SocketAddr> = None, sample "127.0.0.1:10809";
         /// NBD over a Unix socket: its path. Left out: none. Set `nbd_listen`, `nbd_unix` or both.
         nbd_unix: Option<PathBuf> = None, sample "/run/holdfast/nbd.sock";
-        /// A page for people, /metrics (Prometheus), /livez, /readyz and /serves/SET over HTTP: IP:PORT. Left out: none.
+        /// A page for people, /metrics (Prometheus), /livez, /readyz and /serves/SET by HTTP: IP:PORT. Left out: none.
         http_listen: Option<SocketAddr> = None, sample "127.0.0.1:7402";
         /// Allow `SET/VOLUME` without a token. Such a connection takes a free lease and holds it until the connection
         /// ends. For testing: only tokens keep out a host that lost its lease and comes back with old pages in memory.

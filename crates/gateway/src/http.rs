@@ -7,8 +7,8 @@
 //! | `/readyz`, `/healthz`, and `OPTIONS /` | the gateway can serve |
 //! | `/serves/SET` | this gateway leads the set and can grant its lease: a TCP proxy in front of NBD sends clients here |
 //!
-//! Each path of a check answers GET, HEAD and OPTIONS, also over HTTP/1.0: without settings, HAProxy sends `OPTIONS / HTTP/1.0`.
-//! With TLS (`tls.http`): [`secured`].
+//! Each path of a check answers GET, HEAD and OPTIONS, also over HTTP/1.0: without settings, HAProxy sends `OPTIONS /
+//! HTTP/1.0`. With TLS (`tls.http`): [`secured`].
 
 mod page;
 mod secured;

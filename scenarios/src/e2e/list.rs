@@ -329,9 +329,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "agent-three",
         shows: "three PostgreSQL hosts: the host with the higher priority takes over, a host with nofailover never does on its own; flapping delay, limit of takeovers per hour, switchover to the third host, manual mode",
-        tier: Tier::Long(
-            "three hosts; agent-takeover has two, and unit tests of the agent cover priorities and flapping",
-        ),
+        tier: Tier::Long("three hosts; agent-takeover has two, unit tests of the agent cover priorities and flapping"),
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
         run: agent_three::run,
     },
@@ -537,9 +535,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "page",
         shows: "the page of each gateway shows gateways, set, owner and snapshot, without scripts and in a headless Chromium, where it stays live; a new owner and a killed gateway are on it; prints where its pictures are",
-        tier: Tier::Long(
-            "needs a Chromium; cargo tests of the gate hold the page to a golden file, and its door to roles",
-        ),
+        tier: Tier::Long("needs a Chromium; cargo tests hold the page to a golden file, and its door to roles"),
         needs: &[page::CHROMIUM],
         run: page::run,
     },

@@ -1,6 +1,6 @@
 //! TLS of the HTTP listener (`tls.http`, ADR 0054): metrics and the page name sets and gateways, so they are for
-//! certificates of people and monitoring. Health checks are for everybody, and say no more than their code to whoever shows no such
-//! certificate.
+//! certificates of people and monitoring. Health checks are for everybody, and say no more than their code to whoever
+//! shows no such certificate.
 
 use crate::doors::{Door, Place, Standing};
 use axum::extract::connect_info::Connected;
