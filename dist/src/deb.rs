@@ -126,8 +126,8 @@ mod tests {
         assert_eq!(asks(&spec), asks(&text));
     }
 
-    /// A removal takes the empty folder away. The next installation is an upgrade for dpkg, and the folder would be open
-    /// to all.
+    /// A removal takes the empty folder away. The next installation is an upgrade for dpkg, and the folder would be
+    /// open to all.
     #[test]
     fn a_new_folder_of_keys_is_closed_and_an_older_one_is_left_alone() {
         let said = |state: &str, args: &[&str]| {

@@ -366,8 +366,8 @@ mod tests {
         assert_eq!(bare.iter().collect::<Vec<_>>(), FROM_ZERO, "counters without labels");
     }
 
-    /// What Prometheus asks of names: base units, and the unit at the end. `promtool check metrics` sees the rest, in the
-    /// scenario `dashboards`.
+    /// What Prometheus asks of names: base units, and the unit at the end. `promtool check metrics` sees the rest, in
+    /// the scenario `dashboards`.
     #[test]
     fn names_are_as_prometheus_asks() {
         for (kind, name, help) in METRICS {
