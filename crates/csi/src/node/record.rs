@@ -146,7 +146,7 @@ mod tests {
         records.write(&id, &record).unwrap();
         let again = Records::open(dir.path()).unwrap();
         assert_eq!(again.read(&id).unwrap().as_ref(), Some(&record));
-        assert_eq!(again.sets().unwrap(), [id.set.clone()]);
+        assert_eq!(again.sets().unwrap(), std::slice::from_ref(&id.set));
         record.boot = "an earlier one".into();
         records.write(&id, &record).unwrap();
         assert_eq!(again.read(&id).unwrap(), None);

@@ -209,7 +209,7 @@ impl World {
     /// The journal at `host` has lost a file in this process's recovery: a group that it does not know may have been in
     /// it, and is healed before it takes part (R9).
     fn group_that_a_damaged_journal_does_not_know(&mut self, host: usize) -> Result<()> {
-        // Two such gateways could not begin a group of three. The others forget by a start what their journals had lost.
+        // Two such gateways could not begin a group of three. By a start the others forget what was lost.
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
             let (now, rtt) = (self.now, self.rtt_ms);
             self.hosts[other].cut_power(now);

@@ -92,7 +92,7 @@ mod tests {
     fn asked(from: &str, headers: &[(&'static str, &'static str)]) -> bool {
         let headers: HeaderMap = headers
             .iter()
-            .map(|(name, value)| (header::HeaderName::from_static(*name), header::HeaderValue::from_static(*value)))
+            .map(|(name, value)| (header::HeaderName::from_static(name), header::HeaderValue::from_static(value)))
             .collect();
         refusal(from.parse().unwrap(), IpAddr::from([10, 0, 0, 5]), &Uri::from_static("/"), &headers).is_none()
     }
