@@ -60,7 +60,7 @@ pub fn clippy() -> Result<()> {
 
 /// Time limit of clippy beside tests, as `timeout` reads it: many times what it takes. Its output is held back until
 /// its end, so nobody would see that it hangs.
-const BESIDE_LIMIT: &str = "2h";
+const BESIDE_LIMIT: &str = "30m";
 
 /// Clippy at the lowest priority: it compiles every dependency once more, while tests wait for clocks, sockets and
 /// disks.
