@@ -20,6 +20,7 @@ mod guest;
 mod intruder;
 mod kept;
 mod lab;
+mod last_words;
 mod mirror;
 mod multihost;
 mod pool;

@@ -111,6 +111,27 @@ fn a_service_that_is_always_restarted_is_not_given_up() {
     }
 }
 
+/// At a shutdown systemd kills an agent after TimeoutStopSec. Then PostgreSQL has not been stopped in good order, or
+/// the lease is not given back. The settings' defaults must fit; docs/operating/agent.md says so of others.
+#[test]
+fn the_agent_has_time_to_let_go_of_everything() {
+    let units = units();
+    let unit = |name: &str| &units.iter().find(|unit| unit.name == name).unwrap().text;
+    let agent = unit("holdfast-agent.service");
+    let seconds = agent.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")?.parse::<u64>().ok()).unwrap();
+    let config = holdfast_agent::config::AgentConfig::default();
+    let needed =
+        config.database.stop_timeout_s + config.pool.export_timeout_s + config.attach.detach_timeout_ms.div_ceil(1000);
+    assert!(seconds > needed, "found TimeoutStopSec={seconds}, expected more than {needed}");
+    // PostgreSQL, attach and the watchdog's helper get no signal with the agent.
+    assert!(agent.contains("\nKillMode=process\n"), "{agent}");
+    // The agent stops PostgreSQL: told to end only after the agent, PostgreSQL could not be stopped by it.
+    for text in [agent, unit("holdfast-postgresql.service")] {
+        let ordered = text.lines().filter(|line| line.starts_with("After=") || line.starts_with("Before="));
+        assert!(ordered.clone().all(|line| line == "After=network-online.target"), "{:?}", ordered.collect::<Vec<_>>());
+    }
+}
+
 /// The complaints of `systemd-analyze verify` about a unit of that name; `None` without that program.
 fn verified(dir: &Path, name: &str, text: &str) -> Option<Result<(), String>> {
     let path = dir.join(name);

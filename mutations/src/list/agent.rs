@@ -76,6 +76,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "late-answer-ends-in-a-crash",
+        bug: "at a shutdown of a busy machine systemd answers late, and PostgreSQL is stopped as in a crash: the next host has to recover",
+        rule: "UNIT-U4",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/database.rs",
+            old: "        let ordered = self.order_stop(limit).await;\n",
+            new: "        let ordered: Result<(), String> = Ok(self.order_stop(limit).await?);\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_stop_in_good_order_does_not_depend_on_an_answer"])],
+        smoke: false,
+    },
+    Mutation {
         name: "devices-of-a-killed-attach-left",
         bug: "a primary whose attach was killed leaves its devices in the kernel: processes that use them hang, and the host cannot take over again",
         rule: "AGENT-A2",

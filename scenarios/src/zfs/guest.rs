@@ -5,6 +5,7 @@
 
 use super::base64;
 use super::events::Events;
+use super::last_words;
 use crate::cmd::tail_of;
 use crate::net::{Net, address};
 use crate::process::{self, Proc, Signal, wait_until};
@@ -320,6 +321,12 @@ impl Guest {
     /// Resumes it.
     pub fn resume(&mut self) {
         self.proc.signal(Signal::CONT);
+    }
+
+    /// The last lines of what it said while it was shut down, if the unit of `last_words` listened.
+    pub fn last_words(&self, lines: usize) -> Vec<String> {
+        let console = std::fs::read(self.dir.join("console.log")).unwrap_or_default();
+        last_words::of(&String::from_utf8_lossy(&console), lines).into_iter().map(str::to_string).collect()
     }
 
     /// The end of its console, for messages.

@@ -14,13 +14,14 @@ use super::Args;
 use super::agents::{More, becomes_primary, configure_with, last_way, phases, stands_by};
 use super::guest::{First, Guest};
 use super::lab::{LIMIT, Lab, SET, TTL, go_on};
+use super::last_words;
 use super::multihost::moved;
 use super::pool::{DATA, sound};
 use super::report::Report;
 use crate::binary::root;
 use crate::ledger::unix_ms;
 use crate::process::wait_until;
-use crate::say::step;
+use crate::say::{note, step};
 use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
@@ -32,9 +33,15 @@ const AGENT: &str = "holdfast-agent.service";
 /// PostgreSQL's unit on each guest.
 const POSTGRESQL: [&str; 2] = ["holdfast-postgresql.service", "postgresql@15-main.service"];
 
-/// Logs that show how each of them started.
-const SAID: [&str; 2] =
-    ["journalctl --no-pager -o cat -u holdfast-postgresql.service", "cat /var/log/postgresql/postgresql-15-main.log"];
+/// Logs that show how each of them started. Of the journal, this boot alone, and all that was said until now: otherwise
+/// a start of before a reset might be taken for the last one.
+const SAID: [&str; 2] = [
+    "{ journalctl --sync; journalctl --no-pager -b -o cat -u holdfast-postgresql.service; }",
+    "cat /var/log/postgresql/postgresql-15-main.log",
+];
+
+/// Lines of a machine's last words to print.
+const LAST_LINES: usize = 60;
 
 /// After this silence of the agent the helper ends PostgreSQL (WATCHDOG-W2): two leases.
 const WATCHDOG: &str = "mode = \"required\"\ntimeout_ms = 20000\n";
@@ -68,6 +75,10 @@ fn begin(lab: &Lab, report: &mut Report, index: usize) -> Result<Guest> {
     let version = guest.run("systemctl --version | head -n 1", LIMIT)?;
     report.add(PART, &format!("{}: boot", guest.name), Some(seconds), version.trim());
     guest.put(&format!("/etc/systemd/system/{AGENT}"), &shipped(AGENT)?)?;
+    // docs/operating/agent.md: longer than the limits of a stop, an export and a detach together, which are wide here.
+    guest.put(&format!("/etc/systemd/system/{AGENT}.d/limits.conf"), "[Service]\nTimeoutStopSec=5min\n")?;
+    let listens = last_words::unit_file(&[AGENT, POSTGRESQL[index]]);
+    guest.put(&format!("/etc/systemd/system/{}", last_words::UNIT), &listens)?;
     if index == 0 {
         let sample = shipped(POSTGRESQL[0])?;
         let unit = sample.replace("/srv/pg/data", DATA);
@@ -222,8 +233,29 @@ fn reset(
     Ok(())
 }
 
-/// The primary's machine is shut down by `systemctl VERB`; QEMU reports its end by `event`.
+/// As [`goes_down`]. If that fails, prints what both said.
 fn shut_down(
+    lab: &mut Lab,
+    report: &mut Report,
+    (verb, event): (&str, &str),
+    from: &Guest,
+    (to, index): (&Guest, usize),
+) -> Result<()> {
+    let gone = goes_down(lab, report, (verb, event), from, (to, index));
+    if gone.is_err() {
+        for line in from.last_words(LAST_LINES) {
+            note(format!("{}: {line}", from.name));
+        }
+        let log = to.run(&format!("{} | tail -n 12", SAID[index]), LIMIT).unwrap_or_else(|error| format!("{error:#}"));
+        for line in log.lines() {
+            note(format!("{}: {line}", to.name));
+        }
+    }
+    gone
+}
+
+/// The primary's machine is shut down by `systemctl VERB`; QEMU reports its end by `event`.
+fn goes_down(
     lab: &mut Lab,
     report: &mut Report,
     (verb, event): (&str, &str),
@@ -234,6 +266,7 @@ fn shut_down(
     counts(from)?;
     let writers = lab.writers(from)?;
     go_on(&writers, 20)?;
+    from.run(&format!("systemctl start {}", last_words::UNIT), LIMIT)?;
     let mut events = from.events()?;
     let (since, begun) = (unix_ms(), Instant::now());
     from.leave_running(&format!("systemctl {verb}"))?;

@@ -30,7 +30,7 @@ use queries::Queries;
 use rustix::process::Signal;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use systemd::Systemd;
 use user::User;
 
@@ -221,29 +221,40 @@ impl Database {
 
     async fn stop_in_good_order(&self, start_ended: Result<(), String>) -> Result<(), String> {
         let settings = &self.config.database;
-        let limit = Duration::from_secs(settings.stop_timeout_s);
-        match settings.kind {
-            DatabaseKind::Systemd => {
-                self.unit.stop(limit).await?;
-                // Started by a person without the unit.
-                self.signal(Signal::INT)?;
-            }
-            DatabaseKind::Command => self.commands.stop("fast", limit.max(STOP_COMMAND_LIMIT)).await?,
-            DatabaseKind::PgCtl => self.signal(Signal::INT)?,
+        let (begun, limit) = (Instant::now(), Duration::from_secs(settings.stop_timeout_s));
+        let left = || limit.saturating_sub(begun.elapsed());
+        let ordered = self.order_stop(limit).await;
+        // UNIT-U4. A person may also have started it without the unit.
+        if settings.kind != DatabaseKind::Command || ordered.is_err() {
+            self.signal(Signal::INT)?;
         }
         start_ended?;
-        if !process::postgres_gone(&self.processes, limit).await {
+        let unordered = ordered.err().map_or_else(String::new, |why| format!("; {why}"));
+        if !process::postgres_gone(&self.processes, left()).await {
             let left = of_postgres(&self.processes).map_err(|error| unlooked(&error))?.len();
             let limit = limit.as_secs();
-            return Err(format!("{left} processes of PostgreSQL are left after a fast stop of {limit} s"));
+            return Err(format!("{left} processes of PostgreSQL are left after a fast stop of {limit} s{unordered}"));
         }
         if settings.kind == DatabaseKind::Systemd {
-            let unit = self.unit.look().await?;
-            if !unit.gone() {
-                return Err(format!("unit {} is {} after a stop", settings.unit, unit.state()));
-            }
+            self.unit.ended(left()).await.map_err(|why| format!("{why}{unordered}"))?;
         }
         Ok(())
+    }
+
+    /// Orders a fast stop from whatever has started it.
+    ///
+    /// # Errors
+    /// The order failed, or took longer than `limit`.
+    async fn order_stop(&self, limit: Duration) -> Result<(), String> {
+        let ordered = match self.config.database.kind {
+            DatabaseKind::Systemd => self.unit.stop(limit).await,
+            DatabaseKind::Command => self.commands.stop("fast", limit.max(STOP_COMMAND_LIMIT)).await,
+            DatabaseKind::PgCtl => Ok(()),
+        };
+        if let Err(why) = &ordered {
+            tracing::warn!(why, "the order to stop PostgreSQL failed: its first process is told to");
+        }
+        ordered
     }
 
     /// Ends it without waiting for clients; what is left after `limit` is killed.

@@ -9,7 +9,6 @@ use holdfast_testkit::{missing, skipped};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command as Blocking;
-use std::time::Instant;
 
 /// A fake systemctl; its head comment describes it.
 const STAND_IN: &str = include_str!("systemctl.sh");

@@ -6,6 +6,9 @@
 //!     next primary.
 //! UNIT-U3  PostgreSQL's processes are found and signalled as always (DB-D1). systemd is asked about the rest: starts,
 //!     and processes that have not become PostgreSQL yet.
+//! UNIT-U4  A question or an order that systemd does not answer says nothing of PostgreSQL: at a shutdown of a busy
+//!     machine systemd may be slow. A stop in good order then goes on with a signal, and a start goes on, each until
+//!     its own limit.
 
 use crate::config::AgentConfig;
 use crate::machine::Stop;
@@ -24,7 +27,7 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two questions.
 const ASK_PAUSE: Duration = Duration::from_millis(20);
 
-/// The same during a start: each question is a process.
+/// The same during a start, and after a stop in good order: each question is a process.
 const START_PAUSE: Duration = Duration::from_millis(100);
 
 /// An active unit shows a process of PostgreSQL's at the data directory within this time.
@@ -172,7 +175,12 @@ impl Systemd {
             }
             if asked.is_none_or(|at| at.elapsed() >= START_PAUSE) {
                 asked = Some(Instant::now());
-                let unit = self.look().await?;
+                let unit = match self.look().await {
+                    Ok(unit) => unit,
+                    // UNIT-U4: the start was ordered, and goes on.
+                    Err(_) if begun.elapsed() < limit => continue,
+                    Err(why) => return Err(why),
+                };
                 // Checked once more: it may have come up between the two checks.
                 if unit.gone() && !self.processes()? {
                     return Err(format!(
@@ -206,12 +214,33 @@ impl Systemd {
     /// Stops it in good order; clients are disconnected.
     ///
     /// # Errors
-    /// Not within `limit`.
+    /// Not within `limit`, or systemd did not take the order.
     pub async fn stop(&self, limit: Duration) -> Result<(), String> {
-        if !self.look().await?.gone() {
-            run(self.ctl(&["stop"]), limit).await?;
+        let begun = Instant::now();
+        // UNIT-U4: without an answer the order is given as well.
+        if !self.look().await.is_ok_and(|unit| unit.gone()) {
+            run(self.ctl(&["stop"]), limit.saturating_sub(begun.elapsed())).await?;
         }
         Ok(())
+    }
+
+    /// Waits until it has ended (UNIT-U2). Asks at least once, and again if there is no answer (UNIT-U4).
+    ///
+    /// # Errors
+    /// It was not seen to have ended within `limit`.
+    pub async fn ended(&self, limit: Duration) -> Result<(), String> {
+        let begun = Instant::now();
+        loop {
+            let why = match self.look().await {
+                Ok(unit) if unit.gone() => return Ok(()),
+                Ok(unit) => format!("unit {} is {} after a stop", self.unit, unit.state()),
+                Err(why) => why,
+            };
+            if begun.elapsed() >= limit {
+                return Err(why);
+            }
+            tokio::time::sleep(START_PAUSE).await;
+        }
     }
 
     /// Ends the unit after PostgreSQL's processes were killed: cancels a start that waits or runs, and kills processes

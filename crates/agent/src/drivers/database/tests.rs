@@ -1,5 +1,4 @@
 use super::*;
-use std::time::Instant;
 
 /// Settings in `dir` with an empty data directory, and the command line of a server that remains a shell.
 fn with_commands(dir: &Path) -> (AgentConfig, String) {
@@ -184,4 +183,100 @@ async fn a_stop_ends_what_is_on_its_way() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!came.exists(), "it was ended before it came as far");
+}
+
+/// A stand-in for PostgreSQL, started beside the agent as by a unit, and one for systemctl.
+struct OfUnit {
+    config: AgentConfig,
+    place: std::path::PathBuf,
+    server: tokio::task::JoinHandle<Option<i32>>,
+    _input: tokio::process::ChildStdin,
+}
+
+/// Exit code of the stand-in after a fast stop.
+const IN_GOOD_ORDER: i32 = 10;
+
+impl OfUnit {
+    /// `show` and `stop` are what the stand-in for systemctl does first, before it answers as systemctl does. Files of
+    /// the place: `pid`; `asked` has a line for each question.
+    async fn begin(dir: &Path, kind: DatabaseKind, show: &str, stop: &str) -> Self {
+        let place = dir.canonicalize().unwrap();
+        let (mut config, _) = with_commands(dir);
+        let ready = place.join("ready");
+        // It waits for input, which never comes: its forks would be looked at as servers too.
+        let server = format!("trap 'exit {IN_GOOD_ORDER}' INT; : > {}; while :; do read -r _; done", ready.display());
+        let mut command = tokio::process::Command::new(place.join("postgres"));
+        command.args(["-c", &server, "-D"]).arg(&config.database.data).stdin(std::process::Stdio::piped());
+        let mut child = command.kill_on_drop(true).spawn().unwrap();
+        std::fs::write(place.join("pid"), child.id().unwrap().to_string()).unwrap();
+        let input = child.stdin.take().unwrap();
+        let begun = Instant::now();
+        while !ready.exists() && begun.elapsed() < Duration::from_secs(20) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let at = place.display();
+        script(
+            &place.join("systemctl"),
+            &format!(
+                "#!/bin/sh\ncd {at}\npid=$(cat pid)\ncase $1 in\nshow) echo >> asked\n{show}\n\
+                 state=inactive\n[ ! -e /proc/$pid/exe ] || state=active\n\
+                 printf 'LoadState=loaded\\nActiveState=%s\\nJob=\\n' $state ;;\n\
+                 stop) {stop}\nkill -INT $pid\nwhile [ -e /proc/$pid/exe ]; do sleep 0.02; done ;;\nesac\n"
+            ),
+        );
+        config.database.kind = kind;
+        config.database.stop = Some(format!("{at}/systemctl stop"));
+        config.database.stop_timeout_s = 60;
+        let server = tokio::spawn(async move { child.wait().await.unwrap().code() });
+        Self { config, place, server, _input: input }
+    }
+
+    /// Stops it in good order; returns the result, and the stand-in's exit code.
+    async fn stop(self) -> (Result<(), String>, Option<i32>) {
+        let mut database = Database::new(&self.config);
+        database.unit = Systemd::new(&self.config).with_program(self.place.join("systemctl"));
+        let stopped = database.stop(Stop::Fast).await;
+        drop(database.stop(Stop::Kill).await);
+        (stopped, self.server.await.unwrap())
+    }
+}
+
+/// UNIT-U4: on a machine that was shut down while it was busy, systemd did not answer within five seconds. The agent
+/// took that for a stop that had failed, and PostgreSQL was stopped as in a crash.
+#[tokio::test]
+async fn a_stop_in_good_order_does_not_depend_on_an_answer() {
+    let late = "echo 'Failed to get properties: Connection timed out' >&2; exit 1";
+    let first = format!("[ $(wc -l < asked) != 1 ] || {{ {late}; }}");
+    let second = format!("[ $(wc -l < asked) != 2 ] || {{ {late}; }}");
+    for (kind, show, stop, what) in [
+        (DatabaseKind::Systemd, "", "", "everything is answered"),
+        (DatabaseKind::Systemd, first.as_str(), "", "the question before the order is not answered"),
+        (DatabaseKind::Systemd, second.as_str(), "", "the question after the order is not answered"),
+        (DatabaseKind::Systemd, "", late, "the order is not answered"),
+        (DatabaseKind::Command, "", late, "the command of the settings fails"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let found = OfUnit::begin(dir.path(), kind, show, stop).await.stop().await;
+        assert_eq!(found, (Ok(()), Some(IN_GOOD_ORDER)), "{what}");
+    }
+}
+
+/// UNIT-U4: an answer that is missing once does not end a start that goes on.
+#[tokio::test]
+async fn a_start_of_a_unit_does_not_depend_on_an_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut config, server) = with_commands(dir.path());
+    config.database.kind = DatabaseKind::Systemd;
+    let at = config.dir.display();
+    // PostgreSQL comes up after a question that was not answered.
+    let show = format!(
+        "[ -e late ] || {{ : > late; exit 1; }}\n[ -e given ] || {{ : > given; {server} >/dev/null 2>&1 & }}\n\
+         printf 'LoadState=loaded\\nActiveState=activating\\nJob=7\\n'"
+    );
+    script(&config.dir.join("systemctl"), &format!("#!/bin/sh\ncd {at}\ncase $1 in show) {show} ;; esac\n"));
+    let unit = Systemd::new(&config).with_program(config.dir.join("systemctl"));
+    let started = unit.start(Duration::from_secs(60)).await;
+    let asked_again = config.dir.join("given").exists();
+    process::kill_postgres(&Server::of(&config.database), KILL_LIMIT).unwrap();
+    assert_eq!((started, asked_again), (Ok(()), true));
 }
