@@ -404,7 +404,6 @@ mod tests {
             volume_id: "csi-a/data".into(),
             staging_target_path: "/staging".into(),
             volume_capability: Some(block()),
-            ..Default::default()
         };
         assert!(node.stage(&request).unwrap_err().text.contains("/no/such/program"));
         assert!(node.records.sets().unwrap().is_empty());
@@ -461,11 +460,7 @@ mod tests {
     fn what_is_not_here_is_not_found() {
         let dir = tempfile::tempdir().unwrap();
         let node = Node::start(options(dir.path(), 1)).unwrap();
-        let of = |id: &str| v1::NodeGetVolumeStatsRequest {
-            volume_id: id.into(),
-            volume_path: "some/path".into(),
-            ..Default::default()
-        };
+        let of = |id: &str| v1::NodeGetVolumeStatsRequest { volume_id: id.into(), volume_path: "some/path".into() };
         for id in ["csi-a/data", "no-id"] {
             assert_eq!(node.stats(&of(id)).unwrap_err().code, Code::NotFound);
         }

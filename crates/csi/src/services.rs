@@ -7,7 +7,6 @@ use crate::v1::controller_server::{Controller as ControllerCalls, ControllerServ
 use crate::v1::identity_server::{Identity, IdentityServer};
 use crate::v1::node_server::{Node as NodeCalls, NodeServer};
 use crate::{DRIVER, v1};
-use std::collections::HashMap;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -161,7 +160,7 @@ impl Identity for Driver {
         _: Request<v1::GetPluginInfoRequest>,
     ) -> Result<Response<v1::GetPluginInfoResponse>, Status> {
         let (name, vendor_version) = (DRIVER.to_string(), env!("CARGO_PKG_VERSION").to_string());
-        Ok(Response::new(v1::GetPluginInfoResponse { name, vendor_version, manifest: HashMap::new() }))
+        Ok(Response::new(v1::GetPluginInfoResponse { name, vendor_version }))
     }
 
     async fn get_plugin_capabilities(

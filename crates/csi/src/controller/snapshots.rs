@@ -139,6 +139,5 @@ fn shown(source: &VolumeId, snapshot: &api::Snapshot) -> v1::Snapshot {
         source_volume_id: source.to_string(),
         creation_time: Some(prost_types::Timestamp { seconds: ms / 1000, nanos }),
         ready_to_use: !snapshot.pending,
-        ..Default::default()
     }
 }
