@@ -222,7 +222,7 @@ impl Node {
                 let target = target.display();
                 return Err(Refused::precondition(format!("{id} is still published at {target}: unpublish it first")));
             }
-            // What is not written yet needs it.
+            // Data that is not written yet needs the device.
             self.attached.revive(&id.set)?;
             mount::unmount(&record.staging)?;
         }
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(node.stage(&elsewhere).unwrap_err().code, Code::AlreadyExists);
     }
 
-    /// STAGED-S2: otherwise nothing starts the process again that the file system's last writes wait for.
+    /// STAGED-S2: otherwise nothing starts the process again, and the file system's last writes wait for it.
     #[test]
     fn a_volume_is_forgotten_after_it_is_detached() {
         let dir = tempfile::tempdir().unwrap();

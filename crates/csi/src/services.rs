@@ -174,7 +174,7 @@ impl Identity for Driver {
         if self.controller.is_some() {
             kinds.push(service(service::Type::ControllerService));
         }
-        // Without places, nodes have none to tell.
+        // A node without a place in its settings has none to tell.
         let has_places = self.node.as_ref().is_none_or(|node| node.info().accessible_topology.is_some());
         if has_places {
             kinds.push(service(service::Type::VolumeAccessibilityConstraints));
@@ -224,7 +224,7 @@ impl ControllerCalls for Driver {
             let begun = Instant::now();
             loop {
                 match controller.create_volume(&request) {
-                    // A volume of that name is being deleted: a caller would only come again.
+                    // A volume of that name is being deleted: the caller would only repeat its call.
                     Err(refused) if refused.code == Code::Aborted && begun.elapsed() < ENDING_LIMIT => {
                         std::thread::sleep(ENDING_PAUSE);
                     }

@@ -20,7 +20,7 @@ impl Controller {
             Err(_) => return Err(Refused::invalid("source_volume_id is missing")),
         };
         let _held = self.locks.take(id.set.as_str())?;
-        // No set has such a name: two sets are not looked through at once for one name of a snapshot.
+        // Taken for the snapshot's name, which no set can have: two calls cannot make two snapshots of one name.
         let _named = self.locks.take(&format!("@{name}"))?;
         self.find(&id)?;
         let listed = self.cluster.snapshots(&id.set)?.unwrap_or_default();
