@@ -93,7 +93,7 @@ impl Driver {
         what: &'static str,
         work: impl FnOnce(&Controller) -> Result<T, Refused> + Send + 'static,
     ) -> Result<Response<T>, Status> {
-        let none = || Status::unimplemented("this process is a node's: ask the controller");
+        let none = || Status::unimplemented("this process has no controller service: ask the one that has");
         let controller = self.controller.clone().ok_or_else(none)?;
         self.run(what, move || work(&controller)).await
     }
@@ -103,7 +103,7 @@ impl Driver {
         what: &'static str,
         work: impl FnOnce(&Node) -> Result<T, Refused> + Send + 'static,
     ) -> Result<Response<T>, Status> {
-        let none = || Status::unimplemented("this process is the controller: ask a node's");
+        let none = || Status::unimplemented("this process has no node service: ask the one on the node");
         let node = self.node.clone().ok_or_else(none)?;
         self.run(what, move || work(&node)).await
     }
