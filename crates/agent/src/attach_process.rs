@@ -249,7 +249,7 @@ impl Attach {
         let status = Status::read(&self.dir).filter(|status| pid.is_none_or(|pid| pid == status.pid));
         if let Some(status) = &status {
             let mut view = status.view();
-            // It tells a renewal and nobody knows when: the clock went back before we read it. The one before counts.
+            // It tells of a renewal at an unknown time: the clock went back before we read it. The earlier one counts.
             if status.lease_renewed_boot_ns.is_some() && view.renewed.is_none() {
                 let same = inner.last.as_ref().filter(|last| last.epoch == view.epoch);
                 view.renewed = same.and_then(|last| last.renewed);

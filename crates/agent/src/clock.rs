@@ -23,9 +23,9 @@ static CLOCK: Mutex<Clock> = Mutex::new(Clock::new());
 /// This process's clock. Pure: gets readings of the machine's clock.
 struct Clock {
     steady: SteadyClock,
-    /// What other processes said, by the machine's clock and by this one, the latest last. A moment of before the
-    /// machine's clock went back stays what it was: by the machine's clock of now it would look later. `None`: it was
-    /// in the future when it was told first.
+    /// What other processes said, by the machine's clock and by this one, the latest last. A moment that was told
+    /// before the machine's clock went back keeps its value: computed anew, it would look later. `None`: it was in the
+    /// future when it was first told.
     told: VecDeque<(u64, Option<MonoTime>)>,
 }
 
@@ -47,9 +47,8 @@ impl Clock {
         at.0.saturating_sub(self.ahead(machine))
     }
 
-    /// A moment that had passed when it was told. `None` if it had not: it is of before the machine's clock went back,
-    /// or of an earlier boot, and nobody knows how long ago it was. It stays unknown when the machine's clock gets
-    /// there.
+    /// A moment in the past. `None` if it lies in the future: it was written before the machine's clock went back, or
+    /// in an earlier boot, and nobody knows how long ago it was. It stays `None` when the machine's clock gets there.
     fn told(&mut self, machine: u64, at: u64) -> Option<MonoTime> {
         self.remember(machine, at, at <= machine.saturating_add(SteadyClock::JITTER_NS))
     }

@@ -9,9 +9,9 @@
 //!     Everybody may ask for health checks there, without TLS only if the settings say so, and learns no name by them.
 //!     Nothing else is answered without TLS.
 //! HEALTH-H4  No path that asks for the holder of the lease (`/primary`, `/leader`, `/standby-leader` and the like) is
-//!     answered with 200 after the end of that lease, by the clock at the answer and not by that of the view. Nor do
-//!     metrics claim it.
-//! HEALTH-H5  However many ask, and hang up, PostgreSQL and the other hosts are asked once in a second at most.
+//!     answered with 200 after the end of that lease, by the clock at the time of the answer, not of the view. The
+//!     metrics do not claim it either.
+//! HEALTH-H5  However many clients ask or hang up, PostgreSQL and the other hosts are asked at most once a second.
 //!     PostgreSQL is not asked while its device may wait ([`asks`]).
 
 mod asks;

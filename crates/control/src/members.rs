@@ -133,11 +133,11 @@ pub fn wanted(state: &ClusterState, group: GroupId, out: &BTreeSet<MemberId>) ->
 
 /// Of the `leaving` members, those that keep their vote in a set's `group` for a while (MEMBER-M2): without them it
 /// would have fewer voters than its policy asks for, and there is a member to which the planner can give their place.
-/// Else a set of three would have two, none of which it could lose, until the planner's turn. The caller limits the
-/// time: the planner may have reasons to give the place to nobody.
+/// Otherwise a set of three voters would have two until the planner's turn, and could lose neither. The caller limits
+/// the time: the planner may have reasons to give the place to nobody.
 ///
-/// The leader `me` is not among them: it keeps its vote while it leads anyhow. It hands over as one that is not wanted,
-/// so not to a witness while a voter that serves is behind or away (MEMBER-M3).
+/// The leader `me` is not among them: it keeps its vote anyway while it leads. It hands over like any leader that is
+/// not wanted: not to a witness while a voter that serves is behind or away (MEMBER-M3).
 pub fn kept(state: &ClusterState, group: GroupId, me: MemberId, leaving: &BTreeSet<MemberId>) -> BTreeSet<MemberId> {
     let Some(set) = state.sets.get(&group) else { return BTreeSet::new() };
     let stays = |id: &&MemberId| state.members.get(id).is_some_and(|member| member.standing != Standing::Leaving);

@@ -19,7 +19,6 @@ use holdfast_api::v1 as api;
 use holdfast_reached::reached;
 use holdfast_types::Name;
 use parameters::Parameters;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Most entries of one answer to a list.
@@ -117,7 +116,6 @@ impl Controller {
         Ok(v1::Volume {
             capacity_bytes: signed(volume.size_bytes),
             volume_id: id.to_string(),
-            volume_context: HashMap::new(),
             content_source: request.volume_content_source.clone(),
             // Every node can use it.
             accessible_topology: Vec::new(),
@@ -391,7 +389,7 @@ fn entry(set: &Name, volume: &api::Volume) -> v1::list_volumes_response::Entry {
         volume_id: format!("{set}/{}", volume.name),
         ..Default::default()
     };
-    v1::list_volumes_response::Entry { volume: Some(volume), status: None }
+    v1::list_volumes_response::Entry { volume: Some(volume) }
 }
 
 /// Whether `copy`, which says what the set is a clone of, is what the call wants.

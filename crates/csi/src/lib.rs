@@ -31,7 +31,7 @@ pub use node::{DeviceChoice, Node, NodeOptions};
 pub use refused::Refused;
 pub use services::{Driver, ServeError, serve};
 
-/// Generated from `proto/csi.proto`, version 1.13.0 of the specification, which is the reference.
+/// Generated from `proto/csi.proto`: what the driver uses of CSI. The specification is the reference.
 #[allow(missing_docs, clippy::all)]
 pub mod v1 {
     tonic::include_proto!("csi.v1");

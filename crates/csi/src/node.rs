@@ -222,7 +222,7 @@ impl Node {
                 let target = target.display();
                 return Err(Refused::precondition(format!("{id} is still published at {target}: unpublish it first")));
             }
-            // What is not written yet needs it.
+            // Data that is not written yet needs the device.
             self.attached.revive(&id.set)?;
             mount::unmount(&record.staging)?;
         }
@@ -404,7 +404,6 @@ mod tests {
             volume_id: "csi-a/data".into(),
             staging_target_path: "/staging".into(),
             volume_capability: Some(block()),
-            ..Default::default()
         };
         assert!(node.stage(&request).unwrap_err().text.contains("/no/such/program"));
         assert!(node.records.sets().unwrap().is_empty());
@@ -420,7 +419,7 @@ mod tests {
         assert_eq!(node.stage(&elsewhere).unwrap_err().code, Code::AlreadyExists);
     }
 
-    /// STAGED-S2: otherwise nothing starts the process again that the file system's last writes wait for.
+    /// STAGED-S2: otherwise nothing starts the process again, and the file system's last writes wait for it.
     #[test]
     fn a_volume_is_forgotten_after_it_is_detached() {
         let dir = tempfile::tempdir().unwrap();
@@ -461,11 +460,7 @@ mod tests {
     fn what_is_not_here_is_not_found() {
         let dir = tempfile::tempdir().unwrap();
         let node = Node::start(options(dir.path(), 1)).unwrap();
-        let of = |id: &str| v1::NodeGetVolumeStatsRequest {
-            volume_id: id.into(),
-            volume_path: "some/path".into(),
-            ..Default::default()
-        };
+        let of = |id: &str| v1::NodeGetVolumeStatsRequest { volume_id: id.into(), volume_path: "some/path".into() };
         for id in ["csi-a/data", "no-id"] {
             assert_eq!(node.stats(&of(id)).unwrap_err().code, Code::NotFound);
         }

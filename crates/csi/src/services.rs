@@ -7,7 +7,6 @@ use crate::v1::controller_server::{Controller as ControllerCalls, ControllerServ
 use crate::v1::identity_server::{Identity, IdentityServer};
 use crate::v1::node_server::{Node as NodeCalls, NodeServer};
 use crate::{DRIVER, v1};
-use std::collections::HashMap;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -94,7 +93,7 @@ impl Driver {
         what: &'static str,
         work: impl FnOnce(&Controller) -> Result<T, Refused> + Send + 'static,
     ) -> Result<Response<T>, Status> {
-        let none = || Status::unimplemented("this process is a node's: ask the controller");
+        let none = || Status::unimplemented("this process has no controller service: ask the one that has");
         let controller = self.controller.clone().ok_or_else(none)?;
         self.run(what, move || work(&controller)).await
     }
@@ -104,7 +103,7 @@ impl Driver {
         what: &'static str,
         work: impl FnOnce(&Node) -> Result<T, Refused> + Send + 'static,
     ) -> Result<Response<T>, Status> {
-        let none = || Status::unimplemented("this process is the controller: ask a node's");
+        let none = || Status::unimplemented("this process has no node service: ask the one on the node");
         let node = self.node.clone().ok_or_else(none)?;
         self.run(what, move || work(&node)).await
     }
@@ -161,7 +160,7 @@ impl Identity for Driver {
         _: Request<v1::GetPluginInfoRequest>,
     ) -> Result<Response<v1::GetPluginInfoResponse>, Status> {
         let (name, vendor_version) = (DRIVER.to_string(), env!("CARGO_PKG_VERSION").to_string());
-        Ok(Response::new(v1::GetPluginInfoResponse { name, vendor_version, manifest: HashMap::new() }))
+        Ok(Response::new(v1::GetPluginInfoResponse { name, vendor_version }))
     }
 
     async fn get_plugin_capabilities(
@@ -175,7 +174,7 @@ impl Identity for Driver {
         if self.controller.is_some() {
             kinds.push(service(service::Type::ControllerService));
         }
-        // Without places, nodes have none to tell.
+        // A node without a place in its settings has none to tell.
         let has_places = self.node.as_ref().is_none_or(|node| node.info().accessible_topology.is_some());
         if has_places {
             kinds.push(service(service::Type::VolumeAccessibilityConstraints));
@@ -225,7 +224,7 @@ impl ControllerCalls for Driver {
             let begun = Instant::now();
             loop {
                 match controller.create_volume(&request) {
-                    // A volume of that name is being deleted: a caller would only come again.
+                    // A volume of that name is being deleted: the caller would only repeat its call.
                     Err(refused) if refused.code == Code::Aborted && begun.elapsed() < ENDING_LIMIT => {
                         std::thread::sleep(ENDING_PAUSE);
                     }

@@ -148,7 +148,7 @@ pub enum Command {
     /// Check this host, its settings and its cluster, and say what to do
     #[command(after_long_help = with_codes(doctor::DOCTOR))]
     Doctor(Box<DoctorArgs>),
-    /// Write what somebody needs to help into a tar.gz, without secrets
+    /// Write a bundle for support, a tar.gz without secrets
     #[command(after_long_help = with_codes(doctor::SUPPORT))]
     SupportBundle(Box<SupportArgs>),
     /// Run a whole cluster on this machine, for trial and development

@@ -20,9 +20,9 @@
 //! A sealed file's payloads are encrypted chunk by chunk under the file's key. Nonce: the record's offset and the
 //! chunk's number. Bound data: bytes 4 to 48 of the record's head. The CRCs cover the bytes on disk, so damage differs
 //! from a wrong key, and is detected without a key. Heads are not encrypted: groups, indexes and lengths are readable.
-//! What came sealed is not encrypted again (ADR 0057): of each chunk only the bytes before it are, perhaps none. The
-//! chunk's tag then still vouches for the head, so where that part begins cannot be changed. It is readable where it
-//! begins, and what its own form shows: the lengths of an entry's writes.
+//! What came sealed is not encrypted again (ADR 0057): in each chunk only the bytes before it are encrypted, perhaps
+//! none. The chunk's tag still covers the head, so nobody can change where that part begins. Anybody can read where it
+//! begins, and what its form shows: the lengths of an entry's writes.
 //! JOURNAL-J1 rests on the `synced` offsets: everything below was synced before this batch was written.
 
 use crate::{AlignedBuf, BLOCK_BYTES};

@@ -5,7 +5,7 @@ use crate::append_frames::{self as frames, Body, Frame, Outgoing, PREFACE, Recei
 use crate::append_sender::{Begun, Wire};
 use crate::config::{Payload, TypeConfig};
 use crate::consensus::Consensus;
-use crate::group_tests::{GROUP, Host, LIMIT, listeners, propose, wait_len};
+use crate::group_tests::{GROUP, Host, LIMIT, listeners, propose, three, wait_len};
 use crate::lives::Life;
 use crate::network::Network;
 use crate::node::RaftNode;
@@ -319,14 +319,7 @@ async fn a_stream_to_another_life_ends() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_ends_its_own_connection_only() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let (all, addresses) = listeners(3).await?;
-    let mut hosts = Vec::new();
-    for (i, listener) in all.into_iter().enumerate() {
-        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
-    }
-    for host in &hosts {
-        host.group.initialize(&addresses).await?;
-    }
+    let (hosts, addresses) = three(dir.path()).await?;
     assert_eq!(propose(&hosts, "before").await?, 1);
     let call = hosts[0].node.channels().request((), GROUP, ME);
     let open = frames::open(1, call.metadata());

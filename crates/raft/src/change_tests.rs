@@ -3,7 +3,7 @@
 use crate::GroupStatus;
 use crate::consensus::{Consensus, GroupError};
 use crate::group::RaftGroup;
-use crate::group_tests::{GROUP, Host, LIMIT, leader, listeners, propose};
+use crate::group_tests::{self, GROUP, Host, LIMIT, leader, propose};
 use futures_util::FutureExt;
 use holdfast_types::{LogIndex, MemberId};
 use openraft::ChangeMembers;
@@ -19,14 +19,7 @@ fn voters(status: &GroupStatus) -> BTreeSet<MemberId> {
 }
 
 async fn three(dir: &std::path::Path) -> anyhow::Result<Vec<Host>> {
-    let (listeners, addresses) = listeners(3).await?;
-    let mut hosts = Vec::new();
-    for (i, listener) in listeners.into_iter().enumerate() {
-        hosts.push(Host::start(dir, i as u64 + 1, listener).await?);
-    }
-    for host in &hosts {
-        host.group.initialize(&addresses).await?;
-    }
+    let (hosts, _) = group_tests::three(dir).await?;
     propose(&hosts, "first").await?;
     Ok(hosts)
 }

@@ -3,9 +3,9 @@
 //! - What others have promised to this gateway (a read lease, a seat, a look at a head), on CLOCK_BOOTTIME: it runs
 //!   while the machine sleeps, so no lease outlives a suspend.
 //! - What this gateway has promised to others (to vote for nobody else, the vote embargo, a period of grace), on
-//!   CLOCK_MONOTONIC. It stands still in a suspend, so a promise is kept for longer than it was given for. A boot clock
-//!   that leaps ahead is counted as little: it looks like a suspend, and no time may have passed. openraft counts
-//!   nothing else, so this is its clock. Tokio's timers run on it, too.
+//!   CLOCK_MONOTONIC. It stands still in a suspend, so a promise is kept for longer than it was given for. It does not
+//!   follow a boot clock that leaps ahead either: that looks like a suspend, and perhaps no time has passed. openraft
+//!   counts nothing else, so this is its clock. Tokio's timers run on it, too.
 //!
 //! Neither goes back in this process, even if the machine's does: see [`SteadyClock`].
 

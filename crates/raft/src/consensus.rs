@@ -146,8 +146,8 @@ pub trait Consensus: Send + Sync + 'static {
     /// Bytes of the log that are live here.
     fn live_bytes(&self) -> u64;
 
-    /// Whether data is to be sealed before it is submitted: this member's journal is sealed, and stores as it is what
-    /// came sealed.
+    /// Whether data is to be sealed before it is submitted: this member's journal is sealed, and stores sealed data as
+    /// it came.
     fn seals(&self) -> bool {
         false
     }

@@ -3,22 +3,10 @@
 use crate::NodeError;
 use crate::consensus::Consensus;
 use crate::end_marker::{self, Stage};
-use crate::group_tests::{GROUP, Host, List, leader, listeners, propose, wait_len};
+use crate::group_tests::{GROUP, Host, List, leader, propose, three, wait_len};
 use holdfast_types::MemberId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-
-async fn three(dir: &std::path::Path) -> anyhow::Result<(Vec<Host>, BTreeMap<MemberId, String>)> {
-    let (listeners, addresses) = listeners(3).await?;
-    let mut hosts = Vec::new();
-    for (i, listener) in listeners.into_iter().enumerate() {
-        hosts.push(Host::start(dir, i as u64 + 1, listener).await?);
-    }
-    for host in &hosts {
-        host.group.initialize(&addresses).await?;
-    }
-    Ok((hosts, addresses))
-}
 
 fn files_of(dir: &std::path::Path, member: u64) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();

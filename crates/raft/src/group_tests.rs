@@ -218,6 +218,19 @@ pub(crate) async fn listeners(n: usize) -> anyhow::Result<(Vec<TcpListener>, BTr
     Ok((all, addresses))
 }
 
+/// Three hosts below `dir`, all of them voters of the group, and their addresses.
+pub(crate) async fn three(dir: &Path) -> anyhow::Result<(Vec<Host>, BTreeMap<MemberId, String>)> {
+    let (listeners, addresses) = listeners(3).await?;
+    let mut hosts = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        hosts.push(Host::start(dir, i as u64 + 1, listener).await?);
+    }
+    for host in &hosts {
+        host.group.initialize(&addresses).await?;
+    }
+    Ok((hosts, addresses))
+}
+
 /// The host that leads, once it is one of `hosts`: a follower may still name a dead leader for a while.
 pub(crate) async fn leader(hosts: &[Host]) -> anyhow::Result<usize> {
     let place = |leader: Option<MemberId>| hosts.iter().position(|h| Some(h.node.member()) == leader);
@@ -274,14 +287,7 @@ pub(crate) async fn members_become(group: &RaftGroup, members: &BTreeMap<MemberI
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_nodes_agree_survive_a_restart_and_refuse_bad_payloads() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let (listeners, addresses) = listeners(3).await?;
-    let mut hosts = Vec::new();
-    for (i, listener) in listeners.into_iter().enumerate() {
-        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
-    }
-    for host in &hosts {
-        host.group.initialize(&addresses).await?;
-    }
+    let (mut hosts, addresses) = three(dir.path()).await?;
     for n in 1..=50 {
         assert_eq!(propose(&hosts, &format!("entry {n}")).await?, n);
     }

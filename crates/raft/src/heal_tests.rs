@@ -2,7 +2,7 @@
 //! the group again.
 
 use crate::consensus::Consensus;
-use crate::group_tests::{GROUP, Host, LIMIT, leader, listeners, members_become, propose, wait_len};
+use crate::group_tests::{GROUP, Host, LIMIT, leader, listeners, members_become, propose, three, wait_len};
 use crate::node::{NodeError, RaftNode};
 use crate::quarantine;
 use crate::readmit::ReadmitError;
@@ -43,14 +43,7 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> anyhow::Resu
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_learns_anew() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let (listeners, addresses) = listeners(3).await?;
-    let mut hosts = Vec::new();
-    for (i, listener) in listeners.into_iter().enumerate() {
-        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
-    }
-    for host in &hosts {
-        host.group.initialize(&addresses).await?;
-    }
+    let (mut hosts, addresses) = three(dir.path()).await?;
     for n in 1..=30 {
         propose(&hosts, &format!("entry {n:04}")).await?;
     }
@@ -183,19 +176,31 @@ async fn readmitted(node: &RaftNode, peers: &BTreeMap<MemberId, String>) -> anyh
     Ok(tokio::time::timeout(LIMIT, asked).await??)
 }
 
+/// Serves the group of a member that was taken out, until it is a voter again and has all `len` entries.
+async fn healed(
+    node: RaftNode,
+    hosts: &[Host],
+    addresses: &BTreeMap<MemberId, String>,
+    len: usize,
+) -> anyhow::Result<Host> {
+    let listener = TcpListener::bind(&addresses[&node.member()]).await?;
+    let back = Host::with(node, listener).await?;
+    let leader = &hosts[leader(hosts).await?];
+    members_become(&leader.group, addresses).await?;
+    eventually("healed", || back.node.healing().is_empty()).await?;
+    for list in [&back.list, &leader.list] {
+        wait_len(list, len).await?;
+    }
+    assert_eq!(back.list.all(), leader.list.all());
+    Ok(back)
+}
+
 /// QUARANTINE-Q2, QUARANTINE-Q3: a step that fails leaves the note as it is, and what comes behind it undone. Until all
 /// steps are done the group stays out, also for the next process: an emptied log would pass for a healthy new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q3_a_readmission_of_which_a_step_fails_is_asked_for_again() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let (listeners, addresses) = listeners(3).await?;
-    let mut hosts = Vec::new();
-    for (i, listener) in listeners.into_iter().enumerate() {
-        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
-    }
-    for host in &hosts {
-        host.group.initialize(&addresses).await?;
-    }
+    let (mut hosts, addresses) = three(dir.path()).await?;
     for n in 1..=20 {
         propose(&hosts, &format!("entry {n:04}")).await?;
     }
@@ -242,13 +247,7 @@ async fn q3_a_readmission_of_which_a_step_fails_is_asked_for_again() -> anyhow::
     let node = Host::node(dir.path(), member.0)?;
     assert!(is_out(&node).await, "QUARANTINE-Q1: it has an empty log");
     readmitted(&node, &addresses).await?;
-    let back = Host::with(node, TcpListener::bind(&addresses[&member]).await?).await?;
-    let at = leader(&hosts).await?;
-    members_become(&hosts[at].group, &addresses).await?;
-    eventually("healed", || back.node.healing().is_empty()).await?;
-    wait_len(&back.list, 21).await?;
-    assert_eq!(back.list.all(), hosts[at].list.all());
-    back.end().await;
+    healed(node, &hosts, &addresses, 21).await?.end().await;
     for host in hosts {
         host.end().await;
     }
@@ -286,14 +285,7 @@ async fn a_snapshot_that_is_bad_or_gone_is_damage() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_lost_its_quorum_goes_on_when_one_comes_back() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let (listeners, addresses) = listeners(3).await?;
-    let mut hosts = Vec::new();
-    for (i, listener) in listeners.into_iter().enumerate() {
-        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
-    }
-    for host in &hosts {
-        host.group.initialize(&addresses).await?;
-    }
+    let (mut hosts, addresses) = three(dir.path()).await?;
     propose(&hosts, "first").await?;
     let at = leader(&hosts).await?;
     let lead = hosts.remove(at);
@@ -330,14 +322,7 @@ fn copy(from: &Path, to: &Path, member: u64) -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_whose_log_went_backwards_is_told_ends_and_is_healed() -> anyhow::Result<()> {
     let (dir, backup) = (tempfile::tempdir()?, tempfile::tempdir()?);
-    let (listeners, addresses) = listeners(3).await?;
-    let mut hosts = Vec::new();
-    for (i, listener) in listeners.into_iter().enumerate() {
-        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
-    }
-    for host in &hosts {
-        host.group.initialize(&addresses).await?;
-    }
+    let (mut hosts, addresses) = three(dir.path()).await?;
     for n in 1..=10 {
         propose(&hosts, &format!("entry {n}")).await?;
     }
@@ -372,13 +357,7 @@ async fn a_follower_whose_log_went_backwards_is_told_ends_and_is_healed() -> any
     while node.readmit(GROUP, &addresses).await.is_err() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let back = Host::with(node, TcpListener::bind(&addresses[&member]).await?).await?;
-    let at = leader(&hosts).await?;
-    members_become(&hosts[at].group, &addresses).await?;
-    eventually("healed", || back.node.healing().is_empty()).await?;
-    wait_len(&back.list, 20).await?;
-    assert_eq!(back.list.all(), hosts[at].list.all());
-    back.end().await;
+    healed(node, &hosts, &addresses, 20).await?.end().await;
     for host in hosts {
         host.end().await;
     }
@@ -388,14 +367,7 @@ async fn a_follower_whose_log_went_backwards_is_told_ends_and_is_healed() -> any
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r9_a_leader_whose_record_rots_is_out_only_where_the_others_are_a_quorum() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let (listeners, addresses) = listeners(3).await?;
-    let mut hosts = Vec::new();
-    for (i, listener) in listeners.into_iter().enumerate() {
-        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
-    }
-    for host in &hosts {
-        host.group.initialize(&addresses).await?;
-    }
+    let (mut hosts, addresses) = three(dir.path()).await?;
     for n in 1..=5 {
         propose(&hosts, &format!("entry {n}")).await?;
     }
@@ -428,12 +400,7 @@ async fn r9_a_leader_whose_record_rots_is_out_only_where_the_others_are_a_quorum
     while node.readmit(GROUP, &addresses).await.is_err() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let back = Host::with(node, TcpListener::bind(&addresses[&member]).await?).await?;
-    let at = leader(&hosts).await?;
-    members_become(&hosts[at].group, &addresses).await?;
-    eventually("healed", || back.node.healing().is_empty()).await?;
-    wait_len(&back.list, 5).await?;
-    back.end().await;
+    healed(node, &hosts, &addresses, 5).await?.end().await;
     for host in hosts {
         host.end().await;
     }

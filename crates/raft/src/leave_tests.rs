@@ -2,7 +2,7 @@
 //! comes back.
 
 use crate::consensus::Consensus;
-use crate::group_tests::{GROUP, Host, LIMIT, List, leader, listeners, members_become, propose, wait_len};
+use crate::group_tests::{GROUP, Host, LIMIT, List, leader, members_become, propose, three, wait_len};
 use crate::leave::{LeaveError, Part};
 use crate::left_note::{self, Left, Stage};
 use crate::node::NodeError;
@@ -14,18 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-async fn three(dir: &Path) -> anyhow::Result<(Vec<Host>, BTreeMap<MemberId, String>)> {
-    let (listeners, addresses) = listeners(3).await?;
-    let mut hosts = Vec::new();
-    for (i, listener) in listeners.into_iter().enumerate() {
-        hosts.push(Host::start(dir, i as u64 + 1, listener).await?);
-    }
-    for host in &hosts {
-        host.group.initialize(&addresses).await?;
-    }
-    Ok((hosts, addresses))
-}
 
 fn files_of(dir: &Path, member: MemberId) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();

@@ -1,7 +1,7 @@
 //! Members that stand aside, and members that were removed, over real sockets.
 
 use crate::consensus::Consensus;
-use crate::group_tests::{Host, LIMIT, leader, listeners, members_become, propose, wait_len};
+use crate::group_tests::{Host, LIMIT, leader, members_become, propose, three, wait_len};
 use crate::lives::{KnownLife, Life};
 use holdfast_types::MemberId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,18 +11,6 @@ use tokio::net::TcpListener;
 /// A host as `Host::start` makes it.
 fn life(member: u64) -> (MemberId, KnownLife) {
     (MemberId(member), KnownLife { disk: u128::from(member), boot: Some((1, 1)) })
-}
-
-async fn three(dir: &std::path::Path) -> anyhow::Result<(Vec<Host>, BTreeMap<MemberId, String>)> {
-    let (listeners, addresses) = listeners(3).await?;
-    let mut hosts = Vec::new();
-    for (i, listener) in listeners.into_iter().enumerate() {
-        hosts.push(Host::start(dir, i as u64 + 1, listener).await?);
-    }
-    for host in &hosts {
-        host.group.initialize(&addresses).await?;
-    }
-    Ok((hosts, addresses))
 }
 
 /// MEMBER-M4: each time the leader dies, the one of the other two that stands aside does not become leader, although it

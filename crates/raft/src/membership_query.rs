@@ -78,7 +78,7 @@ impl RaftNode {
         })
     }
 
-    /// The members of group `id` from the one of `peers` that leads it; else what each said.
+    /// The members of group `id`, from the one of `peers` that leads it. Otherwise what each peer said.
     async fn ask_roll(
         &self,
         id: GroupId,

@@ -72,8 +72,8 @@ impl Acks {
     }
 }
 
-/// The time of a membership, of the times of its parts; a joint one has two. A part without a quorum leaves all
-/// without: it may have another leader.
+/// The time of a membership from the times of its parts; a joint one has two. If one part has no quorum, the whole has
+/// none: that part may have another leader.
 pub(crate) fn in_all_parts(times: impl Iterator<Item = Option<MonoTime>>) -> Option<MonoTime> {
     // `None` is less than any time.
     times.min().flatten()

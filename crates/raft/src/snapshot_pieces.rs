@@ -6,8 +6,8 @@
 //! - **PIECES-S2** Nothing is installed whose checksum over all pieces is another one than the head's.
 //! - **PIECES-S3** A sender waits longer for a larger state: on a slow line it would never arrive otherwise, and be
 //!   sent again and again. States of several groups for the same member count together, and large ones wait for each
-//!   other. A ping on their connection has that patience, too: it waits behind the pieces before it, and a line on
-//!   which they make progress is not a dead one.
+//!   other. A ping on their connection may take as long: it waits behind the pieces before it, and a line on which
+//!   pieces make progress is not dead.
 
 use crate::proto::{SnapshotHead, SnapshotPiece, snapshot_piece::Part};
 use bytes::{Bytes, BytesMut};
@@ -43,9 +43,9 @@ pub const fn snapshot_time(election_max: Duration, bytes: usize) -> Duration {
     Duration::from_millis(begin_ms + bytes as u64 * 1000 / LINE_BYTES_PER_SECOND)
 }
 
-/// How long a ping may take on the connection of states, whose window is of so many bytes (PIECES-S3): as long as on
-/// any other, and as long as a full window takes on a slow line. A peer that is gone is noticed sooner elsewhere, by
-/// the connection of heartbeats.
+/// How long a ping may take on the connection of state snapshots, which has a window of so many bytes (PIECES-S3): the
+/// time on any other connection, plus the time that a full window takes on a slow line. A peer that is gone is noticed
+/// sooner elsewhere, by the connection of heartbeats.
 pub(crate) const fn ping_time(election_max: Duration, window: u32) -> Duration {
     let behind_ms = window as u64 * 1000 / LINE_BYTES_PER_SECOND;
     Duration::from_millis(4 * election_max.as_millis() as u64 + behind_ms)

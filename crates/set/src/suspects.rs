@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Maximum number of remembered places. A read call has no more (asserted in `reader`): of a failed call all are read
-/// again, and the bad one is among them. Further ones will be found again.
+/// Maximum number of remembered places. One read call has no more places than this (asserted in `reader`): after a
+/// failed call all of them are read again, and the bad one is among them. Further bad ones will be found again.
 pub(crate) const PLACES_MAX: usize = 512;
 
 /// Index, offset, length.

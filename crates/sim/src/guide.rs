@@ -1,6 +1,6 @@
 //! Which fresh seed runs next, by what earlier seeds have reached (ADR 0039). A seed alone decides its settings, so
-//! none are changed here: of two seeds in a row the one runs whose settings have met more of what is rare, and settings
-//! that reach rare probes are drawn more often. Every fourth pair is not looked at, so that no setting ends.
+//! none are changed here: of two seeds in a row, the one runs whose settings have reached more rare probes. So such
+//! settings run more often. Every fourth pair is not compared, so that no setting dies out.
 //!
 //! ```text
 //!   target/reached{-before,}/seeds*.jsonl ─▶ probes of each seed ─▶ worth of each setting ─▶ one of two seeds
@@ -10,9 +10,9 @@ use crate::shape::Shape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Of a setting that fewer seeds than this had, nothing is known.
+/// A setting that fewer seeds have had counts as unknown.
 const LEAST: usize = 8;
-/// Of so many pairs one is not looked at.
+/// One of so many pairs is not compared.
 const UNSEEN: u64 = 4;
 /// Beside the folder of this run: the counts of the run before (`holdfast_chore::reached`).
 const BEFORE: &str = "reached-before";

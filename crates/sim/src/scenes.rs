@@ -211,6 +211,19 @@ impl World {
         }
     }
 
+    /// Where the other members are.
+    fn members_but(&self, one: usize) -> Vec<usize> {
+        (0..self.hosts.len()).filter(|host| self.places[*host].is_some() && *host != one).collect()
+    }
+
+    /// Any follower of the first set, once every member is whole.
+    fn whole_follower(&mut self, rng: &mut Rng) -> Result<usize> {
+        self.until(180_000, "every member whole", |w| w.is_whole())?;
+        let id = self.cluster().and_then(|state| state.sets.keys().next().copied()).context("no set")?;
+        let leader = self.leader_of(id).context("no leader")?;
+        Ok(rng.pick(&self.members_but(leader)))
+    }
+
     fn removed_while_damaged(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 5);
         self.until(60_000, "members settled", |w| w.members_missing().is_none())?;

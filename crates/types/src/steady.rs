@@ -49,10 +49,10 @@ pub struct SteadyClock {
 }
 
 impl SteadyClock {
-    /// A step back of at most so many nanoseconds is none: the machine's processors may differ by a little, and are
-    /// read in turn. The clock stands still until the machine's is there again. If each turn were a step back, the
-    /// clock would run ahead by that little each time, and promises would end early. A lease lasts longer by no more
-    /// than this, which the margin for drift covers many times.
+    /// A step back of at most so many nanoseconds does not count as one: the machine's processors may differ by a
+    /// little, and are read in turn. The clock stands still until the machine's is there again. If each turn were a
+    /// step back, the clock would run ahead by that little each time, and promises would end early. A lease lasts
+    /// longer by no more than this, which the margin for drift covers many times.
     pub const JITTER_NS: u64 = 1_000_000;
 
     /// Before its first reading.

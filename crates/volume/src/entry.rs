@@ -486,8 +486,8 @@ pub fn decode_of(expected: SetId, payload: &Bytes) -> Result<EntryPayload, Entry
     Ok(entry)
 }
 
-/// How many of the first bytes of a payload are in clear. The rest was sealed where the entry was made (ENTRY-E6). All
-/// of it where that is not certain.
+/// How many of the first bytes of a payload are in clear. The rest was sealed where the entry was made (ENTRY-E6). If
+/// that is not certain: all of them.
 pub fn clear_bytes(payload: &[u8]) -> usize {
     match check_front(payload) {
         Ok((head, ops)) if head.key.is_some() => front_bytes(ops),

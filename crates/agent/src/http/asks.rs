@@ -1,9 +1,9 @@
 //! What the paths of Patroni's REST API are answered from, beside the agent's own view: PostgreSQL here, and the other
 //! agents.
 //!
-//! Both are asked only when somebody wants to know, once within [`FRESH`] and one question at a time, however many ask
-//! at this door. A question goes on when the one who asked hangs up: otherwise who does so again and again would make
-//! as many of them as he likes. The code of a health check waits for neither.
+//! Both are asked only when a client wants to know: one question at a time, and at most one within [`FRESH`], however
+//! many clients ask. A question goes on when its client hangs up. Otherwise a client that hangs up again and again
+//! could start any number of questions. The code of a health check waits for neither.
 
 use super::patroni::Told;
 use crate::clock;
@@ -81,8 +81,8 @@ impl Asks {
     }
 
     /// What PostgreSQL says of itself. It is not asked while its device waits for a gateway: each session that begins
-    /// then would wait as well, and use up its connections. Nor by an old view, which knows nothing of the device
-    /// (HEALTH-H1).
+    /// then would wait as well, and use up its connections. It is not asked by an old view either, which knows nothing
+    /// of the device (HEALTH-H1).
     pub async fn server(&self, view: &View) -> Option<ServerView> {
         let well = view.database_runs() && view.attach.is_none_or(|phase| phase == AttachPhase::Serving);
         if well && view.is_fresh(clock::now()) { self.server.get(|| (self.ask)()).await } else { None }

@@ -195,8 +195,8 @@ impl Told {
     }
 }
 
-/// The one who holds the lease. Of two who say so the one under the later epoch (R2). If none does, an owner who does
-/// not answer: others cannot know whether it still holds it.
+/// The holder of the lease. If two hosts claim it, the one with the later epoch (R2). If none does, an owner that does
+/// not answer: the others cannot know whether it still holds the lease.
 fn leader<'a>(owner: &str, told: &'a [Told]) -> Option<&'a Told> {
     let claims = told.iter().filter(|one| *one.field("holdfast", "leader") == true);
     let leads = claims.max_by_key(|one| one.field("holdfast", "epoch").as_u64().unwrap_or(0));

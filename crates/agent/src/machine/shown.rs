@@ -108,12 +108,12 @@ impl Machine {
     }
 
     /// End of the lease that this host holds, unless it is renewed; `None` if it holds none. A host that has lost its
-    /// lease, is on the way to that by force, or does not know it any more (a cut-off) holds none.
+    /// lease, that is being fenced, or that was cut off and does not know, holds none.
     pub fn holds_until(&self) -> Option<MonoTime> {
         let by_state = match &self.state {
             State::Standby | State::Acquiring | State::CutOff(_) | State::Fencing(_) | State::Ended => false,
             State::Attaching | State::Importing(_) | State::Starting(_) | State::Primary | State::Following => true,
-            // From the step on that gives it back, it counts as given back.
+            // The lease counts as given back once the step that gives it back has begun.
             State::Demoting(leaving) => {
                 self.lease.attach.is_some() && matches!(leaving.step, Step::Checkpoint | Step::Stop | Step::Export)
             }

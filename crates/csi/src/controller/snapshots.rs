@@ -20,7 +20,7 @@ impl Controller {
             Err(_) => return Err(Refused::invalid("source_volume_id is missing")),
         };
         let _held = self.locks.take(id.set.as_str())?;
-        // No set has such a name: two sets are not looked through at once for one name of a snapshot.
+        // Taken for the snapshot's name, which no set can have: two calls cannot make two snapshots of one name.
         let _named = self.locks.take(&format!("@{name}"))?;
         self.find(&id)?;
         let listed = self.cluster.snapshots(&id.set)?.unwrap_or_default();
@@ -139,6 +139,5 @@ fn shown(source: &VolumeId, snapshot: &api::Snapshot) -> v1::Snapshot {
         source_volume_id: source.to_string(),
         creation_time: Some(prost_types::Timestamp { seconds: ms / 1000, nanos }),
         ready_to_use: !snapshot.pending,
-        ..Default::default()
     }
 }

@@ -5,7 +5,7 @@ use crate::v1::volume_capability::access_mode::Mode;
 use crate::v1::volume_capability::{AccessMode, AccessType, BlockVolume};
 use crate::v1::volume_content_source::{SnapshotSource, VolumeSource};
 use holdfast_types::sync::LockExt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use tonic::Code;
 
@@ -156,7 +156,7 @@ fn of_snapshot(id: &str) -> Option<v1::VolumeContentSource> {
 
 fn snapshot(controller: &Controller, source: &str, name: &str) -> Result<v1::Snapshot, Refused> {
     let (source_volume_id, name) = (source.to_string(), name.to_string());
-    controller.create_snapshot(&v1::CreateSnapshotRequest { source_volume_id, name, ..Default::default() })
+    controller.create_snapshot(&v1::CreateSnapshotRequest { source_volume_id, name })
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn volumes_grow_and_never_shrink() {
     let grow = |gib: u64| {
         let capacity_range = Some(v1::CapacityRange { required_bytes: signed(gib * GIB), limit_bytes: 0 });
         let volume_id = "csi-a/data".to_string();
-        controller.expand(&v1::ControllerExpandVolumeRequest { volume_id, capacity_range, ..Default::default() })
+        controller.expand(&v1::ControllerExpandVolumeRequest { volume_id, capacity_range })
     };
     for (asked, has) in [(3, 3), (1, 3), (3, 3)] {
         assert_eq!(grow(asked).unwrap().capacity_bytes, signed(has * GIB));

@@ -224,8 +224,8 @@ impl Attached {
         }
     }
 
-    /// Waits until the devices are there, or the process has ended: then with its exit code. After an error none runs
-    /// that nobody watches.
+    /// Waits until the devices are there, or the process has ended: then with its exit code. After an error no process
+    /// is left that nobody watches.
     fn ready(&self, set: &Name, child: &mut Child) -> Result<Option<Option<i32>>, Refused> {
         let ready = self.seen(set, child);
         if ready.is_err() {
@@ -285,7 +285,7 @@ impl Attached {
 
     /// Whether a process that ended with this code is started again.
     fn is_wanted(&self, set: &Name, code: Option<i32>) -> bool {
-        // Records that cannot be read are not none.
+        // If the records cannot be read, a volume may be staged.
         let is_unstaged = matches!(self.records.volumes(set), Ok(volumes) if volumes.is_empty());
         if is_unstaged || matches!(self.look(set), Ok(Some(_))) {
             return false;

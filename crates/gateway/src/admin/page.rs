@@ -6,11 +6,11 @@ use holdfast_api::{Refusal, v1};
 use holdfast_types::Name;
 use holdfast_types::sync::RwLockExt;
 
-/// Sets whose own view is told, in the order of their names. A page with all of a large cluster would be slow to read
-/// and to make.
+/// Most sets of this gateway that are shown, in the order of their names. A page with all of a large cluster would be
+/// slow to read and to make.
 pub(crate) const SETS_MAX: usize = 200;
 
-/// Newest snapshots that are told of a set.
+/// Most snapshots that are shown of a set, the newest.
 const SNAPSHOTS_MAX: usize = 10;
 
 /// A set that runs on this gateway, as applied here.

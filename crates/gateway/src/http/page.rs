@@ -6,7 +6,7 @@
 //!   name `localhost`, and not through a proxy (`page/open.rs`).
 //! - **WEB-H3** Nothing here changes anything. The browser is told to load nothing from elsewhere, to run no script but
 //!   ours, and to show the page in no other one.
-//! - **WEB-H4** However many look at it, and hang up, the other gateways are asked once in two seconds at most
+//! - **WEB-H4** However many browsers look at it or hang up, the other gateways are asked at most once in two seconds
 //!   (`page/kept.rs`).
 
 mod html;

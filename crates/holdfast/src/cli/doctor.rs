@@ -44,9 +44,9 @@ In it: what `holdfast doctor` found, the settings, the state of the cluster, met
 gateways, status and history of this host's agent, facts of the host, systemd's journal of the
 units holdfast*, and the end of each --include-log.
 
-Secrets are taken out: what the files and variables have that the settings name, and all that looks
-like a password, a token or a key. Look through it before you send it. Run it as root on the host
-with the problem.
+Secrets are taken out: the content of files and variables that the settings name as secret, and all
+that looks like a password, a token or a key. Look through it before you send it. Run it as root on
+the host with the problem.
 ";
 
 /// `holdfast support-bundle`.

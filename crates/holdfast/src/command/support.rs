@@ -1,4 +1,4 @@
-//! `holdfast support-bundle`: what somebody needs to help, without secrets.
+//! `holdfast support-bundle`: a bundle for support, without secrets.
 //!
 //! Every text passes [`Redactor`] in one place, [`write`], before any of it is on the disk.
 

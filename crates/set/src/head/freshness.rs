@@ -180,7 +180,7 @@ mod tests {
         assert!(looks.due(at(25_000), 1.0, 3), "silent");
     }
 
-    /// R3, HEAD-H1: nobody knows how long ago a look of before was sent. A look of afterwards counts at once.
+    /// R3, HEAD-H1: nobody knows how long ago an earlier look was sent. A later look counts at once.
     #[test]
     fn a_clock_that_went_back_voids_what_was_looked_at_before() {
         let (looks, back) = (Looks::default(), at(2_000));

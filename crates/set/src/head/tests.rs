@@ -7,8 +7,11 @@ use holdfast_store::{Faults, Faulty, Memory, Quorum, RetryPolicy, Retrying, Swit
 use holdfast_types::{GroupId, LogId, Placement, RequestId, Sectors, VolumeId};
 use holdfast_volume::head::Argon2id;
 
+mod hooked;
 mod looks;
 mod snapshots;
+
+use hooked::{Hook, Hooked};
 
 pub const SET: holdfast_types::SetId = GroupId(3);
 pub const FIRST: SetLife = SetLife { cluster: 7, generation: 1 };
@@ -227,9 +230,10 @@ async fn a_put_that_was_on_its_way_does_not_undo_a_recovery() {
     let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
     let old = keeper(store.clone(), FIRST, dir.path());
     commit(&old, 10).await.unwrap();
-    let gate = Arc::new(Gated { within: store.clone(), armed: AtomicBool::new(false), cluster: 8 });
+    let hook = Recovery { store: store.clone(), armed: AtomicBool::new(false), cluster: 8 };
+    let gate = Arc::new(Hooked { within: store.clone(), hook });
     let paused = keeper(gate.clone(), FIRST, dir.path());
-    gate.armed.store(true, Ordering::Release);
+    gate.hook.armed.store(true, Ordering::Release);
     let error = commit(&paused, 20).await.unwrap_err();
     assert!(matches!(error, KeepError::Taken(_)), "{error}");
     assert_eq!(found(&store).await.head.life, SetLife { cluster: 8, generation: 2 }, "HEAD-H1");
@@ -517,60 +521,20 @@ fn parts(store: &Arc<dyn ObjectStore>, dir: &std::path::Path) -> HeadParts {
     }
 }
 
-/// A wrapper of a store: once armed, a recovery happens between the read and the next swap.
+/// Once armed, a recovery happens between the read of a head and its next swap.
 #[derive(Debug)]
-struct Gated {
-    within: Arc<dyn ObjectStore>,
+struct Recovery {
+    store: Arc<dyn ObjectStore>,
     armed: AtomicBool,
     cluster: u128,
 }
 
-impl ObjectStore for Gated {
-    fn place(&self) -> &str {
-        self.within.place()
-    }
-    fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> holdfast_store::BoxFuture<'a, Result<(), StoreError>> {
-        self.within.put_new(key, body)
-    }
-    fn get_object<'a>(
-        &'a self,
-        key: &'a str,
-    ) -> holdfast_store::BoxFuture<'a, Result<holdfast_store::Object, StoreError>> {
-        self.within.get_object(key)
-    }
-    fn get_range<'a>(
-        &'a self,
-        key: &'a str,
-        range: std::ops::Range<u64>,
-    ) -> holdfast_store::BoxFuture<'a, Result<Bytes, StoreError>> {
-        self.within.get_range(key, range)
-    }
-    fn head<'a>(&'a self, key: &'a str) -> holdfast_store::BoxFuture<'a, Result<holdfast_store::Head, StoreError>> {
-        self.within.head(key)
-    }
-    fn delete<'a>(&'a self, key: &'a str) -> holdfast_store::BoxFuture<'a, Result<(), StoreError>> {
-        self.within.delete(key)
-    }
-    fn list<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a str>,
-    ) -> holdfast_store::BoxFuture<'a, Result<holdfast_store::ListPage, StoreError>> {
-        self.within.list(prefix, after)
-    }
-    fn swap<'a>(
-        &'a self,
-        key: &'a str,
-        expected: Option<&'a Version>,
-        body: Bytes,
-    ) -> holdfast_store::BoxFuture<'a, Result<Version, StoreError>> {
-        Box::pin(async move {
-            if self.armed.swap(false, Ordering::AcqRel) {
-                let seen = found(&self.within).await;
-                recovery::raise(&seen, self.cluster, 99).await.unwrap();
-            }
-            self.within.swap(key, expected, body).await
-        })
+impl Hook for Recovery {
+    async fn before_swap(&self) {
+        if self.armed.swap(false, Ordering::AcqRel) {
+            let seen = found(&self.store).await;
+            recovery::raise(&seen, self.cluster, 99).await.unwrap();
+        }
     }
 }
 

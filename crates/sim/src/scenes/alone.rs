@@ -23,8 +23,7 @@ impl World {
         self.works("the first writes")?;
         self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
         let stays = self.leader().context("no leader")?;
-        let leave: Vec<usize> =
-            (0..self.hosts.len()).filter(|host| self.places[*host].is_some() && *host != stays).collect();
+        let leave = self.members_but(stays);
         for host in leave {
             let member = self.places[host].context("a member")?;
             self.until(120_000, "a member has left", |w| {

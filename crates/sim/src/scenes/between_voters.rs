@@ -49,8 +49,7 @@ impl World {
     fn between_two(&mut self, rng: &mut Rng, id: GroupId) -> Result<(usize, usize)> {
         let spare = self.places.iter().position(Option::is_none).context("no machine is empty")?;
         let leader = self.leader_of(id).context("no leader")?;
-        let others: Vec<usize> =
-            (0..self.hosts.len()).filter(|host| self.places[*host].is_some() && *host != leader).collect();
+        let others = self.members_but(leader);
         let goes = rng.pick(&others);
         let replaces = self.places[goes].context("a member")?;
         self.until(120_000, "two sets of voters", |w| {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 const AHEAD: i64 = 60_000;
 /// Times that this is done.
 const ROUNDS: usize = 4;
-/// Milliseconds for which it is looked for two leaders: longer than a read lease.
+/// Milliseconds in which the scene looks for two leaders: longer than a read lease.
 const ASKED: u64 = 2_000;
 
 impl World {

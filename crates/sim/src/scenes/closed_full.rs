@@ -19,22 +19,9 @@ impl World {
         let mut rng = Rng::new(self.seed, 21);
         self.busy = true;
         self.works("the first writes")?;
-        self.until(180_000, "every member whole", |w| w.is_whole())?;
-        let id = self.cluster().and_then(|state| state.sets.keys().next().copied()).context("no set")?;
-        let leader = self.leader_of(id).context("no leader")?;
-        let followers: Vec<usize> =
-            (0..self.hosts.len()).filter(|host| self.places[*host].is_some() && *host != leader).collect();
-        let host = rng.pick(&followers);
-        let disk = self.hosts[host].disk.clone();
-        disk.set_files_max(Some(disk.names().len()));
+        let host = self.whole_follower(&mut rng)?;
         self.note(format!("the disk of {} is full", name(host)));
-        let (mut writes, mut since) = (disk.writes(), self.now);
-        self.until(120_000, "its journal has entries that wait for room", |w| {
-            if disk.writes() != writes {
-                (writes, since) = (disk.writes(), w.now);
-            }
-            w.usage(host).is_some_and(|usage| usage.stalled.is_some()) && w.now >= since + WAITS * MS
-        })?;
+        self.fill_disk(host, WAITS)?;
         let adopted = self.node(host).and_then(|node| node.adopted()).context("not adopted")?;
         adopted.raft.log().clone().close();
         self.until(10_000, "its journal has ended", |w| w.usage(host).is_some_and(|usage| usage.failed.is_some()))?;
@@ -46,6 +33,23 @@ impl World {
         self.works("writes and reads after it")?;
         self.all_in_the_store()?;
         self.power_and_read_back()
+    }
+
+    /// The disk of `host` takes no more files, until its journal has entries that wait for room: it has not written
+    /// for `waits` ms.
+    ///
+    /// # Errors
+    /// No progress.
+    pub(super) fn fill_disk(&mut self, host: usize, waits: u64) -> Result<()> {
+        let disk = self.hosts[host].disk.clone();
+        disk.set_files_max(Some(disk.names().len()));
+        let (mut writes, mut since) = (disk.writes(), self.now);
+        self.until(120_000, "its journal has entries that wait for room", |w| {
+            if disk.writes() != writes {
+                (writes, since) = (disk.writes(), w.now);
+            }
+            w.usage(host).is_some_and(|usage| usage.stalled.is_some()) && w.now >= since + waits * MS
+        })
     }
 
     pub(super) fn usage(&self, host: usize) -> Option<LogUsage> {

@@ -42,8 +42,7 @@ impl World {
         let free = |w: &mut World| w.leader().and_then(|at| w.set(at)).is_some_and(|set| set.lease().is_none());
         self.until(60_000, "a set that nobody holds", free)?;
         let first = self.leader().context("no leader")?;
-        let others: Vec<usize> =
-            (0..self.hosts.len()).filter(|host| self.places[*host].is_some() && *host != first).collect();
+        let others = self.members_but(first);
         let [second, third, ..] = others[..] else { bail!("found members {others:?} beside the leader, expected two") };
         for (owner, to, request) in [("near", second, 7900), ("nearer", third, 7901)] {
             let at = self.leader().context("no leader")?;

@@ -5,7 +5,7 @@
 use crate::host::name;
 use crate::rng::Rng;
 use crate::world::World;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use holdfast_testkit::Survives;
 
 /// Writes that the disk only says it has. Few, so that its journal seldom begins another file meanwhile: a file without
@@ -21,12 +21,7 @@ impl World {
         let mut rng = Rng::new(self.seed, 13);
         self.busy = true;
         self.works("the first writes")?;
-        self.until(180_000, "every member whole", |w| w.is_whole())?;
-        let id = self.cluster().and_then(|state| state.sets.keys().next().copied()).context("no set")?;
-        let leader = self.leader_of(id).context("no leader")?;
-        let followers: Vec<usize> =
-            (0..self.hosts.len()).filter(|host| self.places[*host].is_some() && *host != leader).collect();
-        let liar = rng.pick(&followers);
+        let liar = self.whole_follower(&mut rng)?;
         // No state snapshot is to cover what is lost.
         self.lose_store(0);
         self.hosts[liar].disk.ignore_syncs();

@@ -5,7 +5,7 @@
 use crate::host::name;
 use crate::rng::Rng;
 use crate::world::{MS, World};
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 /// Full disks in one course.
 const ROUNDS: usize = 4;
@@ -25,24 +25,11 @@ impl World {
         for round in 1..=ROUNDS {
             self.busy = true;
             self.works("writes")?;
-            self.until(180_000, "every member whole", |w| w.is_whole())?;
-            let id = self.cluster().and_then(|state| state.sets.keys().next().copied()).context("no set")?;
-            let leader = self.leader_of(id).context("no leader")?;
-            let followers: Vec<usize> =
-                (0..self.hosts.len()).filter(|host| self.places[*host].is_some() && *host != leader).collect();
-            let host = rng.pick(&followers);
+            let host = self.whole_follower(&mut rng)?;
             // No checkpoint ends until its journal waits: nothing is purged.
             self.lose_store(0);
-            let disk = self.hosts[host].disk.clone();
-            disk.set_files_max(Some(disk.names().len()));
             self.note(format!("round {round}: the disk of {} is full, and the store is away", name(host)));
-            let (mut writes, mut since) = (disk.writes(), self.now);
-            self.until(120_000, "its journal has entries that wait for room", |w| {
-                if disk.writes() != writes {
-                    (writes, since) = (disk.writes(), w.now);
-                }
-                w.usage(host).is_some_and(|usage| usage.stalled.is_some()) && w.now >= since + WAITS * MS
-            })?;
+            self.fill_disk(host, WAITS)?;
             self.busy = false;
             self.calm_stores();
             let late = self.now + FREES * MS;
@@ -50,7 +37,7 @@ impl World {
             self.until(2 * FREES, "a checkpoint and its purge", |w| w.now >= late || has_room(w))?;
             let room = if has_room(self) { "the purge made room" } else { "the purge has not arrived" };
             self.note(format!("round {round}: {room} at {}", name(host)));
-            disk.set_files_max(None);
+            self.hosts[host].disk.set_files_max(None);
         }
         self.busy = true;
         self.works("writes and reads after it")?;

@@ -93,7 +93,7 @@ pub(super) fn check(bytes: &[u8], sealed: bool, at: usize, data: usize) -> Resul
     Ok(block.len())
 }
 
-/// Whether a checked block in clear is of this place. Of a sealed one only its tags know.
+/// Whether a checked block in clear belongs to this place. For a sealed block only its tags can tell.
 ///
 /// # Errors
 /// [`EntryError::Misplaced`].

@@ -1,5 +1,5 @@
-//! HTML that is written piece by piece. What stays as it is, is markup of this program, a `&'static str`. Every other
-//! text is escaped (WEB-H1).
+//! HTML that is written piece by piece. Markup of this program is a `&'static str` and is not escaped. Every other text
+//! is escaped (WEB-H1).
 
 /// Elements that end a line, so that people can read the source.
 const LINES: [&str; 11] = ["article", "dd", "div", "h2", "h3", "li", "p", "section", "td", "th", "tr"];

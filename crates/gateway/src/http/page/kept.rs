@@ -14,10 +14,10 @@ const FRESH: Duration = Duration::from_secs(2);
 pub(super) struct Kept(Arc<Mutex<Option<(Instant, Bytes)>>>);
 
 impl Kept {
-    /// The state, gathered unless it is fresh. Who asks while it is being gathered waits for it.
+    /// The state, gathered unless it is fresh. Whoever asks while it is being gathered waits for it.
     ///
-    /// Gathering goes on when the one who asked hangs up: otherwise who does so again and again would have the other
-    /// gateways asked each time.
+    /// Gathering goes on when the one who asked hangs up. Otherwise a browser that hangs up again and again would have
+    /// the other gateways asked each time.
     pub(super) async fn get<F>(&self, gather: impl FnOnce() -> F) -> Bytes
     where
         F: Future<Output = Bytes> + Send + 'static,

@@ -122,9 +122,9 @@ fn about() -> String {
     let (version, now) = (env!("CARGO_PKG_VERSION"), timestamp::now());
     format!(
         "holdfast support-bundle, version {version}, {now}\n\n\
-         Secrets were taken out: what the files and variables have that the settings name, and all that looks like\n\
-         a password, a token or a key. Names of hosts, sets and volumes, addresses and settings are in it. Look\n\
-         through it before you send it to somebody.\n"
+         Secrets were taken out: the content of files and variables that the settings name as secret, and all that\n\
+         looks like a password, a token or a key. Names of hosts, sets and volumes, addresses and settings are in\n\
+         it. Look through it before you send it to somebody.\n"
     )
 }
 

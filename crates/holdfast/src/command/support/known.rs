@@ -1,4 +1,4 @@
-//! The secrets that a host knows: what the files and variables have that its settings name.
+//! The secrets that a host knows: the content of files and variables that its settings name as secret.
 
 use super::redact::is_secret_name;
 use holdfast_types::ByteSize;

@@ -2,70 +2,29 @@
 
 use super::super::freshness::FRESH_FOR;
 use super::*;
-use futures_util::future::BoxFuture;
-use holdfast_store::{ListPage, Object, StoreError, Version};
 use holdfast_types::MonoTime;
-use std::ops::Range;
 
-/// Notes when it was asked last, and answers only once that moment is over.
-#[derive(Debug)]
-struct Noting {
-    inner: Memory,
-    asked: Mutex<MonoTime>,
-}
+/// Notes when the store was asked last, and lets it answer only once that moment is over.
+#[derive(Debug, Default)]
+struct Asked(Mutex<MonoTime>);
 
-impl Noting {
+impl Asked {
     async fn note(&self) {
         let now = boot_now();
-        *self.asked.locked() = now;
+        *self.0.locked() = now;
         while boot_now() <= now {
             tokio::task::yield_now().await;
         }
     }
 }
 
-impl ObjectStore for Noting {
-    fn place(&self) -> &str {
-        self.inner.place()
+impl Hook for Asked {
+    async fn before_get(&self) {
+        self.note().await;
     }
 
-    fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.inner.put_new(key, body)
-    }
-
-    fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
-        Box::pin(async move {
-            self.note().await;
-            self.inner.get_object(key).await
-        })
-    }
-
-    fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
-        self.inner.get_range(key, range)
-    }
-
-    fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<holdfast_store::Head, StoreError>> {
-        self.inner.head(key)
-    }
-
-    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.inner.delete(key)
-    }
-
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
-        self.inner.list(prefix, after)
-    }
-
-    fn swap<'a>(
-        &'a self,
-        key: &'a str,
-        expected: Option<&'a Version>,
-        body: Bytes,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
-        Box::pin(async move {
-            self.note().await;
-            self.inner.swap(key, expected, body).await
-        })
+    async fn before_swap(&self) {
+        self.note().await;
     }
 }
 
@@ -74,10 +33,10 @@ impl ObjectStore for Noting {
 #[tokio::test]
 async fn a_look_and_a_commit_count_from_the_moment_in_which_they_are_sent() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Arc::new(Noting { inner: Memory::new(), asked: Mutex::default() });
+    let store = Arc::new(Hooked { within: Arc::new(Memory::new()), hook: Asked::default() });
     let keeper = keeper(store.clone(), FIRST, dir.path());
     // The first moment in which what was asked for last counts no more.
-    let over = || MonoTime(store.asked.locked().0 + 1).saturating_add(FRESH_FOR);
+    let over = || MonoTime(store.hook.0.locked().0 + 1).saturating_add(FRESH_FOR);
     commit(&keeper, 10).await.unwrap();
     assert!(!keeper.looks.may_answer(over()), "a commit counts from its answer");
     look_is_old(&keeper);
