@@ -134,4 +134,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["trouble_of_a_set_that_others_lead_is_told"])],
         smoke: false,
     },
+    Mutation {
+        name: "former-leader-stays-cold",
+        bug: "leadership moves in an outage of a store: the former leader takes the store for one in trouble until it leads again, and warms its cache no more",
+        rule: "ADR 0033",
+        edits: &[Edit {
+            file: "crates/set/src/mapping.rs",
+            old: "const SPARED_MS: u64 = 120_000;",
+            new: "const SPARED_MS: u64 = u64::MAX / 2;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["a_store_is_spared_for_a_while"])],
+        smoke: false,
+    },
 ];
