@@ -51,6 +51,7 @@ pub(crate) use planned::{Planned, Seen, Told};
 pub(crate) use revoked::bearer;
 pub use seams::Seams;
 
+use gauges::Shown;
 use running::Running;
 use turns::Turns;
 
@@ -164,6 +165,8 @@ pub struct Node {
     deletions: Mutex<BTreeMap<SetId, Progress>>,
     /// What the planner of sets' voters remembers while this gateway leads group 0.
     pub(crate) planned: Mutex<Planned>,
+    /// Of what metrics were shown last.
+    shown: Mutex<Shown>,
 }
 
 impl Node {
@@ -225,6 +228,7 @@ impl Node {
             running: Mutex::new(BTreeMap::new()),
             deletions: Mutex::new(BTreeMap::new()),
             planned: Mutex::new(Planned::default()),
+            shown: Mutex::new(Shown::default()),
         });
         if node.identity().member != 0 {
             node.start().await?;

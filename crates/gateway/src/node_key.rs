@@ -161,6 +161,9 @@ pub fn write_key(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_seal::{ENTRY_KEY_BYTES, EntryKey};
+    use holdfast_types::{Epoch, Lba, Sectors, VolumeId, WriteSeq};
+    use holdfast_volume::entry::{EntryBuilder, OpKind};
 
     fn cluster(byte: u8) -> ClusterKeys {
         ClusterKeys::of_bytes(byte, None)
@@ -195,6 +198,20 @@ mod tests {
         assert_eq!(made.key.fingerprint(), found.key.fingerprint());
         let off = open(dir.path(), 5, &cluster(1), false)?.expect("sealed data must still open");
         assert!(!off.new_files && found.new_files);
+        Ok(())
+    }
+
+    /// ENTRY-E6: the front of an entry has the key of the data behind it.
+    #[test]
+    fn the_journal_seals_the_front_of_an_entry() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = tempfile::tempdir()?;
+        let sealing = open(dir.path(), 5, &cluster(1), true)?.expect("wanted");
+        let (mut entry, key) = (EntryBuilder::new(Epoch(1), WriteSeq(1)), [4; ENTRY_KEY_BYTES]);
+        assert!(entry.try_push(OpKind::Write, VolumeId(1), Lba(0), Sectors(1), vec![1; 512].into()));
+        let entry = entry.finish_sealed(EntryKey::new(key));
+        let clear = (sealing.clear_bytes)(&entry);
+        let key_ends = entry.windows(key.len()).position(|part| part == key).expect("in the entry") + key.len();
+        assert!((key_ends..=entry.len() - 512).contains(&clear), "{clear} of {}", entry.len());
         Ok(())
     }
 

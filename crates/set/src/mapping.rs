@@ -26,6 +26,11 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// answer may be stale. With the pauses this takes three seconds, longer than a stale answer lasts.
 const MISSING_TRIES: u32 = 6;
 
+/// Milliseconds after a failure for which a store is asked only what must be asked. Who must ask repeats a failed
+/// request sooner: an attempt takes a minute (`RetryPolicy`). A gateway that leads no more repeats no write, so nothing
+/// would end the trouble of one.
+const SPARED_MS: u64 = 120_000;
+
 /// Number of fetches before an object with wrong bytes counts as damaged: the bytes may have been damaged in transit.
 pub(super) const DAMAGED_TRIES: u32 = 3;
 
@@ -148,8 +153,8 @@ impl Mapping {
         let now = unix_ms();
         match self.store.several() {
             // With several stores each has its own health, and the set's own is not updated.
-            Some(several) => several.healths(now).all(|standing| in_trouble(&standing)),
-            None => in_trouble(&self.health.standing(now)),
+            Some(several) => several.healths(now).all(|standing| in_trouble(&standing, now)),
+            None => in_trouble(&self.health.standing(now), now),
         }
     }
 
@@ -349,10 +354,13 @@ impl Mapping {
     }
 }
 
-/// Whether a store has problems of its own. Missing or damaged objects do not count: they must not keep the others from
-/// being read.
-pub(super) fn in_trouble(standing: &Standing) -> bool {
-    standing.now.as_ref().is_some_and(|trouble| !matches!(trouble.kind, Kind::Missing | Kind::Damaged))
+/// Whether a store has problems of its own, met a moment ago. Missing or damaged objects do not count: they must not
+/// keep the others from being read.
+pub(super) fn in_trouble(standing: &Standing, now_unix_ms: u64) -> bool {
+    standing.now.as_ref().is_some_and(|trouble| {
+        let of_the_store = !matches!(trouble.kind, Kind::Missing | Kind::Damaged);
+        of_the_store && now_unix_ms.saturating_sub(trouble.last_unix_ms) <= SPARED_MS
+    })
 }
 
 #[cfg(test)]

@@ -160,7 +160,7 @@ impl Scrubber {
         let (Some(several), Some(round)) = (self.mapping.store.several(), &self.book.round) else { return };
         let (copies, now) = (several.copies(), unix_ms());
         let standings = several.standings(now);
-        let well = |at: usize| standings.get(at).is_none_or(|one| !in_trouble(&one.standing));
+        let well = |at: usize| standings.get(at).is_none_or(|one| !in_trouble(&one.standing, now));
         let copy = pick_copy(round.copy, copies, well);
         if self.throttle.copy.swap(copy, Ordering::Relaxed) != copy {
             self.root = None;

@@ -1,6 +1,6 @@
-//! What people are told of a cluster: the doctor, and bundles for support.
+//! What people are told of a cluster: the doctor, bundles for support, and what alerts ask for.
 
-use crate::bug::{Edit, Layer, Mutation, Test, file};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const REDACT: &str = "crates/holdfast/src/command/support/redact.rs";
 
@@ -108,6 +108,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "const VOLATILE: [&str; 1] = [\"ramfs\"];",
         }],
         tests: &[DISK],
+        smoke: false,
+    },
+    Mutation {
+        name: "deleted-set-has-an-alert",
+        bug: "a set that was deleted counts as one without a leader once the gateway that led it starts anew, until all others do so, too",
+        rule: "ADR 0061",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/gauges.rs",
+            old: "for group in self.groups.difference(&now.groups) {",
+            new: "for group in self.groups.iter().take(0) {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["what_is_gone_has_no_alert_any_more"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "former-leader-alerts-for-ever",
+        bug: "leadership moves in an outage of a store: the former leader asks it nothing more, and tells of the outage until it leads again",
+        rule: "ADR 0061",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/stores.rs",
+            old: "    health.now = health.now.filter(lately);\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["trouble_of_a_set_that_others_lead_is_told"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "former-leader-stays-cold",
+        bug: "leadership moves in an outage of a store: the former leader takes the store for one in trouble until it leads again, and warms its cache no more",
+        rule: "ADR 0033",
+        edits: &[Edit {
+            file: "crates/set/src/mapping.rs",
+            old: "const SPARED_MS: u64 = 120_000;",
+            new: "const SPARED_MS: u64 = u64::MAX / 2;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["a_store_is_spared_for_a_while"])],
         smoke: false,
     },
 ];

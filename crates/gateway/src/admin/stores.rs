@@ -8,10 +8,14 @@ use holdfast_set::space::RETIRED_FULL;
 use holdfast_store::{ObjectStore, Part, ReplicaStanding, Standing, StoreError, StoreOptions, Trouble};
 use holdfast_types::Placement;
 use holdfast_types::sync::RwLockExt;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+
+/// Trouble with a store that this gateway has met within so many milliseconds is told, whoever leads the set.
+const LATELY_MS: u64 = 120_000;
 
 fn trouble_message(trouble: &Trouble, ended_unix_ms: u64) -> v1::StoreTrouble {
     v1::StoreTrouble {
@@ -79,6 +83,22 @@ pub(crate) fn store_health(set: &SetServer) -> v1::StoreHealth {
     }
 }
 
+/// What of it is told to whoever is to act, by a warning or an alert: of a set that this gateway leads, all. Of another
+/// set it asks the store for little, or for nothing. So what failed while it led would be told until it leads again,
+/// and what a store lacked then is the next leader's to know.
+fn alarming(mut health: v1::StoreHealth, leads: bool, now_unix_ms: u64) -> v1::StoreHealth {
+    if leads {
+        return health;
+    }
+    let lately = |trouble: &v1::StoreTrouble| now_unix_ms.saturating_sub(trouble.last_unix_ms) <= LATELY_MS;
+    health.now = health.now.filter(lately);
+    for replica in &mut health.replicas {
+        replica.now = replica.now.take().filter(lately);
+        (replica.missing_objects, replica.missing_bytes, replica.head_behind) = (0, 0, false);
+    }
+    health
+}
+
 impl Node {
     fn running_sets(&self) -> Vec<Arc<SetServer>> {
         self.sets.reading().values().cloned().collect()
@@ -89,10 +109,16 @@ impl Node {
         self.running_sets().iter().map(|set| store_health(set)).collect()
     }
 
+    /// Of each set that runs here, what is [`alarming`].
+    fn alarming_stores(&self) -> Vec<v1::StoreHealth> {
+        let told = |set: &Arc<SetServer>| alarming(store_health(set), set.group.leading_term().is_some(), unix_ms());
+        self.running_sets().iter().map(told).collect()
+    }
+
     /// Problems of stores and of their content, one line each. None of them makes this gateway unfit to serve: the
     /// journal still takes writes (R8).
     pub(crate) fn store_warnings(&self) -> Vec<String> {
-        let healths = self.store_healths();
+        let healths = self.alarming_stores();
         let mut lines = Vec::new();
         for health in &healths {
             lines.extend(health.now.as_ref().map(|now| line(health, now)));
@@ -131,11 +157,13 @@ impl Node {
         lines
     }
 
-    /// The same as gauges.
-    pub(crate) fn record_store_gauges(&self) {
-        for health in self.store_healths() {
+    /// The same as gauges. Returns of which stores, beside their set, where a set has several.
+    pub(crate) fn record_store_gauges(&self) -> BTreeSet<(String, String)> {
+        let mut shown = BTreeSet::new();
+        for health in self.alarming_stores() {
             let (set, now) = (health.set, health.now);
             for replica in health.replicas {
+                shown.insert((set.clone(), replica.store.clone()));
                 let since = replica.now.as_ref().map_or(0.0, |now| now.since_unix_ms as f64 / 1e3);
                 let labels = [("set", set.clone()), ("store", replica.store)];
                 metrics::gauge!("holdfast_store_replica_trouble_since_timestamp_seconds", &labels).set(since);
@@ -147,6 +175,7 @@ impl Node {
             metrics::gauge!("holdfast_store_trouble_since_timestamp_seconds", "set" => set.clone()).set(since);
             metrics::gauge!("holdfast_store_needs_operator", "set" => set).set(f64::from(u8::from(acts)));
         }
+        shown
     }
 }
 
@@ -230,6 +259,34 @@ mod tests {
 
     fn url(dir: &Path) -> String {
         format!("file://{}", dir.display())
+    }
+
+    /// An outage during which leadership moved: the former leader does not ask the store any more, and would have
+    /// somebody called for ever.
+    #[test]
+    fn trouble_of_a_set_that_others_lead_is_told_while_it_is_new() {
+        let trouble =
+            |last_unix_ms| v1::StoreTrouble { last_unix_ms, needs_operator: true, ..v1::StoreTrouble::default() };
+        let replica = |last_unix_ms| v1::StoreReplica {
+            now: Some(trouble(last_unix_ms)),
+            missing_objects: 3,
+            missing_bytes: 3 << 20,
+            head_behind: true,
+            ..v1::StoreReplica::default()
+        };
+        let (old, new) = (1_000, 1_000 + LATELY_MS);
+        let met = |at| v1::StoreHealth {
+            now: Some(trouble(at)),
+            replicas: vec![replica(old), replica(new)],
+            ..v1::StoreHealth::default()
+        };
+        let now = old + LATELY_MS + 1;
+        assert_eq!(alarming(met(old), true, now), met(old), "the leader goes on asking");
+        assert_eq!(alarming(met(new), false, now).now, Some(trouble(new)));
+        let told = alarming(met(old), false, now);
+        assert_eq!(told.now, None);
+        assert_eq!(told.replicas.iter().map(|one| one.now.clone()).collect::<Vec<_>>(), [None, Some(trouble(new))]);
+        assert!(told.replicas.iter().all(|one| !lacks(one) && one.missing_bytes == 0 && !one.head_behind));
     }
 
     #[tokio::test]

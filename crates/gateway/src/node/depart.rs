@@ -11,7 +11,7 @@ use super::starts::{Order, start};
 use holdfast_control::cluster::{ClusterState, SetEntry, Standing};
 use holdfast_raft::{Group, Part, RaftNode, boot_now};
 use holdfast_types::sync::LockExt;
-use holdfast_types::{MemberId, Name, SetId};
+use holdfast_types::{MemberId, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -121,7 +121,6 @@ pub(super) async fn depart(order: Order, stop: CancellationToken) {
         Ok(since) => {
             tracing::info!(set = %name, %since, "left the set: its journal space is free");
             node.troubles.locked().remove(&id);
-            clear_gauges(id, name);
         }
         Err(error) => {
             tracing::warn!(set = %name, %error, "the set was stopped here and not left");
@@ -129,18 +128,6 @@ pub(super) async fn depart(order: Order, stop: CancellationToken) {
             stop.run_until_cancelled(tokio::time::sleep(ASK_AGAIN)).await;
         }
     }
-}
-
-/// The set has left: its gauges would keep their last values.
-fn clear_gauges(id: SetId, name: &Name) {
-    let (group, set) = (id.0.to_string(), name.to_string());
-    metrics::gauge!("holdfast_raft_leader", "group" => group.clone()).set(0.0);
-    // An alert asks for a leader of the groups that have a term.
-    metrics::gauge!("holdfast_raft_term", "group" => group.clone()).set(0.0);
-    metrics::gauge!("holdfast_journal_live_bytes", "group" => group).set(0.0);
-    metrics::gauge!("holdfast_index_extents", "set" => set.clone()).set(0.0);
-    metrics::gauge!("holdfast_backlog_bytes", "set" => set.clone()).set(0.0);
-    metrics::gauge!("holdfast_connections", "set" => set).set(0.0);
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::recovery;
 use crate::verify::tests::World as Stored;
 use futures_util::future::join_all;
 use holdfast_cache::{Demand, MEMORY_BYTES_MIN};
-use holdfast_store::{Faults, Faulty, Memory};
+use holdfast_store::{Faults, Faulty, Memory, Trouble};
 use holdfast_types::SECTOR_BYTES;
 
 const V: VolumeId = VolumeId(1);
@@ -94,4 +94,17 @@ async fn what_a_scan_fetches_is_left_out_of_the_disk_cache() {
     world.mapping.warm(world.root, V, Lba(2 * SECTORS), Sectors(SECTORS), Demand::Scan).await.unwrap();
     assert!(stats().left_out_bytes > left_out);
     assert_eq!(stats().admitted_bytes, admitted);
+}
+
+/// A write failed, and leadership moved before it was repeated: a follower would warm its cache no more.
+#[test]
+fn a_store_is_spared_for_a_while_and_not_for_ever() {
+    let met = |kind, last_unix_ms| {
+        let trouble = Trouble { kind, error: String::new(), since_unix_ms: 0, last_unix_ms, failures: 3 };
+        Standing { now: Some(trouble), last: None }
+    };
+    assert!(in_trouble(&met(Kind::Unreachable, 1_000), 61_000), "it may hang for so long before it fails again");
+    assert!(!in_trouble(&met(Kind::Unreachable, 1_000), 301_000));
+    assert!(!in_trouble(&met(Kind::Missing, 1_000), 1_000), "the others can be read");
+    assert!(!in_trouble(&Standing::default(), 0));
 }

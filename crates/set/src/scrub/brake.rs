@@ -55,15 +55,16 @@ impl Brake {
 
     /// Reason to wait now, and whether to wait without a limit.
     fn reason(&self) -> Option<(&'static str, bool)> {
+        let now = unix_ms();
         match self.mapping.store.several() {
-            None if in_trouble(&self.server.health.standing(unix_ms())) => {
+            None if in_trouble(&self.server.health.standing(now), now) => {
                 return Some(("the store is in trouble", true));
             }
             // With a limit: the next turn reads another store's copies.
             Some(several) => {
-                let standings = several.standings(unix_ms());
+                let standings = several.standings(now);
                 let read = standings.get(self.copy.load(Ordering::Relaxed));
-                if read.is_some_and(|one| in_trouble(&one.standing)) {
+                if read.is_some_and(|one| in_trouble(&one.standing, now)) {
                     return Some(("the store is in trouble", false));
                 }
             }
