@@ -23,6 +23,7 @@ mod start;
 mod start_set;
 mod starts;
 mod turns;
+mod younger;
 
 use crate::config::{GatewayConfig, GatewayRole, TlsTransition};
 use crate::identity::{Identity, IdentityError};

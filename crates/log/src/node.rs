@@ -172,6 +172,7 @@ impl NodeLog {
                         self.shared.lost.is_some()
                     );
                     memory.damaged = self.shared.lost.clone();
+                    memory.unknown = memory.damaged.is_some();
                 }
                 Arc::new(Group { id, memory: Mutex::new(memory), index })
             })
