@@ -198,6 +198,11 @@ impl NodeLog {
         }
     }
 
+    /// Files of the journal that are not sealed.
+    pub fn clear_files(&self) -> usize {
+        self.shared.catalog.clear_files()
+    }
+
     /// Waits until at most `bytes` of appends, over all groups, wait for the disk; returns at once if the journal has
     /// failed or is closed. A caller that receives appends from elsewhere limits its memory with this.
     pub async fn queue_at_most(&self, bytes: u64) {

@@ -4,8 +4,8 @@
 //!
 //! The proof is the order of group 0. The registration of a life that this process has drawn was proposed after this
 //! process had begun. A set that is created behind it in group 0's log was created later still: whoever proposed the
-//! creation had the registration in its log. Numbers of sets only grow and none is given twice (CLUSTER-C1), so all sets
-//! from the next free number on are younger, once the registration is applied here.
+//! creation had the registration in its log. Numbers of sets only grow and none is given twice (CLUSTER-C1), so all
+//! sets from the next free number on are younger, once the registration is applied here.
 //!
 //! Numbers of starts alone would prove nothing: a copy of this disk counts like this one. So the nonce is compared.
 
