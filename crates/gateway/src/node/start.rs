@@ -156,12 +156,14 @@ mod tests {
         let node = open(false, false).await.unwrap();
         node.adopt(7, MemberId(1)).await.unwrap();
         assert!(node.raft().unwrap().log().clear_files() > 0);
+        node.stop.cancel();
         node.close().await;
         let refused = open(true, false).await.err().expect("anybody could have written it").to_string();
         assert!(refused.contains("in clear") && refused.contains("journal.read_clear"), "{refused}");
         let node = open(true, true).await.unwrap();
         let warnings = node.warnings();
         assert!(warnings.iter().any(|line| line.starts_with("journal.read_clear is on")), "{warnings:?}");
+        node.stop.cancel();
         node.close().await;
     }
 }

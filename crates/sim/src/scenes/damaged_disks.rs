@@ -84,10 +84,11 @@ impl World {
         for damage in damages {
             let host = self.seasoned_member(&mut rng)?;
             self.damage(host, damage)?;
-            if damage == Damage::FileGone {
-                self.sets_after_two_losses(host)?;
-            }
         }
+        // At the end: later damage would have to be healed in the new sets as well.
+        let host = self.seasoned_member(&mut rng)?;
+        self.damage(host, Damage::FileGone)?;
+        self.sets_after_two_losses(host)?;
         self.works("writes and reads after all damage")?;
         self.all_in_the_store()?;
         self.power_and_read_back()?;
