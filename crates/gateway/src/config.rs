@@ -263,9 +263,14 @@ settings! {
         /// 8MiB.
         tail: ByteSize = ByteSize(128 * MIB);
         /// Encrypt the journal and the state snapshots, with a key of this node that the cluster key wraps. Data that
-        /// was written before a change stays as it is until it is dropped. While this gateway serves a set, its data is
-        /// encrypted for the journals of the others as well; without, each encrypts it by itself.
+        /// was written before a change stays as it is until it is dropped; after a change to true, see read_clear.
+        /// While this gateway serves a set, its data is encrypted for the journals of the others as well; without, each
+        /// encrypts it by itself.
         seal: bool = true;
+        /// After a change of seal from false to true: also read files in clear that are still there, and do not check
+        /// who wrote them. Set it back to false once /healthz says that none is left. While seal is true and this is
+        /// false, a gateway with such a file does not start.
+        read_clear: bool = false;
     }
 }
 

@@ -124,6 +124,11 @@ impl Identity {
         Lineage { life: Life { disk: self.disk(), boot, nonce }, before }
     }
 
+    /// Whether this process has drawn the life with this counter and this nonce, and no earlier process of this disk.
+    pub fn is_of_this_process(&self, boot: u64, nonce: u64) -> bool {
+        self.lives.is_of_this_process(boot, nonce)
+    }
+
     /// The current life is about to be sent to peers. On disk before it returns.
     ///
     /// # Errors

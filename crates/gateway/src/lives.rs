@@ -51,11 +51,14 @@ pub(crate) struct Lives {
     lives: Vec<Past>,
     /// A peer may know the last life.
     used: bool,
+    /// The counter of the last life that an earlier process of this disk has used. Later ones are of this process.
+    #[serde(skip)]
+    earlier: Option<u64>,
 }
 
 impl Default for Lives {
     fn default() -> Self {
-        Self { version: VERSION, boot: 0, lives: Vec::new(), used: false }
+        Self { version: VERSION, boot: 0, lives: Vec::new(), used: false, earlier: None }
     }
 }
 
@@ -88,6 +91,7 @@ impl Lives {
         if !self.used {
             self.lives.pop();
         }
+        self.earlier = self.lives.last().map(|last| last.counter);
         if self.lives.len() >= LIVES_MAX {
             // LIFE-V2
             return;
@@ -122,6 +126,13 @@ impl Lives {
             self.lives.retain(|past| past.counter >= counter);
         }
         self.lives.len() != before
+    }
+
+    /// Whether this process has drawn the life with this counter and this nonce, at its start or later. A life that an
+    /// earlier process used, or that another disk drew, is not of it (LIFE-V1, LIFE-V2).
+    pub(crate) fn is_of_this_process(&self, counter: u64, nonce: u64) -> bool {
+        let known = self.lives.iter().any(|past| past.counter == counter && past.nonce == nonce);
+        known && self.earlier.is_none_or(|earlier| counter > earlier)
     }
 
     /// Counter and nonce of the current life, and of the earlier ones.
@@ -214,6 +225,37 @@ mod tests {
         lives.used();
         (10..20).for_each(|boot| lives.begin(boot, boot * 10));
         assert_eq!(told(&lives), [(9, 90), (19, 190)]);
+    }
+
+    /// QUARANTINE-Q5 counts on it: what was registered under such a life was registered after this process had begun.
+    #[test]
+    fn a_life_is_of_the_process_that_drew_it() {
+        let of_this = |lives: &Lives| {
+            let of_this = |(counter, nonce): &(u64, u64)| lives.is_of_this_process(*counter, *nonce);
+            told(lives).into_iter().filter(of_this).collect::<Vec<_>>()
+        };
+        let mut lives = Lives::default();
+        lives.begin(1, 10);
+        assert_eq!(of_this(&lives), [(1, 10)]);
+        lives.used();
+        assert!(lives.renew(11));
+        assert_eq!(of_this(&lives), [(1, 10), (2, 11)]);
+        lives.begin(2, 20);
+        assert_eq!(of_this(&lives), [(3, 20)], "the next start");
+        assert!(!lives.is_of_this_process(3, 21), "of another disk that counts like this one");
+        assert!(!lives.is_of_this_process(4, 20), "of no disk");
+        // Nobody was told of it: the next start has a life of the same counter, and another nonce.
+        lives.begin(3, 30);
+        assert_eq!((of_this(&lives), lives.is_of_this_process(3, 20)), (vec![(3, 30)], false));
+        lives.used();
+        assert!(lives.renew(31) && lives.registered(4));
+        assert_eq!(of_this(&lives), [(4, 31)]);
+        let mut lives = Lives::default();
+        (1..=100).for_each(|boot| {
+            lives.begin(boot, boot);
+            lives.used();
+        });
+        assert!(of_this(&lives).is_empty(), "LIFE-V2: it goes on under the life of an earlier process");
     }
 
     #[test]

@@ -112,6 +112,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (Kind::Gauge, "holdfast_index_extents", "Extents of a set's journal index."),
     (Kind::Gauge, "holdfast_journal_blocked", "1 while the journal cannot free files because of a bad record."),
     (Kind::Gauge, "holdfast_journal_bound_bytes", "Maximum size of the journal."),
+    (Kind::Gauge, "holdfast_journal_clear_files", "Journal files that are not sealed."),
     (
         Kind::Counter,
         "holdfast_journal_corrupt_records_total",

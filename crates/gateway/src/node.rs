@@ -23,8 +23,9 @@ mod start;
 mod start_set;
 mod starts;
 mod turns;
+mod younger;
 
-use crate::config::{GatewayConfig, GatewayRole, TlsTransition};
+use crate::config::{GatewayConfig, GatewayRole, JournalConfig, TlsTransition};
 use crate::identity::{Identity, IdentityError};
 use crate::node_key::NodeKeyError;
 use futures_util::future::BoxFuture;
@@ -331,9 +332,10 @@ impl Node {
         found.or_else(|| self.troubles.locked().values().next().map(|(set, why)| format!("set {set}: {why}")))
     }
 
-    /// A problem of the journal that does not keep this gateway from serving.
-    pub fn journal_warning(&self) -> Option<String> {
-        self.lacks_room.get().cloned()
+    /// Problems of the journal that do not keep this gateway from serving.
+    pub fn journal_warnings(&self) -> Vec<String> {
+        let clear = self.raft().and_then(|raft| clear_warning(&self.config.journal, raft.log().clear_files()));
+        self.lacks_room.get().cloned().into_iter().chain(clear).collect()
     }
 
     /// It stands elsewhere than the cluster knows: policies of sets are judged by what the cluster knows.
@@ -359,7 +361,7 @@ impl Node {
 
     /// All warnings, one line each: none of them keeps this gateway from serving.
     pub fn warnings(&self) -> Vec<String> {
-        let warnings = self.journal_warning().into_iter().chain(self.timing_warnings()).chain(self.store_warnings());
+        let warnings = self.journal_warnings().into_iter().chain(self.timing_warnings()).chain(self.store_warnings());
         warnings.chain(self.certificate_warnings()).chain(self.locality_warning()).collect()
     }
 
@@ -393,6 +395,24 @@ fn elsewhere(known: &Member, here: &Locality, api: &str) -> Option<String> {
              `holdfast gateway update {name} --address {api}`"
         )
     })
+}
+
+/// Journal files in clear that are believed where files are sealed (JOURNAL-J10), `files` of them; or the setting for
+/// them, once there are none.
+fn clear_warning(settings: &JournalConfig, files: usize) -> Option<String> {
+    let both = settings.seal && settings.read_clear;
+    let why = match files {
+        0 => {
+            "no file in clear is left, and whoever can write to this disk can put one there. Set journal.read_clear = \
+             false, and restart"
+                .to_string()
+        }
+        files => format!(
+            "{files} journal files in clear are read beside sealed ones, whoever wrote them. They go as data is \
+             written and uploaded, or with two restarts of an idle gateway"
+        ),
+    };
+    both.then(|| format!("journal.read_clear is on: {why}"))
 }
 
 /// Why the journal does not work as it should, for people.
@@ -448,6 +468,18 @@ mod tests {
         assert_eq!(elsewhere(&member, &"region=eu".parse().unwrap(), "a:2"), None);
         let why = elsewhere(&member, &"region=eu,zone=b".parse().unwrap(), "a:2").unwrap();
         assert!(why.contains("region=eu,zone=b") && why.contains("gateway update g2 --address a:2"), "{why}");
+    }
+
+    /// JOURNAL-J10: for as long as files in clear are believed, each look at the gateway says so.
+    #[test]
+    fn files_in_clear_beside_sealed_ones_are_told() {
+        let settings = |seal, read_clear| JournalConfig { seal, read_clear, ..JournalConfig::default() };
+        let some = clear_warning(&settings(true, true), 3).unwrap();
+        assert!(some.contains("3 journal files"), "{some}");
+        let none = clear_warning(&settings(true, true), 0).unwrap();
+        assert!(none.contains("no file in clear is left") && none.contains("read_clear = false"), "{none}");
+        assert_eq!(clear_warning(&settings(true, false), 0), None);
+        assert_eq!(clear_warning(&settings(false, true), 3), None, "nothing is sealed, as was asked for");
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub fn open(dir: &Path, disk: u128, cluster: &ClusterKeys, wanted: bool) -> Resu
         }
         Err(source) => return Err(failed(source)),
     };
-    Ok(Some(Sealing { key, new_files: wanted, clear_bytes: holdfast_volume::entry::clear_bytes }))
+    Ok(Some(Sealing { clear_bytes: holdfast_volume::entry::clear_bytes, ..Sealing::new(key, wanted) }))
 }
 
 /// The cluster key that wraps the node key in `dir`; `None` if there is no node key.

@@ -74,6 +74,11 @@ impl Catalog {
         self.files.locked().values().next().cloned()
     }
 
+    /// Files that are not sealed.
+    pub fn clear_files(&self) -> usize {
+        self.files.locked().values().filter(|file| file.key.is_none()).count()
+    }
+
     pub(crate) fn file_count(&self) -> usize {
         self.files.locked().len()
     }

@@ -121,6 +121,19 @@ pub enum RecoverError {
         /// Of the key at hand.
         expected: Option<KeyFingerprint>,
     },
+    /// In clear, while files are sealed: anybody could have written it (JOURNAL-J10).
+    #[error(
+        "file {file}: found it in clear, expected it sealed under node key {expected}, because journal.seal is on. If \
+         this gateway has run with journal.seal = false before, set journal.read_clear = true until /healthz says that \
+         no such file is left. Otherwise somebody has put the file there: stop this gateway, move its data_dir away, \
+         start it empty, and join it in place of this member (holdfast gateway replace)"
+    )]
+    InClear {
+        /// The file.
+        file: String,
+        /// Fingerprint of the key at hand.
+        expected: KeyFingerprint,
+    },
     /// Written by another version of this program.
     #[error("file {file}: found format version {found}, expected {expected}")]
     Version {

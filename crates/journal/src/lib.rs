@@ -28,6 +28,8 @@
 //!   its uuid, and a place is written once (JOURNAL-J4; a failed write ends everything, JOURNAL-J2), so no nonce is
 //!   used twice. The end of a payload that came sealed is stored as it came ([`Sealing::clear_bytes`]). What opens it
 //!   is in front of it, which is sealed here and bound to the record's place and id.
+//! - **JOURNAL-J10** Where files are sealed, a file in clear is refused, unless the opener says that it may be of the
+//!   time before ([`Sealing::reads_clear`]). No tag is asked for in it, so anybody could have written it (R9).
 //! - **JOURNAL-J8** While a group is damaged, nothing of it is rewritten and no file is dropped: its damage must be
 //!   found again at every start, until the group is dropped and built anew. (In use again, it may also end with the bad
 //!   record.)

@@ -281,6 +281,11 @@ fn open_file<D: Disk>(
     if header.disk_uuid != params.disk_uuid && header.disk_uuid != 0 && params.disk_uuid != 0 {
         return Err(RecoverError::WrongDisk { file: name, found: header.disk_uuid, expected: params.disk_uuid });
     }
+    // JOURNAL-J10
+    if let Some(sealing) = sealing.filter(|sealing| header.key.is_none() && sealing.refuses_clear()) {
+        holdfast_reached::reached!("recovery: a file in clear where files are sealed");
+        return Err(RecoverError::InClear { file: name, expected: sealing.key.fingerprint() });
+    }
     let key = match (header.key, sealing.map(|sealing| &sealing.key)) {
         (None, _) => None,
         (Some(found), Some(key)) if found == key.fingerprint() => Some(key.file(header.file_uuid)),

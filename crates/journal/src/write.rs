@@ -49,15 +49,22 @@ pub struct Sealing {
     pub key: NodeKey,
     /// Whether files begun from now on are sealed.
     pub new_files: bool,
+    /// Whether files in clear are read although new ones are sealed (JOURNAL-J10): they are of the time before.
+    pub reads_clear: bool,
     /// How many of the first bytes of an entry's payload are in clear. The rest came sealed, and is stored as it is
     /// (JOURNAL-J9). What is in clear contains what opens the rest and binds it to the entry.
     pub clear_bytes: fn(&[u8]) -> usize,
 }
 
 impl Sealing {
-    /// A key for payloads that come in clear, all of them.
+    /// A key for payloads that come in clear, all of them. Where new files are sealed, those in clear are refused.
     pub fn new(key: NodeKey, new_files: bool) -> Self {
-        Self { key, new_files, clear_bytes: <[u8]>::len }
+        Self { key, new_files, reads_clear: false, clear_bytes: <[u8]>::len }
+    }
+
+    /// JOURNAL-J10: whether a file in clear is refused.
+    pub fn refuses_clear(&self) -> bool {
+        self.new_files && !self.reads_clear
     }
 
     /// The key that new files are sealed under.

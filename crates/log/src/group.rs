@@ -39,6 +39,9 @@ pub struct GroupLogState {
     /// R9: recovery found a bad record that belongs, or may belong, to this group. The group MUST NOT vote, lead or
     /// serve before it is rebuilt from peers ([`GroupLog::drop_group`] and start again).
     pub damaged: Option<CorruptRecord>,
+    /// The journal has no record of the group: it is damaged only because the records that were lost may be its. Who
+    /// knows that the group began after they were lost may drop it, and begin with an empty log.
+    pub unknown: bool,
 }
 
 /// Handle of one group's log: cheap to clone, used from any thread.
@@ -125,6 +128,7 @@ impl GroupLog {
             last: memory.last(),
             first: (memory.first() < memory.next()).then(|| LogIndex(memory.first())),
             damaged: memory.damaged.clone(),
+            unknown: memory.unknown,
         }
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct Memory {
     pub committed: Option<LogId>,
     pub purged: Option<LogId>,
     pub damaged: Option<CorruptRecord>,
+    /// It is damaged only because the journal does not know the group, and has lost records of unknown groups.
+    pub unknown: bool,
     /// Last entry; `None` while there is none.
     last_entry: Option<LogId>,
     first: u64,

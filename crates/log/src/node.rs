@@ -172,6 +172,7 @@ impl NodeLog {
                         self.shared.lost.is_some()
                     );
                     memory.damaged = self.shared.lost.clone();
+                    memory.unknown = memory.damaged.is_some();
                 }
                 Arc::new(Group { id, memory: Mutex::new(memory), index })
             })
@@ -195,6 +196,11 @@ impl NodeLog {
             stalled: self.shared.queue.stalled(),
             blocked: self.shared.queue.blocked(),
         }
+    }
+
+    /// Files of the journal that are not sealed.
+    pub fn clear_files(&self) -> usize {
+        self.shared.catalog.clear_files()
     }
 
     /// Waits until at most `bytes` of appends, over all groups, wait for the disk; returns at once if the journal has

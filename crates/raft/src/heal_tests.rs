@@ -7,7 +7,7 @@ use crate::node::{NodeError, RaftNode};
 use crate::quarantine;
 use crate::readmit::ReadmitError;
 use holdfast_types::sync::LockExt;
-use holdfast_types::{LogId, MemberId};
+use holdfast_types::{GroupId, LogId, MemberId};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -159,8 +159,63 @@ async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_lear
 
 /// Whether the group does not start (QUARANTINE-Q1).
 async fn is_out(node: &RaftNode) -> bool {
+    is_damaged(node, GROUP).await
+}
+
+async fn is_damaged(node: &RaftNode, group: GroupId) -> bool {
     let list = std::sync::Arc::new(crate::group_tests::List::default());
-    matches!(node.start_group(GROUP, list, None).await, Err(NodeError::Damaged { .. }))
+    matches!(node.start_group(group, list, None).await, Err(NodeError::Damaged { .. }))
+}
+
+/// Damages the head of the record that holds `text`: whose the rest of its batch was is unknown then.
+fn lose(dir: &Path, member: u64, text: &str) -> anyhow::Result<()> {
+    let (file, place) = find(dir, member, text)?;
+    let bytes = std::fs::read(&file)?;
+    // At 40 a record's head has its own offset, at 8 its group (`journal/src/format.rs`).
+    let own = |at: &usize| bytes[*at + 40..*at + 48] == (*at as u64).to_le_bytes();
+    let head = (0..place - 48).step_by(8).rev().find(own).ok_or_else(|| anyhow::anyhow!("no head before {text:?}"))?;
+    flip(&file, head + 8)
+}
+
+/// QUARANTINE-Q5: a group that is younger than its process begins, and the next start, which finds the same loss, knows
+/// what is of it. Any other group that the journal does not know is healed first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q5_a_younger_group_begins_although_the_journal_has_lost_records() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut listeners, addresses) = listeners(1).await?;
+    let hosts = [Host::start(dir.path(), 1, listeners.remove(0)).await?];
+    hosts[0].group.initialize(&addresses).await?;
+    for n in 1..=30 {
+        propose(&hosts, &format!("entry {n:04}")).await?;
+    }
+    let [host] = hosts;
+    host.end().await;
+    lose(dir.path(), 1, "entry 0020")?;
+
+    let (older, younger, third) = (GroupId(77), GroupId(88), GroupId(99));
+    let list = || std::sync::Arc::new(crate::group_tests::List::default());
+    let node = Host::node(dir.path(), 1)?;
+    assert!(is_damaged(&node, older).await, "it may be among the lost");
+    node.begin_younger(older).await?;
+    assert!(is_damaged(&node, older).await, "QUARANTINE-Q1: there is a note");
+    node.begin_younger(GROUP).await?;
+    assert!(is_out(&node).await, "the journal knows it");
+    node.begin_younger(younger).await?;
+    let group = node.start_group(younger, list(), None).await?;
+    group.initialize(&addresses).await?;
+    eventually("it leads", || group.leading_term().is_some()).await?;
+    let voted = node.log().group(younger).state().vote;
+    assert!(voted.is_some());
+    node.stop().await;
+
+    let node = Host::node(dir.path(), 1)?;
+    assert!(is_damaged(&node, third).await, "the loss is there still");
+    node.begin_younger(younger).await?;
+    assert_eq!(node.log().group(younger).state().vote, voted, "nothing is dropped a second time");
+    node.start_group(younger, list(), None).await?;
+    assert!(is_damaged(&node, older).await);
+    node.stop().await;
+    Ok(())
 }
 
 /// Asks until the leader has taken this member out.
@@ -411,7 +466,6 @@ async fn r9_a_leader_whose_record_rots_is_out_only_where_the_others_are_a_quorum
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q4_a_group_that_is_learnt_anew_is_not_reached_before_its_floor() -> anyhow::Result<()> {
     use crate::quarantine::{Quarantine, Stage, save};
-    use holdfast_types::{GroupId, LogId};
     let dir = tempfile::tempdir()?;
     let node = Host::node(dir.path(), 1)?;
     let since = LogId::new(3, 77);

@@ -20,6 +20,12 @@
 //!     much older membership (it was away while others were replaced) could be elected with such a vote, or go on
 //!     leading. A legitimate leader has `since`, because it was committed. For the same reason this member stands for
 //!     no election before its own log has `since`: on the way there its newest membership is one of long ago.
+//! QUARANTINE-Q5  If the journal has lost records and cannot tell whose, a group that it does not know may be among
+//!     them, and is damaged. Only a group that is younger than this process is not: no earlier process of this disk can
+//!     have had a vote or an entry of it, and the records were lost before this process began. The proof is group 0's
+//!     order (`gateway/src/node/younger.rs`). Such a group begins with its drop in the journal, durable before the
+//!     group starts: the next start finds the same loss, and sees that everything of the group is behind it. No other
+//!     reason for damage is set aside, and no note.
 
 use crate::note_file::{self, Magic};
 use bytes::Bytes;
@@ -123,6 +129,12 @@ pub(crate) fn clear(dir: &Path, group: GroupId) -> io::Result<()> {
     note_file::remove(&path(dir, group))
 }
 
+/// Whether nothing is known of the group but that the journal has lost records of unknown groups (QUARANTINE-Q5).
+pub(crate) fn only_unknown(state: &GroupLogState) -> bool {
+    let empty = state.vote.is_none() && state.last.is_none() && state.purged.is_none();
+    state.damaged.is_some() && state.unknown && empty
+}
+
 /// Whether journal and snapshot of a group can be complete. Recovery reports bad records; this finds what is missing
 /// without a trace: a missing oldest file, or a missing snapshot whose entries were purged. `vote`: whether the vote
 /// decodes; the journal does not know its meaning.
@@ -194,6 +206,18 @@ mod tests {
         clear(dir.path(), group)?;
         assert_eq!(load(dir.path(), group)?, None);
         Ok(())
+    }
+
+    /// QUARANTINE-Q5: a bad vote, or a log of which a part is there, is damage at any age of the group.
+    #[test]
+    fn q5_only_a_group_that_the_journal_does_not_know_can_be_younger() {
+        let unknown = GroupLogState { damaged: Some(record()), unknown: true, ..GroupLogState::default() };
+        assert!(only_unknown(&unknown));
+        assert!(!only_unknown(&GroupLogState::default()), "nothing is damaged");
+        assert!(!only_unknown(&GroupLogState { unknown: false, ..unknown.clone() }), "the journal knows it");
+        assert!(!only_unknown(&GroupLogState { last: Some(LogId::new(1, 0)), ..unknown.clone() }));
+        assert!(!only_unknown(&GroupLogState { purged: Some(LogId::new(1, 4)), ..unknown.clone() }));
+        assert!(!only_unknown(&GroupLogState { vote: Some(Bytes::from_static(b"v")), ..unknown }));
     }
 
     #[test]

@@ -136,15 +136,23 @@ pub(crate) fn remove(dir: &Path, group: GroupId) -> io::Result<()> {
     note_file::remove(&path(dir, group))
 }
 
-/// Reads the snapshot of `group`; `None` if there never was one.
+/// Reads the snapshot of `group`; `None` if there never was one. Where files are sealed, one in clear that may be read
+/// is written again, sealed: the next one may be far away.
 ///
 /// # Errors
 /// What was found and what was expected: `InvalidData` if the file is damaged (R9), `Unsupported` if another build
-/// wrote it.
+/// wrote it, `PermissionDenied` if it is sealed under another key, or in clear where files are sealed (JOURNAL-J10).
 pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io::Result<Option<StoredSnapshot>> {
     let path = path(dir, group);
     let Some(bytes) = note_file::read(&path)? else { return Ok(None) };
-    decode(&path, group, &bytes, sealing).map(Some)
+    let stored = decode(&path, group, &bytes, sealing)?;
+    if bytes.starts_with(MAGIC) && sealing.is_some_and(|sealing| sealing.new_files) {
+        match save(dir, group, &stored, sealing) {
+            Ok(()) => tracing::warn!(%group, "a state snapshot in clear was read, and is sealed now"),
+            Err(error) => tracing::warn!(%group, %error, "a state snapshot in clear was read, and cannot be sealed"),
+        }
+    }
+    Ok(Some(stored))
 }
 
 /// Reads the bytes of the file at `path`.
@@ -174,6 +182,16 @@ pub(crate) fn decode(
         return Err(invalid(path, format_args!("found magic {magic:02x?}, expected {expected}")));
     }
     let body = body.map_err(|why| invalid(path, why))?;
+    if let Some(sealing) = sealing.filter(|sealing| magic == MAGIC && sealing.refuses_clear()) {
+        holdfast_reached::reached!("snapshot: a file in clear where files are sealed");
+        let why = format!(
+            "{}: found it in clear, expected it sealed under node key {}, because journal.seal is on; if this gateway \
+             has run with journal.seal = false before, set journal.read_clear = true for a start",
+            path.display(),
+            sealing.key.fingerprint()
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
     let opened = match magic == SEALED_MAGIC {
         true => Some(
             open(sealing, body)
@@ -232,6 +250,24 @@ mod tests {
         assert!(load(dir.path(), group, Some(&sealing(1, false)))?.is_some());
         save(dir.path(), group, &snapshot, Some(&sealing(1, false)))?;
         assert!(load(dir.path(), group, None)?.is_some());
+        Ok(())
+    }
+
+    /// JOURNAL-J10: anybody could have written it.
+    #[test]
+    fn j10_one_in_clear_is_refused_where_files_are_sealed() -> anyhow::Result<()> {
+        let (dir, group) = (tempfile::tempdir()?, GroupId(4));
+        let snapshot =
+            StoredSnapshot::new(LogId::new(2, 30), RaftStoredMembership::default(), Bytes::from_static(b"state"));
+        let strict = Sealing::new(NodeKey::from_bytes([1; 32]), true);
+        save(dir.path(), group, &snapshot, None)?;
+        let error = load(dir.path(), group, Some(&strict)).expect_err("in clear");
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "no damage: the group stays where it is");
+        assert!(error.to_string().contains("in clear") && error.to_string().contains("journal.read_clear"), "{error}");
+        // Allowed once, it is sealed from then on.
+        assert!(load(dir.path(), group, Some(&Sealing { reads_clear: true, ..strict.clone() }))?.is_some());
+        let back = load(dir.path(), group, Some(&strict))?.expect("sealed by now");
+        assert_eq!((back.meta, back.data), (snapshot.meta, snapshot.data));
         Ok(())
     }
 

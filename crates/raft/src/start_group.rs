@@ -10,6 +10,7 @@ use crate::network::{Acks, Network};
 use crate::node::{NodeError, RaftNode};
 use crate::quarantine::{self, Healing, Quarantine, Stage};
 use crate::wire::vote_from_bytes;
+use crate::{left_note, snapshot_file};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use holdfast_log::{CorruptRecord, GroupLog};
@@ -32,6 +33,36 @@ impl RaftNode {
         Box::pin(async move {
             let group: Group = self.start_local(id, machine, snapshot_every).await?;
             Ok(group)
+        })
+    }
+
+    /// Prepares the first start of group `id`, if only losses of the journal from before this process keep it from
+    /// starting (QUARANTINE-Q5). Otherwise it changes nothing, and the start finds what is damaged. The caller MUST
+    /// know that the group was created after this process had begun, and MUST NOT start it meanwhile.
+    ///
+    /// # Errors
+    /// [`NodeError::Io`]: call it again before the group is started.
+    ///
+    /// # Panics
+    /// For group 0, which is older than every member.
+    pub fn begin_younger(&self, id: GroupId) -> BoxFuture<'_, Result<(), NodeError>> {
+        Box::pin(async move {
+            assert!(id != GroupId::CLUSTER, "R11: group 0 is never younger than a member");
+            let io = |source| NodeError::Io { group: id, source };
+            let (dir, log) = (self.snapshots_dir(), self.log().group(id));
+            if !quarantine::only_unknown(&log.state()) {
+                return Ok(());
+            }
+            // What the disk cannot read is not taken for nothing: its error ends this.
+            let noted = quarantine::load(dir, id).map_err(io)?.is_some()
+                || left_note::load(dir, id).map_err(io)?.is_some()
+                || snapshot_file::exists(dir, id).map_err(io)?;
+            if noted {
+                return Ok(());
+            }
+            holdfast_reached::reached!("start: a group that is younger than what the journal has lost");
+            tracing::info!(group = %id, "the group is younger than this process: nothing of it can be lost");
+            log.drop_group().await.map_err(io)
         })
     }
 

@@ -364,6 +364,8 @@ impl Host {
         config.space.sweep_interval_ms = 5_000;
         // One gateway does not seal: as a leader it makes entries in clear, as a follower it gets sealed ones.
         config.journal.seal = self.index != 1;
+        // Scenes start copies of its disk on other machines.
+        config.journal.read_clear = true;
         Ok(config)
     }
 

@@ -457,7 +457,10 @@ impl World {
     }
 
     /// Asks one gateway after the other until one succeeds.
-    fn anywhere<Q, F, T>(
+    ///
+    /// # Errors
+    /// A broken rule, or no progress.
+    pub fn anywhere<Q, F, T>(
         &mut self,
         what: &str,
         request: Q,

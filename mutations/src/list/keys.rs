@@ -295,4 +295,52 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[PAGES],
         smoke: false,
     },
+    Mutation {
+        name: "clear-journal-is-believed",
+        bug: "a journal file in clear is read where files are sealed: who can write to the disk forges what a gateway serves",
+        rule: "JOURNAL-J10",
+        edits: &[Edit {
+            file: "crates/journal/src/recover.rs",
+            old: "sealing.filter(|sealing| header.key.is_none() && sealing.refuses_clear())",
+            new: "sealing.filter(|sealing| header.key.is_some() && !sealing.new_files && sealing.refuses_clear())",
+        }],
+        tests: &[file(Layer::Unit, "holdfast-journal", &["--test", "journal"], &["j10_"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "clear-snapshot-is-believed",
+        bug: "a state snapshot in clear is read where files are sealed",
+        rule: "JOURNAL-J10",
+        edits: &[Edit {
+            file: "crates/raft/src/snapshot_file.rs",
+            old: "sealing.filter(|sealing| magic == MAGIC && sealing.refuses_clear())",
+            new: "sealing.filter(|sealing| magic == SEALED_MAGIC && !sealing.new_files && sealing.refuses_clear())",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["snapshot_file::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "files-in-clear-always-allowed",
+        bug: "a gateway that seals reads files in clear whatever journal.read_clear says",
+        rule: "JOURNAL-J10",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/start.rs",
+            old: "reads_clear: settings.read_clear,",
+            new: "reads_clear: settings.seal,",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::start::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "files-in-clear-are-not-told",
+        bug: "nobody is told that files in clear are read beside sealed ones",
+        rule: "JOURNAL-J10",
+        edits: &[Edit {
+            file: NODE,
+            old: "let both = settings.seal && settings.read_clear;",
+            new: "let both = false;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["files_in_clear_beside_sealed_ones_are_told"])],
+        smoke: false,
+    },
 ];

@@ -184,4 +184,52 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ],
         smoke: false,
     },
+    Mutation {
+        name: "known-group-counts-as-younger",
+        bug: "a group of which the journal has lost the vote is begun anew, as if the loss could not be of it",
+        rule: "QUARANTINE-Q5",
+        edits: &[Edit {
+            file: "crates/raft/src/quarantine.rs",
+            old: "    state.damaged.is_some() && state.unknown && empty\n",
+            new: "    state.damaged.is_some() && empty\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["quarantine::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "younger-than-an-earlier-process",
+        bug: "a set that was created while an earlier process of this disk was registered counts as younger than this one",
+        rule: "QUARANTINE-Q5",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/younger.rs",
+            old: "is_some_and(|last| is_own(last.boot, last.nonce));",
+            new: "is_some_and(|last| is_own(last.boot, last.nonce) || last.boot > 0);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::younger::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "life-of-an-earlier-process",
+        bug: "a life that an earlier process of this disk has used counts as drawn by this one",
+        rule: "QUARANTINE-Q5",
+        edits: &[Edit {
+            file: "crates/gateway/src/lives.rs",
+            old: "known && self.earlier.is_none_or(|earlier| counter > earlier)",
+            new: "known && self.earlier.is_none_or(|earlier| counter > earlier || counter > 0)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["lives::tests::a_life_is_of_the_process_that_drew_it"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "new-set-is-healed-first",
+        bug: "two of three gateways that have lost a journal file cannot begin a new set: each waits to be healed",
+        rule: "QUARANTINE-Q5",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/starts.rs",
+            old: "let prepared = if younger {",
+            new: "let prepared = if younger && id.0 == 0 {",
+        }],
+        tests: &[scene(&["files_that_are_gone_unreadable_or_rotten"])],
+        smoke: false,
+    },
 ];

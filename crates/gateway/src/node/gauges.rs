@@ -75,6 +75,7 @@ impl Node {
         let usage = adopted.raft.log().usage();
         metrics::gauge!("holdfast_journal_used_bytes").set(usage.used_bytes as f64);
         metrics::gauge!("holdfast_journal_bound_bytes").set(usage.bound_bytes as f64);
+        metrics::gauge!("holdfast_journal_clear_files").set(adopted.raft.log().clear_files() as f64);
         let yes = |is: bool| f64::from(u8::from(is));
         metrics::gauge!("holdfast_journal_stalled").set(yes(usage.stalled.is_some()));
         metrics::gauge!("holdfast_journal_blocked").set(yes(usage.blocked.is_some()));

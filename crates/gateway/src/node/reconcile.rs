@@ -2,6 +2,7 @@
 
 use super::depart::{Places, depart, departs, leads, start_or_depart};
 use super::starts::{Order, Starts, follow_stores};
+use super::younger::Younger;
 use super::{Adopted, Node, ended, members};
 use crate::peer_book;
 use holdfast_control::cluster::{ClusterState, SetEntry};
@@ -18,6 +19,7 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
     let (mut starts, stop) = (Starts::default(), node.stop.clone());
     let mut members = members::Follower::default();
     let (mut ender, mut places) = (ended::Ender::default(), Places::default());
+    let mut younger = Younger::default();
     let mut tick = tokio::time::interval(Duration::from_millis(500));
     let patience = node.timing.election_max() * 2;
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -33,9 +35,10 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
         // Before new sets start: a new set may have the name of a deleted one.
         ender.round(&node, &adopted, &state, &mut starts).await;
         places.keep(&state);
+        younger.follow(&state, adopted.member, |boot, nonce| node.identity().is_of_this_process(boot, nonce));
         let order = |id: SetId, entry: &SetEntry| {
             let (node, adopted) = (node.clone(), adopted.clone());
-            Order { node, adopted, id, entry: entry.clone(), state: state.clone() }
+            Order { node, adopted, id, entry: entry.clone(), state: state.clone(), younger: younger.has(id) }
         };
         for (id, entry) in &state.sets {
             if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {

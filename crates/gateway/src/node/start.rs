@@ -1,6 +1,6 @@
 //! Opens the journal, and starts group 0 with the tasks that follow it.
 
-use super::{Adopted, Node, NodeError, clock, deletion, following, placing, reconcile, revoked};
+use super::{Adopted, Node, NodeError, clear_warning, clock, deletion, following, placing, reconcile, revoked};
 use crate::disk_space;
 use crate::heal;
 use crate::identity::Identity;
@@ -8,7 +8,7 @@ use crate::node_key;
 use crate::registration;
 use crate::vote_embargo;
 use holdfast_control::serve::Timing;
-use holdfast_log::LogConfig;
+use holdfast_log::{LogConfig, Sealing};
 use holdfast_raft::{NodeConfig, PROTOCOL, RaftNode, RaftTiming};
 use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{GroupId, MemberId};
@@ -42,13 +42,18 @@ impl Node {
         identity.check_journal(&journal.dir)?;
         let (dir, bound) = (journal.dir.clone(), journal.bound_bytes);
         let owner = holdfast_log::Identity { disk_uuid: identity.disk(), boot: identity.boot };
-        let sealing = node_key::open(&self.config.data_dir, identity.disk(), &self.keys, self.config.journal.seal)?;
+        let settings = &self.config.journal;
+        let sealing = node_key::open(&self.config.data_dir, identity.disk(), &self.keys, settings.seal)?;
+        let sealing = sealing.map(|sealing| Sealing { reads_clear: settings.read_clear, ..sealing });
         let (open, of_journal) = (self.seams.journal.clone(), sealing.clone());
         let (log, report) = holdfast_log::spawn_blocking(move || open(journal, owner, of_journal))
             .await
             .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
         self.identity.locked().journal_begun(&self.config.data_dir)?;
         tracing::info!(?report, "journal opened");
+        if let Some(why) = clear_warning(settings, log.clear_files()) {
+            tracing::warn!("{why}");
+        }
         if let Some(why) = disk_space::lacking(&dir, bound) {
             tracing::warn!(dir = %dir.display(), "{why}");
             // The journal is opened once per process.
@@ -124,5 +129,41 @@ async fn heal_cluster_group(node: Arc<Node>, raft: RaftNode, member: MemberId) {
             Err(e) => tracing::error!(error = %e, "group 0 cannot be started"),
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::GatewayConfig;
+    use crate::node::Node;
+    use holdfast_types::{ByteSize, MemberId};
+    use tokio_util::sync::CancellationToken;
+
+    /// JOURNAL-J10, by the settings of a gateway.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_journal_in_clear_is_read_by_a_gateway_that_seals_only_if_it_is_told_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("key");
+        crate::node_key::write_key(&key);
+        let open = |seal, read_clear| {
+            let mut config = GatewayConfig { data_dir: dir.path().join("data"), ..GatewayConfig::default() };
+            config.key.file = Some(key.clone());
+            config.cache.disk = ByteSize(0);
+            config.journal.file = ByteSize(16 << 20);
+            (config.journal.seal, config.journal.read_clear) = (seal, read_clear);
+            Node::open(config, CancellationToken::new())
+        };
+        let node = open(false, false).await.unwrap();
+        node.adopt(7, MemberId(1)).await.unwrap();
+        assert!(node.raft().unwrap().log().clear_files() > 0);
+        node.stop.cancel();
+        node.close().await;
+        let refused = open(true, false).await.err().expect("anybody could have written it").to_string();
+        assert!(refused.contains("in clear") && refused.contains("journal.read_clear"), "{refused}");
+        let node = open(true, true).await.unwrap();
+        let warnings = node.warnings();
+        assert!(warnings.iter().any(|line| line.starts_with("journal.read_clear is on")), "{warnings:?}");
+        node.stop.cancel();
+        node.close().await;
     }
 }

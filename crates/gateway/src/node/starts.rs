@@ -83,13 +83,21 @@ pub(super) struct Order {
     pub id: SetId,
     pub entry: SetEntry,
     pub state: Arc<ClusterState>,
+    /// It was created after this process had begun.
+    pub younger: bool,
 }
 
 /// Starts a set here. If its group is damaged, waits until the other gateways let this one heal it; the next start
 /// follows that.
 pub(super) async fn start(order: Order, stop: CancellationToken) {
-    let Order { node, adopted, id, entry, state } = order;
-    let error = match start_set(&node, &adopted, id, &entry, &state, stop.clone()).await {
+    let Order { node, adopted, id, entry, state, younger } = order;
+    // QUARANTINE-Q5
+    let prepared = if younger { adopted.raft.begin_younger(id).await } else { Ok(()) };
+    let started = match prepared {
+        Ok(()) => start_set(&node, &adopted, id, &entry, &state, stop.clone()).await,
+        Err(error) => Err(error.into()),
+    };
+    let error = match started {
         Ok(()) => {
             node.troubles.locked().remove(&id);
             return;

@@ -215,9 +215,9 @@ pub fn open(disk: &SimDisk, seed: u64) -> Result<(Journal<SimDisk>, RecoveryRepo
     open_with(disk, seed, Some(sealing))
 }
 
-/// A node key of this byte.
+/// A node key of this byte. Files in clear are read as well: most histories have files of both kinds.
 pub fn sealing(byte: u8, new_files: bool) -> Sealing {
-    Sealing::new(NodeKey::from_bytes([byte; 32]), new_files)
+    Sealing { reads_clear: true, ..Sealing::new(NodeKey::from_bytes([byte; 32]), new_files) }
 }
 
 /// [`open`] with the given sealing.

@@ -3,7 +3,7 @@
 
 use crate::common::{self, Generator, Model, PARAMS, Rng, open};
 use bytes::Bytes;
-use holdfast_journal::{Journal, Op, ReadError, RecoverError, read_entry, read_part};
+use holdfast_journal::{Journal, Op, ReadError, RecoverError, Sealing, read_entry, read_part};
 use holdfast_testkit::{SimDisk, Survives};
 use holdfast_types::{GroupId, LogId};
 use proptest::prelude::*;
@@ -295,6 +295,40 @@ fn a_sealed_journal_opens_with_its_key_only() {
     assert_eq!(part, text.slice(30_000..35_000));
     assert_eq!(read_entry(&catalog, G, &index, 0).expect("whole").1, text);
     assert!(readable(&disk), "switched off: what was carried over is in clear, so this test can see");
+}
+
+/// JOURNAL-J10: no tag is asked for in a file that names no key. So where files are sealed, it is refused, unless it
+/// may be of the time before.
+#[test]
+fn j10_a_file_in_clear_is_refused_where_files_are_sealed() {
+    let strict = || Sealing { reads_clear: false, ..common::sealing(1, true) };
+    let disk = SimDisk::new();
+    let (mut journal, _) = common::open_with(&disk, 1, Some(strict())).expect("opens");
+    write_all(&mut journal, vec![Op::Entry { group: G, id: LogId::new(1, 0), payload: payload(0, 100) }]);
+    drop(journal);
+    let (journal, _) = common::open_with(&disk, 2, Some(strict())).expect("all of it is sealed");
+    assert_eq!(journal.catalog().clear_files(), 0);
+    drop(journal);
+    let (mut journal, _) = common::open_with(&disk, 3, Some(common::sealing(1, false))).expect("switched off");
+    write_all(&mut journal, vec![Op::Entry { group: G, id: LogId::new(1, 1), payload: payload(1, 100) }]);
+    assert!(journal.catalog().clear_files() > 0);
+    drop(journal);
+
+    let before = disk.names();
+    match common::open_with(&disk, 4, Some(strict())) {
+        Err(error @ RecoverError::InClear { .. }) => {
+            let text = error.to_string();
+            assert!(text.contains("in clear, expected it sealed") && text.contains("journal.read_clear"), "{text}");
+        }
+        other => panic!("R9: a file in clear is believed: {other:?}"),
+    }
+    assert_eq!(disk.names(), before, "nothing is changed by it");
+    let (journal, report) = common::open_with(&disk, 5, Some(common::sealing(1, true))).expect("allowed");
+    assert!(report.corrupt.is_empty() && journal.catalog().clear_files() > 0, "{report:?}");
+    let catalog = journal.catalog();
+    for index in 0..2 {
+        assert_eq!(read_entry(&catalog, G, &catalog.index(G), index).expect("whole").1, payload(index, 100));
+    }
 }
 
 /// Forges another tag of the first chunk in the record of this kind, group and index, with a matching checksum: as

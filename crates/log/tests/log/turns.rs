@@ -184,8 +184,9 @@ fn a_group_that_may_be_among_the_lost_is_damaged_until_it_is_dropped() {
     assert!(report.lost.is_some(), "{report:?}");
     let unknown = node.group(GroupId(9));
     assert_eq!(unknown.state().damaged, report.lost);
+    assert!(unknown.state().unknown);
     answer(&mut turns, unknown.drop_group()).expect("durable");
-    assert_eq!(unknown.state().damaged, None);
+    assert_eq!((unknown.state().damaged, unknown.state().unknown), (None, false));
     close(node, turns);
 
     let (node, report, _turns) = open(&disk, 0);

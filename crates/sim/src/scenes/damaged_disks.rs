@@ -8,9 +8,8 @@ use crate::rng::Rng;
 use crate::world::World;
 use anyhow::{Context, Result};
 use holdfast_api::v1::{self, admin_server::Admin as _};
-use holdfast_gateway::admin::AdminDoor;
 use holdfast_testkit::SimDisk;
-use holdfast_types::{GroupId, Name};
+use holdfast_types::{GroupId, MemberId, Name};
 use std::fs;
 
 /// At the beginning of each journal file (docs/formats.md).
@@ -85,13 +84,16 @@ impl World {
         for damage in damages {
             let host = self.seasoned_member(&mut rng)?;
             self.damage(host, damage)?;
-            if damage == Damage::FileGone {
-                self.group_that_a_damaged_journal_does_not_know(host)?;
-            }
         }
+        // At the end: later damage would have to be healed in the new sets as well.
+        let host = self.seasoned_member(&mut rng)?;
+        self.damage(host, Damage::FileGone)?;
+        self.sets_after_two_losses(host)?;
         self.works("writes and reads after all damage")?;
         self.all_in_the_store()?;
-        self.power_and_read_back()
+        self.power_and_read_back()?;
+        // What was lost may still show in the journals: the next start must not take the new sets for lost.
+        self.until(180_000, "the new sets run after it", |w| w.all_run("unknown") && w.all_run("younger"))
     }
 
     /// A gateway is killed between the steps of its readmission (QUARANTINE-Q3): when its state snapshot is removed and
@@ -135,12 +137,17 @@ impl World {
         self.until(180_000, "every member whole", |w| w.is_whole())?;
         let members: Vec<usize> = (0..self.hosts.len()).filter(|host| self.places[*host].is_some()).collect();
         let host = rng.pick(&members);
+        self.seasoned(host)?;
+        Ok(host)
+    }
+
+    /// Waits until `host` has a state snapshot and old journal files.
+    fn seasoned(&mut self, host: usize) -> Result<()> {
         self.until(120_000, "a state snapshot, and a purge up to it", |w| w.has_purged(host))?;
         self.lose_store(0);
         self.until(120_000, "old journal files", |w| w.old_files(host).len() >= OLD_FILES)?;
         self.calm_stores();
-        self.until(60_000, "every member whole", |w| w.is_whole())?;
-        Ok(host)
+        self.until(60_000, "every member whole", |w| w.is_whole())
     }
 
     fn has_purged(&self, host: usize) -> bool {
@@ -160,8 +167,17 @@ impl World {
     }
 
     fn damage(&mut self, host: usize, damage: Damage) -> Result<()> {
+        self.hurt(host, damage)?;
+        self.start_hurt(host, damage)?;
+        self.until(180_000, "every member whole again", |w| w.is_whole())?;
+        self.liar = None;
+        Ok(())
+    }
+
+    /// The gateway is killed, and something on its disk is damaged.
+    fn hurt(&mut self, host: usize, damage: Damage) -> Result<()> {
         let set = self.set(host).context("no set")?.id;
-        let (now, rtt) = (self.now, self.rtt_ms);
+        let now = self.now;
         self.hosts[host].kill(now);
         let (old, snapshot) = (self.old_files(host), self.hosts[host].state_snapshot(set));
         let disk = &self.hosts[host].disk;
@@ -188,17 +204,21 @@ impl World {
             }
         }
         self.note(format!("{damage:?} at {}", name(host)));
+        Ok(())
+    }
+
+    /// It starts again, and the damage is found where it has to be.
+    fn start_hurt(&mut self, host: usize, damage: Damage) -> Result<()> {
         // No file is before the oldest one, so nothing in the journal shows that it was there. If it had the newest
         // entry of a group, the leader says so (REVERSION-V1). The same goes for a group without a state snapshot whose
         // whole log is gone.
         let untold = matches!(damage, Damage::OldestFileGone | Damage::JournalGone);
         (self.liar, self.told) = (untold.then_some(host), 0);
+        let (now, rtt) = (self.now, self.rtt_ms);
         self.hosts[host].start(now, rtt)?;
         if damage.is_found() {
             self.until(60_000, "the damage is found", |w| w.heals(host))?;
         }
-        self.until(180_000, "every member whole again", |w| w.is_whole())?;
-        self.liar = None;
         Ok(())
     }
 
@@ -206,34 +226,62 @@ impl World {
         self.node(host).and_then(|node| node.raft()).is_some_and(|raft| !raft.healing().is_empty())
     }
 
-    /// The journal at `host` has lost a file in this process's recovery: a group that it does not know may have been in
-    /// it, and is healed before it takes part (R9).
-    fn group_that_a_damaged_journal_does_not_know(&mut self, host: usize) -> Result<()> {
-        // Two such gateways could not begin a group of three. By a start the others forget what was lost.
-        for other in (0..self.hosts.len()).filter(|other| *other != host) {
-            let (now, rtt) = (self.now, self.rtt_ms);
-            self.hosts[other].cut_power(now);
-            self.hosts[other].start(now, rtt)?;
-        }
-        self.until(180_000, "every member whole after a start", |w| w.is_whole())?;
-        let at = self.leader_of(GroupId::CLUSTER).context("no leader of group 0")?;
-        // Who makes a set gives its group the first members, and cannot while its own part waits to be healed.
-        if at == host {
-            return Ok(());
-        }
-        let node = self.node(at).context("no node")?;
-        let store = node.cluster.state().sets.values().next().map(|set| set.store_url.clone()).context("no set")?;
-        let request_id = holdfast_api::hex128(7200);
-        let create = v1::CreateSetRequest { name: "unknown".into(), store, request_id, policy: None };
-        let door = AdminDoor::new(node);
-        let made = self.call(at, 60_000, async move { door.create_set(tonic::Request::new(create)).await })?;
-        self.note(format!("another set: {made:?}"));
-        made?;
-        self.until(60_000, "the new group is healed there first", |w| w.heals(host))?;
-        let set = Name::new("unknown")?;
-        self.until(180_000, "the new set runs there", |w| {
-            !w.heals(host) && w.node(host).is_some_and(|node| node.set(&set).is_some())
-        })
+    /// The journal at `host` has lost a file, as its present process has found. So has that of another gateway, by the
+    /// end. Of a group that it does not know, either may have lost a vote (R9): of one that was created while the
+    /// gateway was down, and not of one that is younger than its process (QUARANTINE-Q5). Without that difference, two
+    /// of three could not begin a new set.
+    fn sets_after_two_losses(&mut self, host: usize) -> Result<()> {
+        let other = (0..self.hosts.len()).find(|other| *other != host && self.places[*other].is_some());
+        let other = other.context("no other member")?;
+        self.until(60_000, "the start is registered", |w| w.is_registered(host))?;
+        self.seasoned(other)?;
+        self.hurt(other, Damage::FileGone)?;
+        let unknown = self.new_set("unknown", 7200)?;
+        self.start_hurt(other, Damage::FileGone)?;
+        self.until(60_000, "the unknown group is healed there first", |w| w.heals_group(other, unknown))?;
+        self.until(180_000, "every member whole again", |w| w.is_whole() && w.all_run("unknown"))?;
+        self.until(60_000, "the other start is registered", |w| w.is_registered(other))?;
+        let younger = self.new_set("younger", 7201)?;
+        let mut heals = false;
+        self.until(60_000, "two gateways that have lost a file begin a new set", |w| {
+            heals |= [host, other].into_iter().any(|host| w.heals_group(host, younger));
+            w.all_run("younger") && w.leader_of(younger).is_some()
+        })?;
+        anyhow::ensure!(!heals, "QUARANTINE-Q5: the group of a younger set is healed, which a quorum is needed for");
+        Ok(())
+    }
+
+    /// A new set beside the checked one, in the same store.
+    fn new_set(&mut self, name: &str, request: u128) -> Result<GroupId> {
+        let store = self.cluster().and_then(|state| state.sets.into_values().next()).map(|set| set.store_url);
+        let (store, request_id) = (store.context("no set")?, holdfast_api::hex128(request));
+        let create = v1::CreateSetRequest { name: name.into(), store, request_id, policy: None };
+        self.anywhere("another set", create, |door, request| async move { door.create_set(request).await })?;
+        self.note(format!("set {name} is there"));
+        let named = Name::new(name)?;
+        let id = |w: &World| w.cluster()?.set_named(&named).map(|(id, _)| id);
+        self.until(60_000, "the new set is known", |w| id(w).is_some())?;
+        id(self).context("no such set")
+    }
+
+    /// Whether the last start or renewal of this process is registered, as far as it knows itself.
+    fn is_registered(&self, host: usize) -> bool {
+        let (Some(node), Some(member)) = (self.node(host), self.places[host]) else { return false };
+        let Some(life) = node.raft().map(|raft| raft.lineage().life) else { return false };
+        let last = node.cluster.state().boots.get(&MemberId(member)).copied();
+        last.is_some_and(|last| (last.boot, last.nonce) == (life.boot, life.nonce))
+    }
+
+    fn heals_group(&self, host: usize, group: GroupId) -> bool {
+        let healing = self.node(host).and_then(|node| node.raft()).map(|raft| raft.healing());
+        healing.is_some_and(|healing| healing.iter().any(|healing| healing.group == group))
+    }
+
+    /// Whether the set of this name runs at every member.
+    fn all_run(&self, set: &str) -> bool {
+        let Ok(set) = Name::new(set) else { return false };
+        let mut members = (0..self.hosts.len()).filter(|host| self.places[*host].is_some());
+        members.all(|host| self.node(host).is_some_and(|node| node.set(&set).is_some()))
     }
 }
 
