@@ -150,6 +150,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "csi-refuses-for-a-copy-that-goes",
+        bug: "a volume whose copy was deleted right before is refused for good, where waiting a moment would do",
+        rule: "CSI-N2",
+        edits: &[Edit { file: CONTROLLER, old: "        if !is_soon {\n", new: "        if is_soon || !copies.is_empty() {\n" }],
+        tests: &[lib(Layer::Unit, "holdfast-csi", &["a_source_is_deleted_when_its_copies_have_gone"])],
+        smoke: false,
+    },
+    Mutation {
         name: "csi-deletes-other-volumes",
         bug: "a set is deleted with a volume that a person has added to it",
         rule: "CSI-N2",
