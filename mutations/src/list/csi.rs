@@ -138,6 +138,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "csi-published-where-nothing-is",
+        bug: "a publish that failed counts as one: the volume is never unstaged, and the node keeps its lease",
+        rule: "STAGED-S2",
+        edits: &[Edit {
+            file: NODE,
+            old: ".map_err(|refused| self.not_published(&id, record, target, refused))",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-csi", &["a_failed_publish_leaves_nothing"])],
+        smoke: false,
+    },
+    Mutation {
         name: "csi-mount-behind-a-link",
         bug: "a volume below a folder that is a link counts as unmounted, and is unstaged while it is mounted",
         rule: "STAGED-S2",
@@ -153,7 +165,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "csi-refuses-for-a-copy-that-goes",
         bug: "a volume whose copy was deleted right before is refused for good, where waiting a moment would do",
         rule: "CSI-N2",
-        edits: &[Edit { file: CONTROLLER, old: "        if !is_soon {\n", new: "        if is_soon || !copies.is_empty() {\n" }],
+        edits: &[Edit {
+            file: CONTROLLER,
+            old: "        if !is_soon {\n",
+            new: "        if is_soon || !copies.is_empty() {\n",
+        }],
         tests: &[lib(Layer::Unit, "holdfast-csi", &["a_source_is_deleted_when_its_copies_have_gone"])],
         smoke: false,
     },
