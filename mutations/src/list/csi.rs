@@ -1,6 +1,6 @@
 //! The CSI driver: one node at a time, nothing is deleted or formatted that somebody needs, a name is one volume.
 
-use crate::bug::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const ATTACH: &str = "crates/csi/src/node/attach.rs";
 const CONTROLLER: &str = "crates/csi/src/controller.rs";
@@ -147,6 +147,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "",
         }],
         tests: &[lib(Layer::Unit, "holdfast-csi", &["a_failed_publish_leaves_nothing"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "chart-key-of-a-group",
+        bug: "the gateways of the chart read their key from the volume of a Secret, refuse it, and never start",
+        rule: "SECRET-F1",
+        edits: &[Edit {
+            file: "deploy/helm/holdfast/templates/gateways.yaml",
+            old: "            - {name: key, mountPath: /etc/holdfast/key, readOnly: true}\n",
+            new: "            - {name: secret, mountPath: /etc/holdfast/key, readOnly: true}\n",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["cli::chart::"])],
         smoke: false,
     },
     Mutation {
