@@ -60,3 +60,12 @@ fn a_gateway_of_the_chart_has_a_key_file_of_its_own() {
     let copies = "command: [\"install\", \"-m\", \"0400\", \"/etc/holdfast/secret/key\", \"/etc/holdfast/key/key\"]";
     assert!(before.contains(copies), "nobody puts it there");
 }
+
+/// The provisioner makes no volume for a pod on a node that tells no place, if places count. By default nodes have none.
+#[test]
+fn places_count_only_where_each_node_has_one() {
+    let text = template("csi.yaml");
+    assert!(text.contains("\n            - --feature-gates=Topology={{ $places }}\n"));
+    let each = "{{- range .Values.csi.nodeGroups }}{{- if not .locality }}{{- $places = false }}{{- end }}{{- end }}";
+    assert!(text.contains(each), "expected {each}");
+}

@@ -162,6 +162,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "chart-places-that-nodes-lack",
+        bug: "places count though no node of the chart has one: the provisioner of Kubernetes makes no volume",
+        rule: "ADR 0063",
+        edits: &[Edit {
+            file: "deploy/helm/holdfast/templates/csi.yaml",
+            old: "Topology={{ $places }}",
+            new: "Topology=true",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["cli::chart::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "csi-mount-behind-a-link",
         bug: "a volume below a folder that is a link counts as unmounted, and is unstaged while it is mounted",
         rule: "STAGED-S2",

@@ -166,6 +166,11 @@ pub(super) fn chart(lab: &Lab) -> Result<()> {
     anyhow::ensure!(!driver.contains("kind: StatefulSet\n") && driver.contains("10.0.0.1:7400"), "{driver}");
     let gateways = template(&chart, &["csi.enabled=false"])?;
     anyhow::ensure!(!gateways.contains("kind: DaemonSet\n"), "{gateways}");
+    // The provisioner of Kubernetes makes no volume for a node without a place, if places count.
+    let place = ["csi.nodeGroups[0].name=all", "csi.nodeGroups[0].locality=region=eu"];
+    let placed = template(&chart, &[&[store][..], &place].concat())?;
+    let count = |text: &str, counts: bool| text.contains(&format!("--feature-gates=Topology={counts}\n"));
+    anyhow::ensure!(count(&placed, true) && count(&whole, false), "places count: {placed}");
     let unknown = template(&chart, &[store, "gateways.replcias=5"]).err().map(|why| format!("{why:#}"));
     let told = unknown.as_ref().is_some_and(|why| why.contains("replcias"));
     anyhow::ensure!(told, "a value that does not exist: found {unknown:?}, expected a refusal that names it");
