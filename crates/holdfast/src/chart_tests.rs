@@ -11,11 +11,9 @@ fn template(name: &str) -> String {
 
 /// An argument of a container, with a value where the chart has an expression.
 fn filled(argument: &str) -> String {
-    let argument = argument.replace("$(NODE_NAME)", "worker1");
-    let Some((name, value)) = argument.split_once('=').filter(|(_, value)| value.contains("{{")) else {
-        return argument;
-    };
+    let (name, value) = argument.split_once('=').unwrap_or((argument, ""));
     let given = match name {
+        _ if !value.contains("{{") => return argument.replace("$(NODE_NAME)", "worker1"),
         "--api" => "g1:7400,g2:7400",
         "--set-prefix" => "csi-",
         "--store" => "s3://bucket/prefix",
