@@ -4,9 +4,13 @@
 use super::*;
 use std::path::Path;
 
+/// A file of the tree's folder of deployments.
+fn deployed(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(path)).unwrap()
+}
+
 fn template(name: &str) -> String {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/helm/holdfast/templates");
-    std::fs::read_to_string(dir.join(name)).unwrap()
+    deployed(&format!("helm/holdfast/templates/{name}"))
 }
 
 /// An argument of a container, with a value where the chart has an expression.
@@ -66,4 +70,16 @@ fn places_count_only_where_each_node_has_one() {
     assert!(text.contains("\n            - --feature-gates=Topology={{ $places }}\n"));
     let each = "{{- range .Values.csi.nodeGroups }}{{- if not .locality }}{{- $places = false }}{{- end }}{{- end }}";
     assert!(text.contains(each), "expected {each}");
+}
+
+/// Otherwise no alert about gateways would ever fire: `up{job="holdfast"}` would find nothing.
+#[test]
+fn gateways_are_scraped_as_the_job_that_the_alert_rules_expect() {
+    let text = template("gateways.yaml");
+    let (_, monitor) = text.split_once("kind: ServiceMonitor\n").unwrap();
+    assert!(monitor.contains("\n  jobLabel: app.kubernetes.io/name\n"), "the job would be the name of the Service");
+    let helpers = template("_helpers.tpl");
+    let (_, labels) = helpers.split_once("define \"holdfast.labels\"").unwrap();
+    assert!(labels.contains("app.kubernetes.io/name: holdfast\n"));
+    assert!(deployed("prometheus/holdfast.rules.yml").contains("up{job=\"holdfast\"} == 0"));
 }

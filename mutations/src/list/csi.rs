@@ -174,6 +174,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "chart-scraped-as-another-job",
+        bug: "Prometheus scrapes the chart's gateways under a job that no alert rule knows: none fires",
+        rule: "ADR 0061",
+        edits: &[Edit {
+            file: "deploy/helm/holdfast/templates/gateways.yaml",
+            old: "  jobLabel: app.kubernetes.io/name\n",
+            new: "",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["cli::chart::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "csi-mount-behind-a-link",
         bug: "a volume below a folder that is a link counts as unmounted, and is unstaged while it is mounted",
         rule: "STAGED-S2",
