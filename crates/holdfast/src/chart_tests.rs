@@ -63,7 +63,7 @@ fn a_gateway_of_the_chart_has_a_key_file_of_its_own() {
     assert!(before.contains(copies), "nobody puts it there");
 }
 
-/// The provisioner makes no volume for a pod on a node that tells no place, if places count. By default nodes have none.
+/// If places count, the provisioner makes no volume for a pod on a node that tells none. By default nodes have none.
 #[test]
 fn places_count_only_where_each_node_has_one() {
     let text = template("csi.yaml");
