@@ -101,6 +101,7 @@ mod tests {
     fn run(script: &str, functions: &str, args: &[&str]) -> (bool, String, String) {
         let text = std::fs::read_to_string(root().join(CONTROL).join(script)).unwrap();
         let text = text.replace("/run/systemd/system", "/").replace("systemd-sysusers", ":");
+        let text = text.replace("-d /etc/systemd/system", "-d /");
         let mut command = std::process::Command::new("sh");
         let ended = command.arg("-c").arg(format!("{functions}\n{text}")).arg(script).args(args).output().unwrap();
         let said = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
@@ -144,6 +145,25 @@ mod tests {
             assert!(done, "{state}: {err}");
             assert_eq!(out.trim(), mode, "{state} {args:?}");
         }
+    }
+
+    /// An administrator's own unit may have such a name, and stays enabled.
+    #[test]
+    fn a_purge_takes_links_away_that_lead_nowhere() {
+        let folder = std::env::temp_dir().join(format!("holdfast-purge-{}", std::process::id()));
+        let (wants, own) = (folder.join("multi-user.target.wants"), folder.join("holdfast-own.service"));
+        std::fs::create_dir_all(&wants).unwrap();
+        std::fs::write(&own, "").unwrap();
+        for (name, to) in [("holdfast-own.service", own.as_path()), ("holdfast-gateway.service", Path::new("/nowhere"))]
+        {
+            std::os::unix::fs::symlink(to, wants.join(name)).unwrap();
+        }
+        let looks_there = format!("find() {{ shift; command find '{}' \"$@\"; }}", folder.display());
+        let (done, _, err) = run("postrm", &format!("{looks_there}; systemctl() {{ :; }}"), &["purge"]);
+        let left = std::fs::read_dir(&wants).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(done, "{err}");
+        assert_eq!(left, ["holdfast-own.service"]);
     }
 
     /// A script that removes more than links of units could remove the only copy of acknowledged data.

@@ -130,8 +130,8 @@ fn use_it(stage: &mut Stage) -> Result<Vec<String>> {
     let token = told["token"].as_str().with_context(|| format!("no token: {told}"))?;
     let mut tokens = vec![AGENTS_TOKEN.to_string(), token.to_string()];
     open_as_others(stage, &told)?;
-    // Attach keeps its token for a kernel's device alone; without one, those of the snapshot and the agents are looked
-    // for.
+    // Attach keeps its token for a kernel's device alone; without one, that of the snapshot is looked for, and that of
+    // the agents, which must cross nowhere.
     tokens.extend(stage.hosts[from].lease_token());
     note("written, and a snapshot taken and opened by libnbd");
 

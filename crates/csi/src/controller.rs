@@ -20,6 +20,7 @@ use holdfast_reached::reached;
 use holdfast_types::Name;
 use parameters::Parameters;
 use std::sync::Arc;
+use tonic::Code;
 
 /// Most entries of one answer to a list.
 const PAGE_MAX: usize = 256;
@@ -231,10 +232,7 @@ impl Controller {
         let listed = self.cluster.snapshots(&id.set)?.ok_or_else(none)?;
         let snapshot = listed.into_iter().find(|found| found.name == id.snapshot.as_str()).ok_or_else(none)?;
         if snapshot.pending {
-            return Err(Refused::new(
-                tonic::Code::Unavailable,
-                format!("snapshot {id} is not ready yet: repeat this call"),
-            ));
+            return Err(Refused::new(Code::Unavailable, format!("snapshot {id} is not ready yet: repeat this call")));
         }
         if snapshot.volumes.len() > 1 {
             return Err(Refused::precondition(format!(
@@ -267,7 +265,8 @@ impl Controller {
         }
     }
 
-    /// DeleteVolume. Refused while a node uses it, while it has snapshots, and while copies need it.
+    /// DeleteVolume. Refused while a node uses it, while it has snapshots, and while copies need it. ABORTED if all of
+    /// these copies are being deleted: the same call works soon.
     ///
     /// # Errors
     /// As said, and refusals of the cluster.
@@ -295,7 +294,24 @@ impl Controller {
         for left in listed.iter().filter(|snapshot| names::is_for_a_clone(&snapshot.name)) {
             self.cluster.delete_snapshot(&id.set, left)?;
         }
-        self.cluster.delete_set(deletion(&id.set, &status))
+        let deleted = self.cluster.delete_set(deletion(&id.set, &status));
+        deleted.map_err(|refused| self.while_copies_go(&status.clones, refused))
+    }
+
+    /// The refusal of a deletion. For the gateways a copy that is being deleted needs its source until its objects are
+    /// gone; callers delete both, one right after the other.
+    fn while_copies_go(&self, copies: &[api::Clone], refused: Refused) -> Refused {
+        let goes = |copy: &api::Clone| match Name::new(copy.name.clone()) {
+            Ok(name) => self.cluster.set(&name).is_ok_and(|found| !found.as_ref().is_some_and(is_there)),
+            // Without a name: the cluster has no set of that number any more.
+            Err(_) => true,
+        };
+        let is_soon = refused.code == Code::FailedPrecondition && !copies.is_empty() && copies.iter().all(goes);
+        if !is_soon {
+            return refused;
+        }
+        reached!("csi: a volume was not deleted before its copies were gone");
+        Refused::pending(refused.text)
     }
 
     /// ValidateVolumeCapabilities.

@@ -262,7 +262,15 @@ impl Node {
             record.targets.push(target.to_path_buf());
             self.records.write(&id, &record)?;
         }
-        mount::bind(&from, target, read_only)
+        mount::bind(&from, target, read_only).map_err(|refused| self.not_published(&id, record, target, refused))
+    }
+
+    /// The error of a publish that failed. A final one means that nothing is left here: Kubernetes does not unpublish
+    /// then, and what counts as published is never unstaged, so its lease would stay.
+    fn not_published(&self, id: &VolumeId, mut record: Record, target: &Path, refused: Refused) -> Refused {
+        record.targets.retain(|known| known != target);
+        let is_undone = matches!(mount::is_mounted(target), Ok(false)) && self.records.write(id, &record).is_ok();
+        if is_undone { refused } else { refused.left_open() }
     }
 
     /// NodeUnpublishVolume.
@@ -374,6 +382,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_attach::{Phase, RunDir};
     use holdfast_types::Owner;
     use std::path::PathBuf;
 
@@ -436,6 +445,33 @@ mod tests {
         std::fs::remove_file(attach.join("lease.json")).unwrap();
         node.unstage(&request).unwrap();
         assert!(node.records.read(&id).unwrap().is_none());
+    }
+
+    /// STAGED-S2.
+    #[test]
+    fn a_failed_publish_leaves_nothing() {
+        use v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
+        let dir = tempfile::tempdir().unwrap();
+        let node = Node::start(options(dir.path(), 1)).unwrap();
+        let id = VolumeId::of("csi-a/data").unwrap();
+        let attached = RunDir::take(&node.records.of_set(&id.set).join("attach")).unwrap();
+        attached.show(&attach::status_for_test(&id.set, Phase::Serving, &["data"])).unwrap();
+        // Something is mounted there on each machine.
+        let mounted = Access::Mount { kind: capability::FileSystem::Ext4, options: Vec::new() };
+        node.records.write(&id, &node.records.new_of(Path::new("/proc"), mounted)).unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/nowhere", &link).unwrap();
+        let access_mode = Some(AccessMode { mode: Mode::SingleNodeWriter as i32 });
+        let access_type = Some(AccessType::Mount(MountVolume::default()));
+        let request = v1::NodePublishVolumeRequest {
+            volume_id: id.to_string(),
+            target_path: link.display().to_string(),
+            volume_capability: Some(v1::VolumeCapability { access_mode, access_type }),
+            ..Default::default()
+        };
+        let refused = node.publish(&request).unwrap_err();
+        assert!(refused.code == Code::FailedPrecondition && refused.text.contains("symbolic link"), "{refused}");
+        assert_eq!(node.records.read(&id).unwrap().unwrap().targets, Vec::<PathBuf>::new(), "it can be unstaged");
     }
 
     #[test]

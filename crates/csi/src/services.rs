@@ -19,7 +19,8 @@ use tonic::{Code, Request, Response, Status};
 /// Most calls at once; more wait. Below the program's number of threads for blocking work.
 const CALLS_MAX: usize = 24;
 
-/// How long a new volume waits for the end of one that had its name, and the pause between two looks.
+/// How long a call waits for a deletion that is under way, and the pause between two looks. A new volume waits for that
+/// of the one that had its name, a deletion for those of its copies.
 const ENDING_LIMIT: Duration = Duration::from_secs(30);
 const ENDING_PAUSE: Duration = Duration::from_millis(300);
 
@@ -106,6 +107,19 @@ impl Driver {
         let none = || Status::unimplemented("this process has no node service: ask the one on the node");
         let node = self.node.clone().ok_or_else(none)?;
         self.run(what, move || work(&node)).await
+    }
+}
+
+/// Repeats a call that a deletion under way is in the way of: a caller would only come again.
+fn after_deletions<T>(call: impl Fn() -> Result<T, Refused>) -> Result<T, Refused> {
+    let begun = Instant::now();
+    loop {
+        match call() {
+            Err(refused) if refused.code == Code::Aborted && begun.elapsed() < ENDING_LIMIT => {
+                std::thread::sleep(ENDING_PAUSE);
+            }
+            ended => return ended,
+        }
     }
 }
 
@@ -221,16 +235,8 @@ impl ControllerCalls for Driver {
     ) -> Result<Response<v1::CreateVolumeResponse>, Status> {
         let request = request.into_inner();
         let work = move |controller: &Controller| {
-            let begun = Instant::now();
-            loop {
-                match controller.create_volume(&request) {
-                    // A volume of that name is being deleted: the caller would only repeat its call.
-                    Err(refused) if refused.code == Code::Aborted && begun.elapsed() < ENDING_LIMIT => {
-                        std::thread::sleep(ENDING_PAUSE);
-                    }
-                    ended => return ended.map(|volume| v1::CreateVolumeResponse { volume: Some(volume) }),
-                }
-            }
+            let volume = Some(after_deletions(|| controller.create_volume(&request))?);
+            Ok(v1::CreateVolumeResponse { volume })
         };
         self.control("CreateVolume", work).await
     }
@@ -241,7 +247,7 @@ impl ControllerCalls for Driver {
     ) -> Result<Response<v1::DeleteVolumeResponse>, Status> {
         let request = request.into_inner();
         let work = move |controller: &Controller| {
-            controller.delete_volume(&request.volume_id).map(|()| v1::DeleteVolumeResponse {})
+            after_deletions(|| controller.delete_volume(&request.volume_id)).map(|()| v1::DeleteVolumeResponse {})
         };
         self.control("DeleteVolume", work).await
     }

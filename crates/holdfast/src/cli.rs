@@ -255,3 +255,7 @@ mod tests;
 #[cfg(test)]
 #[path = "units_tests.rs"]
 mod units;
+
+#[cfg(test)]
+#[path = "chart_tests.rs"]
+mod chart;

@@ -1,6 +1,6 @@
 //! The CSI driver: one node at a time, nothing is deleted or formatted that somebody needs, a name is one volume.
 
-use crate::bug::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const ATTACH: &str = "crates/csi/src/node/attach.rs";
 const CONTROLLER: &str = "crates/csi/src/controller.rs";
@@ -138,6 +138,54 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "csi-published-where-nothing-is",
+        bug: "a publish that failed counts as one: the volume is never unstaged, and the node keeps its lease",
+        rule: "STAGED-S2",
+        edits: &[Edit {
+            file: NODE,
+            old: ".map_err(|refused| self.not_published(&id, record, target, refused))",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-csi", &["a_failed_publish_leaves_nothing"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "chart-key-of-a-group",
+        bug: "the gateways of the chart read their key from the volume of a Secret, refuse it, and never start",
+        rule: "SECRET-F1",
+        edits: &[Edit {
+            file: "deploy/helm/holdfast/templates/gateways.yaml",
+            old: "            - {name: key, mountPath: /etc/holdfast/key, readOnly: true}\n",
+            new: "            - {name: secret, mountPath: /etc/holdfast/key, readOnly: true}\n",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["cli::chart::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "chart-places-that-nodes-lack",
+        bug: "places count though no node of the chart has one: the provisioner of Kubernetes makes no volume",
+        rule: "ADR 0063",
+        edits: &[Edit {
+            file: "deploy/helm/holdfast/templates/csi.yaml",
+            old: "Topology={{ $places }}",
+            new: "Topology=true",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["cli::chart::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "chart-scraped-as-another-job",
+        bug: "Prometheus scrapes the chart's gateways under a job that no alert rule knows: none fires",
+        rule: "ADR 0061",
+        edits: &[Edit {
+            file: "deploy/helm/holdfast/templates/gateways.yaml",
+            old: "  jobLabel: app.kubernetes.io/name\n",
+            new: "",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["cli::chart::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "csi-mount-behind-a-link",
         bug: "a volume below a folder that is a link counts as unmounted, and is unstaged while it is mounted",
         rule: "STAGED-S2",
@@ -147,6 +195,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "    mounts::mount_at(if name.is_empty() { above.as_path() } else { path }).map_err(Refused::failed)\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-csi", &["a_mount_is_found_by_a_path_with_a_link_in_it"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "csi-refuses-for-a-copy-that-goes",
+        bug: "a volume whose copy was deleted right before is refused for good, where waiting a moment would do",
+        rule: "CSI-N2",
+        edits: &[Edit {
+            file: CONTROLLER,
+            old: "        if !is_soon {\n",
+            new: "        if is_soon || !copies.is_empty() {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-csi", &["a_source_is_deleted_when_its_copies_have_gone"])],
         smoke: false,
     },
     Mutation {

@@ -30,6 +30,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "purge-disables-units-of-others",
+        bug: "a purge of the Debian package disables an administrator's own unit whose name begins as ours do",
+        rule: "ADR 0060",
+        edits: &[Edit { file: "deploy/package/deb/postrm", old: " -xtype l -delete", new: " -delete" }],
+        tests: &[lib(Layer::Unit, "holdfast-dist", &["deb::tests::a_purge_takes_links_away_that_lead_nowhere"])],
+        smoke: false,
+    },
+    Mutation {
         name: "purge-takes-the-data",
         bug: "a purge of the Debian package deletes the gateway's journal, which may have the only copy of writes",
         rule: "R1",

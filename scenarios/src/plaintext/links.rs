@@ -199,17 +199,17 @@ impl Crossings {
     }
 
     /// Of a cluster in plain text: everything is found where it must be, so that the search itself works. The token of
-    /// attach's lease is not looked for on its links: attach keeps it in a file for a kernel's device alone.
+    /// attach's lease is not looked for on its links: attach keeps it in a file for a kernel's device alone. That of the
+    /// agents must cross nowhere: whoever gives a command proves that it has it (PROOF-P1).
     ///
     /// # Errors
-    /// When something is not found.
+    /// When something is not found, or the agents' token is.
     pub fn judge_plain(&self) -> Result<()> {
         for (link, secret) in [
             (Link::Attach, Secret::Pattern),
             (Link::Peers, Secret::Pattern),
             (Link::NbdClient, Secret::Token),
             (Link::Commands, Secret::Token),
-            (Link::Agents, Secret::Token),
             (Link::Attach, Secret::SetName),
             (Link::Commands, Secret::SetName),
             (Link::Hosts, Secret::SetName),
@@ -218,6 +218,10 @@ impl Crossings {
         ] {
             let (link_name, name) = (link.name(), secret.name());
             anyhow::ensure!(self.found(link, secret) > 0, "in plain text, {link_name} shows no {name}: found nothing");
+        }
+        for link in [Link::Agents, Link::Health] {
+            let (times, name) = (self.found(link, Secret::Token), link.name());
+            anyhow::ensure!(times == 0, "PROOF-P1: {name} shows a token, {times} times");
         }
         Ok(())
     }
@@ -288,5 +292,29 @@ mod tests {
         assert!(crossed(("10.9.9.9:1", "10.9.9.8:2"), "PPP").judge_secured().is_err(), "an unknown link counts");
         assert!(crossed(peers, "PPP").judge_plain().is_err() && crossed(peers, "PPP").judge_record().is_err());
         assert!(crossed(peers, "PPP").table().contains("append frames"));
+    }
+
+    /// What an open cluster shows (R10), and what it does not (PROOF-P1).
+    #[test]
+    fn an_open_cluster_shows_all_but_the_agents_token() {
+        let words: [(Secret, Vec<u8>); 3] =
+            [(Secret::Pattern, "PPP".into()), (Secret::Token, "TTT".into()), (Secret::SetName, "SSS".into())];
+        let judged = |of_agents: &str| {
+            let [gateway, host] = ["10.98.0.11", "10.98.0.14"];
+            let streams = [
+                stream("10.98.0.11:40000", "10.98.0.12:7401", "PPP"),
+                stream("10.98.0.1:40000", &format!("{gateway}:7400"), "TTT SSS"),
+                stream("10.98.0.1:40000", &format!("{gateway}:10809"), "TTT"),
+                stream(&format!("{host}:40000"), &format!("{gateway}:10809"), "PPP SSS"),
+                stream(&format!("{host}:40000"), &format!("{gateway}:7400"), "SSS"),
+                stream(&format!("{host}:40000"), "10.98.0.15:8008", of_agents),
+                stream("10.98.0.1:40000", "10.98.0.15:8008", "SSS"),
+            ];
+            Crossings::of(&streams, 1, &words).judge_plain()
+        };
+        judged("SSS").unwrap();
+        let error = judged("SSS TTT").unwrap_err().to_string();
+        assert!(error.starts_with("PROOF-P1: agent - agent"), "{error}");
+        judged("-").unwrap_err();
     }
 }

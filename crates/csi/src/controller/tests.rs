@@ -7,7 +7,6 @@ use crate::v1::volume_content_source::{SnapshotSource, VolumeSource};
 use holdfast_types::sync::LockExt;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
-use tonic::Code;
 
 const GIB: u64 = 1 << 30;
 
@@ -43,6 +42,11 @@ impl Fake {
     }
 }
 
+/// Clones of a set, those that are being deleted too.
+fn clones_of<'a>(sets: &'a BTreeMap<String, Set>, origin: &'a str) -> impl Iterator<Item = (&'a String, &'a Set)> {
+    sets.iter().filter(move |(_, set)| set.clone_of.split('@').next() == Some(origin))
+}
+
 fn volume(name: &str, size_bytes: u64) -> api::Volume {
     api::Volume { id: 1, name: name.into(), size_bytes }
 }
@@ -67,7 +71,12 @@ impl Cluster for Fake {
                 ..Default::default()
             };
             let deletion = found.ending.then(|| api::Deletion { stage: "ending".into(), ..Default::default() });
-            api::SetStatus { set: Some(summary), volumes: found.volumes.clone(), deletion, ..Default::default() }
+            // One that is being deleted is no set any more, and has no name.
+            let name = |(name, copy): (&String, &Set)| if copy.ending { String::new() } else { name.clone() };
+            let clones =
+                clones_of(&sets, set.as_str()).map(|copy| api::Clone { name: name(copy), ..Default::default() });
+            let (clones, volumes) = (clones.collect(), found.volumes.clone());
+            api::SetStatus { set: Some(summary), volumes, deletion, clones, ..Default::default() }
         }))
     }
 
@@ -89,6 +98,9 @@ impl Cluster for Fake {
     }
 
     fn delete_set(&self, request: api::DeleteSetRequest) -> Result<(), Refused> {
+        if clones_of(&self.0.locked(), &request.set).next().is_some() {
+            return Err(Refused::of_cluster("precondition", "a clone reads its objects"));
+        }
         self.with(&request.set, |found| {
             assert_eq!(request.id, found.id);
             if found.owner.is_some() && !request.force || !found.snapshots.is_empty() && !request.with_snapshots {
@@ -227,6 +239,21 @@ fn other_volumes_of_a_set_are_not_deleted() {
     fake.add("csi-c", "", Vec::new());
     controller.delete_volume("csi-c/data").unwrap();
     assert!(is_ending("csi-b") && is_ending("csi-c"), "a copy has all volumes, an interrupted creation none");
+}
+
+/// csi-sanity deletes a copy and its source, one right after the other, and takes no refusal.
+#[test]
+fn a_source_is_deleted_when_its_copies_have_gone() {
+    let (fake, controller) = controller();
+    controller.create_volume(&asked("a", 1)).unwrap();
+    let copy = v1::CreateVolumeRequest { volume_content_source: of_volume("csi-a/data"), ..asked("b", 1) };
+    controller.create_volume(&copy).unwrap();
+    assert_eq!(controller.delete_volume("csi-a/data").unwrap_err().code, Code::FailedPrecondition, "it is needed");
+    controller.delete_volume("csi-b/data").unwrap();
+    assert_eq!(controller.delete_volume("csi-a/data").unwrap_err().code, Code::Aborted, "its copy goes");
+    fake.0.locked().remove("csi-b");
+    controller.delete_volume("csi-a/data").unwrap();
+    assert!(fake.with("csi-a", |set| set.ending).unwrap());
 }
 
 /// The id of a snapshot names the set only.

@@ -408,6 +408,40 @@ impl Attached {
     }
 }
 
+/// What a process of this one's number shows of these volumes.
+#[cfg(test)]
+pub(super) fn status_for_test(set: &Name, phase: Phase, volumes: &[&str]) -> Status {
+    let volume = |name: &&str| VolumeStatus {
+        name: (*name).to_string(),
+        size_bytes: 1 << 30,
+        socket: String::new(),
+        device: None,
+        device_bytes: None,
+        lost: None,
+    };
+    Status {
+        set: set.to_string(),
+        phase,
+        since_unix_ms: 0,
+        owner: "node1".into(),
+        epoch: 3,
+        gateway: String::new(),
+        pid: std::process::id(),
+        volumes: volumes.iter().map(volume).collect(),
+        ready: false,
+        others_ready: false,
+        reconnects: 0,
+        last_outage_ms: None,
+        longest_outage_ms: None,
+        last_loss: None,
+        unanswered: 0,
+        lease_renewed_at: None,
+        lease_renewed_boot_ns: None,
+        lease_ttl_ms: None,
+        fenced_by: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -469,27 +503,7 @@ mod tests {
         let attached = Attached::new(options("node1"), records, Arc::new(Locks::default()));
         let (set, volume) = (Name::new("csi-a").unwrap(), Name::new("data").unwrap());
         let held = RunDir::take(&attached.dir(&set)).unwrap();
-        let status = Status {
-            set: set.to_string(),
-            phase: Phase::Fenced,
-            since_unix_ms: 0,
-            owner: "node1".into(),
-            epoch: 3,
-            gateway: String::new(),
-            pid: std::process::id(),
-            volumes: Vec::new(),
-            ready: false,
-            others_ready: false,
-            reconnects: 0,
-            last_outage_ms: None,
-            longest_outage_ms: None,
-            last_loss: None,
-            unanswered: 0,
-            lease_renewed_at: None,
-            lease_renewed_boot_ns: None,
-            lease_ttl_ms: None,
-            fenced_by: Some("held by node2".into()),
-        };
+        let status = Status { fenced_by: Some("held by node2".into()), ..status_for_test(&set, Phase::Fenced, &[]) };
         held.show(&status).unwrap();
         let begun = Instant::now();
         let refused = attached.device(&set, &volume).unwrap_err();

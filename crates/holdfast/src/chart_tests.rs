@@ -1,0 +1,85 @@
+//! The chart in deploy/helm: this program's command line must accept what its containers run, and a gateway must accept
+//! the file of its key.
+
+use super::*;
+use std::path::Path;
+
+/// A file of the tree's folder of deployments.
+fn deployed(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(path)).unwrap()
+}
+
+fn template(name: &str) -> String {
+    deployed(&format!("helm/holdfast/templates/{name}"))
+}
+
+/// An argument of a container, with a value where the chart has an expression.
+fn filled(argument: &str) -> String {
+    let (name, value) = argument.split_once('=').unwrap_or((argument, ""));
+    let given = match name {
+        _ if !value.contains("{{") => return argument.replace("$(NODE_NAME)", "worker1"),
+        "--api" => "g1:7400,g2:7400",
+        "--set-prefix" => "csi-",
+        "--store" => "s3://bucket/prefix",
+        "--device" => "kernel",
+        "--max-volumes" => "32",
+        "--locality" => "region=eu,zone=a",
+        _ => panic!("{name}: found {value}, which this test does not know"),
+    };
+    format!("{name}={given}")
+}
+
+#[test]
+fn what_the_chart_runs_is_a_command_line_of_this_program() {
+    let text = template("csi.yaml");
+    let mut started = Vec::new();
+    for list in text.split("            - csi\n").skip(1) {
+        let (list, _) = list.split_once("            - --log-format=").expect("the last argument");
+        let arguments = list.lines().filter_map(|line| line.strip_prefix("            - ")).map(filled);
+        let words = ["holdfast", "csi"].map(String::from).into_iter().chain(arguments).collect::<Vec<_>>();
+        let parsed = Cli::try_parse_from(&words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        let Command::Csi(args) = parsed.command else { panic!("another command: {words:?}") };
+        started.push(args.serve);
+    }
+    assert_eq!(started, [CsiServices::Controller, CsiServices::Node]);
+    let gateway = ["gateway", "run", "--config", "/etc/holdfast/settings/$(POD_NAME).toml", "--log-format", "json"];
+    let listed = gateway.map(|word| format!("{word:?}")).join(", ");
+    assert!(template("gateways.yaml").contains(&format!("args: [{listed}]")), "{listed}");
+    Cli::try_parse_from(["holdfast"].into_iter().chain(gateway)).unwrap();
+}
+
+/// SECRET-F1: the file in the volume of a Secret is root's and for a group, and a gateway refuses it.
+#[test]
+fn a_gateway_of_the_chart_has_a_key_file_of_its_own() {
+    let text = template("gateways.yaml");
+    assert!(text.contains("key.file = \"/etc/holdfast/key/key\""));
+    let (before, gateway) = text.split_once("\n      containers:\n").unwrap();
+    let (gateway, volumes) = gateway.split_once("\n      volumes:\n").unwrap();
+    let mount = gateway.lines().find(|line| line.contains("mountPath: /etc/holdfast/key,")).unwrap();
+    let name = mount.split_once("{name: ").unwrap().1.split(',').next().unwrap();
+    let volume = volumes.split_once(&format!("- name: {name}\n")).unwrap().1.lines().next().unwrap();
+    assert!(volume.contains("emptyDir:"), "found {volume}, expected no volume of a Secret");
+    let copies = "command: [\"install\", \"-m\", \"0400\", \"/etc/holdfast/secret/key\", \"/etc/holdfast/key/key\"]";
+    assert!(before.contains(copies), "nobody puts it there");
+}
+
+/// If places count, the provisioner makes no volume for a pod on a node that tells none. By default nodes have none.
+#[test]
+fn places_count_only_where_each_node_has_one() {
+    let text = template("csi.yaml");
+    assert!(text.contains("\n            - --feature-gates=Topology={{ $places }}\n"));
+    let each = "{{- range .Values.csi.nodeGroups }}{{- if not .locality }}{{- $places = false }}{{- end }}{{- end }}";
+    assert!(text.contains(each), "expected {each}");
+}
+
+/// Otherwise no alert about gateways would ever fire: `up{job="holdfast"}` would find nothing.
+#[test]
+fn gateways_are_scraped_as_the_job_that_the_alert_rules_expect() {
+    let text = template("gateways.yaml");
+    let (_, monitor) = text.split_once("kind: ServiceMonitor\n").unwrap();
+    assert!(monitor.contains("\n  jobLabel: app.kubernetes.io/name\n"), "the job would be the name of the Service");
+    let helpers = template("_helpers.tpl");
+    let (_, labels) = helpers.split_once("define \"holdfast.labels\"").unwrap();
+    assert!(labels.contains("app.kubernetes.io/name: holdfast\n"));
+    assert!(deployed("prometheus/holdfast.rules.yml").contains("up{job=\"holdfast\"} == 0"));
+}
