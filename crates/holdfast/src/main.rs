@@ -126,7 +126,7 @@ mod tests {
             return;
         }
         let mut itself = Command::new(std::env::current_exe().unwrap());
-        itself.args(["--exact", "tests::a_panic_in_a_task_ends_the_process"]).env(PANICS, "1");
+        itself.args(["--exact", "tests::a_panic_in_a_task_ends_the_process", "--nocapture"]).env(PANICS, "1");
         let ended = itself.output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.signal(), Some(Signal::ABORT.as_raw()), "{}: {said}", ended.status);
