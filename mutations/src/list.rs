@@ -22,6 +22,7 @@ mod patroni;
 mod places;
 mod placing;
 mod raft;
+mod reports;
 mod space;
 mod stores;
 mod survivors;
@@ -59,6 +60,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     patroni::MUTATIONS,
     page::MUTATIONS,
     csi::MUTATIONS,
+    reports::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

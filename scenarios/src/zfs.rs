@@ -17,6 +17,7 @@ mod devices;
 mod events;
 mod expired;
 mod guest;
+mod held;
 mod intruder;
 mod kept;
 mod lab;
@@ -206,6 +207,7 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
             let mut pair = of(Part::Agents, agents::pair(lab, report, a))?;
             if part.runs(Part::Agents) {
                 pair = of(Part::Agents, agents::acts(lab, report, args, pair))?;
+                of(Part::Agents, held::act(report, &pair.0, &pair.1))?;
             }
             let (mut primary, mut standby) = ((pair.0, 0), (pair.1, 1));
             if part.runs(Part::CutOff) {

@@ -104,3 +104,32 @@ fn fail(output: output::Format, error: &CliError) -> ExitCode {
     output::complain(output, error);
     ExitCode::from(error.exit as u8)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::Signal;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    /// Set in the process that is to end.
+    const PANICS: &str = "HOLDFAST_TEST_PANICS";
+
+    /// R11: also in a build whose panics end only their task, as that of tests.
+    #[test]
+    fn a_panic_in_a_task_ends_the_process() {
+        if std::env::var_os(PANICS).is_some() {
+            abort_on_panic();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            // Without the hook the runtime keeps the panic for whoever asks.
+            let _ = runtime.block_on(async { tokio::spawn(async { panic!("on purpose") }).await });
+            return;
+        }
+        let mut itself = Command::new(std::env::current_exe().unwrap());
+        itself.args(["--exact", "tests::a_panic_in_a_task_ends_the_process", "--nocapture"]).env(PANICS, "1");
+        let ended = itself.output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.signal(), Some(Signal::ABORT.as_raw()), "{}: {said}", ended.status);
+        assert!(said.contains("on purpose"), "{said}");
+    }
+}

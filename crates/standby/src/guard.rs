@@ -80,6 +80,12 @@ pub fn there(mounted: Option<&Mounted>, mount: &Path, run_dir: &Path, copy_dir: 
 /// The data directory is not on the copy; or the file system's error.
 pub fn lead(root: &Path, mounts: &[PathBuf], data: &Path) -> Result<(), String> {
     let places = real_of(mounts)?;
+    lead_once(root, mounts, &places, data)?;
+    // A tablespace was the primary's before its link was redirected: now the links in the copy's are seen.
+    lead_once(root, mounts, &places, data)
+}
+
+fn lead_once(root: &Path, mounts: &[PathBuf], places: &[PathBuf], data: &Path) -> Result<(), String> {
     for link in written(data)? {
         let target = match read_link(&link) {
             Ok(target) => target,
@@ -89,18 +95,34 @@ pub fn lead(root: &Path, mounts: &[PathBuf], data: &Path) -> Result<(), String> 
         };
         let Some(to) = led(&target, root, mounts) else { continue };
         // Nothing outside the copy is written to.
-        within(&places, link.parent().unwrap_or(data))?;
+        within(places, link.parent().unwrap_or(data))?;
         let done = remove_file(&link).and_then(|()| symlink(&to, &link));
         done.map_err(|error| format!("{}: {error}", link.display()))?;
     }
     Ok(())
 }
 
-/// Paths of a data directory that PostgreSQL writes to and that may be links: they must lie on the copy (STANDBY-U6).
+/// Paths of a data directory that PostgreSQL writes to and that may be links: they must lie on the copy (STANDBY-U6). A
+/// person may also have moved the directory of one database away, which is in `base` or in a tablespace.
 fn written(data: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = vec![data.join("pg_wal")];
-    found.extend(entries(&data.join("pg_tblspc"))?.iter().map(DirEntry::path));
-    for entry in entries(data)? {
+    let spaces = entries(&data.join("pg_tblspc"))?;
+    found.extend(spaces.iter().map(DirEntry::path));
+    found.extend(links(data)?);
+    found.extend(links(&data.join("base"))?);
+    for space in spaces.iter().map(DirEntry::path) {
+        found.extend(links(&space)?);
+        for version in entries_if_any(&space)? {
+            found.extend(links(&version.path())?);
+        }
+    }
+    Ok(found)
+}
+
+/// The links in a directory, without those to files that are only read. None if it is no directory, or not there.
+fn links(dir: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    for entry in entries_if_any(dir)? {
         let name = entry.file_name().to_string_lossy().into_owned();
         let link = entry.file_type().map_err(|error| format!("{}: {error}", entry.path().display()))?.is_symlink();
         if link && !READ_ONLY.iter().any(|end| name.ends_with(end)) {
@@ -144,6 +166,14 @@ fn real_of(mounts: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
 fn entries(dir: &Path) -> Result<Vec<DirEntry>, String> {
     let listed = read_dir(dir).and_then(Iterator::collect);
     listed.map_err(|error: std::io::Error| format!("{}: {error}", dir.display()))
+}
+
+/// None if it is no directory, or not there: a link may lead nowhere, which [`within`] reports.
+fn entries_if_any(dir: &Path) -> Result<Vec<DirEntry>, String> {
+    match read_dir(dir) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Vec::new()),
+        _ => entries(dir),
+    }
 }
 
 fn within(places: &[PathBuf], path: &Path) -> Result<(), String> {
@@ -214,6 +244,16 @@ mod tests {
             assert!(why.contains(link) && why.contains(&to.display().to_string()), "{why}");
             remove_file(data.join(link)).unwrap();
         }
+        // One database that a person has moved away: of the data directory, and of a tablespace.
+        create_dir_all(data.join("base")).unwrap();
+        create_dir_all(mount.join("space/PG_15_202209061")).unwrap();
+        write(mount.join("space/a file of a person"), "").unwrap();
+        for link in ["base/5", "pg_tblspc/16384/PG_15_202209061/5"] {
+            symlink(live.join("space"), data.join(link)).unwrap();
+            let why = may_start(&mounts, &data).unwrap_err();
+            assert!(why.contains(link) && why.contains("live/space"), "{why}");
+            remove_file(data.join(link)).unwrap();
+        }
         rename(data.join("pg_wal"), mount.join("wal")).unwrap();
         symlink("../wal", data.join("pg_wal")).unwrap();
         assert_eq!(may_start(&mounts, &data), Ok(()));
@@ -251,6 +291,15 @@ mod tests {
             assert!(may_start(&mounts, &data).is_err());
             remove_file(link).unwrap();
         }
+        // One database that was moved, of a tablespace whose link leads to the primary's until it is led.
+        let space = root.join("tank/pg/space/PG_15_202209061");
+        create_dir_all(&space).unwrap();
+        symlink("/tank/pg/space", data.join("pg_tblspc/16387")).unwrap();
+        symlink("/tank/pg/wal/data", space.join("5")).unwrap();
+        lead(&root, &mounts, &data).unwrap();
+        assert_eq!(read_link(space.join("5")).unwrap(), mounts[1].join("data"));
+        assert_eq!(may_start(&mounts, &data), Ok(()));
+        remove_file(data.join("pg_tblspc/16387")).unwrap();
         // A directory of the primary, in place of a link to the copy.
         std::fs::remove_dir(data.join("pg_tblspc")).unwrap();
         symlink(&live, data.join("pg_tblspc")).unwrap();

@@ -141,8 +141,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "ONSET-L1",
         edits: &[Edit {
             file: "crates/agent/src/drivers/placement.rs",
-            old: "            if is_link && !scratch::NAMES",
-            new: "            if false && is_link && !scratch::NAMES",
+            old: "        if is_link && !scratch::NAMES",
+            new: "        if false && is_link && !scratch::NAMES",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["drivers::placement::"])],
         smoke: false,

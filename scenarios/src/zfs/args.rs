@@ -43,7 +43,7 @@ pub(super) enum Part {
     /// Two guests: a standby on a copy of the pool, first beside the primary, then on the host with the pool itself;
     /// the copy is killed
     Standby,
-    /// Two guests with agents: one killed, one paused and resumed
+    /// Two guests with agents: one killed, one paused and resumed; a process keeps the pool from a switchover
     Agents,
     /// Two guests with agents: the primary is cut off the network, and connected again
     CutOff,

@@ -26,7 +26,7 @@ const DEFAULTS: &str = "zfs_multihost_fail_intervals";
 const ADVISED: &str = "set -e\ncd /sys/module/zfs/parameters\necho 0 > zfs_multihost_fail_intervals\necho 1 > zfs_multihost_import_intervals";
 
 /// Exit code of a refused command.
-const REFUSED: i64 = 3;
+pub const REFUSED: i64 = 3;
 
 /// Restarts the agent of a standby, with `multihost` in its settings.
 fn begin_anew(guest: &Guest, index: usize) -> Result<()> {
@@ -38,7 +38,10 @@ fn begin_anew(guest: &Guest, index: usize) -> Result<()> {
 }
 
 /// Asks the agent of `from` for a switchover; returns exit code and text.
-fn switchover(from: &Guest, to: &Guest) -> Result<(i64, String)> {
+///
+/// # Errors
+/// When the command could not be run.
+pub fn switchover(from: &Guest, to: &Guest) -> Result<(i64, String)> {
     let (code, out, err) =
         from.ran(&format!("holdfast agent switchover --to {} --yes --timeout 4m", to.name), LIMIT)?;
     Ok((code, format!("{out}\n{err}")))

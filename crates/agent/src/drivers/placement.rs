@@ -7,9 +7,10 @@
 //! ```
 //!
 //! ONSET-L1  PostgreSQL is started only if its data directory, its WAL, every tablespace and every link of the data
-//!     directory lie on a file system over the set's devices, by the kernel's table of mounts. Each device of a Btrfs
-//!     or XFS file system has to be the set's. `database.allow_off_set` names places for tablespaces that may be lost,
-//!     and for files that PostgreSQL only reads.
+//!     directory lie on a file system over the set's devices, by the kernel's table of mounts; so does each database
+//!     that a link in `base` or in a tablespace leads to. Each device of a Btrfs or XFS file system has to be the
+//!     set's. `database.allow_off_set` names places for tablespaces that may be lost, and for files that PostgreSQL
+//!     only reads.
 //! ONSET-L2  While PostgreSQL runs this is checked again: a tablespace may come later. What is found then is reported
 //!     in log, status, history and metrics. It ends nothing.
 //! ONSET-L3  ONSET-L1 and ONSET-L2 hold also for each device of a ZFS pool that these files lie on (data, log, special,
@@ -34,8 +35,9 @@ use disks::Disks;
 use holdfast_host::mounts::{self, Mount, mount_over, points_below};
 use looks::LOOK_LIMIT;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::DirEntry;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use vdevs::OffDevice;
@@ -220,14 +222,18 @@ impl Places<'_> {
         false
     }
 
+    /// Whether the settings let it lie off the set.
+    fn is_allowed(&self, what: What, place: &Path) -> bool {
+        // A link with `..` may lead out of the directory that its text begins with.
+        let is_plain = place.components().all(|part| part != Component::ParentDir);
+        let allowed = || self.config.database.allow_off_set.iter().any(|folder| place.starts_with(folder));
+        matches!(what, What::Tablespace | What::Other) && is_plain && allowed()
+    }
+
     /// Judges what lies at `path`, and the file systems that are mounted below it.
     fn judge(&self, what: What, path: &Path, seen: &mut Seen) -> Result<(), PlacementError> {
         let link = std::fs::read_link(path).ok();
-        let is_allowed = |what: What, place: &Path| {
-            let allowed = || self.config.database.allow_off_set.iter().any(|folder| place.starts_with(folder));
-            matches!(what, What::Tablespace | What::Other) && allowed()
-        };
-        if link.as_deref().is_some_and(|link| is_allowed(what, link)) {
+        if link.as_deref().is_some_and(|link| self.is_allowed(what, link)) {
             return Ok(());
         }
         let real = match path.canonicalize() {
@@ -238,7 +244,7 @@ impl Places<'_> {
             }
             Err(source) => return Err(PlacementError::Unread { path: path.into(), source }),
         };
-        if is_allowed(what, &real) {
+        if self.is_allowed(what, &real) {
             return Ok(());
         }
         let mount = mount_over(self.table, &real);
@@ -249,7 +255,7 @@ impl Places<'_> {
         }
         for point in points_below(self.table, &real) {
             let what = What::of(&real, &point);
-            if scratch::is_below(&real, &point) || seen.has(&point) || is_allowed(what, &point) {
+            if scratch::is_below(&real, &point) || seen.has(&point) || self.is_allowed(what, &point) {
                 continue;
             }
             let mount = mount_over(self.table, &point);
@@ -258,7 +264,34 @@ impl Places<'_> {
         Ok(())
     }
 
-    /// Judges all places. Reads directories of the data directory.
+    /// Judges what an entry of a directory leads to, if it is a link to files that PostgreSQL writes and needs.
+    fn judge_link(&self, what: What, entry: &DirEntry, seen: &mut Seen) -> Result<(), PlacementError> {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let unread = |source| PlacementError::Unread { path: entry.path(), source };
+        let is_link = entry.file_type().map_err(unread)?.is_symlink();
+        if is_link && !scratch::NAMES.contains(&name.as_str()) && !READ_ONLY.iter().any(|end| name.ends_with(end)) {
+            self.judge(what, &entry.path(), seen)?;
+        }
+        Ok(())
+    }
+
+    /// Judges the links in a tablespace: below the directory of a version of PostgreSQL each database has one, which a
+    /// person may have moved away.
+    fn judge_databases_in(&self, space: &Path, seen: &mut Seen) -> Result<(), PlacementError> {
+        let is_allowed = |place: std::io::Result<PathBuf>| place.is_ok_and(|at| self.is_allowed(What::Tablespace, &at));
+        if is_allowed(std::fs::read_link(space)) || is_allowed(space.canonicalize()) {
+            return Ok(());
+        }
+        for version in entries(space)? {
+            self.judge_link(What::Tablespace, &version, seen)?;
+            for database in entries(&version.path())? {
+                self.judge_link(What::Tablespace, &database, seen)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges all places. Reads directories of the data directory and of tablespaces.
     fn seen(&self) -> Result<Seen, PlacementError> {
         let (data, mut seen) = (self.config.database.data.as_path(), Seen::default());
         self.judge(What::Data, data, &mut seen)?;
@@ -267,29 +300,25 @@ impl Places<'_> {
         }
         // In `base` each database has a directory, which a person may have moved away.
         for entry in entries(data)?.into_iter().chain(entries(&data.join("base"))?) {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let unread = |source| PlacementError::Unread { path: entry.path(), source };
-            let is_link = entry.file_type().map_err(unread)?.is_symlink();
-            if is_link && !scratch::NAMES.contains(&name.as_str()) && !READ_ONLY.iter().any(|end| name.ends_with(end)) {
-                self.judge(What::of(data, &entry.path()), &entry.path(), &mut seen)?;
-            }
+            self.judge_link(What::of(data, &entry.path()), &entry, &mut seen)?;
         }
         for entry in entries(&data.join("pg_tblspc"))? {
             self.judge(What::Tablespace, &entry.path(), &mut seen)?;
+            self.judge_databases_in(&entry.path(), &mut seen)?;
         }
         Ok(seen)
     }
 }
 
-/// In the order of their names. None if the directory is not there.
-fn entries(dir: &Path) -> Result<Vec<std::fs::DirEntry>, PlacementError> {
+/// In the order of their names. None if it is no directory, or not there.
+fn entries(dir: &Path) -> Result<Vec<DirEntry>, PlacementError> {
     let listed = std::fs::read_dir(dir).and_then(Iterator::collect);
-    let mut listed: Vec<std::fs::DirEntry> = match listed {
+    let mut listed: Vec<DirEntry> = match listed {
         Ok(listed) => listed,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
         Err(source) => return Err(PlacementError::Unread { path: dir.into(), source }),
     };
-    listed.sort_by_key(std::fs::DirEntry::file_name);
+    listed.sort_by_key(DirEntry::file_name);
     Ok(listed)
 }
 

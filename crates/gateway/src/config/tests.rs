@@ -13,6 +13,13 @@ fn problems_of(change: impl FnOnce(&mut GatewayConfig)) -> String {
     }
 }
 
+/// Without a setting nobody reads data without a token.
+#[test]
+fn exports_are_closed_by_default() {
+    let config = GatewayConfig::default();
+    assert_eq!((config.plain_exports, config.snapshot_exports), (false, SnapshotExports::Token));
+}
+
 #[test]
 fn the_sample_file_is_the_generated_one() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(SAMPLE);

@@ -282,6 +282,24 @@ fn wal_and_tablespaces_over_a_link_are_looked_at_where_they_lie() {
     assert_eq!(stage.off().len(), 3);
 }
 
+/// The tablespace is on the set, and one of its databases was moved to a disk of the host.
+#[test]
+fn a_database_that_was_moved_out_of_a_tablespace_is_seen() {
+    let mut stage = Stage::new(PoolKind::Ext4);
+    stage.set("43:0");
+    let (ssd, space) = (stage.at.join("ssd"), stage.at.join("set/space"));
+    std::fs::create_dir_all(space.join("PG_15_202209061/16384")).unwrap();
+    std::fs::write(space.join("a file of a person"), "").unwrap();
+    stage.link("pg_tblspc/16390", &space);
+    stage.link("pg_tblspc/16390/PG_15_202209061/pgsql_tmp", ssd.join("tmp/a"));
+    assert_eq!(stage.told(), "", "temporary files may be lost");
+    stage.link("pg_tblspc/16390/PG_15_202209061/16385", ssd.join("wal"));
+    let told = stage.told();
+    assert!(told.contains("pg_tblspc/16390/PG_15_202209061/16385 (a link to"), "{told}");
+    stage.config.database.allow_off_set = vec![ssd];
+    assert_eq!(stage.told(), "");
+}
+
 #[test]
 fn a_folder_that_may_be_lost_is_for_tablespaces_only() {
     let mut stage = Stage::new(PoolKind::Ext4);
@@ -295,6 +313,8 @@ fn a_folder_that_may_be_lost_is_for_tablespaces_only() {
     assert!(stage.told().contains("pg_tblspc/16386 (a link to"), "{}", stage.told());
     stage.config.database.allow_off_set = vec![ssd.clone()];
     assert_eq!(stage.told(), "");
+    stage.link("pg_tblspc/16387", ssd.join("../elsewhere"));
+    assert!(stage.told().contains("pg_tblspc/16387 (a link to"), "out of it again: {}", stage.told());
     stage.link("pg_wal", ssd.join("wal"));
     assert!(stage.told().contains("commits there are lost"), "{}", stage.told());
     stage.mounts.clear();

@@ -1,0 +1,343 @@
+//! What hostile readings and bug reports of comparable systems have shown: data without a token, rights of the host,
+//! files off the set, stores and proxies as they are.
+
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
+
+const PLACES: Test = lib(Layer::Unit, "holdfast-agent", &["drivers::placement::"]);
+const PROCESSES: Test = lib(Layer::Unit, "holdfast-agent", &["process::"]);
+const CHECK: Test = lib(Layer::Unit, "holdfast-store", &["check::"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "deletion-polled-after-its-end",
+        bug: "the gateway that leads a set waits for its deletion by a future that has ended: it aborts with each deletion",
+        rule: "R11",
+        edits: &[
+            Edit {
+                file: "crates/gateway/src/admin/deletion.rs",
+                old: "        if accepted {\n            let _ = tokio::time::timeout(HEARD_LIMIT, self.heard(id)).await;\n",
+                new: "        let mut heard = std::pin::pin!(self.heard(id));\n        if accepted {\n            let _ = tokio::time::timeout(HEARD_LIMIT, &mut heard).await;\n",
+            },
+            Edit {
+                file: "crates/gateway/src/admin/deletion.rs",
+                old: "                () = self.heard(id) => {}\n",
+                new: "                () = &mut heard => {}\n",
+            },
+        ],
+        tests: &[Test::Scenario("set-delete")],
+        smoke: false,
+    },
+    Mutation {
+        name: "panic-ends-one-task",
+        bug: "a panic ends one task of a development build, and every test passes: the release build aborts",
+        rule: "R11",
+        edits: &[Edit {
+            file: "crates/holdfast/src/main.rs",
+            old: "        report(panic);\n        std::process::abort();\n",
+            new: "        report(panic);\n",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["tests::a_panic_in_a_task_ends_the_process"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "snapshots-open-to-all",
+        bug: "without a setting, a snapshot is read by anybody without a token",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/gateway/src/config.rs",
+            old: "        snapshot_exports: SnapshotExports = SnapshotExports::Token;",
+            new: "        snapshot_exports: SnapshotExports = SnapshotExports::Open;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["exports_are_closed_by_default"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "refusal-tells-which-sets-exist",
+        bug: "who has no token of a snapshot learns from the refusal whether there is a set of that name",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/set/src/device.rs",
+            old: "        if !self.open_snapshots {\n",
+            new: "        if set.is_none() {\n            return Err(self.absent(&name.set));\n        }\n        if !self.open_snapshots {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["closed_exports_answer_alike_whatever_is_there"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "database-out-of-a-tablespace",
+        bug: "one database of a tablespace was moved to a disk of the host: its acknowledged commits are lost with the host",
+        rule: "ONSET-L1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/placement.rs",
+            old: "            self.judge_databases_in(&entry.path(), &mut seen)?;\n",
+            new: "",
+        }],
+        tests: &[PLACES],
+        smoke: false,
+    },
+    Mutation {
+        name: "link-out-of-an-allowed-place",
+        bug: "a link whose text begins with an allowed place leads out of it by `..`: PostgreSQL is started off the set",
+        rule: "ONSET-L1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/placement.rs",
+            old: "all(|part| part != Component::ParentDir)",
+            new: "all(|part| part != Component::ParentDir || !place.as_os_str().is_empty())",
+        }],
+        tests: &[PLACES],
+        smoke: false,
+    },
+    Mutation {
+        name: "places-looked-at-once",
+        bug: "a tablespace that is made off the set while PostgreSQL runs is never told",
+        rule: "ONSET-L2",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers.rs",
+            old: "} else if looked.of_places.is_due(PLACES_INTERVAL) {",
+            new: "} else if looked.of_places.is_due(PLACES_INTERVAL) && looked.others.is_some() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["what_runs_off_the_set_is_told_while_it_runs"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "copy-writes-into-a-database-of-the-primary",
+        bug: "a standby on a copy is started although one database is a link out of it: on the primary's host it writes into the primary's own files",
+        rule: "STANDBY-U6",
+        edits: &[Edit {
+            file: "crates/standby/src/guard.rs",
+            old: "    found.extend(links(&data.join(\"base\"))?);\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-standby", &["a_copy_with_links_to_the_primarys_own_files_is_not_started"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "database-of-a-tablespace-not-led",
+        bug: "in a copied pool, a link in a tablespace still leads to the primary's files",
+        rule: "STANDBY-U10",
+        edits: &[Edit {
+            file: "crates/standby/src/guard.rs",
+            old: "        for version in entries_if_any(&space)? {\n            found.extend(links(&version.path())?);\n        }\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-standby", &["guard::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "socket-for-other-users",
+        bug: "a process of any user that reaches the agent's socket may give commands: failover is switched off without rights",
+        rule: "LOCAL-L1",
+        edits: &[Edit {
+            file: "crates/agent/src/local.rs",
+            old: "    uid == 0 || uid == geteuid().as_raw()\n",
+            new: "    uid == 0 || uid >= geteuid().as_raw()\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["only_root_and_the_agents_own_user_may_connect"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "lock-for-other-users",
+        bug: "any user can hold the lock of the watchdog's helper, and the agent believes that it has one",
+        rule: "LOCAL-L1",
+        edits: &[Edit {
+            file: "crates/host/src/lock.rs",
+            old: "const MODE: u32 = 0o600;",
+            new: "const MODE: u32 = 0o644;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["nobody_else_may_hold_a_lock"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "postgres-of-any-user",
+        bug: "a process of any user that is called postgres counts as the server: nobody takes over on that host",
+        rule: "POSTGRES-P1",
+        edits: &[Edit {
+            file: "crates/agent/src/process/server.rs",
+            old: "is_none_or(|users| users.contains(&uid))",
+            new: "is_none_or(|users| users.contains(&uid) || uid > 0)",
+        }],
+        tests: &[PROCESSES],
+        smoke: false,
+    },
+    Mutation {
+        name: "forbidden-look-is-an-end",
+        bug: "a process that root may not look at, without CAP_SYS_PTRACE, counts as ended: a second PostgreSQL is started beside it",
+        rule: "POSTGRES-P1",
+        edits: &[Edit {
+            file: "crates/agent/src/process/table.rs",
+            old: "        // A process that may not be inspected may be anything:",
+            new: "        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),\n        // A process that may not be inspected may be anything:",
+        }],
+        tests: &[PROCESSES],
+        smoke: false,
+    },
+    Mutation {
+        name: "server-without-its-groups",
+        bug: "PostgreSQL is started without the further groups of its user: it cannot read Debian's TLS key",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/database/user.rs",
+            old: "const ALL_GROUPS: &str = \"--init-groups\";",
+            new: "const ALL_GROUPS: &str = \"--clear-groups\";",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_setpriv_without_groups_is_refused_with_what_to_install"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "log-for-other-users",
+        bug: "PostgreSQL's log, with values of statements, is readable for every user of the host",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/agent/src/process/log.rs",
+            old: "const MODE: u32 = 0o600;",
+            new: "const MODE: u32 = 0o644;",
+        }],
+        tests: &[PROCESSES],
+        smoke: false,
+    },
+    Mutation {
+        name: "log-without-a-bound",
+        bug: "PostgreSQL's log fills the host's disk",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/agent/src/process/log.rs",
+            old: "    if log.metadata()?.len() <= bytes_max {",
+            new: "    if log.metadata()?.len() <= bytes_max || bytes_max > 0 {",
+        }],
+        tests: &[PROCESSES],
+        smoke: false,
+    },
+    Mutation {
+        name: "hangup-ends-a-service",
+        bug: "SIGHUP ends an agent that has a primary, or the attach below it",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/holdfast/src/serve.rs",
+            old: "            _ = hangup.recv() => tracing::warn!(",
+            new: "            _ = hangup.recv() => return Ok(\"SIGHUP\"),\n            () = std::future::pending() => tracing::warn!(",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_hangup_ends_no_service"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "other-collations-not-told",
+        bug: "hosts with different C libraries are told by the takeover, when indexes on text are wrong",
+        rule: "FACTS-F1",
+        edits: &[Edit {
+            file: "crates/agent/src/facts.rs",
+            old: "        if differ(a, b) {\n            say(Weight::Damage, fact, format!(\"{what} {}",
+            new: "        if differ(a, b) && fact != \"libc\" {\n            say(Weight::Damage, fact, format!(\"{what} {}",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["each_difference_is_named_with_its_weight"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "check-without-a-listing",
+        bug: "a store that lists in another order passes the check: a recovery cannot go through it",
+        rule: "PAGE-O1",
+        edits: &[Edit { file: "crates/store/src/check.rs", old: "        self.must_list(names).await?;\n", new: "" }],
+        tests: &[CHECK],
+        smoke: false,
+    },
+    Mutation {
+        name: "check-of-small-objects",
+        bug: "a proxy that refuses bodies of a segment's length passes the check: the journal fills later",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/store/src/check.rs",
+            old: "vec![0x5a; SEGMENT_BYTES_TARGET]",
+            new: "vec![0x5a; SEGMENT_BYTES_TARGET.min(PART_BYTES)]",
+        }],
+        tests: &[CHECK],
+        smoke: false,
+    },
+    Mutation {
+        name: "no-checksum-for-object-lock",
+        bug: "a bucket with Object Lock refuses each PUT, since it asks for a checksum",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/store/src/s3.rs",
+            old: "Err(error) if !with && for_its_checksum(&error) => {",
+            new: "Err(error) if with && for_its_checksum(&error) => {",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast-store",
+            &["--test", "store"],
+            &["a_bucket_that_asks_for_a_checksum_gets_one"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "archived-object-is-a-matter-of-rights",
+        bug: "an object in an archive is told as a matter of rights",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/store/src/s3/classify.rs",
+            old: "        (\"InvalidObjectState\", _) => {",
+            new: "        (\"InvalidObjectState\", 0) => {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["refusals_that_are_no_matter_of_rights_are_told_by_name"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "proxy-not-asked",
+        bug: "HTTPS_PROXY is ignored: a gateway behind a proxy does not reach its store",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/store/src/s3/http.rs",
+            old: "(\"HTTPS_PROXY\", &proxies.https) };",
+            new: "(\"HTTPS_PROXY\", &proxies.http) };",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["each_scheme_has_its_proxy_and_this_host_has_none"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "ca-bundle-ignored",
+        bug: "AWS_CA_BUNDLE is ignored: a store whose authority it names is refused",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/store/src/options.rs",
+            old: "set(\"AWS_CA_BUNDLE\")",
+            new: "set(\"AWS_CA_BUNDLE_FILE\")",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["certificates_and_proxies_come_from_the_environment"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "refused-certificate-needs-nobody",
+        bug: "a store whose certificate is refused is asked again and again, and nobody is paged",
+        rule: "R8",
+        edits: &[
+            Edit {
+                file: "crates/store/src/kind.rs",
+                old: "            | Kind::Certificate\n            | Kind::BucketMissing\n",
+                new: "            | Kind::BucketMissing\n",
+            },
+            Edit {
+                file: "crates/store/src/kind.rs",
+                old: "Kind::Broken | Kind::Failing => false,",
+                new: "Kind::Broken | Kind::Failing | Kind::Certificate => false,",
+            },
+        ],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast-store",
+            &["--test", "store"],
+            &["a_refused_certificate_decides_the_check_and_needs_an_operator"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "proxy-does-not-follow-the-set",
+        bug: "the gateway that serves a set answers /serves/SET with 503: a proxy in front of NBD sends its clients to nobody",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/gateway/src/http.rs",
+            old: "        Some(Ok(())) => (StatusCode::OK, ",
+            new: "        Some(Ok(())) => (StatusCode::SERVICE_UNAVAILABLE, ",
+        }],
+        tests: &[Test::Scenario("moves")],
+        smoke: false,
+    },
+];
