@@ -43,7 +43,7 @@ impl Drop for Tasks {
 /// Answers over HTTP at one of the doors, for as long as the agent runs.
 pub(super) async fn answer(listener: Bounded, door: Door) {
     if let Err(error) = http::serve(listener, door).await {
-        tracing::error!(%error, "health checks and commands are answered no more");
+        tracing::error!(%error, "health checks and commands are no longer answered");
     }
 }
 
