@@ -19,6 +19,7 @@ mod reconcile;
 mod revoked;
 mod running;
 mod seams;
+mod shown;
 mod start;
 mod start_set;
 mod starts;
@@ -51,8 +52,8 @@ pub(crate) use planned::{Planned, Seen, Told};
 pub(crate) use revoked::bearer;
 pub use seams::Seams;
 
-use gauges::Shown;
 use running::Running;
+use shown::Shown;
 use turns::Turns;
 
 /// The part of the cache's memory for opened map pages.
