@@ -327,7 +327,7 @@ impl Node {
                 return Some(why);
             }
         }
-        let set_trouble = |set: &Arc<SetServer>| set.head.trouble().or_else(|| set.reader.suspects().trouble());
+        let set_trouble = |set: &Arc<SetServer>| set.head.trouble().or_else(|| set.reader.bad_places().trouble());
         let found = self.sets.reading().values().find_map(set_trouble);
         found.or_else(|| self.troubles.locked().values().next().map(|(set, why)| format!("set {set}: {why}")))
     }
