@@ -1,6 +1,5 @@
 //! Checks how the processes of a run ended, and what their logs say. A panic, an abort or an unexpected exit fails the
-//! run, even if all its own
-//! checks passed.
+//! run, even if all its own checks passed.
 //!
 //! ```text
 //!  Proc, signal(), Cmd ──▶ unexpected exits ──┐

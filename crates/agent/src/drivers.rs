@@ -26,7 +26,7 @@ use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
 use hooks::Hooks;
 use ownership::NotOurs;
-use placement::{Looks, PlacementError};
+use placement::{Checks, PlacementError};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -245,7 +245,7 @@ pub struct Real {
     signs: crate::watchdog::Signs,
     pool_look: Arc<Mutex<Looked>>,
     /// Checks of the places of PostgreSQL's files that are going on.
-    looks: Arc<Looks>,
+    checks: Arc<Checks>,
     /// Datasets to mount again if the pool is not let go of after all.
     mounted_before: pool::Before,
     /// PostgreSQL may run, as the last sign of life says.
@@ -278,7 +278,7 @@ impl Real {
                 config.pool.kind == PoolKind::Zfs && config.pool.multihost,
                 config.watchdog.mode == WatchdogMode::Required,
             ))),
-            looks: Arc::default(),
+            checks: Arc::default(),
             mounted_before: pool::Before::default(),
             runs: AtomicBool::new(false),
             root: ROOT.into(),
@@ -298,7 +298,7 @@ impl Real {
     /// A PostgreSQL that runs already is kept running wherever its files lie (ONSET-L2): it is primary. It is not
     /// started again there.
     async fn places_adopted(&self) {
-        let look = tokio::time::timeout(PLACES_LIMIT, placement::off_set(&self.config, &self.looks));
+        let look = tokio::time::timeout(PLACES_LIMIT, placement::off_set(&self.config, &self.checks));
         let found = look.await.unwrap_or(Err(PlacementError::Silent));
         self.looked().are_placed(found);
     }
@@ -413,9 +413,9 @@ impl Host for Real {
                 looked.look.off_set.clear();
             }
         } else if looked.of_places.is_due(PLACES_INTERVAL) {
-            let (config, looks, there) = (self.config.clone(), self.looks.clone(), self.pool_look.clone());
+            let (config, checks, there) = (self.config.clone(), self.checks.clone(), self.pool_look.clone());
             tokio::spawn(async move {
-                let found = placement::off_set(&config, &looks).await;
+                let found = placement::off_set(&config, &checks).await;
                 there.locked().are_placed(found);
             });
         }
@@ -434,7 +434,7 @@ impl Host for Real {
         self.looked().look.warning.clear();
         let Some(there) = to_export(ownership::there(&self.config).await)? else { return Ok(()) };
         if there {
-            self.looks.ended().await;
+            self.checks.ended().await;
             match hard {
                 true => pool::export(&self.config, true).await?,
                 false => pool::export_unless_used(&self.config, &self.mounted_before).await?,
@@ -455,7 +455,7 @@ impl Host for Real {
         pool::mount_again(&self.mounted_before).await;
         // The hook may mount what is checked next.
         self.database.ask_first().await?;
-        placement::may_start(&self.config, &self.looks).await?;
+        placement::may_start(&self.config, &self.checks).await?;
         Ok(self.database.start_unasked().await?)
     }
 

@@ -12,9 +12,9 @@
 //!     answered with 200 after the end of that lease, by the clock at the time of the answer, not of the view. The
 //!     metrics do not claim it either.
 //! HEALTH-H5  However many clients ask or hang up, PostgreSQL and the other hosts are asked at most once a second.
-//!     PostgreSQL is not asked while its device may wait ([`asks`]).
+//!     PostgreSQL is not asked while its device may wait ([`answers`]).
 
-mod asks;
+mod answers;
 mod cluster;
 mod commands;
 mod door;
@@ -23,7 +23,7 @@ mod patroni;
 mod rules;
 mod timed;
 
-pub(crate) use asks::{AskServer, Asks};
+pub(crate) use answers::{Answers, AskServer};
 pub(crate) use door::{Asked, Door, Openers};
 pub(crate) use timed::keep_schedule;
 
@@ -169,7 +169,7 @@ async fn health(State(door): State<Door>, ConnectInfo(who): ConnectInfo<Asker>, 
         return StatusCode::METHOD_NOT_ALLOWED.into_response();
     }
     let view = door.view();
-    let shown = cluster::shown(&door, &view, door.asks.known());
+    let shown = cluster::shown(&door, &view, door.answers.known());
     let Some(code) = checked(&view, request.uri().path(), shown.now) else {
         return Reply::no(StatusCode::NOT_FOUND, "found an unknown path, expected one such as /primary or /status")
             .into_response();
@@ -239,7 +239,7 @@ async fn command(
 }
 
 async fn metrics(State(door): State<Door>) -> String {
-    let server = door.asks.server(&door.view()).await;
+    let server = door.answers.server(&door.view()).await;
     let (view, now) = (door.view(), clock::now());
     let mut out = String::new();
     let labels = format!("name=\"{}\",set=\"{}\"", view.name, view.set);

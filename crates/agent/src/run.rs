@@ -275,7 +275,7 @@ impl<H: Host> Agent<H> {
             socket,
             known: known.clone(),
             openers: openers(host.clone()),
-            asks: questions(host.clone()),
+            answers: questions(host.clone()),
         };
         let mut tasks = Tasks::default();
         tasks.add(http::keep_schedule(door.clone()));

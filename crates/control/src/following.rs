@@ -132,10 +132,10 @@ pub enum Stay {
     #[error("no voter that could lead is nearer")]
     Nearest,
     /// FOLLOW-F2.
-    #[error("this leadership is young")]
+    #[error("this gateway became the leader a short while ago")]
     Young,
     /// The place is not steady.
-    #[error("its owner has just come")]
+    #[error("its owner has been there only a short while")]
     Fresh,
     /// FOLLOW-F3.
     #[error("{0}")]

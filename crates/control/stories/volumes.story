@@ -12,7 +12,7 @@ grow-volume volume=3 sectors=4096
 ----
 i1: changed v1
 i2: changed v2
-i3: refused: a volume of this name exists already: v1, size 1MiB
+i3: refused: a volume of this name exists already: id 1, size 1MiB
 i4: refused: volume size: found 0B, expected 512B to 1024TiB
 i5: refused: volume size: found 1125899906843136B, expected 512B to 1024TiB
 i6: changed v1

@@ -157,7 +157,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (
         Kind::Gauge,
         "holdfast_placing_violations",
-        "What a set's policy asks for and is not so, at the leader of group 0; 0 at the other gateways.",
+        "Parts of a set's policy that are violated, at the leader of group 0; 0 at the other gateways.",
     ),
     (
         Kind::Counter,

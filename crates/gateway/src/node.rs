@@ -19,6 +19,7 @@ mod reconcile;
 mod revoked;
 mod running;
 mod seams;
+mod shown;
 mod start;
 mod start_set;
 mod starts;
@@ -52,8 +53,8 @@ pub(crate) use planned::{Planned, Seen, Told};
 pub(crate) use revoked::bearer;
 pub use seams::Seams;
 
-use gauges::Shown;
 use running::Running;
+use shown::Shown;
 use turns::Turns;
 
 /// The part of the cache's memory for opened map pages.
@@ -327,7 +328,7 @@ impl Node {
                 return Some(why);
             }
         }
-        let set_trouble = |set: &Arc<SetServer>| set.head.trouble().or_else(|| set.reader.suspects().trouble());
+        let set_trouble = |set: &Arc<SetServer>| set.head.trouble().or_else(|| set.reader.bad_places().trouble());
         let found = self.sets.reading().values().find_map(set_trouble);
         found.or_else(|| self.troubles.locked().values().next().map(|(set, why)| format!("set {set}: {why}")))
     }

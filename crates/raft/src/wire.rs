@@ -42,7 +42,7 @@ pub(crate) enum WireError {
     Missing { what: &'static str, field: &'static str },
     #[error("membership: {reason}")]
     Membership { reason: String },
-    #[error("{what}: found {found}, expected a number with many others behind it")]
+    #[error("{what}: found {found}, expected one far below the largest number")]
     NoneBehind { what: &'static str, found: u64 },
 }
 
@@ -289,7 +289,7 @@ mod tests {
             proto::AppendRequest { entries: entry(id(3, last)), ..good.clone() },
         ] {
             let error = append_from_wire(bad).expect_err("refused").to_string();
-            assert!(error.contains("expected a number with many others behind it"), "{error}");
+            assert!(error.contains("expected one far below the largest number"), "{error}");
         }
         for result in [
             proto::append_reply::Result::Matched(proto::Matched { id: id(3, last) }),

@@ -11,10 +11,10 @@
 //! ```
 //! Failed or slow I/O ends nothing: the data on the disk may be good.
 
+pub use crate::bad_places::BadPlaces;
+use crate::bad_places::Place;
 use crate::cluster::Cluster;
 use crate::server::SetServer;
-use crate::suspects::Place;
-pub use crate::suspects::Suspects;
 use futures_util::future::BoxFuture;
 use holdfast_control::cluster::{MemberRole, Standing};
 use holdfast_log::CorruptRecord;
@@ -99,7 +99,7 @@ impl Inspector {
         loop {
             self.note_term();
             tokio::select! {
-                () = server.reader.suspects().met.notified() => {}
+                () = server.reader.bad_places().met.notified() => {}
                 changed = leadership.changed() => match changed {
                     Ok(()) => continue,
                     // The group has ended.
@@ -121,19 +121,19 @@ impl Inspector {
         }
     }
 
-    fn suspects(&self) -> &Suspects {
-        self.server.reader.suspects()
+    fn bad_places(&self) -> &BadPlaces {
+        self.server.reader.bad_places()
     }
 
     /// Checks all places once. Returns the pause until the next check, if any place remains.
     async fn look(&mut self) -> Option<Duration> {
         let places: Vec<(Place, Option<(Instant, String)>)> =
-            self.suspects().inner().places.iter().map(|(place, odd)| (*place, odd.clone())).collect();
+            self.bad_places().inner().places.iter().map(|(place, odd)| (*place, odd.clone())).collect();
         let (mut bad, mut unread) = (None, None);
         for ((index, offset, len), odd) in places {
             match self.look_at(ReadPlace { index, offset, len }, odd).await {
                 Found::Done => {
-                    self.suspects().inner().places.remove(&(index, offset, len));
+                    self.bad_places().inner().places.remove(&(index, offset, len));
                 }
                 Found::Unread(why) => unread = Some(format!("entry {index}: {why}")),
                 Found::Bad(record) => bad = bad.or(Some((index, record))),
@@ -146,7 +146,7 @@ impl Inspector {
         };
         let words = words.map(|why| format!("set {}: this gateway's journal: {why}", self.server.name));
         let (said, left) = {
-            let mut inner = self.suspects().inner();
+            let mut inner = self.bad_places().inner();
             (std::mem::replace(&mut inner.found, words.clone()) == words, !inner.places.is_empty())
         };
         if let Some(words) = words {

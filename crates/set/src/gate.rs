@@ -1,4 +1,5 @@
-//! The gate of one set at this gateway: feeds `control::serve::ServeGate` with the facts of this node.
+//! The gate of one set at this gateway: feeds `control::serve::ServeGate` with the facts of this node. It refuses a
+//! stale leader early. Reads rely on it (R3); for writes apply decides (`SetState::admit_write`, R2).
 
 use crate::host::GrantSeen;
 use crate::pace::JournalPace;

@@ -15,6 +15,7 @@
 
 mod ahead;
 pub mod authority;
+mod bad_places;
 pub mod bad_reads;
 pub mod bases;
 pub mod clones;
@@ -44,7 +45,6 @@ pub mod set_key;
 pub mod snapshot;
 pub mod space;
 pub mod store_migration;
-mod suspects;
 pub mod tombstone;
 pub mod uploader;
 pub mod verify;

@@ -4,10 +4,10 @@
 //! location is looked up again: the data still exists, elsewhere (R1).
 
 use crate::ahead::{Ahead, Of};
+use crate::bad_places::{BadPlaces, PLACES_MAX};
 use crate::host::SetHost;
 pub use crate::mapping::Part;
 use crate::mapping::{MapError, Mapping};
-use crate::suspects::{PLACES_MAX, Suspects};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use holdfast_cache::Demand;
@@ -129,7 +129,7 @@ pub struct Reader {
     group: Group,
     host: Arc<SetHost>,
     mapping: Arc<Mapping>,
-    suspects: Arc<Suspects>,
+    bad_places: Arc<BadPlaces>,
     ahead: Arc<Ahead>,
 }
 
@@ -137,12 +137,12 @@ impl Reader {
     /// Creates a reader of `host`'s state.
     pub fn new(group: Group, host: Arc<SetHost>, mapping: Arc<Mapping>) -> Self {
         let ahead = Arc::new(Ahead::new(mapping.read_ahead));
-        Self { group, host, mapping, suspects: Arc::default(), ahead }
+        Self { group, host, mapping, bad_places: Arc::default(), ahead }
     }
 
     /// Journal records that could not be read.
-    pub fn suspects(&self) -> &Suspects {
-        &self.suspects
+    pub fn bad_places(&self) -> &BadPlaces {
+        &self.bad_places
     }
 
     /// A read of `places` failed. Another task reads them again; the caller does not wait for that.
@@ -151,7 +151,7 @@ impl Reader {
             "read: the entry was purged meanwhile",
             matches!(error, ReadLogError::Purged { .. } | ReadLogError::Missing { .. })
         );
-        self.suspects.unread(places, &error);
+        self.bad_places.unread(places, &error);
         ReadError::Journal(error)
     }
 
@@ -306,7 +306,7 @@ impl Reader {
     /// The journal does not hold the operation of `place`.
     fn odd(&self, place: JournalRef, error: &EntryError) -> ReadError {
         let (index, reason, (offset, len)) = (place.index, error.to_string(), place.byte_range());
-        self.suspects.odd(ReadPlace { index, offset, len }, &reason);
+        self.bad_places.odd(ReadPlace { index, offset, len }, &reason);
         ReadError::Operation { index, reason }
     }
 

@@ -5,6 +5,8 @@
 //!   push ─▶ queue ─▶ [entry s] ─▶ group ─▶ applied ─▶ answers, in order
 //!                    at most IN_FLIGHT_MAX entries between queue and answer
 //! ```
+//! The disks are waited for between `group` and `applied`: docs/where-to-look.md, "Where a write waits for a disk".
+//!
 //! No timer: while at most one entry is in flight, a write leaves at once. Otherwise new operations share the next
 //! entry, which leaves once it is worth one, or once at most one is in flight again (`may_leave`).
 //! SEQ-S1  Entries carry s = 1, 2, 3 … and are submitted in that order, only in the term of the grant.

@@ -6,8 +6,9 @@
 //!   dropped root ─▶ its objects − those of kept roots ─▶ Retire entry ─▶ grace ─▶ quorum confirms ─▶ delete ─▶ Deleted entry
 //!   listing ─▶ objects of earlier terms, and those that checkpoints of this term gave up (SPACE-G4), that no kept root names ─┘
 //! ```
-//! Nothing waits for this task, and a failure only costs space: the next turn tries again. Objects of a set that is
-//! itself deleted are deleted elsewhere: `tombstone`.
+//! Nothing waits for this task, and a failure only costs space: the next turn tries again. `check_deletion` is the last
+//! check before an object is deleted (SPACE-G3). Objects of a set that is itself deleted are deleted elsewhere:
+//! `tombstone`. Nothing else deletes objects of a set.
 
 use crate::host::SetHost;
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};

@@ -164,6 +164,10 @@ fn region_hint(region: Option<&str>) -> String {
     }
 }
 
+fn tries(attempts: u32) -> String {
+    if attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") }
+}
+
 /// A request to a store failed. The type is small, with its parts boxed, because it is far more often part of a
 /// signature than an actual value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -195,7 +199,7 @@ pub enum StoreError {
         expected: Option<Version>,
     },
     /// A write may or may not have happened.
-    #[error("{at}: outcome unknown after {attempts} attempts ({cause}); ask again with the same bytes, or read it")]
+    #[error("{at}: outcome unknown after {} ({cause}); ask again with the same bytes, or read it", tries(*.attempts))]
     Unknown {
         /// The request.
         at: Box<At>,
@@ -205,7 +209,7 @@ pub enum StoreError {
         cause: Box<Cause>,
     },
     /// The store did not do it, for a transient reason.
-    #[error("{at}: not done after {attempts} attempts ({cause}); try again later")]
+    #[error("{at}: not done after {} ({cause}); try again later", tries(*.attempts))]
     Unavailable {
         /// The request.
         at: Box<At>,

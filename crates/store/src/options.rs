@@ -279,6 +279,9 @@ impl Location {
         for (name, value) in url.query_pairs() {
             let written = written.next().unwrap_or_default();
             match name.as_ref() {
+                "endpoint" | "region" if value.is_empty() => {
+                    return Err(form("a value after endpoint= and region=; without them, the settings count"));
+                }
                 "endpoint" => target.endpoint = Some(value.into_owned()),
                 "region" => target.region = Some(value.into_owned()),
                 "path_style" => {

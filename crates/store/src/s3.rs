@@ -72,7 +72,7 @@ impl S3 {
             check_endpoint(endpoint).map_err(StoreError::Url)?;
         }
         let source = options.key_source(target.profile.as_deref()).map_err(StoreError::Url)?;
-        let named = target.region.as_ref().or(options.region.as_ref()).cloned();
+        let named = target.region.as_ref().or(options.region.as_ref()).filter(|region| !region.is_empty()).cloned();
         let region = named.clone().or_else(|| endpoint.map(|_| "us-east-1".to_owned()));
         // Where a cloud has the keys, it also tells the region.
         if region.is_none() && !matches!(source, KeySource::Chain { .. }) {

@@ -73,9 +73,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a browser that hangs up again and again has all other gateways asked each time",
         rule: "WEB-H4",
         edits: &[Edit {
-            file: "crates/gateway/src/http/page/kept.rs",
-            old: "match tokio::spawn(gathered(kept, gather())).await {",
-            new: "match Ok::<Bytes, tokio::task::JoinError>(gathered(kept, gather()).await) {",
+            file: "crates/gateway/src/http/page/latest.rs",
+            old: "match tokio::spawn(gathered(latest, gather())).await {",
+            new: "match Ok::<Bytes, tokio::task::JoinError>(gathered(latest, gather()).await) {",
         }],
         tests: &[PAGE],
         smoke: false,

@@ -3,7 +3,7 @@
 use crate::bug::{Edit, Layer, Mutation, Test, lib};
 
 const HTTP: &str = "crates/agent/src/http.rs";
-const ASKS: &str = "crates/agent/src/http/asks.rs";
+const ANSWERS: &str = "crates/agent/src/http/answers.rs";
 const DOCUMENTS: &str = "crates/agent/src/http/patroni.rs";
 
 /// The HTTP door of an agent.
@@ -132,7 +132,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a client that asks for /patroni and hangs up, again and again, makes a session of PostgreSQL each time",
         rule: "HEALTH-H5",
         edits: &[Edit {
-            file: ASKS,
+            file: ANSWERS,
             old: "match tokio::spawn(asked(kept, ask())).await {",
             new: "match Ok::<T, tokio::task::JoinError>(asked(kept, ask()).await) {",
         }],
@@ -143,7 +143,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "question-by-an-old-view",
         bug: "while an agent hangs, each scrape makes sessions of PostgreSQL that may wait for its device",
         rule: "HEALTH-H5",
-        edits: &[Edit { file: ASKS, old: "if well && view.is_fresh(clock::now()) {", new: "if well {" }],
+        edits: &[Edit { file: ANSWERS, old: "if well && view.is_fresh(clock::now()) {", new: "if well {" }],
         tests: &[DOOR],
         smoke: false,
     },

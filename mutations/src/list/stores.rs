@@ -211,4 +211,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-store", &["renewal::tests::"])],
         smoke: false,
     },
+    Mutation {
+        name: "region-without-a-value",
+        bug: "a store's URL with `?region=` and nothing behind it is taken: requests are signed for no region",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/store/src/options.rs",
+            old: "\"endpoint\" | \"region\" if value.is_empty() => {",
+            new: "\"endpoint\" | \"region\" if false && value.is_empty() => {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["options::tests::urls_that_mean_nothing_are_refused"])],
+        smoke: false,
+    },
 ];

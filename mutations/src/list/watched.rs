@@ -115,7 +115,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a set that was deleted counts as one without a leader once the gateway that led it starts anew, until all others do so, too",
         rule: "ADR 0061",
         edits: &[Edit {
-            file: "crates/gateway/src/node/gauges.rs",
+            file: "crates/gateway/src/node/shown.rs",
             old: "for group in self.groups.difference(&now.groups) {",
             new: "for group in self.groups.iter().take(0) {",
         }],

@@ -17,23 +17,23 @@
 //!     dedup), also for a side of a mirror. A cache device may be anywhere. Where ZFS does not answer, PostgreSQL is
 //!     started, and the check is repeated while it runs.
 
+mod checks;
 mod disks;
 mod error;
-mod looks;
 pub mod scratch;
 mod vdevs;
 
+pub use checks::Checks;
 pub use error::PlacementError;
-pub use looks::Looks;
 
 use super::ownership;
 use super::zfs::datasets;
 use super::zfs::vdevs::{Vdev, of_pool as vdevs_of};
 use crate::config::{AgentConfig, Device, PoolKind};
 use crate::process::{NotRan, system};
+use checks::CHECK_LIMIT;
 use disks::Disks;
 use holdfast_host::mounts::{self, Mount, mount_over, points_below};
-use looks::LOOK_LIMIT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::DirEntry;
 use std::io::ErrorKind;
@@ -388,8 +388,8 @@ async fn asked(names: impl Iterator<Item = String>) -> Pools {
 }
 
 /// Looks at everything: files, then devices of pools.
-async fn look(config: &AgentConfig, looks: &Arc<Looks>) -> Result<Found, PlacementError> {
-    let (config_there, looking) = (config.clone(), looks.begin());
+async fn look(config: &AgentConfig, checks: &Arc<Checks>) -> Result<Found, PlacementError> {
+    let (config_there, looking) = (config.clone(), checks.begin());
     // On the device, which may hang: not on the runtime's own threads.
     let look = tokio::task::spawn_blocking(move || {
         let _looking = looking;
@@ -424,11 +424,11 @@ async fn words(config: &AgentConfig, files: Vec<OffSet>, devices: Vec<OffDevice>
 ///
 /// # Errors
 /// It could not be checked.
-pub async fn off_set(config: &AgentConfig, looks: &Arc<Looks>) -> Result<String, PlacementError> {
+pub async fn off_set(config: &AgentConfig, checks: &Arc<Checks>) -> Result<String, PlacementError> {
     if is_unknown(config) {
         return Ok(String::new());
     }
-    let Found { files, devices } = look(config, looks).await?;
+    let Found { files, devices } = look(config, checks).await?;
     Ok(words(config, files, devices?).await)
 }
 
@@ -436,7 +436,7 @@ pub async fn off_set(config: &AgentConfig, looks: &Arc<Looks>) -> Result<String,
 ///
 /// # Errors
 /// What does not lie on the set, and what to do about it; or it could not be checked.
-pub async fn may_start(config: &AgentConfig, looks: &Arc<Looks>) -> Result<(), PlacementError> {
+pub async fn may_start(config: &AgentConfig, checks: &Arc<Checks>) -> Result<(), PlacementError> {
     if config.pool.kind == PoolKind::Zfs && !ownership::there(config).await.map_err(PlacementError::NotOurs)? {
         let pool = config.pool.name.clone().unwrap_or_default();
         return Err(PlacementError::NoPool { pool, set: config.set.clone() });
@@ -444,8 +444,8 @@ pub async fn may_start(config: &AgentConfig, looks: &Arc<Looks>) -> Result<(), P
     if is_unknown(config) {
         return Ok(());
     }
-    let limit = LOOK_LIMIT.max(Duration::from_secs(config.pool.import_timeout_s));
-    let found = tokio::time::timeout(limit, look(config, looks)).await;
+    let limit = CHECK_LIMIT.max(Duration::from_secs(config.pool.import_timeout_s));
+    let found = tokio::time::timeout(limit, look(config, checks)).await;
     let Found { files, devices } = found.map_err(|_| PlacementError::Late)??;
     let devices = devices.unwrap_or_else(|why| {
         let why = why.to_string();

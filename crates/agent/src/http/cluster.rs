@@ -35,7 +35,7 @@ pub(super) fn shown<'a>(door: &'a Door, view: &'a View, server: Option<ServerVie
 
 /// The document of this host, for which PostgreSQL is asked.
 async fn own(door: &Door) -> Value {
-    let server = door.asks.server(&door.view()).await;
+    let server = door.answers.server(&door.view()).await;
     // The answer may have taken its time, and the lease may have ended meanwhile.
     patroni::document(&shown(door, &door.view(), server))
 }
@@ -45,7 +45,7 @@ pub(super) async fn host(State(door): State<Door>) -> Response {
 }
 
 pub(super) async fn cluster(State(door): State<Door>) -> Response {
-    let told = door.asks.members(|| gather(door.clone())).await;
+    let told = door.answers.members(|| gather(door.clone())).await;
     json(StatusCode::OK, &patroni::cluster(&door.config.set, &door.view().lease.owner, &told))
 }
 

@@ -1,6 +1,6 @@
 //! State shared by the handlers of the HTTP server, and their answers.
 
-use super::asks::Asks;
+use super::answers::Answers;
 use super::rules::{self, Pass};
 use crate::clock;
 use crate::config::AgentConfig;
@@ -47,7 +47,7 @@ pub(crate) struct Door {
     pub socket: Option<PathBuf>,
     pub known: Arc<Mutex<Known>>,
     pub openers: Openers,
-    pub asks: Arc<Asks>,
+    pub answers: Arc<Answers>,
 }
 
 /// Asks which processes other than PostgreSQL have the pool open.

@@ -170,7 +170,7 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
             socket: None,
             known: Arc::default(),
             openers: Arc::new(|| Box::pin(std::future::ready(crate::host::PoolUsers::default()))),
-            asks: Arc::new(Asks::new(Arc::new(|| Box::pin(std::future::ready(None))))),
+            answers: Arc::new(Answers::new(Arc::new(|| Box::pin(std::future::ready(None))))),
         },
         asked,
         dir,

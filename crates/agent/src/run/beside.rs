@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::host::{Host, NotDone};
-use crate::http::{self, AskServer, Asked, Asks, Door, Openers};
+use crate::http::{self, Answers, AskServer, Asked, Door, Openers};
 use crate::listen::Bounded;
 use crate::machine::{DatabaseView, Job, LeaseView};
 use holdfast_types::MonoTime;
@@ -43,7 +43,7 @@ impl Drop for Tasks {
 /// Answers over HTTP at one of the doors, for as long as the agent runs.
 pub(super) async fn answer(listener: Bounded, door: Door) {
     if let Err(error) = http::serve(listener, door).await {
-        tracing::error!(%error, "health checks and commands are answered no more");
+        tracing::error!(%error, "health checks and commands are no longer answered");
     }
 }
 
@@ -56,12 +56,12 @@ pub(super) fn openers<H: Host>(host: Arc<H>) -> Openers {
 }
 
 /// For the documents of Patroni's REST API.
-pub(super) fn questions<H: Host>(host: Arc<H>) -> Arc<Asks> {
+pub(super) fn questions<H: Host>(host: Arc<H>) -> Arc<Answers> {
     let ask: AskServer = Arc::new(move || {
         let host = host.clone();
         Box::pin(async move { host.server().await })
     });
-    Arc::new(Asks::new(ask))
+    Arc::new(Answers::new(ask))
 }
 
 /// Probes PostgreSQL, one probe at a time.

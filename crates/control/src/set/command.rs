@@ -347,7 +347,7 @@ pub enum Admit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum SetRefusal {
     /// The volume name is in use.
-    #[error("a volume of this name exists already: {volume}, size {}", bytes(*.size))]
+    #[error("a volume of this name exists already: id {}, size {}", .volume.0, bytes(*.size))]
     NameTaken {
         /// Its id.
         volume: VolumeId,

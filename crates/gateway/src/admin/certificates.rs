@@ -131,7 +131,8 @@ impl AdminDoor {
     ) -> Result<v1::RevokedReply, Refusal> {
         let what = what(&request.serial, &request.name)?;
         let Some(caller) = caller else {
-            let message = "found a caller without a certificate, expected an administrator's: a revocation leaves one (CLUSTER-C5)";
+            let message =
+                "found a caller without a certificate, expected an administrator's: that one stays valid (CLUSTER-C5)";
             return Err(Refusal::new(RefusalCode::Precondition, message));
         };
         let by = bearer(caller.identity());

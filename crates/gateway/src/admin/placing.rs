@@ -126,7 +126,7 @@ fn log_told(state: &ClusterState, all: &[Told]) {
         if told.begun {
             tracing::warn!(set = name, violated = %told.violation, "the set's policy is not met");
         } else {
-            tracing::info!(set = name, violated = %told.violation, "the set's policy: this is over");
+            tracing::info!(set = name, violated = %told.violation, "the set's policy: no longer violated in this way");
         }
     }
     if let Some(more) = all.len().checked_sub(LOGGED_MAX).filter(|more| *more > 0) {

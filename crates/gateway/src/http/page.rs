@@ -7,10 +7,10 @@
 //! - **WEB-H3** Nothing here changes anything. The browser is told to load nothing from elsewhere, to run no script but
 //!   ours, and to show the page in no other one.
 //! - **WEB-H4** However many browsers look at it or hang up, the other gateways are asked at most once in two seconds
-//!   (`page/kept.rs`).
+//!   (`page/latest.rs`).
 
 mod html;
-mod kept;
+mod latest;
 pub(super) mod open;
 mod texts;
 mod timeline;
@@ -26,7 +26,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use holdfast_host::unix_ms;
 use holdfast_types::sync::{LockExt, RwLockExt};
-use kept::Kept;
+use latest::Latest;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -53,13 +53,13 @@ pub(super) struct Page {
     node: Arc<Node>,
     timeline: Mutex<Timeline>,
     /// The state as it was shown last.
-    kept: Kept,
+    latest: Latest,
 }
 
 impl Page {
     pub(super) fn new(node: Arc<Node>) -> Arc<Self> {
-        let (timeline, kept) = (Mutex::new(Timeline::default()), Kept::default());
-        Arc::new(Self { door: AdminDoor::new(node.clone()), node, timeline, kept })
+        let (timeline, latest) = (Mutex::new(Timeline::default()), Latest::default());
+        Arc::new(Self { door: AdminDoor::new(node.clone()), node, timeline, latest })
     }
 
     /// Follows the leases of the sets that run here.
@@ -91,7 +91,7 @@ impl Page {
 
     /// The state as HTML. It takes a few seconds at most.
     async fn state(self: &Arc<Self>) -> Bytes {
-        self.kept.get(|| self.clone().made()).await
+        self.latest.get(|| self.clone().made()).await
     }
 
     async fn made(self: Arc<Self>) -> Bytes {

@@ -123,7 +123,7 @@ pub enum AgentCommand {
         yes: bool,
     },
     /// Pause automatic actions: no takeover, no restart of PostgreSQL; remains in effect across restarts of the agent
-    #[command(after_long_help = with_codes("Example:\n  holdfast agent pause --agent 10.0.0.1:8008,10.0.0.2:8008\n\nPause all agents of a set before maintenance. PostgreSQL is still stopped if the lease is lost, so that there is only one primary.\nDuring a pause the agent itself may be restarted; PostgreSQL keeps running.\n"))]
+    #[command(after_long_help = with_codes("Example:\n  holdfast agent pause --agent 10.0.0.1:8008,10.0.0.2:8008\n\nPause all agents of a set before maintenance. PostgreSQL is still stopped if the lease is lost, so that there is only one primary. During a pause the agent itself may be restarted; PostgreSQL keeps running.\n"))]
     Pause,
     /// Resume automatic actions
     Resume,

@@ -91,7 +91,7 @@ then needs the new key.
 const ROTATE_DATA: &str = "\
 Examples:
   holdfast key rotate-data demo
-  holdfast key list                            progress: data under each key, and what still needs an old key
+  holdfast key list                            progress: what is still under an old key
 
 The command returns when every gateway has the new key and new data is encrypted with it. The rest
 runs in the background and survives the loss of gateways: garbage collection rewrites data under

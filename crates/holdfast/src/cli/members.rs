@@ -73,13 +73,13 @@ pub enum MembersCommand {
         #[arg(value_name = "GATEWAY")]
         gateway: String,
     },
-    /// Change the registered addresses of a gateway, and where it stands
+    /// Register the present addresses and the locality of a gateway
     #[command(after_long_help = with_codes(UPDATE))]
     Update {
         /// Name or member id, as `gateway list` shows it
         #[arg(value_name = "GATEWAY")]
         gateway: String,
-        /// Its present admin address; the gateway reports its other addresses itself
+        /// Its present admin address; the gateway reports its other addresses and its locality itself
         #[arg(long, value_name = "HOST:PORT", value_parser = address)]
         address: String,
     },
@@ -93,8 +93,8 @@ Examples:
 REGION has the zone and the host as well, if they have names, as the cluster knows them.
 MEMBERSHIP is active, drained or leaving. VOTES counts the Raft groups in which the gateway votes,
 of all groups: a set votes on some of the gateways only (`holdfast set place`). BEHIND is its lag in
-log entries. `holdfast switchover SET --to GATEWAY` moves a set near its owner, to one of its voters;
-it stays there until that gateway loses leadership.
+log entries. `holdfast switchover SET --to GATEWAY` moves a set near its owner, to one of its
+voters; it stays there until that gateway loses leadership.
 ";
 
 const ADD: &str = "\
@@ -120,7 +120,7 @@ gateway an empty data_dir and add it.
 const REPLACE: &str = "\
 Examples:
   holdfast gateway replace g2 --by 10.0.0.4:7400      another machine takes its place
-  holdfast gateway replace m2 --by 10.0.0.2:7400      g2 restarted with an empty disk under its old name
+  holdfast gateway replace m2 --by 10.0.0.2:7400      g2 again, with an empty disk
   holdfast gateway replace g2 --by 10.0.0.4:7400 --yes --timeout 5m
 
 Asks for confirmation: the member id and the disk of the old gateway are never accepted again. A
@@ -138,10 +138,10 @@ Drain one gateway at a time: `drain` is refused if the other gateways cannot wor
 const UNDRAIN: &str = "\
 Examples:
   holdfast gateway undrain g2
-  holdfast switchover demo --to g2                    when it is ready: sets do not move back by themselves
+  holdfast switchover demo --to g2                    when it is ready; no set moves by itself
 ";
 
 const UPDATE: &str = "\
 Example:
-  holdfast gateway update g2 --address 10.0.9.2:7400      the machine has a new address, with the same disk
+  holdfast gateway update g2 --address 10.0.9.2:7400      same disk, new address
 ";

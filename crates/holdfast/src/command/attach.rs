@@ -88,7 +88,7 @@ async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), C
     };
     match holdfast_attach::run(options, stop, ready).await {
         Ok(Ended::Detached) => {
-            tell(common, &format!("{set} is detached, and its lease is released"));
+            tell(common, &format!("{set} is detached; this process holds no lease of it"));
             Ok(())
         }
         Ok(Ended::Fenced { by }) => Err(fenced(set.as_str(), by.as_deref())),

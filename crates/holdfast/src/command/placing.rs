@@ -91,7 +91,7 @@ pub fn describe(placing: &v1::Placing) -> String {
     if !placing.next.is_empty() {
         facts.push(output::fact("moves", &placing.next));
     } else if placing.moving {
-        facts.push(output::fact("moves", "its group has other voters yet, or none of its gateways has told which"));
+        facts.push(output::fact("moves", "under way, or not known yet: no gateway reports these voters"));
     }
     facts.join("\n")
 }
@@ -148,6 +148,6 @@ mod tests {
             assert!(shown.contains(part), "{part:?} in {shown}");
         }
         let placing = v1::Placing { next: String::new(), moving: true, ..placing };
-        assert!(describe(&placing).contains("its group has other voters yet"));
+        assert!(describe(&placing).contains("under way, or not known yet"));
     }
 }

@@ -13,7 +13,7 @@ pub fn several(named: Vec<String>, write_quorum: Option<usize>) -> Result<Stores
     let stores = match named.as_slice() {
         [one] if one.starts_with("w=") => Stores::parse(one).map_err(|error| usage(&error))?,
         _ => Stores::new(named, write_quorum).map_err(|error| {
-            usage(&error).next("give each store of the set once, and a --write-quorum of more than half of them")
+            usage(&error).next("use s3://BUCKET/PREFIX or file:///DIRECTORY, each store once, and a --write-quorum of more than half of them")
         })?,
     };
     stores.check_new().map_err(|error| {

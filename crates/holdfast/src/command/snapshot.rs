@@ -1,7 +1,7 @@
 //! `holdfast snapshot`.
 
 use super::connect::{connect, incomplete};
-use super::console::{confirm, tell};
+use super::console::confirm;
 use super::set_calls::status;
 use super::snapshot_calls::{find, no_snapshot, token};
 use super::text::since;
@@ -70,11 +70,12 @@ async fn delete(common: &Common, snapshot: &SnapshotArg, yes: bool) -> Result<()
             api.call(&format!("delete snapshot {snapshot}"), Effect::Changes, call).await?
         }
     };
-    if !reply.deleted {
-        tell(common, &format!("there is no snapshot {set}@{name}; it may have been deleted before"));
-    }
     output::show(common.output, &reply, || {
-        format!("snapshot {set}@{name} {}", if reply.deleted { "deleted" } else { "does not exist" })
+        if reply.deleted {
+            format!("snapshot {set}@{name} deleted")
+        } else {
+            format!("there is no snapshot {set}@{name}; it may have been deleted before")
+        }
     })
 }
 

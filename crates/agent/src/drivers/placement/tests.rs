@@ -477,13 +477,13 @@ async fn a_real_loop_device_over_a_file_of_attachs_is_the_sets() {
     let Some(device) = mounted else { return holdfast_testkit::skipped("no loop device could be mounted here") };
     let mut config = AgentConfig { run_dir: at.join("run"), ..AgentConfig::default() };
     (config.pool.mount, config.database.data) = (at.join("set"), at.join("set/data"));
-    let looks = Arc::new(Looks::default());
-    let good = may_start(&config, &looks).await.map_err(NotDone::from);
+    let checks = Arc::new(Checks::default());
+    let good = may_start(&config, &checks).await.map_err(NotDone::from);
     sh("rmdir set/data/pg_wal && ln -s ../../ssd/wal set/data/pg_wal");
-    let wal = may_start(&config, &looks).await.map_err(NotDone::from);
+    let wal = may_start(&config, &checks).await.map_err(NotDone::from);
     config.run_dir = at.join("other");
-    let foreign = may_start(&config, &looks).await.map_err(NotDone::from);
-    looks.ended().await;
+    let foreign = may_start(&config, &checks).await.map_err(NotDone::from);
+    checks.ended().await;
     sh(&format!("umount set; losetup -d {device}"));
     assert_eq!(good, Ok(()));
     let Err(NotDone::Refused(why)) = wal else { panic!("{wal:?}") };

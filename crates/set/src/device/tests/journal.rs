@@ -18,7 +18,7 @@ async fn write(world: &World, device: &Arc<dyn Device>, offset: u64, byte: u8) -
 }
 
 fn is_suspected(world: &World) -> bool {
-    !world.server.reader.suspects().inner().places.is_empty()
+    !world.server.reader.bad_places().inner().places.is_empty()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,7 +41,7 @@ async fn r9_an_operation_that_is_not_what_the_index_says_is_not_handed_out() {
             let read = soon(device.clone().read(0, len)).await;
             assert_eq!(read, Err(DeviceError::Disconnect), "{how}, {len} bytes: another gateway may have it right");
             assert!(is_suspected(&world), "{how}, {len} bytes: nobody looks at it again");
-            world.server.reader.suspects().inner().places.clear();
+            world.server.reader.bad_places().inner().places.clear();
         }
         world.seat.at().entries.clone_from(&good);
         assert_eq!(soon(device.clone().read(0, 4096)).await, Ok(vec![ReadPart::Data(block(1))]), "{how}");

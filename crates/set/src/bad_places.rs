@@ -26,12 +26,12 @@ pub(crate) struct Inner {
 
 /// Bad reads of one set. Shared by its readers and the task that reads again.
 #[derive(Default)]
-pub struct Suspects {
+pub struct BadPlaces {
     inner: Mutex<Inner>,
     pub(crate) met: Notify,
 }
 
-impl Suspects {
+impl BadPlaces {
     pub(crate) fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.locked()
     }
@@ -80,17 +80,17 @@ mod tests {
 
     #[test]
     fn what_was_purged_is_no_suspect_and_their_number_is_bounded() {
-        let suspects = Suspects::default();
-        let known = || suspects.inner().places.len();
-        suspects.unread(&[at(1)], &ReadLogError::Purged { index: 1, purged: 7 });
-        suspects.unread(&[at(1)], &ReadLogError::Missing { index: 1, next: 0 });
+        let bad_places = BadPlaces::default();
+        let known = || bad_places.inner().places.len();
+        bad_places.unread(&[at(1)], &ReadLogError::Purged { index: 1, purged: 7 });
+        bad_places.unread(&[at(1)], &ReadLogError::Missing { index: 1, next: 0 });
         assert_eq!(known(), 0);
-        suspects.unread(&[at(1), at(2)], &ReadLogError::Io(std::io::Error::other("EIO")));
+        bad_places.unread(&[at(1), at(2)], &ReadLogError::Io(std::io::Error::other("EIO")));
         assert_eq!(known(), 2);
         for index in 0..2 * PLACES_MAX as u64 {
-            suspects.odd(at(index), "of another volume");
+            bad_places.odd(at(index), "of another volume");
         }
         assert_eq!(known(), PLACES_MAX);
-        assert_eq!(suspects.trouble(), None, "nothing is reported before the second read");
+        assert_eq!(bad_places.trouble(), None, "nothing is reported before the second read");
     }
 }

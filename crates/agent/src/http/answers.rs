@@ -68,13 +68,13 @@ async fn asked<T: Clone>(mut kept: OwnedMutexGuard<Option<(MonoTime, T)>>, ask: 
 }
 
 /// See the module.
-pub(crate) struct Asks {
+pub(crate) struct Answers {
     ask: AskServer,
     server: Kept<Option<ServerView>>,
     members: Kept<Vec<Told>>,
 }
 
-impl Asks {
+impl Answers {
     /// `ask`: what PostgreSQL is asked by.
     pub fn new(ask: AskServer) -> Self {
         Self { ask, server: Kept::new(), members: Kept::new() }
@@ -153,14 +153,14 @@ mod tests {
     /// An agent that hangs does not know that its device waits.
     #[tokio::test]
     async fn a_server_is_not_asked_by_an_old_view() {
-        let asks = Asks::new(Arc::new(|| Box::pin(async { Some(ServerView::default()) })));
+        let answers = Answers::new(Arc::new(|| Box::pin(async { Some(ServerView::default()) })));
         let mut view = View::for_test("db1", StateName::Primary, Role::Primary, "ready");
         view.attach = Some(AttachPhase::Reconnecting);
-        assert_eq!(asks.server(&view).await, None);
+        assert_eq!(answers.server(&view).await, None);
         view.attach = Some(AttachPhase::Serving);
         view.at = MonoTime(clock::now().0.saturating_sub(10_000_000_000));
-        assert_eq!(asks.server(&view).await, None);
+        assert_eq!(answers.server(&view).await, None);
         view.at = clock::now();
-        assert_eq!(asks.server(&view).await, Some(ServerView::default()));
+        assert_eq!(answers.server(&view).await, Some(ServerView::default()));
     }
 }

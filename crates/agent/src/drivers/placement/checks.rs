@@ -6,24 +6,24 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Time limit of a check that waits for a device.
-pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const CHECK_LIMIT: Duration = Duration::from_secs(5);
 
 /// The checks of one host that are going on: each has directories of the pool open, which keeps it from being
 /// unmounted.
 #[derive(Debug, Default)]
-pub struct Looks {
+pub struct Checks {
     under_way: AtomicUsize,
     /// The last one has ended.
     none_left: Notify,
 }
 
-/// One of [`Looks`], until it is dropped.
-pub(super) struct Looking(Arc<Looks>);
+/// One of [`Checks`], until it is dropped.
+pub(super) struct Checking(Arc<Checks>);
 
-impl Looks {
-    pub(super) fn begin(self: &Arc<Self>) -> Looking {
+impl Checks {
+    pub(super) fn begin(self: &Arc<Self>) -> Checking {
         self.under_way.fetch_add(1, Ordering::AcqRel);
-        Looking(self.clone())
+        Checking(self.clone())
     }
 
     /// Waits until no check has directories of the pool open, but not for one that hangs.
@@ -38,11 +38,11 @@ impl Looks {
                 none_left.await;
             }
         };
-        let _ = tokio::time::timeout(LOOK_LIMIT, end).await;
+        let _ = tokio::time::timeout(CHECK_LIMIT, end).await;
     }
 }
 
-impl Drop for Looking {
+impl Drop for Checking {
     fn drop(&mut self) {
         if self.0.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.none_left.notify_waiters();

@@ -11,9 +11,9 @@ const FRESH: Duration = Duration::from_secs(2);
 
 /// The state, and since when it is there.
 #[derive(Debug, Default)]
-pub(super) struct Kept(Arc<Mutex<Option<(Instant, Bytes)>>>);
+pub(super) struct Latest(Arc<Mutex<Option<(Instant, Bytes)>>>);
 
-impl Kept {
+impl Latest {
     /// The state, gathered unless it is fresh. Whoever asks while it is being gathered waits for it.
     ///
     /// Gathering goes on when the one who asked hangs up. Otherwise a browser that hangs up again and again would have
@@ -22,13 +22,13 @@ impl Kept {
     where
         F: Future<Output = Bytes> + Send + 'static,
     {
-        let kept = self.0.clone().lock_owned().await;
-        if let Some((at, state)) = kept.as_ref()
+        let latest = self.0.clone().lock_owned().await;
+        if let Some((at, state)) = latest.as_ref()
             && at.elapsed() < FRESH
         {
             return state.clone();
         }
-        match tokio::spawn(gathered(kept, gather())).await {
+        match tokio::spawn(gathered(latest, gather())).await {
             Ok(state) => state,
             Err(ended) => match ended.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
@@ -40,9 +40,9 @@ impl Kept {
 }
 
 /// Gathers, and keeps the state. Nobody else gathers before.
-async fn gathered(mut kept: OwnedMutexGuard<Option<(Instant, Bytes)>>, gather: impl Future<Output = Bytes>) -> Bytes {
+async fn gathered(mut latest: OwnedMutexGuard<Option<(Instant, Bytes)>>, gather: impl Future<Output = Bytes>) -> Bytes {
     let state = gather.await;
-    *kept = Some((Instant::now(), state.clone()));
+    *latest = Some((Instant::now(), state.clone()));
     state
 }
 
@@ -54,19 +54,19 @@ mod tests {
 
     #[tokio::test]
     async fn h4_who_hangs_up_has_nobody_asked_again() {
-        let (kept, count, answered) = (Kept::default(), Arc::new(AtomicU8::new(0)), Arc::new(Notify::new()));
+        let (latest, count, answered) = (Latest::default(), Arc::new(AtomicU8::new(0)), Arc::new(Notify::new()));
         let look = async || {
             let (count, answered) = (count.clone(), answered.clone());
             let gathering = async move {
                 answered.notified().await;
                 Bytes::from(vec![count.fetch_add(1, Ordering::Relaxed)])
             };
-            kept.get(|| gathering).await
+            latest.get(|| gathering).await
         };
         for _ in 0..3 {
             assert!(tokio::time::timeout(Duration::ZERO, look()).await.is_err(), "it hangs up at once");
         }
-        assert!(kept.0.try_lock().is_err(), "gathering goes on");
+        assert!(latest.0.try_lock().is_err(), "gathering goes on");
         answered.notify_one();
         assert_eq!(look().await[..], [0], "the first one");
         // And again within its time.
