@@ -8,7 +8,7 @@ use crate::node_key;
 use crate::registration;
 use crate::vote_embargo;
 use holdfast_control::serve::Timing;
-use holdfast_log::{LogConfig, Sealing};
+use holdfast_log::{LogConfig, RecoveryReport, Sealing};
 use holdfast_raft::{NodeConfig, PROTOCOL, RaftNode, RaftTiming};
 use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{GroupId, MemberId};
@@ -26,6 +26,18 @@ fn raft_timing(timing: Timing, embargo: Duration) -> RaftTiming {
         read_lease: timing.read_lease(),
         embargo,
     }
+}
+
+/// Logs what the journal's recovery found, and counts its bad records.
+fn log_recovery(report: &RecoveryReport) {
+    tracing::info!(?report, "journal opened");
+    for bad in &report.corrupt {
+        tracing::error!(
+            file = %bad.file, offset = bad.offset, found = %bad.found, expected = %bad.expected,
+            "R9: the journal has a bad record that was synced"
+        );
+    }
+    metrics::counter!("holdfast_journal_corrupt_records_total").increment(report.corrupt.len() as u64);
 }
 
 impl Node {
@@ -50,7 +62,7 @@ impl Node {
             .await
             .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
         self.identity.locked().journal_begun(&self.config.data_dir)?;
-        tracing::info!(?report, "journal opened");
+        log_recovery(&report);
         if let Some(why) = clear_warning(settings, log.clear_files()) {
             tracing::warn!("{why}");
         }
@@ -59,13 +71,6 @@ impl Node {
             // The journal is opened once per process.
             let _ = self.lacks_room.set(why);
         }
-        for bad in &report.corrupt {
-            tracing::error!(
-                file = %bad.file, offset = bad.offset, found = %bad.found, expected = %bad.expected,
-                "R9: the journal has a bad record that was synced"
-            );
-        }
-        metrics::counter!("holdfast_journal_corrupt_records_total").increment(report.corrupt.len() as u64);
         let embargo = vote_embargo::embargo(&self.config.data_dir, self.timing)?;
         let config = NodeConfig {
             member,
