@@ -220,6 +220,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "made-up-tokens-are-answered",
+        bug: "whoever makes up a token learns which sets and volumes exist, how large they are and who has them",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/set/src/device.rs",
+            old: "        self.admit_token(name, set.as_deref())?;\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["device::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "checks-without-demanded-tls",
         bug: "a gateway that demands TLS of its HTTP clients answers their health checks without it",
         rule: "HTTP-D2",
