@@ -244,6 +244,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "names-of-sets-are-guessed",
+        bug: "a client without a certificate learns by guessing which sets there are, where TLS is required",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/gateway/src/http/secured.rs",
+            old: "mode != HttpTls::Required || uses(client, set)",
+            new: "mode != HttpTls::Required || !set.is_empty() || uses(client, set)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["http::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "standby-tells-names-to-any-host",
         bug: "the HTTP door of a standby tells the names of its set to the hosts of other sets",
         rule: "STANDBY-U11",
