@@ -232,6 +232,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "sockets-of-attach-for-others",
+        bug: "the group of a host's user may read and write the volumes that it has attached",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/attach/src/dir.rs",
+            old: "Permissions::from_mode(0o600)",
+            new: "Permissions::from_mode(0o660)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["dir::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "checks-without-demanded-tls",
         bug: "a gateway that demands TLS of its HTTP clients answers their health checks without it",
         rule: "HTTP-D2",
