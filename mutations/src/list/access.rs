@@ -244,6 +244,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "plain-exports-not-shown",
+        bug: "the status of a cluster does not show that a gateway opens volumes without a token",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/status.rs",
+            old: "chain(node.plain_exports.then(",
+            new: "chain((node.plain_exports && !node.disk.is_empty()).then(",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast",
+            &["--bin", "holdfast"],
+            &["an_nbd_port_that_asks_for_no_token_is_shown"],
+        )],
+        smoke: false,
+    },
+    Mutation {
         name: "checks-without-demanded-tls",
         bug: "a gateway that demands TLS of its HTTP clients answers their health checks without it",
         rule: "HTTP-D2",
