@@ -10,6 +10,8 @@
 //! | s | the same as d, with a real S3 server (versitygw) instead of a folder |
 //! | f | ext4 over the floor: three processes that do the least there is to do for a durable write on three disks |
 //! | z | ext4 over the peer, ZeroFS, through the same attach path, with its own S3 server |
+//! | t | c with NBD over TLS, for the rows of fio's nbd engine |
+//! | u | d with TLS on each link, for the same rows |
 //!
 //! Only ratios within one run mean anything. Each round measures all targets one after the other; ratios are computed
 //! within a round, and their median over the rounds is printed. Only one target runs at a time; the servers of the
@@ -28,7 +30,7 @@ use anyhow::Result;
 use binary::{Build, fresh_dir, public_dir};
 use clap::Parser;
 use holdfast_chore::{binary, cmd, process, room, say, setup, stats, undo};
-use holdfast_scenarios::{attach, cluster, nbd, pg, relay, s3, seed, web};
+use holdfast_scenarios::{attach, certificates, cluster, nbd, pg, relay, s3, seed, web};
 use report::Results;
 use rows::{Row, Scale};
 use say::{line, note, step};
@@ -67,7 +69,7 @@ pub struct Args {
     /// Run one short round on little data: shows that the benchmark runs; its figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// Targets to measure: any of a b e c d s z f. With z, the peer ZeroFS is downloaded from crates.io and built
+    /// Targets to measure: any of a b e c d s z f t u. With z, the peer ZeroFS is downloaded from crates.io and built
     /// first, once
     #[arg(long, value_name = "LETTERS", default_value = "abecd")]
     targets: String,
@@ -119,7 +121,11 @@ pub fn bench(args: &Args) -> Result<()> {
         setup::setup(For::Tests)?;
     }
     let kinds: Vec<_> = KINDS.into_iter().filter(|k| args.targets.contains(k.letter())).collect();
-    anyhow::ensure!(!kinds.is_empty(), "no target in {:?}; the targets are a, b, e, c, d, s, z and f", args.targets);
+    anyhow::ensure!(
+        !kinds.is_empty(),
+        "no target in {:?}; the targets are a, b, e, c, d, s, z, f, t and u",
+        args.targets
+    );
     let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
     let rows = rows::rows(&args.rows);
     anyhow::ensure!(!rows.is_empty(), "no row has {:?} in its key", args.rows);

@@ -93,7 +93,7 @@ const AIMS: [Aim; 11] = [
 ];
 
 /// Ratios in the table.
-const RATIOS: [(char, char); 10] = [
+const RATIOS: [(char, char); 12] = [
     ('c', 'b'),
     ('d', 'b'),
     ('c', 'e'),
@@ -104,6 +104,8 @@ const RATIOS: [(char, char); 10] = [
     ('s', 'z'),
     ('c', 'f'),
     ('d', 'f'),
+    ('t', 'c'),
+    ('u', 'd'),
 ];
 
 impl Results {

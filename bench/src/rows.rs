@@ -236,18 +236,35 @@ pub fn warm(place: &Place<'_>, mib: u64) -> Result<()> {
 #[derive(Debug)]
 pub enum Place<'a> {
     File(&'a Path),
-    Raw { uri: String, offset_mib: u64 },
+    Raw {
+        uri: String,
+        offset_mib: u64,
+    },
+    /// The same through TLS, with the certificate in `home`.
+    Tls {
+        uri: String,
+        home: &'a Path,
+        offset_mib: u64,
+    },
 }
 
 impl Place<'_> {
     fn fio(&self) -> Cmd {
+        let program = match self {
+            Self::File(_) | Self::Raw { .. } => cmd("fio"),
+            // libnbd reads certificates of the home of any user but root. fio writes no file here.
+            Self::Tls { home, .. } => {
+                let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "fio"];
+                cmd("setpriv").args(nobody).env("HOME", home).dir("/")
+            }
+        };
         let base =
-            cmd("fio").args(["--name=row", "--thread", "--output-format=json", "--randrepeat=0", "--refill_buffers=1"]);
+            program.args(["--name=row", "--thread", "--output-format=json", "--randrepeat=0", "--refill_buffers=1"]);
         match self {
             Self::File(path) => {
                 base.args(["--ioengine=libaio", "--direct=1"]).arg(format!("--filename={}", path.display()))
             }
-            Self::Raw { uri, offset_mib } => {
+            Self::Raw { uri, offset_mib } | Self::Tls { uri, offset_mib, .. } => {
                 base.args(["--ioengine=nbd"]).arg(format!("--uri={uri}")).arg(format!("--offset={offset_mib}M"))
             }
         }

@@ -4,6 +4,7 @@ use super::floor::Floor;
 use super::peer::{self, Peer};
 use super::rows::{self, CONNECTIONS, Place, Row, Scale, Value, Work};
 use crate::attach::Device;
+use crate::certificates::Certificates;
 use crate::cluster::{Cluster, Options, Stopped, free_ports};
 use crate::cmd::cmd;
 use crate::nbd::Uri;
@@ -14,6 +15,7 @@ use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,10 +34,14 @@ pub enum Kind {
     Peer,
     /// Three processes that do the least there is to do for a write on three disks (`bench/floor`).
     Floor,
+    /// One gateway, to which fio speaks NBD over TLS. Rows of fio's nbd engine alone.
+    OneGatewayTls,
+    /// Three gateways with TLS on each link: NBD, and from gateway to gateway.
+    ThreeGatewaysTls,
 }
 
 /// All kinds, in the order of the table.
-pub const KINDS: [Kind; 8] = [
+pub const KINDS: [Kind; 10] = [
     Kind::LocalDisk,
     Kind::Nbdkit,
     Kind::NbdkitDurable,
@@ -44,6 +50,8 @@ pub const KINDS: [Kind; 8] = [
     Kind::ThreeGatewaysS3,
     Kind::Peer,
     Kind::Floor,
+    Kind::OneGatewayTls,
+    Kind::ThreeGatewaysTls,
 ];
 
 impl Kind {
@@ -57,6 +65,8 @@ impl Kind {
             Self::ThreeGatewaysS3 => 's',
             Self::Peer => 'z',
             Self::Floor => 'f',
+            Self::OneGatewayTls => 't',
+            Self::ThreeGatewaysTls => 'u',
         }
     }
 
@@ -70,12 +80,24 @@ impl Kind {
             Self::ThreeGatewaysS3 => "three gateways, S3",
             Self::Peer => "ZeroFS, S3",
             Self::Floor => "floor",
+            Self::OneGatewayTls => "one gateway, TLS",
+            Self::ThreeGatewaysTls => "three gateways, TLS",
         }
     }
 
     /// Whether it has an S3 server.
     fn has_s3(self) -> bool {
         matches!(self, Self::ThreeGatewaysS3 | Self::Peer)
+    }
+
+    /// Whether its clients come through TLS.
+    fn has_tls(self) -> bool {
+        matches!(self, Self::OneGatewayTls | Self::ThreeGatewaysTls)
+    }
+
+    /// Whether it has this row: those with TLS have the rows of fio's nbd engine.
+    fn has(self, work: Work) -> bool {
+        !self.has_tls() || matches!(work, Work::Raw(..))
     }
 }
 
@@ -85,6 +107,8 @@ pub struct Target {
     kind: Kind,
     dir: PathBuf,
     mount: PathBuf,
+    /// The home of fio's user, with its certificate, where there is TLS.
+    home: PathBuf,
     /// The backing file of a local disk or of nbdkit.
     backing: PathBuf,
     fs_mib: u64,
@@ -133,12 +157,12 @@ impl Target {
         let public = public.join(kind.letter().to_string());
         std::fs::create_dir_all(&dir)?;
         std::fs::create_dir_all(&public)?;
-        let mount = public.join("mount");
+        let (mount, home) = (public.join("mount"), public.join("home"));
         let pg = Postgres::new(&mount.join("pgdata"), &public.join("socket"), &dir.join("postgres.log"))?;
         let backing = dir.join("volume.img");
         let s3 = if kind.has_s3() { Some(S3::start(&dir)?) } else { None };
         let fs_mib = scale.fs_mib;
-        let mut target = Self { kind, dir, mount, backing, fs_mib, pg, cluster: None, peer: None, s3 };
+        let mut target = Self { kind, dir, mount, home, backing, fs_mib, pg, cluster: None, peer: None, s3 };
         let up = match kind {
             Kind::LocalDisk | Kind::Nbdkit | Kind::NbdkitDurable => {
                 zero_file(&target.backing, scale.volume_mib())?;
@@ -151,18 +175,26 @@ impl Target {
                 target.up()?
             }
             Kind::Floor => target.up()?,
-            Kind::OneGateway | Kind::ThreeGateways | Kind::ThreeGatewaysS3 => {
-                let gateways = if kind == Kind::OneGateway { 1 } else { 3 };
+            Kind::OneGateway
+            | Kind::ThreeGateways
+            | Kind::ThreeGatewaysS3
+            | Kind::OneGatewayTls
+            | Kind::ThreeGatewaysTls => {
+                let gateways = if matches!(kind, Kind::OneGateway | Kind::OneGatewayTls) { 1 } else { 3 };
                 let size = format!("{}MiB", scale.volume_mib());
                 let settings = vec![format!("cache.memory={}MiB", scale.cache_mib())];
                 let (dir, bin) = (target.dir.join("cluster"), bin.to_path_buf());
                 let (store, env) = target.s3.as_ref().map(|s3| (s3.url(), s3.env())).unzip();
-                let env = env.unwrap_or_default();
+                let env = if kind.has_tls() { certified(&bin, &dir, &target.home)? } else { env.unwrap_or_default() };
                 up_with(Cluster::start(Options { bin, dir, gateways, store, size, settings, env })?)?
             }
         };
         if let Some(uri) = up.uri() {
-            rows::fill(&Place::Raw { uri: uri.to_string(), offset_mib: scale.fs_mib }, scale.fio_mib)?;
+            rows::fill(&target.raw(uri), scale.fio_mib)?;
+        }
+        if kind.has_tls() {
+            target.put_down(up)?;
+            return Ok(target);
         }
         let mut device = target.attach(&up)?;
         cmd("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(device.path()).arg(format!("{}M", scale.fs_mib)).run()?;
@@ -173,6 +205,15 @@ impl Target {
         target.pg.pgbench_init(scale.pgbench_scale)?;
         target.down(device, up)?;
         Ok(target)
+    }
+
+    /// The part of the volume behind the file system, as fio reaches it.
+    fn raw(&self, uri: &Uri) -> Place<'_> {
+        let offset_mib = self.fs_mib;
+        if self.kind.has_tls() {
+            return Place::Tls { uri: format!("nbds://{}/{}", uri.addr, uri.export), home: &self.home, offset_mib };
+        }
+        Place::Raw { uri: uri.to_string(), offset_mib }
     }
 
     fn fio_file(&self) -> PathBuf {
@@ -205,9 +246,11 @@ impl Target {
                 Ok(Up::Peer(server, uri))
             }
             Kind::Floor => Ok(Up::Floor(Floor::start(&self.dir)?)),
-            Kind::OneGateway | Kind::ThreeGateways | Kind::ThreeGatewaysS3 => {
-                up_with(self.cluster.take().context("no cluster")?.start()?)
-            }
+            Kind::OneGateway
+            | Kind::ThreeGateways
+            | Kind::ThreeGatewaysS3
+            | Kind::OneGatewayTls
+            | Kind::ThreeGatewaysTls => up_with(self.cluster.take().context("no cluster")?.start()?),
         }
     }
 
@@ -248,13 +291,13 @@ impl Target {
         let mut measured = BTreeMap::new();
         let up = self.up()?;
         if let Some(uri) = up.uri() {
-            let place = Place::Raw { uri: uri.to_string(), offset_mib: self.fs_mib };
+            let place = self.raw(uri);
             for row in rows {
                 let Work::Raw(args) = row.work else { continue };
                 measured.insert(row.key, fio_row(&place, args, scale, &up.pids())?);
             }
         }
-        if rows.iter().all(|r| matches!(r.work, Work::Raw(..))) {
+        if rows.iter().filter(|r| self.kind.has(r.work)).all(|r| matches!(r.work, Work::Raw(..))) {
             self.put_down(up)?;
             return Ok(measured);
         }
@@ -299,6 +342,21 @@ fn up_with(mut cluster: Cluster) -> Result<Up> {
     let serving = cluster.serving(Duration::from_secs(60))?;
     let uri = cluster.gateways[serving].nbd.clone();
     Ok(Up::Cluster(Box::new(cluster), uri))
+}
+
+/// Makes an authority and certificates before the cluster starts in `dir`, which then has TLS. Returns what its
+/// commands need. fio's libnbd finds its certificate in `home`: fio does not let it read one that the URI names.
+fn certified(bin: &Path, dir: &Path, home: &Path) -> Result<Vec<(String, String)>> {
+    let certificates = Certificates::make(bin, &dir.join("tls"), &["--host", "fio", "--admin", "admin"])?;
+    let (from, into) = (certificates.for_others("fio")?, home.join(".pki").join("libnbd"));
+    std::fs::create_dir_all(&into)?;
+    for file in ["ca-cert.pem", "client-cert.pem", "client-key.pem"] {
+        let to = into.join(file);
+        std::fs::copy(from.join(file), &to).with_context(|| file.to_owned())?;
+        // For fio's user. It is of a cluster that ends with the benchmark.
+        std::fs::set_permissions(&to, std::fs::Permissions::from_mode(0o644))?;
+    }
+    Ok(certificates.env("admin"))
 }
 
 /// A file of written zeroes: a sparse file would be allocated during the measurement.

@@ -1,5 +1,6 @@
 //! All targets.
 
+mod agent;
 mod api;
 mod config;
 mod control;
@@ -101,6 +102,16 @@ pub const TARGETS: &[Target] = &[
     within(
         SERDE,
         target("admin-messages", "calls of the admin API and their answers", 4096, api::messages, api::all_messages),
+    ),
+    within(
+        SERDE,
+        target(
+            "agent-http",
+            "answers in place of an agent's, and proofs of its token",
+            4096,
+            agent::messages,
+            agent::all_messages,
+        ),
     ),
     target("certificates", "the names in a client's certificate", 4096, tls::certificates, tls::all_certificates),
     within(

@@ -6,7 +6,7 @@
 
 pub mod attach;
 mod bridge;
-mod certificates;
+pub mod certificates;
 mod chaos;
 pub mod cluster;
 mod demo;

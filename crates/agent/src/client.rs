@@ -234,7 +234,7 @@ impl Peer<'_> {
 }
 
 /// The answer, and the value of its header with the proof.
-fn parse(bytes: &[u8]) -> Option<(Answer, Option<String>)> {
+pub(crate) fn parse(bytes: &[u8]) -> Option<(Answer, Option<String>)> {
     let text = String::from_utf8_lossy(bytes);
     let (head, body) = text.split_once("\r\n\r\n")?;
     let mut lines = head.lines();

@@ -40,7 +40,6 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, any, on, post};
 use door::{Reply, json};
-use holdfast_tls::HttpClient;
 use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
 use rules::{Pass, RULES, What};
@@ -219,9 +218,6 @@ async fn command(
     if proof.is_none() && !door.may_command(&who, uri.path(), &headers) {
         return door.refused(&who, uri.path()).into_response();
     }
-    if let Asker::Met(from, HttpClient::Named(caller)) = &who {
-        tracing::info!(path = uri.path(), certificate = caller.name, %from, "a command came with a certificate");
-    }
     let done = match uri.path() {
         "/pause" => door.command(Command::Pause).await.map(Reply::yes),
         "/resume" => door.command(Command::Resume).await.map(Reply::yes),
@@ -232,6 +228,7 @@ async fn command(
         _ => commands::switchover(&door, &body).await,
     };
     let reply = done.unwrap_or_else(|reply| reply);
+    tracing::info!(path = uri.path(), by = rules::by(&who), code = reply.code.as_u16(), "a command was answered");
     match (proof, &door.token) {
         (Some(proof), Some(token)) => reply.proven(&proof, token),
         _ => reply.into_response(),

@@ -19,6 +19,8 @@ mod cluster;
 pub mod config;
 pub mod drivers;
 pub mod facts;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod history;
 mod host;
 mod hostid;

@@ -12,10 +12,11 @@ use holdfast_host::rewritten::{self, Rewritten};
 use holdfast_types::Name;
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use tokio::net::UnixListener;
 
 /// Longest path of a Unix socket, in bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -165,6 +166,19 @@ impl RunDir {
         }
     }
 
+    /// Listens at a socket of this directory, in place of an earlier process: the lock is ours, so that one has ended.
+    /// Must be called on a runtime.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn listen(&self, socket: &Path) -> io::Result<UnixListener> {
+        let _ = std::fs::remove_file(socket);
+        let listener = UnixListener::bind(socket)?;
+        // Who may connect may read and write the volume. The umask is the caller's, and the directory may be older.
+        std::fs::set_permissions(socket, Permissions::from_mode(0o600))?;
+        Ok(listener)
+    }
+
     /// Writes `status`, also if the file system has no space left (REWRITE-F2): the agent and the watchdog's helper
     /// read there that the lease is renewed, and end PostgreSQL without that.
     ///
@@ -209,6 +223,16 @@ mod tests {
         drop(held);
         assert!(matches!(running(&path), Err(DirError::NotAttached { .. })));
         drop(RunDir::take(&path).unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_for_its_own_user_and_replaces_that_of_an_earlier_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = RunDir::take(dir.path()).unwrap();
+        let path = held.socket(&Name::new("vol1").unwrap()).unwrap();
+        std::fs::write(&path, "").unwrap();
+        let _listener = held.listen(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     /// A lock that cannot be looked at may be held.

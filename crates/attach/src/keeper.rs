@@ -250,9 +250,7 @@ impl Keeper {
 
     fn bind(&mut self, volume: &Name) -> Result<UnixListener, AttachError> {
         let path = self.dir.socket(volume)?;
-        // The lock is ours: these files are from a process that has ended.
-        let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path);
+        let listener = self.dir.listen(&path);
         let listener = listener.map_err(|source| AttachError::Listen { path: path.clone(), source })?;
         self.sockets.push(RemoveFile(path));
         Ok(listener)

@@ -35,7 +35,6 @@ use identity::{Identity, Seen};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -307,9 +306,7 @@ impl Copy {
 
     fn listen(&mut self, disk: Arc<Disk>) -> Result<(), SnapshotCopyError> {
         let path = self.dir.socket(&disk.export.volume)?;
-        // The lock is ours: these files are from a process that has ended.
-        let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).map_err(at(&path))?;
+        let listener = self.dir.listen(&path).map_err(at(&path))?;
         self.sockets.push(path);
         self.tasks.push(tokio::spawn(serve::accept(listener, disk)).abort_handle());
         Ok(())

@@ -15,6 +15,7 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -107,12 +108,29 @@ async fn take_slot(
 pub(super) struct Progress {
     begun: Instant,
     last: Mutex<Instant>,
+    /// The client still has to show a certificate. Until then it is told nothing else, and gains no time by asking.
+    is_stranger: AtomicBool,
 }
 
 impl Progress {
-    pub(super) fn new() -> Self {
+    /// At a listener with this TLS.
+    pub(super) fn new(tls: Option<&FrontTls>) -> Self {
         let begun = Instant::now();
-        Self { begun, last: Mutex::new(begun) }
+        let is_stranger = tls.is_some_and(|tls| tls.mode() == TlsMode::Required);
+        Self { begun, last: Mutex::new(begun), is_stranger: AtomicBool::new(is_stranger) }
+    }
+
+    /// An option has arrived.
+    fn asked(&self) {
+        if !self.is_stranger.load(Ordering::Relaxed) {
+            *self.last.locked() = Instant::now();
+        }
+    }
+
+    /// A certificate that is for NBD was shown.
+    fn introduced(&self) {
+        self.is_stranger.store(false, Ordering::Relaxed);
+        self.asked();
     }
 
     /// Runs a handshake that notes its progress here. `None`: an option, or the whole of it, took too long.
@@ -149,7 +167,7 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
         let step = handshake.step(&mut input.bytes, &mut out)?;
         if handshake.options() > options {
             options = handshake.options();
-            *progress.last.locked() = Instant::now();
+            progress.asked();
         }
         send(&mut line, &mut out).await?;
         match step {
@@ -159,7 +177,7 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                 let Some(tls) = tls else { return Err(Unserved::Left) };
                 let (secured, refusal) = line.start_tls(tls).await.map_err(Unserved::Tls)?;
                 (line, secure) = (secured, true);
-                note_tls(front, info, refusal.as_deref());
+                note_tls(front, info, refusal.as_deref(), progress);
                 handshake.tls_started(refusal);
             }
             Step::NeedBytes => {
@@ -193,9 +211,12 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Who has a certificate for NBD is no stranger any more.
-fn note_tls(front: &Shared, info: ConnInfo, refusal: Option<&str>) {
+fn note_tls(front: &Shared, info: ConnInfo, refusal: Option<&str>, progress: &Progress) {
     match refusal {
-        None => front.secured(info.id),
+        None => {
+            progress.introduced();
+            front.secured(info.id);
+        }
         Some(why) if front.may_say() => {
             tracing::info!(connection = info.id, peer = %info.peer, why, "NBD refused");
         }
@@ -258,17 +279,17 @@ mod tests {
     async fn each_option_has_its_own_time_and_the_whole_is_limited() {
         let (short, long) = (Duration::from_millis(20), Duration::from_secs(3600));
         let limits = FrontLimits { handshake_timeout: short, handshake_total: long, ..FrontLimits::default() };
-        let progress = Progress::new();
+        let progress = Progress::new(None);
         let slow = async {
             // As if options continued to arrive.
             *progress.last.locked() = Instant::now() + long / 2;
             tokio::time::sleep(short * 3).await;
         };
         assert!(progress.limit(&limits, slow).await.is_some());
-        assert!(Progress::new().limit(&limits, std::future::pending::<()>()).await.is_none(), "no option arrived");
+        assert!(Progress::new(None).limit(&limits, std::future::pending::<()>()).await.is_none(), "no option arrived");
         let limits = FrontLimits { handshake_timeout: long, handshake_total: short, ..limits };
         assert!(
-            Progress::new().limit(&limits, std::future::pending::<()>()).await.is_none(),
+            Progress::new(None).limit(&limits, std::future::pending::<()>()).await.is_none(),
             "the whole took too long"
         );
     }

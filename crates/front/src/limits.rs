@@ -21,7 +21,7 @@ pub struct FrontLimits {
     /// The same over all connections. Includes the rest of unpaid replies ([`FrontLimits::unpaid_bytes`]).
     pub gateway_bytes: u64,
     /// Maximum time for one option of a handshake, from the option before it to its answer. The first begins with the
-    /// connection.
+    /// connection. Where a certificate is needed, all options up to it have this time together.
     pub handshake_timeout: Duration,
     /// Maximum time of a whole handshake. A client that lists all exports asks about each of them.
     pub handshake_total: Duration,

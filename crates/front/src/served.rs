@@ -20,7 +20,7 @@ where
     let stop = shared.stop.child_token();
     // Declared before everything that a connection holds, so it is dropped last.
     let _listed = shared.admit(info.id, &stop);
-    let progress = Progress::new();
+    let progress = Progress::new(tls);
     let shaking = shake_hands(line, info, shared, &stop, &progress, tls);
     let shaking = progress.limit(&shared.limits, shaking);
     let ready = match until(&stop, shaking).await {

@@ -129,8 +129,8 @@ async fn alive() -> &'static str {
     "ok\n"
 }
 
-/// The same status for a set that another gateway serves and for one that does not exist: a proxy needs no more, and
-/// nobody learns names here.
+/// The same status for a set that another gateway serves and for one that does not exist: a proxy needs no more. Who
+/// asks all gateways can find out names by guessing; where TLS is required, [`secured`] lets only those ask who may.
 async fn serves(State(node): State<Arc<Node>>, Path(name): Path<String>) -> (StatusCode, String) {
     let set = Name::new(name).ok().and_then(|name| node.set(&name));
     match set.map(|set| set.can_grant()) {
@@ -246,9 +246,11 @@ mod tests {
         use holdfast_tls::make::{Wanted, certificates};
         use holdfast_tls::{Dialer, Role, TlsFiles};
         let dir = tempfile::tempdir().unwrap();
-        let [gateway, viewer, host] = [("g1", Role::Gateway), ("vic", Role::Viewer), ("db1", Role::Host)]
-            .map(|(name, role)| Wanted::new(name, role));
-        certificates(dir.path(), &[gateway, viewer, host], 30).unwrap();
+        let [gateway, viewer, host, mut bound] =
+            [("g1", Role::Gateway), ("vic", Role::Viewer), ("db1", Role::Host), ("db2", Role::Host)]
+                .map(|(name, role)| Wanted::new(name, role));
+        bound.sets = vec!["other".to_string()];
+        certificates(dir.path(), &[gateway, viewer, host, bound], 30).unwrap();
         let at = |name: String| Some(dir.path().join(name));
         let key = dir.path().join("key");
         crate::node_key::write_key(&key);
@@ -269,6 +271,13 @@ mod tests {
             ("vic", "/", "200"),
             ("vic", "/page/live.js", "200"),
             ("db1", "/livez", "200"),
+            // No such set, which the viewer and a host that may use it learn.
+            ("vic", "/serves/demo", "503"),
+            ("db1", "/serves/demo", "503"),
+            ("db2", "/serves/other", "503"),
+            ("db2", "/serves/demo", "403"),
+            ("db2", "/serves/o%74her", "403"),
+            ("", "/serves/demo", "403"),
             ("db1", "/metrics", "403"),
             ("db1", "/", "403"),
             ("", "/", "403"),

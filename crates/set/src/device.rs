@@ -374,10 +374,26 @@ impl NodeExports {
         Err(Refusal { kind: RefusalKind::NotPermitted, message })
     }
 
+    /// Refuses a token that belongs to no grant that is known here, before anything is said of the set. The answer must
+    /// reveal neither which sets and volumes exist nor who has them: anybody can make up a token.
+    fn admit_token(&self, name: &ExportName, set: Option<&SetServer>) -> Result<(), Refusal> {
+        let Some(session) = name.session.filter(|_| !self.plain_exports) else { return Ok(()) };
+        if set.and_then(SetServer::lease).is_some_and(|lease| lease.opens(session.token)) {
+            return Ok(());
+        }
+        let message = format!(
+            "{name}: no volume is open under this name and token at this gateway; acquire or continue a lease for its \
+             token; if you have just done so, try again, or another gateway"
+        );
+        Err(Refusal { kind: RefusalKind::NotPermitted, message })
+    }
+
     fn find(&self, name: &ExportName) -> Result<(Arc<SetServer>, VolumeId, Sectors), Refusal> {
         self.admit(name)?;
         let unknown = |message: String| Refusal { kind: RefusalKind::Unknown, message };
-        let set = self.set(&name.set).ok_or_else(|| self.absent(&name.set))?;
+        let set = self.set(&name.set);
+        self.admit_token(name, set.as_deref())?;
+        let set = set.ok_or_else(|| self.absent(&name.set))?;
         let found = set.host.with(|m| m.state().volume_named(&name.volume).map(|(id, v)| (id, v.size)));
         match found {
             Some((id, size)) => Ok((set, id, size)),

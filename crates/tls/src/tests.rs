@@ -309,19 +309,80 @@ fn page() -> &'static str {
     block.expect("a block of commands").0
 }
 
+/// Runs commands of `openssl` in `dir`. False: it is not installed.
+fn run_openssl(dir: &Path, script: &str) -> bool {
+    if std::process::Command::new("openssl").arg("version").output().is_err() {
+        holdfast_testkit::skipped("openssl is not installed");
+        return false;
+    }
+    let output = std::process::Command::new("sh").args(["-euc", script]).current_dir(dir).output();
+    let output = output.expect("a shell");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    true
+}
+
+/// Certificates as cert-manager and step-ca make them: by an authority between, which stands behind each of them in its
+/// file. The gateway's key is SEC1 (step-ca); the host's is RSA in PKCS#1, and it has no subject (cert-manager).
+const OF_OTHERS: &str = r#"
+umask 077
+ca() { printf 'basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign,cRLSign\n'; }
+new() {
+    openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -sha256 -keyout $1.key -out $1.csr -subj /CN=$1
+}
+sign() {
+    openssl x509 -req -in $1.csr -CA $2.pem -CAkey $2.key -CAcreateserial -days 90 -sha256 -extfile $1.ext -out $1.pem
+}
+leaf() {
+    openssl req -new -key $1.key -sha256 -out $1.csr -subj "$2"
+    printf '%s\n' "subjectAltName=$3" "basicConstraints=critical,CA:FALSE" \
+        "keyUsage=critical,digitalSignature,keyEncipherment" "extendedKeyUsage=serverAuth,clientAuth" > $1.ext
+    sign $1 between
+    mv $1.pem $1.alone
+    cat $1.alone between.pem > $1.pem
+}
+new root
+ca > root.ext
+openssl x509 -req -in root.csr -signkey root.key -days 90 -sha256 -extfile root.ext -out ca.pem
+cp ca.pem root.pem
+new between
+ca > between.ext
+sign between root
+openssl ecparam -name prime256v1 -genkey -noout -out g1.key
+leaf g1 /CN=g1 DNS:gateway.holdfast.internal,DNS:g1.example
+openssl genrsa -traditional -out db1.key 2048
+names=DNS:host.holdfast.internal,URI:holdfast://owner/db1,URI:holdfast://set/demo,URI:spiffe://example/db1
+leaf db1 / critical,$names
+"#;
+
+#[tokio::test]
+async fn certificates_of_other_authorities_work_as_they_come() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !run_openssl(dir.path(), OF_OTHERS) {
+        return;
+    }
+    let key = |name: &str| std::fs::read_to_string(dir.path().join(format!("{name}.key"))).expect("a key");
+    assert!(key("g1").contains("BEGIN EC PRIVATE KEY") && key("db1").contains("BEGIN RSA PRIVATE KEY"));
+    let gateway = load(dir.path(), "g1", Role::Gateway);
+    let host = load(dir.path(), "db1", Role::Host);
+    let passed = Ok(tonic::Code::Unimplemented);
+    assert_eq!(told(&gateway, &Role::ALL, &Dialer::from(&host)).await, passed);
+    assert_eq!(told(&gateway, GATEWAYS, &Dialer::from(&gateway)).await, passed);
+    let caller = caller(dir.path(), "db1");
+    assert_eq!(caller.name, caller.serial, "without a common name it goes by its serial number");
+    assert!(caller.may_own("db1") && caller.may_use("demo") && !caller.may_own("db2") && !caller.may_use("other"));
+    // It is the authority between that leads to the one that is trusted.
+    let alone = TlsFiles { certificate: Some(dir.path().join("db1.alone")), ..files(dir.path(), "db1") };
+    let alone = Dialer::from(&alone.load(Role::Host).expect("good files").expect("some"));
+    assert_ne!(told(&gateway, &Role::ALL, &alone).await, passed);
+}
+
 #[tokio::test]
 async fn the_page_makes_certificates_that_doors_take() {
     let dir = tempfile::tempdir().expect("a directory");
-    if std::process::Command::new("openssl").arg("version").output().is_err() {
-        holdfast_testkit::skipped("openssl is not installed");
+    let run = |script: &str| run_openssl(dir.path(), script);
+    if !run(page()) {
         return;
     }
-    let run = |script: &str| {
-        let output = std::process::Command::new("sh").args(["-euc", script]).current_dir(dir.path()).output();
-        let output = output.expect("a shell");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    };
-    run(page());
     let own = dir.path().join("tls");
     let gateway = load(&own, "g1", Role::Gateway);
     let host = Dialer::from(&load(&own, "db1", Role::Host));

@@ -220,6 +220,47 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "made-up-tokens-are-answered",
+        bug: "whoever makes up a token learns which sets and volumes exist, how large they are and who has them",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/set/src/device.rs",
+            old: "        self.admit_token(name, set.as_deref())?;\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["device::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "sockets-of-attach-for-others",
+        bug: "the group of a host's user may read and write the volumes that it has attached",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/attach/src/dir.rs",
+            old: "Permissions::from_mode(0o600)",
+            new: "Permissions::from_mode(0o660)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["dir::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "plain-exports-not-shown",
+        bug: "the status of a cluster does not show that a gateway opens volumes without a token",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/status.rs",
+            old: "chain(node.plain_exports.then(",
+            new: "chain((node.plain_exports && !node.disk.is_empty()).then(",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast",
+            &["--bin", "holdfast"],
+            &["an_nbd_port_that_asks_for_no_token_is_shown"],
+        )],
+        smoke: false,
+    },
+    Mutation {
         name: "checks-without-demanded-tls",
         bug: "a gateway that demands TLS of its HTTP clients answers their health checks without it",
         rule: "HTTP-D2",
@@ -229,6 +270,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "HttpClient::Plain if is_check && mode != HttpTls::Off => return Answer::Code,",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["http::secured::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "names-of-sets-are-guessed",
+        bug: "a client without a certificate learns by guessing which sets there are, where TLS is required",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/gateway/src/http/secured.rs",
+            old: "mode != HttpTls::Required || uses(client, set)",
+            new: "mode != HttpTls::Required || !set.is_empty() || uses(client, set)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["http::"])],
         smoke: false,
     },
     Mutation {

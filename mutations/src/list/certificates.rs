@@ -32,6 +32,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "authorities-between-left-out",
+        bug: "certificates by an authority between, as step-ca and cert-manager make them, open no door",
+        rule: "TLS-T1",
+        edits: &[Edit {
+            file: "crates/tls/src/load.rs",
+            old: "Configs::new(ca, own, key, revocations)",
+            new: "Configs::new(ca, own[..1].to_vec(), key, revocations)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["certificates_of_other_authorities_work_as_they_come"])],
+        smoke: false,
+    },
+    Mutation {
         name: "interrupted-renewal-stays",
         bug: "a renewal that was interrupted is refused ever after: key and certificate do not fit together",
         rule: "LIVE-C2",

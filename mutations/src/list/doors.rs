@@ -13,6 +13,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "time-for-asking-without-a-certificate",
+        bug: "a client without a certificate keeps its place among the handshakes for ten minutes, since it asks again and again",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: "crates/front/src/handshake.rs",
+            old: "if !self.is_stranger.load(Ordering::Relaxed) {",
+            new: "if !self.is_stranger.load(Ordering::Relaxed) || self.begun <= Instant::now() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-front", &["a_client_without_a_certificate_gains_no_time_by_asking"])],
+        smoke: false,
+    },
+    Mutation {
         name: "disconnect-not-looked-for",
         bug: "a client that sends NBD_CMD_DISC and closes its sending side counts as gone: requests that wait stay unanswered",
         rule: "CONN-C8",

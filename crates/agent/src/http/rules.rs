@@ -150,6 +150,17 @@ pub(super) fn speaks_for(who: &Asker, host: &str, is_peer: bool) -> Result<(), S
     if is_peer { Ok(()) } else { Err(format!("found a claim of {host}, expected one of a host under [peers]")) }
 }
 
+/// Who gives a command that is carried out, for the log.
+pub(super) fn by(who: &Asker) -> String {
+    match who {
+        Asker::Local => "the agent's socket".to_string(),
+        Asker::Met(from, HttpClient::Named(caller)) => format!("certificate {} from {from}", caller.name),
+        Asker::Remote(from) | Asker::Met(from, HttpClient::Plain | HttpClient::Unnamed) => {
+            format!("the agents' token from {from}")
+        }
+    }
+}
+
 /// Why this caller is refused, and what to do.
 pub(super) fn refusal(who: &Asker, path: &str, set: &str) -> String {
     let rule = rule(path);

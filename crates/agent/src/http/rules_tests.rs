@@ -109,6 +109,19 @@ fn a_claim_is_made_in_the_name_of_the_certificate() {
 }
 
 #[test]
+fn the_log_says_who_gave_a_command() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, who) in callers(dir.path()) {
+        let expected = match name {
+            "local" => "the agent's socket".to_string(),
+            "plain" | "unnamed" | "without TLS" => "the agents' token from 10.0.0.9:5".to_string(),
+            name => format!("certificate {name} from 10.0.0.9:5"),
+        };
+        assert_eq!(by(&who), expected);
+    }
+}
+
+#[test]
 fn a_refusal_says_what_was_found_and_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     for (name, who) in callers(dir.path()) {

@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -213,13 +214,35 @@ async fn bytes_behind_the_wish_for_tls_end_the_connection() {
 async fn a_silent_tls_handshake_is_ended() {
     let authority = Authority::new();
     let exports = Arc::new(MemoryExports::default());
-    let limits = FrontLimits { handshake_timeout: std::time::Duration::from_millis(50), ..FrontLimits::default() };
+    let limits = FrontLimits { handshake_timeout: Duration::from_millis(50), ..FrontLimits::default() };
     let front = Front::new(limits, exports).unwrap();
     let address = listening(&front, &authority, true).await;
     let mut socket = socket(address).await;
     let option = [&b"IHAVEOPT"[..], &5_u32.to_be_bytes(), &[0; 4]].concat();
     let _ = socket.write_all(&[&3_u32.to_be_bytes()[..], &option].concat()).await;
     let _ = soon(socket.read_to_end(&mut Vec::new())).await;
+    front.close().await;
+}
+
+/// Each option has a time of its own, so asking on and on would keep a place among the handshakes.
+#[tokio::test]
+async fn a_client_without_a_certificate_gains_no_time_by_asking() {
+    let authority = Authority::new();
+    let exports = Arc::new(MemoryExports::default());
+    let limits = FrontLimits { handshake_timeout: Duration::from_millis(500), ..FrontLimits::default() };
+    let front = Front::new(limits, exports).unwrap();
+    let address = listening(&front, &authority, true).await;
+    let mut socket = socket(address).await;
+    let list = [&b"IHAVEOPT"[..], &3_u32.to_be_bytes(), &[0; 4]].concat();
+    socket.write_all(&3_u32.to_be_bytes()).await.unwrap();
+    let closed = async {
+        let mut seen = [0; 4096];
+        while socket.write_all(&list).await.is_ok() && matches!(socket.read(&mut seen).await, Ok(1..)) {
+            // So seldom that it asks for longer than `soon` waits, before it has asked as often as it may.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    soon(closed).await;
     front.close().await;
 }
 

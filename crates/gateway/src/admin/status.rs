@@ -88,6 +88,7 @@ impl AdminDoor {
                 certificate: self.node_certificate(),
                 tls: config.tls.doors().to_string(),
                 violated: self.violated_sets(),
+                plain_exports: config.plain_exports,
                 ..v1::Node::default()
             };
             if let Some(adopted) = node.adopted() {

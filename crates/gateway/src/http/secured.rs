@@ -1,6 +1,7 @@
 //! TLS of the HTTP listener (`tls.http`, ADR 0054): metrics and the page name sets and gateways, so they are for
 //! certificates of people and monitoring. Health checks are for everybody, and say no more than their code to whoever
-//! shows no such certificate.
+//! shows no such certificate. Where TLS is required, `/serves/SET` is none of them: by guesses it tells which sets
+//! there are, so it is for those who may know that, and for hosts that may use the set.
 
 use crate::doors::{Door, Place, Standing};
 use axum::extract::connect_info::Connected;
@@ -85,11 +86,16 @@ enum Answer {
     Refused(String),
 }
 
+/// Whether the client is a host that may use the set. Of a name with `%` in it, which no set has, no host may.
+fn uses(client: &HttpClient, set: &str) -> bool {
+    matches!(client, HttpClient::Named(caller) if caller.roles.contains(&Role::Host) && caller.may_use(set))
+}
+
 fn answer(client: &HttpClient, method: &Method, path: &str, mode: HttpTls) -> Answer {
+    let of_set = path.strip_prefix("/serves/").is_some_and(|set| mode != HttpTls::Required || uses(client, set));
     // `GET /` is the page.
-    let is_check = matches!(path, "/livez" | "/readyz" | "/healthz")
-        || path.starts_with("/serves/")
-        || path == "/" && method == Method::OPTIONS;
+    let is_check =
+        matches!(path, "/livez" | "/readyz" | "/healthz") || of_set || path == "/" && method == Method::OPTIONS;
     let found = match client {
         HttpClient::Plain if is_check && mode == HttpTls::Checks => return Answer::Code,
         HttpClient::Plain => {
@@ -163,7 +169,11 @@ mod tests {
         let (plain, unnamed) = (HttpClient::Plain, HttpClient::Unnamed);
         let checks = ["/livez", "/readyz", "/healthz", "/serves/demo"].map(|path| (Method::GET, path));
         for (method, path) in checks.into_iter().chain([(Method::OPTIONS, "/")]) {
-            assert_eq!(answer(&unnamed, &method, path, HttpTls::Required), Answer::Code, "{path}");
+            let told = answer(&unnamed, &method, path, HttpTls::Required);
+            let guesses = path == "/serves/demo";
+            assert_eq!(matches!(told, Answer::Refused(_)), guesses, "{path}: {told:?}");
+            assert!(guesses || told == Answer::Code, "{path}: {told:?}");
+            assert_eq!(answer(&unnamed, &method, path, HttpTls::Checks), Answer::Code, "{path}");
             assert_eq!(answer(&plain, &method, path, HttpTls::Checks), Answer::Code, "{path}");
             assert!(matches!(answer(&plain, &method, path, HttpTls::Required), Answer::Refused(_)), "{path}");
         }

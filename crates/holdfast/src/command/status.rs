@@ -137,6 +137,14 @@ fn set_row(status: &v1::ClusterStatusReply, set: &v1::SetSummary) -> [String; 5]
     [set.name.clone(), set.id.to_string(), set.store.clone(), backlog, answers]
 }
 
+/// An NBD address with what is asked of clients there. Loud: without tokens whoever reaches it reads and writes.
+fn nbd_text(address: String, node: &v1::Node) -> String {
+    let tls = Some(&node.nbd_tls).filter(|mode| !matches!(mode.as_str(), "" | "off"));
+    let tls = tls.map(|mode| format!("TLS {mode}"));
+    let all: Vec<String> = tls.into_iter().chain(node.plain_exports.then(|| "NO TOKEN".to_string())).collect();
+    if address.is_empty() || all.is_empty() { address } else { format!("{address} ({})", all.join(", ")) }
+}
+
 fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [String; 10] {
     let known = member.member.clone().unwrap_or_default();
     let addresses = known.addresses.clone().unwrap_or_default();
@@ -162,9 +170,9 @@ fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [St
             why => format!("FAILED: {why}"),
         });
     let boot = node.map_or(String::new(), |node| node.boot.to_string());
-    let nbd = match node.map_or("", |node| node.nbd_tls.as_str()) {
-        "" | "off" => addresses.nbd,
-        mode => format!("{} (TLS {mode})", addresses.nbd),
+    let nbd = match node {
+        Some(node) => nbd_text(addresses.nbd, node),
+        None => addresses.nbd,
     };
     let days = days_text(node.and_then(|node| node.certificate.as_ref()?.days_left));
     [member_text(known.id), known.name, known.region, addresses.api, nbd, state, boot, leads.join(","), days, journal]
@@ -205,6 +213,18 @@ fn group_row(status: &v1::ClusterStatusReply, group: &v1::GroupSummary) -> [Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_nbd_port_that_asks_for_no_token_is_shown() {
+        let shown = |address: &str, nbd_tls: &str, plain_exports| {
+            let nbd_tls = nbd_tls.to_string();
+            nbd_text(address.to_string(), &v1::Node { nbd_tls, plain_exports, ..v1::Node::default() })
+        };
+        assert_eq!(shown("h:1", "required", false), "h:1 (TLS required)");
+        assert_eq!(shown("h:1", "optional", true), "h:1 (TLS optional, NO TOKEN)");
+        assert_eq!([shown("h:1", "off", true), shown("h:1", "off", false)], ["h:1 (NO TOKEN)", "h:1"]);
+        assert_eq!(shown("", "", true), "", "it has no NBD port");
+    }
 
     #[test]
     fn violations_are_shown_whichever_gateway_was_asked() {

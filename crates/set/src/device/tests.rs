@@ -527,7 +527,7 @@ async fn an_export_is_described_as_it_is_opened() {
 }
 
 /// A snapshot is all data of a set at one moment: without its token nobody can read it, and a refusal does not reveal
-/// which sets and snapshots exist.
+/// which sets, volumes and snapshots exist. A made-up token reveals no more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closed_exports_answer_alike_whatever_is_there() {
     let world = World::new(true).await;
@@ -545,8 +545,14 @@ async fn closed_exports_answer_alike_whatever_is_there() {
         said
     };
     let token = format!("?token={:032x}", 7);
+    let [vol1, vol9, none] =
+        ["demo/vol1", "demo/vol9", "none/vol1"].map(|export| format!("{export}{token}&conn=0&gen=1"));
     // The set exists and has the volume vol1; nothing else exists.
-    for all in [["demo/vol1", "demo/vol9", "none/vol1"], ["demo/vol1@monday", "demo/vol9@monday", "none/vol1@monday"]] {
+    for all in [
+        ["demo/vol1", "demo/vol9", "none/vol1"],
+        ["demo/vol1@monday", "demo/vol9@monday", "none/vol1@monday"],
+        [vol1.as_str(), vol9.as_str(), none.as_str()],
+    ] {
         let said = refused(all[0]).await;
         for other in &all[1..] {
             assert_eq!(refused(other).await, said, "{other}");

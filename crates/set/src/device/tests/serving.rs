@@ -167,6 +167,32 @@ async fn a_set_without_a_place_here_is_named_with_its_gateways() {
     }
 }
 
+/// Who holds a set is not told to a made-up token either; the token of the grant finds everything, also where another
+/// gateway leads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_is_answered_once_it_is_that_of_a_grant() {
+    let world = World::new(true).await;
+    let exports = NodeExports { plain_exports: false, ..(*world.exports).clone() };
+    let told = async |token: u128, volume: &str| {
+        let name: ExportName = format!("demo/{volume}?token={token:032x}&conn=0&gen=1").parse().unwrap();
+        exports.describe(&name, ConnInfo { id: 1, peer: Peer::Unix }).await.map(|told| told.size)
+    };
+    world.acquire(1).await;
+    assert_eq!(told(7, "vol1").await, Ok(2048 * 512));
+    for volume in ["vol1", "vol9"] {
+        let refusal = told(9, volume).await.expect_err("a made-up token");
+        assert_eq!(refusal.kind, RefusalKind::NotPermitted, "{volume}");
+        assert!(refusal.message.contains("no volume is open under this name") && !refusal.message.contains("host"));
+    }
+    let refusal = told(7, "vol9").await.expect_err("there is no such volume");
+    assert_eq!(refusal.message, "set demo has no volume vol9");
+    world.seat.at().leads = false;
+    world.seat.leadership.send_modify(|seen| seen.leader = Some(OTHER));
+    let refusal = told(7, "vol1").await.expect_err("it does not lead");
+    assert!(refusal.message.ends_with("connect there"), "{}", refusal.message);
+    assert!(told(9, "vol1").await.is_err_and(|refusal| refusal.kind == RefusalKind::NotPermitted));
+}
+
 /// SET-S17: what an owner says of its place is noted under its own grant, and a continuation keeps it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_the_owner_stands_is_noted_under_its_own_grant() {
