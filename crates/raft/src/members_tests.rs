@@ -1,6 +1,5 @@
 //! Members that stand aside, and members that were removed, over real sockets.
 
-use crate::consensus::Consensus;
 use crate::group_tests::{Host, LIMIT, leader, members_become, propose, three, wait_len};
 use crate::lives::{KnownLife, Life};
 use holdfast_types::MemberId;
