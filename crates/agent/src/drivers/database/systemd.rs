@@ -7,8 +7,8 @@
 //! UNIT-U3  PostgreSQL's processes are found and signalled as always (DB-D1). systemd is asked about the rest: starts,
 //!     and processes that have not become PostgreSQL yet.
 //! UNIT-U4  A question or an order that systemd does not answer says nothing of PostgreSQL: at a shutdown of a busy
-//!     machine systemd may be slow. A stop in good order then goes on with a signal, and a start goes on, each until
-//!     its own limit.
+//!     machine systemd may be slow, or hang. A stop in good order then goes on with a signal, for which half of its
+//!     time is kept, and a start goes on, each until its own limit.
 
 use crate::config::AgentConfig;
 use crate::machine::Stop;
