@@ -19,6 +19,10 @@ use tonic::{Code, Request, Response, Status};
 /// Most calls at once; more wait. Below the program's number of threads for blocking work.
 const CALLS_MAX: usize = 24;
 
+/// Most calls that wait for a deletion, of all connections; one more is answered at once. Below the limit of calls of a
+/// connection.
+const WAITING_MAX: usize = CALLS_MAX;
+
 /// How long a call waits for a deletion that is under way, and the pause between two looks. A new volume waits for that
 /// of the one that had its name, a deletion for those of its copies.
 const ENDING_LIMIT: Duration = Duration::from_secs(30);
@@ -33,6 +37,7 @@ pub struct Driver {
     controller: Option<Arc<Controller>>,
     node: Option<Arc<Node>>,
     calls: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
 }
 
 /// The driver could not serve.
@@ -64,14 +69,15 @@ impl Driver {
     /// A driver with these services.
     pub fn new(controller: Option<Controller>, node: Option<Node>) -> Self {
         let (controller, node) = (controller.map(Arc::new), node.map(Arc::new));
-        Self { controller, node, calls: Arc::new(Semaphore::new(CALLS_MAX)) }
+        let (calls, waiting) = (Arc::new(Semaphore::new(CALLS_MAX)), Arc::new(Semaphore::new(WAITING_MAX)));
+        Self { controller, node, calls, waiting }
     }
 
-    async fn run<T: Send + 'static>(
+    /// Runs `work` on a thread of its own, once it is among the calls that may run.
+    async fn once<T: Send + 'static>(
         &self,
-        what: &'static str,
         work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
-    ) -> Result<Response<T>, Status> {
+    ) -> Result<Result<T, Refused>, Status> {
         let permit = self.calls.clone().acquire_owned().await;
         let permit = permit.map_err(|error| Status::unavailable(error.to_string()))?;
         let ended = tokio::task::spawn_blocking(move || {
@@ -79,14 +85,40 @@ impl Driver {
             drop(permit);
             ended
         });
-        match ended.await {
-            Ok(Ok(done)) => Ok(Response::new(done)),
-            Ok(Err(refused)) => {
-                tracing::info!(what, code = ?refused.code, text = refused.text, "refused");
-                Err(refused.into())
+        ended.await.map_err(|error| Status::internal(error.to_string()))
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        answer(what, self.once(work).await?)
+    }
+
+    /// Repeats a call that a deletion under way is in the way of: a caller would only come again. While it waits, it is
+    /// none of the calls that run: many such deletions at once keep no other call waiting.
+    async fn run_after_deletions<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl Fn() -> Result<T, Refused> + Send + Sync + 'static,
+    ) -> Result<Response<T>, Status> {
+        let (work, begun) = (Arc::new(work), Instant::now());
+        loop {
+            let again = work.clone();
+            match self.once(move || again()).await? {
+                Err(refused) if refused.code == Code::Aborted && begun.elapsed() < ENDING_LIMIT => {
+                    let Ok(_waiting) = self.waiting.try_acquire() else { return answer(what, Err(refused)) };
+                    tokio::time::sleep(ENDING_PAUSE).await;
+                }
+                ended => return answer(what, ended),
             }
-            Err(error) => Err(Status::internal(error.to_string())),
         }
+    }
+
+    fn controller(&self) -> Result<Arc<Controller>, Status> {
+        let none = || Status::unimplemented("this process has no controller service: ask the one that has");
+        self.controller.clone().ok_or_else(none)
     }
 
     async fn control<T: Send + 'static>(
@@ -94,8 +126,7 @@ impl Driver {
         what: &'static str,
         work: impl FnOnce(&Controller) -> Result<T, Refused> + Send + 'static,
     ) -> Result<Response<T>, Status> {
-        let none = || Status::unimplemented("this process has no controller service: ask the one that has");
-        let controller = self.controller.clone().ok_or_else(none)?;
+        let controller = self.controller()?;
         self.run(what, move || work(&controller)).await
     }
 
@@ -110,17 +141,12 @@ impl Driver {
     }
 }
 
-/// Repeats a call that a deletion under way is in the way of: a caller would only come again.
-fn after_deletions<T>(call: impl Fn() -> Result<T, Refused>) -> Result<T, Refused> {
-    let begun = Instant::now();
-    loop {
-        match call() {
-            Err(refused) if refused.code == Code::Aborted && begun.elapsed() < ENDING_LIMIT => {
-                std::thread::sleep(ENDING_PAUSE);
-            }
-            ended => return ended,
-        }
-    }
+/// The answer to a call, and the log of a refusal.
+fn answer<T>(what: &'static str, ended: Result<T, Refused>) -> Result<Response<T>, Status> {
+    ended.map(Response::new).map_err(|refused| {
+        tracing::info!(what, code = ?refused.code, text = refused.text, "refused");
+        refused.into()
+    })
 }
 
 /// Takes the socket's path. A socket that nobody listens at is of a process that has ended.
@@ -233,23 +259,21 @@ impl ControllerCalls for Driver {
         &self,
         request: Request<v1::CreateVolumeRequest>,
     ) -> Result<Response<v1::CreateVolumeResponse>, Status> {
-        let request = request.into_inner();
-        let work = move |controller: &Controller| {
-            let volume = Some(after_deletions(|| controller.create_volume(&request))?);
+        let (controller, request) = (self.controller()?, request.into_inner());
+        let work = move || {
+            let volume = Some(controller.create_volume(&request)?);
             Ok(v1::CreateVolumeResponse { volume })
         };
-        self.control("CreateVolume", work).await
+        self.run_after_deletions("CreateVolume", work).await
     }
 
     async fn delete_volume(
         &self,
         request: Request<v1::DeleteVolumeRequest>,
     ) -> Result<Response<v1::DeleteVolumeResponse>, Status> {
-        let request = request.into_inner();
-        let work = move |controller: &Controller| {
-            after_deletions(|| controller.delete_volume(&request.volume_id)).map(|()| v1::DeleteVolumeResponse {})
-        };
-        self.control("DeleteVolume", work).await
+        let (controller, request) = (self.controller()?, request.into_inner());
+        let work = move || controller.delete_volume(&request.volume_id).map(|()| v1::DeleteVolumeResponse {});
+        self.run_after_deletions("DeleteVolume", work).await
     }
 
     async fn validate_volume_capabilities(
@@ -393,6 +417,36 @@ impl NodeCalls for Driver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    /// A namespace is deleted whose volumes are copies of one another: each of their sources waits.
+    #[tokio::test]
+    async fn calls_that_wait_for_deletions_keep_no_other_call_waiting() {
+        let (driver, goes) = (Driver::new(None, None), Arc::new(AtomicBool::new(true)));
+        let begun = Arc::new(AtomicUsize::new(0));
+        let waiting: Vec<_> = (0..CALLS_MAX)
+            .map(|_| {
+                let (driver, goes, begun) = (driver.clone(), goes.clone(), begun.clone());
+                let work = move || {
+                    begun.fetch_add(1, Ordering::AcqRel);
+                    if goes.load(Ordering::Acquire) { Err(Refused::pending("its copy goes")) } else { Ok(()) }
+                };
+                tokio::spawn(async move { driver.run_after_deletions("DeleteVolume", work).await })
+            })
+            .collect();
+        while begun.load(Ordering::Acquire) < CALLS_MAX {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let other = driver.run("Probe", || Ok(()));
+        let other = tokio::time::timeout(ENDING_LIMIT / 3, other).await;
+        goes.store(false, Ordering::Release);
+        other.expect("it waits for those that wait").unwrap();
+        for call in waiting {
+            call.await.unwrap().unwrap();
+        }
+        let refused = driver.run_after_deletions("DeleteVolume", || Err::<(), _>(Refused::precondition("in use")));
+        assert_eq!(refused.await.unwrap_err().code(), Code::FailedPrecondition);
+    }
 
     #[tokio::test]
     async fn a_socket_of_a_process_that_has_ended_is_taken_over() {

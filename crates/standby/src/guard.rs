@@ -80,13 +80,19 @@ pub fn there(mounted: Option<&Mounted>, mount: &Path, run_dir: &Path, copy_dir: 
 /// The data directory is not on the copy; or the file system's error.
 pub fn lead(root: &Path, mounts: &[PathBuf], data: &Path) -> Result<(), String> {
     let places = real_of(mounts)?;
-    lead_once(root, mounts, &places, data)?;
-    // A tablespace was the primary's before its link was redirected: now the links in the copy's are seen.
-    lead_once(root, mounts, &places, data)
+    lead_each(root, mounts, &places, data, written_in(data)?)?;
+    // Only now: before its link was redirected, a tablespace was the primary's, whose device may hang.
+    lead_each(root, mounts, &places, data, written_in_spaces(data)?)
 }
 
-fn lead_once(root: &Path, mounts: &[PathBuf], places: &[PathBuf], data: &Path) -> Result<(), String> {
-    for link in written(data)? {
+fn lead_each(
+    root: &Path,
+    mounts: &[PathBuf],
+    places: &[PathBuf],
+    data: &Path,
+    written: Vec<PathBuf>,
+) -> Result<(), String> {
+    for link in written {
         let target = match read_link(&link) {
             Ok(target) => target,
             // It does not exist, or is no link.
@@ -103,14 +109,24 @@ fn lead_once(root: &Path, mounts: &[PathBuf], places: &[PathBuf], data: &Path) -
 }
 
 /// Paths of a data directory that PostgreSQL writes to and that may be links: they must lie on the copy (STANDBY-U6). A
-/// person may also have moved the directory of one database away, which is in `base` or in a tablespace.
-fn written(data: &Path) -> Result<Vec<PathBuf>, String> {
+/// person may also have moved the directory of one database away, which is in `base`, or in a tablespace
+/// ([`written_in_spaces`]).
+fn written_in(data: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = vec![data.join("pg_wal")];
-    let spaces = entries(&data.join("pg_tblspc"))?;
-    found.extend(spaces.iter().map(DirEntry::path));
+    found.extend(spaces(data)?);
     found.extend(links(data)?);
     found.extend(links(&data.join("base"))?);
-    for space in spaces.iter().map(DirEntry::path) {
+    Ok(found)
+}
+
+fn spaces(data: &Path) -> Result<Vec<PathBuf>, String> {
+    Ok(entries(&data.join("pg_tblspc"))?.iter().map(DirEntry::path).collect())
+}
+
+/// The same in the tablespaces, which are read for it.
+fn written_in_spaces(data: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    for space in spaces(data)? {
         found.extend(links(&space)?);
         for version in entries_if_any(&space)? {
             found.extend(links(&version.path())?);
@@ -155,7 +171,9 @@ pub fn may_start(mounts: &[PathBuf], data: &Path) -> Result<(), String> {
     }
     let places = real_of(mounts)?;
     within(&places, data)?;
-    written(data)?.iter().try_for_each(|path| within(&places, path))
+    // In this order: no tablespace is read that is not on the copy.
+    written_in(data)?.iter().try_for_each(|path| within(&places, path))?;
+    written_in_spaces(data)?.iter().try_for_each(|path| within(&places, path))
 }
 
 fn real_of(mounts: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
@@ -300,6 +318,16 @@ mod tests {
         assert_eq!(read_link(space.join("5")).unwrap(), mounts[1].join("data"));
         assert_eq!(may_start(&mounts, &data), Ok(()));
         remove_file(data.join("pg_tblspc/16387")).unwrap();
+        // The primary's tablespace, which is not read: a device that hangs, or as here a link to itself.
+        let (loops, link) = (live.join("space"), data.join("pg_tblspc/16388"));
+        symlink(&loops, &loops).unwrap();
+        let copied = root.join(loops.strip_prefix("/").unwrap());
+        create_dir_all(&copied).unwrap();
+        symlink(&loops, &link).unwrap();
+        lead(&root, &[mounts[0].clone(), copied.clone()], &data).unwrap();
+        assert_eq!(read_link(&link).unwrap(), copied);
+        remove_file(link).unwrap();
+        remove_file(loops).unwrap();
         // A directory of the primary, in place of a link to the copy.
         std::fs::remove_dir(data.join("pg_tblspc")).unwrap();
         symlink(&live, data.join("pg_tblspc")).unwrap();

@@ -88,6 +88,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "hanging-order-takes-all-the-time",
+        bug: "at a shutdown systemd hangs: the order to stop PostgreSQL takes all of the time, and PostgreSQL is stopped as in a crash",
+        rule: "UNIT-U4",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/database.rs",
+            old: "self.unit.stop(limit / 2).await",
+            new: "self.unit.stop(limit).await",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_stop_in_good_order_does_not_wait_for_an_order_that_hangs"])],
+        smoke: false,
+    },
+    Mutation {
         name: "devices-of-a-killed-attach-left",
         bug: "a primary whose attach was killed leaves its devices in the kernel: processes that use them hang, and the host cannot take over again",
         rule: "AGENT-A2",

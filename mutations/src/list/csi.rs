@@ -7,6 +7,7 @@ const CONTROLLER: &str = "crates/csi/src/controller.rs";
 const MOUNT: &str = "crates/csi/src/node/mount.rs";
 const NAMES: &str = "crates/csi/src/names.rs";
 const NODE: &str = "crates/csi/src/node.rs";
+const SERVICES: &str = "crates/csi/src/services.rs";
 
 const OWNERS: Test = lib(Layer::Unit, "holdfast-csi", &["each_node_is_an_owner_of_its_own_and_uses_no_force"]);
 const FORMATTED: Test = lib(Layer::Unit, "holdfast-csi", &["only_an_empty_volume_is_formatted"]);
@@ -207,6 +208,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        if is_soon || !copies.is_empty() {\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-csi", &["a_source_is_deleted_when_its_copies_have_gone"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "csi-waits-with-a-thread",
+        bug: "24 deletions of volumes whose copies go keep every other call of the controller waiting",
+        rule: "ADR 0063",
+        edits: &[Edit {
+            file: SERVICES,
+            old: "            match self.once(move || again()).await? {\n",
+            new: "            let slow = move || again().inspect_err(|_| std::thread::sleep(ENDING_LIMIT));\n            match self.once(slow).await? {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-csi", &["calls_that_wait_for_deletions_keep_no_other_call_waiting"])],
         smoke: false,
     },
     Mutation {

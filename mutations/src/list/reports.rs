@@ -124,6 +124,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "copy-reads-the-primarys-tablespace",
+        bug: "a standby reads a tablespace of the primary, whose device may hang, before it redirects the copy's link to it",
+        rule: "STANDBY-U10",
+        edits: &[Edit {
+            file: "crates/standby/src/guard.rs",
+            old: "    lead_each(root, mounts, &places, data, written_in(data)?)?;\n",
+            new: "    written_in_spaces(data)?;\n    lead_each(root, mounts, &places, data, written_in(data)?)?;\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-standby", &["links_of_a_copied_pool_lead_to_the_copy"])],
+        smoke: false,
+    },
+    Mutation {
         name: "socket-for-other-users",
         bug: "a process of any user that reaches the agent's socket may give commands: failover is switched off without rights",
         rule: "LOCAL-L1",

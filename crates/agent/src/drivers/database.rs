@@ -244,10 +244,11 @@ impl Database {
     /// Orders a fast stop from whatever has started it.
     ///
     /// # Errors
-    /// The order failed, or took longer than `limit`.
+    /// The order failed, or took longer than `limit`, or for a unit than half of it.
     async fn order_stop(&self, limit: Duration) -> Result<(), String> {
         let ordered = match self.config.database.kind {
-            DatabaseKind::Systemd => self.unit.stop(limit).await,
+            // UNIT-U4: an order that hangs leaves PostgreSQL the other half of the time.
+            DatabaseKind::Systemd => self.unit.stop(limit / 2).await,
             DatabaseKind::Command => self.commands.stop("fast", limit.max(STOP_COMMAND_LIMIT)).await,
             DatabaseKind::PgCtl => Ok(()),
         };

@@ -7,8 +7,8 @@
 //! UNIT-U3  PostgreSQL's processes are found and signalled as always (DB-D1). systemd is asked about the rest: starts,
 //!     and processes that have not become PostgreSQL yet.
 //! UNIT-U4  A question or an order that systemd does not answer says nothing of PostgreSQL: at a shutdown of a busy
-//!     machine systemd may be slow. A stop in good order then goes on with a signal, and a start goes on, each until
-//!     its own limit.
+//!     machine systemd may be slow, or hang. A stop in good order then goes on with a signal, for which half of its
+//!     time is kept, and a start goes on, each until its own limit.
 
 use crate::config::AgentConfig;
 use crate::machine::Stop;
@@ -214,11 +214,12 @@ impl Systemd {
     /// Stops it in good order; clients are disconnected.
     ///
     /// # Errors
-    /// Not within `limit`, or systemd did not take the order.
+    /// Not within `limit`, or systemd did not take the order. It may have it all the same.
     pub async fn stop(&self, limit: Duration) -> Result<(), String> {
         let begun = Instant::now();
-        // UNIT-U4: without an answer the order is given as well.
-        if !self.look().await.is_ok_and(|unit| unit.gone()) {
+        // UNIT-U4: without an answer the order is given as well, and needs some of the time.
+        let asked = tokio::time::timeout(limit / 2, self.look()).await;
+        if !asked.is_ok_and(|unit| unit.is_ok_and(|unit| unit.gone())) {
             run(self.ctl(&["stop"]), limit.saturating_sub(begun.elapsed())).await?;
         }
         Ok(())

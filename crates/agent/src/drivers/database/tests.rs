@@ -261,6 +261,19 @@ async fn a_stop_in_good_order_does_not_depend_on_an_answer() {
     }
 }
 
+/// UNIT-U4: a systemd that hangs lets neither a question nor an order end.
+#[tokio::test]
+async fn a_stop_in_good_order_does_not_wait_for_an_order_that_hangs() {
+    let hangs = "exec sleep 600";
+    let first = format!("[ $(wc -l < asked) != 1 ] || {hangs}");
+    for (show, what) in [("", "the order"), (first.as_str(), "the question before it too")] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut of = OfUnit::begin(dir.path(), DatabaseKind::Systemd, show, hangs).await;
+        of.config.database.stop_timeout_s = 8;
+        assert_eq!(of.stop().await, (Ok(()), Some(IN_GOOD_ORDER)), "{what} hangs");
+    }
+}
+
 /// UNIT-U4: an answer that is missing once does not end a start that goes on.
 #[tokio::test]
 async fn a_start_of_a_unit_does_not_depend_on_an_answer() {
