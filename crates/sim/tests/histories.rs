@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 /// `HOLDFAST_HISTORIES_JOBS`: parallel processes.
 fn usual() -> (u64, u64) {
     match tier() {
-        Tier::Gate => (4000, 1000),
+        Tier::Gate => (4000, 600),
         Tier::All => (10_000, 2000),
     }
 }

@@ -134,7 +134,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R6",
         edits: &[Edit { file: GATE, old: "if grant.id.term != term {", new: "if grant.id.term > term {" }],
         tests: &[GRANTS, TOLD],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "no-drift-margin",

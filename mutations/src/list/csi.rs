@@ -44,7 +44,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "CSI-N2",
         edits: &[Edit { file: CONTROLLER, old: "        force: false,\n", new: "        force: true,\n" }],
         tests: &[DELETION],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "csi-deletes-snapshots-with-a-volume",
@@ -92,7 +92,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        None if head.len() < usize::MAX => Ok(true),\n",
         }],
         tests: &[FORMATTED],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "csi-formats-what-it-cannot-read",

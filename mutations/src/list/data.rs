@@ -146,7 +146,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
 ",
         }],
         tests: &[SEALED, REPLAYS, MACHINES],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "unfinished-checkpoint-forgotten",

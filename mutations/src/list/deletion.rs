@@ -36,7 +36,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "            if members.is_empty() {",
         }],
         tests: &[STEPS, STORIES],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "fence-of-the-voters-before",

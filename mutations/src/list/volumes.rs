@@ -46,7 +46,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        if self.space_requests.len() > usize::MAX / 2 {\n            return Ok(SetAnswer::VolumeChangedBefore);",
         }],
         tests: &[LATE_COPY, STATE],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "shrink-unseen",
