@@ -196,6 +196,20 @@ mod tests {
         assert!(!stops[2].is_cancelled());
     }
 
+    /// SLOT-S1, from one epoch to the next: the device is the same, and so is its client.
+    #[test]
+    fn s1_a_later_epoch_waits_for_the_connections_of_the_earlier_one() {
+        let slots = Slots::default();
+        let stops: Vec<CancellationToken> = (0..2).map(|_| CancellationToken::new()).collect();
+        let older = take(&slots, session(0, 50), 7, &stops[0]).unwrap();
+        let mut newer = pin!(slots.take(session(0, 1), Epoch(8), &stops[1]));
+        assert!(poll(newer.as_mut()).is_pending(), "SLOT-S1: the older one has not ended");
+        assert!(stops[0].is_cancelled() && !stops[1].is_cancelled());
+        drop(older);
+        let Poll::Ready(Ok(Some(place))) = poll(newer.as_mut()) else { panic!("it has ended") };
+        assert!(!place.follows(), "SLOT-S4 is about one epoch");
+    }
+
     #[test]
     fn s2_a_slot_never_goes_back() {
         let slots = Slots::default();

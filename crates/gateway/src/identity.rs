@@ -214,6 +214,29 @@ impl Identity {
 mod tests {
     use super::*;
 
+    /// What an earlier build has written is read, and this one writes the same.
+    #[test]
+    fn the_text_is_pinned() -> Result<(), Box<dyn std::error::Error>> {
+        let text = |boot: u64| {
+            let (disk, cluster) = ("0000000000000000000000000000000b", "0000000000000000000000000000004d");
+            let fields = [
+                "\"version\": 1".to_string(),
+                format!("\"disk\": \"{disk}\""),
+                format!("\"cluster\": \"{cluster}\""),
+                "\"member\": 3".to_string(),
+                format!("\"boot\": {boot}"),
+                "\"journal\": true".to_string(),
+            ];
+            format!("{{\n  {}\n}}", fields.join(",\n  "))
+        };
+        let dir = tempfile::tempdir()?;
+        std::fs::write(dir.path().join(FILE), text(6))?;
+        let identity = Identity::open(dir.path())?;
+        assert_eq!((identity.disk(), identity.cluster(), identity.member, identity.boot), (11, Some(77), 3, 7));
+        assert_eq!(std::fs::read_to_string(dir.path().join(FILE))?, text(7));
+        Ok(())
+    }
+
     #[test]
     fn counts_starts_and_is_adopted_once() -> Result<(), Box<dyn std::error::Error>> {
         let dir = tempfile::tempdir()?;

@@ -174,6 +174,23 @@ mod tests {
         all
     }
 
+    /// What an earlier build has written is read, and this one writes the same.
+    #[test]
+    fn the_text_is_pinned() -> Result<(), Box<dyn std::error::Error>> {
+        let life = |counter: u64, nonce: &str| {
+            format!("    {{\n      \"counter\": {counter},\n      \"nonce\": \"{nonce}\"\n    }}")
+        };
+        let both = format!("{},\n{}", life(4, "0000000000000028"), life(5, "0000000000000032"));
+        let text = format!("{{\n  \"version\": 1,\n  \"boot\": 5,\n  \"lives\": [\n{both}\n  ],\n  \"used\": true\n}}");
+        let dir = tempfile::tempdir()?;
+        std::fs::write(dir.path().join(FILE), &text)?;
+        let lives = Lives::read(dir.path())?;
+        assert_eq!(told(&lives), [(4, 40), (5, 50)]);
+        lives.save(dir.path())?;
+        assert_eq!(std::fs::read_to_string(dir.path().join(FILE))?, text);
+        Ok(())
+    }
+
     #[test]
     fn what_was_told_is_remembered_until_a_later_one_is_registered() -> Result<(), Box<dyn std::error::Error>> {
         let dir = tempfile::tempdir()?;

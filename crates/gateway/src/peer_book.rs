@@ -59,6 +59,8 @@ mod tests {
         let peers = BTreeMap::from([(MemberId(1), "a:1".to_string()), (MemberId(7), "b:2".to_string())]);
         save(dir.path(), &peers)?;
         assert_eq!(load(dir.path()), peers);
+        let text = std::fs::read_to_string(dir.path().join(BOOK))?;
+        assert_eq!(text, "{\n  \"1\": \"a:1\",\n  \"7\": \"b:2\"\n}", "docs/formats.md");
         std::fs::write(dir.path().join(BOOK), b"no")?;
         assert!(load(dir.path()).is_empty(), "an unreadable list counts as empty");
         Ok(())

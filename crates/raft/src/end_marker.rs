@@ -74,6 +74,7 @@ mod tests {
         assert_eq!(load(dir.path(), group)?, Some((Stage::Ended, ended)));
         assert!(is_over(dir.path(), group)? && !is_over(dir.path(), GroupId(6))?);
         let good = std::fs::read(path(dir.path(), group))?;
+        assert_eq!(good, b"HFENDED1\xfbFF\xce\x05\x01\x01\x03M\x01\x02\x01\x02", "docs/formats.md");
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 1;

@@ -70,6 +70,7 @@ mod tests {
         assert_eq!(load(dir.path(), group)?, Some(Ok(note)));
         assert_eq!(load(dir.path(), GroupId(6))?, None);
         let good = std::fs::read(path(dir.path(), group))?;
+        assert_eq!(good, b"HFLEFT01\x0c&d\x9a\x05\x00\x03M\x01\x02\x01\x02", "docs/formats.md");
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 1;

@@ -331,6 +331,7 @@ mod tests {
             );
         }
         assert!(check(6, &[(4, 40)]).is_err(), "nor does one that it has left out count");
+        assert!(check(6, &[(5, 51)]).is_err(), "the oldest that it remembers is another life 5");
         // Nothing is known of the earlier lives, as in builds that did not send them. A receiver that is behind all of
         // them cannot judge either.
         assert_eq!(check(6, &[]), Ok(()));

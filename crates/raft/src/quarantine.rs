@@ -193,6 +193,7 @@ mod tests {
         assert_eq!(load(dir.path(), GroupId(6))?, None);
         let file = path(dir.path(), group);
         let good = std::fs::read(&file)?;
+        assert_eq!(good, b"HFQUARA1\x9c\xe4\xfbK\x05\x01\x03M\x017\x80\x20\x05crc 1\x05crc 2", "docs/formats.md");
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 1;

@@ -220,6 +220,24 @@ mod tests {
         round_trip(Some(&sealing))
     }
 
+    /// As another implementation of postcard and CRC32C has them.
+    #[test]
+    fn the_bytes_of_one_in_clear_are_pinned() -> anyhow::Result<()> {
+        const MEMBERSHIP: &[u8] = b"\x02\x02\x01\x02\x02\x02\x03\x03\x01\x03a:1\x02\x03b:2\x03\x03c:3";
+        let (dir, group) = (tempfile::tempdir()?, GroupId(7));
+        let at = Some(id_to_raft(LogId::new(2, 9)));
+        let membership = RaftStoredMembership::new(at, membership_from_bytes(MEMBERSHIP)?);
+        let snapshot = StoredSnapshot::new(LogId::new(2, 10), membership, Bytes::from_static(b"state"));
+        let mut pinned = b"HFRSNAP1\xfbA\x89}\x07\x02\x0a\x01\x02\x09\x17".to_vec();
+        pinned.extend_from_slice(MEMBERSHIP);
+        pinned.extend_from_slice(b"\x05state");
+        save(dir.path(), group, &snapshot, None)?;
+        assert_eq!(std::fs::read(path(dir.path(), group))?, pinned);
+        let back = decode(&path(dir.path(), group), group, &pinned, None)?;
+        assert_eq!((back.meta, back.data), (snapshot.meta, snapshot.data));
+        Ok(())
+    }
+
     #[test]
     fn one_of_another_build_is_no_damage() -> anyhow::Result<()> {
         let (dir, group) = (tempfile::tempdir()?, GroupId(4));

@@ -263,6 +263,23 @@ mod tests {
         assert_eq!(back.get_membership(), Some(m));
     }
 
+    /// As another implementation of postcard has them.
+    #[test]
+    fn the_bytes_of_votes_and_memberships_are_pinned() {
+        const MEMBERSHIP: &[u8] = b"\xf0\x02\x02\x01\x02\x02\x02\x03\x03\x01\x03a:1\x02\x03b:2\x03\x03c:3";
+        const VOTE: &[u8] = b"\x07\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x01";
+        let nodes = [(1, "a:1"), (2, "b:2"), (3, "c:3")].map(|(id, addr)| (id, BasicNode::new(addr)));
+        let voters = vec![BTreeSet::from([1, 2]), BTreeSet::from([2, 3])];
+        let (m, id) = (Membership::new(voters, BTreeMap::from(nodes)).expect("valid"), LogId::new(3, 9));
+        let entry = RaftEntryOf::new(id_to_raft(id), EntryPayload::Membership(m.clone()));
+        assert_eq!(entry_payload(&entry), MEMBERSHIP);
+        let back = entry_from_parts(id, Bytes::from_static(MEMBERSHIP)).expect("decodes");
+        assert_eq!(back.get_membership(), Some(m));
+        let vote = make_vote(7, 2, true);
+        assert_eq!(vote_to_bytes(&vote), VOTE);
+        assert_eq!(vote_from_bytes(VOTE), Some(vote));
+    }
+
     #[test]
     fn votes_round_trip_and_refuse_other_lengths() {
         let vote = make_vote(7, 2, true);

@@ -216,7 +216,7 @@ mod tests {
     use holdfast_control::set::Restored;
     use holdfast_seal::DataKey;
     use holdfast_store::{Faults, Faulty, Memory, Quorum, RetryPolicy, Retrying};
-    use holdfast_types::{Epoch, GroupId, MemberId, Term};
+    use holdfast_types::{Epoch, GroupId, MemberId, Placement, Term};
     use holdfast_volume::head::{Argon2id, Head, Keyring, seal_head};
     use std::sync::Arc;
 
@@ -358,5 +358,50 @@ mod tests {
             assert!(!slot.windows(8).any(|part| part == [7; 8]), "contains no wrapped key");
         }
         assert!(is_tombstone(&all.get(at).await.unwrap()));
+    }
+
+    /// TOMB-T1 for a set whose stores were being changed: those that it leaves have its wrapped key as well.
+    #[tokio::test]
+    async fn nothing_goes_before_the_stores_that_a_set_has_left_have_no_key_either() {
+        let policy = RetryPolicy { attempts_max: 1, ..RetryPolicy::default() };
+        let one = |n| Arc::new(Retrying::new(Faulty::new(Memory::new(), n, Faults::default()), policy.clone()));
+        let stores = [0, 1, 2, 3, 4].map(one);
+        let over = |text: &str| {
+            let open = |url: &str| {
+                let at: usize = url.rsplit('/').next().and_then(|at| at.parse().ok()).unwrap();
+                Ok((stores[at].clone() as Arc<dyn ObjectStore>, None))
+            };
+            Quorum::over(&Placement::parse(text), open).unwrap()
+        };
+        let (left, next) = ("w=2 file:///0 file:///1 file:///2", "c=2 w=2 file:///2 file:///3 file:///4");
+        let (key, name, object) = (key(1), Name::new("demo").unwrap(), keys::segment(GroupId(4), id(5)));
+        let version = over(left).swap("sets/4/head", None, head_of(LIFE, &key)).await.unwrap();
+        let both = over(&format!("{left} => {next}"));
+        both.end_list(GroupId(4), &version).await.unwrap();
+        for store in &stores {
+            store.put_new(&object, Bytes::from_static(b"s")).await.unwrap();
+        }
+        let down = |down| stores[1].within().set(Faults { down, ..Faults::default() });
+        down(true);
+        assert!(!bury(&both, &key, LIFE, &name, || id(3000)).await.unwrap());
+        let refused = empty(&both, GroupId(4), 1_000_000, || ()).await;
+        assert!(matches!(refused, Err(BurialError::Unlike { .. } | BurialError::Store(_))), "{refused:?}");
+        down(false);
+        for (at, store) in stores.iter().enumerate() {
+            assert!(store.get(&object).await.is_ok(), "gone from store {at}, and store 1 has the key still");
+        }
+        let mut turns = 0;
+        while !matches!(empty(&both, GroupId(4), 1_000_000, || ()).await, Ok(true)) {
+            turns += 1;
+            assert!(turns < 20, "it comes to no end");
+        }
+        for (at, store) in stores.iter().enumerate() {
+            assert!(store.get(&object).await.is_err(), "store {at} has it still");
+            for listed in store.list("sets/4/", None).await.unwrap().objects {
+                let body = store.get(&listed.key).await.unwrap();
+                let has_key = body.windows(8).any(|part| part == [7; 8]);
+                assert!(!has_key, "store {at} has the wrapped key in {}", listed.key);
+            }
+        }
     }
 }

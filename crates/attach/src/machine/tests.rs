@@ -126,12 +126,14 @@ fn only_a_final_word_or_an_error_answer_fences_and_that_is_for_good() {
     assert!(step(|out| m.granted(Moment(30), RequestId(102), grant(2), 1, out)).is_empty(), "ATTACH-M5");
     assert!(m.has_room(0));
 
-    let mut m = serving(1);
-    step(|out| m.request(Moment(5), 0, write(7, 0, vec![1; 512]), out));
-    assert!(step(|out| m.answered(Moment(6), 1, 1, Err(Errno::NoSpace), out)).contains(&"answer 7 NoSpace".into()));
-    step(|out| m.request(Moment(7), 0, write(8, 0, vec![1; 512]), out));
-    let fenced = step(|out| m.answered(Moment(8), 1, 2, Err(Errno::Io), out));
-    assert_eq!(fenced, ["shut gen=1", "answer 8 Io", "look who"]);
+    for errno in [Errno::Io, Errno::Shutdown] {
+        let mut m = serving(1);
+        step(|out| m.request(Moment(5), 0, write(7, 0, vec![1; 512]), out));
+        assert!(step(|out| m.answered(Moment(6), 1, 1, Err(Errno::NoSpace), out)).contains(&"answer 7 NoSpace".into()));
+        step(|out| m.request(Moment(7), 0, write(8, 0, vec![1; 512]), out));
+        let fenced = step(|out| m.answered(Moment(8), 1, 2, Err(errno), out));
+        assert_eq!(fenced, ["shut gen=1", "answer 8 Io", "look who"]);
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use holdfast_nbd::{Errno, ExportName, HeaderStyle};
 use holdfast_types::{Epoch, Name};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
@@ -65,6 +66,30 @@ async fn c2_also_what_was_read_already_does_not_begin() {
     let mut client = Client::connect(pipe(&front), "s/v").await;
     for _ in 0..3 {
         client.send(0, 512, WRITE, &[1; 512]).await.unwrap();
+    }
+    client.closed_unanswered().await;
+    assert!(begun.try_recv().is_ok());
+    assert!(begun.try_recv().is_err(), "CONN-C2");
+}
+
+#[tokio::test]
+async fn c2_nor_is_what_waited_for_the_store_asked_for_again() {
+    const READS: usize = 4;
+    let (device, mut begun) = GateDevice::new(MIB);
+    let exports = Arc::new(MemoryExports::default());
+    // The first read that is tried again closes the connection. The others are due at the same time.
+    device.spared.store(READS, Ordering::Relaxed);
+    exports.put_closed_by("s/v", device.clone(), Epoch(1), device.trap.clone());
+    let limits = FrontLimits { unreadable_pause: Duration::from_millis(1), ..FrontLimits::default() };
+    let front = front(limits, &exports);
+    let mut client = Client::connect(pipe(&front), "s/v").await;
+    let mut running = Vec::new();
+    for _ in 0..READS {
+        client.send(0, 512, READ, &[]).await.unwrap();
+        running.push(soon(begun.recv()).await.unwrap());
+    }
+    for read in running {
+        assert!(read.go(Err(DeviceError::Unreadable)));
     }
     client.closed_unanswered().await;
     assert!(begun.try_recv().is_ok());

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -33,8 +33,11 @@ impl Begun {
 pub(super) struct GateDevice {
     pub(super) memory: Arc<MemoryDevice>,
     begun: mpsc::UnboundedSender<Begun>,
-    /// Cancelled by the first operation that begins.
+    /// Cancelled by the first operation that begins, after those that are spared.
     pub(super) trap: CancellationToken,
+    pub(super) spared: Arc<AtomicUsize>,
+    /// By so many bytes its answers to reads are too short.
+    pub(super) short: AtomicU32,
     /// Whether earlier requests have their outcome.
     pub(super) settled: watch::Sender<Result<bool, DeviceError>>,
     /// The size that it shows, and how often it was asked for it.
@@ -47,7 +50,8 @@ impl GateDevice {
         let (begun, receiver) = mpsc::unbounded_channel();
         let (memory, settled) = (Arc::new(MemoryDevice::new(size)), watch::Sender::new(Ok(true)));
         let (shown, asked) = (AtomicU64::new(size), AtomicUsize::new(0));
-        (Arc::new(Self { memory, begun, trap: CancellationToken::new(), settled, shown, asked }), receiver)
+        let (trap, spared, short) = (CancellationToken::new(), Arc::default(), AtomicU32::new(0));
+        (Arc::new(Self { memory, begun, trap, spared, short, settled, shown, asked }), receiver)
     }
 
     /// Runs `operation` once the test allows it. As for any device, a dropped operation never takes effect.
@@ -59,8 +63,11 @@ impl GateDevice {
         operation: impl FnOnce(Arc<MemoryDevice>) -> BoxFuture<'static, Result<T, DeviceError>> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, DeviceError>> {
         let (begun, memory, trap) = (self.begun.clone(), self.memory.clone(), self.trap.clone());
+        let spared = self.spared.clone();
         async move {
-            trap.cancel();
+            if spared.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err() {
+                trap.cancel();
+            }
             let (release, released) = oneshot::channel();
             let _ = begun.send(Begun { what, offset, len, release });
             released.await.unwrap_or(Err(DeviceError::Disconnect))?;
@@ -77,7 +84,8 @@ impl Device for GateDevice {
     }
 
     fn read(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<Vec<ReadPart>, DeviceError>> {
-        self.gated("read", offset, len.into(), move |memory| memory.read(offset, len))
+        let short = self.short.load(Ordering::Relaxed);
+        self.gated("read", offset, len.into(), move |memory| memory.read(offset, len - short))
     }
 
     fn write(self: Arc<Self>, offset: u64, data: Bytes, fua: bool) -> BoxFuture<'static, Result<(), DeviceError>> {

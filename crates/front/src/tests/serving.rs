@@ -321,6 +321,27 @@ async fn devices_errors_become_what_r8_allows() {
     soon(read.dropped()).await;
 }
 
+/// R9: its bytes are not known to be those that were asked for.
+#[tokio::test]
+async fn a_read_that_the_device_answers_too_short_ends_its_connection() {
+    let (device, mut begun) = GateDevice::new(MIB);
+    device.memory.put(0, &[7; 8192]);
+    let exports = Arc::new(MemoryExports::default());
+    exports.put("s/v", device.clone(), Epoch(1), false);
+    let front = front(FrontLimits::default(), &exports);
+    for short in [0, 512] {
+        device.short.store(short, Ordering::Relaxed);
+        let mut client = Client::connect(pipe(&front), "s/v").await;
+        let sent = client.send(0, 4096, READ, &[]).await.unwrap();
+        assert!(soon(begun.recv()).await.unwrap().go(Ok(())));
+        if short > 0 {
+            client.closed_unanswered().await;
+        } else {
+            assert_eq!(soon(client.answer()).await.unwrap(), (sent, Ok(vec![7; 4096])));
+        }
+    }
+}
+
 /// A small random number generator: the same seed gives the same run.
 struct Dice(u64);
 

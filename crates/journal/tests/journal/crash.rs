@@ -231,6 +231,22 @@ fn a_missing_sync_is_noticed() {
     assert!(caught >= 15, "only {caught} of 20 histories without syncs were found wrong");
 }
 
+/// A purge names an entry. It goes ahead only if this entry is what is on the disk: if another leader's is still there,
+/// the group would begin with what is behind that one.
+#[test]
+fn a_purge_of_what_is_not_on_the_disk_yet_waits_for_its_turn() {
+    let group = GroupId(1);
+    let entry = |index: u64| Op::Entry { group, id: LogId::new(1, index), payload: vec![7; 20].into() };
+    let (mut journal, _) = open(&SimDisk::new(), 2).unwrap();
+    assert!(write(&mut journal, &mut (1..=10).map(entry).collect()));
+    let before = Model::of(&journal).unwrap();
+    for upto in [LogId::new(2, 8), LogId::new(1, 11)] {
+        assert_eq!(journal.purge_ahead([(group, upto)]).ok(), Some(false), "{upto}");
+        assert!(Model::of(&journal).unwrap() == before, "{upto}");
+    }
+    assert_eq!(journal.purge_ahead([(group, LogId::new(1, 8))]).ok(), Some(true));
+}
+
 /// On a full disk, a purge goes ahead of two changes of leader: one overwrote what is purged, the next brought it back.
 /// The power may go between any two of them, and the group is sound.
 #[test]

@@ -245,3 +245,33 @@ fn the_last_append_of_a_batch_speaks_for_those_before_it() {
         told.try_recv().expect("called back").expect_err("not durable");
     }
 }
+
+/// LOG-L1: a note says that an entry is committed, by its term and index. If it came to the disk before the entry, a
+/// crash in between would leave another leader's entry under this index, and it would be applied.
+#[test]
+fn what_is_noted_as_committed_is_on_the_disk_before_its_note() {
+    let mut noted = 0;
+    for fails_after in 0..8 {
+        let disk = SimDisk::new();
+        let (node, _, mut turns) = open(&disk, 0);
+        let (log, other) = (node.group(GroupId(1)), node.group(GroupId(2)));
+        let _older = append(&log, (0..6).map(|index| entry(index, 100)).collect());
+        turns.turn(false);
+        // The next leader's entry replaces the last one. It waits behind as many bytes as one batch takes.
+        let _fills = append(&other, vec![entry(0, 32_660)]);
+        let mut truncated = std::pin::pin!(log.truncate_after(Some(LogId::new(1, 4))));
+        assert!(truncated.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let newer = LogId::new(2, 5);
+        let _newer = append(&log, vec![Entry { id: newer, payload: payload(5, 100) }]);
+        log.save_committed(newer);
+        disk.fail_write_after(fails_after);
+        turns.turn(false);
+        let (again, ..) = open(&disk.crashed(Survives::Nothing), 0);
+        let log = again.group(GroupId(1));
+        if let Some(committed) = log.state().committed {
+            noted += 1;
+            assert_eq!(log.term_at(committed.index), Some(committed.term), "write {fails_after} fails");
+        }
+    }
+    assert!((1..8).contains(&noted), "{noted} of 8: nothing is tested");
+}

@@ -29,6 +29,7 @@ use std::task::Poll;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+mod ends;
 mod journal;
 mod kept_back;
 mod serving;

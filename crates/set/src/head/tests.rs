@@ -317,7 +317,11 @@ async fn what_is_covered_never_goes_back() {
     commit(&newer, 20).await.unwrap();
     assert!(matches!(commit(&older, 10).await, Err(KeepError::Superseded)), "HEAD-H2");
     commit(&newer, 20).await.unwrap();
-    assert_eq!(found(&store).await.head.covered, Some(covered(20)));
+    // Of two checkpoints that cover the same, only the one that the head names has been committed.
+    let other = newer.commit(newer.store(), Term(2), covered(20), Epoch(4), content(21)).await;
+    assert!(matches!(other, Err(KeepError::Superseded)), "HEAD-H2: {other:?}");
+    let head = found(&store).await.head;
+    assert_eq!((head.covered, head.content), (Some(covered(20)), content(20)));
 }
 
 /// R12: at random, a PUT is done and its answer is lost, or it is done and answered as another writer's, or it is not

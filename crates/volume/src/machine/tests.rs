@@ -7,6 +7,9 @@ use holdfast_types::{Name, ObjectId, Owner, RequestId, Term, Token};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+#[path = "rollback_tests.rs"]
+mod rollbacks;
+
 const SECTORS: u64 = 48;
 
 /// Content of a sector: its write (0: zeroes), the op in it, and the sector within the op.

@@ -146,6 +146,7 @@ fn a_dropped_root_larger_than_the_list_of_retired_objects_comes_to_its_end() {
             terms = Term(2);
         }
         looked.begin(terms, state.dropped.keys());
+        assert_eq!(looked.after(dropped).is_some(), rounds > 2, "round {rounds}");
         let mut garbage = Garbage::of(dropped, &root);
         garbage.keep(&keeps);
         for (of, objects) in garbage.entries(RETIRE_OBJECTS_MAX, looked.after(dropped)) {

@@ -4,16 +4,16 @@ use super::*;
 use crate::authority::Authority;
 use holdfast_control::pair::{Ended, TenureId};
 
-fn tenure() -> Arc<Authority> {
+fn tenure(durability: Durability) -> Arc<Authority> {
     let id = TenureId { pair: 1, revision: 1 };
-    Arc::new(Authority::begin(id, Durability::Flush, Vec::new(), boot_now(), Duration::from_secs(600)))
+    Arc::new(Authority::begin(id, durability, Vec::new(), boot_now(), Duration::from_secs(600)))
 }
 
 /// R12: the client of a plain export is sent away, and its lease may have been granted. No connection would ever end
 /// it, and others would be refused until it expires.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_lease_whose_grant_was_kept_back_is_released() {
-    let pair = tenure();
+    let pair = tenure(Durability::Flush);
     let world = World::under(true, None, Some(pair.clone())).await;
     // A grant is kept back like this if no look at the head ends in time, which takes longer.
     world.seat.at().proposed = Some(Box::new(move || pair.end(Ended::Resigned("its time is over".into()))));
@@ -45,4 +45,26 @@ async fn a_session_is_refused_only_after_a_recent_look_at_the_head() {
     look_is_old(&world.server.head);
     let said = world.server.open_session(Token(9)).await.err();
     assert!(matches!(&said, Some(SetError::Fenced(why)) if why.contains("recovered elsewhere")), "{said:?}");
+}
+
+/// PAIR-P4, R3: a read that shows anything that only this gateway has waits for the store, however little that is. The
+/// other gateway of the pair would not show it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_sector_that_is_not_in_the_store_is_enough_to_wait_for_it() {
+    let root = RootRef { object: ObjectId { term: TERM, member: ME, boot: 1, random: 7 }, bytes: 9 };
+    for durability in [Durability::Write, Durability::Flush] {
+        let world = World::under(true, Some(root), Some(tenure(durability))).await;
+        let volume = VolumeId(1);
+        let used = world.server.use_volume(volume, &name("vol1")).expect("there is one");
+        let connection = world.server.open_plain(Owner::new("host").unwrap()).await.expect("served here");
+        let device = VolumeDevice { connection, volume, _used: used };
+        let data = Bytes::from(vec![7; 512]);
+        let op = Op { kind: OpKind::Write, volume, lba: Lba(8), sectors: Sectors(1), data };
+        let pushed = soon(device.connection.serving.sequencer.push(op)).await;
+        assert!(matches!(pushed, Ok(Ok(()))), "{pushed:?}");
+        let waits = Ok(durability == Durability::Write);
+        assert_eq!(device.shows_unsaved(4096, 512), waits, "all of it");
+        assert_eq!(device.shows_unsaved(0, 8192), waits, "one sector of it");
+        assert_eq!(device.shows_unsaved(0, 4096), Ok(false), "none of it");
+    }
 }
