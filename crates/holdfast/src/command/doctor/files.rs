@@ -78,7 +78,7 @@ async fn key(config: &GatewayConfig) -> Finding {
         return Finding::unknown(
             CHECK,
             format!("{}: systemd makes it when it starts the unit", file.display()),
-            "start the unit and run this again; before, `holdfast gateway run --config FILE --key-file KEYFILE --check`",
+            "start the unit, or `holdfast gateway run --config FILE --key-file KEYFILE --check` for the key itself",
         );
     }
     let text = |error: &dyn std::error::Error| crate::exit::CliError::usage("").because(error).message;
