@@ -71,6 +71,12 @@ const SINGLE_EXAMPLES: [&str; 3] =
 /// Whole folders of examples.
 const EXAMPLES: &str = "deploy/examples";
 
+/// Alert rules and dashboards, put beside them.
+const MONITORING: [&str; 2] = ["deploy/prometheus", "deploy/grafana"];
+
+/// The pages: messages of the program and comments in units name them by their path in the tree.
+const PAGES: &str = "docs";
+
 fn entry(to: impl Into<String>, source: Source, kind: Kind) -> Entry {
     Entry { to: to.into(), source, kind, gzip: false }
 }
@@ -112,6 +118,14 @@ pub fn entries(format: Format, release: &Release, produced: &Produced, notices: 
     }
     for path in files_below(EXAMPLES)? {
         all.push(doc(&path["deploy/".len()..], tree(&path)));
+    }
+    for folder in MONITORING {
+        for path in files_below(folder)? {
+            all.push(doc(&format!("examples/{}", &path["deploy/".len()..]), tree(&path)));
+        }
+    }
+    for path in files_below(PAGES)?.into_iter().filter(|path| path.ends_with(".md")) {
+        all.push(doc(&path, tree(&path)));
     }
     all.push(Entry { gzip: true, ..doc("THIRD-PARTY.txt", text(notices)) });
     all.extend(papers(format, release)?);

@@ -1,7 +1,7 @@
 //! Packing without a program: a script stands in for it. That two runs are equal, and what is in the packages.
 
 use crate::inputs::Inputs;
-use crate::layout::{Entry, Format, Source, entries};
+use crate::layout::{DOCS, Entry, Format, Source, entries};
 use crate::make::{What, all, same};
 use crate::program::{Produced, Program};
 use crate::release::{Arch, Release};
@@ -116,6 +116,11 @@ fn each_path_is_there_once_and_each_source_exists() {
         for unit in std::fs::read_dir(root().join("deploy/systemd")).unwrap() {
             let name = unit.unwrap().file_name().into_string().unwrap();
             assert!(paths.iter().any(|path| path.ends_with(&format!("/{name}"))), "{format:?}: {name} is nowhere");
+        }
+        // The doctor, refusals and units name pages, and a page names the rules and dashboards.
+        let named = ["docs/start.md", "docs/operating/keys.md", "docs/operating/attach.md"];
+        for name in named.into_iter().chain(["examples/prometheus/holdfast.rules.yml"]) {
+            assert!(paths.contains(format!("{DOCS}/{name}").as_str()), "{format:?}: {name} is nowhere");
         }
         // Files there belong to the administrator and to the cluster; a package that had them would take them away.
         let own = |path: &&&str| ["etc/holdfast/", "var/"].iter().any(|begin| path.starts_with(begin));

@@ -259,3 +259,7 @@ mod units;
 #[cfg(test)]
 #[path = "chart_tests.rs"]
 mod chart;
+
+#[cfg(test)]
+#[path = "docs_tests.rs"]
+mod docs;

@@ -65,11 +65,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
     };
     start_log(&args.common, log)?;
     let mut common = args.common;
-    common.load_certificate(match &args.command {
-        Command::Attach(_) => Role::Host,
-        Command::Csi(csi) if csi.serve == CsiServices::Node => Role::Host,
-        _ => Role::Admin,
-    })?;
+    common.load_certificate(role(&args.command))?;
     let common = common;
     match args.command {
         Command::Cluster(ClusterCommand::Bootstrap { config }) => bootstrap::run(&common, &config).await,
@@ -104,6 +100,16 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
     }
 }
 
+/// The role that the command's certificate must have. `Admin` takes any: the gateway judges what it may do.
+fn role(command: &Command) -> Role {
+    match command {
+        // The others look at this host alone: an administrator has only a certificate of their own in the environment.
+        Command::Attach(args) if !args.status && !args.detach && !args.abandon => Role::Host,
+        Command::Csi(csi) if csi.serve == CsiServices::Node => Role::Host,
+        _ => Role::Admin,
+    }
+}
+
 /// Number of worker threads: a setting for gateways, two for all other commands, which mostly wait.
 pub fn worker_threads(args: &Cli) -> usize {
     match &args.command {
@@ -133,4 +139,25 @@ fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
         LogFormat::Json => log.json().try_init(),
     };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    /// Whoever runs a cluster has a certificate of their own in the environment, and looks at a host with it.
+    #[test]
+    fn only_what_talks_as_a_host_needs_the_certificate_of_one() {
+        let of = |line: &str| {
+            let words = std::iter::once("holdfast").chain(line.split(' '));
+            role(&Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).command)
+        };
+        for line in ["attach demo", "attach demo --force", "csi --serve node --endpoint /run/csi.sock --node n1"] {
+            assert_eq!(of(line), Role::Host, "{line}");
+        }
+        for line in ["attach demo --status", "attach demo --detach", "attach demo --abandon", "cluster status"] {
+            assert_eq!(of(line), Role::Admin, "{line}");
+        }
+    }
 }

@@ -89,4 +89,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-dist", &["sbom::tests::what_is_linked"])],
         smoke: false,
     },
+    Mutation {
+        name: "package-without-pages",
+        bug: "a package lacks the pages that the doctor, refusals and units name",
+        rule: "ADR 0060",
+        edits: &[Edit {
+            file: "dist/src/layout.rs",
+            old: "filter(|path| path.ends_with(\".md\"))",
+            new: "filter(|path| path.ends_with(\".html\"))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-dist", &["tests::each_path_is_there_once_and_each_source_exists"])],
+        smoke: false,
+    },
 ];

@@ -146,4 +146,45 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-set", &["a_store_is_spared_for_a_while"])],
         smoke: false,
     },
+    Mutation {
+        name: "key-of-a-unit-is-missing",
+        bug: "the doctor takes a key that systemd hands over for a missing one until the unit runs, and says how to make a new one",
+        rule: "ADR 0061",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/doctor/files.rs",
+            old: "file.starts_with(CREDENTIALS) && ",
+            new: "!file.starts_with(CREDENTIALS) && ",
+        }],
+        tests: &[FILES],
+        smoke: false,
+    },
+    Mutation {
+        name: "host-shown-to-hosts-alone",
+        bug: "an administrator's certificate in the environment keeps `attach --status` and `--detach` from looking at their own host",
+        rule: "ADR 0045",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command.rs",
+            old: "if !args.status && !args.detach && !args.abandon => ",
+            new: "if !args.set.as_str().is_empty() => ",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast",
+            &["--bin", "holdfast"],
+            &["command::tests::only_what_talks_as_a_host_needs_the_certificate_of_one"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "page-with-an-option-that-is-gone",
+        bug: "the first page has a command with an option that does not exist",
+        rule: "ADR 0061",
+        edits: &[Edit {
+            file: "docs/start.md",
+            old: "cluster bootstrap --config cluster.toml",
+            new: "cluster bootstrap --plan cluster.toml",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["cli::docs::"])],
+        smoke: false,
+    },
 ];

@@ -1,8 +1,10 @@
-//! Checks of the documents: links have targets, and every crate and dependency is explained.
+//! Checks of the documents: links have targets, pages are found, and every crate and dependency is explained.
 
 use super::Source;
 use crate::binary::root;
 use anyhow::Result;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 /// Relative links in Markdown files must lead to a file or folder of the tree.
 pub(super) fn links(sources: &[Source]) -> Vec<String> {
@@ -28,14 +30,85 @@ fn targets(line: &str) -> Vec<&str> {
     ends.filter(|t| !t.contains("://") && !t.starts_with("mailto:")).collect()
 }
 
-/// README.md has a line for each crate; docs/dependencies.md one for each outside dependency of the workspace.
+/// Pages that docs/README.md lists by their folder.
+const BY_FOLDER: &str = "docs/adr/";
+
+/// A link to `FILE.md#PLACE` must lead to a heading of that page.
+pub(super) fn places(sources: &[Source]) -> Vec<String> {
+    let pages: Vec<&Source> = sources.iter().filter(|s| s.path.ends_with(".md")).collect();
+    let found: BTreeMap<PathBuf, BTreeSet<String>> =
+        pages.iter().map(|page| (PathBuf::from(&page.path), headings(&page.text))).collect();
+    let mut problems = Vec::new();
+    for page in pages {
+        for (number, line) in page.text.lines().enumerate() {
+            for target in targets(line) {
+                let Some((file, place)) = target.split_once('#') else { continue };
+                let path = if file.is_empty() { PathBuf::from(&page.path) } else { beside(&page.path, file) };
+                if found.get(&path).is_some_and(|places| !places.contains(place)) {
+                    problems.push(format!("{}:{}: no such heading: {target}", page.path, number + 1));
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// The path of `file`, named in `page`, from the top of the tree.
+fn beside(page: &str, file: &str) -> PathBuf {
+    let mut path = PathBuf::from(page);
+    path.pop();
+    for part in file.split('/') {
+        match part {
+            "." => {}
+            ".." => {
+                path.pop();
+            }
+            part => path.push(part),
+        }
+    }
+    path
+}
+
+/// The places of a page, as links name them: its headings in small letters, with `-` for each space and without other
+/// signs. The second heading of a name has `-1` behind it.
+fn headings(text: &str) -> BTreeSet<String> {
+    let (mut places, mut fenced) = (BTreeSet::new(), false);
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        let heading = line.trim_start_matches('#');
+        if fenced || heading.len() == line.len() || !heading.starts_with(' ') {
+            continue;
+        }
+        let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        let name: String = kept.map(|c| if c == ' ' { '-' } else { c }).flat_map(char::to_lowercase).collect();
+        let again = (1..).map(|number| format!("{name}-{number}"));
+        let free = std::iter::once(name.clone()).chain(again).find(|name| !places.contains(name));
+        places.extend(free);
+    }
+    places
+}
+
+/// docs/README.md has a link to each page: what nothing leads to is read by nobody.
+pub(super) fn listed(sources: &[Source]) -> Vec<String> {
+    const INDEX: &str = "docs/README.md";
+    let index = sources.iter().find(|s| s.path == INDEX).map_or("", |s| s.text.as_str());
+    let files = index.lines().flat_map(targets).filter_map(|target| target.split('#').next());
+    let links: BTreeSet<PathBuf> = files.map(|file| beside(INDEX, file)).collect();
+    let pages = sources.iter().map(|s| s.path.as_str()).filter(|p| p.starts_with("docs/") && p.ends_with(".md"));
+    let missing = pages.filter(|p| *p != INDEX && !p.starts_with(BY_FOLDER) && !links.contains(Path::new(p)));
+    missing.map(|page| format!("{INDEX}: no link to {page}")).collect()
+}
+
+/// ARCHITECTURE.md has a line for each crate; docs/dependencies.md one for each outside dependency of the workspace.
 pub(super) fn explained(sources: &[Source]) -> Result<Vec<String>> {
     let text = |path: &str| sources.iter().find(|s| s.path == path).map_or("", |s| s.text.as_str());
     let mut problems = Vec::new();
     for entry in std::fs::read_dir(root().join("crates"))? {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        if !text("README.md").contains(&format!("| `{name}` |")) {
-            problems.push(format!("README.md: no line for crates/{name} in the table of crates"));
+        if !text("ARCHITECTURE.md").contains(&format!("| `{name}` |")) {
+            problems.push(format!("ARCHITECTURE.md: no line for crates/{name} in the table of crates"));
         }
     }
     for name in workspace_dependencies(text("Cargo.toml")) {
@@ -69,6 +142,26 @@ mod tests {
         let source = |text: &str| vec![Source { path: "x.md".into(), text: text.into() }];
         assert_eq!(links(&source("[a](no/such/file.md)")).len(), 1);
         assert!(links(&source("[a](Cargo.toml)")).is_empty());
+    }
+
+    #[test]
+    fn a_link_to_no_heading_is_found() {
+        let text = "# One page\n## `add`, and more: it's\n```\n# no heading\n```\n## Twice\n## Twice\n";
+        let expected = ["one-page", "add-and-more-its", "twice", "twice-1"];
+        assert_eq!(headings(text), BTreeSet::from(expected.map(String::from)));
+        let page = |path: &str, text: &str| Source { path: path.into(), text: text.into() };
+        let of = |link: &str| places(&[page("docs/a.md", link), page("b.md", "# Here\n")]).len();
+        let found = ["[b](../b.md#here)", "[b](../b.md#there)", "[a](#here)", "[c](../c.rs#here)"].map(of);
+        assert_eq!(found, [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_page_that_nothing_leads_to_is_found() {
+        let page = |path: &str, text: &str| Source { path: path.into(), text: text.into() };
+        let pages = ["docs/a.md", "docs/b/c.md", "docs/adr/0001.md", "docs/d.md"].map(|path| page(path, ""));
+        let index = page("docs/README.md", "[a](a.md#x), [c](b/c.md)\n");
+        let found = listed(&pages.into_iter().chain([index]).collect::<Vec<_>>());
+        assert_eq!(found, ["docs/README.md: no link to docs/a.md", "docs/README.md: no link to docs/d.md"]);
     }
 
     #[test]

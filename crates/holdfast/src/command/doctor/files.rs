@@ -22,6 +22,9 @@ const WARN_DAYS: i64 = 30;
 
 const SETTINGS: &str = "settings";
 
+/// Where systemd has the credentials of the units that run.
+const CREDENTIALS: &str = "/run/credentials";
+
 /// All checks of a gateway's files. `None`: its settings cannot be used.
 pub async fn gateway(path: &Path) -> (Vec<Finding>, Option<GatewayConfig>) {
     let config = match GatewayConfig::load(path) {
@@ -71,6 +74,13 @@ fn unusable(error: &dyn std::error::Error, whose: &str) -> Finding {
 
 async fn key(config: &GatewayConfig) -> Finding {
     const CHECK: &str = "cluster key";
+    if let Some(file) = config.key.file.as_deref().filter(|file| not_handed_over(file)) {
+        return Finding::unknown(
+            CHECK,
+            format!("{}: systemd makes it when it starts the unit", file.display()),
+            "start the unit, or `holdfast gateway run --config FILE --key-file KEYFILE --check` for the key itself",
+        );
+    }
     let text = |error: &dyn std::error::Error| crate::exit::CliError::usage("").because(error).message;
     match cluster_keys(config).await {
         Err(error) => Finding::bad(CHECK, text(&error), "docs/operating/keys.md has the sources of the key"),
@@ -80,6 +90,11 @@ async fn key(config: &GatewayConfig) -> Finding {
             Err(error) => Finding::unknown(CHECK, text(&error), "run this as root, or as the gateway's user"),
         },
     }
+}
+
+/// Whether the file is a credential of a unit that does not run. A person must not be told to make a new key then.
+fn not_handed_over(file: &Path) -> bool {
+    file.starts_with(CREDENTIALS) && matches!(file.try_exists(), Ok(false))
 }
 
 /// The certificate files, and when they expire.
@@ -200,6 +215,19 @@ mod tests {
         let said = verdict(&found, "cluster key");
         assert!(said.verdict == Verdict::Bad && said.found.contains(&key.display().to_string()), "{said:?}");
         assert_eq!(verdict(&found, "certificates").verdict, Verdict::Warning, "no TLS");
+    }
+
+    /// deploy/systemd/holdfast-gateway.service hands the key over, and the doctor is asked before the first start.
+    #[tokio::test]
+    async fn a_key_that_systemd_hands_over_later_is_no_missing_key() {
+        let mut config = GatewayConfig::example();
+        config.key.file = Some("/run/credentials/holdfast-test-that-never-runs.service/cluster.key".into());
+        let said = key(&config).await;
+        assert!(said.verdict == Verdict::Unknown && said.next.contains("--key-file"), "{said:?}");
+        let dir = tempfile::tempdir().unwrap();
+        for elsewhere in [dir.path().join("cluster.key"), dir.path().join("run/credentials/cluster.key")] {
+            assert!(!not_handed_over(&elsewhere), "{}", elsewhere.display());
+        }
     }
 
     #[tokio::test]
