@@ -3,7 +3,7 @@
 //!
 //! PLACING-P1  No move violates survival further: after it, a majority lacks no more voters than before it once one
 //!     domain is lost (a host, zone or region, as the policy says), and no more domains are such that their loss leaves
-//!     no voter that serves.
+//!     no voter that serves. The group goes there by such states only (`members::step_of`).
 //! PLACING-P2  It ends: each move lowers a cost that has a least value, first of constraints, then of balance.
 //! PLACING-P3  One move at a time for each set, and [`Rules::at_once`] in the whole cluster. A set without a leader
 //!     gets none: its group could not follow. A move with a newcomer that is late counts no more.
@@ -17,7 +17,7 @@ mod choose;
 mod possible;
 mod violations;
 
-pub use choose::{first_voters, plan};
+pub use choose::{first_voters, may_get, plan};
 pub use possible::{Impossible, possible};
 pub use violations::{Violation, reasons, violations};
 
@@ -158,12 +158,17 @@ pub enum Domain {
 impl Domain {
     /// Of a candidate.
     pub fn of(level: Survive, id: MemberId, candidate: &Candidate) -> Self {
-        let Locality { region, zone, host } = candidate.locality.clone();
+        Self::at(level, id, &candidate.name, &candidate.locality)
+    }
+
+    /// Of a member with this name that stands there.
+    pub fn at(level: Survive, id: MemberId, name: &Name, locality: &Locality) -> Self {
+        let Locality { region, zone, host } = locality.clone();
         match (level, host) {
             (Survive::Region, _) => Self::Region(region),
             (Survive::Zone, _) => Self::Zone(region, zone),
             (Survive::Host, Some(host)) => Self::Host(region, zone, host),
-            (Survive::Host, None) => Self::Gateway(candidate.name.clone(), id),
+            (Survive::Host, None) => Self::Gateway(name.clone(), id),
         }
     }
 }

@@ -209,4 +209,40 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[MEMORY],
         smoke: false,
     },
+    Mutation {
+        name: "newcomers-come-one-by-one",
+        bug: "of two newcomers the first one votes alone: two of four voters are in one region, whose loss then stops the set",
+        rule: "MEMBER-M2",
+        edits: &[Edit {
+            file: "crates/control/src/members.rs",
+            old: "survives(level, now) && !survives(level, then)",
+            new: "survives(level, now) && !survives(level, now)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["newcomers_come_together_where_one_alone_survives_less"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "first-voters-by-number",
+        bug: "a new set gets a second voter in a region in place of a silent gateway that its policy needs",
+        rule: "PLACING-P1",
+        edits: &[Edit {
+            file: CHOOSE,
+            old: "others.min_by_key(|id| (with(*id), *id))",
+            new: "others.min_by_key(|id| (with(*id) < with(*id), *id))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["who_is_silent_completes_the_first_voters"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "forbidden-where-a-voter-stays",
+        bug: "a region is forbidden to a set whose voter there can never go: it stays for ever",
+        rule: "PLACING-P1",
+        edits: &[Edit {
+            file: CHOOSE,
+            old: "policy.forbidden.contains(region) && !before.contains(region)",
+            new: "policy.forbidden.is_empty() && !before.contains(region)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["a_region_that_a_voter_cannot_leave_is_not_forbidden"])],
+        smoke: false,
+    },
 ];

@@ -309,6 +309,42 @@ fn first_voters_are_spread_as_far_as_the_members_allow() {
     assert_eq!(first_voters(&view, &Policy::default(), &RULES), ids([1, 2, 4]), "or where the others have no room");
 }
 
+/// The lowest id was taken: two voters in one region, until the silent one came back and a copy moved.
+#[test]
+fn who_is_silent_completes_the_first_voters_if_the_policy_needs_it() {
+    let mut view = cluster(&["eu", "eu", "us", "ap"]);
+    view.member(4).silent = Some(MINUTE);
+    assert_eq!(possible(&view.members, &survive(Survive::Region)), Ok(()));
+    assert_eq!(first_voters(&view, &survive(Survive::Region), &RULES), ids([1, 3, 4]));
+    view.member(4).silent = Some(60 * MINUTE);
+    assert_eq!(first_voters(&view, &survive(Survive::Region), &RULES), ids([1, 2, 3]), "it is lost");
+}
+
+/// Without `survive` two voters are enough for a new set. A set of three does not go down to two (PLACING-P1): the
+/// voter would stay in the forbidden region for ever.
+#[test]
+fn a_region_that_a_voter_cannot_leave_is_not_forbidden() {
+    let not_in = |region: &str| Policy { forbidden: BTreeSet::from([name(region)]), ..Policy::default() };
+    let mut view = with_set(&["eu", "us", "ap"], Policy::default(), [1, 2, 3]);
+    assert_eq!(possible(&view.members, &not_in("us")), Ok(()));
+    assert_eq!(first_voters(&view, &not_in("us"), &RULES), ids([1, 3]), "a new set");
+    assert_eq!(
+        may_get(&view, SET, &not_in("us")).unwrap_err().to_string(),
+        "needs another gateway outside of us in the place of g2 in region us: without that voter the set would survive less than now, \
+         so it would stay; add a gateway there"
+    );
+    assert_eq!(may_get(&view, SET, &not_in("mars")), Ok(()));
+    view.set().policy = not_in("us");
+    let home = Policy { home: Some(name("eu")), ..not_in("us") };
+    assert_eq!(may_get(&view, SET, &home), Ok(()), "its gateway was moved there: shown, and no reason against a home");
+    view.set().policy = Policy::default();
+    view.members.insert(MemberId(4), Candidate { silent: Some(MINUTE), ..candidate(4, "eu") });
+    assert_eq!(may_get(&view, SET, &not_in("us")), Ok(()), "the fourth gateway may come back");
+    view.set().policy = not_in("us");
+    view.member(4).silent = None;
+    assert_eq!(settle(&mut view, &RULES), ["1: -2 +4 Unusable"]);
+}
+
 #[test]
 fn a_move_is_not_changed_unless_it_waits_for_a_lost_gateway() {
     let mut view = with_set(&["eu", "us", "ap", "sa", "eu"], survive(Survive::Region), [1, 2, 5]);

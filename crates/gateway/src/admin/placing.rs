@@ -6,7 +6,9 @@ use super::member::invalid;
 use crate::node::{Adopted, Node, Seen, Told};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
-use holdfast_control::placing::{Move, Rules, View, Violation, first_voters, plan, possible, reasons, violations};
+use holdfast_control::placing::{
+    Move, Rules, View, Violation, first_voters, may_get, plan, possible, reasons, violations,
+};
 use holdfast_control::policy::{Policy, Survive, VOTERS_DEFAULT};
 use holdfast_host::unix_ms;
 use holdfast_raft::boot_now;
@@ -217,7 +219,7 @@ impl AdminDoor {
         }
         if policy != found {
             let view = self.placing_view(adopted, &state, term);
-            possible(&view.members, &policy)
+            may_get(&view, set, &policy)
                 .map_err(|why| precondition(format!("set {name}, policy ({policy}): it {why}")))?;
             let command = ClusterCommand::SetPolicy { set, expected: found.clone(), policy: policy.clone() };
             self.cluster_command_in(adopted, term, &command).await?;

@@ -4,7 +4,7 @@
 use super::{Adopted, Node};
 use crate::config::GatewayRole;
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, MemberRole, SetEntry, Standing};
-use holdfast_control::members::{GroupView, Peer, Step, has_successor, kept, may_go, may_stand, next_step, wanted};
+use holdfast_control::members::{GroupView, Peer, Step, has_successor, kept, may_go, may_stand, step_of, wanted};
 use holdfast_raft::{Group, GroupError, GroupStatus};
 use holdfast_set::server::SetServer;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
@@ -113,7 +113,7 @@ impl Follower {
             let mut wanted = wanted(state, group.id(), &out);
             wanted.extend(kept(state, group.id(), adopted.member, &waiting));
             let view = view(adopted.member, &status, node.timing.election_max());
-            let step = next_step(&view, state, &wanted);
+            let step = step_of(group.id(), &view, state, &wanted);
             self.carry_out(node, adopted, &group, term, step, state, status.membership).await;
             if group.id() == GroupId::CLUSTER {
                 remove_who_left(node, adopted, &status, &out).await;
