@@ -65,6 +65,9 @@ pub struct Placed {
     pub now: BTreeSet<MemberId>,
     /// Newcomers among the voters that it is to have that are late.
     pub late: BTreeSet<MemberId>,
+    /// Voters whose gateway answers and does not run the group: its store does not open there, or its part there cannot
+    /// be read. It is told, and no reason for a move: who repairs the gateway has the voter back.
+    pub absent: BTreeSet<MemberId>,
     /// Its leader, if known.
     pub leader: Option<MemberId>,
     /// Bytes that it needs in the journal of each voter.

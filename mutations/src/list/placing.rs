@@ -245,4 +245,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-control", &["a_region_that_a_voter_cannot_leave_is_not_forbidden"])],
         smoke: false,
     },
+    Mutation {
+        name: "absent-voter-counts",
+        bug: "a policy counts as met although a gateway that answers does not run the set: one loss is too many, and nobody is told",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: DOOR,
+            old: "answers.contains(id) && !runs.contains(&(*id, group.group))",
+            new: "answers.is_empty() && !runs.contains(&(*id, group.group))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["the_newer_leader_of_a_group_is_believed"])],
+        smoke: false,
+    },
 ];

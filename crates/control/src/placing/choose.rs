@@ -208,6 +208,7 @@ fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, B
         voters: BTreeSet::new(),
         now: BTreeSet::new(),
         late: BTreeSet::new(),
+        absent: BTreeSet::new(),
         leader: None,
         bytes: 0,
         moving: false,

@@ -37,7 +37,8 @@ fn cluster(at: &[&str]) -> View {
 fn placed(policy: Policy, voters: impl IntoIterator<Item = u64>) -> Placed {
     let voters = ids(voters);
     let leader = voters.first().copied();
-    Placed { policy, now: voters.clone(), voters, late: BTreeSet::new(), leader, bytes: 0, moving: false }
+    let (now, late, absent) = (voters.clone(), BTreeSet::new(), BTreeSet::new());
+    Placed { policy, now, voters, late, absent, leader, bytes: 0, moving: false }
 }
 
 fn survive(level: Survive) -> Policy {
@@ -143,6 +144,21 @@ fn a_lost_region_is_told_at_once_and_replaced_after_a_time() {
     assert_eq!(view.told(), [""; 0]);
     view.member(3).silent = None;
     assert_eq!(settle(&mut view, &RULES), [""; 0], "it does not move back");
+}
+
+/// Its gateway answered, so the policy counted as met, while one loss was too many.
+#[test]
+fn a_voter_that_does_not_run_the_set_is_told() {
+    let mut view = with_set(&["eu", "us", "ap", "sa"], survive(Survive::Region), [1, 2, 3]);
+    view.set().absent = ids([3, 4]);
+    let told = [
+        "the loss of region eu leaves 1 of its voters, and 2 are needed",
+        "g3 in region=ap answers, and does not run the set: see its log and its /healthz",
+    ];
+    assert_eq!(view.told(), told);
+    assert_eq!(settle(&mut view, &RULES), [""; 0], "it may be repaired");
+    view.member(3).silent = Some(MINUTE);
+    assert_eq!(view.told()[1..], ["g3 in region=ap does not answer"], "told once");
 }
 
 #[test]
