@@ -257,4 +257,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["the_newer_leader_of_a_group_is_believed"])],
         smoke: false,
     },
+    Mutation {
+        name: "drain-advised-where-no-vote-can-go",
+        bug: "a removal says to drain the gateway first, and its vote can never leave it: all others are in forbidden regions",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: "crates/control/src/members/requests.rs",
+            old: "free(m) && !barred(m)",
+            new: "free(m) && (true || barred(m))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["a_drain_is_advised_only_where_a_vote_can_go"])],
+        smoke: false,
+    },
 ];

@@ -52,6 +52,20 @@ fn a_gateway_that_a_set_does_not_need_is_not_kept_by_it() {
     assert_eq!(leave(&four, &groups(&[2, 3]), 1, false), Ok(()));
 }
 
+/// A removal that costs a spare says to drain first: not where no other gateway may have the vote.
+#[test]
+fn a_drain_is_advised_only_where_a_vote_can_go() {
+    let mut state = cluster(&[G, G, G, G]);
+    create_demo(&mut state);
+    let mut groups = health(&[1, 2, 3, 4], &[1, 2, 3, 4]);
+    groups[1].voters.remove(&MemberId(4));
+    let why = |state: &ClusterState| leave(state, &groups, 1, false).unwrap_err();
+    assert!(why(&state).contains("Drain it first (holdfast gateway drain g1)"), "{}", why(&state));
+    let eu = state.members[&MemberId(4)].locality.region.clone();
+    state.sets.get_mut(&GroupId(1)).unwrap().policy.forbidden.insert(eu);
+    assert!(why(&state).contains("Replace it instead"), "{}", why(&state));
+}
+
 /// MEMBER-M2: a set of three does not become one of two for as long as the planner takes.
 #[test]
 fn a_leaving_voter_stays_until_its_place_is_given_to_another() {
