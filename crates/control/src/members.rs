@@ -6,6 +6,7 @@
 //!     all entries: a change that cannot be committed leaves the group without a quorum for good.
 //! MEMBER-M2  No voter is removed while a new one still learns: a replacement is an addition first. A leaving voter of
 //!     a set keeps its vote until the planner has given its place to another member, if there is one, and not for long.
+//!     Several new ones come together, if the set would not survive with some of them what it survives now.
 //! MEMBER-M3  A member that should not serve (a witness, a drained or a leaving member) hands leadership to one that
 //!     should, as soon as there is one.
 //! MEMBER-M4  Such a member does not stand for election either, unless the group has had no leader for long: its log
@@ -17,9 +18,11 @@ mod requests;
 
 pub use requests::{GroupHealth, Objection, joining, may_drain, may_leave, may_replace_by_witness};
 
-use crate::cluster::{ClusterState, Member, MemberRole, Standing};
+use crate::cluster::{ClusterState, Member, MemberRole, SetEntry, Standing};
+use crate::placing::Domain;
+use crate::policy::Survive;
 use holdfast_types::{GroupId, MemberId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A member that lags by at most this many entries has "nearly all": it catches up in less than a heartbeat.
@@ -170,8 +173,41 @@ pub fn may_go<'a>(
     out
 }
 
-/// The next step towards the members `wanted`.
-pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> Step {
+/// The next step of the group `of` towards the members `wanted`.
+///
+/// What a set survives now it also survives on the way (MEMBER-M2, PLACING-P1): newcomers that have caught up wait for
+/// the others, if with them alone it would not. With two of four voters in one region, the loss of that region stops a
+/// set whose three voters survived it. Only for a set that names its voters: elsewhere a member that never comes up
+/// would keep others waiting, and nobody would replace it.
+pub fn step_of(of: GroupId, group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> Step {
+    let step = next_step(group, state, wanted);
+    let Step::Vote(to) = &step else { return step };
+    let Some(set) = state.sets.get(&of).filter(|set| !set.voters.is_empty()) else { return step };
+    let stays = |id: &&MemberId| state.members.get(id).is_some_and(|member| member.standing != Standing::Leaving);
+    let learning: BTreeSet<MemberId> = wanted.difference(to).filter(stays).copied().collect();
+    if learning.is_empty() || !survives_less(state, set, &group.voters(), to) {
+        return step;
+    }
+    Step::Wait(Waiting::Learning { learning })
+}
+
+/// Whether a loss that `now` survives, among those that the policy asks for, leaves no majority of `then`. A policy
+/// that names none asks for all.
+fn survives_less(state: &ClusterState, set: &SetEntry, now: &BTreeSet<MemberId>, then: &BTreeSet<MemberId>) -> bool {
+    let survives = |level: Survive, voters: &BTreeSet<MemberId>| {
+        let mut each: BTreeMap<Domain, usize> = BTreeMap::new();
+        for member in voters.iter().filter_map(|id| state.members.get(id)) {
+            *each.entry(Domain::at(level, member.id, &member.name, &member.locality)).or_default() += 1;
+        }
+        let worst = each.into_values().max().unwrap_or_default();
+        voters.len().saturating_sub(worst) >= majority(voters.len())
+    };
+    let asked = |level: &Survive| set.policy.survive.is_none_or(|asked| asked == *level);
+    Survive::ALL.into_iter().filter(asked).any(|level| survives(level, now) && !survives(level, then))
+}
+
+/// As [`step_of`], for any group.
+fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> Step {
     let voters = group.voters();
     if let Some(id) = voters.iter().find(|id| id.0 >= state.next_member) {
         holdfast_reached::reached!("members: a voter is not registered yet");

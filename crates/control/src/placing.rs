@@ -3,7 +3,7 @@
 //!
 //! PLACING-P1  No move violates survival further: after it, a majority lacks no more voters than before it once one
 //!     domain is lost (a host, zone or region, as the policy says), and no more domains are such that their loss leaves
-//!     no voter that serves.
+//!     no voter that serves. The group goes there by such states only (`members::step_of`).
 //! PLACING-P2  It ends: each move lowers a cost that has a least value, first of constraints, then of balance.
 //! PLACING-P3  One move at a time for each set, and [`Rules::at_once`] in the whole cluster. A set without a leader
 //!     gets none: its group could not follow. A move with a newcomer that is late counts no more.
@@ -17,7 +17,7 @@ mod choose;
 mod possible;
 mod violations;
 
-pub use choose::{first_voters, plan};
+pub use choose::{first_voters, may_get, plan};
 pub use possible::{Impossible, possible};
 pub use violations::{Violation, reasons, violations};
 
@@ -65,6 +65,9 @@ pub struct Placed {
     pub now: BTreeSet<MemberId>,
     /// Newcomers among the voters that it is to have that are late.
     pub late: BTreeSet<MemberId>,
+    /// Voters whose gateway answers and does not run the group: its store does not open there, or its part there cannot
+    /// be read. It is told, and no reason for a move: who repairs the gateway has the voter back.
+    pub absent: BTreeSet<MemberId>,
     /// Its leader, if known.
     pub leader: Option<MemberId>,
     /// Bytes that it needs in the journal of each voter.
@@ -158,12 +161,17 @@ pub enum Domain {
 impl Domain {
     /// Of a candidate.
     pub fn of(level: Survive, id: MemberId, candidate: &Candidate) -> Self {
-        let Locality { region, zone, host } = candidate.locality.clone();
+        Self::at(level, id, &candidate.name, &candidate.locality)
+    }
+
+    /// Of a member with this name that stands there.
+    pub fn at(level: Survive, id: MemberId, name: &Name, locality: &Locality) -> Self {
+        let Locality { region, zone, host } = locality.clone();
         match (level, host) {
             (Survive::Region, _) => Self::Region(region),
             (Survive::Zone, _) => Self::Zone(region, zone),
             (Survive::Host, Some(host)) => Self::Host(region, zone, host),
-            (Survive::Host, None) => Self::Gateway(candidate.name.clone(), id),
+            (Survive::Host, None) => Self::Gateway(name.clone(), id),
         }
     }
 }

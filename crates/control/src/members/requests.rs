@@ -316,9 +316,13 @@ fn costs(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) ->
     })
 }
 
-/// A set's vote goes from a drained gateway to another one, where there is one (ADR 0052).
+/// A set's vote goes from a drained gateway to another one, where there is one that its policy does not forbid (ADR
+/// 0052).
 fn instead(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> String {
-    let takes = |m: &Member| m.id != id && m.standing == Standing::Active && !group.voters.contains(&m.id);
+    let set = state.sets.get(&group.group);
+    let barred = |m: &Member| set.is_some_and(|set| set.policy.forbidden.contains(&m.locality.region));
+    let free = |m: &Member| m.id != id && m.standing == Standing::Active && !group.voters.contains(&m.id);
+    let takes = |m: &Member| free(m) && !barred(m);
     if group.group != GroupId::CLUSTER && state.members.values().any(takes) {
         format!(
             "Drain it first (holdfast gateway drain {name}) and wait: its votes go to other gateways, and VOTES of \

@@ -98,7 +98,7 @@ impl Board {
             lost: member.lost(replace_after) || placed.late.contains(id),
             waits: member.silent.is_some() || member.busy,
             allowed: member.allowed(policy),
-            silent: member.silent.is_some(),
+            silent: member.silent.is_some() || placed.absent.contains(id),
             drained: member.standing == Standing::Drained,
             serves: member.role == MemberRole::Gateway && member.standing != Standing::Leaving,
             home: policy.home.as_ref().is_none_or(|home| *home == member.locality.region),

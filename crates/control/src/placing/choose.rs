@@ -1,7 +1,8 @@
 //! The moves: constraints first, then balance.
 
 use super::board::{Board, Choice, Cost};
-use super::{Move, Placed, Rules, SET_WEIGHT, View, Why};
+use super::possible::{Impossible, possible};
+use super::{Candidate, Move, Placed, Rules, SET_WEIGHT, View, Why};
 use crate::cluster::{MemberRole, Standing};
 use crate::policy::Policy;
 use holdfast_types::{GroupId, MemberId};
@@ -175,30 +176,39 @@ fn balance(view: &View, boards: &[(Cost, GroupId, Board)], loads: &Loads) -> Opt
 }
 
 /// The voters of a new set. A member that is busy or does not answer votes as well if there are too few others: its
-/// journal empties again, and it may come back.
+/// journal empties again, and it may come back. Of several, the one with which the policy is met best.
 pub fn first_voters(view: &View, policy: &Policy, rules: &Rules) -> BTreeSet<MemberId> {
-    let (mut voters, wanted) = spread(view, policy, rules);
+    let (mut voters, board) = spread(view, policy, rules);
+    let wanted = usize::try_from(board.wanted()).unwrap_or_default();
     if voters.len() < wanted && view.members.values().any(|member| member.busy) {
         let mut view = view.clone();
         view.members.values_mut().for_each(|member| member.busy = false);
         voters = spread(&view, policy, rules).0;
     }
-    let lacking = wanted.saturating_sub(voters.len());
-    let others = view.members.iter().filter(|(id, m)| m.allowed(policy) && !voters.contains(id));
-    let others: Vec<MemberId> = others.map(|(id, _)| *id).take(lacking).collect();
-    voters.extend(others);
+    let allowed = view.members.iter().filter(|(_, member)| member.allowed(policy));
+    let allowed: Vec<MemberId> = allowed.map(|(id, _)| *id).collect();
+    while voters.len() < wanted {
+        let with = |id: MemberId| {
+            let more: BTreeSet<MemberId> = voters.iter().copied().chain([id]).collect();
+            board.cost(board.choice(&more))
+        };
+        let others = allowed.iter().copied().filter(|id| !voters.contains(id));
+        let Some(next) = others.min_by_key(|id| (with(*id), *id)) else { break };
+        voters.insert(next);
+    }
     voters
 }
 
-/// The best voters among those that can take part now, and how many there should be. Nobody has anything of the set
+/// The best voters among those that can take part now, and what they were judged by. Nobody has anything of the set
 /// yet, so each step is free.
-fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, usize) {
+fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, Board) {
     let loads = loads(view);
     let mut placed = Placed {
         policy: policy.clone(),
         voters: BTreeSet::new(),
         now: BTreeSet::new(),
         late: BTreeSet::new(),
+        absent: BTreeSet::new(),
         leader: None,
         bytes: 0,
         moving: false,
@@ -213,7 +223,42 @@ fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, u
             None => break,
         }
     }
-    (placed.voters, usize::try_from(board.wanted()).unwrap_or_default())
+    (placed.voters, board)
+}
+
+/// Most steps of one set that [`may_get`] looks ahead. Each costs less than the one before; more are never needed.
+const STEPS_MAX: usize = 64;
+
+/// Whether a set that has voters may get this policy: the members can meet it ([`possible`]), and no voter would stay
+/// in a region that it forbids anew. Without `survive` fewer voters are enough for a new set; this one would have to
+/// survive less than now, which no step does (PLACING-P1). Who is silent or busy counts: that may end.
+///
+/// # Errors
+/// [`Impossible`].
+pub fn may_get(view: &View, group: GroupId, policy: &Policy) -> Result<(), Impossible> {
+    possible(&view.members, policy)?;
+    let Some(placed) = view.groups.get(&group).filter(|_| policy.survive.is_none()) else { return Ok(()) };
+    let before = placed.policy.forbidden.clone();
+    let mut placed = Placed { policy: policy.clone(), late: BTreeSet::new(), ..placed.clone() };
+    let mut view = view.clone();
+    view.members.values_mut().for_each(|member| (member.silent, member.busy) = (None, false));
+    let (board, loads) = (Board::new(&view, &placed, None), loads(&view));
+    for _ in 0..STEPS_MAX {
+        let Some((to, _)) = better(&board, &placed, &loads) else { break };
+        placed.voters = board.members(to);
+    }
+    let barred = |member: &&Candidate| {
+        let region = &member.locality.region;
+        policy.forbidden.contains(region) && !before.contains(region)
+    };
+    match placed.voters.iter().filter_map(|id| view.members.get(id)).find(barred) {
+        None => Ok(()),
+        Some(stays) => Err(Impossible::Stays {
+            name: stays.name.clone(),
+            region: stays.locality.region.clone(),
+            forbidden: policy.forbidden.iter().cloned().collect(),
+        }),
+    }
 }
 
 /// Begins with one voter that costs least.

@@ -45,6 +45,20 @@ pub enum Impossible {
         /// Regions with gateways that may be voters.
         found: Vec<Name>,
     },
+    /// A voter would stay in a region that is to be forbidden.
+    #[error(
+        "needs another gateway{} in the place of {name} in region {region}: without that voter the set would survive less than now, so it \
+         would stay; add a gateway there",
+        outside(.forbidden)
+    )]
+    Stays {
+        /// The voter.
+        name: Name,
+        /// Its region.
+        region: Name,
+        /// Where none may be.
+        forbidden: Vec<Name>,
+    },
     /// Too few domains.
     #[error(
         "needs {needed} {level}s, found {}; add a gateway {}{}",

@@ -37,7 +37,8 @@ fn cluster(at: &[&str]) -> View {
 fn placed(policy: Policy, voters: impl IntoIterator<Item = u64>) -> Placed {
     let voters = ids(voters);
     let leader = voters.first().copied();
-    Placed { policy, now: voters.clone(), voters, late: BTreeSet::new(), leader, bytes: 0, moving: false }
+    let (now, late, absent) = (voters.clone(), BTreeSet::new(), BTreeSet::new());
+    Placed { policy, now, voters, late, absent, leader, bytes: 0, moving: false }
 }
 
 fn survive(level: Survive) -> Policy {
@@ -143,6 +144,21 @@ fn a_lost_region_is_told_at_once_and_replaced_after_a_time() {
     assert_eq!(view.told(), [""; 0]);
     view.member(3).silent = None;
     assert_eq!(settle(&mut view, &RULES), [""; 0], "it does not move back");
+}
+
+/// Its gateway answered, so the policy counted as met, while one loss was too many.
+#[test]
+fn a_voter_that_does_not_run_the_set_is_told() {
+    let mut view = with_set(&["eu", "us", "ap", "sa"], survive(Survive::Region), [1, 2, 3]);
+    view.set().absent = ids([3, 4]);
+    let told = [
+        "the loss of region eu leaves 1 of its voters, and 2 are needed",
+        "g3 in region=ap answers, and does not run the set: see its log and its /healthz",
+    ];
+    assert_eq!(view.told(), told);
+    assert_eq!(settle(&mut view, &RULES), [""; 0], "it may be repaired");
+    view.member(3).silent = Some(MINUTE);
+    assert_eq!(view.told()[1..], ["g3 in region=ap does not answer"], "told once");
 }
 
 #[test]
@@ -307,6 +323,42 @@ fn first_voters_are_spread_as_far_as_the_members_allow() {
     assert_eq!(first_voters(&view, &Policy::default(), &RULES), ids([2, 3, 4]), "a witness only where it is needed");
     view.member(3).busy = true;
     assert_eq!(first_voters(&view, &Policy::default(), &RULES), ids([1, 2, 4]), "or where the others have no room");
+}
+
+/// The lowest id was taken: two voters in one region, until the silent one came back and a copy moved.
+#[test]
+fn who_is_silent_completes_the_first_voters_if_the_policy_needs_it() {
+    let mut view = cluster(&["eu", "eu", "us", "ap"]);
+    view.member(4).silent = Some(MINUTE);
+    assert_eq!(possible(&view.members, &survive(Survive::Region)), Ok(()));
+    assert_eq!(first_voters(&view, &survive(Survive::Region), &RULES), ids([1, 3, 4]));
+    view.member(4).silent = Some(60 * MINUTE);
+    assert_eq!(first_voters(&view, &survive(Survive::Region), &RULES), ids([1, 2, 3]), "it is lost");
+}
+
+/// Without `survive` two voters are enough for a new set. A set of three does not go down to two (PLACING-P1): the
+/// voter would stay in the forbidden region for ever.
+#[test]
+fn a_region_that_a_voter_cannot_leave_is_not_forbidden() {
+    let not_in = |region: &str| Policy { forbidden: BTreeSet::from([name(region)]), ..Policy::default() };
+    let mut view = with_set(&["eu", "us", "ap"], Policy::default(), [1, 2, 3]);
+    assert_eq!(possible(&view.members, &not_in("us")), Ok(()));
+    assert_eq!(first_voters(&view, &not_in("us"), &RULES), ids([1, 3]), "a new set");
+    assert_eq!(
+        may_get(&view, SET, &not_in("us")).unwrap_err().to_string(),
+        "needs another gateway outside of us in the place of g2 in region us: without that voter the set would survive less than now, \
+         so it would stay; add a gateway there"
+    );
+    assert_eq!(may_get(&view, SET, &not_in("mars")), Ok(()));
+    view.set().policy = not_in("us");
+    let home = Policy { home: Some(name("eu")), ..not_in("us") };
+    assert_eq!(may_get(&view, SET, &home), Ok(()), "its gateway was moved there: shown, and no reason against a home");
+    view.set().policy = Policy::default();
+    view.members.insert(MemberId(4), Candidate { silent: Some(MINUTE), ..candidate(4, "eu") });
+    assert_eq!(may_get(&view, SET, &not_in("us")), Ok(()), "the fourth gateway may come back");
+    view.set().policy = not_in("us");
+    view.member(4).silent = None;
+    assert_eq!(settle(&mut view, &RULES), ["1: -2 +4 Unusable"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 /// Something that a policy asks for and that is not so. The text is for people.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Violation {
-    /// The loss of one domain would stop the set. Voters that do not answer count as gone.
+    /// The loss of one domain would stop the set. Voters that do not answer, or do not run it, count as gone.
     #[error("the loss of {domain} leaves {left} of its voters, and {needed} are needed")]
     Survival {
         /// The domain, the worst of all.
@@ -51,6 +51,14 @@ pub enum Violation {
     /// A voter does not answer.
     #[error("{name} in {place} does not answer")]
     Silent {
+        /// The voter.
+        name: Name,
+        /// Its locality.
+        place: String,
+    },
+    /// A voter answers and does not run the group.
+    #[error("{name} in {place} answers, and does not run the set: see its log and its /healthz")]
+    Absent {
         /// The voter.
         name: Name,
         /// Its locality.
@@ -102,6 +110,10 @@ pub fn violations(view: &View, placed: &Placed, rules: &Rules) -> Vec<Violation>
     let silent = known(view, &placed.now).filter(|(_, member)| member.silent.is_some());
     found.extend(
         silent.map(|(_, member)| Violation::Silent { name: member.name.clone(), place: member.locality.to_string() }),
+    );
+    let absent = known(view, &placed.absent).filter(|(id, m)| placed.now.contains(id) && m.silent.is_none());
+    found.extend(
+        absent.map(|(_, member)| Violation::Absent { name: member.name.clone(), place: member.locality.to_string() }),
     );
     let late = known(view, &placed.late);
     found.extend(late.map(|(_, member)| Violation::Late { name: member.name.clone() }));

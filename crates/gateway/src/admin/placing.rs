@@ -6,7 +6,9 @@ use super::member::invalid;
 use crate::node::{Adopted, Node, Seen, Told};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
-use holdfast_control::placing::{Move, Rules, View, Violation, first_voters, plan, possible, reasons, violations};
+use holdfast_control::placing::{
+    Move, Rules, View, Violation, first_voters, may_get, plan, possible, reasons, violations,
+};
 use holdfast_control::policy::{Policy, Survive, VOTERS_DEFAULT};
 use holdfast_host::unix_ms;
 use holdfast_raft::boot_now;
@@ -68,16 +70,26 @@ fn policy_message(policy: &Policy) -> v1::Policy {
     }
 }
 
-/// Each set's group as its leader reported it; of two leaders, the one of the newer term.
+/// Each set's group as its leader reported it; of two leaders, the one of the newer term. And which of its voters
+/// answer and do not run it, by their own word.
 fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, Seen> {
+    let answered = || status.members.iter().filter_map(|member| member.node.as_ref().zip(member.member.as_ref()));
+    let answers: BTreeSet<u64> = answered().map(|(_, of)| of.id).collect();
+    let stands = |group: &&v1::GroupStatus| !matches!(group.role(), v1::Role::Stopped | v1::Role::Healing);
+    let of_one = |(node, of): (&v1::Node, &v1::Member)| -> Vec<(u64, u64)> {
+        node.groups.iter().filter(stands).map(|group| (of.id, group.group)).collect()
+    };
+    let runs: BTreeSet<(u64, u64)> = answered().flat_map(of_one).collect();
     let mut newest: BTreeMap<SetId, (u64, Seen)> = BTreeMap::new();
-    for member in &status.members {
-        let Some((node, of)) = member.node.as_ref().zip(member.member.as_ref()) else { continue };
+    for (node, of) in answered() {
         let led = node.groups.iter().filter(|group| group.group != 0 && group.role() == v1::Role::Leader);
         for group in led {
             let (id, voters) = (GroupId(group.group), group.voters.iter().copied().map(MemberId).collect());
+            let away = |id: &u64| answers.contains(id) && !runs.contains(&(*id, group.group));
+            let absent = group.voters.iter().copied().filter(away).map(MemberId).collect();
             let owner = group.owner_locality.parse::<Locality>().ok().map(|at| at.region);
-            let seen = Seen { leader: Some(MemberId(of.id)), voters, bytes: group.journal_live_bytes, owner };
+            let (leader, bytes) = (Some(MemberId(of.id)), group.journal_live_bytes);
+            let seen = Seen { leader, voters, absent, bytes, owner };
             if newest.get(&id).is_none_or(|(term, _)| *term < group.term) {
                 newest.insert(id, (group.term, seen));
             }
@@ -217,7 +229,7 @@ impl AdminDoor {
         }
         if policy != found {
             let view = self.placing_view(adopted, &state, term);
-            possible(&view.members, &policy)
+            may_get(&view, set, &policy)
                 .map_err(|why| precondition(format!("set {name}, policy ({policy}): it {why}")))?;
             let command = ClusterCommand::SetPolicy { set, expected: found.clone(), policy: policy.clone() };
             self.cluster_command_in(adopted, term, &command).await?;
@@ -438,10 +450,13 @@ mod tests {
             of(1, 3, v1::Role::Leader, &[1, 2, 3]),
             of(2, 5, v1::Role::Leader, &[2, 3, 4]),
             of(3, 5, v1::Role::Follower, &[1, 2]),
+            of(4, 5, v1::Role::Healing, &[]),
         ];
         let seen = seen_of(&v1::ClusterStatusReply { members, ..Default::default() });
         let voters = [2, 3, 4].map(MemberId).into();
-        let seen_there = Seen { leader: Some(MemberId(2)), voters, bytes: 0, owner: None };
+        // m4 answers, and does not run the group.
+        let (leader, absent) = (Some(MemberId(2)), BTreeSet::from([MemberId(4)]));
+        let seen_there = Seen { leader, voters, absent, bytes: 0, owner: None };
         assert_eq!(seen, BTreeMap::from([(GroupId(4), seen_there)]));
     }
 }

@@ -9,7 +9,7 @@ use holdfast_cache::Answers;
 use holdfast_control::cluster::{ClusterState, FEATURE_LEVEL};
 use holdfast_control::set::Pin;
 use holdfast_raft::GroupStatus;
-use holdfast_types::{RequestId, SetId};
+use holdfast_types::{Name, RequestId, SetId};
 use std::time::Duration;
 use tonic::transport::Channel;
 
@@ -17,9 +17,13 @@ use tonic::transport::Channel;
 pub(super) const FAN_OUT_LIMIT: Duration = Duration::from_millis(1500);
 
 impl AdminDoor {
+    fn set_name(&self, id: SetId) -> Option<Name> {
+        self.node.cluster.read(|state| Some(state.sets.get(&id)?.name.clone()))
+    }
+
     fn group_message(&self, status: &GroupStatus) -> v1::GroupStatus {
-        let state = self.node.cluster.state();
-        let name = state.sets.get(&status.group).map(|s| s.name.clone());
+        // No copy of the state: this is called for each group, and the state has each set.
+        let name = self.set_name(status.group);
         let server = name.as_ref().and_then(|n| self.node.set(n));
         let owner = server.as_ref().and_then(|s| s.place_of(&s.lease()?));
         let serving = server.and_then(|s| s.serving());
@@ -101,7 +105,7 @@ impl AdminDoor {
                 let waiting = raft.healing().into_iter().filter(|h| raft.group(h.group).is_none());
                 message.groups.extend(waiting.map(|h| v1::GroupStatus {
                     group: h.group.0,
-                    set: node.cluster.state().sets.get(&h.group).map(|s| s.name.to_string()).unwrap_or_default(),
+                    set: self.set_name(h.group).map(|name| name.to_string()).unwrap_or_default(),
                     role: v1::Role::Healing.into(),
                     ..v1::GroupStatus::default()
                 }));

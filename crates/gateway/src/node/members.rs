@@ -4,7 +4,7 @@
 use super::{Adopted, Node};
 use crate::config::GatewayRole;
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, MemberRole, SetEntry, Standing};
-use holdfast_control::members::{GroupView, Peer, Step, has_successor, kept, may_go, may_stand, next_step, wanted};
+use holdfast_control::members::{GroupView, Peer, Step, has_successor, kept, may_go, may_stand, step_of, wanted};
 use holdfast_raft::{Group, GroupError, GroupStatus};
 use holdfast_set::server::SetServer;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
@@ -113,7 +113,7 @@ impl Follower {
             let mut wanted = wanted(state, group.id(), &out);
             wanted.extend(kept(state, group.id(), adopted.member, &waiting));
             let view = view(adopted.member, &status, node.timing.election_max());
-            let step = next_step(&view, state, &wanted);
+            let step = step_of(group.id(), &view, state, &wanted);
             self.carry_out(node, adopted, &group, term, step, state, status.membership).await;
             if group.id() == GroupId::CLUSTER {
                 remove_who_left(node, adopted, &status, &out).await;
@@ -292,25 +292,25 @@ async fn out_of_every_set(
     // members yet, the answer is unknown. A group that does not run here is asked about below.
     let here = state.sets.keys().filter_map(|set| adopted.raft.group(*set));
     let seen: Vec<Option<BTreeSet<MemberId>>> = here.map(|group| seen_here(&group)).collect();
-    let out = may_go(leaving, seen.iter().map(Option::as_ref));
-    let known = out.iter().filter_map(|id| heard.get(id)).copied().max().unwrap_or_default();
-    let mut rolls = Vec::new();
-    for (set, entry) in state.sets.iter().filter(|_| !out.is_empty()) {
+    let mut left = may_go(leaving, seen.iter().map(Option::as_ref));
+    let known = left.iter().filter_map(|id| heard.get(id)).copied().max().unwrap_or_default();
+    for (set, entry) in &state.sets {
+        // Nobody may go: the other leaders, perhaps of a thousand sets in other regions, need not be asked.
+        if left.is_empty() {
+            break;
+        }
         let [named, others] = may_lead(state, entry);
         let mut roll = adopted.raft.committed_members_of(*set, known, &addresses(state, &named)).await;
         if roll.is_err() && !others.is_empty() {
             roll = adopted.raft.committed_members_of(*set, known, &addresses(state, &others)).await;
         }
         if let Err(why) = &roll {
-            tracing::info!(%why, leaving = ?out, "leaving members have to wait");
+            tracing::info!(%why, leaving = ?left, "leaving members have to wait");
         }
-        let unknown = roll.is_err();
-        rolls.push(roll.ok().map(|roll| roll.members));
-        if unknown {
-            break;
-        }
+        let members = roll.ok().map(|roll| roll.members);
+        left = may_go(&left, [members.as_ref()]);
     }
-    may_go(&out, rolls.iter().map(Option::as_ref))
+    left
 }
 
 /// Those that may lead a set's group: first those that its record names, also one that is leaving itself; then all

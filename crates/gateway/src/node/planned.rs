@@ -12,6 +12,9 @@ use tokio::time::Instant;
 /// A set weighs what it had at most in this time and the one before: it grows until a checkpoint, and then is small.
 const WINDOW: Duration = Duration::from_secs(600);
 
+/// A gateway that does not run a set for less is not told: it starts.
+const ABSENT: Duration = Duration::from_secs(60);
+
 /// A set's group, as its leader reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -19,6 +22,8 @@ pub(crate) struct Seen {
     pub(crate) leader: Option<MemberId>,
     /// During a change of voters, those of both sets.
     pub(crate) voters: BTreeSet<MemberId>,
+    /// Of these, those whose gateway answered and does not run the group.
+    pub(crate) absent: BTreeSet<MemberId>,
     /// What it needs in the leader's journal.
     pub(crate) bytes: u64,
     /// The region of its owner, if that has said where it stands.
@@ -63,6 +68,8 @@ pub(crate) struct Planned {
     unheard: BTreeMap<MemberId, Instant>,
     seen: BTreeMap<SetId, Seen>,
     weights: BTreeMap<SetId, Peak>,
+    /// Voters that do not run a set, and since when.
+    absent: BTreeMap<(SetId, MemberId), Instant>,
     /// Members that get no further voter now.
     busy: BTreeSet<MemberId>,
     /// Which voters a set that moves is to have, and since when.
@@ -92,6 +99,8 @@ impl Planned {
             let weight = self.weights.entry(*set).or_insert(Peak { begun: at, now: 0, before: 0 });
             weight.note(of.bytes, at);
         }
+        let absent = seen.iter().flat_map(|(set, of)| of.absent.iter().map(move |id| (*set, *id)));
+        self.absent = absent.map(|of| (of, self.absent.get(&of).copied().unwrap_or(at))).collect();
         for (set, last) in std::mem::take(&mut self.seen) {
             seen.entry(set).or_insert(Seen { leader: None, ..last });
         }
@@ -125,6 +134,11 @@ impl Planned {
     ) -> Placed {
         let seen = self.seen.get(&set);
         let (leader, now) = (seen.and_then(|seen| seen.leader), seen.map_or(&voters, |seen| &seen.voters).clone());
+        let away = |id: &&MemberId| {
+            let since = self.absent.get(&(set, **id));
+            since.is_some_and(|since| at.saturating_duration_since(*since) >= ABSENT)
+        };
+        let absent = now.iter().filter(away).copied().collect();
         let moving = !now.difference(going).eq(&voters);
         let mut late = BTreeSet::new();
         if !moving {
@@ -133,7 +147,7 @@ impl Planned {
             late = voters.difference(&now).copied().collect();
         }
         let bytes = self.weights.get(&set).map_or(0, Peak::most);
-        Placed { policy, voters, now, late, leader, bytes, moving }
+        Placed { policy, voters, now, late, absent, leader, bytes, moving }
     }
 
     /// The region of each set's owner, and since when it is there.
@@ -291,8 +305,9 @@ mod tests {
         let members = [candidate(1, "eu", None), candidate(2, "us", None), candidate(3, "ap", silent)];
         let policy = Policy { survive: Some(Survive::Region), ..Policy::default() };
         let voters: BTreeSet<MemberId> = (1..=3).map(MemberId).collect();
-        let (leader, now, late) = (voters.first().copied(), voters.clone(), BTreeSet::new());
-        let placed = Placed { policy, leader, voters, now, late, bytes: 0, moving: false };
+        let (leader, now) = (voters.first().copied(), voters.clone());
+        let (late, absent) = (BTreeSet::new(), BTreeSet::new());
+        let placed = Placed { policy, leader, voters, now, late, absent, bytes: 0, moving: false };
         let members = (1..).map(MemberId).zip(members).collect();
         View { members, groups: BTreeMap::from([(SET, placed)]) }
     }
@@ -303,8 +318,8 @@ mod tests {
         let name = |text: &str| text.parse::<Name>().unwrap();
         let seen = |region: &str| {
             let owner = Some(region).filter(|region| !region.is_empty()).map(name);
-            let voters = (1..=3).map(MemberId).collect();
-            BTreeMap::from([(SET, Seen { leader: Some(MemberId(1)), voters, bytes: 0, owner })])
+            let (voters, absent) = ((1..=3).map(MemberId).collect(), BTreeSet::new());
+            BTreeMap::from([(SET, Seen { leader: Some(MemberId(1)), voters, absent, bytes: 0, owner })])
         };
         let home = |planned: &Planned, view: &View, after: Duration| {
             planned.towards_owners(view, after).groups[&SET].policy.home.as_ref().map(Name::to_string)
@@ -349,7 +364,8 @@ mod tests {
 
     /// A leader reports the set on g1, g2 and g3.
     fn saw(planned: &mut Planned, bytes: u64, at: Instant) {
-        let seen = Seen { leader: Some(MemberId(1)), voters: ids([1, 2, 3]), bytes, owner: None };
+        let (voters, absent) = (ids([1, 2, 3]), BTreeSet::new());
+        let seen = Seen { leader: Some(MemberId(1)), voters, absent, bytes, owner: None };
         planned.saw(BTreeMap::from([(SET, seen)]), BTreeSet::new(), at);
     }
 
@@ -370,6 +386,23 @@ mod tests {
         assert_eq!(placed(&mut planned, [1, 2, 5], at + LATE * 2).late, BTreeSet::from([MemberId(5)]));
         assert!(!placed(&mut planned, [1, 2, 3], at + LATE * 2).moving);
         assert!(placed(&mut planned, [1, 2, 5], at + LATE * 2).late.is_empty(), "a new move");
+    }
+
+    #[test]
+    fn a_voter_that_does_not_run_a_set_is_told_after_a_while() {
+        let (mut planned, at) = (Planned::default(), Instant::now());
+        planned.enter(Some(Term(4)));
+        let (none, third) = (BTreeSet::new(), BTreeSet::from([MemberId(3)]));
+        let mut told = |absent: &BTreeSet<MemberId>, at: Instant| {
+            let (leader, voters, absent) = (Some(MemberId(1)), ids([1, 2, 3]), absent.clone());
+            let seen = Seen { leader, voters, absent, bytes: 0, owner: None };
+            planned.saw(BTreeMap::from([(SET, seen)]), BTreeSet::new(), at);
+            planned.placed(SET, Policy::default(), ids([1, 2, 3]), &BTreeSet::new(), at).absent
+        };
+        assert_eq!(told(&third, at), none, "it may be starting");
+        assert_eq!(told(&third, at + ABSENT), third);
+        assert_eq!(told(&none, at + ABSENT), none, "it runs");
+        assert_eq!(told(&third, at + ABSENT * 2), none, "another time");
     }
 
     /// MEMBER-M2: the voter that leaves waits for the planner. If the planner waited for it, neither would move.

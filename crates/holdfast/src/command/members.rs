@@ -316,8 +316,8 @@ async fn drain(common: &Common, gateway: &str, force: bool, wait: bool) -> Resul
     let json = serde_json::json!({ "member": member.0, "gateway": found.name, "drained": true, "idle": idle });
     output::show(common.output, &json, || match (idle, force) {
         (true, false) => format!(
-            "{} is drained: it leads nothing and may be stopped. `holdfast gateway undrain {}` allows it to lead again; sets return \
-             only by `holdfast switchover`.",
+            "{} is drained: it leads nothing and may be stopped. `holdfast gateway undrain {}` allows it to lead again; sets return by \
+             `holdfast switchover`, and by themselves only to be near their owner or their home.",
             found.name, found.name
         ),
         (true, true) => {
@@ -342,7 +342,7 @@ async fn undrain(common: &Common, gateway: &str) -> Result<(), CliError> {
     output::show(common.output, &json, || may_lead_again(&seen, &found))
 }
 
-/// The result of `undrain`, with advice: sets do not move back by themselves.
+/// The result of `undrain`, with advice: sets move back by themselves only where they follow an owner or a home.
 fn may_lead_again(seen: &v1::ClusterStatusReply, gateway: &v1::Member) -> String {
     let (name, id) = (&gateway.name, gateway.id);
     // A set moves to one of its voters only; while the gateway was drained, its votes may have gone.
@@ -365,7 +365,8 @@ fn may_lead_again(seen: &v1::ClusterStatusReply, gateway: &v1::Member) -> String
         more => format!(" and {more} more"),
     };
     format!(
-        "{name} may lead again. Sets do not move back by themselves. At other gateways: {}{more}. To move one: `holdfast switchover {} --to {name}`.",
+        "{name} may lead again. Sets move back by themselves only to be near their owner or their home. At other gateways: {}{more}. \
+         To move one: `holdfast switchover {} --to {name}`.",
         sets.join(", "),
         first.set
     )
@@ -464,6 +465,7 @@ mod tests {
         seen.groups[1].leader_name = "g2".into();
         let text = may_lead_again(&seen, &member(3, "gateway"));
         assert!(text.contains("At other gateways: demo (at g2). "), "{text}");
+        assert!(text.contains("by themselves only to be near their owner or their home"), "{text}");
         assert!(text.ends_with("To move one: `holdfast switchover demo --to g3`."), "{text}");
         let placed = v1::SetSummary { id: 7, name: "demo".into(), voters: vec![1, 2, 4], ..Default::default() };
         let moved = v1::ClusterStatusReply { sets: vec![placed], ..seen.clone() };

@@ -52,6 +52,20 @@ fn a_gateway_that_a_set_does_not_need_is_not_kept_by_it() {
     assert_eq!(leave(&four, &groups(&[2, 3]), 1, false), Ok(()));
 }
 
+/// A removal that costs a spare says to drain first: not where no other gateway may have the vote.
+#[test]
+fn a_drain_is_advised_only_where_a_vote_can_go() {
+    let mut state = cluster(&[G, G, G, G]);
+    create_demo(&mut state);
+    let mut groups = health(&[1, 2, 3, 4], &[1, 2, 3, 4]);
+    groups[1].voters.remove(&MemberId(4));
+    let why = |state: &ClusterState| leave(state, &groups, 1, false).unwrap_err();
+    assert!(why(&state).contains("Drain it first (holdfast gateway drain g1)"), "{}", why(&state));
+    let eu = state.members[&MemberId(4)].locality.region.clone();
+    state.sets.get_mut(&GroupId(1)).unwrap().policy.forbidden.insert(eu);
+    assert!(why(&state).contains("Replace it instead"), "{}", why(&state));
+}
+
 /// MEMBER-M2: a set of three does not become one of two for as long as the planner takes.
 #[test]
 fn a_leaving_voter_stays_until_its_place_is_given_to_another() {
@@ -99,4 +113,37 @@ fn a_leader_that_leaves_hands_over_as_before() {
     assert_eq!(step(&[voter(1), voter(2), voter(3)]), Step::HandOver(MemberId(2)));
     assert_eq!(step(&[voter(1), dead(2), voter(3)]), Step::Wait(Waiting::NoHeir), "it serves on until 2 is back");
     assert_eq!(kept(&state, GroupId(1), MemberId(2), &ids([1])), ids([1]), "the next leader keeps its vote");
+}
+
+/// MEMBER-M2, PLACING-P1: the planner names two newcomers at once, because with one of them the set would survive less.
+#[test]
+fn newcomers_come_together_where_one_alone_survives_less() {
+    let mut state = cluster(&[G, G, G, G, G]);
+    create_demo(&mut state);
+    for (id, region) in (1_u64..).zip(["eu", "us", "ap", "eu", "us"]) {
+        state.members.get_mut(&MemberId(id)).unwrap().locality = region.parse().unwrap();
+    }
+    let place = ClusterCommand::PlaceVoters { set: GroupId(1), from: ids([1, 2, 3]), to: ids(1..=5) };
+    assert_eq!(state.apply(LogId::new(1, 10), &place), ClusterAnswer::VotersPlaced);
+    let step = |state: &ClusterState, peers: &[Peer]| {
+        let group = GroupView { me: MemberId(1), peers: peers.to_vec(), next: None };
+        step_of(GroupId(1), &group, state, &wanted(state, GroupId(1), &BTreeSet::new()))
+    };
+    let three = [voter(1), voter(2), voter(3)];
+    let one = [three.as_slice(), &[learner(4, 0), learner(5, 9999)]].concat();
+    let waits = Step::Wait(Waiting::Learning { learning: ids([5]) });
+    assert_eq!(step(&state, &one), waits, "two of four voters would stand in one region");
+    let both = [three.as_slice(), &[learner(4, 0), learner(5, 0)]].concat();
+    assert_eq!(step(&state, &both), Step::Vote(ids(1..=5)));
+    let mut hosts = state.clone();
+    hosts.sets.get_mut(&GroupId(1)).unwrap().policy.survive = Some(Survive::Host);
+    assert_eq!(step(&hosts, &one), Step::Vote(ids(1..=4)), "three of four machines are enough");
+    let mut fourth = state.clone();
+    fourth.members.get_mut(&MemberId(4)).unwrap().locality = "sa".parse().unwrap();
+    assert_eq!(step(&fourth, &one), Step::Vote(ids(1..=4)), "three of four regions are enough");
+    let mut all = state.clone();
+    all.sets.get_mut(&GroupId(1)).unwrap().voters.clear();
+    assert_eq!(step(&all, &one), Step::Vote(ids(1..=4)), "nobody would replace a member that never comes up");
+    let alone = [voter(1), learner(2, 0), learner(3, 9999), learner(4, 9999), learner(5, 9999)];
+    assert_eq!(step(&state, &alone), Step::Vote(ids([1, 2])), "it survives nothing now, and has a second copy then");
 }
