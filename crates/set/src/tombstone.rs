@@ -371,7 +371,7 @@ mod tests {
                 let at: usize = url.rsplit('/').next().and_then(|at| at.parse().ok()).unwrap();
                 Ok((stores[at].clone() as Arc<dyn ObjectStore>, None))
             };
-            Quorum::over(&Placement::parse(text), open).unwrap()
+            Arc::new(Quorum::over(&Placement::parse(text), open).unwrap())
         };
         let (left, next) = ("w=2 file:///0 file:///1 file:///2", "c=2 w=2 file:///2 file:///3 file:///4");
         let (key, name, object) = (key(1), Name::new("demo").unwrap(), keys::segment(GroupId(4), id(5)));
