@@ -199,8 +199,8 @@ impl Crossings {
     }
 
     /// Of a cluster in plain text: everything is found where it must be, so that the search itself works. The token of
-    /// attach's lease is not looked for on its links: attach keeps it in a file for a kernel's device alone. That of the
-    /// agents must cross nowhere: whoever gives a command proves that it has it (PROOF-P1).
+    /// attach's lease is not looked for on its links: attach keeps it in a file for a kernel's device alone. That of
+    /// the agents must cross nowhere: whoever gives a command proves that it has it (PROOF-P1).
     ///
     /// # Errors
     /// When something is not found, or the agents' token is.
