@@ -52,6 +52,10 @@ const TESTS: &[Package] = &[
     package("python3-libnbd", "/usr/lib/python3/dist-packages/nbd.py", "nbdsh, a third NBD client"),
 ];
 
+/// Further packages for the tests of the long run.
+const LONG_TESTS: &[Package] =
+    &[package("chromium-headless-shell", "chromium-headless-shell", "shows a gateway's page as a browser does")];
+
 /// What makes packages, and what a test installs and looks at them with.
 const PACKAGES: &[Package] = &[
     package("dpkg-dev", "dpkg-shlibdeps", "which packages the program's libraries are in"),
@@ -80,7 +84,7 @@ pub enum For {
     Failover,
     /// The tests of the gate, and the benchmark.
     Tests,
-    /// The tests of the long run too: programs that are built from their source.
+    /// The tests of the long run too: a browser, and programs that are built from their source.
     LongTests,
     /// Making and testing packages.
     Packages,
@@ -91,7 +95,8 @@ impl For {
         let lists: &[&[Package]] = match self {
             For::Demo => &[DEMO],
             For::Failover => &[DEMO, FAILOVER],
-            For::Tests | For::LongTests => &[DEMO, FAILOVER, TESTS],
+            For::Tests => &[DEMO, FAILOVER, TESTS],
+            For::LongTests => &[DEMO, FAILOVER, TESTS, LONG_TESTS],
             For::Packages => &[PACKAGES],
         };
         lists.iter().flat_map(|list| list.iter()).collect()
