@@ -460,7 +460,7 @@ pub fn who_is_behind(status: &serde_json::Value) -> Vec<String> {
     for member in status["members"].as_array().unwrap_or(&none) {
         let name = member["member"]["name"].as_str().unwrap_or("?");
         if member["reachable"] != true {
-            behind.push(format!("{name} is unreachable"));
+            behind.push(format!("{name} is unreachable: {}", member["error"].as_str().unwrap_or("no error is told")));
         }
         let lags = member["lags"].as_array().unwrap_or(&none);
         let close = |g: &serde_json::Value| {
