@@ -2,7 +2,7 @@
 //!
 //! If the machine's CLOCK_BOOTTIME goes back, [`now`] goes on from its last reading, so no timer stands still. Agent,
 //! attach and the watchdog's helper tell one another moments in files. Each has gone on from another reading, or has
-//! begun later, so files have moments of the machine's clock: [`shown`] writes them, [`told`] and [`told_limit`] read
+//! begun later, so files have moments of the machine's clock: `shown` writes them, `told` and `told_limit` read
 //! them.
 
 use holdfast_types::sync::LockExt;

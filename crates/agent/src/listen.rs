@@ -9,7 +9,7 @@
 //!     listen again and again, and says so. Only an agent that finds nothing ends. The same holds for its token, and
 //!     for the file of its history. A port that is taken ends no agent: any user of the host can take it while no agent
 //!     has it, and would switch the failover to this host off.
-//! LISTEN-L4  A client sends no more than [`UNANSWERED_BYTES_MAX`] before an answer begins: no request here is longer.
+//! LISTEN-L4  A client sends no more than `UNANSWERED_BYTES_MAX` before an answer begins: no request here is longer.
 //! LISTEN-L5  With TLS, handshakes go on beside each other, each in the place of its connection.
 
 use crate::host::Host;

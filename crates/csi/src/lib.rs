@@ -9,7 +9,7 @@
 //!
 //! Owns: the services of CSI, names of sets and snapshots ([`names`]), sizes ([`capacity`]), what of a capability is
 //! possible ([`capability`]), places ([`topology`]), the codes of errors ([`refused`]), records of staged volumes. All
-//! of that is plain synchronous code; a call runs on a thread of its own ([`services`]). Does not own: the connection
+//! of that is plain synchronous code; a call runs on a thread of its own (`services`). Does not own: the connection
 //! to the cluster ([`Cluster`] is given), devices and leases (crate `attach`, in processes of their own).
 //! Depends on: api, attach, host, types. docs/adr/0063-csi.md has the reasons.
 

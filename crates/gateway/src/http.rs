@@ -2,13 +2,13 @@
 //!
 //! | path | 200 means |
 //! | --- | --- |
-//! | GET `/`, and `/page/...` for its parts | the state of the cluster for a browser ([`page`]) |
+//! | GET `/`, and `/page/...` for its parts | the state of the cluster for a browser (`page`) |
 //! | `/livez` | the process answers; nothing else is checked, since a gateway that waits for others needs no restart |
 //! | `/readyz`, `/healthz`, and `OPTIONS /` | the gateway can serve |
 //! | `/serves/SET` | this gateway leads the set and can grant its lease: a TCP proxy in front of NBD sends clients here |
 //!
 //! Each path of a check answers GET, HEAD and OPTIONS, also over HTTP/1.0: without settings, HAProxy sends `OPTIONS /
-//! HTTP/1.0`. With TLS (`tls.http`): [`secured`].
+//! HTTP/1.0`. With TLS (`tls.http`): `secured`.
 
 mod page;
 mod secured;

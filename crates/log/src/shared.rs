@@ -24,7 +24,7 @@ pub(crate) struct Shared {
 }
 
 impl Drop for Shared {
-    /// Lets the writer finish its queue and end. Only [`NodeLog::close`] waits for that.
+    /// Lets the writer finish its queue and end. Only `NodeLog::close` waits for that.
     fn drop(&mut self) {
         self.queue.close();
     }

@@ -40,7 +40,7 @@ use tonic::{Request, Status};
 #[derive(Default)]
 pub(crate) struct Acks {
     /// When the newest acknowledged heartbeat to each peer was *sent*, and in which term: the base of a read lease.
-    /// Earlier if the peer promises less than we count on ([`Promises::counted_from`]).
+    /// Earlier if the peer promises less than we count on (`Promises::counted_from`).
     ///
     /// openraft exports such a time too, but it counts an append's answer for requests that were queued after it: after
     /// a loss in one direction, a lease would last longer than the promises that it depends on (R3). Heartbeats are

@@ -9,7 +9,7 @@
 //!
 //! A process writes counts only where the environment variable [`FILE`] names a file. By default it adds a line when a
 //! probe is reached for the first time, because test programs and killed gateways have no end at which to write. A
-//! program that calls [`hold_back`] writes all counts at its end by [`write`] and nothing before.
+//! program that calls `hold_back` writes all counts at its end by `write` and nothing before.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -101,7 +101,7 @@ fn line(probe: &str, count: u64, by: &str) -> String {
     format!("{{\"probe\":\"{probe}\",\"count\":{count}{by}}}\n")
 }
 
-/// From now on this process writes nothing at once, only by [`write`]. Call it before the first probe can be reached.
+/// From now on this process writes nothing at once, only by `write`. Call it before the first probe can be reached.
 pub fn hold_back() {
     HELD_BACK.store(true, Relaxed);
 }

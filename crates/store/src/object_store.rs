@@ -52,7 +52,7 @@ pub struct ListPage {
 ///
 /// Contract. One test suite (`tests/store/contract.rs`) checks it for every implementation:
 ///
-/// - Keys MUST be of the form that [`keys::check`] accepts; others are refused without asking the store. No key may
+/// - Keys MUST be of the form that `keys::check` accepts; others are refused without asking the store. No key may
 ///   continue another with a `/` (`a` and `a/b`): a directory cannot hold both.
 /// - Every call ends in bounded time. Dropping its future leaves the outcome of a write unknown (R12).
 /// - Concurrent calls are allowed and expected.

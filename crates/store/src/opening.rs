@@ -20,7 +20,7 @@ static OPENING: Semaphore = Semaphore::const_new(OPENING_MAX);
 /// Result of opening a store.
 type Opened = Result<Arc<dyn ObjectStore>, StoreError>;
 
-/// Runs `open` ([`crate::open`], [`crate::open_observed`]) with this URL on a thread that may block. Stops waiting if
+/// Runs `open` ([`crate::open()`], [`crate::open_observed`]) with this URL on a thread that may block. Stops waiting if
 /// it hangs.
 ///
 /// # Errors

@@ -9,7 +9,7 @@
 //! DB-D3  A look for processes reads nothing from the device: a device that waits for its gateway must not make the
 //!     agent wait.
 //! DB-D4  A start is given once: until it has shown itself, or has ended for certain, its process is known by its
-//!     arguments (pg_ctl), by its unit ([`systemd`]) or by a mark in its environment ([`commands`]). A second start
+//!     arguments (pg_ctl), by its unit (`systemd`) or by a mark in its environment (`commands`). A second start
 //!     beside it would take the first one's lock file away (DB-D2).
 //! DB-D5  What answers is this PostgreSQL only if it says that it works in `database.data`. Otherwise its answers count
 //!     for nothing: another server has the port, or a `data_directory` in the configuration outranks `-D`.

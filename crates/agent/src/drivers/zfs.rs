@@ -4,7 +4,7 @@
 //! refused for ever. Whether that host can still write is decided by the lease: it cannot (R2), or these devices would
 //! not exist here. But -f also ignores another host's id on the pool, so if `multihost` is wanted as a second
 //! protection, the ids must be right (`hostid`, HOSTID-H1). Copies of pools, for standbys, are imported in another way
-//! ([`copy`]).
+//! (`copy`).
 //!
 //! -f does not skip the activity check of ZFS for a pool with `multihost=on` that another host did not export: `zpool
 //! import` first watches the pool for writes, for as long as that host's settings say (20 to 25 s with ZFS's defaults).

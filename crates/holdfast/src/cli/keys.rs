@@ -51,7 +51,7 @@ pub enum KeyCommand {
     /// Make a new cluster key that lies on disk only as Vault or AWS KMS has wrapped it; contacts no gateway
     #[command(after_long_help = with_codes(ENVELOPE))]
     Envelope {
-        /// Settings of a gateway whose [key] names `envelope`, and `vault` or `kms`; the envelope is written there
+        /// Settings of a gateway whose key names `envelope`, and `vault` or `kms`; the envelope is written there
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },

@@ -1,6 +1,6 @@
 //! `holdfast support-bundle`: a bundle for support, without secrets.
 //!
-//! Every text passes [`Redactor`] in one place, [`write`], before any of it is on the disk.
+//! Every text passes `Redactor` in one place, `write`, before any of it is on the disk.
 
 mod gather;
 mod known;

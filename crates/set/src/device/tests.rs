@@ -230,7 +230,7 @@ impl Consensus for Seat {
     }
 }
 
-/// The parts of one set at a gateway, with a [`Seat`] as its log.
+/// The parts of one set at a gateway, with a `Seat` as its log.
 pub struct World {
     seat: Arc<Seat>,
     pub server: Arc<SetServer>,

@@ -203,8 +203,11 @@ impl OfUnit {
         let place = dir.canonicalize().unwrap();
         let (mut config, _) = with_commands(dir);
         let ready = place.join("ready");
-        // It waits for input, which never comes: its forks would be looked at as servers too.
-        let server = format!("trap 'exit {IN_GOOD_ORDER}' INT; : > {}; while :; do read -r _; done", ready.display());
+        // It waits for input, which never comes: its forks would be looked at as servers too. A stop takes it a moment,
+        // as a checkpoint does.
+        let moment = "n=0; while [ $n -lt 300000 ]; do n=$((n+1)); done";
+        let ends = format!("{moment}; exit {IN_GOOD_ORDER}");
+        let server = format!("trap '{ends}' INT; : > {}; while :; do read -r _; done", ready.display());
         let mut command = tokio::process::Command::new(place.join("postgres"));
         command.args(["-c", &server, "-D"]).arg(&config.database.data).stdin(std::process::Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().unwrap();

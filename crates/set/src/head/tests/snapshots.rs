@@ -3,7 +3,7 @@
 use super::*;
 use holdfast_control::set::{Begin, PendingSnapshot, Snapshot};
 
-/// A snapshot of the checkpoint that began at `begin`, with the content of [`commit`].
+/// A snapshot of the checkpoint that began at `begin`, with the content of `commit`.
 fn snapshot(begin: u64) -> Snapshot {
     let root = content(begin.into()).root.unwrap();
     let volumes = content(1).volumes.into_iter().collect();
