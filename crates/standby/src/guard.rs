@@ -81,8 +81,10 @@ pub fn there(mounted: Option<&Mounted>, mount: &Path, run_dir: &Path, copy_dir: 
 pub fn lead(root: &Path, mounts: &[PathBuf], data: &Path) -> Result<(), String> {
     let places = real_of(mounts)?;
     lead_each(root, mounts, &places, data, written_in(data)?)?;
-    // Only now: before its link was redirected, a tablespace was the primary's, whose device may hang.
-    lead_each(root, mounts, &places, data, written_in_spaces(data)?)
+    // Only now: before its link was redirected, a tablespace was the primary's, whose device may hang. One that still
+    // is lies outside of the pool: it is not read, and [`may_start`] names it.
+    let ours: Vec<PathBuf> = spaces(data)?.into_iter().filter(|space| within(&places, space).is_ok()).collect();
+    lead_each(root, mounts, &places, data, written_in_spaces(&ours)?)
 }
 
 fn lead_each(
@@ -123,12 +125,12 @@ fn spaces(data: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(entries(&data.join("pg_tblspc"))?.iter().map(DirEntry::path).collect())
 }
 
-/// The same in the tablespaces, which are read for it.
-fn written_in_spaces(data: &Path) -> Result<Vec<PathBuf>, String> {
+/// The same in these tablespaces, which are read for it.
+fn written_in_spaces(spaces: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
-    for space in spaces(data)? {
-        found.extend(links(&space)?);
-        for version in entries_if_any(&space)? {
+    for space in spaces {
+        found.extend(links(space)?);
+        for version in entries_if_any(space)? {
             found.extend(links(&version.path())?);
         }
     }
@@ -173,7 +175,7 @@ pub fn may_start(mounts: &[PathBuf], data: &Path) -> Result<(), String> {
     within(&places, data)?;
     // In this order: no tablespace is read that is not on the copy.
     written_in(data)?.iter().try_for_each(|path| within(&places, path))?;
-    written_in_spaces(data)?.iter().try_for_each(|path| within(&places, path))
+    written_in_spaces(&spaces(data)?)?.iter().try_for_each(|path| within(&places, path))
 }
 
 fn real_of(mounts: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
@@ -326,6 +328,13 @@ mod tests {
         symlink(&loops, &link).unwrap();
         lead(&root, &[mounts[0].clone(), copied.clone()], &data).unwrap();
         assert_eq!(read_link(&link).unwrap(), copied);
+        remove_file(link).unwrap();
+        // A tablespace that was never in the pool: it is the primary's after all links were redirected, too.
+        let link = data.join("pg_tblspc/16389");
+        symlink(&loops, &link).unwrap();
+        lead(&root, &mounts, &data).unwrap();
+        assert_eq!(read_link(&link).unwrap(), loops);
+        assert!(may_start(&mounts, &data).unwrap_err().contains("16389"));
         remove_file(link).unwrap();
         remove_file(loops).unwrap();
         // A directory of the primary, in place of a link to the copy.

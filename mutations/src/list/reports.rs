@@ -117,7 +117,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "STANDBY-U10",
         edits: &[Edit {
             file: "crates/standby/src/guard.rs",
-            old: "        for version in entries_if_any(&space)? {\n            found.extend(links(&version.path())?);\n        }\n",
+            old: "        for version in entries_if_any(space)? {\n            found.extend(links(&version.path())?);\n        }\n",
             new: "",
         }],
         tests: &[lib(Layer::Unit, "holdfast-standby", &["guard::"])],
@@ -130,7 +130,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         edits: &[Edit {
             file: "crates/standby/src/guard.rs",
             old: "    lead_each(root, mounts, &places, data, written_in(data)?)?;\n",
-            new: "    written_in_spaces(data)?;\n    lead_each(root, mounts, &places, data, written_in(data)?)?;\n",
+            new: "    written_in_spaces(&spaces(data)?)?;\n    lead_each(root, mounts, &places, data, written_in(data)?)?;\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-standby", &["links_of_a_copied_pool_lead_to_the_copy"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "reads-a-tablespace-off-the-pool",
+        bug: "a standby on a copied pool reads a tablespace of the primary that is not in the pool, and whose device may hang",
+        rule: "STANDBY-U10",
+        edits: &[Edit {
+            file: "crates/standby/src/guard.rs",
+            old: "spaces(data)?.into_iter().filter(|space| within(&places, space).is_ok()).collect();",
+            new: "spaces(data)?;",
         }],
         tests: &[lib(Layer::Unit, "holdfast-standby", &["links_of_a_copied_pool_lead_to_the_copy"])],
         smoke: false,
