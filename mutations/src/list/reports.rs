@@ -103,11 +103,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "copy-writes-into-a-database-of-the-primary",
         bug: "a standby on a copy is started although one database is a link out of it: on the primary's host it writes into the primary's own files",
         rule: "STANDBY-U6",
-        edits: &[Edit {
-            file: "crates/standby/src/guard.rs",
-            old: "    found.extend(links(&data.join(\"base\"))?);\n",
-            new: "",
-        }],
+        edits: &[Edit { file: "crates/standby/src/guard.rs", old: "        found.extend(links(&base)?);\n", new: "" }],
         tests: &[lib(Layer::Unit, "holdfast-standby", &["a_copy_with_links_to_the_primarys_own_files_is_not_started"])],
         smoke: false,
     },
@@ -117,7 +113,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "STANDBY-U10",
         edits: &[Edit {
             file: "crates/standby/src/guard.rs",
-            old: "        for version in entries_if_any(space)? {\n            found.extend(links(&version.path())?);\n        }\n",
+            old: "        for version in entries_if_any(&space)? {\n            found.extend(links(&version.path())?);\n        }\n",
             new: "",
         }],
         tests: &[lib(Layer::Unit, "holdfast-standby", &["guard::"])],
@@ -127,11 +123,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "copy-reads-the-primarys-tablespace",
         bug: "a standby reads a tablespace of the primary, whose device may hang, before it redirects the copy's link to it",
         rule: "STANDBY-U10",
-        edits: &[Edit {
-            file: "crates/standby/src/guard.rs",
-            old: "    lead_each(root, mounts, &places, data, written_in(data)?)?;\n",
-            new: "    written_in_spaces(&spaces(data)?)?;\n    lead_each(root, mounts, &places, data, written_in(data)?)?;\n",
-        }],
+        edits: &[
+            Edit {
+                file: "crates/standby/src/guard.rs",
+                old: "    lead_each(root, mounts, &places, data, written_in(data)?)?;\n",
+                new: "    written_below(&places, data)?;\n    lead_each(root, mounts, &places, data, written_in(data)?)?;\n",
+            },
+            Edit {
+                file: "crates/standby/src/guard.rs",
+                old: "let ours = |dir: &PathBuf| within(places, dir).is_ok();",
+                new: "let ours = |_: &PathBuf| !places.is_empty();",
+            },
+        ],
         tests: &[lib(Layer::Unit, "holdfast-standby", &["links_of_a_copied_pool_lead_to_the_copy"])],
         smoke: false,
     },
@@ -141,8 +144,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "STANDBY-U10",
         edits: &[Edit {
             file: "crates/standby/src/guard.rs",
-            old: "spaces(data)?.into_iter().filter(|space| within(&places, space).is_ok()).collect();",
-            new: "spaces(data)?;",
+            old: "let ours = |dir: &PathBuf| within(places, dir).is_ok();",
+            new: "let ours = |dir: &PathBuf| within(places, dir).is_ok() || dir.ends_with(\"16389\");",
         }],
         tests: &[lib(Layer::Unit, "holdfast-standby", &["links_of_a_copied_pool_lead_to_the_copy"])],
         smoke: false,
