@@ -42,7 +42,8 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// Nobody moves PostgreSQL without a line in the log: if the caller hangs up, its request ends, and the command goes on.
+/// Nobody moves PostgreSQL without a line in the log: if the caller hangs up, its request ends, and the command goes
+/// on.
 #[tokio::test]
 async fn a_command_is_in_the_log_before_it_is_carried_out() {
     let log = Log::default();
