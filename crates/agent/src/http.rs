@@ -218,6 +218,9 @@ async fn command(
     if proof.is_none() && !door.may_command(&who, uri.path(), &headers) {
         return door.refused(&who, uri.path()).into_response();
     }
+    let by = rules::by(&who);
+    // Before it is carried out: a caller that hangs up ends this, and not what it has begun.
+    tracing::info!(path = uri.path(), by, "a command was let in");
     let done = match uri.path() {
         "/pause" => door.command(Command::Pause).await.map(Reply::yes),
         "/resume" => door.command(Command::Resume).await.map(Reply::yes),
@@ -228,7 +231,7 @@ async fn command(
         _ => commands::switchover(&door, &body).await,
     };
     let reply = done.unwrap_or_else(|reply| reply);
-    tracing::info!(path = uri.path(), by = rules::by(&who), code = reply.code.as_u16(), "a command was answered");
+    tracing::info!(path = uri.path(), by, code = reply.code.as_u16(), "a command was answered");
     match (proof, &door.token) {
         (Some(proof), Some(token)) => reply.proven(&proof, token),
         _ => reply.into_response(),

@@ -95,10 +95,10 @@ fn exports(config: &GatewayConfig, node: &Node) -> Arc<NodeExports> {
 async fn start_front(config: &GatewayConfig, exports: Arc<NodeExports>, tls: Option<&Tls>) -> Result<Front, RunError> {
     let front = front(config, exports)?;
     if config.plain_exports {
-        tracing::warn!("plain_exports is set: whoever reaches the NBD port reads and writes volumes without a token");
+        tracing::warn!("plain_exports is set: whoever may connect to NBD reads and writes volumes without a token");
     }
     if config.snapshot_exports == SnapshotExports::Open {
-        tracing::warn!("snapshot_exports is \"open\": whoever reaches the NBD port reads snapshots without a token");
+        tracing::warn!("snapshot_exports is \"open\": whoever may connect to NBD reads snapshots without a token");
     }
     if let Some(addr) = config.nbd_listen {
         let failed = |source| RunError::Listen { what: "nbd", addr: addr.to_string(), source };

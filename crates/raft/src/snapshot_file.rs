@@ -186,7 +186,8 @@ pub(crate) fn decode(
         holdfast_reached::reached!("snapshot: a file in clear where files are sealed");
         let why = format!(
             "{}: found it in clear, expected it sealed under node key {}, because journal.seal is on; if this gateway \
-             has run with journal.seal = false before, set journal.read_clear = true for a start",
+             has run with journal.seal = false before, set journal.read_clear = true for a start; otherwise somebody \
+             has put the file there: replace this gateway by an empty one (holdfast gateway replace)",
             path.display(),
             sealing.key.fingerprint()
         );
@@ -281,7 +282,9 @@ mod tests {
         save(dir.path(), group, &snapshot, None)?;
         let error = load(dir.path(), group, Some(&strict)).expect_err("in clear");
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "no damage: the group stays where it is");
-        assert!(error.to_string().contains("in clear") && error.to_string().contains("journal.read_clear"), "{error}");
+        for words in ["in clear", "journal.read_clear", "holdfast gateway replace"] {
+            assert!(error.to_string().contains(words), "{words}: {error}");
+        }
         // Allowed once, it is sealed from then on.
         assert!(load(dir.path(), group, Some(&Sealing { reads_clear: true, ..strict.clone() }))?.is_some());
         let back = load(dir.path(), group, Some(&strict))?.expect("sealed by now");

@@ -82,7 +82,7 @@ pub fn lead(root: &Path, mounts: &[PathBuf], data: &Path) -> Result<(), String> 
     let places = real_of(mounts)?;
     lead_each(root, mounts, &places, data, written_in(data)?)?;
     // Only now: before its link was redirected, a tablespace was the primary's, whose device may hang.
-    lead_each(root, mounts, &places, data, written_in_spaces(data)?)
+    lead_each(root, mounts, &places, data, written_below(&places, data)?)
 }
 
 fn lead_each(
@@ -109,13 +109,11 @@ fn lead_each(
 }
 
 /// Paths of a data directory that PostgreSQL writes to and that may be links: they must lie on the copy (STANDBY-U6). A
-/// person may also have moved the directory of one database away, which is in `base`, or in a tablespace
-/// ([`written_in_spaces`]).
+/// person may also have moved the directory of one database away ([`written_below`]).
 fn written_in(data: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = vec![data.join("pg_wal")];
     found.extend(spaces(data)?);
     found.extend(links(data)?);
-    found.extend(links(&data.join("base"))?);
     Ok(found)
 }
 
@@ -123,10 +121,15 @@ fn spaces(data: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(entries(&data.join("pg_tblspc"))?.iter().map(DirEntry::path).collect())
 }
 
-/// The same in the tablespaces, which are read for it.
-fn written_in_spaces(data: &Path) -> Result<Vec<PathBuf>, String> {
-    let mut found = Vec::new();
-    for space in spaces(data)? {
+/// The same in `base` and in the tablespaces, which are read for it. One that is not on the copy is the primary's,
+/// whose device may hang: it is not read, and [`may_start`] refuses it by its own path.
+fn written_below(places: &[PathBuf], data: &Path) -> Result<Vec<PathBuf>, String> {
+    let ours = |dir: &PathBuf| within(places, dir).is_ok();
+    let (mut found, base) = (Vec::new(), data.join("base"));
+    if ours(&base) {
+        found.extend(links(&base)?);
+    }
+    for space in spaces(data)?.into_iter().filter(ours) {
         found.extend(links(&space)?);
         for version in entries_if_any(&space)? {
             found.extend(links(&version.path())?);
@@ -171,9 +174,9 @@ pub fn may_start(mounts: &[PathBuf], data: &Path) -> Result<(), String> {
     }
     let places = real_of(mounts)?;
     within(&places, data)?;
-    // In this order: no tablespace is read that is not on the copy.
+    // In this order: whatever is not on the copy is refused, and not passed over.
     written_in(data)?.iter().try_for_each(|path| within(&places, path))?;
-    written_in_spaces(data)?.iter().try_for_each(|path| within(&places, path))
+    written_below(&places, data)?.iter().try_for_each(|path| within(&places, path))
 }
 
 fn real_of(mounts: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
@@ -327,6 +330,15 @@ mod tests {
         lead(&root, &[mounts[0].clone(), copied.clone()], &data).unwrap();
         assert_eq!(read_link(&link).unwrap(), copied);
         remove_file(link).unwrap();
+        // What was never in the pool is the primary's after all links were redirected, too.
+        for name in ["pg_tblspc/16389", "base"] {
+            let link = data.join(name);
+            symlink(&loops, &link).unwrap();
+            lead(&root, &mounts, &data).unwrap();
+            assert_eq!(read_link(&link).unwrap(), loops);
+            assert!(may_start(&mounts, &data).unwrap_err().contains(name));
+            remove_file(link).unwrap();
+        }
         remove_file(loops).unwrap();
         // A directory of the primary, in place of a link to the copy.
         std::fs::remove_dir(data.join("pg_tblspc")).unwrap();

@@ -184,6 +184,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "command-of-who-hangs-up-is-not-told",
+        bug: "whoever has the agents' token moves PostgreSQL without a line in the log, by hanging up before the answer",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/agent/src/http.rs",
+            old: "    tracing::info!(path = uri.path(), by, \"a command was let in\");\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_command_is_in_the_log_before_it_is_carried_out"])],
+        smoke: false,
+    },
+    Mutation {
         name: "claim-in-the-name-of-another-host",
         bug: "a host has another one take the set, in the name of a third",
         rule: "HEALTH-H3",

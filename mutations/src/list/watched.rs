@@ -159,6 +159,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "passphrase-of-a-unit-is-missing",
+        bug: "the doctor takes a passphrase, or a token for Vault, that systemd hands over for a missing one until the unit runs",
+        rule: "ADR 0061",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/doctor/files.rs",
+            old: "[&key.file, &key.passphrase_file, &key.vault_token_file]",
+            new: "[&key.file, &key.file, &key.file]",
+        }],
+        tests: &[FILES],
+        smoke: false,
+    },
+    Mutation {
         name: "host-shown-to-hosts-alone",
         bug: "an administrator's certificate in the environment keeps `attach --status` and `--detach` from looking at their own host",
         rule: "ADR 0045",

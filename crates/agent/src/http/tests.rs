@@ -11,6 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
+#[path = "told_tests.rs"]
+mod told;
+
 fn view(state: StateName, role: Role, database: &str) -> View {
     View::for_test("db1", state, role, database)
 }

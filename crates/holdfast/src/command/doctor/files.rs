@@ -3,12 +3,12 @@
 use super::disk;
 use super::finding::Finding;
 use holdfast_agent::config::{AgentConfig, Device, PoolKind, WatchdogMode};
-use holdfast_gateway::config::GatewayConfig;
+use holdfast_gateway::config::{GatewayConfig, KeyConfig};
 use holdfast_gateway::node::cluster_keys;
 use holdfast_gateway::node_key;
 use holdfast_tls::{Expiry, Role, Tls, TlsError};
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::task::JoinError;
 
@@ -74,12 +74,13 @@ fn unusable(error: &dyn std::error::Error, whose: &str) -> Finding {
 
 async fn key(config: &GatewayConfig) -> Finding {
     const CHECK: &str = "cluster key";
-    if let Some(file) = config.key.file.as_deref().filter(|file| not_handed_over(file)) {
-        return Finding::unknown(
-            CHECK,
-            format!("{}: systemd makes it when it starts the unit", file.display()),
-            "start the unit, or `holdfast gateway run --config FILE --key-file KEYFILE --check` for the key itself",
-        );
+    if let Some(file) = files_of_keys(config).find(|file| not_handed_over(file)) {
+        let next = if config.key.file.as_deref() == Some(file) {
+            "start the unit, or `holdfast gateway run --config FILE --key-file KEYFILE --check` for the key itself"
+        } else {
+            "start the unit: if the key does not open, its log says so (`journalctl -u holdfast-gateway`)"
+        };
+        return Finding::unknown(CHECK, format!("{}: systemd makes it when it starts the unit", file.display()), next);
     }
     let text = |error: &dyn std::error::Error| crate::exit::CliError::usage("").because(error).message;
     match cluster_keys(config).await {
@@ -90,6 +91,14 @@ async fn key(config: &GatewayConfig) -> Finding {
             Err(error) => Finding::unknown(CHECK, text(&error), "run this as root, or as the gateway's user"),
         },
     }
+}
+
+/// Files that a secret of the key, or of the previous one, is read from.
+fn files_of_keys(config: &GatewayConfig) -> impl Iterator<Item = &Path> {
+    fn of(key: &KeyConfig) -> [&Option<PathBuf>; 3] {
+        [&key.file, &key.passphrase_file, &key.vault_token_file]
+    }
+    [&config.key, &config.key_previous].into_iter().flat_map(of).filter_map(|file| file.as_deref())
 }
 
 /// Whether the file is a credential of a unit that does not run. A person must not be told to make a new key then.
@@ -220,10 +229,21 @@ mod tests {
     /// deploy/systemd/holdfast-gateway.service hands the key over, and the doctor is asked before the first start.
     #[tokio::test]
     async fn a_key_that_systemd_hands_over_later_is_no_missing_key() {
+        let later = Some("/run/credentials/holdfast-test-that-never-runs.service/secret".into());
         let mut config = GatewayConfig::example();
-        config.key.file = Some("/run/credentials/holdfast-test-that-never-runs.service/cluster.key".into());
+        config.key.file.clone_from(&later);
         let said = key(&config).await;
         assert!(said.verdict == Verdict::Unknown && said.next.contains("--key-file"), "{said:?}");
+        // The unit's file has drop-ins for a passphrase and for a token of Vault as well.
+        let passphrase = KeyConfig { passphrase_file: later.clone(), ..KeyConfig::default() };
+        let token = KeyConfig { vault_token_file: later.clone(), ..KeyConfig::default() };
+        let previous = KeyConfig { file: later, ..KeyConfig::default() };
+        let nothing = KeyConfig::default();
+        for (now, before) in [(passphrase, &nothing), (token, &nothing), (nothing.clone(), &previous)] {
+            (config.key, config.key_previous) = (now, before.clone());
+            let said = key(&config).await;
+            assert!(said.verdict == Verdict::Unknown && said.next.contains("journalctl"), "{said:?}");
+        }
         let dir = tempfile::tempdir().unwrap();
         for elsewhere in [dir.path().join("cluster.key"), dir.path().join("run/credentials/cluster.key")] {
             assert!(!not_handed_over(&elsewhere), "{}", elsewhere.display());
