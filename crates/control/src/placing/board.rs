@@ -42,7 +42,7 @@ struct Seat {
     region: usize,
     lost: bool,
     allowed: bool,
-    /// Silent, or busy: it gets no further voter now.
+    /// Silent, or busy with none of this group: it gets no further voter now.
     waits: bool,
     silent: bool,
     drained: bool,
@@ -96,7 +96,8 @@ impl Board {
             region: regions.get(&member.locality.region).copied().unwrap_or_default(),
             // One that is late with this group is as good as none.
             lost: member.lost(replace_after) || placed.late.contains(id),
-            waits: member.silent.is_some() || member.busy,
+            // One that has its part of the group needs no further room for it.
+            waits: member.silent.is_some() || member.busy && !placed.now.contains(id),
             allowed: member.allowed(policy),
             silent: member.silent.is_some() || placed.absent.contains(id),
             drained: member.standing == Standing::Drained,
@@ -153,6 +154,11 @@ impl Board {
     /// Whether a voter may move from one place to the other only to make the load even.
     pub(super) fn alike(&self, from: usize, to: usize) -> bool {
         self.seats[from].gateway == self.seats[to].gateway && !self.seats[to].drained
+    }
+
+    /// Whether one of the voters may serve some day. Group 0 refuses others (VOTERS-V1).
+    pub(super) fn one_serves(&self, choice: Choice) -> bool {
+        self.chosen(choice).any(|(_, seat)| seat.serves)
     }
 
     pub(super) fn unusable(&self, choice: Choice) -> u32 {

@@ -32,10 +32,11 @@ fn weight(placed: &Placed) -> u64 {
 
 /// Whether its move counts against [`Rules::at_once`].
 fn counts(placed: &Placed) -> bool {
-    placed.moving && placed.late.is_empty()
+    placed.moving && placed.late.is_empty() && !placed.overdue
 }
 
-/// The next moves. Those of an earlier plan that are not done count against [`Rules::at_once`], unless they are late.
+/// The next moves. Those of an earlier plan that are not done count against [`Rules::at_once`], unless they have taken
+/// too long.
 pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
     if rules.at_once == 0 {
         return Vec::new();
@@ -101,10 +102,16 @@ fn survives_as_much(before: &Cost, after: &Cost) -> bool {
 }
 
 /// The best choice that one step reaches, if it costs less than the present one.
+///
+/// In place of a move that is not done and has failed: the group still has its voters of before, and must not survive
+/// less than with these either (PLACING-P1).
 fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost)> {
-    let now = board.choice(&placed.voters);
+    let (now, had) = (board.choice(&placed.voters), board.choice(&placed.now));
     let before = board.cost(now);
-    let fits = |(choice, after): &(Choice, Cost)| *choice != 0 && *after < before && survives_as_much(&before, after);
+    let had = (had != 0).then(|| board.cost(had));
+    let survives =
+        |after: &Cost| survives_as_much(&before, after) && had.is_none_or(|had| survives_as_much(&had, after));
+    let fits = |(choice, after): &(Choice, Cost)| board.one_serves(*choice) && *after < before && survives(after);
     let load = |choice: Choice| -> u64 {
         let of = |id: &MemberId| loads.get(id).copied().unwrap_or_default();
         board.members(choice).iter().map(of).fold(0, u64::saturating_add)
@@ -176,7 +183,8 @@ fn balance(view: &View, boards: &[(Cost, GroupId, Board)], loads: &Loads) -> Opt
 }
 
 /// The voters of a new set. A member that is busy or does not answer votes as well if there are too few others: its
-/// journal empties again, and it may come back. Of several, the one with which the policy is met best.
+/// journal empties again, and it may come back. Of several, the one with which the policy is met best; of equal ones,
+/// one that answers.
 pub fn first_voters(view: &View, policy: &Policy, rules: &Rules) -> BTreeSet<MemberId> {
     let (mut voters, board) = spread(view, policy, rules);
     let wanted = usize::try_from(board.wanted()).unwrap_or_default();
@@ -190,7 +198,8 @@ pub fn first_voters(view: &View, policy: &Policy, rules: &Rules) -> BTreeSet<Mem
     while voters.len() < wanted {
         let with = |id: MemberId| {
             let more: BTreeSet<MemberId> = voters.iter().copied().chain([id]).collect();
-            board.cost(board.choice(&more))
+            let more = board.choice(&more);
+            (board.cost(more), board.preference(more))
         };
         let others = allowed.iter().copied().filter(|id| !voters.contains(id));
         let Some(next) = others.min_by_key(|id| (with(*id), *id)) else { break };
@@ -212,6 +221,7 @@ fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, B
         leader: None,
         bytes: 0,
         moving: false,
+        overdue: false,
     };
     let board = Board::new(view, &placed, rules.replace_after);
     // Each step costs less than the one before; the bound guards against a mistake in that.

@@ -5,6 +5,8 @@ use super::*;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
+mod unfinished;
+
 const MINUTE: Duration = Duration::from_secs(60);
 const RULES: Rules = Rules { replace_after: Some(Duration::from_secs(15 * 60)), at_once: 2, balance: true };
 const SET: GroupId = GroupId(1);
@@ -38,7 +40,7 @@ fn placed(policy: Policy, voters: impl IntoIterator<Item = u64>) -> Placed {
     let voters = ids(voters);
     let leader = voters.first().copied();
     let (now, late, absent) = (voters.clone(), BTreeSet::new(), BTreeSet::new());
-    Placed { policy, now, voters, late, absent, leader, bytes: 0, moving: false }
+    Placed { policy, now, voters, late, absent, leader, bytes: 0, moving: false, overdue: false }
 }
 
 fn survive(level: Survive) -> Policy {
@@ -334,6 +336,9 @@ fn who_is_silent_completes_the_first_voters_if_the_policy_needs_it() {
     assert_eq!(first_voters(&view, &survive(Survive::Region), &RULES), ids([1, 3, 4]));
     view.member(4).silent = Some(60 * MINUTE);
     assert_eq!(first_voters(&view, &survive(Survive::Region), &RULES), ids([1, 2, 3]), "it is lost");
+    view.members.insert(MemberId(5), candidate(5, "eu"));
+    view.member(2).silent = Some(MINUTE);
+    assert_eq!(first_voters(&view, &survive(Survive::Region), &RULES), ids([1, 3, 5]), "2 is as good, and silent");
 }
 
 /// Without `survive` two voters are enough for a new set. A set of three does not go down to two (PLACING-P1): the

@@ -147,3 +147,68 @@ fn newcomers_come_together_where_one_alone_survives_less() {
     let alone = [voter(1), learner(2, 0), learner(3, 9999), learner(4, 9999), learner(5, 9999)];
     assert_eq!(step(&state, &alone), Step::Vote(ids([1, 2])), "it survives nothing now, and has a second copy then");
 }
+
+/// Whether a majority is left after each loss of one domain.
+fn survives(state: &ClusterState, voters: &BTreeSet<MemberId>, level: Survive) -> bool {
+    let domain = |id: &MemberId| {
+        let at = &state.members[id].locality;
+        match level {
+            Survive::Region => (Some(at.region.clone()), None, None),
+            Survive::Zone => (Some(at.region.clone()), at.zone.clone(), None),
+            Survive::Host => (None, None, Some(*id)),
+        }
+    };
+    let left = |lost: &MemberId| voters.iter().filter(|id| domain(id) != domain(lost)).count();
+    voters.iter().all(|lost| left(lost) > voters.len() / 2)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// MEMBER-M2, PLACING-P1: in whatever order the newcomers catch up, a set survives on its way what it survived
+    /// before, until it has all voters that it is to have. And it comes there.
+    #[test]
+    fn no_step_on_the_way_survives_less(
+        places in vec((0..4_u8, 0..2_u8), 7),
+        begin in vec(any::<bool>(), 7),
+        named in vec(any::<bool>(), 7),
+        order in vec(0..7_usize, 7),
+    ) {
+        let mut state = cluster(&[G; 7]);
+        create_demo(&mut state);
+        for (member, (region, zone)) in state.members.values_mut().zip(&places) {
+            member.locality = format!("region=r{region},zone=z{zone}").parse().unwrap();
+        }
+        let some = |of: &[bool]| -> BTreeSet<MemberId> {
+            (1_u64..).zip(of).filter(|(_, is)| **is).map(|(id, _)| MemberId(id)).collect()
+        };
+        let (now, to) = (some(&begin), some(&named));
+        prop_assume!(!now.is_empty() && !to.is_empty());
+        state.sets.get_mut(&GroupId(1)).unwrap().voters.clone_from(&to);
+        let peers = now.iter().map(|id| voter(id.0)).collect();
+        let group = GroupView { me: now.first().copied().unwrap(), peers, next: None };
+        let mut world = World { group, alive: ids(1..=7), dies: Vec::new() };
+        let mut order = order.into_iter().cycle();
+        for round in 0.. {
+            prop_assert!(round < 60, "it does not end: {:?}", world.group);
+            let before = world.group.voters();
+            let step = step_of(GroupId(1), &world.group, &state, &to);
+            if let Step::Vote(after) = &step {
+                let less = |level: &Survive| survives(&state, &before, *level) && !survives(&state, after, *level);
+                let less = Survive::ALL.iter().any(less);
+                prop_assert!(!less || to.is_subset(after), "{:?} -> {:?} in {:?}", before, after, state.members);
+            }
+            if world.carry_out(&step)? {
+                continue;
+            }
+            // One newcomer more has caught up.
+            let mut behind: Vec<&mut Peer> = world.group.peers.iter_mut().filter(|peer| peer.behind > 0).collect();
+            if behind.is_empty() {
+                break;
+            }
+            let at = order.next().unwrap_or_default() % behind.len();
+            *behind[at] = Peer { behind: 0, answers: true, ..*behind[at] };
+        }
+        prop_assert_eq!(world.group.voters(), to);
+    }
+}
