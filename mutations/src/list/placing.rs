@@ -345,4 +345,28 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[PLANS],
         smoke: false,
     },
+    Mutation {
+        name: "newcomer-takes-a-voter-with-it",
+        bug: "a newcomer is removed from the cluster while it learns, and the voter that it was to replace goes at once: a set of three has two",
+        rule: "MEMBER-M2",
+        edits: &[Edit {
+            file: "crates/control/src/members.rs",
+            old: "if !leaving.is_empty() && !voters.is_subset(to) {",
+            new: "if leaving.len() > 64 && !voters.is_subset(to) {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["a_newcomer_that_leaves_takes_no_voter_with_it"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "planner-leaves-the-place-of-a-newcomer",
+        bug: "the place of a newcomer that leaves before it votes is given to nobody before the voter that it was to replace is gone",
+        rule: "MEMBER-M2",
+        edits: &[Edit {
+            file: PLANNED,
+            old: "voters.extend(going.difference(&now));",
+            new: "voters.extend(going.difference(going));",
+        }],
+        tests: &[MEMORY],
+        smoke: false,
+    },
 ];

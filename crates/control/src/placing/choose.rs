@@ -259,7 +259,7 @@ pub fn may_get(view: &View, group: GroupId, policy: &Policy) -> Result<(), Impos
     }
     let barred = |member: &&Candidate| {
         let region = &member.locality.region;
-        policy.forbidden.contains(region) && !before.contains(region)
+        member.standing != Standing::Leaving && policy.forbidden.contains(region) && !before.contains(region)
     };
     match placed.voters.iter().filter_map(|id| view.members.get(id)).find(barred) {
         None => Ok(()),

@@ -170,12 +170,14 @@ impl Planned {
     }
 
     /// A set's group and its voters, as the planner sees them. `going`: named, and leaving the cluster. They keep their
-    /// vote until their place is given to another (MEMBER-M2): the set does not move, it waits for the planner.
+    /// vote until their place is given to another (MEMBER-M2): the set does not move, it waits for the planner. So does
+    /// one that is on its way to a newcomer that leaves before it votes: that one is among its voters still, as a lost
+    /// one.
     fn placed(
         &mut self,
         set: SetId,
         policy: Policy,
-        voters: BTreeSet<MemberId>,
+        mut voters: BTreeSet<MemberId>,
         going: &BTreeSet<MemberId>,
         at: Instant,
     ) -> Placed {
@@ -184,6 +186,9 @@ impl Planned {
         let near = seen.map(|seen| seen.near.clone()).unwrap_or_default();
         let absent = self.absent_of(set, &now, at);
         let moving = !now.difference(going).eq(&voters);
+        if moving {
+            voters.extend(going.difference(&now));
+        }
         let (mut late, mut overdue) = (BTreeSet::new(), false);
         if !moving {
             self.moving.remove(&set);
@@ -255,7 +260,9 @@ impl Planned {
         let mut groups = BTreeMap::new();
         for (id, entry) in &state.sets {
             let voters = state.voters_of(entry);
-            let going = entry.voters.difference(&voters).copied().collect();
+            // One that was removed is on its way nowhere.
+            let leaves = |id: &&MemberId| state.members.contains_key(id);
+            let going = entry.voters.difference(&voters).filter(leaves).copied().collect();
             groups.insert(*id, self.placed(*id, entry.policy.clone(), voters, &going, at));
         }
         let late: BTreeSet<MemberId> = groups.values().flat_map(|placed| placed.late.iter().copied()).collect();
@@ -499,6 +506,21 @@ mod tests {
         assert!(!planned.placed(SET, Policy::default(), stay, &leaves, at).moving);
         let given = planned.placed(SET, Policy::default(), ids([1, 2, 4]), &BTreeSet::new(), at);
         assert!(given.moving, "its place is given to another");
+    }
+
+    /// MEMBER-M2: the group does not take out the voter that 4 was to replace, and waits for the planner.
+    #[test]
+    fn the_place_of_a_newcomer_that_leaves_is_to_be_given_to_another() {
+        let (mut planned, at) = (Planned::default(), Instant::now());
+        planned.enter(Some(Term(4)));
+        saw(&mut planned, 0, at);
+        let (stay, leaves) = (BTreeSet::from([MemberId(1), MemberId(2)]), BTreeSet::from([MemberId(4)]));
+        let left = planned.placed(SET, Policy::default(), stay.clone(), &leaves, at);
+        assert_eq!((left.moving, left.voters), (true, ids([1, 2, 4])));
+        let seen = Seen { leader: Some(MemberId(1)), voters: stay.clone(), near: stay.clone(), bytes: 0, owner: None };
+        planned.saw(BTreeMap::from([(SET, seen)]), Runs::default(), BTreeSet::new(), at);
+        let done = planned.placed(SET, Policy::default(), stay.clone(), &leaves, at);
+        assert_eq!((done.moving, done.voters), (false, stay), "nothing goes for it any more");
     }
 
     /// The journal's part of a set grows until a checkpoint and is small then: no reason to move others to and fro.

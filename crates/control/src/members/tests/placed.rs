@@ -89,14 +89,49 @@ fn a_leaving_voter_stays_until_its_place_is_given_to_another() {
     assert_eq!(step(&placed, &four), Step::Vote(ids([1, 2, 4])));
     // Nobody could take the place: it goes at once, as without a planner.
     assert_eq!(kept(&state, GroupId(1), MemberId(1), &ids([])), ids([]), "its time is over");
+    let mut drained = state.clone();
+    drained.members.get_mut(&MemberId(4)).unwrap().standing = Standing::Drained;
+    assert_eq!(step(&drained, &three), Step::Done, "the planner prefers it to nobody");
     let mut nobody = state.clone();
-    nobody.members.get_mut(&MemberId(4)).unwrap().standing = Standing::Drained;
+    nobody.members.get_mut(&MemberId(4)).unwrap().standing = Standing::Leaving;
     assert_eq!(step(&nobody, &three), Step::Vote(ids([1, 2])));
     let mut forbidden = state.clone();
     let eu = state.members[&MemberId(4)].locality.region.clone();
     forbidden.sets.get_mut(&GroupId(1)).unwrap().policy.forbidden.insert(eu);
     assert_eq!(step(&forbidden, &three), Step::Vote(ids([1, 2])));
     assert_eq!(kept(&state, GroupId::CLUSTER, MemberId(1), &ids([3])), ids([]), "group 0 keeps it by itself");
+}
+
+/// MEMBER-M2: 4 was to replace 3, and is removed while it learns. 3 went at once, and the set had two voters.
+#[test]
+fn a_newcomer_that_leaves_takes_no_voter_with_it() {
+    let mut state = cluster(&[G, G, G, G]);
+    create_demo(&mut state);
+    let place = |state: &mut ClusterState, from: &BTreeSet<MemberId>, to: &BTreeSet<MemberId>| {
+        let place = ClusterCommand::PlaceVoters { set: GroupId(1), from: from.clone(), to: to.clone() };
+        assert_eq!(state.apply(LogId::new(1, 10), &place), ClusterAnswer::VotersPlaced);
+    };
+    place(&mut state, &ids([1, 2, 3]), &ids([1, 2, 4]));
+    state.members.get_mut(&MemberId(4)).unwrap().standing = Standing::Leaving;
+    let step = |state: &ClusterState, waiting: &BTreeSet<MemberId>, peers: &[Peer]| {
+        let group = GroupView { me: MemberId(1), peers: peers.to_vec(), next: None };
+        let mut wanted = wanted(state, GroupId(1), &BTreeSet::new());
+        wanted.extend(kept(state, GroupId(1), MemberId(1), waiting));
+        step_of(GroupId(1), &group, state, &wanted)
+    };
+    let (four, three) = (ids([4]), [voter(1), voter(2), voter(3)]);
+    for behind in [0, 9999] {
+        let learns = [three.as_slice(), &[learner(4, behind)]].concat();
+        assert_eq!(step(&state, &four, &learns), Step::Wait(Waiting::Planner { leaving: ids([4]) }));
+        let mut given = state.clone();
+        place(&mut given, &ids([1, 2, 4]), &ids([1, 2, 3]));
+        assert_eq!(step(&given, &four, &learns), Step::Forget(ids([4])), "3 has its place again");
+    }
+    assert_eq!(step(&state, &ids([]), &three), Step::Vote(ids([1, 2])), "the time is over: an order");
+    let mut nobody = state.clone();
+    let eu = state.members[&MemberId(3)].locality.region.clone();
+    nobody.sets.get_mut(&GroupId(1)).unwrap().policy.forbidden.insert(eu);
+    assert_eq!(step(&nobody, &four, &three), Step::Vote(ids([1, 2])), "nobody could get the place");
 }
 
 /// MEMBER-M3: a leader that leaves gives a set to a witness only if no voter that serves is to come.

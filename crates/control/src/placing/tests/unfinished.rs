@@ -22,6 +22,15 @@ fn in_place_of_a_move_that_failed_the_set_survives_what_its_group_survives() {
     assert_eq!(next(&view), Some(ids([1, 2, 5])), "the region is lost");
 }
 
+/// g4 was to replace g3, and is removed from the cluster before it votes.
+#[test]
+fn the_place_of_a_newcomer_that_leaves_goes_back() {
+    let mut view = with_set(&["eu", "us", "ap", "ap", "eu"], survive(Survive::Region), [1, 2, 4]);
+    (view.set().now, view.set().moving) = (ids([1, 2, 3]), true);
+    view.member(4).standing = Standing::Leaving;
+    assert_eq!(next(&view), Some(ids([1, 2, 3])));
+}
+
 /// Group 0 refuses voters of which none may serve (VOTERS-V1): it was asked again in each round.
 #[test]
 fn the_last_gateway_of_a_set_gives_its_place_to_no_witness() {
