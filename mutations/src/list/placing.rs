@@ -315,8 +315,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "VOTERS-V1",
         edits: &[Edit {
             file: CHOOSE,
-            old: "board.one_serves(*choice) && *after < before",
-            new: "(board.one_serves(*choice) || *choice != 0) && *after < before",
+            old: "board.is_accepted(*choice) && *after < before",
+            new: "(board.is_accepted(*choice) || *choice != 0) && *after < before",
         }],
         tests: &[PLANS],
         smoke: false,

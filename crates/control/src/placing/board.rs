@@ -41,6 +41,7 @@ struct Seat {
     /// Number of its region.
     region: usize,
     lost: bool,
+    leaves: bool,
     allowed: bool,
     /// Silent, or busy with none of this group: it gets no further voter now.
     waits: bool,
@@ -96,6 +97,7 @@ impl Board {
             region: regions.get(&member.locality.region).copied().unwrap_or_default(),
             // One that is late with this group is as good as none.
             lost: member.lost(replace_after) || placed.late.contains(id),
+            leaves: member.standing == Standing::Leaving,
             // One that has its part of the group needs no further room for it.
             waits: member.silent.is_some() || member.busy && !placed.now.contains(id),
             allowed: member.allowed(policy),
@@ -156,9 +158,9 @@ impl Board {
         self.seats[from].gateway == self.seats[to].gateway && !self.seats[to].drained
     }
 
-    /// Whether one of the voters may serve some day. Group 0 refuses others (VOTERS-V1).
-    pub(super) fn one_serves(&self, choice: Choice) -> bool {
-        self.chosen(choice).any(|(_, seat)| seat.serves)
+    /// Whether group 0 accepts these voters: all stay, and one may serve some day (VOTERS-V1).
+    pub(super) fn is_accepted(&self, choice: Choice) -> bool {
+        self.chosen(choice).any(|(_, seat)| seat.serves) && self.chosen(choice).all(|(_, seat)| !seat.leaves)
     }
 
     pub(super) fn unusable(&self, choice: Choice) -> u32 {

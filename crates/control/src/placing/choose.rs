@@ -111,7 +111,7 @@ fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost
     let had = (had != 0).then(|| board.cost(had));
     let survives =
         |after: &Cost| survives_as_much(&before, after) && had.is_none_or(|had| survives_as_much(&had, after));
-    let fits = |(choice, after): &(Choice, Cost)| board.one_serves(*choice) && *after < before && survives(after);
+    let fits = |(choice, after): &(Choice, Cost)| board.is_accepted(*choice) && *after < before && survives(after);
     let load = |choice: Choice| -> u64 {
         let of = |id: &MemberId| loads.get(id).copied().unwrap_or_default();
         board.members(choice).iter().map(of).fold(0, u64::saturating_add)
