@@ -198,7 +198,6 @@ pub fn step_of(of: GroupId, group: &GroupView, state: &ClusterState, wanted: &BT
     let leaves = |id: &&MemberId| state.members.get(id).is_none_or(|member| member.standing == Standing::Leaving);
     let leaving: BTreeSet<MemberId> = wanted.difference(&voters).filter(leaves).copied().collect();
     if !leaving.is_empty() && !voters.is_subset(to) {
-        holdfast_reached::reached!("members: a newcomer leaves before it votes");
         return Step::Wait(Waiting::Planner { leaving });
     }
     let stays = |id: &&MemberId| state.members.get(id).is_some_and(|member| member.standing != Standing::Leaving);
