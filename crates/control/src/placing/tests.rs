@@ -352,7 +352,7 @@ fn a_region_that_a_voter_cannot_leave_is_not_forbidden() {
     assert_eq!(
         may_get(&view, SET, &not_in("us")).unwrap_err().to_string(),
         "needs another gateway outside of us in the place of g2 in region us: without that voter the set would survive less than now, \
-         so it would stay; add a gateway there"
+         so it would stay; add a gateway outside of us"
     );
     assert_eq!(may_get(&view, SET, &not_in("mars")), Ok(()));
     view.set().policy = not_in("us");
