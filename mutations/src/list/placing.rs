@@ -369,4 +369,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[MEMORY],
         smoke: false,
     },
+    Mutation {
+        name: "late-newcomer-tried-again",
+        bug: "a gateway that never takes its part of a set is named again each hour, and its moves keep others waiting",
+        rule: "PLACING-P2",
+        edits: &[Edit {
+            file: CHOOSE,
+            old: "board.slow(choice & !now) == 0 ||",
+            new: "board.slow(choice & !now) < 64 ||",
+        }],
+        tests: &[PLANS],
+        smoke: false,
+    },
 ];

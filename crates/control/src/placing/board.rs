@@ -45,6 +45,8 @@ struct Seat {
     allowed: bool,
     /// Silent, or busy with none of this group: it gets no further voter now.
     waits: bool,
+    /// It was late not long ago, and has nothing of this group.
+    slow: bool,
     silent: bool,
     drained: bool,
     serves: bool,
@@ -100,6 +102,7 @@ impl Board {
             leaves: member.standing == Standing::Leaving,
             // One that has its part of the group needs no further room for it.
             waits: member.silent.is_some() || member.busy && !placed.now.contains(id),
+            slow: member.slow && !placed.now.contains(id),
             allowed: member.allowed(policy),
             silent: member.silent.is_some() || placed.absent.contains(id),
             drained: member.standing == Standing::Drained,
@@ -155,7 +158,13 @@ impl Board {
 
     /// Whether a voter may move from one place to the other only to make the load even.
     pub(super) fn alike(&self, from: usize, to: usize) -> bool {
-        self.seats[from].gateway == self.seats[to].gateway && !self.seats[to].drained
+        let to = &self.seats[to];
+        self.seats[from].gateway == to.gateway && !to.drained && !to.slow
+    }
+
+    /// Of a choice, the voters that were late not long ago.
+    pub(super) fn slow(&self, choice: Choice) -> u32 {
+        self.chosen(choice).filter(|(_, seat)| seat.slow).count() as u32
     }
 
     /// Whether group 0 accepts these voters: all stay, and one may serve some day (VOTERS-V1).

@@ -111,7 +111,11 @@ fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost
     let had = (had != 0).then(|| board.cost(had));
     let survives =
         |after: &Cost| survives_as_much(&before, after) && had.is_none_or(|had| survives_as_much(&had, after));
-    let fits = |(choice, after): &(Choice, Cost)| board.is_accepted(*choice) && *after < before && survives(after);
+    let pressing = |cost: &Cost| (cost.short, cost.unserved, cost.unusable);
+    let tries = |choice: Choice, after: &Cost| board.slow(choice & !now) == 0 || pressing(after) < pressing(&before);
+    let fits = |(choice, after): &(Choice, Cost)| {
+        board.is_accepted(*choice) && *after < before && survives(after) && tries(*choice, after)
+    };
     let load = |choice: Choice| -> u64 {
         let of = |id: &MemberId| loads.get(id).copied().unwrap_or_default();
         board.members(choice).iter().map(of).fold(0, u64::saturating_add)
@@ -120,7 +124,8 @@ fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost
     let steps = steps(board, now).into_iter().map(|choice| (choice, board.cost(choice))).filter(fits);
     steps.min_by_key(|(choice, cost)| {
         let (silent, regions, witnesses) = board.preference(*choice);
-        (*cost, silent, !leads(*choice), regions, witnesses, load(*choice), board.members(*choice))
+        let waits = (silent, board.slow(*choice));
+        (*cost, waits, !leads(*choice), regions, witnesses, load(*choice), board.members(*choice))
     })
 }
 
@@ -241,7 +246,7 @@ const STEPS_MAX: usize = 64;
 
 /// Whether a set that has voters may get this policy: the members can meet it ([`possible`]), and no voter would stay
 /// in a region that it forbids anew. Without `survive` fewer voters are enough for a new set; this one would have to
-/// survive less than now, which no step does (PLACING-P1). Who is silent or busy counts: that may end.
+/// survive less than now, which no step does (PLACING-P1). Who is silent, busy or slow counts: that may end.
 ///
 /// # Errors
 /// [`Impossible`].
@@ -251,7 +256,9 @@ pub fn may_get(view: &View, group: GroupId, policy: &Policy) -> Result<(), Impos
     let before = placed.policy.forbidden.clone();
     let mut placed = Placed { policy: policy.clone(), late: BTreeSet::new(), ..placed.clone() };
     let mut view = view.clone();
-    view.members.values_mut().for_each(|member| (member.silent, member.busy) = (None, false));
+    for member in view.members.values_mut() {
+        (member.silent, member.busy, member.slow) = (None, false, false);
+    }
     let (board, loads) = (Board::new(&view, &placed, None), loads(&view));
     for _ in 0..STEPS_MAX {
         let Some((to, _)) = better(&board, &placed, &loads) else { break };

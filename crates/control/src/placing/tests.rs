@@ -27,6 +27,7 @@ fn candidate(number: usize, locality: &str) -> Candidate {
         standing: Standing::Active,
         silent: None,
         busy: false,
+        slow: false,
     }
 }
 

@@ -15,6 +15,9 @@ const WINDOW: Duration = Duration::from_secs(600);
 /// A gateway that does not run a set for less is not told: it starts.
 const ABSENT: Duration = Duration::from_secs(60);
 
+/// A gateway that was late gets votes for so long only where they are needed.
+const AVOIDED: Duration = Duration::from_secs(6 * 3600);
+
 /// A set's group, as its leader reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -107,6 +110,8 @@ pub(crate) struct Planned {
     busy: BTreeSet<MemberId>,
     /// Sets that move.
     moving: BTreeMap<SetId, Way>,
+    /// When a member was late last.
+    slow: BTreeMap<MemberId, Instant>,
     /// Sets of which the metrics tell something, also of an earlier term.
     told: BTreeSet<Name>,
     /// The region of each set's owner, and since when this leader sees it there.
@@ -249,6 +254,12 @@ impl Planned {
         Some(unheard).filter(|unheard| known.is_none() || *unheard > patience)
     }
 
+    /// Remembers who is late. Its moves would begin again as soon as another one has its place.
+    fn avoid(&mut self, late: &BTreeSet<MemberId>, at: Instant) {
+        self.slow.extend(late.iter().map(|id| (*id, at)));
+        self.slow.retain(|_, since| at.saturating_duration_since(*since) < AVOIDED);
+    }
+
     /// What the planner decides by. `group`: the status of group 0 at its leader `me`.
     pub(crate) fn view(&mut self, state: &ClusterState, me: MemberId, group: &GroupStatus, patience: Duration) -> View {
         self.unheard.retain(|id, _| state.members.contains_key(id));
@@ -266,6 +277,7 @@ impl Planned {
             groups.insert(*id, self.placed(*id, entry.policy.clone(), voters, &going, at));
         }
         let late: BTreeSet<MemberId> = groups.values().flat_map(|placed| placed.late.iter().copied()).collect();
+        self.avoid(&late, at);
         let mut members = BTreeMap::new();
         for (id, member) in &state.members {
             let silent = if *id == me { None } else { self.silence(*id, group, patience) };
@@ -276,6 +288,7 @@ impl Planned {
                 standing: member.standing,
                 silent,
                 busy: self.busy.contains(id) || late.contains(id),
+                slow: self.slow.contains_key(id),
             };
             members.insert(*id, candidate);
         }
@@ -361,6 +374,7 @@ mod tests {
             standing: Standing::Active,
             silent,
             busy: false,
+            slow: false,
         };
         let members = [candidate(1, "eu", None), candidate(2, "us", None), candidate(3, "ap", silent)];
         let policy = Policy { survive: Some(Survive::Region), ..Policy::default() };
@@ -480,6 +494,16 @@ mod tests {
         assert_eq!(late(&[4], at), of(&[]));
         assert_eq!(late(&[], at + LATE), of(&[5]), "4 lags at this moment: much is written");
         assert_eq!(late(&[4, 5], at + LATE), of(&[4, 5]), "nobody waits for another one");
+    }
+
+    #[test]
+    fn who_was_late_is_avoided_for_a_while() {
+        let (mut planned, at) = (Planned::default(), Instant::now());
+        planned.avoid(&BTreeSet::from([MemberId(4)]), at);
+        planned.avoid(&BTreeSet::from([MemberId(5)]), at + AVOIDED / 2);
+        assert_eq!(planned.slow.keys().copied().collect::<Vec<_>>(), [4, 5].map(MemberId));
+        planned.avoid(&BTreeSet::new(), at + AVOIDED);
+        assert_eq!(planned.slow.keys().copied().collect::<Vec<_>>(), [MemberId(5)]);
     }
 
     /// A group that lost its quorum on the way may have no newcomer any more, and its move does not end.

@@ -60,3 +60,15 @@ fn a_move_that_takes_too_long_keeps_no_other_set_waiting() {
     view.groups.values_mut().for_each(|group| group.overdue = group.moving);
     assert_eq!(next(&view), Some(ids([1, 2, 4])));
 }
+
+/// PLACING-P2: g2 takes no part of a set, and was tried again each hour, as soon as g3 had its place back.
+#[test]
+fn who_was_late_gets_no_vote_only_to_make_something_better() {
+    let home = Policy { home: Some(name("eu")), ..survive(Survive::Host) };
+    let mut view = with_set(&["eu", "eu", "us", "us"], home, [1, 3, 4]);
+    assert_eq!(next(&view), Some(ids([1, 2, 3])));
+    view.member(2).slow = true;
+    assert_eq!(next(&view), None);
+    view.member(3).silent = Some(60 * MINUTE);
+    assert_eq!(next(&view), Some(ids([1, 2, 4])), "g3 is lost, and there is no other");
+}
