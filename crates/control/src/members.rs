@@ -142,9 +142,9 @@ pub fn wanted(state: &ClusterState, group: GroupId, out: &BTreeSet<MemberId>) ->
 }
 
 /// Of the `leaving` members, those that keep their vote or their place in a set's `group` for a while (MEMBER-M2):
-/// without them it would have fewer voters than its policy asks for, and there is a member to which the planner can give
-/// their place. Otherwise a set of three voters would have two until the planner's turn, and could lose neither. The
-/// caller limits the time: the planner may have reasons to give the place to nobody.
+/// without them it would have fewer voters than its policy asks for, and there is a member to which the planner can
+/// give their place. Otherwise a set of three voters would have two until the planner's turn, and could lose neither.
+/// The caller limits the time: the planner may have reasons to give the place to nobody.
 ///
 /// The leader `me` is not among them: it keeps its vote anyway while it leads. It hands over like any leader that is
 /// not wanted: not to a witness while a voter that serves is behind or away (MEMBER-M3).

@@ -345,8 +345,8 @@ impl AdminDoor {
             };
             (view, towards, rules)
         };
-        // A thousand sets on many gateways take a good part of a second: neither a thread that serves nor the lock, which
-        // each status takes, waits for that.
+        // A thousand sets on many gateways take a good part of a second: neither a thread that serves nor the lock,
+        // which each status takes, waits for that.
         let moves = holdfast_log::spawn_blocking(move || plan(&towards, &rules)).await;
         let moves =
             moves.map_err(|ended| Refusal::new(RefusalCode::Busy, format!("the planner ended early: {ended}")))?;

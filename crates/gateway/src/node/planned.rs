@@ -191,18 +191,16 @@ impl Planned {
         let near = seen.map(|seen| seen.near.clone()).unwrap_or_default();
         let absent = self.absent_of(set, &now, at);
         let moving = !now.difference(going).eq(&voters);
+        let (mut late, mut overdue) = (BTreeSet::new(), false);
         if moving {
             voters.extend(going.difference(&now));
-        }
-        let (mut late, mut overdue) = (BTreeSet::new(), false);
-        if !moving {
-            self.moving.remove(&set);
-        } else {
             let way = self.way_to(set, &voters, near, at);
             overdue = at.saturating_duration_since(way.since) >= LATE;
             if overdue {
                 late = way.late(&now);
             }
+        } else {
+            self.moving.remove(&set);
         }
         let bytes = self.weights.get(&set).map_or(0, Peak::most);
         Placed { policy, voters, now, late, absent, leader, bytes, moving, overdue }
