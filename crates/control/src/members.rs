@@ -6,7 +6,8 @@
 //!     all entries: a change that cannot be committed leaves the group without a quorum for good.
 //! MEMBER-M2  No voter is removed while a new one still learns: a replacement is an addition first. A leaving voter of
 //!     a set keeps its vote until the planner has given its place to another member, if there is one, and not for long.
-//!     Several new ones come together, if the set would not survive with some of them what it survives now.
+//!     A new one that leaves before it votes takes no voter with it for as long. Several new ones come together, if the
+//!     set would not survive with some of them what it survives now.
 //! MEMBER-M3  A member that should not serve (a witness, a drained or a leaving member) hands leadership to one that
 //!     should, as soon as there is one.
 //! MEMBER-M4  Such a member does not stand for election either, unless the group has had no leader for long: its log
@@ -107,6 +108,12 @@ pub enum Waiting {
         /// Members that have not caught up.
         learning: BTreeSet<MemberId>,
     },
+    /// MEMBER-M2: the voter that it was to replace may be needed.
+    #[error("{leaving:?} leave before they vote: the planner gives their places to others first")]
+    Planner {
+        /// Newcomers that leave.
+        leaving: BTreeSet<MemberId>,
+    },
     /// MEMBER-M3: the leader is leaving, and no other member could lead.
     #[error("this leader is to leave, and no other voter answers and has nearly all entries")]
     NoHeir,
@@ -134,10 +141,10 @@ pub fn wanted(state: &ClusterState, group: GroupId, out: &BTreeSet<MemberId>) ->
     state.members.values().filter(stays).map(|member| member.id).collect()
 }
 
-/// Of the `leaving` members, those that keep their vote in a set's `group` for a while (MEMBER-M2): without them it
-/// would have fewer voters than its policy asks for, and there is a member to which the planner can give their place.
-/// Otherwise a set of three voters would have two until the planner's turn, and could lose neither. The caller limits
-/// the time: the planner may have reasons to give the place to nobody.
+/// Of the `leaving` members, those that keep their vote or their place in a set's `group` for a while (MEMBER-M2):
+/// without them it would have fewer voters than its policy asks for, and there is a member to which the planner can
+/// give their place. Otherwise a set of three voters would have two until the planner's turn, and could lose neither.
+/// The caller limits the time: the planner may have reasons to give the place to nobody.
 ///
 /// The leader `me` is not among them: it keeps its vote anyway while it leads. It hands over like any leader that is
 /// not wanted: not to a witness while a voter that serves is behind or away (MEMBER-M3).
@@ -145,7 +152,8 @@ pub fn kept(state: &ClusterState, group: GroupId, me: MemberId, leaving: &BTreeS
     let Some(set) = state.sets.get(&group) else { return BTreeSet::new() };
     let stays = |id: &&MemberId| state.members.get(id).is_some_and(|member| member.standing != Standing::Leaving);
     let takes = |member: &Member| {
-        let allowed = member.standing == Standing::Active && !set.policy.forbidden.contains(&member.locality.region);
+        // Also a drained one, if there is no other: the planner prefers a voter that is drained to none.
+        let allowed = member.standing != Standing::Leaving && !set.policy.forbidden.contains(&member.locality.region);
         allowed && !set.has_place_for(member.id)
     };
     let enough = set.voters.iter().filter(stays).count() >= usize::from(set.policy.voters);
@@ -173,7 +181,10 @@ pub fn may_go<'a>(
     out
 }
 
-/// The next step of the group `of` towards the members `wanted`.
+/// The next step of the group `of` towards the members `wanted`; of a set also those that are [`kept`].
+///
+/// A newcomer that leaves before it votes has a place that the planner gives to another member. Until then it takes no
+/// voter with it: that one was to go for it only.
 ///
 /// What a set survives now it also survives on the way (MEMBER-M2, PLACING-P1): newcomers that have caught up wait for
 /// the others, if with them alone it would not. With two of four voters in one region, the loss of that region stops a
@@ -183,9 +194,15 @@ pub fn step_of(of: GroupId, group: &GroupView, state: &ClusterState, wanted: &BT
     let step = next_step(group, state, wanted);
     let Step::Vote(to) = &step else { return step };
     let Some(set) = state.sets.get(&of).filter(|set| !set.voters.is_empty()) else { return step };
+    let voters = group.voters();
+    let leaves = |id: &&MemberId| state.members.get(id).is_none_or(|member| member.standing == Standing::Leaving);
+    let leaving: BTreeSet<MemberId> = wanted.difference(&voters).filter(leaves).copied().collect();
+    if !leaving.is_empty() && !voters.is_subset(to) {
+        return Step::Wait(Waiting::Planner { leaving });
+    }
     let stays = |id: &&MemberId| state.members.get(id).is_some_and(|member| member.standing != Standing::Leaving);
     let learning: BTreeSet<MemberId> = wanted.difference(to).filter(stays).copied().collect();
-    if learning.is_empty() || !survives_less(state, set, &group.voters(), to) {
+    if learning.is_empty() || !survives_less(state, set, &voters, to) {
         return step;
     }
     Step::Wait(Waiting::Learning { learning })

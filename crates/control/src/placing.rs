@@ -3,14 +3,18 @@
 //!
 //! PLACING-P1  No move violates survival further: after it, a majority lacks no more voters than before it once one
 //!     domain is lost (a host, zone or region, as the policy says), and no more domains are such that their loss leaves
-//!     no voter that serves. The group goes there by such states only (`members::step_of`).
-//! PLACING-P2  It ends: each move lowers a cost that has a least value, first of constraints, then of balance.
+//!     no voter that serves. The group goes there by such states only (`members::step_of`). "Before" is what the record
+//!     names, and what the group still has while an earlier move is not done.
+//! PLACING-P2  It ends: each move lowers a cost that has a least value, first of constraints, then of balance. A
+//!     newcomer that was late is not tried again and again for what is only better.
 //! PLACING-P3  One move at a time for each set, and [`Rules::at_once`] in the whole cluster. A set without a leader
-//!     gets none: its group could not follow. A move with a newcomer that is late counts no more.
+//!     gets none: its group could not follow. A move that takes longer than [`LATE`] counts no more: two groups that
+//!     lost their quorum meanwhile would keep all others from moving.
 //!
 //! Terms: a *candidate* is a member as the planner sees it. It is *silent* if it does not answer, *lost* if that lasts
 //! for longer than `replace_after`. A *newcomer* is to be a voter and is none yet; it is *late* if that lasts for too
-//! long, and another one gets its place. A *domain* is what fails as one.
+//! long, and another one gets its place. One that has all entries and waits for another newcomer is not late. A
+//! *domain* is what fails as one.
 
 mod board;
 mod choose;
@@ -52,6 +56,8 @@ pub struct Candidate {
     pub silent: Option<Duration>,
     /// It gets no further voter now: its journal is filling or waits for its disk, or it is late with another set.
     pub busy: bool,
+    /// It was late not long ago: it gets further voters only where more losses are survived then, or fewer voters lost.
+    pub slow: bool,
 }
 
 /// A group as the planner sees it.
@@ -74,6 +80,8 @@ pub struct Placed {
     pub bytes: u64,
     /// Its voters are not yet those that it is to have.
     pub moving: bool,
+    /// And that for longer than [`LATE`].
+    pub overdue: bool,
 }
 
 /// What the planner decides by.

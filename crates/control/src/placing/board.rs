@@ -41,9 +41,12 @@ struct Seat {
     /// Number of its region.
     region: usize,
     lost: bool,
+    leaves: bool,
     allowed: bool,
-    /// Silent, or busy: it gets no further voter now.
+    /// Silent, or busy with none of this group: it gets no further voter now.
     waits: bool,
+    /// It was late not long ago, and has nothing of this group.
+    slow: bool,
     silent: bool,
     drained: bool,
     serves: bool,
@@ -96,7 +99,10 @@ impl Board {
             region: regions.get(&member.locality.region).copied().unwrap_or_default(),
             // One that is late with this group is as good as none.
             lost: member.lost(replace_after) || placed.late.contains(id),
-            waits: member.silent.is_some() || member.busy,
+            leaves: member.standing == Standing::Leaving,
+            // One that has its part of the group needs no further room for it.
+            waits: member.silent.is_some() || member.busy && !placed.now.contains(id),
+            slow: member.slow && !placed.now.contains(id),
             allowed: member.allowed(policy),
             silent: member.silent.is_some() || placed.absent.contains(id),
             drained: member.standing == Standing::Drained,
@@ -152,7 +158,18 @@ impl Board {
 
     /// Whether a voter may move from one place to the other only to make the load even.
     pub(super) fn alike(&self, from: usize, to: usize) -> bool {
-        self.seats[from].gateway == self.seats[to].gateway && !self.seats[to].drained
+        let to = &self.seats[to];
+        self.seats[from].gateway == to.gateway && !to.drained && !to.slow
+    }
+
+    /// Of a choice, the voters that were late not long ago.
+    pub(super) fn slow(&self, choice: Choice) -> u32 {
+        self.chosen(choice).filter(|(_, seat)| seat.slow).count() as u32
+    }
+
+    /// Whether group 0 accepts these voters: all stay, and one may serve some day (VOTERS-V1).
+    pub(super) fn is_accepted(&self, choice: Choice) -> bool {
+        self.chosen(choice).any(|(_, seat)| seat.serves) && self.chosen(choice).all(|(_, seat)| !seat.leaves)
     }
 
     pub(super) fn unusable(&self, choice: Choice) -> u32 {

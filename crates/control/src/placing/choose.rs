@@ -32,10 +32,11 @@ fn weight(placed: &Placed) -> u64 {
 
 /// Whether its move counts against [`Rules::at_once`].
 fn counts(placed: &Placed) -> bool {
-    placed.moving && placed.late.is_empty()
+    placed.moving && placed.late.is_empty() && !placed.overdue
 }
 
-/// The next moves. Those of an earlier plan that are not done count against [`Rules::at_once`], unless they are late.
+/// The next moves. Those of an earlier plan that are not done count against [`Rules::at_once`], unless they have taken
+/// too long.
 pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
     if rules.at_once == 0 {
         return Vec::new();
@@ -101,10 +102,20 @@ fn survives_as_much(before: &Cost, after: &Cost) -> bool {
 }
 
 /// The best choice that one step reaches, if it costs less than the present one.
+///
+/// In place of a move that is not done and has failed: the group still has its voters of before, and must not survive
+/// less than with these either (PLACING-P1).
 fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost)> {
-    let now = board.choice(&placed.voters);
+    let (now, had) = (board.choice(&placed.voters), board.choice(&placed.now));
     let before = board.cost(now);
-    let fits = |(choice, after): &(Choice, Cost)| *choice != 0 && *after < before && survives_as_much(&before, after);
+    let had = (had != 0).then(|| board.cost(had));
+    let survives =
+        |after: &Cost| survives_as_much(&before, after) && had.is_none_or(|had| survives_as_much(&had, after));
+    let pressing = |cost: &Cost| (cost.short, cost.unserved, cost.unusable);
+    let tries = |choice: Choice, after: &Cost| board.slow(choice & !now) == 0 || pressing(after) < pressing(&before);
+    let fits = |(choice, after): &(Choice, Cost)| {
+        board.is_accepted(*choice) && *after < before && survives(after) && tries(*choice, after)
+    };
     let load = |choice: Choice| -> u64 {
         let of = |id: &MemberId| loads.get(id).copied().unwrap_or_default();
         board.members(choice).iter().map(of).fold(0, u64::saturating_add)
@@ -113,7 +124,8 @@ fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost
     let steps = steps(board, now).into_iter().map(|choice| (choice, board.cost(choice))).filter(fits);
     steps.min_by_key(|(choice, cost)| {
         let (silent, regions, witnesses) = board.preference(*choice);
-        (*cost, silent, !leads(*choice), regions, witnesses, load(*choice), board.members(*choice))
+        let waits = (silent, board.slow(*choice));
+        (*cost, waits, !leads(*choice), regions, witnesses, load(*choice), board.members(*choice))
     })
 }
 
@@ -176,7 +188,8 @@ fn balance(view: &View, boards: &[(Cost, GroupId, Board)], loads: &Loads) -> Opt
 }
 
 /// The voters of a new set. A member that is busy or does not answer votes as well if there are too few others: its
-/// journal empties again, and it may come back. Of several, the one with which the policy is met best.
+/// journal empties again, and it may come back. Of several, the one with which the policy is met best; of equal ones,
+/// one that answers.
 pub fn first_voters(view: &View, policy: &Policy, rules: &Rules) -> BTreeSet<MemberId> {
     let (mut voters, board) = spread(view, policy, rules);
     let wanted = usize::try_from(board.wanted()).unwrap_or_default();
@@ -190,7 +203,8 @@ pub fn first_voters(view: &View, policy: &Policy, rules: &Rules) -> BTreeSet<Mem
     while voters.len() < wanted {
         let with = |id: MemberId| {
             let more: BTreeSet<MemberId> = voters.iter().copied().chain([id]).collect();
-            board.cost(board.choice(&more))
+            let more = board.choice(&more);
+            (board.cost(more), board.preference(more))
         };
         let others = allowed.iter().copied().filter(|id| !voters.contains(id));
         let Some(next) = others.min_by_key(|id| (with(*id), *id)) else { break };
@@ -212,6 +226,7 @@ fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, B
         leader: None,
         bytes: 0,
         moving: false,
+        overdue: false,
     };
     let board = Board::new(view, &placed, rules.replace_after);
     // Each step costs less than the one before; the bound guards against a mistake in that.
@@ -231,7 +246,7 @@ const STEPS_MAX: usize = 64;
 
 /// Whether a set that has voters may get this policy: the members can meet it ([`possible`]), and no voter would stay
 /// in a region that it forbids anew. Without `survive` fewer voters are enough for a new set; this one would have to
-/// survive less than now, which no step does (PLACING-P1). Who is silent or busy counts: that may end.
+/// survive less than now, which no step does (PLACING-P1). Who is silent, busy or slow counts: that may end.
 ///
 /// # Errors
 /// [`Impossible`].
@@ -241,7 +256,9 @@ pub fn may_get(view: &View, group: GroupId, policy: &Policy) -> Result<(), Impos
     let before = placed.policy.forbidden.clone();
     let mut placed = Placed { policy: policy.clone(), late: BTreeSet::new(), ..placed.clone() };
     let mut view = view.clone();
-    view.members.values_mut().for_each(|member| (member.silent, member.busy) = (None, false));
+    for member in view.members.values_mut() {
+        (member.silent, member.busy, member.slow) = (None, false, false);
+    }
     let (board, loads) = (Board::new(&view, &placed, None), loads(&view));
     for _ in 0..STEPS_MAX {
         let Some((to, _)) = better(&board, &placed, &loads) else { break };
@@ -249,7 +266,7 @@ pub fn may_get(view: &View, group: GroupId, policy: &Policy) -> Result<(), Impos
     }
     let barred = |member: &&Candidate| {
         let region = &member.locality.region;
-        policy.forbidden.contains(region) && !before.contains(region)
+        member.standing != Standing::Leaving && policy.forbidden.contains(region) && !before.contains(region)
     };
     match placed.voters.iter().filter_map(|id| view.members.get(id)).find(barred) {
         None => Ok(()),

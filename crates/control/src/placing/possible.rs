@@ -48,8 +48,8 @@ pub enum Impossible {
     /// A voter would stay in a region that is to be forbidden.
     #[error(
         "needs another gateway{} in the place of {name} in region {region}: without that voter the set would survive less than now, so it \
-         would stay; add a gateway there",
-        outside(.forbidden)
+         would stay; add a gateway{}",
+        outside(.forbidden), outside(.forbidden)
     )]
     Stays {
         /// The voter.

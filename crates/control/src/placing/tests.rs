@@ -5,6 +5,8 @@ use super::*;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
+mod unfinished;
+
 const MINUTE: Duration = Duration::from_secs(60);
 const RULES: Rules = Rules { replace_after: Some(Duration::from_secs(15 * 60)), at_once: 2, balance: true };
 const SET: GroupId = GroupId(1);
@@ -25,6 +27,7 @@ fn candidate(number: usize, locality: &str) -> Candidate {
         standing: Standing::Active,
         silent: None,
         busy: false,
+        slow: false,
     }
 }
 
@@ -38,7 +41,7 @@ fn placed(policy: Policy, voters: impl IntoIterator<Item = u64>) -> Placed {
     let voters = ids(voters);
     let leader = voters.first().copied();
     let (now, late, absent) = (voters.clone(), BTreeSet::new(), BTreeSet::new());
-    Placed { policy, now, voters, late, absent, leader, bytes: 0, moving: false }
+    Placed { policy, now, voters, late, absent, leader, bytes: 0, moving: false, overdue: false }
 }
 
 fn survive(level: Survive) -> Policy {
@@ -334,6 +337,9 @@ fn who_is_silent_completes_the_first_voters_if_the_policy_needs_it() {
     assert_eq!(first_voters(&view, &survive(Survive::Region), &RULES), ids([1, 3, 4]));
     view.member(4).silent = Some(60 * MINUTE);
     assert_eq!(first_voters(&view, &survive(Survive::Region), &RULES), ids([1, 2, 3]), "it is lost");
+    view.members.insert(MemberId(5), candidate(5, "eu"));
+    view.member(2).silent = Some(MINUTE);
+    assert_eq!(first_voters(&view, &survive(Survive::Region), &RULES), ids([1, 3, 5]), "2 is as good, and silent");
 }
 
 /// Without `survive` two voters are enough for a new set. A set of three does not go down to two (PLACING-P1): the
@@ -347,7 +353,7 @@ fn a_region_that_a_voter_cannot_leave_is_not_forbidden() {
     assert_eq!(
         may_get(&view, SET, &not_in("us")).unwrap_err().to_string(),
         "needs another gateway outside of us in the place of g2 in region us: without that voter the set would survive less than now, \
-         so it would stay; add a gateway there"
+         so it would stay; add a gateway outside of us"
     );
     assert_eq!(may_get(&view, SET, &not_in("mars")), Ok(()));
     view.set().policy = not_in("us");

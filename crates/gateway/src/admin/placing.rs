@@ -3,9 +3,10 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use crate::node::{Adopted, Node, Seen, Told};
+use crate::node::{Adopted, Node, Runs, Seen, Told};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
+use holdfast_control::members::CLOSE_ENTRIES;
 use holdfast_control::placing::{
     Move, Rules, View, Violation, first_voters, may_get, plan, possible, reasons, violations,
 };
@@ -70,26 +71,43 @@ fn policy_message(policy: &Policy) -> v1::Policy {
     }
 }
 
-/// Each set's group as its leader reported it; of two leaders, the one of the newer term. And which of its voters
-/// answer and do not run it, by their own word.
-fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, Seen> {
-    let answered = || status.members.iter().filter_map(|member| member.node.as_ref().zip(member.member.as_ref()));
-    let answers: BTreeSet<u64> = answered().map(|(_, of)| of.id).collect();
+/// The gateways that answered.
+fn answered(status: &v1::ClusterStatusReply) -> impl Iterator<Item = (&v1::Node, &v1::Member)> {
+    status.members.iter().filter_map(|member| member.node.as_ref().zip(member.member.as_ref()))
+}
+
+/// Which gateways answered, and which groups they run, by their own word.
+fn runs_of(status: &v1::ClusterStatusReply) -> Runs {
     let stands = |group: &&v1::GroupStatus| !matches!(group.role(), v1::Role::Stopped | v1::Role::Healing);
-    let of_one = |(node, of): (&v1::Node, &v1::Member)| -> Vec<(u64, u64)> {
-        node.groups.iter().filter(stands).map(|group| (of.id, group.group)).collect()
+    let mut runs = Runs::default();
+    for (node, of) in answered(status) {
+        let id = MemberId(of.id);
+        runs.answers.insert(id);
+        runs.groups.extend(node.groups.iter().filter(stands).map(|group| (GroupId(group.group), id)));
+    }
+    runs
+}
+
+/// Of the learners of a group that `leader` leads, those that follow it and have nearly all entries, by their own word.
+fn near_of(status: &v1::ClusterStatusReply, leader: u64, led: &v1::GroupStatus) -> BTreeSet<MemberId> {
+    let near = |own: &v1::GroupStatus| {
+        let follows = own.group == led.group && own.leader == leader;
+        follows && own.last_index.saturating_add(CLOSE_ENTRIES) >= led.last_index
     };
-    let runs: BTreeSet<(u64, u64)> = answered().flat_map(of_one).collect();
+    let learners = answered(status).filter(|(_, of)| led.learners.contains(&of.id));
+    learners.filter(|(node, _)| node.groups.iter().any(near)).map(|(_, of)| MemberId(of.id)).collect()
+}
+
+/// Each set's group as its leader reported it; of two leaders, the one of the newer term.
+fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, Seen> {
     let mut newest: BTreeMap<SetId, (u64, Seen)> = BTreeMap::new();
-    for (node, of) in answered() {
+    for (node, of) in answered(status) {
         let led = node.groups.iter().filter(|group| group.group != 0 && group.role() == v1::Role::Leader);
         for group in led {
             let (id, voters) = (GroupId(group.group), group.voters.iter().copied().map(MemberId).collect());
-            let away = |id: &u64| answers.contains(id) && !runs.contains(&(*id, group.group));
-            let absent = group.voters.iter().copied().filter(away).map(MemberId).collect();
             let owner = group.owner_locality.parse::<Locality>().ok().map(|at| at.region);
-            let (leader, bytes) = (Some(MemberId(of.id)), group.journal_live_bytes);
-            let seen = Seen { leader, voters, absent, bytes, owner };
+            let (leader, near) = (Some(MemberId(of.id)), near_of(status, of.id, group));
+            let seen = Seen { leader, voters, near, bytes: group.journal_live_bytes, owner };
             if newest.get(&id).is_none_or(|(term, _)| *term < group.term) {
                 newest.insert(id, (group.term, seen));
             }
@@ -312,11 +330,12 @@ impl AdminDoor {
             return Ok(());
         }
         let state = self.node.cluster.state();
-        let moves = {
+        let (seen, runs, busy) = (seen_of(&status), runs_of(&status), busy_of(&status));
+        let (view, towards, rules) = {
             let mut planned = self.node.planned.locked();
             planned.enter(Some(term));
             let now = Instant::now();
-            planned.saw(seen_of(&status), busy_of(&status), now);
+            planned.saw(seen, runs, busy, now);
             let rules = Rules { balance: rules.balance && planned.knows_weights(now), ..rules };
             let view = planned.view(&state, adopted.member, &adopted.group.status(), self.patience());
             log_told(&state, &planned.note(&view, &rules, unix_ms()));
@@ -324,20 +343,28 @@ impl AdminDoor {
                 0 => view.clone(),
                 _ => planned.towards_owners(&view, HOME_AFTER),
             };
-            let moves = plan(&towards, &rules);
-            planned.decide(&view, &moves);
-            moves
+            (view, towards, rules)
         };
+        // A thousand sets on many gateways take a good part of a second: neither a thread that serves nor the lock,
+        // which each status takes, waits for that.
+        let moves = holdfast_log::spawn_blocking(move || plan(&towards, &rules)).await;
+        let moves =
+            moves.map_err(|ended| Refusal::new(RefusalCode::Busy, format!("the planner ended early: {ended}")))?;
+        self.node.planned.locked().decide(term, &view, &moves);
         for step in moves {
             let Some(entry) = state.sets.get(&step.group) else { continue };
             let text = move_text(&state, &step);
             let command = ClusterCommand::PlaceVoters { set: step.group, from: recorded(&state, entry), to: step.to };
-            match self.cluster_command_in(adopted, term, &command).await? {
-                ClusterAnswer::VotersPlaced => {
+            match self.cluster_command_in(adopted, term, &command).await {
+                Ok(ClusterAnswer::VotersPlaced) => {
                     metrics::counter!("holdfast_placing_moves_total").increment(1);
                     tracing::info!(set = %entry.name, moves = text, "the set gets other voters");
                 }
-                other => tracing::warn!(set = %entry.name, answer = ?other, "an unexpected answer"),
+                Ok(other) => tracing::warn!(set = %entry.name, answer = ?other, "an unexpected answer"),
+                // A set that was deleted or placed meanwhile: the others must not wait for it.
+                Err(error) => {
+                    tracing::debug!(set = %entry.name, moves = text, %error, "the set gets no other voters now")
+                }
             }
         }
         Ok(())
@@ -452,11 +479,36 @@ mod tests {
             of(3, 5, v1::Role::Follower, &[1, 2]),
             of(4, 5, v1::Role::Healing, &[]),
         ];
-        let seen = seen_of(&v1::ClusterStatusReply { members, ..Default::default() });
-        let voters = [2, 3, 4].map(MemberId).into();
+        let status = v1::ClusterStatusReply { members, ..Default::default() };
+        let (voters, near) = ([2, 3, 4].map(MemberId).into(), BTreeSet::new());
+        let seen_there = Seen { leader: Some(MemberId(2)), voters, near, bytes: 0, owner: None };
+        assert_eq!(seen_of(&status), BTreeMap::from([(GroupId(4), seen_there)]));
         // m4 answers, and does not run the group.
-        let (leader, absent) = (Some(MemberId(2)), BTreeSet::from([MemberId(4)]));
-        let seen_there = Seen { leader, voters, absent, bytes: 0, owner: None };
-        assert_eq!(seen, BTreeMap::from([(GroupId(4), seen_there)]));
+        let groups = [1, 2, 3].map(|id| (GroupId(4), MemberId(id))).into();
+        assert_eq!(runs_of(&status), Runs { answers: [1, 2, 3, 4].map(MemberId).into(), groups });
+    }
+
+    #[test]
+    fn a_newcomer_that_has_nearly_everything_is_seen() {
+        let of = |id: u64, role: v1::Role, leader: u64, last_index: u64| {
+            let (voters, learners) = (vec![1, 2, 3], vec![4, 5, 6, 7]);
+            let (group, role) = (4, role.into());
+            let own = v1::GroupStatus { group, role, leader, last_index, voters, learners, ..Default::default() };
+            v1::MemberStatus {
+                member: Some(v1::Member { id, ..Default::default() }),
+                node: Some(v1::Node { groups: vec![own], ..Default::default() }),
+                ..Default::default()
+            }
+        };
+        let last = CLOSE_ENTRIES + 100;
+        let members = vec![
+            of(1, v1::Role::Leader, 1, last),
+            of(2, v1::Role::Follower, 1, last),
+            of(4, v1::Role::Learner, 1, 100),
+            of(5, v1::Role::Learner, 1, 99),
+            of(6, v1::Role::Learner, 3, last),
+        ];
+        let seen = seen_of(&v1::ClusterStatusReply { members, ..Default::default() });
+        assert_eq!(seen[&GroupId(4)].near, BTreeSet::from([MemberId(4)]), "m5 lags, m6 follows another, m7 is away");
     }
 }

@@ -15,6 +15,9 @@ const WINDOW: Duration = Duration::from_secs(600);
 /// A gateway that does not run a set for less is not told: it starts.
 const ABSENT: Duration = Duration::from_secs(60);
 
+/// A gateway that was late gets votes for so long only where they are needed.
+const AVOIDED: Duration = Duration::from_secs(6 * 3600);
+
 /// A set's group, as its leader reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -22,12 +25,26 @@ pub(crate) struct Seen {
     pub(crate) leader: Option<MemberId>,
     /// During a change of voters, those of both sets.
     pub(crate) voters: BTreeSet<MemberId>,
-    /// Of these, those whose gateway answered and does not run the group.
-    pub(crate) absent: BTreeSet<MemberId>,
+    /// The learners that follow it and have nearly all entries.
+    pub(crate) near: BTreeSet<MemberId>,
     /// What it needs in the leader's journal.
     pub(crate) bytes: u64,
     /// The region of its owner, if that has said where it stands.
     pub(crate) owner: Option<Name>,
+}
+
+/// Which gateways answered, and which groups they run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Runs {
+    pub(crate) answers: BTreeSet<MemberId>,
+    pub(crate) groups: BTreeSet<(SetId, MemberId)>,
+}
+
+impl Runs {
+    /// Whether the gateway answered, and does not run the set.
+    fn lacks(&self, set: SetId, id: MemberId) -> bool {
+        self.answers.contains(&id) && !self.groups.contains(&(set, id))
+    }
 }
 
 /// A violation that has begun, or is over.
@@ -58,6 +75,24 @@ impl Peak {
     }
 }
 
+/// A set on its way to other voters.
+struct Way {
+    to: BTreeSet<MemberId>,
+    since: Instant,
+    /// Newcomers that had nearly all entries at some time.
+    near: BTreeSet<MemberId>,
+}
+
+impl Way {
+    /// The newcomers that are late, once the time is over. One that has nearly all entries may wait for another one
+    /// (MEMBER-M2), and is not late unless all have them.
+    fn late(&self, now: &BTreeSet<MemberId>) -> BTreeSet<MemberId> {
+        let newcomers: BTreeSet<MemberId> = self.to.difference(now).copied().collect();
+        let behind: BTreeSet<MemberId> = newcomers.difference(&self.near).copied().collect();
+        if behind.is_empty() { newcomers } else { behind }
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Planned {
@@ -68,12 +103,15 @@ pub(crate) struct Planned {
     unheard: BTreeMap<MemberId, Instant>,
     seen: BTreeMap<SetId, Seen>,
     weights: BTreeMap<SetId, Peak>,
-    /// Voters that do not run a set, and since when.
-    absent: BTreeMap<(SetId, MemberId), Instant>,
+    runs: Runs,
+    /// Voters of each set that do not run it although they answer, and since when.
+    absent: BTreeMap<SetId, BTreeMap<MemberId, Instant>>,
     /// Members that get no further voter now.
     busy: BTreeSet<MemberId>,
-    /// Which voters a set that moves is to have, and since when.
-    moving: BTreeMap<SetId, (BTreeSet<MemberId>, Instant)>,
+    /// Sets that move.
+    moving: BTreeMap<SetId, Way>,
+    /// When a member was late last.
+    slow: BTreeMap<MemberId, Instant>,
     /// Sets of which the metrics tell something, also of an earlier term.
     told: BTreeSet<Name>,
     /// The region of each set's owner, and since when this leader sees it there.
@@ -92,20 +130,18 @@ impl Planned {
         }
     }
 
-    /// The newest report of each group, and the members that get no further voter. Of a group that no leader reported,
-    /// the voters of its last report stay: its move is not over because nobody tells how far it is.
-    pub(crate) fn saw(&mut self, mut seen: BTreeMap<SetId, Seen>, busy: BTreeSet<MemberId>, at: Instant) {
+    /// The newest report of each group, what runs where, and the members that get no further voter. Of a group that no
+    /// leader reported, the voters of its last report stay: its move is not over because nobody tells how far it is.
+    pub(crate) fn saw(&mut self, mut seen: BTreeMap<SetId, Seen>, runs: Runs, busy: BTreeSet<MemberId>, at: Instant) {
         for (set, of) in &seen {
             let weight = self.weights.entry(*set).or_insert(Peak { begun: at, now: 0, before: 0 });
             weight.note(of.bytes, at);
         }
-        let absent = seen.iter().flat_map(|(set, of)| of.absent.iter().map(move |id| (*set, *id)));
-        self.absent = absent.map(|of| (of, self.absent.get(&of).copied().unwrap_or(at))).collect();
         for (set, last) in std::mem::take(&mut self.seen) {
             seen.entry(set).or_insert(Seen { leader: None, ..last });
         }
         self.owners = self.owners_of(&seen, at);
-        (self.seen, self.busy) = (seen, busy);
+        (self.seen, self.runs, self.busy) = (seen, runs, busy);
     }
 
     /// Whether the weights are known for long enough to make the load even.
@@ -113,41 +149,61 @@ impl Planned {
         self.begun.is_some_and(|begun| at.saturating_duration_since(begun) >= WINDOW)
     }
 
-    /// Since when a set is on its way to `voters`.
-    fn moves_since(&mut self, set: SetId, voters: &BTreeSet<MemberId>, at: Instant) -> Instant {
-        let begun = self.moving.entry(set).or_insert_with(|| (voters.clone(), at));
-        if begun.0 != *voters {
-            *begun = (voters.clone(), at);
+    /// The way of a set to `voters`, since it has been on it. `near`: the learners that have nearly all entries now.
+    fn way_to(&mut self, set: SetId, voters: &BTreeSet<MemberId>, near: BTreeSet<MemberId>, at: Instant) -> &Way {
+        let begin = || Way { to: voters.clone(), since: at, near: BTreeSet::new() };
+        let way = self.moving.entry(set).or_insert_with(begin);
+        if way.to != *voters {
+            *way = begin();
         }
-        begun.1
+        way.near.extend(near);
+        way
+    }
+
+    /// Of a set's voters, those that have not run it for a while although they answer. Nobody needs to lead it: it may
+    /// have no leader for this very reason.
+    fn absent_of(&mut self, set: SetId, voters: &BTreeSet<MemberId>, at: Instant) -> BTreeSet<MemberId> {
+        let before = self.absent.remove(&set).unwrap_or_default();
+        let lack = voters.iter().filter(|id| self.runs.lacks(set, **id));
+        let now: BTreeMap<MemberId, Instant> = lack.map(|id| (*id, before.get(id).copied().unwrap_or(at))).collect();
+        let long = |since: &Instant| at.saturating_duration_since(*since) >= ABSENT;
+        let absent = now.iter().filter(|(_, since)| long(since)).map(|(id, _)| *id).collect();
+        if !now.is_empty() {
+            self.absent.insert(set, now);
+        }
+        absent
     }
 
     /// A set's group and its voters, as the planner sees them. `going`: named, and leaving the cluster. They keep their
-    /// vote until their place is given to another (MEMBER-M2): the set does not move, it waits for the planner.
+    /// vote until their place is given to another (MEMBER-M2): the set does not move, it waits for the planner. So does
+    /// one that is on its way to a newcomer that leaves before it votes: that one is among its voters still, as a lost
+    /// one.
     fn placed(
         &mut self,
         set: SetId,
         policy: Policy,
-        voters: BTreeSet<MemberId>,
+        mut voters: BTreeSet<MemberId>,
         going: &BTreeSet<MemberId>,
         at: Instant,
     ) -> Placed {
         let seen = self.seen.get(&set);
         let (leader, now) = (seen.and_then(|seen| seen.leader), seen.map_or(&voters, |seen| &seen.voters).clone());
-        let away = |id: &&MemberId| {
-            let since = self.absent.get(&(set, **id));
-            since.is_some_and(|since| at.saturating_duration_since(*since) >= ABSENT)
-        };
-        let absent = now.iter().filter(away).copied().collect();
+        let near = seen.map(|seen| seen.near.clone()).unwrap_or_default();
+        let absent = self.absent_of(set, &now, at);
         let moving = !now.difference(going).eq(&voters);
-        let mut late = BTreeSet::new();
-        if !moving {
+        let (mut late, mut overdue) = (BTreeSet::new(), false);
+        if moving {
+            voters.extend(going.difference(&now));
+            let way = self.way_to(set, &voters, near, at);
+            overdue = at.saturating_duration_since(way.since) >= LATE;
+            if overdue {
+                late = way.late(&now);
+            }
+        } else {
             self.moving.remove(&set);
-        } else if at.saturating_duration_since(self.moves_since(set, &voters, at)) >= LATE {
-            late = voters.difference(&now).copied().collect();
         }
         let bytes = self.weights.get(&set).map_or(0, Peak::most);
-        Placed { policy, voters, now, late, absent, leader, bytes, moving }
+        Placed { policy, voters, now, late, absent, leader, bytes, moving, overdue }
     }
 
     /// The region of each set's owner, and since when it is there.
@@ -196,20 +252,30 @@ impl Planned {
         Some(unheard).filter(|unheard| known.is_none() || *unheard > patience)
     }
 
+    /// Remembers who is late. Its moves would begin again as soon as another one has its place.
+    fn avoid(&mut self, late: &BTreeSet<MemberId>, at: Instant) {
+        self.slow.extend(late.iter().map(|id| (*id, at)));
+        self.slow.retain(|_, since| at.saturating_duration_since(*since) < AVOIDED);
+    }
+
     /// What the planner decides by. `group`: the status of group 0 at its leader `me`.
     pub(crate) fn view(&mut self, state: &ClusterState, me: MemberId, group: &GroupStatus, patience: Duration) -> View {
         self.unheard.retain(|id, _| state.members.contains_key(id));
         self.seen.retain(|id, _| state.sets.contains_key(id));
         self.weights.retain(|id, _| state.sets.contains_key(id));
         self.moving.retain(|id, _| state.sets.contains_key(id));
+        self.absent.retain(|id, _| state.sets.contains_key(id));
         let at = Instant::now();
         let mut groups = BTreeMap::new();
         for (id, entry) in &state.sets {
             let voters = state.voters_of(entry);
-            let going = entry.voters.difference(&voters).copied().collect();
+            // One that was removed is on its way nowhere.
+            let leaves = |id: &&MemberId| state.members.contains_key(id);
+            let going = entry.voters.difference(&voters).filter(leaves).copied().collect();
             groups.insert(*id, self.placed(*id, entry.policy.clone(), voters, &going, at));
         }
         let late: BTreeSet<MemberId> = groups.values().flat_map(|placed| placed.late.iter().copied()).collect();
+        self.avoid(&late, at);
         let mut members = BTreeMap::new();
         for (id, member) in &state.members {
             let silent = if *id == me { None } else { self.silence(*id, group, patience) };
@@ -220,6 +286,7 @@ impl Planned {
                 standing: member.standing,
                 silent,
                 busy: self.busy.contains(id) || late.contains(id),
+                slow: self.slow.contains_key(id),
             };
             members.insert(*id, candidate);
         }
@@ -247,8 +314,12 @@ impl Planned {
         told
     }
 
-    /// The moves that are proposed now; earlier ones are remembered until their groups have followed.
-    pub(crate) fn decide(&mut self, view: &View, moves: &[Move]) {
+    /// The moves that are proposed now; earlier ones are remembered until their groups have followed. Nothing, if this
+    /// gateway does not lead in `term` any more.
+    pub(crate) fn decide(&mut self, term: Term, view: &View, moves: &[Move]) {
+        if self.term != Some(term) {
+            return;
+        }
         self.moves.retain(|set, _| view.groups.get(set).is_some_and(|placed| placed.moving));
         self.moves.extend(moves.iter().map(|step| (step.group, step.clone())));
     }
@@ -301,13 +372,14 @@ mod tests {
             standing: Standing::Active,
             silent,
             busy: false,
+            slow: false,
         };
         let members = [candidate(1, "eu", None), candidate(2, "us", None), candidate(3, "ap", silent)];
         let policy = Policy { survive: Some(Survive::Region), ..Policy::default() };
         let voters: BTreeSet<MemberId> = (1..=3).map(MemberId).collect();
         let (leader, now) = (voters.first().copied(), voters.clone());
         let (late, absent) = (BTreeSet::new(), BTreeSet::new());
-        let placed = Placed { policy, leader, voters, now, late, absent, bytes: 0, moving: false };
+        let placed = Placed { policy, leader, voters, now, late, absent, bytes: 0, moving: false, overdue: false };
         let members = (1..).map(MemberId).zip(members).collect();
         View { members, groups: BTreeMap::from([(SET, placed)]) }
     }
@@ -318,22 +390,22 @@ mod tests {
         let name = |text: &str| text.parse::<Name>().unwrap();
         let seen = |region: &str| {
             let owner = Some(region).filter(|region| !region.is_empty()).map(name);
-            let (voters, absent) = ((1..=3).map(MemberId).collect(), BTreeSet::new());
-            BTreeMap::from([(SET, Seen { leader: Some(MemberId(1)), voters, absent, bytes: 0, owner })])
+            let (voters, near) = ((1..=3).map(MemberId).collect(), BTreeSet::new());
+            BTreeMap::from([(SET, Seen { leader: Some(MemberId(1)), voters, near, bytes: 0, owner })])
         };
         let home = |planned: &Planned, view: &View, after: Duration| {
             planned.towards_owners(view, after).groups[&SET].policy.home.as_ref().map(Name::to_string)
         };
         let mut planned = Planned::default();
         let here = view(None);
-        planned.saw(seen("us"), BTreeSet::new(), Instant::now());
+        planned.saw(seen("us"), Runs::default(), BTreeSet::new(), Instant::now());
         assert_eq!(home(&planned, &here, LONG), None, "it has just come");
         assert_eq!(home(&planned, &here, Duration::ZERO).as_deref(), Some("us"));
-        planned.saw(seen("sa"), BTreeSet::new(), Instant::now());
+        planned.saw(seen("sa"), Runs::default(), BTreeSet::new(), Instant::now());
         assert_eq!(home(&planned, &here, Duration::ZERO), None, "no gateway is there");
-        planned.saw(seen(""), BTreeSet::new(), Instant::now());
+        planned.saw(seen(""), Runs::default(), BTreeSet::new(), Instant::now());
         assert_eq!(home(&planned, &here, Duration::ZERO), None, "nobody knows where it stands");
-        planned.saw(seen("us"), BTreeSet::new(), Instant::now());
+        planned.saw(seen("us"), Runs::default(), BTreeSet::new(), Instant::now());
         let mut ruled = here.clone();
         ruled.groups.get_mut(&SET).unwrap().policy.home = Some(name("eu"));
         assert_eq!(home(&planned, &ruled, Duration::ZERO).as_deref(), Some("eu"), "the policy rules");
@@ -364,9 +436,9 @@ mod tests {
 
     /// A leader reports the set on g1, g2 and g3.
     fn saw(planned: &mut Planned, bytes: u64, at: Instant) {
-        let (voters, absent) = (ids([1, 2, 3]), BTreeSet::new());
-        let seen = Seen { leader: Some(MemberId(1)), voters, absent, bytes, owner: None };
-        planned.saw(BTreeMap::from([(SET, seen)]), BTreeSet::new(), at);
+        let (voters, near) = (ids([1, 2, 3]), BTreeSet::new());
+        let seen = Seen { leader: Some(MemberId(1)), voters, near, bytes, owner: None };
+        planned.saw(BTreeMap::from([(SET, seen)]), Runs::default(), BTreeSet::new(), at);
     }
 
     #[test]
@@ -378,7 +450,7 @@ mod tests {
         let placed = |planned: &mut Planned, to, at| planned.placed(SET, Policy::default(), ids(to), &none, at);
         let begun = placed(&mut planned, [1, 2, 4], at);
         assert_eq!((begun.moving, begun.leader, begun.now), (true, Some(MemberId(1)), ids([1, 2, 3])));
-        planned.saw(BTreeMap::new(), BTreeSet::new(), at);
+        planned.saw(BTreeMap::new(), Runs::default(), BTreeSet::new(), at);
         let untold = placed(&mut planned, [1, 2, 4], at + LATE / 2);
         assert_eq!((untold.moving, untold.leader, untold.late.len()), (true, None, 0));
         assert_eq!(placed(&mut planned, [1, 2, 4], at + LATE).late, BTreeSet::from([MemberId(4)]));
@@ -392,17 +464,58 @@ mod tests {
     fn a_voter_that_does_not_run_a_set_is_told_after_a_while() {
         let (mut planned, at) = (Planned::default(), Instant::now());
         planned.enter(Some(Term(4)));
-        let (none, third) = (BTreeSet::new(), BTreeSet::from([MemberId(3)]));
-        let mut told = |absent: &BTreeSet<MemberId>, at: Instant| {
-            let (leader, voters, absent) = (Some(MemberId(1)), ids([1, 2, 3]), absent.clone());
-            let seen = Seen { leader, voters, absent, bytes: 0, owner: None };
-            planned.saw(BTreeMap::from([(SET, seen)]), BTreeSet::new(), at);
+        let of = |of: &[u64]| of.iter().copied().map(MemberId).collect::<BTreeSet<_>>();
+        let mut told = |answers: &[u64], runs: &[u64], at: Instant| {
+            let groups = of(runs).into_iter().map(|id| (SET, id)).collect();
+            planned.saw(BTreeMap::new(), Runs { answers: of(answers), groups }, BTreeSet::new(), at);
             planned.placed(SET, Policy::default(), ids([1, 2, 3]), &BTreeSet::new(), at).absent
         };
-        assert_eq!(told(&third, at), none, "it may be starting");
-        assert_eq!(told(&third, at + ABSENT), third);
-        assert_eq!(told(&none, at + ABSENT), none, "it runs");
-        assert_eq!(told(&third, at + ABSENT * 2), none, "another time");
+        assert_eq!(told(&[1, 2, 3], &[1, 2], at), of(&[]), "it may be starting");
+        assert_eq!(told(&[1, 2, 3], &[1], at + ABSENT), of(&[3]), "also if nobody leads the set");
+        assert_eq!(told(&[1, 2, 3], &[1], at + ABSENT * 2), of(&[2, 3]));
+        assert_eq!(told(&[1, 3], &[1, 3], at + ABSENT * 2), of(&[]), "2 is silent, and 3 runs it");
+        assert_eq!(told(&[1, 2, 3], &[1], at + ABSENT * 3), of(&[]), "another time");
+    }
+
+    /// MEMBER-M2: it has everything, and waits for the other one. As a late one it would get no vote of any set.
+    #[test]
+    fn a_newcomer_that_waits_for_another_one_is_not_late() {
+        let (mut planned, at) = (Planned::default(), Instant::now());
+        planned.enter(Some(Term(4)));
+        let of = |of: &[u64]| of.iter().copied().map(MemberId).collect::<BTreeSet<_>>();
+        let mut late = |near: &[u64], at: Instant| {
+            let (voters, near) = (ids([1, 2, 3]), of(near));
+            let seen = Seen { leader: Some(MemberId(1)), voters, near, bytes: 0, owner: None };
+            planned.saw(BTreeMap::from([(SET, seen)]), Runs::default(), BTreeSet::new(), at);
+            planned.placed(SET, Policy::default(), of(&[1, 2, 3, 4, 5]), &BTreeSet::new(), at).late
+        };
+        assert_eq!(late(&[4], at), of(&[]));
+        assert_eq!(late(&[], at + LATE), of(&[5]), "4 lags at this moment: much is written");
+        assert_eq!(late(&[4, 5], at + LATE), of(&[4, 5]), "nobody waits for another one");
+    }
+
+    #[test]
+    fn who_was_late_is_avoided_for_a_while() {
+        let (mut planned, at) = (Planned::default(), Instant::now());
+        planned.avoid(&BTreeSet::from([MemberId(4)]), at);
+        planned.avoid(&BTreeSet::from([MemberId(5)]), at + AVOIDED / 2);
+        assert_eq!(planned.slow.keys().copied().collect::<Vec<_>>(), [4, 5].map(MemberId));
+        planned.avoid(&BTreeSet::new(), at + AVOIDED);
+        assert_eq!(planned.slow.keys().copied().collect::<Vec<_>>(), [MemberId(5)]);
+    }
+
+    /// A group that lost its quorum on the way may have no newcomer any more, and its move does not end.
+    #[test]
+    fn a_move_without_a_newcomer_is_overdue_as_well() {
+        let (mut planned, at) = (Planned::default(), Instant::now());
+        planned.enter(Some(Term(4)));
+        saw(&mut planned, 0, at);
+        let pair = BTreeSet::from([1, 2].map(MemberId));
+        let mut placed = |at| planned.placed(SET, Policy::default(), pair.clone(), &BTreeSet::new(), at);
+        assert!(placed(at).moving && !placed(at + LATE / 2).overdue);
+        let long = placed(at + LATE);
+        assert!(long.overdue && long.late.is_empty());
+        assert!(!planned.placed(SET, Policy::default(), ids([1, 2, 3]), &BTreeSet::new(), at + LATE).overdue);
     }
 
     /// MEMBER-M2: the voter that leaves waits for the planner. If the planner waited for it, neither would move.
@@ -415,6 +528,21 @@ mod tests {
         assert!(!planned.placed(SET, Policy::default(), stay, &leaves, at).moving);
         let given = planned.placed(SET, Policy::default(), ids([1, 2, 4]), &BTreeSet::new(), at);
         assert!(given.moving, "its place is given to another");
+    }
+
+    /// MEMBER-M2: the group does not take out the voter that 4 was to replace, and waits for the planner.
+    #[test]
+    fn the_place_of_a_newcomer_that_leaves_is_to_be_given_to_another() {
+        let (mut planned, at) = (Planned::default(), Instant::now());
+        planned.enter(Some(Term(4)));
+        saw(&mut planned, 0, at);
+        let (stay, leaves) = (BTreeSet::from([MemberId(1), MemberId(2)]), BTreeSet::from([MemberId(4)]));
+        let left = planned.placed(SET, Policy::default(), stay.clone(), &leaves, at);
+        assert_eq!((left.moving, left.voters), (true, ids([1, 2, 4])));
+        let seen = Seen { leader: Some(MemberId(1)), voters: stay.clone(), near: stay.clone(), bytes: 0, owner: None };
+        planned.saw(BTreeMap::from([(SET, seen)]), Runs::default(), BTreeSet::new(), at);
+        let done = planned.placed(SET, Policy::default(), stay.clone(), &leaves, at);
+        assert_eq!((done.moving, done.voters), (false, stay), "nothing goes for it any more");
     }
 
     /// The journal's part of a set grows until a checkpoint and is small then: no reason to move others to and fro.

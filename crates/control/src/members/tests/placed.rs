@@ -89,14 +89,49 @@ fn a_leaving_voter_stays_until_its_place_is_given_to_another() {
     assert_eq!(step(&placed, &four), Step::Vote(ids([1, 2, 4])));
     // Nobody could take the place: it goes at once, as without a planner.
     assert_eq!(kept(&state, GroupId(1), MemberId(1), &ids([])), ids([]), "its time is over");
+    let mut drained = state.clone();
+    drained.members.get_mut(&MemberId(4)).unwrap().standing = Standing::Drained;
+    assert_eq!(step(&drained, &three), Step::Done, "the planner prefers it to nobody");
     let mut nobody = state.clone();
-    nobody.members.get_mut(&MemberId(4)).unwrap().standing = Standing::Drained;
+    nobody.members.get_mut(&MemberId(4)).unwrap().standing = Standing::Leaving;
     assert_eq!(step(&nobody, &three), Step::Vote(ids([1, 2])));
     let mut forbidden = state.clone();
     let eu = state.members[&MemberId(4)].locality.region.clone();
     forbidden.sets.get_mut(&GroupId(1)).unwrap().policy.forbidden.insert(eu);
     assert_eq!(step(&forbidden, &three), Step::Vote(ids([1, 2])));
     assert_eq!(kept(&state, GroupId::CLUSTER, MemberId(1), &ids([3])), ids([]), "group 0 keeps it by itself");
+}
+
+/// MEMBER-M2: 4 was to replace 3, and is removed while it learns. 3 went at once, and the set had two voters.
+#[test]
+fn a_newcomer_that_leaves_takes_no_voter_with_it() {
+    let mut state = cluster(&[G, G, G, G]);
+    create_demo(&mut state);
+    let place = |state: &mut ClusterState, from: &BTreeSet<MemberId>, to: &BTreeSet<MemberId>| {
+        let place = ClusterCommand::PlaceVoters { set: GroupId(1), from: from.clone(), to: to.clone() };
+        assert_eq!(state.apply(LogId::new(1, 10), &place), ClusterAnswer::VotersPlaced);
+    };
+    place(&mut state, &ids([1, 2, 3]), &ids([1, 2, 4]));
+    state.members.get_mut(&MemberId(4)).unwrap().standing = Standing::Leaving;
+    let step = |state: &ClusterState, waiting: &BTreeSet<MemberId>, peers: &[Peer]| {
+        let group = GroupView { me: MemberId(1), peers: peers.to_vec(), next: None };
+        let mut wanted = wanted(state, GroupId(1), &BTreeSet::new());
+        wanted.extend(kept(state, GroupId(1), MemberId(1), waiting));
+        step_of(GroupId(1), &group, state, &wanted)
+    };
+    let (four, three) = (ids([4]), [voter(1), voter(2), voter(3)]);
+    for behind in [0, 9999] {
+        let learns = [three.as_slice(), &[learner(4, behind)]].concat();
+        assert_eq!(step(&state, &four, &learns), Step::Wait(Waiting::Planner { leaving: ids([4]) }));
+        let mut given = state.clone();
+        place(&mut given, &ids([1, 2, 4]), &ids([1, 2, 3]));
+        assert_eq!(step(&given, &four, &learns), Step::Forget(ids([4])), "3 has its place again");
+    }
+    assert_eq!(step(&state, &ids([]), &three), Step::Vote(ids([1, 2])), "the time is over: an order");
+    let mut nobody = state.clone();
+    let eu = state.members[&MemberId(3)].locality.region.clone();
+    nobody.sets.get_mut(&GroupId(1)).unwrap().policy.forbidden.insert(eu);
+    assert_eq!(step(&nobody, &four, &three), Step::Vote(ids([1, 2])), "nobody could get the place");
 }
 
 /// MEMBER-M3: a leader that leaves gives a set to a witness only if no voter that serves is to come.
@@ -146,4 +181,69 @@ fn newcomers_come_together_where_one_alone_survives_less() {
     assert_eq!(step(&all, &one), Step::Vote(ids(1..=4)), "nobody would replace a member that never comes up");
     let alone = [voter(1), learner(2, 0), learner(3, 9999), learner(4, 9999), learner(5, 9999)];
     assert_eq!(step(&state, &alone), Step::Vote(ids([1, 2])), "it survives nothing now, and has a second copy then");
+}
+
+/// Whether a majority is left after each loss of one domain.
+fn survives(state: &ClusterState, voters: &BTreeSet<MemberId>, level: Survive) -> bool {
+    let domain = |id: &MemberId| {
+        let at = &state.members[id].locality;
+        match level {
+            Survive::Region => (Some(at.region.clone()), None, None),
+            Survive::Zone => (Some(at.region.clone()), at.zone.clone(), None),
+            Survive::Host => (None, None, Some(*id)),
+        }
+    };
+    let left = |lost: &MemberId| voters.iter().filter(|id| domain(id) != domain(lost)).count();
+    voters.iter().all(|lost| left(lost) > voters.len() / 2)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// MEMBER-M2, PLACING-P1: in whatever order the newcomers catch up, a set survives on its way what it survived
+    /// before, until it has all voters that it is to have. And it comes there.
+    #[test]
+    fn no_step_on_the_way_survives_less(
+        places in vec((0..4_u8, 0..2_u8), 7),
+        begin in vec(any::<bool>(), 7),
+        named in vec(any::<bool>(), 7),
+        order in vec(0..7_usize, 7),
+    ) {
+        let mut state = cluster(&[G; 7]);
+        create_demo(&mut state);
+        for (member, (region, zone)) in state.members.values_mut().zip(&places) {
+            member.locality = format!("region=r{region},zone=z{zone}").parse().unwrap();
+        }
+        let some = |of: &[bool]| -> BTreeSet<MemberId> {
+            (1_u64..).zip(of).filter(|(_, is)| **is).map(|(id, _)| MemberId(id)).collect()
+        };
+        let (now, to) = (some(&begin), some(&named));
+        prop_assume!(!now.is_empty() && !to.is_empty());
+        state.sets.get_mut(&GroupId(1)).unwrap().voters.clone_from(&to);
+        let peers = now.iter().map(|id| voter(id.0)).collect();
+        let group = GroupView { me: now.first().copied().unwrap(), peers, next: None };
+        let mut world = World { group, alive: ids(1..=7), dies: Vec::new() };
+        let mut order = order.into_iter().cycle();
+        for round in 0.. {
+            prop_assert!(round < 60, "it does not end: {:?}", world.group);
+            let before = world.group.voters();
+            let step = step_of(GroupId(1), &world.group, &state, &to);
+            if let Step::Vote(after) = &step {
+                let less = |level: &Survive| survives(&state, &before, *level) && !survives(&state, after, *level);
+                let less = Survive::ALL.iter().any(less);
+                prop_assert!(!less || to.is_subset(after), "{:?} -> {:?} in {:?}", before, after, state.members);
+            }
+            if world.carry_out(&step)? {
+                continue;
+            }
+            // One newcomer more has caught up.
+            let mut behind: Vec<&mut Peer> = world.group.peers.iter_mut().filter(|peer| peer.behind > 0).collect();
+            if behind.is_empty() {
+                break;
+            }
+            let at = order.next().unwrap_or_default() % behind.len();
+            *behind[at] = Peer { behind: 0, answers: true, ..*behind[at] };
+        }
+        prop_assert_eq!(world.group.voters(), to);
+    }
 }
