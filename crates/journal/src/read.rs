@@ -113,6 +113,16 @@ impl Span {
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buf[self.skip..self.skip + self.len]
     }
+
+    /// Some of its bytes: in the buffer that they were read into, or in memory of their own if they are less than three
+    /// quarters of it. A reader is charged by their length, and must not keep much more.
+    fn cut(self, range: Range<usize>) -> Bytes {
+        let range = self.skip + range.start..self.skip + range.end;
+        if range.len() < self.buf.capacity() / 4 * 3 {
+            return Bytes::copy_from_slice(&self.buf[range]);
+        }
+        Bytes::from_owner(self.buf).slice(range)
+    }
 }
 
 fn corrupt(file: &JournalFile, place: Place, found: String, expected: String) -> ReadError {
@@ -276,7 +286,10 @@ fn read_range(
     header
         .open_chunks(file.key.as_ref(), head, chunks.start, payload)
         .map_err(|(found, expected)| corrupt(found, expected))?;
-    Ok(Bytes::copy_from_slice(&payload[range.start - data.start..range.end - data.start]))
+    match far_span {
+        Some(span) => Ok(span.cut(range.start - data.start..range.end - data.start)),
+        None => Ok(head_span.cut(head_bytes + range.start..head_bytes + range.end)),
+    }
 }
 
 #[cfg(test)]
