@@ -9,6 +9,8 @@ use crate::host::SetHost;
 pub use crate::mapping::Part;
 use crate::mapping::{MapError, Mapping};
 use bytes::Bytes;
+use fetched::ReadOp;
+pub(crate) use fetched::{Fetched, Odd};
 use futures_util::{StreamExt, stream};
 use holdfast_cache::Demand;
 use holdfast_control::set::RootRef;
@@ -16,11 +18,13 @@ use holdfast_raft::{Group, ReadLogError, ReadPlace};
 use holdfast_store::Disposition;
 use holdfast_types::limits::ENTRY_BYTES_MAX;
 use holdfast_types::{Lba, LogIndex, SECTOR_BYTES, Sectors, VolumeId};
-use holdfast_volume::entry::{CheckedOp, ENTRY_HEADER_BYTES, EntryError, EntryHead, read_piece};
+use holdfast_volume::entry::{ENTRY_HEADER_BYTES, EntryError, read_piece};
 use holdfast_volume::index::{JournalRef, Piece, Source};
 use holdfast_volume::plan::PlannedExtent;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+mod fetched;
 
 /// How often a purged location is looked up again. Between two lookups a whole checkpoint must have finished.
 const LOOKUPS_MAX: u32 = 8;
@@ -310,6 +314,11 @@ impl Reader {
         ReadError::Operation { index, reason }
     }
 
+    /// An operation of a batch is not the one that the index refers to, or is damaged.
+    pub(crate) fn odd_in_batch(&self, odd: &Odd) -> ReadError {
+        self.odd(odd.place, &odd.error)
+    }
+
     /// Reads the content of planned extents. Each operation is read and checked once, even if several extents use it,
     /// and several are read at once: a checkpoint of scattered blocks would otherwise wait for one small read after
     /// another.
@@ -317,8 +326,37 @@ impl Reader {
     /// # Errors
     /// As [`Reader::read_journal`].
     pub async fn read_batch(&self, extents: Vec<PlannedExtent>) -> Result<Vec<RawExtent>, ReadError> {
+        let operations = self.operations(&extents).await?;
+        let empty = |extent: &PlannedExtent| {
+            let parts = vec![Bytes::new(); extent.parts.len()];
+            RawExtent { volume: extent.volume, lba: extent.lba, parts }
+        };
+        let mut raw: Vec<RawExtent> = extents.iter().map(empty).collect();
+        for (place, read, uses) in operations {
+            let bad = |e: EntryError| self.odd(place, &e);
+            let operation = read.check(&place).map_err(bad)?;
+            for at in uses {
+                let extent = &mut raw[at.extent];
+                let piece = operation.piece(extent.volume, at.lba, at.sectors, &at.place).map_err(bad)?;
+                extent.parts[at.part] = alone(piece, &read.read);
+            }
+        }
+        Ok(raw)
+    }
+
+    /// The same for a checkpoint, which checks and opens what was read elsewhere.
+    ///
+    /// # Errors
+    /// As [`Reader::read_journal`], for what could not be read.
+    pub(crate) async fn fetch_batch(&self, extents: Vec<PlannedExtent>) -> Result<Fetched, ReadError> {
+        let operations = self.operations(&extents).await?;
+        let operations = operations.into_iter().map(|(place, read, _)| (place, read)).collect();
+        Ok(Fetched::new(extents, operations))
+    }
+
+    /// Each operation that these extents use, once, as it is in the journal.
+    async fn operations(&self, extents: &[PlannedExtent]) -> Result<Vec<(JournalRef, ReadOp, Vec<Use>)>, ReadError> {
         let mut wanted = Wanted::new();
-        let mut raw = Vec::with_capacity(extents.len());
         for (number, extent) in extents.iter().enumerate() {
             let mut lba = extent.lba;
             for (part, (sectors, place)) in extent.parts.iter().enumerate() {
@@ -328,8 +366,6 @@ impl Reader {
                 wanted.push(Use { extent: number, part, lba, sectors: *sectors, place: *place });
                 lba.0 += sectors.0;
             }
-            let parts = vec![Bytes::new(); extent.parts.len()];
-            raw.push(RawExtent { volume: extent.volume, lba: extent.lba, parts });
         }
         let mut reads = stream::iter(in_reads(wanted))
             .map(|Reads { places, wants }| async move {
@@ -337,21 +373,15 @@ impl Reader {
                 read.map(|bytes| (bytes, wants)).map_err(|e| self.unread(&places, e))
             })
             .buffer_unordered(BATCH_READS);
+        let mut operations = Vec::new();
         while let Some(read) = reads.next().await {
             let (bytes, wants) = read?;
             for Wants { head, block, skip, uses } in wants {
                 let Some(place) = uses.first().map(|first| first.place) else { continue };
-                let bad = |e: EntryError| self.odd(place, &e);
-                let head = EntryHead::read(&bytes[head]).map_err(bad)?;
-                let operation = CheckedOp::new(head, &place, bytes[block].slice(skip..)).map_err(bad)?;
-                for at in uses {
-                    let extent = &mut raw[at.extent];
-                    let piece = operation.piece(extent.volume, at.lba, at.sectors, &at.place).map_err(bad)?;
-                    extent.parts[at.part] = alone(piece, &bytes[block]);
-                }
+                operations.push((place, ReadOp { head: bytes[head].clone(), read: bytes[block].clone(), skip }, uses));
             }
         }
-        Ok(raw)
+        Ok(operations)
     }
 }
 

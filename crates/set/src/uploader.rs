@@ -41,7 +41,7 @@ use objects::seal_batch;
 use state::{Changes, RETRY_PAUSE_MAX, UploadError};
 pub use state::{InLeaves, UploadSettings, Uploader};
 
-/// Raw bytes that are compressed and sealed in one call outside of the runtime's threads.
+/// Raw bytes that are opened, compressed and sealed in one call outside of the runtime's threads.
 const BATCH_BYTES: u64 = 1 << 20;
 
 /// Batches that are read from the journal ahead of the one being sealed.
@@ -202,18 +202,20 @@ impl Uploader {
         Ok(())
     }
 
-    /// Steps 2 and 3. Reads the journal ahead of the sealing, and uploads sealed segments meanwhile.
+    /// Steps 2 and 3. Reads the journal ahead of the sealing, and uploads sealed segments meanwhile. What is read is
+    /// still sealed for the journal: a thread that may block opens it, not one that serves.
     async fn upload_segments(&self, term: Term, memtable: &Arc<Memtable>) -> Result<Changes, UploadError> {
         let mut changes = Changes::default();
         let mut puts = FuturesUnordered::new();
         let mut builder: Option<SegmentBuilder> = None;
-        let mut raw = stream::iter(batches(memtable, BATCH_BYTES))
-            .map(|batch| self.reader.read_batch(batch))
+        let mut fetched = stream::iter(batches(memtable, BATCH_BYTES))
+            .map(|batch| self.reader.fetch_batch(batch))
             .buffered(BATCHES_AHEAD);
-        while let Some(batch) = driving(&mut puts, raw.try_next()).await?? {
+        while let Some(batch) = driving(&mut puts, fetched.try_next()).await?? {
             let open = builder.take().unwrap_or_else(|| self.new_segment(term));
             let sealing = holdfast_log::spawn_blocking(move || seal_batch(open, batch));
-            let (open, placed) = driving(&mut puts, sealing).await??;
+            let sealed = driving(&mut puts, sealing).await??;
+            let (open, placed) = sealed.map_err(|odd| self.reader.odd_in_batch(&odd))?;
             let object = open.object();
             for (volume, lba, place) in placed {
                 note_extent(&mut changes, volume, MapExtent::whole(object, lba, place));

@@ -538,6 +538,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "extent-before-kept",
+        bug: "a checkpoint opens all extents of a batch into one buffer, and seals the first of them with each",
+        rule: "R4",
+        edits: &[Edit { file: "crates/set/src/reader/fetched.rs", old: "        room.clear();\n", new: "" }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["reader::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "key-of-zeroes-taken",
         bug: "a kernel that gives zeroes for random bytes makes entries that all replicas refuse: all of them stop",
         rule: "R10",

@@ -67,6 +67,75 @@ fn each_operation_is_read_with_the_header_of_its_entry() {
     }
 }
 
+/// Extents of a checkpoint, and the operations of the one entry that they are in.
+fn fetched(payload: &Bytes, places: &[Placed], extents: &[PlannedExtent]) -> Fetched {
+    let read = |(.., place): &Placed| {
+        let (offset, len) = place.byte_range();
+        let read = payload.slice(..(offset as usize + len).min(payload.len()));
+        (*place, ReadOp { head: read.clone(), read, skip: offset as usize })
+    };
+    Fetched::new(extents.to_vec(), places.iter().map(read).collect())
+}
+
+/// R4: what a checkpoint seals is what was written, in whatever pieces, and nothing of the extent before it.
+#[test]
+fn extents_of_a_checkpoint_are_opened_one_after_the_other() {
+    for sealed in [true, false] {
+        let (payload, places) = entry(1, 0, &[8, 1, 64, 8], sealed);
+        let whole =
+            |(lba, sectors, place): Placed| PlannedExtent { volume: VOLUME, lba, parts: vec![(sectors, place)] };
+        let all = places.iter().map(|(_, sectors, place)| (*sectors, *place)).collect();
+        let within = |skip: u64, sectors| {
+            let (lba, _, place) = places[2];
+            whole((Lba(lba.0 + skip), Sectors(sectors), JournalRef { skip: skip as u32, ..place }))
+        };
+        let extents = [
+            PlannedExtent { volume: VOLUME, lba: Lba(0), parts: all },
+            whole(places[2]),
+            whole(places[1]),
+            within(30, 34),
+            within(40, 2),
+        ];
+        let content =
+            |of: &[usize]| -> Vec<u8> { of.iter().flat_map(|n| data(places[*n].0.0, places[*n].1.0)).collect() };
+        let large = content(&[2]);
+        let expected = [
+            content(&[0, 1, 2, 3]),
+            large.clone(),
+            content(&[1]),
+            large[30 * 512..].to_vec(),
+            large[40 * 512..42 * 512].to_vec(),
+        ];
+        let checked = fetched(&payload, &places, &extents).check().expect("good");
+        let mut room = Vec::new();
+        for (extent, expected) in checked.extents().iter().zip(expected) {
+            let found = checked.with(extent, &mut room, <[u8]>::to_vec).expect("good");
+            assert!(found == expected, "sealed: {sealed}, {extent:?}");
+        }
+    }
+}
+
+/// R9: neither damage nor another operation gets into a segment, and the place is named.
+#[test]
+fn what_is_not_as_the_index_says_goes_into_no_segment() {
+    for sealed in [true, false] {
+        let (payload, places) = entry(1, 0, &[8, 64], sealed);
+        let whole =
+            |volume, (lba, sectors, place): Placed| PlannedExtent { volume, lba, parts: vec![(sectors, place)] };
+        let extents = [whole(VOLUME, places[0]), whole(VolumeId(2), places[1])];
+        let checked = fetched(&payload, &places, &extents).check().expect("good");
+        let mut room = Vec::new();
+        let [good, other] = checked.extents() else { panic!("two extents") };
+        assert_eq!(checked.with(good, &mut room, <[u8]>::len).expect("good"), 8 * 512);
+        let odd = checked.with(other, &mut room, <[u8]>::len).expect_err("another volume");
+        assert_eq!(odd.place, places[1].2);
+        let mut damaged = payload.to_vec();
+        *damaged.last_mut().expect("bytes") ^= 1;
+        let odd = fetched(&Bytes::from(damaged), &places, &extents[..1]).check().expect_err("damaged");
+        assert_eq!(odd.place, places[1].2);
+    }
+}
+
 /// One access where one is enough: a read of the journal reads whole chunks anyway.
 #[test]
 fn an_operation_near_its_header_is_one_place() {
