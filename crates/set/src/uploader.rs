@@ -57,13 +57,22 @@ const LASTING_PAUSE_MAX: Duration = Duration::from_secs(120);
 /// How often a waiting task checks whether an attempt is due or requested.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Frees the buffers of a checkpoint when it ends, or when it is given up in the middle: dropped, because the set's
-/// stores were changed. They would stay until the next checkpoint.
-struct FreedAtTheEnd<'a>(&'a Mutex<Vec<Vec<u8>>>);
+/// How long the buffers of segments stay after a checkpoint. While much is written, the next one begins sooner, and
+/// fresh memory of their size would be mapped and cleared page by page.
+const BODIES_KEPT: Duration = Duration::from_secs(5);
 
-impl Drop for FreedAtTheEnd<'_> {
+/// Frees the buffers of a checkpoint that fails, or is given up in the middle: dropped, because the set's stores were
+/// changed. They would stay until the next one, which may be minutes away.
+struct FreedUnlessDone<'a> {
+    bodies: &'a Mutex<Vec<Vec<u8>>>,
+    done: bool,
+}
+
+impl Drop for FreedUnlessDone<'_> {
     fn drop(&mut self) {
-        self.0.locked().clear();
+        if !self.done {
+            self.bodies.locked().clear();
+        }
     }
 }
 
@@ -73,11 +82,16 @@ impl Uploader {
         Box::pin(async move {
             let mut pause = FIRST_PAUSE;
             let (mut dirty_since, mut judged): (Option<Instant>, Option<Term>) = (None, None);
+            let mut ended: Option<Instant> = None;
             loop {
                 tokio::select! {
                     () = self.stop.cancelled() => return,
                     () = self.server.head.asked() => {}
                     () = tokio::time::sleep(pause.min(LOOK)) => {}
+                }
+                if ended.is_some_and(|ended| ended.elapsed() >= BODIES_KEPT) {
+                    self.bodies().clear();
+                    ended = None;
                 }
                 let Some(term) = self.server.leads() else {
                     (dirty_since, pause) = (None, FIRST_PAUSE);
@@ -95,6 +109,7 @@ impl Uploader {
                 match self.attempt(term).await {
                     Ok(()) => {
                         (dirty_since, judged, pause) = (None, Some(term), FIRST_PAUSE);
+                        ended = Some(Instant::now());
                         self.host.note_unfinished(None);
                     }
                     Err(UploadError::Stopping) => return,
@@ -166,6 +181,7 @@ impl Uploader {
 
     async fn checkpoint(&self, term: Term) -> Result<(), UploadError> {
         let (started, at_unix_ms) = (Instant::now(), unix_ms());
+        let mut freed = FreedUnlessDone { bodies: &self.current.bodies, done: false };
         let begun = self.server.command("a checkpoint's begin", &SetCommand::CheckpointBegin { term }).await?;
         let SetAnswer::CheckpointBegun { at } = begun else {
             let found = format!("{begun:?}");
@@ -178,7 +194,6 @@ impl Uploader {
         }
         self.server.given_up().begin(at);
         let uploaded = async {
-            let _freed = FreedAtTheEnd(&self.current.bodies);
             // DATAKEY-Z2: a checkpoint must not seal under a lower key than its base root. Opening the root shows that
             //     key.
             if let Some(base) = self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
@@ -199,6 +214,7 @@ impl Uploader {
         let (extents, bytes) = (memtable.extents(), memtable.data_bytes());
         metrics::counter!("holdfast_checkpoints_total", "set" => self.server.name.to_string()).increment(1);
         tracing::info!(set = %self.server.name, upto = %at, extents, bytes, ?segments_took, took = ?started.elapsed(), "checkpoint");
+        freed.done = true;
         Ok(())
     }
 

@@ -21,7 +21,7 @@ fn a_checkpoint_that_meets_damage_waits_for_minutes_and_one_that_meets_an_outage
 fn buffers_are_freed_when_a_checkpoint_is_dropped_in_the_middle() {
     let bodies = Mutex::new(Vec::new());
     let mut checkpoint = Box::pin(async {
-        let _freed = FreedAtTheEnd(&bodies);
+        let _freed = FreedUnlessDone { bodies: &bodies, done: false };
         bodies.locked().push(vec![0; 4096]);
         std::future::pending::<()>().await;
     });
@@ -29,4 +29,7 @@ fn buffers_are_freed_when_a_checkpoint_is_dropped_in_the_middle() {
     assert_eq!(bodies.locked().len(), 1, "it has a buffer: else nothing is tested");
     drop(checkpoint);
     assert!(bodies.locked().is_empty());
+    bodies.locked().push(vec![0; 4096]);
+    drop(FreedUnlessDone { bodies: &bodies, done: true });
+    assert_eq!(bodies.locked().len(), 1, "the next checkpoint uses it");
 }
