@@ -130,11 +130,12 @@ fn read_together(catalog: &Catalog, group: &Group, places: &[ReadPlace]) -> Resu
     let ends = places.iter().map(|place| (place.offset as usize).saturating_add(place.len));
     let len = ends.max().map_or(0, |end| end - start);
     let Ok(whole) = read_from_disk(catalog, group, ReadPlace { index, offset, len }) else { return one_by_one() };
+    // As slices, they keep all that was read in memory: only if it is hardly more than they are.
+    let shared = places.iter().map(|place| place.len).sum::<usize>() >= whole.len() / 4 * 3;
     let part = |place: &ReadPlace| {
         let from = place.offset as usize - start;
         let part = whole.slice(from..from + place.len);
-        // As a slice, a small part would keep all that was read in memory.
-        if part.len() < whole.len() / 4 * 3 { Bytes::copy_from_slice(&part) } else { part }
+        if shared { part } else { Bytes::copy_from_slice(&part) }
     };
     Ok(places.iter().map(part).collect())
 }

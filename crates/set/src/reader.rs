@@ -17,7 +17,7 @@ use holdfast_control::set::RootRef;
 use holdfast_raft::{Group, ReadLogError, ReadPlace};
 use holdfast_store::Disposition;
 use holdfast_types::limits::ENTRY_BYTES_MAX;
-use holdfast_types::{Lba, LogIndex, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_types::{Lba, LogIndex, Sectors, VolumeId};
 use holdfast_volume::entry::{ENTRY_HEADER_BYTES, EntryError, read_piece};
 use holdfast_volume::index::{JournalRef, Piece, Source};
 use holdfast_volume::plan::PlannedExtent;
@@ -29,12 +29,23 @@ mod fetched;
 /// How often a purged location is looked up again. Between two lookups a whole checkpoint must have finished.
 const LOOKUPS_MAX: u32 = 8;
 
-/// Concurrent journal reads for one batch of a checkpoint, or for one read of a client …
+/// Concurrent journal reads for one batch of a checkpoint, or for one read of a client.
 const BATCH_READS: usize = 8;
-/// … each of about this many bytes, or of one operation.
-const BATCH_READ_BYTES: usize = 128 << 10;
-// R9: what a failed call leaves to be read again. Each operation has a sector at least, and up to two places.
-const _: () = assert!(2 * BATCH_READ_BYTES.div_ceil(SECTOR_BYTES as usize) <= PLACES_MAX);
+
+/// How much one read call asks for at most; in bytes, the last operation may exceed it.
+#[derive(Clone, Copy)]
+struct CallSize {
+    bytes: usize,
+    places: usize,
+}
+
+/// A client waits: several calls run at once.
+const FOR_CLIENT: CallSize = CallSize { bytes: 128 << 10, places: PLACES_MAX };
+/// Of a checkpoint, large operations in a row share a call, and those of one entry a read of the disk. Small ones,
+/// which lie apart, are spread over about as many calls as those of a client.
+const FOR_UPLOAD: CallSize = CallSize { bytes: 512 << 10, places: 64 };
+// R9: what a failed call leaves to be read again.
+const _: () = assert!(FOR_CLIENT.places <= PLACES_MAX && FOR_UPLOAD.places <= PLACES_MAX);
 
 /// An operation that begins within so many bytes of its entry is read together with the entry's header.
 const NEAR_BYTES: u32 = 4 << 10;
@@ -326,7 +337,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::read_journal`].
     pub async fn read_batch(&self, extents: Vec<PlannedExtent>) -> Result<Vec<RawExtent>, ReadError> {
-        let operations = self.operations(&extents).await?;
+        let operations = self.operations(&extents, FOR_CLIENT).await?;
         let empty = |extent: &PlannedExtent| {
             let parts = vec![Bytes::new(); extent.parts.len()];
             RawExtent { volume: extent.volume, lba: extent.lba, parts }
@@ -349,13 +360,17 @@ impl Reader {
     /// # Errors
     /// As [`Reader::read_journal`], for what could not be read.
     pub(crate) async fn fetch_batch(&self, extents: Vec<PlannedExtent>) -> Result<Fetched, ReadError> {
-        let operations = self.operations(&extents).await?;
+        let operations = self.operations(&extents, FOR_UPLOAD).await?;
         let operations = operations.into_iter().map(|(place, read, _)| (place, read)).collect();
         Ok(Fetched::new(extents, operations))
     }
 
     /// Each operation that these extents use, once, as it is in the journal.
-    async fn operations(&self, extents: &[PlannedExtent]) -> Result<Vec<(JournalRef, ReadOp, Vec<Use>)>, ReadError> {
+    async fn operations(
+        &self,
+        extents: &[PlannedExtent],
+        size: CallSize,
+    ) -> Result<Vec<(JournalRef, ReadOp, Vec<Use>)>, ReadError> {
         let mut wanted = Wanted::new();
         for (number, extent) in extents.iter().enumerate() {
             let mut lba = extent.lba;
@@ -367,7 +382,7 @@ impl Reader {
                 lba.0 += sectors.0;
             }
         }
-        let mut reads = stream::iter(in_reads(wanted))
+        let mut reads = stream::iter(in_reads(wanted, size))
             .map(|Reads { places, wants }| async move {
                 let read = self.group.read_log_many(places.clone()).await;
                 read.map(|bytes| (bytes, wants)).map_err(|e| self.unread(&places, e))
@@ -388,11 +403,12 @@ impl Reader {
 type Wanted = BTreeMap<(LogIndex, u32, usize), Vec<Use>>;
 
 /// Operations in journal order, grouped by read call.
-fn in_reads(wanted: Wanted) -> Vec<Reads> {
+fn in_reads(wanted: Wanted, size: CallSize) -> Vec<Reads> {
     let mut reads: Vec<Reads> = Vec::new();
-    let mut bytes = BATCH_READ_BYTES;
+    let mut bytes = 0;
     for ((index, offset, len), uses) in wanted {
-        if bytes >= BATCH_READ_BYTES {
+        // An operation adds up to two places.
+        if reads.last().is_none_or(|last| bytes >= size.bytes || last.places.len() + 2 > size.places) {
             reads.push(Reads::default());
             bytes = 0;
         }

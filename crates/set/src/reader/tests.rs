@@ -1,6 +1,6 @@
 use super::*;
 use holdfast_seal::{ENTRY_KEY_BYTES, EntryKey};
-use holdfast_types::{Epoch, GroupId, WriteSeq};
+use holdfast_types::{Epoch, GroupId, SECTOR_BYTES, WriteSeq};
 use holdfast_volume::entry::{EntryBuilder, EntryPayload, OpHeader, OpKind, decode};
 
 const VOLUME: VolumeId = VolumeId(1);
@@ -47,7 +47,7 @@ fn each_operation_is_read_with_the_header_of_its_entry() {
             let of_one = wanted.entry((place.index, offset, len)).or_default();
             of_one.push(Use { extent: 0, part, lba: *lba, sectors: *sectors, place: *place });
         }
-        let (calls, mut read) = (in_reads(wanted), 0);
+        let (calls, mut read) = (in_reads(wanted, FOR_CLIENT), 0);
         assert!(calls.len() > 1, "the last entry is read by several calls");
         for Reads { places, wants } in calls {
             let part = |at: &ReadPlace| {
@@ -170,15 +170,24 @@ fn a_small_piece_keeps_no_large_buffer() {
 #[test]
 fn a_call_is_bounded_in_places_and_in_bytes() {
     // The smallest operations, each in an entry of its own: far from the header, and as far as is still near.
-    for offset in [2 * NEAR_BYTES, NEAR_BYTES] {
+    for (offset, size) in [2 * NEAR_BYTES, NEAR_BYTES].into_iter().flat_map(|at| [(at, FOR_CLIENT), (at, FOR_UPLOAD)]) {
         let len = 544;
         let wanted: Wanted = (1..=600).map(|index| ((LogIndex(index), offset, len), Vec::new())).collect();
-        let calls = in_reads(wanted);
+        let calls = in_reads(wanted, size);
         assert_eq!(calls.iter().map(|call| call.wants.len()).sum::<usize>(), 600);
         for Reads { places, .. } in calls {
-            assert!(places.len() <= PLACES_MAX, "{} places from {offset}", places.len());
+            assert!(places.len() <= size.places, "{} places from {offset}", places.len());
             let bytes: usize = places.iter().map(|at| at.len).sum();
-            assert!(bytes <= BATCH_READ_BYTES + NEAR_BYTES as usize + len, "{bytes} bytes from {offset}");
+            assert!(bytes <= size.bytes + NEAR_BYTES as usize + len, "{bytes} bytes from {offset}");
         }
+    }
+}
+
+/// Four writes of 128 KiB are one call of a checkpoint; a client's read of them is four, which run at once.
+#[test]
+fn large_operations_share_a_call_of_a_checkpoint() {
+    for (size, calls) in [(FOR_UPLOAD, 2), (FOR_CLIENT, 8)] {
+        let wanted: Wanted = (1..=8).map(|index| ((LogIndex(index), 96, (128 << 10) + 160), Vec::new())).collect();
+        assert_eq!(in_reads(wanted, size).len(), calls);
     }
 }
