@@ -53,7 +53,10 @@ impl Compressor {
             && let Some(last) = blocks.len().checked_sub(1)
         {
             lens[0] = self.len_of(0, blocks[0]);
-            lens[last] = self.len_of(last, blocks[last]);
+            // A block alone is both, and is tried once.
+            if last > 0 {
+                lens[last] = self.len_of(last, blocks[last]);
+            }
             if lens.iter().any(Option::is_some) {
                 for at in 1..last {
                     lens[at] = self.len_of(at, blocks[at]);
