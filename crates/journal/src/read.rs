@@ -3,7 +3,8 @@
 use crate::catalog::{Catalog, JournalFile};
 use crate::format::{CHUNK_BYTES, Kind, RecordHeader, record_bytes, record_head_bytes};
 use crate::index::{Place, SharedIndex, Slot};
-use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, ReadError};
+use crate::pool::{POOL, ReadBuf};
+use crate::{BLOCK_BYTES, CorruptRecord, ReadError};
 use bytes::Bytes;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex};
@@ -91,7 +92,7 @@ pub(crate) fn read_record(
 
 /// Bytes of a file, from a block-aligned read around them.
 struct Span {
-    buf: AlignedBuf,
+    buf: ReadBuf,
     skip: usize,
     len: usize,
 }
@@ -101,7 +102,7 @@ impl Span {
         let block = BLOCK_BYTES as u64;
         let from = start / block * block;
         let to = (start + len as u64).next_multiple_of(block);
-        let mut buf = AlignedBuf::zeroed((to - from) as usize);
+        let mut buf = POOL.take((to - from) as usize);
         file.file.read_at(&mut buf, from)?;
         Ok(Span { buf, skip: (start - from) as usize, len })
     }

@@ -114,7 +114,7 @@ fn what_came_sealed_is_kept_and_where_it_begins_is_vouched_for() {
 fn what_is_cut_from_a_buffer_keeps_little_more_than_its_length() {
     let shared = |range: Range<usize>| {
         let skip = 100;
-        let mut buf = AlignedBuf::zeroed(4 * BLOCK_BYTES);
+        let mut buf = POOL.take(4 * BLOCK_BYTES);
         buf.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + at / 256) as u8);
         let expected = buf[skip + range.start..skip + range.end].to_vec();
         let memory = buf.as_ptr_range();
