@@ -38,7 +38,7 @@ mod state;
 mod tests;
 
 use objects::seal_batch;
-use state::{Changes, RETRY_PAUSE_MAX, UploadError};
+use state::{Changes, RETRY_PAUSE_MAX, UploadError, Written};
 pub use state::{InLeaves, UploadSettings, Uploader};
 
 /// Raw bytes that are opened, compressed and sealed in one call outside of the runtime's threads.
@@ -128,8 +128,11 @@ impl Uploader {
 
     /// Whether a checkpoint should begin now. `dirty_since`: since when there is something to do.
     async fn is_due(&self, dirty_since: &mut Option<Instant>) -> bool {
-        let (bytes, unfinished) = self.host.with(|m| (m.data_bytes(), m.sealed().is_some()));
-        let due = bytes > 0 || self.collection_waits();
+        let (written, unfinished) = self.host.with(|m| {
+            let (live, extents) = m.to_upload();
+            (Written { bytes: m.data_bytes(), live, extents: extents as u64 }, m.sealed().is_some())
+        });
+        let due = written.bytes > 0 || self.collection_waits();
         if due {
             dirty_since.get_or_insert_with(Instant::now);
         }
@@ -139,7 +142,7 @@ impl Uploader {
         // Always cleared: a request that stays would end each pause after a failure immediately.
         let wanted = self.server.head.take_wanted();
         let asked = wanted || unfinished || self.state_waits() || self.key_waits().await;
-        asked || bytes >= self.settings.bytes || old && due || pressed
+        asked || self.settings.is_enough(written) || old && due || pressed
     }
 
     /// One checkpoint, with the set's stores as they are now.
