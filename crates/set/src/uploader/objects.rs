@@ -43,7 +43,8 @@ impl Uploader {
     /// Reuses the buffer only if it has no other holder, such as a background request or the disk cache.
     fn done_with(&self, body: Bytes) {
         let mut bodies = self.bodies();
-        if bodies.len() < self.settings.parallel && body.is_unique() {
+        // Those that are written concurrently, and the one that is filled meanwhile.
+        if bodies.len() <= self.settings.parallel && body.is_unique() {
             bodies.push(Vec::from(body));
         }
     }

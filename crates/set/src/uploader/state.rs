@@ -151,7 +151,7 @@ pub(super) struct Current {
     pub(super) sealing: Mutex<Option<SealingKey>>,
     /// Its target, with its head: the set's stores as of its begin.
     pub(super) place: Mutex<Option<Arc<dyn ObjectStore>>>,
-    /// Buffers of uploaded segments, which are used again, by the next checkpoint too if it comes soon; as many as are
+    /// Buffers of uploaded segments, which are used again, by the next checkpoint too if it comes soon; one more than are
     /// written concurrently.
     pub(super) bodies: Mutex<Vec<Vec<u8>>>,
 }
