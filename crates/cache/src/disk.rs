@@ -297,28 +297,38 @@ impl Disk {
     fn hand_over(&self, key: BlockKey, sealed: Bytes) {
         // A slice of a larger buffer would keep all of it in memory while it waits to be written.
         let sealed = if sealed.is_unique() { sealed } else { Bytes::copy_from_slice(&sealed) };
+        self.hand_over_as_it_is(key, sealed);
+    }
+
+    /// The same, without a copy of a slice.
+    fn hand_over_as_it_is(&self, key: BlockKey, sealed: Bytes) {
         let _handing = self.handing.locked();
         self.hybrid.storage_writer(key).insert(sealed);
     }
 
     /// Stores all the pieces, at the disk's pace, and returns how many bytes. Pieces that are not written after
-    /// [`KEEP_TIME_MAX`] are dropped.
+    /// [`KEEP_TIME_MAX`] are dropped. Otherwise none is in use here any more on return: the memory that they are slices
+    /// of may be used again.
     pub(super) async fn keep(&self, pieces: impl IntoIterator<Item = (BlockKey, Bytes)>) -> u64 {
         let mut kept = 0;
         let mut pieces = pieces.into_iter().peekable();
         let whole = async {
             while pieces.peek().is_some() {
                 let _turn = self.turn.lock().await;
-                // Wait before each piece, not after it: nobody waits for the last one.
+                // Also for what an earlier caller has left, if the disk was too slow for it.
                 self.hybrid.storage().wait().await;
                 let mut taken = 0;
                 while let Some((key, sealed)) = pieces.next_if(|_| taken < KEEP_BYTES) {
                     taken += sealed.len().next_multiple_of(UNIT_BYTES);
                     kept += sealed.len() as u64;
                     self.admit(|admission| admission.came_in(room(&key, &sealed)));
-                    // Parts of an object are copied: its memory is reused or freed as soon as the store has the object.
-                    self.hand_over(key, sealed);
+                    // Not copied: parts of an object share its memory. If the time is over first, one such piece at
+                    // most is left in the queue, and with it one object stays in memory until it is written.
+                    self.hand_over_as_it_is(key, sealed);
                 }
+            }
+            if kept > 0 {
+                self.hybrid.storage().wait().await;
             }
         };
         if tokio::time::timeout(KEEP_TIME_MAX, whole).await.is_err() {

@@ -362,7 +362,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
 
     /// Writes bytes that were sealed here to disk, as if they had been fetched: new data is likely to be read again
     /// before anything older. Waits for the disk, at most two seconds. Data that is not written by then is fetched when
-    /// needed (CACHE-C3).
+    /// needed (CACHE-C3). The pieces may be slices of one object: they are not copied, and after a return in time
+    /// nothing here uses its memory.
     pub async fn keep_sealed(&self, pieces: impl IntoIterator<Item = (BlockKey, Bytes)>) {
         if let Some(disk) = &self.inner.disk {
             let kept = disk.keep(pieces).await;

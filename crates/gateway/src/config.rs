@@ -319,7 +319,8 @@ settings! {
         /// Maximum time from one checkpoint to the next if anything was written, in milliseconds, 100 to 3600000.
         interval_ms: u64 = 15_000;
         /// Start a checkpoint earlier once this much was written. Less: more and smaller objects. More: the journal
-        /// holds more. At most a quarter of journal.bound.
+        /// holds more. At most a quarter of journal.bound. Unless it is more than twice journal.tail, half of
+        /// journal.tail is enough of data in large pieces: it is uploaded from memory then.
         bytes: ByteSize = ByteSize(256 * MIB);
         /// "lz4", "zstd" or "none".
         compression: Compression = Compression::Lz4;

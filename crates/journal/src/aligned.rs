@@ -65,6 +65,13 @@ impl AlignedBuf {
         self.len = len;
     }
 
+    /// Makes the length `len`, at most the capacity. New bytes are whatever was there before: the caller MUST overwrite
+    /// them.
+    pub(crate) fn expose(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "R9: {len} bytes in a buffer of {}", self.capacity());
+        self.len = len;
+    }
+
     /// Pads with zeroes up to the next multiple of `to` bytes.
     pub fn pad_to(&mut self, to: usize) {
         self.resize(self.len.next_multiple_of(to));

@@ -43,6 +43,7 @@ mod format;
 mod index;
 mod item;
 mod op;
+mod pool;
 mod read;
 mod recover;
 mod replay;

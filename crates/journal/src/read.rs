@@ -3,7 +3,8 @@
 use crate::catalog::{Catalog, JournalFile};
 use crate::format::{CHUNK_BYTES, Kind, RecordHeader, record_bytes, record_head_bytes};
 use crate::index::{Place, SharedIndex, Slot};
-use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, ReadError};
+use crate::pool::{POOL, ReadBuf};
+use crate::{BLOCK_BYTES, CorruptRecord, ReadError};
 use bytes::Bytes;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex};
@@ -91,7 +92,7 @@ pub(crate) fn read_record(
 
 /// Bytes of a file, from a block-aligned read around them.
 struct Span {
-    buf: AlignedBuf,
+    buf: ReadBuf,
     skip: usize,
     len: usize,
 }
@@ -101,7 +102,7 @@ impl Span {
         let block = BLOCK_BYTES as u64;
         let from = start / block * block;
         let to = (start + len as u64).next_multiple_of(block);
-        let mut buf = AlignedBuf::zeroed((to - from) as usize);
+        let mut buf = POOL.take((to - from) as usize);
         file.file.read_at(&mut buf, from)?;
         Ok(Span { buf, skip: (start - from) as usize, len })
     }
@@ -112,6 +113,16 @@ impl Span {
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buf[self.skip..self.skip + self.len]
+    }
+
+    /// Some of its bytes: in the buffer that they were read into, or in memory of their own if they are less than three
+    /// quarters of it. A reader is charged by their length, and must not keep much more.
+    fn cut(self, range: Range<usize>) -> Bytes {
+        let range = self.skip + range.start..self.skip + range.end;
+        if range.len() < self.buf.capacity() / 4 * 3 {
+            return Bytes::copy_from_slice(&self.buf[range]);
+        }
+        Bytes::from_owner(self.buf).slice(range)
     }
 }
 
@@ -276,7 +287,10 @@ fn read_range(
     header
         .open_chunks(file.key.as_ref(), head, chunks.start, payload)
         .map_err(|(found, expected)| corrupt(found, expected))?;
-    Ok(Bytes::copy_from_slice(&payload[range.start - data.start..range.end - data.start]))
+    match far_span {
+        Some(span) => Ok(span.cut(range.start - data.start..range.end - data.start)),
+        None => Ok(head_span.cut(head_bytes + range.start..head_bytes + range.end)),
+    }
 }
 
 #[cfg(test)]

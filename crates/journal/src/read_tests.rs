@@ -109,6 +109,23 @@ fn what_came_sealed_is_kept_and_where_it_begins_is_vouched_for() {
     }
 }
 
+/// A read is charged by its length. A large one is not copied, and a small one keeps no large buffer.
+#[test]
+fn what_is_cut_from_a_buffer_keeps_little_more_than_its_length() {
+    let shared = |range: Range<usize>| {
+        let skip = 100;
+        let mut buf = POOL.take(4 * BLOCK_BYTES);
+        buf.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + at / 256) as u8);
+        let expected = buf[skip + range.start..skip + range.end].to_vec();
+        let memory = buf.as_ptr_range();
+        let bytes = Span { buf, skip, len: 4 * BLOCK_BYTES - skip }.cut(range);
+        assert_eq!(bytes, expected);
+        memory.contains(&bytes.as_ptr())
+    };
+    assert!(shared(0..3 * BLOCK_BYTES) && shared(BLOCK_BYTES - 100..4 * BLOCK_BYTES - 100));
+    assert!(!shared(0..3 * BLOCK_BYTES - 1) && !shared(5..6));
+}
+
 #[test]
 fn a_good_record_of_another_entry_is_corruption() {
     let header = FileHeader { file_uuid: 1, disk_uuid: 2, number: 1, boot: 1, bytes: 8192, key: None };

@@ -107,6 +107,61 @@ fn read_from_disk(catalog: &Catalog, group: &Group, place: ReadPlace) -> Result<
     }
 }
 
+/// Places of one entry that are no further apart are read in one go: cheaper than a second read.
+const NEAR_BYTES: usize = 64 << 10;
+
+/// How many of `places`, from the first on, are read in one go: those in one entry that follow one another closely.
+fn in_one_go(places: &[ReadPlace]) -> usize {
+    let follows = |before: &ReadPlace, next: &ReadPlace| {
+        let end = (before.offset as usize).saturating_add(before.len);
+        before.index == next.index
+            && before.offset <= next.offset
+            && next.offset as usize <= end.saturating_add(NEAR_BYTES)
+    };
+    1 + places.windows(2).take_while(|pair| follows(&pair[0], &pair[1])).count()
+}
+
+/// Some places of one entry, by one read. If that fails, each by itself: damage between them is no error of theirs, and
+/// that of one must be told of that one (R9).
+fn read_together(catalog: &Catalog, group: &Group, places: &[ReadPlace]) -> Result<Vec<Bytes>, ReadError> {
+    let one_by_one = || places.iter().map(|place| read_from_disk(catalog, group, *place)).collect();
+    let [first, _, ..] = places else { return one_by_one() };
+    let (index, offset, start) = (first.index, first.offset, first.offset as usize);
+    let ends = places.iter().map(|place| (place.offset as usize).saturating_add(place.len));
+    let len = ends.max().map_or(0, |end| end - start);
+    let Ok(whole) = read_from_disk(catalog, group, ReadPlace { index, offset, len }) else { return one_by_one() };
+    // As slices, they keep all that was read in memory: only if it is hardly more than they are.
+    let shared = places.iter().map(|place| place.len).sum::<usize>() >= whole.len() / 4 * 3;
+    let part = |place: &ReadPlace| {
+        let from = place.offset as usize - start;
+        let part = whole.slice(from..from + place.len);
+        if shared { part } else { Bytes::copy_from_slice(&part) }
+    };
+    Ok(places.iter().map(part).collect())
+}
+
+/// `found`: those of `places` that were in memory. Reads the others.
+fn read_missing(
+    catalog: &Catalog,
+    group: &Group,
+    found: &[Option<Bytes>],
+    places: &[ReadPlace],
+) -> Result<Vec<Bytes>, ReadError> {
+    let (mut all, mut at) = (Vec::with_capacity(places.len()), 0);
+    while at < places.len() {
+        if let Some(bytes) = &found[at] {
+            all.push(bytes.clone());
+            at += 1;
+            continue;
+        }
+        let near = &found[at..at + in_one_go(&places[at..])];
+        let missing = near.iter().take_while(|found| found.is_none()).count();
+        all.extend(read_together(catalog, group, &places[at..at + missing])?);
+        at += missing;
+    }
+    Ok(all)
+}
+
 impl GroupLog {
     /// The group's id.
     pub fn id(&self) -> GroupId {
@@ -371,7 +426,7 @@ impl GroupLog {
     }
 
     /// As [`GroupLog::read`] for each of `places`, in their order. All entries that are not in memory are read in one
-    /// call on a blocking thread.
+    /// call on a blocking thread; places in a row that are close to each other in one entry, by one read.
     ///
     /// # Errors
     /// The first error.
@@ -381,11 +436,7 @@ impl GroupLog {
             return Ok(found.into_iter().flatten().collect());
         }
         let (catalog, group) = (self.shared.catalog.clone(), self.group.clone());
-        blocking(move || {
-            let missing = found.into_iter().zip(places);
-            missing.map(|(found, place)| found.map_or_else(|| read_from_disk(&catalog, &group, place), Ok)).collect()
-        })
-        .await
+        blocking(move || read_missing(&catalog, &group, &found, &places)).await
     }
 
     /// `None` if the entry is in the journal, but no longer in memory.

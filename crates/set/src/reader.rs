@@ -9,28 +9,43 @@ use crate::host::SetHost;
 pub use crate::mapping::Part;
 use crate::mapping::{MapError, Mapping};
 use bytes::Bytes;
+use fetched::ReadOp;
+pub(crate) use fetched::{Fetched, Odd};
 use futures_util::{StreamExt, stream};
 use holdfast_cache::Demand;
 use holdfast_control::set::RootRef;
 use holdfast_raft::{Group, ReadLogError, ReadPlace};
 use holdfast_store::Disposition;
 use holdfast_types::limits::ENTRY_BYTES_MAX;
-use holdfast_types::{Lba, LogIndex, SECTOR_BYTES, Sectors, VolumeId};
-use holdfast_volume::entry::{CheckedOp, ENTRY_HEADER_BYTES, EntryError, EntryHead, read_piece};
+use holdfast_types::{Lba, LogIndex, Sectors, VolumeId};
+use holdfast_volume::entry::{ENTRY_HEADER_BYTES, EntryError, read_piece};
 use holdfast_volume::index::{JournalRef, Piece, Source};
 use holdfast_volume::plan::PlannedExtent;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+mod fetched;
+
 /// How often a purged location is looked up again. Between two lookups a whole checkpoint must have finished.
 const LOOKUPS_MAX: u32 = 8;
 
-/// Concurrent journal reads for one batch of a checkpoint, or for one read of a client …
+/// Concurrent journal reads for one batch of a checkpoint, or for one read of a client.
 const BATCH_READS: usize = 8;
-/// … each of about this many bytes, or of one operation.
-const BATCH_READ_BYTES: usize = 128 << 10;
-// R9: what a failed call leaves to be read again. Each operation has a sector at least, and up to two places.
-const _: () = assert!(2 * BATCH_READ_BYTES.div_ceil(SECTOR_BYTES as usize) <= PLACES_MAX);
+
+/// How much one read call asks for at most; in bytes, the last operation may exceed it.
+#[derive(Clone, Copy)]
+struct CallSize {
+    bytes: usize,
+    places: usize,
+}
+
+/// A client waits: several calls run at once.
+const FOR_CLIENT: CallSize = CallSize { bytes: 128 << 10, places: PLACES_MAX };
+/// Of a checkpoint, large operations in a row share a call, and those of one entry a read of the disk. Small ones,
+/// which lie apart, are spread over about as many calls as those of a client.
+const FOR_UPLOAD: CallSize = CallSize { bytes: 512 << 10, places: 64 };
+// R9: what a failed call leaves to be read again.
+const _: () = assert!(FOR_CLIENT.places <= PLACES_MAX && FOR_UPLOAD.places <= PLACES_MAX);
 
 /// An operation that begins within so many bytes of its entry is read together with the entry's header.
 const NEAR_BYTES: u32 = 4 << 10;
@@ -310,6 +325,11 @@ impl Reader {
         ReadError::Operation { index, reason }
     }
 
+    /// An operation of a batch is not the one that the index refers to, or is damaged.
+    pub(crate) fn odd_in_batch(&self, odd: &Odd) -> ReadError {
+        self.odd(odd.place, &odd.error)
+    }
+
     /// Reads the content of planned extents. Each operation is read and checked once, even if several extents use it,
     /// and several are read at once: a checkpoint of scattered blocks would otherwise wait for one small read after
     /// another.
@@ -317,8 +337,41 @@ impl Reader {
     /// # Errors
     /// As [`Reader::read_journal`].
     pub async fn read_batch(&self, extents: Vec<PlannedExtent>) -> Result<Vec<RawExtent>, ReadError> {
+        let operations = self.operations(&extents, FOR_CLIENT).await?;
+        let empty = |extent: &PlannedExtent| {
+            let parts = vec![Bytes::new(); extent.parts.len()];
+            RawExtent { volume: extent.volume, lba: extent.lba, parts }
+        };
+        let mut raw: Vec<RawExtent> = extents.iter().map(empty).collect();
+        for (place, read, uses) in operations {
+            let bad = |e: EntryError| self.odd(place, &e);
+            let operation = read.check(&place).map_err(bad)?;
+            for at in uses {
+                let extent = &mut raw[at.extent];
+                let piece = operation.piece(extent.volume, at.lba, at.sectors, &at.place).map_err(bad)?;
+                extent.parts[at.part] = alone(piece, &read.read);
+            }
+        }
+        Ok(raw)
+    }
+
+    /// The same for a checkpoint, which checks and opens what was read elsewhere.
+    ///
+    /// # Errors
+    /// As [`Reader::read_journal`], for what could not be read.
+    pub(crate) async fn fetch_batch(&self, extents: Vec<PlannedExtent>) -> Result<Fetched, ReadError> {
+        let operations = self.operations(&extents, FOR_UPLOAD).await?;
+        let operations = operations.into_iter().map(|(place, read, _)| (place, read)).collect();
+        Ok(Fetched::new(extents, operations))
+    }
+
+    /// Each operation that these extents use, once, as it is in the journal.
+    async fn operations(
+        &self,
+        extents: &[PlannedExtent],
+        size: CallSize,
+    ) -> Result<Vec<(JournalRef, ReadOp, Vec<Use>)>, ReadError> {
         let mut wanted = Wanted::new();
-        let mut raw = Vec::with_capacity(extents.len());
         for (number, extent) in extents.iter().enumerate() {
             let mut lba = extent.lba;
             for (part, (sectors, place)) in extent.parts.iter().enumerate() {
@@ -328,41 +381,34 @@ impl Reader {
                 wanted.push(Use { extent: number, part, lba, sectors: *sectors, place: *place });
                 lba.0 += sectors.0;
             }
-            let parts = vec![Bytes::new(); extent.parts.len()];
-            raw.push(RawExtent { volume: extent.volume, lba: extent.lba, parts });
         }
-        let mut reads = stream::iter(in_reads(wanted))
+        let mut reads = stream::iter(in_reads(wanted, size))
             .map(|Reads { places, wants }| async move {
                 let read = self.group.read_log_many(places.clone()).await;
                 read.map(|bytes| (bytes, wants)).map_err(|e| self.unread(&places, e))
             })
             .buffer_unordered(BATCH_READS);
+        let mut operations = Vec::new();
         while let Some(read) = reads.next().await {
             let (bytes, wants) = read?;
             for Wants { head, block, skip, uses } in wants {
                 let Some(place) = uses.first().map(|first| first.place) else { continue };
-                let bad = |e: EntryError| self.odd(place, &e);
-                let head = EntryHead::read(&bytes[head]).map_err(bad)?;
-                let operation = CheckedOp::new(head, &place, bytes[block].slice(skip..)).map_err(bad)?;
-                for at in uses {
-                    let extent = &mut raw[at.extent];
-                    let piece = operation.piece(extent.volume, at.lba, at.sectors, &at.place).map_err(bad)?;
-                    extent.parts[at.part] = alone(piece, &bytes[block]);
-                }
+                operations.push((place, ReadOp { head: bytes[head].clone(), read: bytes[block].clone(), skip }, uses));
             }
         }
-        Ok(raw)
+        Ok(operations)
     }
 }
 
 type Wanted = BTreeMap<(LogIndex, u32, usize), Vec<Use>>;
 
 /// Operations in journal order, grouped by read call.
-fn in_reads(wanted: Wanted) -> Vec<Reads> {
+fn in_reads(wanted: Wanted, size: CallSize) -> Vec<Reads> {
     let mut reads: Vec<Reads> = Vec::new();
-    let mut bytes = BATCH_READ_BYTES;
+    let mut bytes = 0;
     for ((index, offset, len), uses) in wanted {
-        if bytes >= BATCH_READ_BYTES {
+        // An operation adds up to two places.
+        if reads.last().is_none_or(|last| bytes >= size.bytes || last.places.len() + 2 > size.places) {
             reads.push(Reads::default());
             bytes = 0;
         }

@@ -44,8 +44,9 @@ const AT_ONCE: usize = 2;
 /// small operations. With fewer it waits, and those that come meanwhile share the cost.
 const WORTH_OPS: usize = 16;
 /// With this much data the data itself is the greater part of an entry's cost: waiting would save little, and disks and
-/// network would have nothing to do meanwhile.
-const WORTH_BYTES: usize = 64 << 10;
+/// network would have nothing to do meanwhile. Two writes of 128 KiB, as clients send them for sequential data: since
+/// data is sealed once, one of them costs about as much as the entry around it (ADR 0070, an estimate).
+const WORTH_BYTES: usize = 256 << 10;
 
 /// Whether `ops` waiting operations with `bytes` of data leave in an entry now, with `in_flight` entries between queue
 /// and answer.

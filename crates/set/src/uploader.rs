@@ -38,10 +38,10 @@ mod state;
 mod tests;
 
 use objects::seal_batch;
-use state::{Changes, RETRY_PAUSE_MAX, UploadError};
+use state::{Changes, RETRY_PAUSE_MAX, UploadError, Written};
 pub use state::{InLeaves, UploadSettings, Uploader};
 
-/// Raw bytes that are compressed and sealed in one call outside of the runtime's threads.
+/// Raw bytes that are opened, compressed and sealed in one call outside of the runtime's threads.
 const BATCH_BYTES: u64 = 1 << 20;
 
 /// Batches that are read from the journal ahead of the one being sealed.
@@ -57,13 +57,22 @@ const LASTING_PAUSE_MAX: Duration = Duration::from_secs(120);
 /// How often a waiting task checks whether an attempt is due or requested.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Frees the buffers of a checkpoint when it ends, or when it is given up in the middle: dropped, because the set's
-/// stores were changed. They would stay until the next checkpoint.
-struct FreedAtTheEnd<'a>(&'a Mutex<Vec<Vec<u8>>>);
+/// How long the buffers of segments stay after a checkpoint. While much is written, the next one begins sooner, and
+/// fresh memory of their size would be mapped and cleared page by page.
+const BODIES_KEPT: Duration = Duration::from_secs(5);
 
-impl Drop for FreedAtTheEnd<'_> {
+/// Frees the buffers of a checkpoint that fails, or is given up in the middle: dropped, because the set's stores were
+/// changed. They would stay until the next one, which may be minutes away.
+struct FreedUnlessDone<'a> {
+    bodies: &'a Mutex<Vec<Vec<u8>>>,
+    done: bool,
+}
+
+impl Drop for FreedUnlessDone<'_> {
     fn drop(&mut self) {
-        self.0.locked().clear();
+        if !self.done {
+            self.bodies.locked().clear();
+        }
     }
 }
 
@@ -73,11 +82,16 @@ impl Uploader {
         Box::pin(async move {
             let mut pause = FIRST_PAUSE;
             let (mut dirty_since, mut judged): (Option<Instant>, Option<Term>) = (None, None);
+            let mut ended: Option<Instant> = None;
             loop {
                 tokio::select! {
                     () = self.stop.cancelled() => return,
                     () = self.server.head.asked() => {}
                     () = tokio::time::sleep(pause.min(LOOK)) => {}
+                }
+                if ended.is_some_and(|ended| ended.elapsed() >= BODIES_KEPT) {
+                    self.bodies().clear();
+                    ended = None;
                 }
                 let Some(term) = self.server.leads() else {
                     (dirty_since, pause) = (None, FIRST_PAUSE);
@@ -95,6 +109,7 @@ impl Uploader {
                 match self.attempt(term).await {
                     Ok(()) => {
                         (dirty_since, judged, pause) = (None, Some(term), FIRST_PAUSE);
+                        ended = Some(Instant::now());
                         self.host.note_unfinished(None);
                     }
                     Err(UploadError::Stopping) => return,
@@ -113,8 +128,11 @@ impl Uploader {
 
     /// Whether a checkpoint should begin now. `dirty_since`: since when there is something to do.
     async fn is_due(&self, dirty_since: &mut Option<Instant>) -> bool {
-        let (bytes, unfinished) = self.host.with(|m| (m.data_bytes(), m.sealed().is_some()));
-        let due = bytes > 0 || self.collection_waits();
+        let (written, unfinished) = self.host.with(|m| {
+            let (live, extents) = m.to_upload();
+            (Written { bytes: m.data_bytes(), live, extents: extents as u64 }, m.sealed().is_some())
+        });
+        let due = written.bytes > 0 || self.collection_waits();
         if due {
             dirty_since.get_or_insert_with(Instant::now);
         }
@@ -124,7 +142,7 @@ impl Uploader {
         // Always cleared: a request that stays would end each pause after a failure immediately.
         let wanted = self.server.head.take_wanted();
         let asked = wanted || unfinished || self.state_waits() || self.key_waits().await;
-        asked || bytes >= self.settings.bytes || old && due || pressed
+        asked || self.settings.is_enough(written) || old && due || pressed
     }
 
     /// One checkpoint, with the set's stores as they are now.
@@ -166,6 +184,7 @@ impl Uploader {
 
     async fn checkpoint(&self, term: Term) -> Result<(), UploadError> {
         let (started, at_unix_ms) = (Instant::now(), unix_ms());
+        let mut freed = FreedUnlessDone { bodies: &self.current.bodies, done: false };
         let begun = self.server.command("a checkpoint's begin", &SetCommand::CheckpointBegin { term }).await?;
         let SetAnswer::CheckpointBegun { at } = begun else {
             let found = format!("{begun:?}");
@@ -178,7 +197,6 @@ impl Uploader {
         }
         self.server.given_up().begin(at);
         let uploaded = async {
-            let _freed = FreedAtTheEnd(&self.current.bodies);
             // DATAKEY-Z2: a checkpoint must not seal under a lower key than its base root. Opening the root shows that
             //     key.
             if let Some(base) = self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
@@ -199,21 +217,24 @@ impl Uploader {
         let (extents, bytes) = (memtable.extents(), memtable.data_bytes());
         metrics::counter!("holdfast_checkpoints_total", "set" => self.server.name.to_string()).increment(1);
         tracing::info!(set = %self.server.name, upto = %at, extents, bytes, ?segments_took, took = ?started.elapsed(), "checkpoint");
+        freed.done = true;
         Ok(())
     }
 
-    /// Steps 2 and 3. Reads the journal ahead of the sealing, and uploads sealed segments meanwhile.
+    /// Steps 2 and 3. Reads the journal ahead of the sealing, and uploads sealed segments meanwhile. What is read is
+    /// still sealed for the journal: a thread that may block opens it, not one that serves.
     async fn upload_segments(&self, term: Term, memtable: &Arc<Memtable>) -> Result<Changes, UploadError> {
         let mut changes = Changes::default();
         let mut puts = FuturesUnordered::new();
         let mut builder: Option<SegmentBuilder> = None;
-        let mut raw = stream::iter(batches(memtable, BATCH_BYTES))
-            .map(|batch| self.reader.read_batch(batch))
+        let mut fetched = stream::iter(batches(memtable, BATCH_BYTES))
+            .map(|batch| self.reader.fetch_batch(batch))
             .buffered(BATCHES_AHEAD);
-        while let Some(batch) = driving(&mut puts, raw.try_next()).await?? {
+        while let Some(batch) = driving(&mut puts, fetched.try_next()).await?? {
             let open = builder.take().unwrap_or_else(|| self.new_segment(term));
             let sealing = holdfast_log::spawn_blocking(move || seal_batch(open, batch));
-            let (open, placed) = driving(&mut puts, sealing).await??;
+            let sealed = driving(&mut puts, sealing).await??;
+            let (open, placed) = sealed.map_err(|odd| self.reader.odd_in_batch(&odd))?;
             let object = open.object();
             for (volume, lba, place) in placed {
                 note_extent(&mut changes, volume, MapExtent::whole(object, lba, place));

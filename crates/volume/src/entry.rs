@@ -42,6 +42,7 @@ use holdfast_seal::{ENTRY_KEY_BYTES, EntryKey};
 use holdfast_types::limits::{ENTRY_BYTES_MAX, ENTRY_OPS_MAX, VOLUME_SECTORS_MAX};
 use holdfast_types::{Epoch, GroupId, Lba, LogIndex, SECTOR_BYTES, Sectors, SetId, VolumeId, WriteSeq};
 use layout::{TAG_CONTROL, TAG_WRITES, VERSION_CONTROL, VERSION_WRITES, block_bytes, front_bytes};
+use std::ops::Range;
 
 /// What an op does to its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -227,6 +228,39 @@ impl CheckedOp {
     /// # Errors
     /// When this is not the op that `at` refers to, or the piece is not inside it (R9).
     pub fn piece(&self, volume: VolumeId, lba: Lba, sectors: Sectors, at: &JournalRef) -> Result<Bytes, EntryError> {
+        let (place, bytes) = self.find(volume, lba, sectors, at)?;
+        block::data(&self.block, self.head.key.as_ref(), &place, bytes)
+    }
+
+    /// Appends the data of a piece to `out`, which is of no use after an error.
+    ///
+    /// # Errors
+    /// As [`CheckedOp::piece`].
+    pub fn append_piece(
+        &self,
+        volume: VolumeId,
+        lba: Lba,
+        sectors: Sectors,
+        at: &JournalRef,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EntryError> {
+        let (place, bytes) = self.find(volume, lba, sectors, at)?;
+        block::append_data(&self.block, self.head.key.as_ref(), &place, bytes, out)
+    }
+
+    /// Whether its data is sealed. Data in clear need not be copied.
+    pub fn is_sealed(&self) -> bool {
+        self.head.key.is_some()
+    }
+
+    /// The op's place by the index, and which bytes of its data are the piece.
+    fn find(
+        &self,
+        volume: VolumeId,
+        lba: Lba,
+        sectors: Sectors,
+        at: &JournalRef,
+    ) -> Result<(BlockPlace, Range<usize>), EntryError> {
         let (skip, op_sectors) = (u64::from(at.skip), u64::from(at.op_sectors));
         let op =
             OpHeader { kind: OpKind::Write, volume, lba: Lba(lba.0.wrapping_sub(skip)), sectors: Sectors(op_sectors) };
@@ -238,7 +272,7 @@ impl CheckedOp {
         }
         // Whole sectors inside an op that was checked above: no overflow, never out of bounds.
         let from = (skip * SECTOR_BYTES) as usize;
-        block::data(&self.block, self.head.key.as_ref(), &place, from..from + (sectors.0 * SECTOR_BYTES) as usize)
+        Ok((place, from..from + (sectors.0 * SECTOR_BYTES) as usize))
     }
 }
 

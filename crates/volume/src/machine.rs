@@ -439,6 +439,11 @@ impl SetMachine {
         self.data_bytes
     }
 
+    /// What a checkpoint that begins now would upload: bytes, and extents of the index.
+    pub fn to_upload(&self) -> (u64, usize) {
+        (self.active.data_bytes(), self.active.extents())
+    }
+
     /// No lookup returns an entry below this one. `None` where none refers to the journal. A lower bound: overwritten
     /// entries count.
     pub fn first_live_index(&self) -> Option<LogIndex> {

@@ -538,6 +538,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "extent-before-kept",
+        bug: "a checkpoint opens all extents of a batch into one buffer, and seals the first of them with each",
+        rule: "R4",
+        edits: &[Edit { file: "crates/set/src/reader/fetched.rs", old: "        room.clear();\n", new: "" }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["reader::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "damage-between-two-places",
+        bug: "damage between two places of an entry that are read together fails both, and no later look finds a bad place",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/log/src/group.rs",
+            old: "let Ok(whole) = read_from_disk(catalog, group, ReadPlace { index, offset, len }) else { return one_by_one() };",
+            new: "let whole = read_from_disk(catalog, group, ReadPlace { index, offset, len })?;",
+        }],
+        tests: &[file(Layer::Unit, "holdfast-log", &["--test", "log"], &["places_close_to_each_other"])],
+        smoke: false,
+    },
+    Mutation {
         name: "key-of-zeroes-taken",
         bug: "a kernel that gives zeroes for random bytes makes entries that all replicas refuse: all of them stop",
         rule: "R10",

@@ -261,6 +261,7 @@ impl Starting<'_> {
 fn upload_settings(config: &GatewayConfig) -> UploadSettings {
     UploadSettings {
         bytes: config.upload.bytes.0,
+        large_bytes: UploadSettings::large_bytes_for(config.upload.bytes.0, config.journal.tail.0),
         interval: Duration::from_millis(config.upload.interval_ms),
         parallel: usize::try_from(config.upload.parallel).unwrap_or(1),
         codec: match config.upload.compression {

@@ -25,6 +25,12 @@ fn payload(index: u64, len: usize) -> Bytes {
     (0..len).map(|at| (index as usize * 50 + at) as u8).collect::<Vec<u8>>().into()
 }
 
+/// No eight bytes of it come twice.
+fn numbered(len: usize) -> Bytes {
+    let byte = |at: usize| ((at / 8) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[at % 8];
+    (0..len).map(byte).collect()
+}
+
 fn entry(index: u64, len: usize) -> Entry {
     Entry { id: LogId::new(1, index), payload: payload(index, len) }
 }
@@ -167,6 +173,35 @@ fn many_places_are_read_in_their_order_wherever_they_are() {
         let refused = answer(&mut turns, log.read_many(vec![place(3, 0, 1), place(1, 0, 1), bad]));
         assert!(refused.is_err(), "{bad:?}: {refused:?}");
     }
+}
+
+/// R9: what lies between two places is read with them, and its damage is not theirs. That of a place is told.
+#[test]
+fn places_close_to_each_other_are_one_read_and_answer_for_themselves() {
+    let disk = SimDisk::new();
+    let (node, _, mut turns) = open(&disk, 0);
+    let log = node.group(GroupId(1));
+    let len = 90_000;
+    let _done = append(&log, vec![Entry { id: LogId::new(1, 0), payload: numbered(len) }]);
+    turns.turn(false);
+    let place = |offset: usize, len| ReadPlace { index: LogIndex(0), offset: offset as u32, len };
+    let part = |p: &ReadPlace| numbered(len).slice(p.offset as usize..p.offset as usize + p.len);
+    let near = [place(0, 72), place(20_000, 4_000), place(24_000, 500), place(24_100, 10), place(80_000, 10_000)];
+    let expected: Vec<Bytes> = near.iter().map(part).collect();
+    disk.fail_read_after(1);
+    assert_eq!(answer(&mut turns, log.read_many(near.to_vec())).expect("one read"), expected);
+    disk.restart();
+    // Too far apart, and back again: each by itself.
+    let apart = [place(0, 72), place(70_000, 500), place(100, 5)];
+    assert_eq!(answer(&mut turns, log.read_many(apart.to_vec())).expect("whole"), apart.each_ref().map(part));
+    disk.damage(&disk.names().remove(0), |bytes| {
+        let wanted = numbered(len).slice(50_000..50_008);
+        let at = bytes.windows(8).position(|window| window == &wanted[..]).expect("there");
+        bytes[at] ^= 1;
+    });
+    assert_eq!(answer(&mut turns, log.read_many(near.to_vec())).expect("none of them is damaged"), expected);
+    let refused = answer(&mut turns, log.read_many(vec![near[0], place(50_000, 4), near[4]]));
+    assert!(matches!(refused, Err(ReadError::Corrupt(_))), "{refused:?}");
 }
 
 /// R9: nobody knows whose the lost records were. Of a group that the journal does not know, all may have been among

@@ -1,6 +1,6 @@
 use super::*;
 use holdfast_seal::{ENTRY_KEY_BYTES, EntryKey};
-use holdfast_types::{Epoch, GroupId, WriteSeq};
+use holdfast_types::{Epoch, GroupId, SECTOR_BYTES, WriteSeq};
 use holdfast_volume::entry::{EntryBuilder, EntryPayload, OpHeader, OpKind, decode};
 
 const VOLUME: VolumeId = VolumeId(1);
@@ -47,7 +47,7 @@ fn each_operation_is_read_with_the_header_of_its_entry() {
             let of_one = wanted.entry((place.index, offset, len)).or_default();
             of_one.push(Use { extent: 0, part, lba: *lba, sectors: *sectors, place: *place });
         }
-        let (calls, mut read) = (in_reads(wanted), 0);
+        let (calls, mut read) = (in_reads(wanted, FOR_CLIENT), 0);
         assert!(calls.len() > 1, "the last entry is read by several calls");
         for Reads { places, wants } in calls {
             let part = |at: &ReadPlace| {
@@ -64,6 +64,75 @@ fn each_operation_is_read_with_the_header_of_its_entry() {
             }
         }
         assert_eq!(read, 9);
+    }
+}
+
+/// Extents of a checkpoint, and the operations of the one entry that they are in.
+fn fetched(payload: &Bytes, places: &[Placed], extents: &[PlannedExtent]) -> Fetched {
+    let read = |(.., place): &Placed| {
+        let (offset, len) = place.byte_range();
+        let read = payload.slice(..(offset as usize + len).min(payload.len()));
+        (*place, ReadOp { head: read.clone(), read, skip: offset as usize })
+    };
+    Fetched::new(extents.to_vec(), places.iter().map(read).collect())
+}
+
+/// R4: what a checkpoint seals is what was written, in whatever pieces, and nothing of the extent before it.
+#[test]
+fn extents_of_a_checkpoint_are_opened_one_after_the_other() {
+    for sealed in [true, false] {
+        let (payload, places) = entry(1, 0, &[8, 1, 64, 8], sealed);
+        let whole =
+            |(lba, sectors, place): Placed| PlannedExtent { volume: VOLUME, lba, parts: vec![(sectors, place)] };
+        let all = places.iter().map(|(_, sectors, place)| (*sectors, *place)).collect();
+        let within = |skip: u64, sectors| {
+            let (lba, _, place) = places[2];
+            whole((Lba(lba.0 + skip), Sectors(sectors), JournalRef { skip: skip as u32, ..place }))
+        };
+        let extents = [
+            PlannedExtent { volume: VOLUME, lba: Lba(0), parts: all },
+            whole(places[2]),
+            whole(places[1]),
+            within(30, 34),
+            within(40, 2),
+        ];
+        let content =
+            |of: &[usize]| -> Vec<u8> { of.iter().flat_map(|n| data(places[*n].0.0, places[*n].1.0)).collect() };
+        let large = content(&[2]);
+        let expected = [
+            content(&[0, 1, 2, 3]),
+            large.clone(),
+            content(&[1]),
+            large[30 * 512..].to_vec(),
+            large[40 * 512..42 * 512].to_vec(),
+        ];
+        let checked = fetched(&payload, &places, &extents).check().expect("good");
+        let mut room = Vec::new();
+        for (extent, expected) in checked.extents().iter().zip(expected) {
+            let found = checked.with(extent, &mut room, <[u8]>::to_vec).expect("good");
+            assert!(found == expected, "sealed: {sealed}, {extent:?}");
+        }
+    }
+}
+
+/// R9: neither damage nor another operation gets into a segment, and the place is named.
+#[test]
+fn what_is_not_as_the_index_says_goes_into_no_segment() {
+    for sealed in [true, false] {
+        let (payload, places) = entry(1, 0, &[8, 64], sealed);
+        let whole =
+            |volume, (lba, sectors, place): Placed| PlannedExtent { volume, lba, parts: vec![(sectors, place)] };
+        let extents = [whole(VOLUME, places[0]), whole(VolumeId(2), places[1])];
+        let checked = fetched(&payload, &places, &extents).check().expect("good");
+        let mut room = Vec::new();
+        let [good, other] = checked.extents() else { panic!("two extents") };
+        assert_eq!(checked.with(good, &mut room, <[u8]>::len).expect("good"), 8 * 512);
+        let odd = checked.with(other, &mut room, <[u8]>::len).expect_err("another volume");
+        assert_eq!(odd.place, places[1].2);
+        let mut damaged = payload.to_vec();
+        *damaged.last_mut().expect("bytes") ^= 1;
+        let odd = fetched(&Bytes::from(damaged), &places, &extents[..1]).check().expect_err("damaged");
+        assert_eq!(odd.place, places[1].2);
     }
 }
 
@@ -101,15 +170,24 @@ fn a_small_piece_keeps_no_large_buffer() {
 #[test]
 fn a_call_is_bounded_in_places_and_in_bytes() {
     // The smallest operations, each in an entry of its own: far from the header, and as far as is still near.
-    for offset in [2 * NEAR_BYTES, NEAR_BYTES] {
+    for (offset, size) in [2 * NEAR_BYTES, NEAR_BYTES].into_iter().flat_map(|at| [(at, FOR_CLIENT), (at, FOR_UPLOAD)]) {
         let len = 544;
         let wanted: Wanted = (1..=600).map(|index| ((LogIndex(index), offset, len), Vec::new())).collect();
-        let calls = in_reads(wanted);
+        let calls = in_reads(wanted, size);
         assert_eq!(calls.iter().map(|call| call.wants.len()).sum::<usize>(), 600);
         for Reads { places, .. } in calls {
-            assert!(places.len() <= PLACES_MAX, "{} places from {offset}", places.len());
+            assert!(places.len() <= size.places, "{} places from {offset}", places.len());
             let bytes: usize = places.iter().map(|at| at.len).sum();
-            assert!(bytes <= BATCH_READ_BYTES + NEAR_BYTES as usize + len, "{bytes} bytes from {offset}");
+            assert!(bytes <= size.bytes + NEAR_BYTES as usize + len, "{bytes} bytes from {offset}");
         }
+    }
+}
+
+/// Four writes of 128 KiB are one call of a checkpoint; a client's read of them is four, which run at once.
+#[test]
+fn large_operations_share_a_call_of_a_checkpoint() {
+    for (size, calls) in [(FOR_UPLOAD, 2), (FOR_CLIENT, 8)] {
+        let wanted: Wanted = (1..=8).map(|index| ((LogIndex(index), 96, (128 << 10) + 160), Vec::new())).collect();
+        assert_eq!(in_reads(wanted, size).len(), calls);
     }
 }

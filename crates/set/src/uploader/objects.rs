@@ -1,7 +1,7 @@
 //! Uploads of objects: their buffers, what is cached of them, and PUTs that are repeated until they succeed.
 
 use super::state::{RETRY_PAUSE_MAX, UploadError, Uploader};
-use crate::reader::RawExtent;
+use crate::reader::{Fetched, Odd};
 use crate::references::key_kind;
 use crate::server::SetError;
 use crate::set_key::SealingKey;
@@ -10,6 +10,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::{SetCommand, StoredKind};
 use holdfast_raft::ProposeError;
 use holdfast_store::{ObjectStore, keys};
+use holdfast_types::limits::EXTENT_BYTES_MAX;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{Lba, ObjectId, Term, VolumeId};
 use holdfast_volume::map::{LeafPack, PackBuilder, PartialRoot};
@@ -42,7 +43,8 @@ impl Uploader {
     /// Reuses the buffer only if it has no other holder, such as a background request or the disk cache.
     fn done_with(&self, body: Bytes) {
         let mut bodies = self.bodies();
-        if bodies.len() < self.settings.parallel && body.is_unique() {
+        // Those that are written concurrently, and the one that is filled meanwhile.
+        if bodies.len() <= self.settings.parallel && body.is_unique() {
             bodies.push(Vec::from(body));
         }
     }
@@ -148,20 +150,19 @@ impl Uploader {
 
 type Placed = Vec<(VolumeId, Lba, ExtentPlace)>;
 
-/// Compresses and seals extents into a segment, and returns their places.
-pub(super) fn seal_batch(mut open: SegmentBuilder, batch: Vec<RawExtent>) -> (SegmentBuilder, Placed) {
-    let mut joined = Vec::new();
-    let mut placed = Vec::with_capacity(batch.len());
-    for RawExtent { volume, lba, parts } in batch {
-        let place = match parts.as_slice() {
-            [whole] => open.push(volume, lba, whole),
-            parts => {
-                joined.clear();
-                parts.iter().for_each(|part| joined.extend_from_slice(part));
-                open.push(volume, lba, &joined)
-            }
-        };
+/// Opens extents, compresses them and seals them into a segment, and returns their places.
+///
+/// # Errors
+/// [`Odd`]: the segment is given up.
+pub(super) fn seal_batch(mut open: SegmentBuilder, batch: Fetched) -> Result<(SegmentBuilder, Placed), Odd> {
+    let batch = batch.check()?;
+    // One extent after the other in the same memory, from opening to sealing: it stays in the processor's cache.
+    let mut room = Vec::with_capacity(EXTENT_BYTES_MAX);
+    let mut placed = Vec::with_capacity(batch.extents().len());
+    for extent in batch.extents() {
+        let (volume, lba) = (extent.volume, extent.lba);
+        let place = batch.with(extent, &mut room, |raw| open.push(volume, lba, raw))?;
         placed.push((volume, lba, place));
     }
-    (open, placed)
+    Ok((open, placed))
 }

@@ -29,8 +29,10 @@ pub(super) const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// When and how to upload.
 #[derive(Clone, Copy, Debug)]
 pub struct UploadSettings {
-    /// A checkpoint begins when the journal holds this many bytes of the set.
+    /// A checkpoint begins when the journal holds this many bytes of the set …
     pub bytes: u64,
+    /// … or this many that were written in large pieces ([`UploadSettings::large_bytes_for`]) …
+    pub large_bytes: u64,
     /// … or when the oldest of them reaches this age.
     pub interval: Duration,
     /// Number of segments written concurrently.
@@ -43,6 +45,38 @@ pub struct UploadSettings {
     pub moves: MoveLimits,
     /// Whether uploaded data also goes into the disk cache.
     pub keep_uploaded: bool,
+}
+
+/// Data with extents of so many bytes, on an average, was written in large pieces: a checkpoint of it costs few requests
+/// and little of the map.
+const LARGE_EXTENT_BYTES: u64 = 64 << 10;
+
+/// What was written since the last checkpoint began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    /// Bytes of all of it.
+    pub(super) bytes: u64,
+    /// Bytes that are to be uploaded: of what was overwritten, only the newest.
+    pub(super) live: u64,
+    /// Extents that these are in.
+    pub(super) extents: u64,
+}
+
+impl UploadSettings {
+    /// For `bytes` and a journal that keeps its newest `tail` bytes in memory: half of these. While a checkpoint uploads
+    /// them, about as much is written, and what it reads is still in memory. With a larger checkpoint it would read all
+    /// of it back from the disk. Who sets `bytes` to more than twice `tail` wants large checkpoints.
+    pub fn large_bytes_for(bytes: u64, tail: u64) -> u64 {
+        if bytes / 2 <= tail { bytes.min(tail / 2) } else { bytes }
+    }
+
+    /// Whether enough was written for a checkpoint.
+    pub(super) fn is_enough(&self, written: Written) -> bool {
+        let Written { bytes, live, extents } = written;
+        // Data that is overwritten soon is better uploaded later.
+        let large = live >= bytes / 4 * 3 && live >= LARGE_EXTENT_BYTES.saturating_mul(extents);
+        bytes >= self.bytes || large && bytes >= self.large_bytes
+    }
 }
 
 /// Why a checkpoint failed. It is started again.
@@ -117,7 +151,8 @@ pub(super) struct Current {
     pub(super) sealing: Mutex<Option<SealingKey>>,
     /// Its target, with its head: the set's stores as of its begin.
     pub(super) place: Mutex<Option<Arc<dyn ObjectStore>>>,
-    /// Buffers of uploaded segments, which are used again; as many as are written concurrently.
+    /// Buffers of uploaded segments, which are used again, by the next checkpoint too if it comes soon; one more than are
+    /// written concurrently.
     pub(super) bodies: Mutex<Vec<Vec<u8>>>,
 }
 

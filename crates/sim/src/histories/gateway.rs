@@ -142,8 +142,10 @@ impl Common {
             restored: None,
             voters: Default::default(),
         };
+        let bytes = rng.pick(&[1, 32 << 10, 1 << 20]);
         let upload = UploadSettings {
-            bytes: rng.pick(&[1, 32 << 10, 1 << 20]),
+            bytes,
+            large_bytes: bytes,
             interval: Duration::from_millis(rng.pick(&[300, 1000])),
             parallel: 2,
             codec: rng.pick(&[Codec::None, Codec::Lz4, Codec::Zstd]),

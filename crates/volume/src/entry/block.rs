@@ -118,20 +118,64 @@ pub(super) fn data(
         let found = block.slice(head_bytes + range.start..head_bytes + range.end);
         return Ok(if found.len() * 2 < block.len() { Bytes::copy_from_slice(&found) } else { found });
     };
-    let units = range.start / UNIT_BYTES..range.end.div_ceil(UNIT_BYTES);
-    let whole = units.start * UNIT_BYTES..(units.end * UNIT_BYTES).min(len);
+    let whole = whole_units(&range, len);
     let mut opened = block[head_bytes + whole.start..head_bytes + whole.end].to_vec();
+    open_units(block, key, place, whole.start / UNIT_BYTES, &mut opened)?;
+    let range = range.start - whole.start..range.end - whole.start;
+    if range.len() * 2 < opened.len() {
+        return Ok(Bytes::copy_from_slice(&opened[range]));
+    }
+    Ok(Bytes::from(opened).slice(range))
+}
+
+/// Appends bytes of the data of a checked block to `out`, which is of no use after an error.
+///
+/// # Errors
+/// As [`data`].
+pub(super) fn append_data(
+    block: &[u8],
+    key: Option<&EntryKey>,
+    place: &BlockPlace,
+    range: Range<usize>,
+    out: &mut Vec<u8>,
+) -> Result<(), EntryError> {
+    let (len, head_bytes) = (place.data_bytes(), block_head_bytes(place.data_bytes()));
+    let Some(key) = key else {
+        check_place(block, place)?;
+        out.extend_from_slice(&block[head_bytes + range.start..head_bytes + range.end]);
+        return Ok(());
+    };
+    let (whole, begin) = (whole_units(&range, len), out.len());
+    out.extend_from_slice(&block[head_bytes + whole.start..head_bytes + whole.end]);
+    open_units(block, key, place, whole.start / UNIT_BYTES, &mut out[begin..])?;
+    out.truncate(begin + (range.end - whole.start));
+    out.drain(begin..begin + (range.start - whole.start));
+    Ok(())
+}
+
+/// The bytes of all units that a part of `len` bytes of data touches.
+fn whole_units(part: &Range<usize>, len: usize) -> Range<usize> {
+    part.start / UNIT_BYTES * UNIT_BYTES..part.end.next_multiple_of(UNIT_BYTES).min(len)
+}
+
+/// Opens in place the sealed bytes of whole units of a checked block, from unit number `first` on.
+///
+/// # Errors
+/// [`EntryError::NotAuthentic`].
+fn open_units(
+    block: &[u8],
+    key: &EntryKey,
+    place: &BlockPlace,
+    first: usize,
+    units: &mut [u8],
+) -> Result<(), EntryError> {
     let associated = place.associated();
-    for (number, unit) in units.zip(opened.chunks_mut(UNIT_BYTES)) {
+    for (number, unit) in (first..).zip(units.chunks_mut(UNIT_BYTES)) {
         let tag: &[u8; TAG_BYTES] = header_at(block, BLOCK_FIXED_BYTES + TAG_BYTES * number)?;
         if key.open(place.at as u32, number as u32, &associated, unit, tag).is_err() {
             let (volume, lba, sectors) = (place.volume, place.lba, place.sectors);
             return Err(EntryError::NotAuthentic { at: place.at, unit: number, volume, lba, sectors });
         }
     }
-    let range = range.start - whole.start..range.end - whole.start;
-    if range.len() * 2 < opened.len() {
-        return Ok(Bytes::copy_from_slice(&opened[range]));
-    }
-    Ok(Bytes::from(opened).slice(range))
+    Ok(())
 }

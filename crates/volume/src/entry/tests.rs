@@ -112,7 +112,7 @@ fn one_write(key: Option<EntryKey>, seq: u64, fill: u8) -> Bytes {
 
 const AT: JournalRef = JournalRef { index: LogIndex(5), header_offset: 96, op_sectors: 80, skip: 2 };
 
-/// A piece of the op at `at`, by the header of `head` and the block of `block`.
+/// A piece of the op at `at`, by the header of `head` and the block of `block`. Read alone and behind other data alike.
 fn piece_of(
     head: &Bytes,
     block: &Bytes,
@@ -122,7 +122,17 @@ fn piece_of(
 ) -> Result<Bytes, EntryError> {
     let (offset, len) = at.byte_range();
     let block = block.slice(offset as usize..(offset as usize + len).min(block.len()));
-    read_piece(VolumeId(volume), Lba(lba), Sectors(sectors), at, &head[..ENTRY_HEADER_BYTES], &block)
+    let (volume, lba, sectors) = (VolumeId(volume), Lba(lba), Sectors(sectors));
+    let head = &head[..ENTRY_HEADER_BYTES];
+    let alone = read_piece(volume, lba, sectors, at, head, &block);
+    let mut joined = vec![7; 5];
+    let behind = CheckedOp::new(EntryHead::read(head)?, at, block)
+        .and_then(|op| op.append_piece(volume, lba, sectors, at, &mut joined));
+    match &alone {
+        Ok(piece) => assert_eq!((behind, &joined[..5], &joined[5..]), (Ok(()), &[7; 5][..], &piece[..])),
+        Err(error) => assert_eq!(behind.as_ref(), Err(error)),
+    }
+    alone
 }
 
 #[test]

@@ -2,14 +2,20 @@
 
 use super::blocks::{BLOCK_BYTES, BLOCKS_MAX};
 use super::codec::Codec;
+use std::ops::Range;
 
 /// zstd's level: about three times the CPU time of lz4, and a quarter smaller. Higher levels cost more than they save
 /// here.
 pub const ZSTD_LEVEL: i32 = 3;
 
+/// After so many extents in a row of which nothing compressed, one block of each is tried, not two.
+const DULL_EXTENTS: u32 = 8;
+
 /// Compresses extents one after the other. Keeps its tables and output buffer between them.
 pub(super) struct Compressor {
     codec: Codec,
+    /// Extents in a row of which nothing compressed.
+    dull: u32,
     room: Vec<u8>,
     lz4: lz4_flex::block::CompressTable,
     zstd: Option<zstd::bulk::Compressor<'static>>,
@@ -32,7 +38,7 @@ impl Compressor {
             Codec::Zstd => vec![0; BLOCKS_MAX * BLOCK_BYTES],
         };
         // Positions in a block fit into the 16 bits of a small table: half as much to clear for each block.
-        Self { codec, room, lz4: lz4_flex::block::CompressTable::small(), zstd }
+        Self { codec, dull: 0, room, lz4: lz4_flex::block::CompressTable::small(), zstd }
     }
 
     /// How it compresses what can be compressed.
@@ -45,26 +51,42 @@ impl Compressor {
     /// uncompressed.
     ///
     /// The first and the last block speak for the others: if neither compresses, no other is tried. Random or encrypted
-    /// data would cost as much time as data that compresses.
+    /// data would cost as much time as data that compresses. After much of such data they speak in turn.
     pub(super) fn compress<'a>(&'a mut self, raw: &'a [u8]) -> Compressed<'a> {
         let blocks: Vec<&'a [u8]> = raw.chunks(BLOCK_BYTES).collect();
         let mut lens = vec![None; blocks.len()];
         if self.codec != Codec::None
             && let Some(last) = blocks.len().checked_sub(1)
         {
-            lens[0] = self.len_of(0, blocks[0]);
-            lens[last] = self.len_of(last, blocks[last]);
-            if lens.iter().any(Option::is_some) {
-                for at in 1..last {
+            let ends = [0, last];
+            let asked = &ends[self.speakers(last)];
+            for at in asked {
+                lens[*at] = self.len_of(*at, blocks[*at]);
+            }
+            let pays = lens.iter().any(Option::is_some);
+            if pays {
+                for at in (0..=last).filter(|at| !asked.contains(at)) {
                     lens[at] = self.len_of(at, blocks[at]);
                 }
             }
+            self.dull = if pays { 0 } else { self.dull.saturating_add(1) };
         }
         let codec = if lens.iter().any(Option::is_some) { self.codec } else { Codec::None };
         let room: &'a [u8] = &self.room;
         let each = room.len() / BLOCKS_MAX;
         let kept = |(at, block): (usize, &'a [u8])| lens[at].map_or(block, |len| &room[at * each..at * each + len]);
         Compressed { codec, blocks: blocks.into_iter().enumerate().map(kept).collect() }
+    }
+
+    /// Which of the two ends of an extent speak for it, whose last block is number `last`. A block alone is both, and is
+    /// tried once.
+    fn speakers(&self, last: usize) -> Range<usize> {
+        let turn = self.dull as usize % 2;
+        match self.dull {
+            _ if last == 0 => 0..1,
+            DULL_EXTENTS.. => turn..turn + 1,
+            _ => 0..2,
+        }
     }
 
     /// Compresses block `at` into its room. Its length, if that pays.
@@ -103,6 +125,49 @@ impl Decompressor {
                 let len = zstd.decompress_to_buffer(plain, raw).map_err(|e| e.to_string());
                 self.zstd = Some(zstd);
                 len
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::tests::{noise, text};
+
+    /// Behind much data that does not compress, data that does is noticed at the second extent, at whichever end it is.
+    #[test]
+    fn ends_speak_in_turn_after_data_that_does_not_compress() {
+        let (dull, last) = (noise(1, BLOCKS_MAX * BLOCK_BYTES), BLOCKS_MAX - 1);
+        for (codec, at) in [(Codec::Lz4, 0), (Codec::Lz4, last), (Codec::Zstd, 0), (Codec::Zstd, last)] {
+            let mut raw = dull.clone();
+            raw[at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES].copy_from_slice(&text(2, BLOCK_BYTES));
+            for before in [0, DULL_EXTENTS, DULL_EXTENTS + 1] {
+                let mut compressor = Compressor::new(codec);
+                for _ in 0..before {
+                    assert_eq!(compressor.compress(&dull).codec, Codec::None);
+                }
+                let found: Vec<Codec> = (0..3).map(|_| compressor.compress(&raw).codec).collect();
+                let from = usize::from(found[0] != codec);
+                assert!(before >= DULL_EXTENTS || from == 0, "both ends are tried");
+                assert!(found[from..].iter().all(|found| *found == codec), "after {before}: {found:?}");
+            }
+        }
+    }
+
+    /// However many extents were dull: what compresses is compressed as by a new compressor.
+    #[test]
+    fn a_lone_block_and_all_blocks_of_an_extent_that_compresses_are_compressed() {
+        let (one, all) = (text(3, BLOCK_BYTES / 2), text(4, BLOCKS_MAX * BLOCK_BYTES));
+        for before in [0, DULL_EXTENTS, DULL_EXTENTS + 1] {
+            for raw in [&one, &all] {
+                let mut compressor = Compressor::new(Codec::Lz4);
+                for _ in 0..before {
+                    compressor.compress(&noise(5, BLOCK_BYTES));
+                }
+                let compressed = compressor.compress(raw);
+                assert_eq!(compressed.codec, Codec::Lz4);
+                assert!(compressed.blocks.iter().all(|block| block.len() < BLOCK_BYTES / 4));
             }
         }
     }

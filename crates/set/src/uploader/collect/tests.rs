@@ -71,6 +71,7 @@ impl World {
     fn uploader(&self, moves: MoveLimits) -> Uploader {
         let settings = UploadSettings {
             bytes: u64::MAX,
+            large_bytes: u64::MAX,
             interval: Duration::from_millis(10),
             parallel: 2,
             codec: Codec::Lz4,
