@@ -112,4 +112,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_moment_of_before_the_clock_went_back_that_is_read"])],
         smoke: false,
     },
+    Mutation {
+        name: "pool-imported-from-anywhere",
+        bug: "no device of the set is known, and ZFS searches every disk of the host: a pool of the same name that is somebody else's is imported by force",
+        rule: "OWN-P1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/zfs.rs",
+            old: "        if devices.is_empty() {\n",
+            new: "        if devices.is_empty() && name.is_empty() {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["without_a_device_no_pool_is_looked_for"])],
+        smoke: false,
+    },
 ];
