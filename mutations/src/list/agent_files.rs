@@ -124,4 +124,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-agent", &["without_a_device_no_pool_is_looked_for"])],
         smoke: false,
     },
+    Mutation {
+        name: "earlier-job-not-waited-for",
+        bug: "the lease ends while a start of PostgreSQL hangs on a disk of the host: the stop finds no process and is done, and PostgreSQL is started after it",
+        rule: "TASK-N2",
+        edits: &[Edit {
+            file: "crates/agent/src/run/jobs.rs",
+            old: "            if alive.alone(EARLIER_LIMIT).await {\n",
+            new: "            if alive.alone(EARLIER_LIMIT).await || what == For::Release {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_stop_is_done_only_once_an_earlier_start_has_ended"])],
+        smoke: false,
+    },
 ];
