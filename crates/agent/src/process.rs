@@ -8,7 +8,8 @@ mod table;
 
 pub use output::SAID_BYTES_MAX;
 pub use postgres::{
-    is_elsewhere, kill_postgres, look_for_postgres, of_postgres, postgres_gone, postgres_runs, postmaster, unlooked,
+    is_elsewhere, kill_postgres, kill_postgres_here, look_for_postgres, of_postgres, postgres_gone, postgres_runs,
+    postmaster, unlooked,
 };
 pub use server::Server;
 pub use table::{Looked, of_mark, of_name, signal};

@@ -136,4 +136,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_stop_is_done_only_once_an_earlier_start_has_ended"])],
         smoke: false,
     },
+    Mutation {
+        name: "kill-waits-for-a-thread",
+        bug: "a SIGKILL of PostgreSQL at the end of its lease waits for a thread of the runtime, and all of them hang on names of peers that are asked for",
+        rule: "AGENT-A3",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/database.rs",
+            old: "        process::kill_postgres_here(&self.processes, KILL_LIMIT).await\n",
+            new: "        let processes = self.processes.clone();\n        let killed = tokio::task::spawn_blocking(move || process::kill_postgres(&processes, KILL_LIMIT));\n        killed.await.map_err(|error| error.to_string())?\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_kill_does_not_wait_for_threads_that_hang"])],
+        smoke: false,
+    },
 ];

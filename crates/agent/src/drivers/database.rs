@@ -25,6 +25,7 @@ use crate::machine::{DatabaseView, Stop};
 use crate::process::{self, Server, of_postgres, postgres_runs, postmaster, run, unlooked};
 use crate::server::ServerView;
 use commands::{Commands, script};
+use holdfast_tls::files;
 use own_server::OwnServer;
 use queries::Queries;
 use rustix::process::Signal;
@@ -43,6 +44,9 @@ const STOP_COMMAND_LIMIT: Duration = Duration::from_millis(1000);
 
 /// Time limit from SIGKILL until the last process is gone. Only a device that does not answer takes longer.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Maximum size of PG_VERSION, which PostgreSQL's user can replace; the agent that reads it is root.
+const VERSION_BYTES_MAX: u64 = 1 << 10;
 
 /// The driver.
 #[derive(Debug)]
@@ -173,7 +177,7 @@ impl Database {
         }
         // This waits for the device, so not on the runtime's own threads.
         let removed = tokio::task::spawn_blocking(move || {
-            let version = std::fs::read_to_string(data.join("PG_VERSION"))
+            let version = files::read_text(&data.join("PG_VERSION"), VERSION_BYTES_MAX)
                 .map_err(|error| format!("{}: expected a data directory, PG_VERSION: {error}", data.display()))?;
             // Over a link no process would be seen working there, and a running server would lose its pid file.
             super::pool::without_links("database.data", &data)?;
@@ -302,9 +306,7 @@ impl Database {
     }
 
     async fn kill(&self) -> Result<(), String> {
-        let processes = self.processes.clone();
-        let killed = tokio::task::spawn_blocking(move || process::kill_postgres(&processes, KILL_LIMIT));
-        killed.await.map_err(|error| error.to_string())?
+        process::kill_postgres_here(&self.processes, KILL_LIMIT).await
     }
 
     /// Its state; `None` if it could not be inspected or asked, which says nothing of it.
