@@ -148,4 +148,40 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_kill_does_not_wait_for_threads_that_hang"])],
         smoke: false,
     },
+    Mutation {
+        name: "watchdog-device-opened-too-late",
+        bug: "a helper that begins near the end of a lease opens the watchdog device that an earlier one left counting: it counts anew, and fires after the lease",
+        rule: "GUARD-G1",
+        edits: &[Edit {
+            file: "crates/agent/src/watchdog/guard.rs",
+            old: "            (None, true) if now_ns >= self.retry_ns && may_set(now_ns, wish) => {\n",
+            new: "            (None, true) if now_ns >= self.retry_ns => {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_device_is_not_opened_when_the_lease_is_about_to_end"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "watchdog-timeout-set-too-late",
+        bug: "the watchdog device gets another timeout near the end of a lease, which feeds it: it fires after the lease",
+        rule: "GUARD-G1",
+        edits: &[Edit {
+            file: "crates/agent/src/watchdog/guard.rs",
+            old: "                    && may_set(now_ns, wish)\n                    && timeout_s",
+            new: "                    && timeout_s",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_timeout_is_not_set_when_the_lease_is_about_to_end"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "helper-guesses-the-lease",
+        bug: "the watchdog's helper takes attach's lease for as long as the agent's settings say, not as attach says: PostgreSQL runs for longer than its lease",
+        rule: "WATCHDOG-W1",
+        edits: &[Edit {
+            file: "crates/agent/src/watchdog.rs",
+            old: "status.lease_ttl_ms.filter(|ttl_ms| *ttl_ms > 0)",
+            new: "None.filter(|ttl_ms: &u64| *ttl_ms > 0)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["the_lease_lasts_from_its_renewal_by_the_clock_of_leases"])],
+        smoke: false,
+    },
 ];
