@@ -125,6 +125,12 @@ pub fn hanging(is: impl Fn(&str) -> bool) -> Vec<String> {
     left_since_long(&mut left).map(|(name, _)| name).filter(|name| is(name)).cloned().collect()
 }
 
+/// Keeps a program as if it had been killed and hung in the kernel.
+#[cfg(test)]
+pub(crate) fn leave(name: &str, child: Child) {
+    LEFT.locked().insert(name.into(), (child, Instant::now() - AFTERWORDS));
+}
+
 /// Runs `command` for at most `limit`, then kills it; any exit code is accepted. While an earlier program of the same
 /// command line hangs in the kernel, no other is started: it would hang as well, and each would stay.
 ///
@@ -283,7 +289,7 @@ mod tests {
         while of_name("sleep", "61.125").is_empty() && begun.elapsed() < Duration::from_secs(20) {
             tokio::time::sleep(LOOK_PAUSE).await;
         }
-        LEFT.lock().unwrap().insert(name.clone(), (child, Instant::now() - AFTERWORDS));
+        leave(&name, child);
         for _ in 0..10 {
             let why = run(command(), Duration::from_millis(1)).await.unwrap_err();
             assert!(why.contains("an earlier one hangs"), "{why}");

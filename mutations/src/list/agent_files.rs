@@ -184,4 +184,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-agent", &["the_lease_lasts_from_its_renewal_by_the_clock_of_leases"])],
         smoke: false,
     },
+    Mutation {
+        name: "import-given-up-is-nobodys",
+        bug: "an import that was killed goes on in the kernel, and its pool counts as somebody else's: the host is ready for the next takeover, and has that pool over a device that is gone",
+        rule: "OWN-P1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/ownership.rs",
+            old: "        (not, Noted::No) if !begun.is_empty() => ",
+            new: "        (not, Noted::No) if begun.len() > 1_000 => ",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_pool_whose_import_was_given_up_may_be_there"])],
+        smoke: false,
+    },
 ];
