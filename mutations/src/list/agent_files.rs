@@ -196,4 +196,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_pool_whose_import_was_given_up_may_be_there"])],
         smoke: false,
     },
+    Mutation {
+        name: "devices-without-a-lease-left",
+        bug: "attach is killed while it gives its devices up: they stay in the kernel, and what uses them outlives its SIGKILL for minutes",
+        rule: "WATCHDOG-W3",
+        edits: &[Edit {
+            file: "crates/agent/src/attach_process.rs",
+            old: "volume.is_some_and(|volume| !volume.contains('/')) && ",
+            new: "volume.is_some_and(|volume| volume.contains('/')) && ",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_device_that_the_kernel_shows_was_left"])],
+        smoke: false,
+    },
 ];

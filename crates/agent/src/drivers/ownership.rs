@@ -9,6 +9,7 @@
 
 use super::zfs::rules::COPY_POOL;
 use super::zfs::vdevs;
+use crate::attach_process::BACKEND;
 use crate::config::{AgentConfig, PoolKind};
 use crate::process::{self, NotRan, system};
 use holdfast_host::mounts::{Mounted, mount_at};
@@ -24,9 +25,6 @@ const NOTE: &str = "pool.noted";
 
 /// Time limit of a question about a pool.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
-
-/// Prefix, before the run directory, of the name that attach gives to kernel nbd devices.
-const BACKEND: &str = "holdfast ";
 
 /// Reason why the owner of a pool, or its existence, is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
