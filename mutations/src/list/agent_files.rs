@@ -199,7 +199,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "devices-without-a-lease-left",
         bug: "attach is killed while it gives its devices up: they stay in the kernel, and what uses them outlives its SIGKILL for minutes",
-        rule: "WATCHDOG-W3",
+        rule: "AGENT-A2",
         edits: &[Edit {
             file: "crates/agent/src/attach_process.rs",
             old: "volume.is_some_and(|volume| !volume.contains('/')) && ",
