@@ -1,7 +1,7 @@
 //! What the agent of a PostgreSQL host keeps on its disk: the history, a pause, a scheduled switchover; moments that
 //! its processes tell one another in files.
 
-use crate::bug::{Edit, Layer, Mutation, lib};
+use crate::bug::{Edit, Layer, Mutation, file, lib};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -206,6 +206,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "volume.is_some_and(|volume| volume.contains('/')) && ",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_device_that_the_kernel_shows_was_left"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "signal-before-it-is-waited-for",
+        bug: "an order to end that comes while the agent looks at what it finds ends it at once: PostgreSQL and its device stay, with no agent",
+        rule: "AGENT-A2",
+        edits: &[Edit {
+            file: "crates/holdfast/src/serve.rs",
+            old: "    Ok(async move {\n        loop {\n",
+            new: "    Ok(async move {\n        (interrupt, terminate) = (listen(SignalKind::interrupt()).unwrap(), listen(SignalKind::terminate()).unwrap());\n        loop {\n",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_hangup_ends_no_service"])],
         smoke: false,
     },
 ];
