@@ -92,23 +92,51 @@ impl Jobs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-
-    /// A job that does not wait for `long`, then starts PostgreSQL.
-    fn starts(runs: &Arc<AtomicBool>, began: &Arc<AtomicBool>, long: Duration) -> impl Fn() -> Ready + use<> {
-        let (runs, began) = (runs.clone(), began.clone());
-        move || {
-            began.store(true, SeqCst);
-            std::thread::sleep(long);
-            runs.store(true, SeqCst);
-            std::future::ready(Ok(()))
-        }
-    }
+    use std::sync::mpsc::{Sender, channel};
 
     type Ready = std::future::Ready<Result<(), NotDone>>;
 
-    async fn has_begun(began: &AtomicBool) {
-        while !began.load(SeqCst) {
+    fn done() -> Ready {
+        std::future::ready(Ok(()))
+    }
+
+    /// PostgreSQL as a job sees it.
+    #[derive(Clone, Default)]
+    struct World {
+        /// A start has begun.
+        begun: Arc<AtomicBool>,
+        runs: Arc<AtomicBool>,
+        stops: Arc<AtomicUsize>,
+    }
+
+    impl World {
+        /// A job that hangs without a wait, until it is let go; then it starts PostgreSQL.
+        fn start(&self) -> (Sender<()>, impl Fn() -> Ready + Send + Sync + use<>) {
+            let ((lets, held), world) = (channel(), self.clone());
+            let held = Mutex::new(held);
+            let start = move || {
+                world.begun.store(true, SeqCst);
+                let _ = held.lock().unwrap().recv();
+                world.runs.store(true, SeqCst);
+                done()
+            };
+            (lets, start)
+        }
+
+        fn stop(&self) -> impl Fn() -> Ready + Send + Sync + use<> {
+            let world = self.clone();
+            move || {
+                world.runs.store(false, SeqCst);
+                world.stops.fetch_add(1, SeqCst);
+                done()
+            }
+        }
+    }
+
+    async fn until(is: impl Fn() -> bool) {
+        while !is() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -116,36 +144,41 @@ mod tests {
     /// TASK-N2: PostgreSQL that is about to be started while it is stopped does not run once the stop is done.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_stop_is_done_only_once_an_earlier_start_has_ended() {
-        let (runs, began, stops) = (Arc::default(), Arc::default(), Arc::new(AtomicUsize::new(0)));
-        let mut jobs = Jobs::default();
-        let start = jobs.begin(For::Use, starts(&runs, &began, Duration::from_millis(300)));
-        has_begun(&began).await;
-        let (stopped, counted) = (runs.clone(), stops.clone());
-        let stop = jobs.begin(For::Release, move || {
-            stopped.store(false, SeqCst);
-            counted.fetch_add(1, SeqCst);
-            std::future::ready(Ok(()))
-        });
+        let (world, mut jobs) = (World::default(), Jobs::default());
+        let (lets, start) = world.start();
+        let start = jobs.begin(For::Use, start);
+        until(|| world.begun.load(SeqCst)).await;
+        let stop = jobs.begin(For::Release, world.stop());
         // AGENT-A3: what runs is stopped at once all the same.
-        tokio::time::sleep(Duration::from_millis(150)).await;
-        assert_eq!((stops.load(SeqCst), stop.is_finished()), (1, false));
-        assert_eq!(stop.await.unwrap(), Ok(()));
+        until(|| world.stops.load(SeqCst) > 0).await;
+        let done_at_once = tokio::time::timeout(Duration::from_millis(100), until(|| stop.is_finished())).await.is_ok();
+        lets.send(()).unwrap();
         let _ = start.await;
-        assert!(!runs.load(SeqCst), "it was started after the stop");
+        assert_eq!(stop.await.unwrap(), Ok(()));
+        assert!(!done_at_once && !world.runs.load(SeqCst), "it was started after the stop");
     }
 
     /// Nothing is said to be stopped while an earlier job may still start it.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_stop_beside_a_job_that_hangs_is_not_done() {
-        let (runs, began) = (Arc::default(), Arc::default());
-        let mut jobs = Jobs::default();
-        let start = jobs.begin(For::Use, starts(&runs, &began, LATE_LIMIT + Duration::from_millis(700)));
-        has_begun(&began).await;
-        let Err(NotDone::Failed(why)) = jobs.begin(For::Release, || std::future::ready(Ok(()))).await.unwrap() else {
-            panic!("it counts as done");
-        };
-        assert!(why.contains("an earlier step hangs"), "{why}");
+        let (world, mut jobs) = (World::default(), Jobs::default());
+        let (lets, start) = world.start();
+        let start = jobs.begin(For::Use, start);
+        until(|| world.begun.load(SeqCst)).await;
+        let stopped = jobs.begin(For::Release, world.stop()).await.unwrap();
+        lets.send(()).unwrap();
         let _ = start.await;
+        assert!(matches!(&stopped, Err(NotDone::Failed(why)) if why.contains("an earlier step hangs")), "{stopped:?}");
+        // Something else is not begun at all.
+        let (lets, start) = world.start();
+        world.begun.store(false, SeqCst);
+        let start = jobs.begin(For::Use, start);
+        until(|| world.begun.load(SeqCst)).await;
+        let used = jobs.begin(For::Use, world.stop()).await.unwrap();
+        lets.send(()).unwrap();
+        let _ = start.await;
+        assert!(used.is_err());
+        assert_eq!(world.stops.load(SeqCst), 1);
     }
 
     /// A job that is at work.
@@ -157,11 +190,10 @@ mod tests {
         }
     }
 
-    /// A job that only waits ends at once, and the later one is done once.
+    /// What a job has in its hands is dropped before the next one is done.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_job_that_waits_is_dropped_before_the_next_one_works() {
-        let (waits, works) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let mut jobs = Jobs::default();
+    async fn a_job_that_waits_is_dropped_before_the_next_one_is_done() {
+        let (waits, mut jobs) = (Arc::new(AtomicBool::new(false)), Jobs::default());
         let at = waits.clone();
         let earlier = jobs.begin(For::Use, move || {
             at.store(true, SeqCst);
@@ -172,15 +204,13 @@ mod tests {
                 Ok(())
             }
         });
-        has_begun(&waits).await;
-        let (seen, counted) = (waits.clone(), works.clone());
+        until(|| waits.load(SeqCst)).await;
+        let seen = waits.clone();
         let next = jobs.begin(For::Release, move || {
-            counted.fetch_add(1, SeqCst);
             let still = seen.load(SeqCst).then(|| NotDone::Failed("the earlier one is still there".into()));
             std::future::ready(still.map_or(Ok(()), Err))
         });
         assert_eq!(next.await.unwrap(), Ok(()));
         assert!(earlier.await.unwrap_err().is_cancelled());
-        assert_eq!(works.load(SeqCst), 1);
     }
 }
