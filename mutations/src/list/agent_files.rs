@@ -220,4 +220,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_hangup_ends_no_service"])],
         smoke: false,
     },
+    Mutation {
+        name: "flush-without-a-gateway",
+        bug: "attach that is told to end flushes its devices although no gateway answers: it hangs in the kernel, cannot be killed, and the devices stay until a reboot",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/attach/src/keeper.rs",
+            old: "            let flush = !has_cache || are_answered",
+            new: "            let flush = has_cache || are_answered",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["devices_are_flushed_once_a_gateway_answers"])],
+        smoke: false,
+    },
 ];
