@@ -1,5 +1,5 @@
 //! What the agent of a PostgreSQL host keeps on its disk: the history, a pause, a scheduled switchover; moments that
-//! its processes tell one another in files.
+//! its processes tell one another in files; what hangs, and what is found by another name.
 
 use crate::bug::{Edit, Layer, Mutation, file, lib};
 
@@ -223,7 +223,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "flush-without-a-gateway",
         bug: "attach that is told to end flushes its devices although no gateway answers: it hangs in the kernel, cannot be killed, and the devices stay until a reboot",
-        rule: "R8",
+        rule: "KERNEL-K2",
         edits: &[Edit {
             file: "crates/attach/src/keeper.rs",
             old: "            let flush = !has_cache || are_answered",
