@@ -2,8 +2,8 @@
 //!
 //! - TASK-N1 All inputs reach the machine through this task, in one order. A probe of PostgreSQL from before its last
 //!   start or stop is dropped.
-//! - TASK-N2 At most one job is at work. A later one ends the earlier one first: an abandoned job must not go on. If the
-//!   earlier one hangs, the later one is done only after its end.
+//! - TASK-N2 At most one job is at work. A later one ends the earlier one first: an abandoned job must not go on. If
+//!   the earlier one hangs, the later one is done only after its end.
 //! - TASK-N3 A sign of life is given before PostgreSQL is started, with the time until which it may run.
 //! - TASK-N4 The task waits for no disk: without its signs the watchdog would end a healthy PostgreSQL. The history and
 //!   pauses are written beside it. Only before a reboot, and at its end, it waits for the history, for a bounded time.

@@ -4,8 +4,8 @@
 //!     PostgreSQL on it stopped; or the very mount, or the pool, that this agent noted when it made it (its device may
 //!     have lost its name by now). With the pool the agent unmounts file systems on directories in it whose content
 //!     PostgreSQL can lose. A cache device of a pool may be anybody's. A note that cannot be read counts neither as a
-//!     note nor as none: until it can be read, nothing is touched, and the pool keeps its device. A pool whose import was
-//!     given up may be ours, for as long as the kernel goes on with it.
+//!     note nor as none: until it can be read, nothing is touched, and the pool keeps its device. A pool whose import
+//!     was given up may be ours, for as long as the kernel goes on with it.
 
 use super::zfs::rules::COPY_POOL;
 use super::zfs::vdevs;
@@ -405,8 +405,8 @@ mod tests {
         assert!(matches!(asked(theirs).await, Err(NotOurs::Foreign(_))), "there is no note");
     }
 
-    /// After this the device is removed. The lease ended, or a person ended the agent, during the import: it was killed,
-    /// but the kernel ends it, and the pool is there then.
+    /// The lease ended, or a person ended the agent, during the import: it was killed, but the kernel ends it, and the
+    /// pool is there then.
     #[tokio::test]
     async fn a_pool_whose_import_was_given_up_may_be_there() {
         let dir = tempfile::tempdir().unwrap();

@@ -10,8 +10,8 @@
 //! import` first watches the pool for writes, for as long as that host's settings say (20 to 25 s with ZFS's defaults).
 //! It may be killed meanwhile; every other `zpool` of this host waits for it.
 //!
-//! Never without its devices: without -d, ZFS searches every disk of this host for a pool of that name, and -f would take
-//! one that is somebody else's.
+//! Never without its devices: without -d, ZFS searches every disk of this host for a pool of that name, and -f would
+//! take one that is somebody else's.
 //!
 //! Never with -m, by which ZFS leaves out a log device (SLOG) that it does not find: acknowledged commits may be there
 //! and nowhere else, and only a person may give them up.

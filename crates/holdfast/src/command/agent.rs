@@ -105,8 +105,8 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
         *child = Some(command.spawn()?);
         Ok(())
     };
-    // From here on: the agent first looks for seconds at what it finds, and an order to end meanwhile would leave all of
-    // it to nobody.
+    // From here on: the agent first looks for seconds at what it finds, and an order to end meanwhile would leave all
+    // of it to nobody.
     let signal = serve::stop_signal_from_now()?;
     let stop = async {
         let which = signal.await;
