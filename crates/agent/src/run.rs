@@ -561,7 +561,7 @@ impl<H: Host> Agent<H> {
         let host = self.host.clone();
         let working = self.jobs.begin(what, move || {
             let done = work(host.clone());
-            async move { done.await.map_err(Into::into) }
+            async move { done.await.map_err(Into::<NotDone>::into) }
         });
         let news = self.inbox.news.clone();
         tokio::spawn(async move {
