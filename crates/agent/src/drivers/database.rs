@@ -33,6 +33,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systemd::Systemd;
+use tokio::task::JoinSet;
 use user::User;
 
 /// PostgreSQL kills its own processes five seconds after an immediate stop began. Such a stop happens because its lease
@@ -281,16 +282,18 @@ impl Database {
             let gone = how != Stop::Kill && process::postgres_gone(&self.processes, limit).await;
             if gone { Ok(()) } else { self.kill().await }
         };
-        // The lease is about to end (AGENT-A3), and a script may wait for something that does not answer any more: it
-        // is told, and the SIGKILL does not wait for it.
-        let told = async {
-            if kind == DatabaseKind::Command
-                && let Err(why) = self.commands.stop("immediate", STOP_COMMAND_LIMIT).await
-            {
-                tracing::debug!(why, "database.stop");
-            }
-        };
-        let (killed, ()) = tokio::join!(ended, told);
+        // The lease is about to end (AGENT-A3), and a script may wait for something that does not answer any more, or
+        // not even start on a disk that hangs: it is told in a task of its own, and the SIGKILL does not wait for it.
+        let mut telling = JoinSet::new();
+        if kind == DatabaseKind::Command {
+            telling.spawn(self.commands.stopping("immediate", STOP_COMMAND_LIMIT));
+        }
+        let killed = ended.await;
+        match tokio::time::timeout(STOP_COMMAND_LIMIT, telling.join_next()).await {
+            Ok(Some(Ok(Err(why)))) => tracing::debug!(why, "database.stop"),
+            Ok(_) => {}
+            Err(_) => tracing::debug!("database.stop has not ended"),
+        }
         start_ended?;
         if kind == DatabaseKind::Systemd {
             // Even if some are left: no further process may start.
