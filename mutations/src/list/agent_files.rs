@@ -232,4 +232,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-attach", &["devices_are_flushed_once_a_gateway_answers"])],
         smoke: false,
     },
+    Mutation {
+        name: "version-by-a-link",
+        bug: "root follows a link that PostgreSQL's user made of PG_VERSION: it opens a watchdog device, which then resets the machine",
+        rule: "DB-D2",
+        edits: &[Edit {
+            file: "crates/tls/src/files.rs",
+            old: "    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;\n",
+            new: "    let flags = OFlags::NONBLOCK;\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["of_what_another_user_can_replace_only_a_regular_file_is_read"])],
+        smoke: false,
+    },
 ];

@@ -178,7 +178,7 @@ impl Database {
         }
         // This waits for the device, so not on the runtime's own threads.
         let removed = tokio::task::spawn_blocking(move || {
-            let version = files::read_text(&data.join("PG_VERSION"), VERSION_BYTES_MAX)
+            let version = files::read_text_of_user(&data.join("PG_VERSION"), VERSION_BYTES_MAX)
                 .map_err(|error| format!("{}: expected a data directory, PG_VERSION: {error}", data.display()))?;
             // Over a link no process would be seen working there, and a running server would lose its pid file.
             super::pool::without_links("database.data", &data)?;

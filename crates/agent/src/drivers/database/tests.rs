@@ -28,16 +28,24 @@ async fn a_slow_start_is_a_start_and_can_be_ended() {
     assert_eq!(database.runs(), Ok(false));
 }
 
-/// PostgreSQL's user owns the file, and could make it a link to a device without an end: root would read until there is
-/// no memory left.
+/// PostgreSQL's user owns the file, and could make it a link: to a device without an end, and root would read until
+/// there is no memory left; or to the machine's watchdog, which begins to count when it is opened.
 #[tokio::test]
-async fn a_version_without_an_end_is_not_read() {
+async fn a_version_is_a_short_file_and_no_link() {
     let dir = tempfile::tempdir().unwrap();
     let (mut config, _) = with_commands(dir.path());
     (config.database.start, config.database.stop) = (Some("true".into()), Some("true".into()));
-    std::fs::write(config.database.data.join("PG_VERSION"), "1".repeat(64 << 10)).unwrap();
-    let why = Database::new(&config).start().await.unwrap_err();
-    assert!(why.contains("PG_VERSION: ") && !why.contains("ended at once"), "{why}");
+    let (version, real) = (config.database.data.join("PG_VERSION"), config.dir.join("real"));
+    let refused = async |what: &str| {
+        let why = Database::new(&config).start().await.unwrap_err();
+        assert!(why.contains("PG_VERSION: ") && !why.contains("ended at once"), "{what}: {why}");
+    };
+    std::fs::write(&version, "1".repeat(64 << 10)).unwrap();
+    refused("long").await;
+    std::fs::rename(&version, &real).unwrap();
+    std::fs::write(&real, "15\n").unwrap();
+    std::os::unix::fs::symlink(&real, &version).unwrap();
+    refused("a link").await;
 }
 
 /// AGENT-A3: threads that hang, on a disk or on names that are asked for, keep no SIGKILL waiting.
