@@ -34,6 +34,7 @@ mod memory;
 mod moves;
 mod nbd_tls;
 mod nearest;
+mod neighbour;
 mod no_plaintext;
 mod outage;
 mod owners;

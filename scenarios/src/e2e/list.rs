@@ -1,14 +1,12 @@
 //! All scenarios, in the order in which they run.
 
-#[cfg(test)]
-use super::Upto;
 use super::{OLDER, Scenario, Tier};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, csi, damaged, dashboards, data_keys,
     dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, members,
-    memory, moves, nbd_tls, nearest, no_plaintext, outage, owners, page, pair, patroni, paused, place, placing, power,
-    recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores, stores_change,
-    storm, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
+    memory, moves, nbd_tls, nearest, neighbour, no_plaintext, outage, owners, page, pair, patroni, paused, place,
+    placing, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores,
+    stores_change, storm, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -304,6 +302,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: waits::run,
     },
     Scenario {
+        name: "noisy-neighbour",
+        shows: "one set floods a gateway that serves another one: prints the other's latency alone, beside the flood, and beside the flood under limits that are set while it runs, and checks that the limits hold",
+        tier: Tier::Long("latency on a machine that does nothing else; the gate has the limits' unit tests"),
+        needs: &[],
+        run: neighbour::run,
+    },
+    Scenario {
         name: "agent-takeover",
         shows: "two PostgreSQL hosts behind HAProxy and PgBouncer: a host is killed, a switchover, an agent hangs: each time the other host takes over and no commit is lost",
         tier: Tier::Gate("R1, R2, R6: PostgreSQL on two hosts, the usual setup"),
@@ -555,44 +560,5 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// Where the gate tests each rule of docs/GLOSSARY.md: scenarios of the list above, and other parts.
 #[cfg(test)]
-const RULES: [(&str, &[&str], &str); 12] = [
-    ("R1", &["flush-kill-all", "moves", "first-cut", "etcd-pair"], "simulation, chaos, journal's crash tests"),
-    ("R2", &["two-owners", "paused-gateway", "attach-failover"], "simulation, chaos"),
-    ("R3", &["paused-gateway"], "simulation, chaos (Porcupine)"),
-    ("R4", &["recover", "stores-lost", "rollback", "snapshot-diff", "clones"], "histories"),
-    ("R5", &[], "chaos (no torn or misplaced block), the log's tests on simulated disks"),
-    ("R6", &["paused-gateway", "recover", "rollback"], "simulation"),
-    ("R7", &["space", "clones", "set-delete"], "histories"),
-    ("R8", &["s3-outage", "s3-faults", "members"], "simulation"),
-    ("R9", &["damaged", "rotten", "scrub", "s3-faults"], "journal's corruption tests"),
-    ("R10", &["keys", "data-keys", "tls", "unreadable"], ""),
-    ("R11", &[], "unit tests of raft and of the gateway; every scenario reads the logs of its processes"),
-    ("R12", &["s3-faults", "import-export"], "simulation, chaos (unknown outcomes)"),
-];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_rule_has_a_test_in_the_gate() {
-        for (at, (rule, scenarios, elsewhere)) in RULES.iter().enumerate() {
-            assert_eq!(*rule, format!("R{}", at + 1));
-            assert!(!scenarios.is_empty() || !elsewhere.is_empty(), "{rule}: nothing in the gate tests it");
-            for name in *scenarios {
-                let scenario = SCENARIOS.iter().find(|scenario| scenario.name == *name);
-                let scenario = scenario.unwrap_or_else(|| panic!("{rule}: no scenario {name}"));
-                assert!(scenario.tier.is_in(Upto::Gate), "{rule}: {name} is not in the gate");
-            }
-        }
-    }
-
-    #[test]
-    fn the_gate_is_a_part_and_each_scenario_says_why_it_is_where_it_is() {
-        let gate = SCENARIOS.iter().filter(|scenario| scenario.tier.is_in(Upto::Gate)).count();
-        assert!((25..=35).contains(&gate), "{gate} scenarios in the gate: in 40 minutes there is time for some 32");
-        assert!(SCENARIOS.iter().all(|scenario| !scenario.tier.why().is_empty()));
-    }
-}
+mod tests;
