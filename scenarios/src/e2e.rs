@@ -29,6 +29,7 @@ mod lab;
 mod lagging;
 mod list;
 mod loaded;
+mod majors;
 mod members;
 mod memory;
 mod moves;

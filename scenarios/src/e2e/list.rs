@@ -3,10 +3,11 @@
 use super::{OLDER, Scenario, Tier};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, csi, damaged, dashboards, data_keys,
-    dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, members,
-    memory, moves, nbd_tls, nearest, neighbour, no_plaintext, outage, owners, page, pair, patroni, paused, place,
-    placing, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores,
-    stores_change, storm, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
+    dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, majors,
+    members, memory, moves, nbd_tls, nearest, neighbour, no_plaintext, outage, owners, page, pair, patroni, paused,
+    place, placing, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby,
+    stores, stores_change, storm, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped,
+    witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -504,6 +505,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         tier: Tier::Long("takes more than a minute; the gate has agent-takeover, tls and nbd-tls"),
         needs: failover::NEEDS,
         run: failover::run_secure,
+    },
+    Scenario {
+        name: "postgresql-majors",
+        shows: "a round of demo failover with the servers of PostgreSQL 14, 15, 16, 17 and 18: no commit is lost; prints how long clients waited after each fault",
+        tier: Tier::Long(
+            "five times the scenario failover, and servers from Maven Central; the gate has PostgreSQL 15",
+        ),
+        needs: majors::NEEDS,
+        run: majors::run,
     },
     Scenario {
         name: "dev-secure",
