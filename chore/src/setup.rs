@@ -55,8 +55,10 @@ const TESTS: &[Package] = &[
 ];
 
 /// Further packages for the tests of the long run.
-const LONG_TESTS: &[Package] =
-    &[package("chromium-headless-shell", "chromium-headless-shell", "shows a gateway's page as a browser does")];
+const LONG_TESTS: &[Package] = &[
+    package("chromium-headless-shell", "chromium-headless-shell", "shows a gateway's page as a browser does"),
+    package("pgbackrest", "pgbackrest", "backups of a PostgreSQL that moves"),
+];
 
 /// What makes packages, and what a test installs and looks at them with.
 const PACKAGES: &[Package] = &[

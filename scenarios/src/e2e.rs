@@ -43,6 +43,7 @@ mod page;
 mod pair;
 mod patroni;
 mod paused;
+mod pgbackrest;
 mod place;
 mod placing;
 mod power;

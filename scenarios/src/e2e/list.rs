@@ -5,9 +5,9 @@ use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, csi, damaged, dashboards, data_keys,
     dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, majors,
     members, memory, moves, nbd_tls, nearest, neighbour, no_plaintext, outage, owners, page, pair, patroni, paused,
-    place, placing, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby,
-    stores, stores_change, storm, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped,
-    witness,
+    pgbackrest, place, placing, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete,
+    space, standby, stores, stores_change, storm, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits,
+    wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -345,6 +345,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         tier: Tier::Long("programs from PyPI; the gate has golden documents, and agent-takeover with HAProxy"),
         needs: patroni::NEEDS,
         run: patroni::run,
+    },
+    Scenario {
+        name: "pgbackrest",
+        shows: "the example of backups by pgBackRest: the archive goes on after a host is killed, its hook finds that, the backup of cron is made by whoever is primary, and a moment between two commits is restored",
+        tier: Tier::Long("of an example; the gate has the hooks' unit tests and a takeover"),
+        needs: pgbackrest::NEEDS,
+        run: pgbackrest::run,
     },
     Scenario {
         name: "two-sites",
