@@ -570,7 +570,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "helm-chart",
-        shows: "helm accepts the chart for Kubernetes, renders each part of it, and refuses values that it does not know",
+        shows: "helm accepts the chart for Kubernetes, renders each part of it, and refuses values that it does not know or that cannot work",
         tier: Tier::Long("seconds, but helm is built from its source first"),
         needs: csi::CHART_NEEDS,
         run: csi::chart,
