@@ -19,6 +19,7 @@ mod gateway_list;
 mod history;
 mod keys;
 mod lease;
+mod limits;
 mod members;
 mod moves;
 mod pair;

@@ -107,6 +107,7 @@ pub(crate) const ADMIN: &[Rule] = &[
     changes("DeleteSet", &[A, G]),
     changes("CreateVolume", &[O, A]),
     changes("ChangeVolume", &[O, A]),
+    changes("ChangeLimit", &[O, A]),
     reads("GetSpace", &[V, O, A]).within(WORK),
     changes("RestoreSet", &[A]),
     changes("ChangeStores", &[A]),

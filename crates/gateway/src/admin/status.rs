@@ -1,5 +1,6 @@
 //! Calls that only read.
 
+use super::limits::limit_message;
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
 use futures_util::future::BoxFuture;
@@ -207,10 +208,10 @@ impl AdminDoor {
         let summary = summary(&cluster, set.id);
         let clones =
             set.host.with(|m| m.state().pins().map(|(request, pin)| clone_message(&cluster, request, pin)).collect());
-        let (epoch, checkpoint, backlog, snapshot_schedule) = set.host.with(|m| {
+        let (epoch, checkpoint, backlog, snapshot_schedule, limit) = set.host.with(|m| {
             let state = m.state();
             let upto = state.checkpoint.as_ref().map_or(0, |c| c.upto.index.0);
-            (state.epoch.0, upto, m.backlog_bytes(), state.schedule.to_string())
+            (state.epoch.0, upto, m.backlog_bytes(), state.schedule.to_string(), state.limits.set)
         });
         let message = self.group_message(&status);
         let mine = set.group.leading_term().map(|_| set.me());
@@ -236,6 +237,7 @@ impl AdminDoor {
             scrub: Some(super::scrub::scrub_message(&set)),
             deletion: None,
             clones,
+            limit: limit_message(limit),
         })
     }
 }

@@ -346,6 +346,9 @@ impl Admin for Door {
     async fn set_schedule(&self, _: Request<v1::SetScheduleRequest>) -> Answer<v1::SetScheduleReply> {
         Err(Status::unimplemented("set_schedule"))
     }
+    async fn change_limit(&self, _: Request<v1::ChangeLimitRequest>) -> Answer<v1::ChangeLimitReply> {
+        Err(Status::unimplemented("change_limit"))
+    }
     async fn list_keys(&self, _: Request<v1::ListKeysRequest>) -> Answer<v1::ListKeysReply> {
         Err(Status::unimplemented("list_keys"))
     }
