@@ -7,6 +7,9 @@
 //! PLACING-P2  It ends: each move lowers a cost that has a least value, first of constraints, then of balance.
 //! PLACING-P3  One move at a time for each set, and [`Rules::at_once`] in the whole cluster. A set without a leader
 //!     gets none: its group could not follow. A move with a newcomer that is late counts no more.
+//! PLACING-P4  A group gets fewer voters than its policy asks for only if one loss would stop it as it is, nobody can
+//!     take the place of the lost voters, and three or more are left that survive the loss of any one domain. So every
+//!     acknowledged entry survives it as well.
 //!
 //! Terms: a *candidate* is a member as the planner sees it. It is *silent* if it does not answer, *lost* if that lasts
 //! for longer than `replace_after`. A *newcomer* is to be a voter and is none yet; it is *late* if that lasts for too
@@ -118,6 +121,9 @@ pub enum Why {
     /// A voter that is lost, leaves, or is where none may be.
     #[error("a voter is lost, is leaving, or is in a forbidden region")]
     Unusable,
+    /// Lost voters without a substitute (PLACING-P4).
+    #[error("nobody can replace the lost voters: with fewer voters it survives another loss")]
+    Fewer,
     /// Fewer or more voters than the policy asks for.
     #[error("the number of voters is not that of its policy")]
     Number,

@@ -11,6 +11,7 @@ const SETS: &str = "crates/control/src/cluster/sets.rs";
 const DOOR: &str = "crates/gateway/src/admin/placing.rs";
 
 const PLANS: Test = lib(Layer::Property, "holdfast-control", &["placing::"]);
+const FEWER: Test = lib(Layer::Property, "holdfast-control", &["placing::tests::fewer::"]);
 const MEMORY: Test = lib(Layer::Unit, "holdfast-gateway", &["node::planned::tests::"]);
 const GROUP_0: Test = lib(Layer::Unit, "holdfast-control", &["a_policy_is_changed_once_and_by_who_saw_it"]);
 const PASSED_ON: Test = lib(Layer::Unit, "holdfast-control", &["a_place_in_a_forbidden_region_is_not_passed_on"]);
@@ -27,6 +28,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "map_or(0, |_| 0)",
         }],
         tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "five-voters-stay-five",
+        bug: "of five voters two are lost and nobody can take their places: all three that are left stay needed for ever",
+        rule: "PLACING-P4",
+        edits: &[Edit { file: CHOOSE, old: "shrinks && after.short == 0", new: "shrinks && after.short > 64" }],
+        tests: &[FEWER],
+        smoke: false,
+    },
+    Mutation {
+        name: "fewer-voters-that-survive-nothing",
+        bug: "a set gets fewer voters than it asks for although they survive no loss: what two in one region acknowledge can be lost",
+        rule: "PLACING-P4",
+        edits: &[Edit { file: CHOOSE, old: "shrinks && after.short == 0", new: "shrinks && after.short < 64" }],
+        tests: &[FEWER],
         smoke: false,
     },
     Mutation {

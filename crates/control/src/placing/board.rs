@@ -84,8 +84,10 @@ impl Board {
         let allowed = members().filter(|(_, member)| member.allowed(policy)).count();
         let usable = members().filter(|(_, member)| member.allowed(policy) && !member.lost(replace_after));
         let usable: Vec<(MemberId, &Candidate)> = usable.map(|(id, member)| (*id, member)).collect();
-        let wanted = wanted(policy.voters, allowed);
-        let reachable = |level: &Survive| wanted >= 3 && room(*level, &usable, wanted).is_ok();
+        // Of the lost ones nobody takes part: what is promised is what the others can keep, if need be with fewer voters
+        // (PLACING-P4).
+        let [wanted, there] = [allowed, usable.len()].map(|members| wanted(policy.voters, members));
+        let reachable = |level: &Survive| there >= 3 && room(*level, &usable, there).is_ok();
         let widest = Survive::ALL.into_iter().find(reachable);
         let level = policy.survive.or(widest).unwrap_or(Survive::Host);
         let domains = numbers(members().map(|(id, member)| Domain::of(level, *id, member)));
@@ -157,6 +159,11 @@ impl Board {
 
     pub(super) fn unusable(&self, choice: Choice) -> u32 {
         self.chosen(choice).filter(|(_, seat)| seat.lost || !seat.allowed).count() as u32
+    }
+
+    /// Whether a majority of a choice is not lost: without it the group cannot follow any move.
+    pub(super) fn has_majority(&self, choice: Choice) -> bool {
+        self.chosen(choice).filter(|(_, seat)| !seat.lost).count() as u32 > choice.count_ones() / 2
     }
 
     /// Of a choice, the voters that do not answer now, the regions that a commit may cross, and the witnesses.

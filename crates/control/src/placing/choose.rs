@@ -30,6 +30,9 @@ fn weight(placed: &Placed) -> u64 {
     placed.bytes.saturating_add(SET_WEIGHT)
 }
 
+/// Fewest voters of a group that gets fewer than its policy asks for (PLACING-P4): two survive no loss.
+const SHRUNK_MIN: u32 = 3;
+
 /// Whether its move counts against [`Rules::at_once`].
 fn counts(placed: &Placed) -> bool {
     placed.moving && placed.late.is_empty()
@@ -82,7 +85,9 @@ pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
 
 /// What a move improves most.
 fn why(before: &Cost, after: &Cost) -> Why {
-    if after.unusable < before.unusable {
+    if after.number > before.number {
+        Why::Fewer
+    } else if after.unusable < before.unusable {
         Why::Unusable
     } else if (after.short, after.unserved, after.crowded) < (before.short, before.unserved, before.crowded) {
         Why::Survival
@@ -100,11 +105,26 @@ fn survives_as_much(before: &Cost, after: &Cost) -> bool {
     after.short <= before.short && after.unserved <= before.unserved
 }
 
+/// Whether fewer voters than asked for may be better (PLACING-P4): a loss would stop the group, as it is to be and as
+/// it is. Newcomers that are late are no reason: it does not have them.
+fn may_shrink(board: &Board, placed: &Placed, before: &Cost) -> bool {
+    let has = board.choice(&placed.now);
+    before.short > 0 && board.cost(has).short > 0 && board.has_majority(has)
+}
+
 /// The best choice that one step reaches, if it costs less than the present one.
 fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost)> {
     let now = board.choice(&placed.voters);
     let before = board.cost(now);
-    let fits = |(choice, after): &(Choice, Cost)| *choice != 0 && *after < before && survives_as_much(&before, after);
+    let shrinks = may_shrink(board, placed, &before);
+    let fewer = |choice: Choice| choice.count_ones() < now.count_ones() && now.count_ones() <= board.wanted();
+    // A fourth voter makes each write wait for one more, and no more losses are survived. A new set is filled up.
+    let fourth = |choice: Choice| placed.leader.is_some() && choice.count_ones() == 4 && now.count_ones() < 4;
+    let fits = |(choice, after): &(Choice, Cost)| {
+        // PLACING-P4: after the loss of one domain a majority is left, and so everything that was acknowledged.
+        let number = if fewer(*choice) { shrinks && after.short == 0 } else { !fourth(*choice) };
+        *choice != 0 && *after < before && survives_as_much(&before, after) && number
+    };
     let load = |choice: Choice| -> u64 {
         let of = |id: &MemberId| loads.get(id).copied().unwrap_or_default();
         board.members(choice).iter().map(of).fold(0, u64::saturating_add)
@@ -113,12 +133,13 @@ fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost
     let steps = steps(board, now).into_iter().map(|choice| (choice, board.cost(choice))).filter(fits);
     steps.min_by_key(|(choice, cost)| {
         let (silent, regions, witnesses) = board.preference(*choice);
-        (*cost, silent, !leads(*choice), regions, witnesses, load(*choice), board.members(*choice))
+        let rest = (silent, !leads(*choice), regions, witnesses, load(*choice), board.members(*choice));
+        (fewer(*choice), *cost, rest)
     })
 }
 
-/// All choices that one step reaches: one or two more while there are too few, one or two fewer while there are too
-/// many, one in place of another.
+/// All choices that one step reaches: one or two more while there are too few, one or two fewer, one in place of
+/// another. While there are not too many, three stay (PLACING-P4).
 fn steps(board: &Board, now: Choice) -> Vec<Choice> {
     let (taken, free) = (board.taken(now), board.free(now));
     let bit = |at: &usize| 1_u64 << at;
@@ -132,9 +153,9 @@ fn steps(board: &Board, now: Choice) -> Vec<Choice> {
     if now.count_ones() < board.wanted() {
         all.extend(singles(&free).into_iter().chain(pairs(&free)).map(|more| now | more));
     }
-    if now.count_ones() > board.wanted() {
-        all.extend(singles(&taken).into_iter().chain(pairs(&taken)).map(|less| now & !less));
-    }
+    let least = if now.count_ones() > board.wanted() { 0 } else { SHRUNK_MIN };
+    let fewer = singles(&taken).into_iter().chain(pairs(&taken)).map(|less| now & !less);
+    all.extend(fewer.filter(|choice| choice.count_ones() >= least));
     for out in singles(&taken) {
         all.extend(singles(&free).into_iter().map(|into| (now & !out) | into));
     }

@@ -5,6 +5,8 @@ use super::*;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
+mod fewer;
+
 const MINUTE: Duration = Duration::from_secs(60);
 const RULES: Rules = Rules { replace_after: Some(Duration::from_secs(15 * 60)), at_once: 2, balance: true };
 const SET: GroupId = GroupId(1);
@@ -93,6 +95,10 @@ fn carry_out(view: &mut View, moves: &[Move], rules: &Rules) {
         let board = Board::new(view, &view.groups[&step.group], rules.replace_after);
         let [before, after] = [&step.from, &step.to].map(|voters| losses(view, board.level, voters, rules));
         assert!(after.0 <= before.0 && after.1 <= before.1, "PLACING-P1: {step:?} in {view:?}");
+        if step.why == Why::Fewer {
+            let survives = before.0 > 0 && after.0 == 0 && step.to.len() >= 3 && step.to.is_subset(&step.from);
+            assert!(survives, "PLACING-P4: {step:?} in {view:?}");
+        }
         for newcomer in step.to.difference(&step.from).map(|id| &view.members[id]) {
             let forbidden = view.groups[&step.group].policy.forbidden.contains(&newcomer.locality.region);
             let there = newcomer.silent.is_none() && newcomer.standing != Standing::Leaving;
