@@ -79,6 +79,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "placing-by-an-older-cluster",
+        bug: "a plan is noted and proposed although members or sets have changed while it was worked out",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: DOOR,
+            old: "now.members == then.members && now.sets == then.sets",
+            new: "now.members.len() == then.members.len() && now.sets == then.sets",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-gateway",
+            &["what_was_planned_with_other_members_or_sets_is_not_proposed"],
+        )],
+        smoke: false,
+    },
+    Mutation {
         name: "placing-forgets-what-nobody-tells",
         bug: "a move counts as done because no leader reports the set: more sets move at once than may",
         rule: "PLACING-P3",

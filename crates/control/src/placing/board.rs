@@ -14,8 +14,8 @@ pub(super) type Choice = u64;
 /// More candidates do not fit into a [`Choice`]; a cluster has fewer (`MEMBERS_MAX`).
 const SEATS_MAX: usize = 64;
 
-/// What is wrong with a choice, the worst first. All zero: nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What is wrong with a choice, the worst first. All zero, the default: nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cost {
     /// Voters that a majority lacks after the worst loss of one domain.
     pub(super) short: u32,

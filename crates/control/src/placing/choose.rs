@@ -56,6 +56,10 @@ pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
     let mut moves = Vec::new();
     for (cost, group, board) in &worst {
         let Some(placed) = view.groups.get(group) else { continue };
+        // Nothing costs less: of a thousand sets that are well no step is looked at.
+        if *cost == Cost::default() {
+            continue;
+        }
         let choice = board.choice(&placed.voters);
         // Without a leader nobody follows, and whether the last move is done is not known (PLACING-P3).
         if placed.leader.is_none() {

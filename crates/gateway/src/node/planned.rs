@@ -1,7 +1,7 @@
 //! What the planner of sets' voters remembers while this gateway leads group 0 (ADR 0052). `control::placing` decides.
 
 use holdfast_control::cluster::{ClusterState, MemberRole, Standing};
-use holdfast_control::placing::{Candidate, LATE, Move, Placed, Rules, View, Violation, violations};
+use holdfast_control::placing::{Candidate, LATE, Move, Placed, View, Violation};
 use holdfast_control::policy::Policy;
 use holdfast_raft::GroupStatus;
 use holdfast_types::{MemberId, Name, SetId, Term};
@@ -226,22 +226,27 @@ impl Planned {
         View { members, groups }
     }
 
-    /// Notes what is violated, and returns what is new and what is over.
-    pub(crate) fn note(&mut self, view: &View, rules: &Rules, now_unix_ms: u64) -> Vec<Told> {
+    /// Whether this is the term that was entered last: what was worked out meanwhile may be noted.
+    pub(crate) fn is_of(&self, term: Term) -> bool {
+        self.term == Some(term)
+    }
+
+    /// Notes what is violated of each set, and returns what is new and what is over.
+    pub(crate) fn note(&mut self, violated: BTreeMap<SetId, Vec<Violation>>, now_unix_ms: u64) -> Vec<Told> {
         let mut told = Vec::new();
         let mut since = BTreeMap::new();
-        for (set, placed) in &view.groups {
-            let mut before = self.since.remove(set).unwrap_or_default();
+        for (set, violations) in violated {
+            let mut before = self.since.remove(&set).unwrap_or_default();
             let mut now = BTreeMap::new();
-            for violation in violations(view, placed, rules) {
+            for violation in violations {
                 let known = before.remove(&violation);
                 if known.is_none() {
-                    told.push(Told { set: *set, violation: violation.clone(), begun: true });
+                    told.push(Told { set, violation: violation.clone(), begun: true });
                 }
                 now.insert(violation, known.unwrap_or(now_unix_ms));
             }
-            told.extend(before.into_keys().map(|violation| Told { set: *set, violation, begun: false }));
-            since.insert(*set, now);
+            told.extend(before.into_keys().map(|violation| Told { set, violation, begun: false }));
+            since.insert(set, now);
         }
         self.since = since;
         told
@@ -287,6 +292,7 @@ impl Planned {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_control::placing::{Rules, violations};
     use holdfast_control::policy::Survive;
     use holdfast_types::GroupId;
 
@@ -342,22 +348,32 @@ mod tests {
         assert_eq!(home(&planned, &forbidden, Duration::ZERO), None, "by law");
     }
 
+    /// What is violated of each set.
+    fn violated(view: &View) -> BTreeMap<SetId, Vec<Violation>> {
+        view.groups.iter().map(|(set, placed)| (*set, violations(view, placed, &RULES))).collect()
+    }
+
     #[test]
     fn a_violation_has_the_time_at_which_it_began() {
         let mut planned = Planned::default();
         planned.enter(Some(Term(4)));
-        assert!(planned.note(&view(None), &RULES, 10).is_empty());
+        assert!(planned.note(violated(&view(None)), 10).is_empty());
         let dead = view(Some(Duration::from_secs(9)));
-        assert_eq!(planned.note(&dead, &RULES, 20).len(), 2, "silent, and one loss is too many");
-        assert!(planned.note(&dead, &RULES, 30).is_empty(), "told once");
+        assert_eq!(planned.note(violated(&dead), 20).len(), 2, "silent, and one loss is too many");
+        assert!(planned.note(violated(&dead), 30).is_empty(), "told once");
         assert!(planned.violated(SET).all(|(_, since)| since == 20));
-        let over = planned.note(&view(None), &RULES, 40);
+        let over = planned.note(violated(&view(None)), 40);
         assert!(over.len() == 2 && over.iter().all(|told| !told.begun), "{over:?}");
-        planned.note(&dead, &RULES, 50);
+        planned.note(violated(&dead), 50);
         assert!(planned.violated(SET).all(|(_, since)| since == 50));
+        assert!(planned.is_of(Term(4)));
         planned.enter(Some(Term(5)));
         assert_eq!(planned.violated(SET).count(), 0, "another term begins anew");
+        assert!(!planned.is_of(Term(4)), "what was worked out before is not noted");
+        planned.enter(None);
+        assert!(!planned.is_of(Term(5)), "it does not lead");
     }
+
     fn ids(of: [u64; 3]) -> BTreeSet<MemberId> {
         of.map(MemberId).into()
     }
@@ -438,7 +454,7 @@ mod tests {
     fn the_metric_of_a_set_that_is_gone_is_0() {
         let mut planned = Planned::default();
         planned.enter(Some(Term(4)));
-        planned.note(&view(Some(Duration::from_secs(9))), &RULES, 10);
+        planned.note(violated(&view(Some(Duration::from_secs(9)))), 10);
         let demo: Name = "demo".parse().unwrap();
         assert_eq!(planned.gauges([(SET, demo.clone())].into_iter()), [(demo.clone(), 2)]);
         planned.enter(Some(Term(5)));
