@@ -5,8 +5,9 @@
 //!     domain is lost (a host, zone or region, as the policy says), and no more domains are such that their loss leaves
 //!     no voter that serves. The group goes there by such states only (`members::step_of`).
 //! PLACING-P2  It ends: each move lowers a cost that has a least value, first of constraints, then of balance.
-//! PLACING-P3  One move at a time for each set, and [`Rules::at_once`] in the whole cluster. A set without a leader
-//!     gets none: its group could not follow. A move with a newcomer that is late counts no more.
+//! PLACING-P3  One move at a time for each set, and [`Rules::at_once`] in the whole cluster; [`Rules::repairs`] where a
+//!     lost or leaving voter is replaced, or a loss is survived again. A set without a leader gets none: its group
+//!     could not follow. A move that is stalled, or has a newcomer that is late, counts no more.
 //! PLACING-P4  A group gets fewer voters than its policy asks for only if one loss would stop it as it is, nobody can
 //!     take the place of the lost voters, and three or more are left that survive the loss of any one domain. So every
 //!     acknowledged entry survives it as well.
@@ -36,6 +37,9 @@ pub const SET_WEIGHT: u64 = 64 << 20;
 
 /// A newcomer that is no voter after this time is late. A whole journal of 8 GiB comes at 20 Mbit/s meanwhile.
 pub const LATE: Duration = Duration::from_secs(3600);
+
+/// A move whose newcomers get nothing for so long is stalled. A state snapshot of 64 MiB comes at 2 Mbit/s meanwhile.
+pub const STALL: Duration = Duration::from_secs(300);
 
 /// Voters of group 0 in a cluster with at least as many members; 3 in a smaller one.
 const CLUSTER_VOTERS: u8 = 5;
@@ -77,6 +81,8 @@ pub struct Placed {
     pub bytes: u64,
     /// Its voters are not yet those that it is to have.
     pub moving: bool,
+    /// It moves, and has been no nearer to its end for [`STALL`]: other sets do not wait for it.
+    pub stalled: bool,
 }
 
 /// What the planner decides by.
@@ -93,8 +99,11 @@ pub struct View {
 pub struct Rules {
     /// A voter that is silent for longer is replaced. `None`: never.
     pub replace_after: Option<Duration>,
-    /// Most groups that move at the same time.
+    /// Most groups that move at the same time. 0: nothing moves.
     pub at_once: usize,
+    /// The same for moves by which a group survives more, or gets rid of a voter that is lost, leaves, or is where none
+    /// may be. Others wait for these.
+    pub repairs: usize,
     /// Whether to make the load even as well: not before the load of a while is known.
     pub balance: bool,
 }

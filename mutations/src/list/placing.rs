@@ -7,6 +7,8 @@ const BOARD: &str = "crates/control/src/placing/board.rs";
 const CHOOSE: &str = "crates/control/src/placing/choose.rs";
 const VIOLATIONS: &str = "crates/control/src/placing/violations.rs";
 const PLANNED: &str = "crates/gateway/src/node/planned.rs";
+const FOLLOWER: &str = "crates/gateway/src/node/members.rs";
+const STEPS: &str = "crates/gateway/src/node/members/steps.rs";
 const SETS: &str = "crates/control/src/cluster/sets.rs";
 const DOOR: &str = "crates/gateway/src/admin/placing.rs";
 
@@ -76,6 +78,34 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "PLACING-P3",
         edits: &[Edit { file: CHOOSE, old: "placed.moving && placed.late.is_empty()", new: "placed.moving" }],
         tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-waits-for-a-stalled-move",
+        bug: "moves whose newcomers get nothing keep every other set from moving for an hour",
+        rule: "PLACING-P3",
+        edits: &[Edit { file: CHOOSE, old: " && !placed.stalled", new: "" }],
+        tests: &[lib(Layer::Story, "holdfast-control", &["repairs_are_several_at_once_and_wait_for_no_stalled_move"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-slow-counts-as-stalled",
+        bug: "a move over a slow line counts as stalled while it gets on: more and more copies share that line",
+        rule: "PLACING-P3",
+        edits: &[Edit { file: PLANNED, old: "(way.at, way.nearer) = (is_at, at);", new: "way.at = is_at;" }],
+        tests: &[MEMORY],
+        smoke: false,
+    },
+    Mutation {
+        name: "repairs-two-at-a-time",
+        bug: "of a gateway that is removed for good the sets are moved two at a time, with one voter too few meanwhile",
+        rule: "PLACING-P3",
+        edits: &[Edit {
+            file: CHOOSE,
+            old: "Why::Survival | Why::Unusable | Why::Fewer => true,",
+            new: "Why::Survival | Why::Unusable | Why::Fewer => false,",
+        }],
+        tests: &[lib(Layer::Story, "holdfast-control", &["repairs_are_several_at_once_and_wait_for_no_stalled_move"])],
         smoke: false,
     },
     Mutation {
@@ -219,6 +249,34 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "removal-waits-five-minutes-in-all",
+        bug: "of a gateway with votes in many sets, the last ones go down to two voters although the planner is at work",
+        rule: "MEMBER-M2",
+        edits: &[Edit { file: FOLLOWER, old: "(self.named, self.last) = (named, now);", new: "self.named = named;" }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-gateway",
+            &["a_removal_waits_for_the_planner_while_it_gets_on_and_not_for_ever"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "two-steps-of-one-group",
+        bug: "a second step of a group is begun while the first one waits: the set counts as unchanged in the middle of a change",
+        rule: "CHANGE-B1",
+        edits: &[Edit { file: STEPS, old: "!self.running.contains_key(&id) && ", new: "" }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_step_that_hangs_keeps_no_other_group_waiting"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "members-one-group-at-a-time",
+        bug: "a step that hangs keeps the members of every other group from being changed",
+        rule: "MEMBER-M2",
+        edits: &[Edit { file: STEPS, old: "of_sets() < STEPS_AT_ONCE", new: "of_sets() == 0" }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_step_that_hangs_keeps_no_other_group_waiting"])],
+        smoke: false,
+    },
+    Mutation {
         name: "leaving-leader-gives-a-set-to-a-witness",
         bug: "a leader that leaves counts as wanted, and hands its set to a witness while a voter that serves is away: nobody serves it",
         rule: "MEMBER-M3",
@@ -284,8 +342,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "ADR 0052",
         edits: &[Edit {
             file: DOOR,
-            old: "answers.contains(id) && !runs.contains(&(*id, group.group))",
-            new: "answers.is_empty() && !runs.contains(&(*id, group.group))",
+            old: "answers.contains(id) && !runs.contains_key(&(*id, group.group))",
+            new: "answers.is_empty() && !runs.contains_key(&(*id, group.group))",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["the_newer_leader_of_a_group_is_believed"])],
         smoke: false,

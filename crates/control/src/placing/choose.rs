@@ -33,12 +33,21 @@ fn weight(placed: &Placed) -> u64 {
 /// Fewest voters of a group that gets fewer than its policy asks for (PLACING-P4): two survive no loss.
 const SHRUNK_MIN: u32 = 3;
 
-/// Whether its move counts against [`Rules::at_once`].
+/// Whether its move counts against the limits of [`Rules`].
 fn counts(placed: &Placed) -> bool {
-    placed.moving && placed.late.is_empty()
+    placed.moving && placed.late.is_empty() && !placed.stalled
 }
 
-/// The next moves. Those of an earlier plan that are not done count against [`Rules::at_once`], unless they are late.
+/// Whether a move repairs: [`Rules::repairs`] is its limit.
+fn repairs(why: Why) -> bool {
+    match why {
+        Why::Survival | Why::Unusable | Why::Fewer => true,
+        Why::Number | Why::Drained | Why::Home | Why::Balance => false,
+    }
+}
+
+/// The next moves. Those of an earlier plan that are not done count against the limits of [`Rules`], unless they are
+/// stalled or late.
 pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
     if rules.at_once == 0 {
         return Vec::new();
@@ -69,17 +78,22 @@ pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
         if placed.moving && board.unusable(choice) == 0 {
             continue;
         }
-        if !counts(placed) && under_way + moves.len() >= rules.at_once {
+        let full = |limit: usize| !counts(placed) && under_way + moves.len() >= limit;
+        if full(rules.at_once.max(rules.repairs)) {
             continue;
         }
         let Some((to, after)) = better(board, placed, &loads) else { continue };
+        let why = why(cost, &after);
+        if full(if repairs(why) { rules.repairs } else { rules.at_once }) {
+            continue;
+        }
         let to = board.members(to);
         for id in to.difference(&placed.voters) {
             if let Some(load) = loads.get_mut(id) {
                 *load = load.saturating_add(weight(placed));
             }
         }
-        moves.push(Move { group: *group, from: placed.voters.clone(), to, why: why(cost, &after) });
+        moves.push(Move { group: *group, from: placed.voters.clone(), to, why });
     }
     if rules.balance && moves.is_empty() && under_way == 0 {
         moves.extend(balance(view, &worst, &loads));
@@ -237,6 +251,7 @@ fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, B
         leader: None,
         bytes: 0,
         moving: false,
+        stalled: false,
     };
     let board = Board::new(view, &placed, rules.replace_after);
     // Each step costs less than the one before; the bound guards against a mistake in that.

@@ -6,9 +6,10 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
 mod fewer;
+mod repairs;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const RULES: Rules = Rules { replace_after: Some(Duration::from_secs(15 * 60)), at_once: 2, balance: true };
+const RULES: Rules = Rules { replace_after: Some(Duration::from_secs(15 * 60)), at_once: 2, repairs: 2, balance: true };
 const SET: GroupId = GroupId(1);
 
 fn name(text: &str) -> Name {
@@ -40,7 +41,7 @@ fn placed(policy: Policy, voters: impl IntoIterator<Item = u64>) -> Placed {
     let voters = ids(voters);
     let leader = voters.first().copied();
     let (now, late, absent) = (voters.clone(), BTreeSet::new(), BTreeSet::new());
-    Placed { policy, now, voters, late, absent, leader, bytes: 0, moving: false }
+    Placed { policy, now, voters, late, absent, leader, bytes: 0, moving: false, stalled: false }
 }
 
 fn survive(level: Survive) -> Policy {
@@ -90,7 +91,7 @@ fn losses(view: &View, level: Survive, voters: &BTreeSet<MemberId>, rules: &Rule
 
 /// Carries one plan out, and checks PLACING-P1 and PLACING-P3.
 fn carry_out(view: &mut View, moves: &[Move], rules: &Rules) {
-    assert!(moves.len() <= rules.at_once.max(1), "PLACING-P3: {moves:?}");
+    assert!(moves.len() <= rules.at_once.max(rules.repairs).max(1), "PLACING-P3: {moves:?}");
     for step in moves {
         let board = Board::new(view, &view.groups[&step.group], rules.replace_after);
         let [before, after] = [&step.from, &step.to].map(|voters| losses(view, board.level, voters, rules));
@@ -546,9 +547,14 @@ proptest! {
             group.leader = group.leader.filter(|_| seen);
         }
         let under_way = view.groups.values().filter(|group| group.moving).count();
-        let moves = plan(&view, &RULES);
-        let begun = moves.iter().filter(|step| !view.groups[&step.group].moving).count();
-        prop_assert!(begun == 0 || under_way + begun <= RULES.at_once, "{moves:?} in {view:?}");
+        let rules = Rules { repairs: 4, ..RULES };
+        let moves = plan(&view, &rules);
+        let begun = || moves.iter().filter(|step| !view.groups[&step.group].moving);
+        let all = begun().count();
+        prop_assert!(all == 0 || under_way + all <= rules.repairs, "{moves:?} in {view:?}");
+        let other = |step: &&Move| !matches!(step.why, Why::Survival | Why::Unusable | Why::Fewer);
+        let others = begun().filter(other).count();
+        prop_assert!(others == 0 || under_way + others <= rules.at_once, "{moves:?} in {view:?}");
         prop_assert!(moves.iter().all(|step| view.groups[&step.group].leader.is_some()), "{moves:?} in {view:?}");
     }
 

@@ -76,20 +76,22 @@ fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, Seen> {
     let answered = || status.members.iter().filter_map(|member| member.node.as_ref().zip(member.member.as_ref()));
     let answers: BTreeSet<u64> = answered().map(|(_, of)| of.id).collect();
     let stands = |group: &&v1::GroupStatus| !matches!(group.role(), v1::Role::Stopped | v1::Role::Healing);
-    let of_one = |(node, of): (&v1::Node, &v1::Member)| -> Vec<(u64, u64)> {
-        node.groups.iter().filter(stands).map(|group| (of.id, group.group)).collect()
+    let of_one = |(node, of): (&v1::Node, &v1::Member)| -> Vec<((u64, u64), u64)> {
+        node.groups.iter().filter(stands).map(|group| ((of.id, group.group), group.applied_index)).collect()
     };
-    let runs: BTreeSet<(u64, u64)> = answered().flat_map(of_one).collect();
+    let runs: BTreeMap<(u64, u64), u64> = answered().flat_map(of_one).collect();
     let mut newest: BTreeMap<SetId, (u64, Seen)> = BTreeMap::new();
     for (node, of) in answered() {
         let led = node.groups.iter().filter(|group| group.group != 0 && group.role() == v1::Role::Leader);
         for group in led {
             let (id, voters) = (GroupId(group.group), group.voters.iter().copied().map(MemberId).collect());
-            let away = |id: &u64| answers.contains(id) && !runs.contains(&(*id, group.group));
+            let away = |id: &u64| answers.contains(id) && !runs.contains_key(&(*id, group.group));
+            let applied = |id: &u64| Some((MemberId(*id), *runs.get(&(*id, group.group))?));
+            let learners = group.learners.iter().filter_map(applied).collect();
             let absent = group.voters.iter().copied().filter(away).map(MemberId).collect();
             let owner = group.owner_locality.parse::<Locality>().ok().map(|at| at.region);
             let (leader, bytes) = (Some(MemberId(of.id)), group.journal_live_bytes);
-            let seen = Seen { leader, voters, absent, bytes, owner };
+            let seen = Seen { leader, voters, absent, learners, bytes, owner };
             if newest.get(&id).is_none_or(|(term, _)| *term < group.term) {
                 newest.insert(id, (group.term, seen));
             }
@@ -480,9 +482,9 @@ mod tests {
             let voters: BTreeSet<MemberId> = [0, 4, 8].map(|region| MemberId(region + number % 4)).into();
             let (policy, leader, now) = (policy.clone(), voters.first().copied(), voters.clone());
             let (late, absent) = (BTreeSet::new(), BTreeSet::new());
-            Placed { policy, leader, voters, now, late, absent, bytes: 0, moving: false }
+            Placed { policy, leader, voters, now, late, absent, bytes: 0, moving: false, stalled: false }
         };
-        let rules = Rules { replace_after: None, at_once: 2, balance: true };
+        let rules = Rules { replace_after: None, at_once: 2, repairs: 2, balance: true };
         for sets in [100, 1000] {
             let members = (0..12).map(|number| (MemberId(number), member(number))).collect();
             let groups = (1..=sets).map(|number| (GroupId(number), placed(number))).collect();
@@ -537,8 +539,9 @@ mod tests {
     #[test]
     fn the_newer_leader_of_a_group_is_believed() {
         let of = |id: u64, term: u64, role: v1::Role, voters: &[u64]| {
-            let group =
-                v1::GroupStatus { group: 4, role: role.into(), term, voters: voters.to_vec(), ..Default::default() };
+            let (voters, learners, applied_index) = (voters.to_vec(), vec![3, 9], 100 + id);
+            let role = role.into();
+            let group = v1::GroupStatus { group: 4, role, term, voters, learners, applied_index, ..Default::default() };
             v1::MemberStatus {
                 member: Some(v1::Member { id, ..Default::default() }),
                 node: Some(v1::Node { groups: vec![group], ..Default::default() }),
@@ -555,7 +558,9 @@ mod tests {
         let voters = [2, 3, 4].map(MemberId).into();
         // m4 answers, and does not run the group.
         let (leader, absent) = (Some(MemberId(2)), BTreeSet::from([MemberId(4)]));
-        let seen_there = Seen { leader, voters, absent, bytes: 0, owner: None };
+        // m9 does not answer.
+        let learners = BTreeMap::from([(MemberId(3), 103)]);
+        let seen_there = Seen { leader, voters, absent, learners, bytes: 0, owner: None };
         assert_eq!(seen, BTreeMap::from([(GroupId(4), seen_there)]));
     }
 }

@@ -1,7 +1,7 @@
 //! What the planner of sets' voters remembers while this gateway leads group 0 (ADR 0052). `control::placing` decides.
 
 use holdfast_control::cluster::{ClusterState, MemberRole, Standing};
-use holdfast_control::placing::{Candidate, LATE, Move, Placed, View, Violation};
+use holdfast_control::placing::{Candidate, LATE, Move, Placed, STALL, View, Violation};
 use holdfast_control::policy::Policy;
 use holdfast_raft::GroupStatus;
 use holdfast_types::{MemberId, Name, SetId, Term};
@@ -24,6 +24,8 @@ pub(crate) struct Seen {
     pub(crate) voters: BTreeSet<MemberId>,
     /// Of these, those whose gateway answered and does not run the group.
     pub(crate) absent: BTreeSet<MemberId>,
+    /// The newest entry that each of its learners has applied, by its own word.
+    pub(crate) learners: BTreeMap<MemberId, u64>,
     /// What it needs in the leader's journal.
     pub(crate) bytes: u64,
     /// The region of its owner, if that has said where it stands.
@@ -36,6 +38,16 @@ pub(crate) struct Told {
     pub(crate) set: SetId,
     pub(crate) violation: Violation,
     pub(crate) begun: bool,
+}
+
+/// A set on its way to other voters.
+struct Way {
+    to: BTreeSet<MemberId>,
+    since: Instant,
+    /// What its group had when it was nearer to its end than before: voters, and what its learners had applied.
+    at: (BTreeSet<MemberId>, BTreeMap<MemberId, u64>),
+    /// When that was.
+    nearer: Instant,
 }
 
 /// The most of a value that changes, in the present window and in the one before.
@@ -72,8 +84,8 @@ pub(crate) struct Planned {
     absent: BTreeMap<(SetId, MemberId), Instant>,
     /// Members that get no further voter now.
     busy: BTreeSet<MemberId>,
-    /// Which voters a set that moves is to have, and since when.
-    moving: BTreeMap<SetId, (BTreeSet<MemberId>, Instant)>,
+    /// The sets that move.
+    moving: BTreeMap<SetId, Way>,
     /// Sets of which the metrics tell something, also of an earlier term.
     told: BTreeSet<Name>,
     /// The region of each set's owner, and since when this leader sees it there.
@@ -113,13 +125,18 @@ impl Planned {
         self.begun.is_some_and(|begun| at.saturating_duration_since(begun) >= WINDOW)
     }
 
-    /// Since when a set is on its way to `voters`.
-    fn moves_since(&mut self, set: SetId, voters: &BTreeSet<MemberId>, at: Instant) -> Instant {
-        let begun = self.moving.entry(set).or_insert_with(|| (voters.clone(), at));
-        if begun.0 != *voters {
-            *begun = (voters.clone(), at);
+    /// How far a set is on its way to `voters`.
+    fn way_of(&mut self, set: SetId, voters: &BTreeSet<MemberId>, at: Instant) -> &Way {
+        let seen = self.seen.get(&set);
+        let is_at = seen.map(|seen| (seen.voters.clone(), seen.learners.clone())).unwrap_or_default();
+        let begun = || Way { to: voters.clone(), since: at, at: is_at.clone(), nearer: at };
+        let way = self.moving.entry(set).or_insert_with(begun);
+        if way.to != *voters {
+            *way = begun();
+        } else if way.at != is_at {
+            (way.at, way.nearer) = (is_at, at);
         }
-        begun.1
+        way
     }
 
     /// A set's group and its voters, as the planner sees them. `going`: named, and leaving the cluster. They keep their
@@ -140,14 +157,18 @@ impl Planned {
         };
         let absent = now.iter().filter(away).copied().collect();
         let moving = !now.difference(going).eq(&voters);
-        let mut late = BTreeSet::new();
+        let (mut late, mut stalled) = (BTreeSet::new(), false);
         if !moving {
             self.moving.remove(&set);
-        } else if at.saturating_duration_since(self.moves_since(set, &voters, at)) >= LATE {
-            late = voters.difference(&now).copied().collect();
+        } else {
+            let way = self.way_of(set, &voters, at);
+            stalled = at.saturating_duration_since(way.nearer) >= STALL;
+            if at.saturating_duration_since(way.since) >= LATE {
+                late = voters.difference(&now).copied().collect();
+            }
         }
         let bytes = self.weights.get(&set).map_or(0, Peak::most);
-        Placed { policy, voters, now, late, absent, leader, bytes, moving }
+        Placed { policy, voters, now, late, absent, leader, bytes, moving, stalled }
     }
 
     /// The region of each set's owner, and since when it is there.
@@ -297,7 +318,7 @@ mod tests {
     use holdfast_types::GroupId;
 
     const SET: SetId = GroupId(1);
-    const RULES: Rules = Rules { replace_after: None, at_once: 2, balance: true };
+    const RULES: Rules = Rules { replace_after: None, at_once: 2, repairs: 2, balance: true };
 
     fn view(silent: Option<Duration>) -> View {
         let candidate = |id: u64, region: &str, silent| Candidate {
@@ -313,7 +334,7 @@ mod tests {
         let voters: BTreeSet<MemberId> = (1..=3).map(MemberId).collect();
         let (leader, now) = (voters.first().copied(), voters.clone());
         let (late, absent) = (BTreeSet::new(), BTreeSet::new());
-        let placed = Placed { policy, leader, voters, now, late, absent, bytes: 0, moving: false };
+        let placed = Placed { policy, leader, voters, now, late, absent, bytes: 0, moving: false, stalled: false };
         let members = (1..).map(MemberId).zip(members).collect();
         View { members, groups: BTreeMap::from([(SET, placed)]) }
     }
@@ -324,8 +345,8 @@ mod tests {
         let name = |text: &str| text.parse::<Name>().unwrap();
         let seen = |region: &str| {
             let owner = Some(region).filter(|region| !region.is_empty()).map(name);
-            let (voters, absent) = ((1..=3).map(MemberId).collect(), BTreeSet::new());
-            BTreeMap::from([(SET, Seen { leader: Some(MemberId(1)), voters, absent, bytes: 0, owner })])
+            let (voters, absent, learners) = ((1..=3).map(MemberId).collect(), BTreeSet::new(), BTreeMap::new());
+            BTreeMap::from([(SET, Seen { leader: Some(MemberId(1)), voters, absent, learners, bytes: 0, owner })])
         };
         let home = |planned: &Planned, view: &View, after: Duration| {
             planned.towards_owners(view, after).groups[&SET].policy.home.as_ref().map(Name::to_string)
@@ -380,8 +401,8 @@ mod tests {
 
     /// A leader reports the set on g1, g2 and g3.
     fn saw(planned: &mut Planned, bytes: u64, at: Instant) {
-        let (voters, absent) = (ids([1, 2, 3]), BTreeSet::new());
-        let seen = Seen { leader: Some(MemberId(1)), voters, absent, bytes, owner: None };
+        let (voters, absent, learners) = (ids([1, 2, 3]), BTreeSet::new(), BTreeMap::new());
+        let seen = Seen { leader: Some(MemberId(1)), voters, absent, learners, bytes, owner: None };
         planned.saw(BTreeMap::from([(SET, seen)]), BTreeSet::new(), at);
     }
 
@@ -404,14 +425,36 @@ mod tests {
         assert!(placed(&mut planned, [1, 2, 5], at + LATE * 2).late.is_empty(), "a new move");
     }
 
+    /// Two sets whose newcomers got nothing kept all others from moving for an hour.
+    #[test]
+    fn a_move_that_gets_no_nearer_is_stalled() {
+        let (mut planned, at) = (Planned::default(), Instant::now());
+        planned.enter(Some(Term(4)));
+        let mut stalled = |applied: u64, at: Instant| {
+            let (leader, voters, absent) = (Some(MemberId(1)), ids([1, 2, 3]), BTreeSet::new());
+            let learners = BTreeMap::from([(MemberId(4), applied)]);
+            let seen = Seen { leader, voters, absent, learners, bytes: 0, owner: None };
+            planned.saw(BTreeMap::from([(SET, seen)]), BTreeSet::new(), at);
+            planned.placed(SET, Policy::default(), ids([1, 2, 4]), &BTreeSet::new(), at).stalled
+        };
+        assert!(!stalled(0, at));
+        assert!(!stalled(0, at + STALL / 2));
+        assert!(stalled(0, at + STALL));
+        assert!(!stalled(7, at + STALL), "it gets something again");
+        assert!(!stalled(8, at + STALL * 3 / 2), "it is slow");
+        assert!(!stalled(8, at + STALL * 2));
+        assert!(stalled(8, at + STALL * 5 / 2));
+    }
+
     #[test]
     fn a_voter_that_does_not_run_a_set_is_told_after_a_while() {
         let (mut planned, at) = (Planned::default(), Instant::now());
         planned.enter(Some(Term(4)));
         let (none, third) = (BTreeSet::new(), BTreeSet::from([MemberId(3)]));
         let mut told = |absent: &BTreeSet<MemberId>, at: Instant| {
-            let (leader, voters, absent) = (Some(MemberId(1)), ids([1, 2, 3]), absent.clone());
-            let seen = Seen { leader, voters, absent, bytes: 0, owner: None };
+            let (leader, voters, absent, learners) =
+                (Some(MemberId(1)), ids([1, 2, 3]), absent.clone(), BTreeMap::new());
+            let seen = Seen { leader, voters, absent, learners, bytes: 0, owner: None };
             planned.saw(BTreeMap::from([(SET, seen)]), BTreeSet::new(), at);
             planned.placed(SET, Policy::default(), ids([1, 2, 3]), &BTreeSet::new(), at).absent
         };
