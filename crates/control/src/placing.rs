@@ -21,7 +21,7 @@ mod choose;
 mod possible;
 mod violations;
 
-pub use choose::{first_voters, may_get, plan};
+pub use choose::{first_voters, may_get, newcomers, plan};
 pub use possible::{Impossible, possible};
 pub use violations::{Violation, reasons, violations};
 
@@ -148,6 +148,11 @@ pub enum Why {
 }
 
 impl Candidate {
+    /// Whether it may get further votes now.
+    pub fn takes_votes(&self) -> bool {
+        self.standing != Standing::Leaving && self.silent.is_none() && !self.busy
+    }
+
     /// Whether its entries count as gone for good: it leaves, or has been silent for too long.
     fn lost(&self, replace_after: Option<Duration>) -> bool {
         let too_long = |silent: Duration| replace_after.is_some_and(|limit| silent >= limit);

@@ -1,6 +1,6 @@
 //! Policies of sets, and the choice of their voters.
 
-use crate::bug::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const PLACING: &str = "crates/control/src/placing.rs";
 const BOARD: &str = "crates/control/src/placing/board.rs";
@@ -106,6 +106,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "Why::Survival | Why::Unusable | Why::Fewer => false,",
         }],
         tests: &[lib(Layer::Story, "holdfast-control", &["repairs_are_several_at_once_and_wait_for_no_stalled_move"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "add-waits-for-every-small-set",
+        bug: "who adds a gateway waits for sets whose policy forbids it, until the time limit",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/members.rs",
+            old: "set.voters.is_empty() || set.voters.contains(&member.0)",
+            new: "set.voters.len() < 3 || set.voters.contains(&member.0)",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast",
+            &["--bin", "holdfast"],
+            &["who_adds_a_gateway_waits_for_what_the_plan_wants_there"],
+        )],
         smoke: false,
     },
     Mutation {

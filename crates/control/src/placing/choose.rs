@@ -266,8 +266,31 @@ fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, B
     (placed.voters, board)
 }
 
-/// Most steps of one set that [`may_get`] looks ahead. Each costs less than the one before; more are never needed.
+/// Most steps of one set that are looked ahead. Each costs less than the one before; more are never needed.
 const STEPS_MAX: usize = 64;
+
+/// The voters that a group comes to, step by step, if no other group moves.
+fn end_of(board: &Board, mut placed: Placed, loads: &Loads) -> BTreeSet<MemberId> {
+    for _ in 0..STEPS_MAX {
+        let Some((to, _)) = better(board, &placed, loads) else { break };
+        placed.voters = board.members(to);
+    }
+    placed.voters
+}
+
+/// Of each group, the members that plans would still make its voters if nothing else changes: what somebody who adds a
+/// member waits for. Without those of balance, which nobody needs, and of groups without a leader, which may stay so.
+pub fn newcomers(view: &View, rules: &Rules) -> BTreeMap<GroupId, BTreeSet<MemberId>> {
+    let loads = loads(view);
+    let of = |(group, placed): (&GroupId, &Placed)| {
+        let board = Board::new(view, placed, rules.replace_after);
+        let moves = rules.at_once > 0 && placed.leader.is_some();
+        let end = moves.then(|| end_of(&board, placed.clone(), &loads))?;
+        let more: BTreeSet<MemberId> = end.difference(&placed.voters).copied().collect();
+        (!more.is_empty()).then_some((*group, more))
+    };
+    view.groups.iter().filter_map(of).collect()
+}
 
 /// Whether a set that has voters may get this policy: the members can meet it ([`possible`]), and no voter would stay
 /// in a region that it forbids anew. Without `survive` fewer voters are enough for a new set; this one would have to
@@ -279,19 +302,15 @@ pub fn may_get(view: &View, group: GroupId, policy: &Policy) -> Result<(), Impos
     possible(&view.members, policy)?;
     let Some(placed) = view.groups.get(&group).filter(|_| policy.survive.is_none()) else { return Ok(()) };
     let before = placed.policy.forbidden.clone();
-    let mut placed = Placed { policy: policy.clone(), late: BTreeSet::new(), ..placed.clone() };
+    let placed = Placed { policy: policy.clone(), late: BTreeSet::new(), ..placed.clone() };
     let mut view = view.clone();
     view.members.values_mut().for_each(|member| (member.silent, member.busy) = (None, false));
-    let (board, loads) = (Board::new(&view, &placed, None), loads(&view));
-    for _ in 0..STEPS_MAX {
-        let Some((to, _)) = better(&board, &placed, &loads) else { break };
-        placed.voters = board.members(to);
-    }
+    let voters = end_of(&Board::new(&view, &placed, None), placed, &loads(&view));
     let barred = |member: &&Candidate| {
         let region = &member.locality.region;
         policy.forbidden.contains(region) && !before.contains(region)
     };
-    match placed.voters.iter().filter_map(|id| view.members.get(id)).find(barred) {
+    match voters.iter().filter_map(|id| view.members.get(id)).find(barred) {
         None => Ok(()),
         Some(stays) => Err(Impossible::Stays {
             name: stays.name.clone(),

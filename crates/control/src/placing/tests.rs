@@ -6,6 +6,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
 mod fewer;
+mod newcomers;
 mod repairs;
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -3,11 +3,11 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use crate::node::{Adopted, Node, Seen, Told};
+use crate::node::{Adopted, Node, Seen, Told, Wants};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
 use holdfast_control::placing::{
-    Move, Rules, View, Violation, first_voters, may_get, plan, possible, reasons, violations,
+    Move, Rules, View, Violation, first_voters, may_get, newcomers, plan, possible, reasons, violations,
 };
 use holdfast_control::policy::{Policy, Survive, VOTERS_DEFAULT};
 use holdfast_host::unix_ms;
@@ -161,6 +161,7 @@ struct WorkedOut {
     view: View,
     violated: BTreeMap<SetId, Vec<Violation>>,
     moves: Vec<Move>,
+    wants: Wants,
 }
 
 impl Looked {
@@ -169,7 +170,9 @@ impl Looked {
         let Self { rules, view, towards } = self;
         let violated = view.groups.iter().map(|(set, placed)| (*set, violations(&view, placed, &rules))).collect();
         let moves = plan(&towards, &rules);
-        WorkedOut { view, violated, moves }
+        let takers = view.members.iter().filter(|(_, member)| member.takes_votes()).map(|(id, _)| *id).collect();
+        let wants = Wants { takers, newcomers: newcomers(&towards, &rules) };
+        WorkedOut { view, violated, moves, wants }
     }
 }
 
@@ -328,6 +331,20 @@ impl AdminDoor {
         sets.into_iter().filter_map(told).take(TOLD_MAX).collect()
     }
 
+    /// What the planner would still change, as far as this gateway knows: while it leads group 0.
+    pub(super) fn plan_message(&self) -> Option<v1::Plan> {
+        let planned = self.node.planned.locked();
+        let wants = planned.wants()?;
+        let set = |(set, of): (&SetId, &BTreeSet<MemberId>)| v1::PlannedSet {
+            set: set.0,
+            newcomers: of.iter().map(|id| id.0).collect(),
+        };
+        Some(v1::Plan {
+            takers: wants.takers.iter().map(|id| id.0).collect(),
+            sets: wants.newcomers.iter().map(set).collect(),
+        })
+    }
+
     /// Whether a quorum of group 0 has answered this leader a moment ago. If not, everybody seems silent to it.
     fn hears_a_quorum(&self, adopted: &Adopted, term: Term) -> bool {
         let fresh = |at| boot_now().saturating_since(at) <= self.node.timing.election_max();
@@ -372,7 +389,7 @@ impl AdminDoor {
             if !planned.is_of(term) {
                 return Ok(());
             }
-            planned.decide(&done.view, &done.moves);
+            planned.decide(&done.view, &done.moves, done.wants);
             planned.note(done.violated, unix_ms())
         };
         log_told(&state, &told);

@@ -93,6 +93,17 @@ pub(crate) struct Planned {
     /// In Unix milliseconds.
     since: BTreeMap<SetId, BTreeMap<Violation, u64>>,
     moves: BTreeMap<SetId, Move>,
+    /// What the last round came to; `None` before the first.
+    wants: Option<Wants>,
+}
+
+/// What the planner would still change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wants {
+    /// The members that may get further votes.
+    pub(crate) takers: BTreeSet<MemberId>,
+    /// Of each set, the voters that it is to have and that its record does not name.
+    pub(crate) newcomers: BTreeMap<SetId, BTreeSet<MemberId>>,
 }
 
 impl Planned {
@@ -273,8 +284,10 @@ impl Planned {
         told
     }
 
-    /// The moves that are proposed now; earlier ones are remembered until their groups have followed.
-    pub(crate) fn decide(&mut self, view: &View, moves: &[Move]) {
+    /// The moves that are proposed now, and those that are to follow; earlier ones are remembered until their groups
+    /// have followed.
+    pub(crate) fn decide(&mut self, view: &View, moves: &[Move], wants: Wants) {
+        self.wants = Some(wants);
         self.moves.retain(|set, _| view.groups.get(set).is_some_and(|placed| placed.moving));
         self.moves.extend(moves.iter().map(|step| (step.group, step.clone())));
     }
@@ -302,6 +315,11 @@ impl Planned {
     /// The last move of a set, if its group has not followed yet.
     pub(crate) fn next(&self, set: SetId) -> Option<&Move> {
         self.moves.get(&set)
+    }
+
+    /// What the planner would still change, once it has looked.
+    pub(crate) fn wants(&self) -> Option<&Wants> {
+        self.wants.as_ref()
     }
 
     /// Whether a leader of the set's group has reported it.
