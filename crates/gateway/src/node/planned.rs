@@ -1,6 +1,7 @@
 //! What the planner of sets' voters remembers while this gateway leads group 0 (ADR 0052). `control::placing` decides.
 
 use holdfast_control::cluster::{ClusterState, MemberRole, Standing};
+use holdfast_control::following::Turns;
 use holdfast_control::placing::{Candidate, LATE, Move, Placed, STALL, View, Violation};
 use holdfast_control::policy::Policy;
 use holdfast_raft::GroupStatus;
@@ -95,6 +96,8 @@ pub(crate) struct Planned {
     moves: BTreeMap<SetId, Move>,
     /// What the last round came to; `None` before the first.
     wants: Option<Wants>,
+    /// The sets whose leadership follows their owner now.
+    turns: Turns,
 }
 
 /// What the planner would still change.
@@ -317,6 +320,11 @@ impl Planned {
         self.moves.get(&set)
     }
 
+    /// Whether leadership of a set may go to a nearer voter now (FOLLOW-F4).
+    pub(crate) fn gives_turn(&mut self, set: SetId, at: Instant) -> bool {
+        self.begun.is_some_and(|begun| self.turns.ask(set, at.saturating_duration_since(begun)))
+    }
+
     /// What the planner would still change, once it has looked.
     pub(crate) fn wants(&self) -> Option<&Wants> {
         self.wants.as_ref()
@@ -331,6 +339,7 @@ impl Planned {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_control::following::TURN;
     use holdfast_control::placing::{Rules, violations};
     use holdfast_control::policy::Survive;
     use holdfast_types::GroupId;
@@ -509,6 +518,18 @@ mod tests {
         assert_eq!(weight(&mut planned, 20, at + WINDOW * 2), 20);
         assert!(!planned.knows_weights(Instant::now()));
         assert!(planned.knows_weights(Instant::now() + WINDOW));
+    }
+
+    /// FOLLOW-F4: the turns of the leader before are not known, and still count.
+    #[test]
+    fn a_new_leader_of_group_0_gives_no_turn_at_first() {
+        let (mut planned, at) = (Planned::default(), Instant::now());
+        assert!(!planned.gives_turn(SET, at + TURN * 9), "it does not lead");
+        planned.enter(Some(Term(4)));
+        assert!(!planned.gives_turn(SET, at));
+        assert!(planned.gives_turn(SET, at + TURN * 2));
+        planned.enter(Some(Term(5)));
+        assert!(!planned.gives_turn(SET, at + TURN / 2), "another term begins anew");
     }
 
     #[test]
