@@ -42,7 +42,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "fewer-voters-that-survive-nothing",
-        bug: "a set gets fewer voters than it asks for although they survive no loss: what two in one region acknowledge can be lost",
+        bug: "a set gets fewer voters than it asks for although they survive no loss: writes that two of them in one region acknowledge can be lost",
         rule: "PLACING-P4",
         edits: &[Edit { file: CHOOSE, old: "shrinks && after.short == 0", new: "shrinks && after.short < 64" }],
         tests: &[FEWER],
@@ -110,7 +110,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "add-waits-for-every-small-set",
-        bug: "who adds a gateway waits for sets whose policy forbids it, until the time limit",
+        bug: "`gateway add` waits for sets whose policy forbids the new gateway, until the time limit",
         rule: "ADR 0052",
         edits: &[Edit {
             file: "crates/holdfast/src/command/members.rs",
@@ -121,7 +121,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             Layer::Unit,
             "holdfast",
             &["--bin", "holdfast"],
-            &["who_adds_a_gateway_waits_for_what_the_plan_wants_there"],
+            &["gateway_add_waits_only_for_votes_that_the_plan_wants"],
         )],
         smoke: false,
     },

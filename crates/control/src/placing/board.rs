@@ -84,8 +84,7 @@ impl Board {
         let allowed = members().filter(|(_, member)| member.allowed(policy)).count();
         let usable = members().filter(|(_, member)| member.allowed(policy) && !member.lost(replace_after));
         let usable: Vec<(MemberId, &Candidate)> = usable.map(|(id, member)| (*id, member)).collect();
-        // Of the lost ones nobody takes part: what is promised is what the others can keep, if need be with fewer voters
-        // (PLACING-P4).
+        // Lost members take no part. The others keep the promise, with fewer voters if they are too few (PLACING-P4).
         let [wanted, there] = [allowed, usable.len()].map(|members| wanted(policy.voters, members));
         let reachable = |level: &Survive| there >= 3 && room(*level, &usable, there).is_ok();
         let widest = Survive::ALL.into_iter().find(reachable);

@@ -278,8 +278,8 @@ fn end_of(board: &Board, mut placed: Placed, loads: &Loads) -> BTreeSet<MemberId
     placed.voters
 }
 
-/// Of each group, the members that plans would still make its voters if nothing else changes: what somebody who adds a
-/// member waits for. Without those of balance, which nobody needs, and of groups without a leader, which may stay so.
+/// Of each group, the members that plans would still make its voters if nothing else changes. `gateway add` waits for
+/// these. Moves for balance do not count: nobody needs them. Nor do groups without a leader: they may stay so for long.
 pub fn newcomers(view: &View, rules: &Rules) -> BTreeMap<GroupId, BTreeSet<MemberId>> {
     let loads = loads(view);
     let of = |(group, placed): (&GroupId, &Placed)| {

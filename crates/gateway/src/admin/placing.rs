@@ -156,7 +156,7 @@ struct Looked {
     towards: View,
 }
 
-/// What a round of the planner comes to.
+/// The result of a round of the planner.
 struct WorkedOut {
     view: View,
     violated: BTreeMap<SetId, Vec<Violation>>,
@@ -176,7 +176,7 @@ impl Looked {
     }
 }
 
-/// Whether what was planned with the state of `then` holds in the present one.
+/// Whether a plan that was made with the state `then` still holds in the state `now`.
 fn is_as_planned(then: &ClusterState, now: &ClusterState) -> bool {
     now.members == then.members && now.sets == then.sets
 }
@@ -331,7 +331,7 @@ impl AdminDoor {
         sets.into_iter().filter_map(told).take(TOLD_MAX).collect()
     }
 
-    /// What the planner would still change, as far as this gateway knows: while it leads group 0.
+    /// The changes that the planner still wants, as far as this gateway knows: while it leads group 0.
     pub(super) fn plan_message(&self) -> Option<v1::Plan> {
         let planned = self.node.planned.locked();
         let wants = planned.wants()?;
@@ -351,7 +351,7 @@ impl AdminDoor {
         adopted.group.quorum_acked().is_some_and(|(of, at)| of == term && fresh(at))
     }
 
-    /// What the planner works with in this round.
+    /// The view of this round.
     fn looked(&self, adopted: &Adopted, term: Term, state: &ClusterState, status: &v1::ClusterStatusReply) -> Looked {
         let rules = self.node.config.placing.rules();
         let now = Instant::now();

@@ -55,7 +55,7 @@ pub(super) struct Follower {
     removals: BTreeMap<MemberId, Removal>,
 }
 
-/// What this gateway has seen of a member's removal.
+/// Progress of a member's removal, as this gateway sees it.
 struct Removal {
     begun: Instant,
     /// Sets that named it when they last became fewer.

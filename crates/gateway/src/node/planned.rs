@@ -45,7 +45,7 @@ pub(crate) struct Told {
 struct Way {
     to: BTreeSet<MemberId>,
     since: Instant,
-    /// What its group had when it was nearer to its end than before: voters, and what its learners had applied.
+    /// Its group when it last came nearer to its end: the voters, and the entries that its learners had applied.
     at: (BTreeSet<MemberId>, BTreeMap<MemberId, u64>),
     /// When that was.
     nearer: Instant,
@@ -94,13 +94,13 @@ pub(crate) struct Planned {
     /// In Unix milliseconds.
     since: BTreeMap<SetId, BTreeMap<Violation, u64>>,
     moves: BTreeMap<SetId, Move>,
-    /// What the last round came to; `None` before the first.
+    /// The result of the last round; `None` before the first.
     wants: Option<Wants>,
     /// The sets whose leadership follows their owner now.
     turns: Turns,
 }
 
-/// What the planner would still change.
+/// The changes that the planner still wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wants {
     /// The members that may get further votes.
@@ -261,12 +261,12 @@ impl Planned {
         View { members, groups }
     }
 
-    /// Whether this is the term that was entered last: what was worked out meanwhile may be noted.
+    /// Whether this is the term that was entered last: then the results of a round may be noted.
     pub(crate) fn is_of(&self, term: Term) -> bool {
         self.term == Some(term)
     }
 
-    /// Notes what is violated of each set, and returns what is new and what is over.
+    /// Notes the violations of each set. Returns those that are new and those that are over.
     pub(crate) fn note(&mut self, violated: BTreeMap<SetId, Vec<Violation>>, now_unix_ms: u64) -> Vec<Told> {
         let mut told = Vec::new();
         let mut since = BTreeMap::new();
@@ -325,7 +325,7 @@ impl Planned {
         self.begun.is_some_and(|begun| self.turns.ask(set, at.saturating_duration_since(begun)))
     }
 
-    /// What the planner would still change, once it has looked.
+    /// The changes that the planner still wants, after its first round.
     pub(crate) fn wants(&self) -> Option<&Wants> {
         self.wants.as_ref()
     }
@@ -417,7 +417,7 @@ mod tests {
         assert!(planned.is_of(Term(4)));
         planned.enter(Some(Term(5)));
         assert_eq!(planned.violated(SET).count(), 0, "another term begins anew");
-        assert!(!planned.is_of(Term(4)), "what was worked out before is not noted");
+        assert!(!planned.is_of(Term(4)), "an older round is not noted");
         planned.enter(None);
         assert!(!planned.is_of(Term(5)), "it does not lead");
     }

@@ -78,7 +78,7 @@ impl Progress {
         }
     }
 
-    /// What is waited for.
+    /// The sets that it waits for, for people.
     fn waits(&self) -> String {
         let named: Vec<&str> = self.waits_for.iter().take(WAITS_NAMED_MAX).map(String::as_str).collect();
         let more = match self.waits_for.len() - named.len() {
@@ -503,7 +503,7 @@ mod tests {
 
     /// `gateway add` waited ten minutes for a set of two voters whose policy forbids the newcomer's region.
     #[test]
-    fn who_adds_a_gateway_waits_for_what_the_plan_wants_there() {
+    fn gateway_add_waits_only_for_votes_that_the_plan_wants() {
         let mut seen = status();
         seen.groups[1].set = "demo".into();
         seen.sets = vec![v1::SetSummary { id: 7, voters: vec![1, 2], ..Default::default() }];

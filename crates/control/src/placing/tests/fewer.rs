@@ -40,8 +40,8 @@ fn a_substitute_is_better_than_fewer_voters() {
     assert_eq!(view.told(), ["g4 in region=eu does not answer"], "four of five survive another loss");
 }
 
-/// What two voters of one region alone have acknowledged is lost with it. Three of five, of which all are needed, lose
-/// nothing then: they stop.
+/// Entries that only two voters of one region have acknowledged are lost with that region. A set of five that needs all
+/// three remaining voters loses nothing then: it stops.
 #[test]
 fn where_three_would_not_survive_a_loss_five_stay_and_are_told() {
     let mut view = with_set(&["eu", "eu", "us", "us", "ap"], five(Some(Survive::Region)), 1..=5);

@@ -1,10 +1,10 @@
-//! What somebody who adds a gateway waits for.
+//! Votes that `gateway add` waits for.
 
 use super::*;
 
 /// `gateway add` waited ten minutes for a set that may have no voter in the new gateway's region.
 #[test]
-fn who_adds_a_gateway_waits_only_for_what_the_plan_places_there() {
+fn gateway_add_waits_only_for_votes_that_the_plan_wants() {
     let more = |view: &View| newcomers(view, &RULES).get(&SET).cloned().unwrap_or_default();
     let mut view = with_set(&["eu", "eu", "us"], Policy::default(), [1, 2]);
     assert_eq!(more(&view), ids([3]), "a third voter");

@@ -16,7 +16,7 @@ impl<T: Send + 'static> Task<T> {
         Self(tokio::spawn(work))
     }
 
-    /// What it came to.
+    /// Its result.
     ///
     /// # Errors
     /// It panicked.
