@@ -30,6 +30,8 @@ const CALM: Duration = Duration::from_millis(500);
 /// The voters of a set without a home follow its owner into another region after so long: a copy of the set's journal
 /// moves, so an owner that is away for a while moves nothing.
 const HOME_AFTER: Duration = Duration::from_secs(15 * 60);
+/// For people, of a move.
+const STALLED: &str = "; its newcomers have received nothing for 5 minutes, so other sets do not wait for it";
 /// A member that is silent for less is not told. It is not lost before `placing.replace_after_ms`.
 const PATIENCE_MIN: Duration = Duration::from_secs(3);
 
@@ -303,7 +305,7 @@ impl AdminDoor {
         });
         let moving = placed.moving || !planned.is_seen(id);
         let next = planned.next(id).filter(|step| placed.moving || step.from == placed.voters);
-        let next = next.map(|step| move_text(&state, step));
+        let next = next.map(|step| move_text(&state, step) + if placed.stalled { STALLED } else { "" });
         let violations: Vec<v1::PlacingViolation> = violations.collect();
         Ok(v1::Placing {
             set: name.to_string(),
