@@ -160,6 +160,7 @@ pub(crate) const PEER: &[Rule] = &[
     peers("Ended", GROUP),
     peers("Placing", GROUP),
     peers("Leave", GROUP),
+    peers("FollowTurn", GROUP),
 ];
 
 const fn same(a: &str, b: &str) -> bool {

@@ -9,6 +9,7 @@ use holdfast_api::{Refusal, v1};
 use holdfast_cache::Answers;
 use holdfast_control::cluster::{ClusterState, FEATURE_LEVEL};
 use holdfast_control::set::Pin;
+use holdfast_log::LogUsage;
 use holdfast_raft::GroupStatus;
 use holdfast_types::{Name, RequestId, SetId};
 use std::time::Duration;
@@ -94,6 +95,7 @@ impl AdminDoor {
                 tls: config.tls.doors().to_string(),
                 violated: self.violated_sets(),
                 plain_exports: config.plain_exports,
+                plan: self.plan_message(),
                 ..v1::Node::default()
             };
             if let Some(adopted) = node.adopted() {
@@ -110,14 +112,7 @@ impl AdminDoor {
                     role: v1::Role::Healing.into(),
                     ..v1::GroupStatus::default()
                 }));
-                let usage = raft.log().usage();
-                message.journal = Some(v1::JournalUsage {
-                    used_bytes: usage.used_bytes,
-                    bound_bytes: usage.bound_bytes,
-                    reserve_bytes: usage.reserve_bytes,
-                    failed: usage.failed.unwrap_or_default(),
-                    waits: usage.stalled.or(usage.blocked).unwrap_or_default(),
-                });
+                message.journal = Some(journal_message(raft.log().usage()));
             }
             Ok(message)
         })
@@ -239,6 +234,16 @@ impl AdminDoor {
             clones,
             limit: limit_message(limit),
         })
+    }
+}
+
+fn journal_message(usage: LogUsage) -> v1::JournalUsage {
+    v1::JournalUsage {
+        used_bytes: usage.used_bytes,
+        bound_bytes: usage.bound_bytes,
+        reserve_bytes: usage.reserve_bytes,
+        failed: usage.failed.unwrap_or_default(),
+        waits: usage.stalled.or(usage.blocked).unwrap_or_default(),
     }
 }
 
