@@ -268,6 +268,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "certificates-fill-the-handshakes",
+        bug: "handshakes of one host fill the places of NBD: each newcomer closes the one before it, and no host attaches",
+        rule: "FRONT-H1",
+        edits: &[Edit { file: "crates/front/src/shared.rs", old: "newcomers < limit / 2", new: "newcomers > limit" }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-front",
+            &["newcomers_have_time_to_show_a_certificate_while_another_client_fills_the_places"],
+        )],
+        smoke: false,
+    },
+    Mutation {
         name: "refusal-makes-a-stranger",
         bug: "a host with a certificate whose export is refused for the moment makes room like a stranger",
         rule: "FRONT-H1",

@@ -82,7 +82,8 @@ impl AdminDoor {
             return Ok(v1::ChangeVolumeReply { volume: message(&set, volume), already: true });
         }
         let seen = Seen { volume, id, force: request.force };
-        self.carry_out(&set, seen, change).await
+        // RESIZE-U1: an abandoned call would let the volume go, with its command still in the log.
+        self.to_its_end(move |door| async move { door.carry_out(&set, seen, change).await }).await
     }
 
     async fn carry_out(
