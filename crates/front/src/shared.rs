@@ -82,8 +82,8 @@ impl Connections {
 
     /// FRONT-H1. The handshake that makes room for the next one.
     fn first_to_go(&mut self, limit: usize) -> Option<(u64, CancellationToken)> {
-        let oldest_secure = self.shaking.range((true, 0)..).next().map(|(key, _)| *key);
-        let newcomers = self.shaking.range(..(true, 0)).count();
+        let oldest_secure = self.shaking.range((true, 0_u64)..).next().map(|(key, _)| *key);
+        let newcomers = self.shaking.range(..(true, 0_u64)).count();
         // Newcomers have half of the places: each needs some time to show its certificate.
         let key = oldest_secure.filter(|_| newcomers < limit / 2);
         let (key, stop) = match key {

@@ -49,6 +49,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "unknown-change-lets-the-volume-go",
+        bug: "a client connects to a volume whose change has no outcome yet, and loses its name to it",
+        rule: "RESIZE-U1",
+        edits: &[Edit {
+            file: "crates/set/src/server/volumes.rs",
+            old: "group.applied().index < last",
+            new: "group.applied().index > last",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["a_volume_is_held_until_a_change_without_an_outcome_is_applied"])],
+        smoke: false,
+    },
+    Mutation {
         name: "late-shrink",
         bug: "a late copy of a request on a volume acts a second time",
         rule: "R12",
