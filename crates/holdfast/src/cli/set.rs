@@ -142,7 +142,7 @@ const CLONE: &str = "\
 Examples:
   holdfast snapshot create demo@monday
   holdfast set clone demo@monday try
-  nbdcopy nbd://gateway-1:10809/try/vol1 -
+  holdfast volume export try/vol1 try.img
 
 The new set has the volumes of the snapshot, and lies in the same store. No data is copied: the
 clone reads what it has not written itself from the objects of the snapshot. These objects stay as

@@ -193,6 +193,9 @@ impl Shown {
     }
 }
 
+/// What a wait that ends early has behind it.
+const ORDERED: &str = "the change was ordered, and continues in the background";
+
 /// Waits until `member` reaches `goal`. `false` if the time ends first.
 async fn wait_for(
     common: &Common,
@@ -221,7 +224,7 @@ async fn wait_for(
                     break Ok(true);
                 }
             }
-            Err(error) => break Err(error),
+            Err(error) => break Err(error.after_a_change(ORDERED)),
         }
         if Instant::now() + LOOK_INTERVAL >= api.deadline() {
             break Ok(done_since.is_some());

@@ -53,9 +53,12 @@ async fn create(
     let mut api = connect(common);
     let (summary, created) = create_set(&mut api, name.as_str(), store, policy).await?;
     let mut made = vec![format!("set {name} {} in {}", created_text(created), summary.store)];
-    let mut json_volumes = Vec::new();
+    let (mut json_volumes, mut changed) = (Vec::new(), created);
     for volume in volumes {
-        let created = create_volume(&mut api, name.as_str(), volume.name.as_str(), volume.size).await?;
+        let volume_made = create_volume(&mut api, name.as_str(), volume.name.as_str(), volume.size).await;
+        let created =
+            volume_made.map_err(|error| if changed { error.after_a_change(&made.join(", ")) } else { error })?;
+        changed |= created;
         made.push(format!("volume {name}/{} {} with {}", volume.name, created_text(created), volume.size));
         json_volumes.push(serde_json::json!({ "name": volume.name, "size_bytes": volume.size.0, "created": created }));
     }

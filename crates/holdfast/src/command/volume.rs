@@ -156,6 +156,14 @@ fn mapped(reply: &v1::GetSpaceReply, figure: u64) -> String {
     if reply.not_known.is_empty() { output::bytes(figure) } else { "unknown".to_string() }
 }
 
+/// One volume for programs, with the reason why a part of it is unknown: else 0 mapped bytes would look like none.
+#[derive(serde::Serialize)]
+struct Known<'a> {
+    #[serde(flatten)]
+    found: &'a v1::VolumeSpace,
+    not_known: &'a str,
+}
+
 async fn show(common: &Common, volume: &VolumePath) -> Result<(), CliError> {
     let reply = space(&mut connect(common), volume.set.as_str()).await?;
     let named = |found: &&v1::VolumeSpace| found.volume.as_ref().is_some_and(|v| v.name == volume.name.as_str());
@@ -163,7 +171,8 @@ async fn show(common: &Common, volume: &VolumePath) -> Result<(), CliError> {
         return Err(no_volume(volume));
     };
     let facts = found.volume.as_ref().ok_or_else(|| incomplete("the volume"))?;
-    output::show(common.output, found, || {
+    let json = Known { found, not_known: &reply.not_known };
+    output::show(common.output, &json, || {
         format!(
             "volume       {volume} (id {})\nsize         {}\nmapped       {}\nconnections  {}\nlimit        {}",
             facts.id,
@@ -260,5 +269,8 @@ mod tests {
         let text = describe_space(&reply);
         assert!(text.matches("unknown").count() > 5 && text.contains("the store does not answer"), "{text}");
         assert!(describe(&reply).contains("unknown"));
+        let json = serde_json::to_value(Known { found: &reply.volumes[0], not_known: &reply.not_known }).unwrap();
+        assert_eq!(json["volume"]["name"], "vol1");
+        assert_eq!(json["not_known"], "the store does not answer");
     }
 }

@@ -128,6 +128,9 @@ impl Door {
     /// A change was made: answers so, or that the outcome is unknown.
     fn changed<T>(&self, world: &mut World, request_id: &str, reply: T) -> Result<Response<T>, Status> {
         *world.changes.entry(request_id.to_string()).or_default() += 1;
+        if world.gateways[self.me].mood == Mood::Last {
+            world.gateways.iter_mut().for_each(|gateway| gateway.mood = Mood::Silent);
+        }
         if let Mood::Forgets(left) = &mut world.gateways[self.me].mood {
             *left -= 1;
             if *left == 0 {
