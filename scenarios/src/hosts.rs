@@ -16,7 +16,7 @@ pub use proxy::{Proxy, waiting};
 
 use crate::certificates::Certificates;
 use crate::cmd::{Cmd, cmd, tail_of};
-use crate::pg::{BIN, Postgres};
+use crate::pg::{self, Postgres};
 use crate::process::{Proc, Signal, wait_until};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -174,7 +174,7 @@ impl Host {
                 std::fs::File::create(&log)?;
                 std::fs::set_permissions(&log, std::fs::Permissions::from_mode(0o666))?;
                 let as_its_user = "setpriv --reuid=postgres --regid=postgres --init-groups";
-                let (pg_ctl, data) = (format!("{as_its_user} {BIN}/pg_ctl"), data.display());
+                let (pg_ctl, data) = (format!("{as_its_user} {}/pg_ctl", pg::bin().display()), data.display());
                 let start = format!("cd / && {pg_ctl} start -W -s -D {data} -l {} -o '{options}'", log.display());
                 let stop = format!("cd / && {pg_ctl} stop -s -m $HOLDFAST_STOP -D {data}");
                 format!("kind = \"command\"\nstart = {start:?}\nstop = {stop:?}\n")
@@ -188,7 +188,7 @@ impl Host {
         let settings = format!(
             "name = {name:?}\nset = {:?}\ngateways = [{}]\ndir = {:?}\nrun_dir = {:?}\n{}\
              [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = {:?}\n{NO_REBOOT}mount = {mount:?}\n\
-             [database]\ndata = {data:?}\nbin_dir = {BIN:?}\nhost = {sockets:?}\n{started}{}\
+             [database]\ndata = {data:?}\nbin_dir = {:?}\nhost = {sockets:?}\n{started}{}\
              [http]\nlisten = \"{address}:{HTTP}\"\n{token}{checks}{peers}{}{tls}",
             plan.set,
             gateways.join(", "),
@@ -196,6 +196,7 @@ impl Host {
             dir.join("run"),
             plan.agent,
             plan.way.fs(),
+            pg::bin(),
             plan.database,
             plan.settings,
         );

@@ -1,4 +1,4 @@
-//! A PostgreSQL 15 server on a given folder, reached over a Unix socket only; and pgbench.
+//! A PostgreSQL server on a given folder, reached over a Unix socket only; and pgbench.
 
 use crate::cmd::{Cmd, cmd};
 use crate::pgwire::{Client, PgError, Reach};
@@ -8,10 +8,31 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The folder of the programs in Debian's package.
-pub const BIN: &str = "/usr/lib/postgresql/15/bin";
+/// The environment variable that names the folder of PostgreSQL's programs. A chore that runs itself again in another
+/// namespace gives it to itself.
+pub const BIN_VAR: &str = "HOLDFAST_POSTGRESQL_BIN";
+
+/// The folder in Debian's package.
+const DEBIAN: &str = "/usr/lib/postgresql/15/bin";
+
+/// The folder of PostgreSQL's programs.
+pub fn bin() -> &'static Path {
+    static BIN: OnceLock<PathBuf> = OnceLock::new();
+    BIN.get_or_init(|| std::env::var_os(BIN_VAR).map_or_else(|| DEBIAN.into(), PathBuf::from))
+}
+
+/// What the server's program says of its version, such as `PostgreSQL 15.14`.
+///
+/// # Errors
+/// When it does not run.
+pub fn version() -> Result<String> {
+    let said = cmd(bin().join("postgres")).arg("--version").out()?;
+    let number = said.split_whitespace().nth(2).with_context(|| format!("postgres --version: {said}"))?;
+    Ok(format!("PostgreSQL {number}"))
+}
 
 /// Number in the socket's name; there is no TCP port.
 const PORT: u16 = 5432;
@@ -49,7 +70,7 @@ impl Postgres {
 
     fn program(&self, name: &str) -> Command {
         // The server does not run as root; `uid` also drops root's other groups.
-        let mut command = cmd(Path::new(BIN).join(name)).dir("/").env("LC_ALL", "C.UTF-8").into_command();
+        let mut command = cmd(bin().join(name)).dir("/").env("LC_ALL", "C.UTF-8").into_command();
         command.uid(self.uid).gid(self.gid).env("PGHOST", &self.sockets).env("PGPORT", PORT.to_string());
         command
     }
@@ -185,7 +206,7 @@ impl Postgres {
         let mut command = Command::new("sh");
         command.current_dir("/").env("LC_ALL", "C.UTF-8").uid(self.uid).gid(self.gid);
         command.env("PGHOST", at.ip().to_string()).env("PGPORT", at.port().to_string());
-        command.args(["-c", &script, "sh"]).arg(Path::new(BIN).join("pgbench"));
+        command.args(["-c", &script, "sh"]).arg(bin().join("pgbench"));
         command.args(["-n", "-T", "86400"]).args(args).arg(USER);
         Proc::spawn("pgbench", command, log)
     }

@@ -12,6 +12,7 @@ use crate::certificates::Certificates;
 use crate::gateways::{self, GATEWAYS, Gateways, Own, VOLUME};
 use crate::hosts::{First, Host, Plan, Proxy, Way, fill};
 use crate::net::{self, HUB, Net};
+use crate::pg;
 use crate::process::wait_until;
 use crate::say::{note, step};
 use crate::undo::Guard;
@@ -172,7 +173,7 @@ impl Stage {
         };
         let mut hosts = [host(0)?, host(1)?];
 
-        step("ext4 and PostgreSQL 15 on the volume");
+        step(format!("ext4 and {} on the volume", pg::version()?));
         fill(&First {
             bin,
             set: SET,

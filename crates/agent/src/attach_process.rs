@@ -11,7 +11,8 @@ use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
 use rustix::process::Signal;
 use serde::Deserialize;
-use std::io;
+use std::fs::DirEntry;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
@@ -330,6 +331,9 @@ impl Attach {
     }
 }
 
+/// Prefix, before the run directory, of the name that attach gives to kernel nbd devices.
+pub const BACKEND: &str = "holdfast ";
+
 /// The kernel appends this to the path of a running program whose file was deleted.
 const DELETED: &str = " (deleted)";
 
@@ -349,10 +353,29 @@ fn abandon_args(config: &AgentConfig) -> Vec<String> {
     ["attach", &config.set, "--owner", &config.name, "--abandon", "--dir", &dir].map(String::from).to_vec()
 }
 
-/// Whether a process that is gone may have left devices in the kernel: attach keeps its lease there then. What cannot
-/// be looked at may be one.
+/// Whether a process that is gone may have left devices in the kernel: attach keeps its lease there while it uses them,
+/// and the kernel shows them if it died while it gave them up. What cannot be looked at may be one.
 fn left_devices(dir: &Path) -> bool {
-    !may_run(dir) && dir.join("lease.json").try_exists().unwrap_or(true)
+    !may_run(dir) && (dir.join("lease.json").try_exists().unwrap_or(true) || kernel_has_one(Path::new("/sys"), dir))
+}
+
+/// Whether the kernel has a device of the attach in `dir`, as `sys` shows it. One that is disconnected and only held
+/// open has no size.
+fn kernel_has_one(sys: &Path, dir: &Path) -> bool {
+    let ours = format!("{BACKEND}{}/", dir.display());
+    let is_ours = |device: &Path| match std::fs::read_to_string(device.join("backend")) {
+        Ok(backend) => {
+            let volume = backend.trim_end().strip_prefix(&ours);
+            let size = std::fs::read_to_string(device.join("size"));
+            volume.is_some_and(|volume| !volume.contains('/')) && size.map_or(true, |size| size.trim() != "0")
+        }
+        Err(error) => error.kind() != ErrorKind::NotFound,
+    };
+    let nbd = |entry: &DirEntry| entry.file_name().as_encoded_bytes().starts_with(b"nbd");
+    match std::fs::read_dir(sys.join("block")) {
+        Ok(mut entries) => entries.any(|entry| entry.map_or(true, |entry| nbd(&entry) && is_ours(&entry.path()))),
+        Err(error) => error.kind() != ErrorKind::NotFound,
+    }
 }
 
 fn signal(dir: &Path, what: Signal) {

@@ -8,7 +8,8 @@ mod table;
 
 pub use output::SAID_BYTES_MAX;
 pub use postgres::{
-    is_elsewhere, kill_postgres, look_for_postgres, of_postgres, postgres_gone, postgres_runs, postmaster, unlooked,
+    is_elsewhere, kill_postgres, kill_postgres_here, look_for_postgres, of_postgres, postgres_gone, postgres_runs,
+    postmaster, unlooked,
 };
 pub use server::Server;
 pub use table::{Looked, of_mark, of_name, signal};
@@ -122,6 +123,12 @@ fn left_since(name: &str) -> Option<Instant> {
 pub fn hanging(is: impl Fn(&str) -> bool) -> Vec<String> {
     let mut left = LEFT.locked();
     left_since_long(&mut left).map(|(name, _)| name).filter(|name| is(name)).cloned().collect()
+}
+
+/// Keeps a program as if it had been killed and hung in the kernel.
+#[cfg(test)]
+pub(crate) fn leave(name: &str, child: Child) {
+    LEFT.locked().insert(name.into(), (child, Instant::now() - AFTERWORDS));
 }
 
 /// Runs `command` for at most `limit`, then kills it; any exit code is accepted. While an earlier program of the same
@@ -282,7 +289,7 @@ mod tests {
         while of_name("sleep", "61.125").is_empty() && begun.elapsed() < Duration::from_secs(20) {
             tokio::time::sleep(LOOK_PAUSE).await;
         }
-        LEFT.lock().unwrap().insert(name.clone(), (child, Instant::now() - AFTERWORDS));
+        leave(&name, child);
         for _ in 0..10 {
             let why = run(command(), Duration::from_millis(1)).await.unwrap_err();
             assert!(why.contains("an earlier one hangs"), "{why}");

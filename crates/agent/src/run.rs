@@ -2,7 +2,8 @@
 //!
 //! - TASK-N1 All inputs reach the machine through this task, in one order. A probe of PostgreSQL from before its last
 //!   start or stop is dropped.
-//! - TASK-N2 At most one job is at work. A later one ends the earlier one first: an abandoned job must not go on.
+//! - TASK-N2 At most one job is at work. A later one ends the earlier one first: an abandoned job must not go on. If
+//!   the earlier one hangs, the later one is done only after its end.
 //! - TASK-N3 A sign of life is given before PostgreSQL is started, with the time until which it may run.
 //! - TASK-N4 The task waits for no disk: without its signs the watchdog would end a healthy PostgreSQL. The history and
 //!   pauses are written beside it. Only before a reboot, and at its end, it waits for the history, for a bounded time.
@@ -10,6 +11,7 @@
 
 mod beside;
 mod error;
+mod jobs;
 
 use crate::client;
 use crate::clock;
@@ -35,6 +37,7 @@ use holdfast_host::lock::{is_locked, lock};
 use holdfast_tls::files::{self, SECRET_BYTES_MAX};
 use holdfast_tls::{HttpTls, Tls};
 use holdfast_types::sync::LockExt;
+use jobs::{For, Jobs};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -42,7 +45,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 /// Interval of the machine's tick, and of the looks at attach.
@@ -235,7 +238,7 @@ struct Agent<H: Host> {
     shows: watch::Sender<Arc<View>>,
     inbox: Inbox,
     pace: Pace,
-    job: Option<AbortHandle>,
+    jobs: Jobs,
     /// Writes the last pause, or its end, to the disk.
     storing: Option<JoinHandle<()>>,
     attach: Option<AttachPhase>,
@@ -298,7 +301,7 @@ impl<H: Host> Agent<H> {
             shows,
             inbox: Inbox { commands, told, news },
             pace: Pace { probing, poll_ms, life: 0 },
-            job: None,
+            jobs: Jobs::default(),
             storing: None,
             attach: None,
             _tasks: tasks,
@@ -507,21 +510,31 @@ impl<H: Host> Agent<H> {
                     }
                 }
             }
-            Action::Detach { job, hard } => self.start(job, move |host| async move { host.detach(hard).await }),
-            Action::Import { job, force } => self.start(job, move |host| async move { host.import(force).await }),
-            Action::Export { job, hard } => self.start(job, move |host| async move { host.export(hard).await }),
-            Action::Arm { job } => self.start(job, |host| async move { host.arm().await }),
-            Action::StartDatabase { job } => self.start(job, |host| async move { host.start_database().await }),
-            Action::StopDatabase { job, how } => {
-                self.start(job, move |host| async move { host.stop_database(how).await });
+            Action::Detach { job, hard } => {
+                self.start(For::Release, job, move |host| async move { host.detach(hard).await });
             }
-            Action::Checkpoint { job } => self.start(job, |host| async move {
+            Action::Import { job, force } => {
+                self.start(For::Use, job, move |host| async move { host.import(force).await });
+            }
+            Action::Export { job, hard } => {
+                self.start(For::Release, job, move |host| async move { host.export(hard).await });
+            }
+            Action::Arm { job } => self.start(For::Use, job, |host| async move { host.arm().await }),
+            Action::StartDatabase { job } => {
+                self.start(For::Use, job, |host| async move { host.start_database().await });
+            }
+            Action::StopDatabase { job, how } => {
+                self.start(For::Release, job, move |host| async move { host.stop_database(how).await });
+            }
+            Action::Checkpoint { job } => self.start(For::Use, job, |host| async move {
                 if let Err(why) = host.checkpoint().await {
                     tracing::warn!(why, "no checkpoint ahead of the stop");
                 }
                 Ok::<(), NotDone>(())
             }),
-            Action::FirstWrite { job } => self.start(job, |host| async move { host.first_write().await }),
+            Action::FirstWrite { job } => {
+                self.start(For::Use, job, |host| async move { host.first_write().await });
+            }
             Action::Hook(role) => self.host.hook_role(role, self.machine.epoch()),
             Action::Record(record) => {
                 tracing::info!(event = %record.event, reason = record.reason, epoch = record.epoch, "history");
@@ -538,21 +551,22 @@ impl<H: Host> Agent<H> {
     }
 
     /// TASK-N2
-    fn start<F, E>(&mut self, job: Job, work: impl FnOnce(Arc<H>) -> F)
+    fn start<W, F, E>(&mut self, what: For, job: Job, work: W)
     where
+        W: Fn(Arc<H>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<(), E>> + Send + 'static,
-        E: Into<NotDone> + Send + 'static,
+        E: Into<NotDone> + 'static,
     {
-        if let Some(earlier) = self.job.take() {
-            earlier.abort();
-        }
         self.pace.life += 1;
-        let working = tokio::spawn(work(self.host.clone()));
-        self.job = Some(working.abort_handle());
+        let host = self.host.clone();
+        let working = self.jobs.begin(what, move || {
+            let done = work(host.clone());
+            async move { done.await.map_err(Into::<NotDone>::into) }
+        });
         let news = self.inbox.news.clone();
         tokio::spawn(async move {
             match working.await {
-                Ok(result) => drop(news.send(News::Done(job, result.map_err(Into::into))).await),
+                Ok(result) => drop(news.send(News::Done(job, result)).await),
                 // Ended by a later one: nobody waits for it.
                 Err(error) if error.is_cancelled() => {}
                 Err(error) => drop(news.send(News::Done(job, Err(error.to_string().into()))).await),

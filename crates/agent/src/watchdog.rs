@@ -245,9 +245,12 @@ fn may_be_replaced(last: Option<Sign>, attached: bool) -> bool {
     last.is_some_and(|sign| sign.may_run_until.is_none() && !sign.guarded) && !attached
 }
 
-/// Until when attach's own last renewal lets PostgreSQL run; `None` if attach reports none.
+/// Until when attach's own last renewal lets PostgreSQL run; `None` if attach reports none. `ttl_ms`: the length of
+/// leases by the agent, which counts only if attach does not report its own: an agent that has just adopted PostgreSQL
+/// does not know it yet.
 fn lease_until(attach_dir: &Path, ttl_ms: u64) -> Option<MonoTime> {
     let status = attach_process::Status::read(attach_dir).filter(|status| status.phase() != AttachPhase::Fenced)?;
+    let ttl_ms = status.lease_ttl_ms.filter(|ttl_ms| *ttl_ms > 0).unwrap_or(ttl_ms);
     Some(status.renewed()?.saturating_add(Duration::from_millis(ttl_ms)))
 }
 
@@ -348,6 +351,9 @@ mod tests {
         assert_eq!(lease_until(dir.path(), 3000), Some(MonoTime(renewed + at(3).0)));
         show("fenced");
         assert_eq!(lease_until(dir.path(), 3000), None);
+        // Attach knows best how long its lease lasts.
+        show(r#"serving","lease_ttl_ms":1000,"about":""#);
+        assert_eq!(lease_until(dir.path(), 3000), Some(MonoTime(renewed + at(1).0)));
     }
 
     #[test]

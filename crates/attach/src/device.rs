@@ -89,7 +89,7 @@ impl Devices {
                     .map_err(DeviceError::from),
             };
             if let Err(error) = one {
-                made.stop().await;
+                made.stop(true).await;
                 return Err(error);
             }
         }
@@ -113,7 +113,7 @@ impl Devices {
             match nbdfuse::Device::make(set, volume, dir, connections, on_end.clone()).await {
                 Ok(device) => devices.push(device),
                 Err(error) => {
-                    Self::Nbdfuse(devices).stop().await;
+                    Self::Nbdfuse(devices).stop(true).await;
                     return Err(error);
                 }
             }
@@ -178,18 +178,23 @@ impl Devices {
         }
     }
 
-    /// Removes them, in the opposite order.
-    pub(crate) async fn stop(self) {
+    /// Whether they have writes of their users in a cache, which a flush takes to the gateways.
+    pub(crate) fn has_cache(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
+    /// Removes them, in the opposite order; with `flush` after their cached writes were taken.
+    pub(crate) async fn stop(self, flush: bool) {
         match self {
             Self::None => {}
             Self::Nbdfuse(devices) => {
                 for device in devices.into_iter().rev() {
-                    device.stop().await;
+                    device.stop(flush).await;
                 }
             }
             // At the same time: each may wait for its cache.
             Self::Kernel(devices) => {
-                futures_util::future::join_all(devices.into_iter().map(kernel::Device::stop)).await;
+                futures_util::future::join_all(devices.into_iter().map(|device| device.stop(flush))).await;
             }
         }
     }

@@ -42,6 +42,25 @@ fn before(unix_ms: u64, age: Duration) -> u64 {
     unix_ms.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
 }
 
+/// How long devices with a cache wait for a gateway before they go without it.
+const FLUSH_LIMIT: Duration = Duration::from_secs(20);
+
+/// Pause between two looks meanwhile.
+const FLUSH_LOOK: Duration = Duration::from_millis(20);
+
+/// Waits until requests are answered, if only with errors; returns whether they are. A flush that nobody answers hangs
+/// in the kernel: this process could not be killed, and so its devices not be removed. While it waits here, it can.
+async fn are_answered(shared: &Shared, limit: Duration) -> bool {
+    let begun = Instant::now();
+    while !shared.look(|machine| matches!(machine.phase(), Phase::Serving | Phase::Fenced)) {
+        if begun.elapsed() >= limit {
+            return false;
+        }
+        tokio::time::sleep(FLUSH_LOOK).await;
+    }
+    true
+}
+
 /// Called once the devices can be used.
 type OnReady<'a> = Box<dyn FnOnce(&Status) + Send + 'a>;
 
@@ -286,14 +305,20 @@ impl Keeper {
     }
 
     fn stop_devices(&mut self) {
-        let (news, devices) = (self.news.clone(), self.devices.take());
-        if let Some(file) = &self.kept {
-            // Before the devices exist: a later process must not find half of them.
-            file.close();
-        }
+        let (news, devices, kept) = (self.news.clone(), self.devices.take(), self.kept.clone());
+        let shared = self.shared.clone();
         self.spawn(async move {
+            let has_cache = devices.as_ref().is_some_and(Devices::has_cache);
+            let flush = !has_cache || are_answered(&shared, FLUSH_LIMIT).await;
+            if !flush {
+                tracing::warn!(set = %shared.set, "no gateway answers: the devices go with the writes in their cache");
+            }
+            if let Some(file) = kept {
+                // Before the first device goes: a later process must not find half of them.
+                file.close();
+            }
             if let Some(devices) = devices {
-                devices.stop().await;
+                devices.stop(flush).await;
             }
             let _ = news.send(News::DevicesStopped);
         });

@@ -209,7 +209,7 @@ async fn keep(
         }
     };
     if let Some(devices) = copy.devices.take() {
-        devices.stop().await;
+        devices.stop(true).await;
     }
     copy.show_or_log(Phase::Detached, unshown);
     ended

@@ -7,8 +7,11 @@
 //!     election. So there is at most one move in that time, also if the owner moves all the time or the voters flap.
 //! FOLLOW-F3  Not while something else is under way that a move would break ([`Busy`]). A set that is being deleted is
 //!     not asked about.
+//! FOLLOW-F4  Of all sets of the cluster at most [`TURNS_MAX`] move in the time of a [`TURN`]: the leader of group 0
+//!     gives turns ([`Turns`]). Without one nothing moves. It gives none for one turn after its election.
 
-use holdfast_types::{Locality, MemberId};
+use holdfast_types::{Locality, MemberId, SetId};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The place must have been the same for so long: an owner that comes and goes moves nothing.
@@ -17,6 +20,34 @@ pub const STEADY: Duration = Duration::from_secs(3);
 /// A checkpoint under way is waited for until the place has been the same for so many times [`Rules::calm`]: a set that
 /// is written to all the time has one all the time.
 const CHECKPOINT_CALMS: u32 = 2;
+
+/// Most leaderships that are on the way to a nearer voter at the same time, of all sets.
+pub const TURNS_MAX: usize = 4;
+
+/// How long a turn counts. A move takes some round trips and an election; one that hangs keeps no other set waiting.
+pub const TURN: Duration = Duration::from_secs(5);
+
+/// The turns that a leader of group 0 has given (FOLLOW-F4). Times are since its leadership began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turns {
+    given: BTreeMap<SetId, Duration>,
+}
+
+impl Turns {
+    /// Whether leadership of `set` may move now. One that has a turn keeps it, to its end.
+    pub fn ask(&mut self, set: SetId, now: Duration) -> bool {
+        self.given.retain(|_, at| now.saturating_sub(*at) < TURN);
+        if self.given.contains_key(&set) {
+            return true;
+        }
+        // Those that an earlier leader gave are not known here.
+        let free = now >= TURN && self.given.len() < TURNS_MAX;
+        if free {
+            self.given.insert(set, now);
+        }
+        free
+    }
+}
 
 /// How near a voter is to a place, the farthest first. What the place does not name does not count: then all voters of
 /// its region, or of its zone, are alike.

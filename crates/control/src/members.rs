@@ -165,6 +165,11 @@ pub fn kept(state: &ClusterState, group: GroupId, me: MemberId, leaving: &BTreeS
     kept
 }
 
+/// The sets whose record names a member. While a removal makes these fewer, the planner is at work (MEMBER-M2).
+pub fn named_by(state: &ClusterState, id: MemberId) -> usize {
+    state.sets.values().filter(|set| set.voters.contains(&id)).count()
+}
+
 /// The `leaving` members that are in no set's group any more. `rolls`: the members of each, `None` if unknown. Only
 /// they may go: a vote that still counts somewhere must not be lost.
 pub fn may_go<'a>(

@@ -7,9 +7,13 @@
 //!     names, and what the group still has while an earlier move is not done.
 //! PLACING-P2  It ends: each move lowers a cost that has a least value, first of constraints, then of balance. A
 //!     newcomer that was late is not tried again and again for what is only better.
-//! PLACING-P3  One move at a time for each set, and [`Rules::at_once`] in the whole cluster. A set without a leader
-//!     gets none: its group could not follow. A move that takes longer than [`LATE`] counts no more: two groups that
-//!     lost their quorum meanwhile would keep all others from moving.
+//! PLACING-P3  One move at a time for each set, and [`Rules::at_once`] in the whole cluster; [`Rules::repairs`] where a
+//!     lost or leaving voter is replaced, or a loss is survived again. A set without a leader gets none: its group
+//!     could not follow. A move that is stalled, or takes longer than [`LATE`], counts no more: two groups that lost
+//!     their quorum meanwhile would keep all others from moving.
+//! PLACING-P4  A group gets fewer voters than its policy asks for only if one loss would stop it as it is, nobody can
+//!     take the place of the lost voters, and three or more are left that survive the loss of any one domain. So every
+//!     acknowledged entry survives it as well.
 //!
 //! Terms: a *candidate* is a member as the planner sees it. It is *silent* if it does not answer, *lost* if that lasts
 //! for longer than `replace_after`. A *newcomer* is to be a voter and is none yet; it is *late* if that lasts for too
@@ -21,7 +25,7 @@ mod choose;
 mod possible;
 mod violations;
 
-pub use choose::{first_voters, may_get, plan};
+pub use choose::{first_voters, may_get, newcomers, plan};
 pub use possible::{Impossible, possible};
 pub use violations::{Violation, reasons, violations};
 
@@ -37,6 +41,9 @@ pub const SET_WEIGHT: u64 = 64 << 20;
 
 /// A newcomer that is no voter after this time is late. A whole journal of 8 GiB comes at 20 Mbit/s meanwhile.
 pub const LATE: Duration = Duration::from_secs(3600);
+
+/// A move whose newcomers get nothing for so long is stalled. A state snapshot of 64 MiB comes at 2 Mbit/s meanwhile.
+pub const STALL: Duration = Duration::from_secs(300);
 
 /// Voters of group 0 in a cluster with at least as many members; 3 in a smaller one.
 const CLUSTER_VOTERS: u8 = 5;
@@ -80,8 +87,10 @@ pub struct Placed {
     pub bytes: u64,
     /// Its voters are not yet those that it is to have.
     pub moving: bool,
-    /// And that for longer than [`LATE`].
+    /// And that for longer than [`LATE`]: other sets do not wait for it.
     pub overdue: bool,
+    /// It moves, and has been no nearer to its end for [`STALL`]: other sets do not wait for it.
+    pub stalled: bool,
 }
 
 /// What the planner decides by.
@@ -98,8 +107,11 @@ pub struct View {
 pub struct Rules {
     /// A voter that is silent for longer is replaced. `None`: never.
     pub replace_after: Option<Duration>,
-    /// Most groups that move at the same time.
+    /// Most groups that move at the same time. 0: nothing moves.
     pub at_once: usize,
+    /// The same for moves by which a group survives more, or gets rid of a voter that is lost, leaves, or is where none
+    /// may be. Others wait for these.
+    pub repairs: usize,
     /// Whether to make the load even as well: not before the load of a while is known.
     pub balance: bool,
 }
@@ -126,6 +138,9 @@ pub enum Why {
     /// A voter that is lost, leaves, or is where none may be.
     #[error("a voter is lost, is leaving, or is in a forbidden region")]
     Unusable,
+    /// Lost voters without a substitute (PLACING-P4).
+    #[error("nobody can replace the lost voters: with fewer voters it survives another loss")]
+    Fewer,
     /// Fewer or more voters than the policy asks for.
     #[error("the number of voters is not that of its policy")]
     Number,
@@ -141,6 +156,11 @@ pub enum Why {
 }
 
 impl Candidate {
+    /// Whether it may get further votes now.
+    pub fn takes_votes(&self) -> bool {
+        self.standing != Standing::Leaving && self.silent.is_none() && !self.busy
+    }
+
     /// Whether its entries count as gone for good: it leaves, or has been silent for too long.
     fn lost(&self, replace_after: Option<Duration>) -> bool {
         let too_long = |silent: Duration| replace_after.is_some_and(|limit| silent >= limit);

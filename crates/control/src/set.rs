@@ -21,15 +21,18 @@
 //!
 //! SET-S6 to SET-S9 and SET-S11, snapshots and garbage: see `set/space.rs`. SET-S12, rollback: `set/rollback.rs`.
 //! Volumes, VOLUME-V1 to VOLUME-V4: `set/volumes.rs`. SET-S13 and SET-S14, clones: `set/pins.rs`. SET-S15 and SET-S16,
-//! recovery of snapshots: `set/listed.rs`. SET-S17, where the owner stands: `set/located.rs`.
+//! recovery of snapshots: `set/listed.rs`. SET-S17, where the owner stands: `set/located.rs`. SET-S18, limits of
+//! clients: `set/limits.rs`.
 
 mod apply;
 mod checkpoint;
 mod command;
 mod lease;
+mod limits;
 mod listed;
 mod located;
 mod pins;
+mod refusal;
 mod restored;
 mod rollback;
 mod schedule;
@@ -38,11 +41,16 @@ mod state;
 mod volumes;
 
 pub use command::{
-    Admit, Judged, REQUESTS_REMEMBERED, RetireOf, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT,
-    TTL_MS_MAX, TTL_MS_MIN, VolumeChange,
+    Admit, Judged, REQUESTS_REMEMBERED, RetireOf, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, TTL_DEFAULT, TTL_MS_MAX,
+    TTL_MS_MIN, VolumeChange,
+};
+pub use limits::{
+    BURST_MS_DEFAULT, BURST_MS_MAX, BURST_MS_MIN, BYTES_PER_S_MAX, BYTES_PER_S_MIN, IOPS_MAX, IOPS_MIN, Limit,
+    LimitError, Limits,
 };
 pub use listed::{LIST_BYTES_MAX, Listing, SnapshotList};
 pub use pins::{CLONE_DEPTH_MAX, CloneOf, Links, PINS_MAX, PinStanding};
+pub use refusal::SetRefusal;
 pub use restored::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
 pub use schedule::{KEPT_MAX, RULES_MAX, Rule, Schedule, ScheduleError, Taken, name_at};
 pub use space::{DROPPED_MAX, RETIRE_OBJECTS_MAX, RETIRED_MAX, SNAPSHOTS_MAX, SPACE_REQUESTS_REMEMBERED, taken};

@@ -26,6 +26,8 @@
 //!     side, as libnbd does. The look for it reads ahead without a charge, so it is bounded (`LEFT_BYTES_MAX`). A
 //!     client that leaves more behind than that, and NBD_CMD_DISC at the end of it, counts as gone. With TLS the bytes
 //!     have to be decrypted for it, and the bound is `AHEAD_BYTES_MAX` of the line.
+//! CONN-C9  A request that a limit of its volume or set holds back is the only one of its connection that waits for
+//!     one. It has no place and no bytes of the gateway's, and while it waits its client's end is found as in CONN-C7.
 
 use super::budget::{Charge, Ledger, Place};
 use super::device::{Device, DeviceError, ReadPart};
@@ -35,12 +37,13 @@ use super::line::Line;
 use super::measure::{Kind, Measures};
 use super::parked::{AGAIN_MAX, PARKED_MAX, Parked};
 use super::steps::in_steps;
+use super::throttle::{Throttled, Throttles};
 use export::{Export, extents_most};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use holdfast_nbd::Errno;
 use holdfast_nbd::server::{Command, Negotiated, ProtocolError, ReplyQueue, ReplyTo, Request};
-use incoming::{Held, Incoming, Intake, Next};
+use incoming::{Held, Incoming, Intake, Next, limited_bytes};
 use running::{Asked, Finished, Outcome, Running, Work};
 use signals::Signals;
 use std::future::{Future, poll_fn};
@@ -99,6 +102,8 @@ pub(super) struct Served {
     pub(super) closed: [CancellationToken; 2],
     /// CONN-C6.
     pub(super) draining: CancellationToken,
+    /// CONN-C9.
+    pub(super) throttles: Throttles,
 }
 
 /// Reads that no gateway could answer, and their retries (CONN-C5).
@@ -119,6 +124,7 @@ pub(super) struct Connection<'a, S> {
     running: FuturesUnordered<Running>,
     retries: Retries,
     replies: ReplyQueue,
+    throttled: Throttled,
     ledger: Ledger,
     export: Export,
     signals: Signals,
@@ -139,7 +145,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         ledger: Ledger,
         measures: &'a Measures,
     ) -> Self {
-        let Served { device, read_only, negotiated, closed, draining } = served;
+        let Served { device, read_only, negotiated, closed, draining, throttles } = served;
         Self {
             socket,
             incoming: Incoming::new(input, negotiated),
@@ -151,6 +157,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 alarm: Box::pin(tokio::time::sleep_until(At::now())),
             },
             replies: ReplyQueue::new(negotiated.style),
+            throttled: Throttled::new(throttles),
             ledger,
             export: Export::new(device, read_only, negotiated.style),
             signals: Signals::new(closed, draining),
@@ -293,18 +300,23 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 cx.waker().wake_by_ref();
                 return Ok(Intake::Blocked);
             }
-            let next = self.incoming.next(cx, &mut self.ledger, &mut self.export, &mut self.traffic)?;
-            let Held { request, cost, charge } = match next {
+            let (throttled, ledger) = (&mut self.throttled, &mut self.ledger);
+            let next = self.incoming.next(cx, throttled, ledger, &mut self.export, &mut self.traffic)?;
+            let Held { request, cost, charge, admitted } = match next {
                 Next::Request(held) => held,
                 Next::Wait(intake) => return Ok(intake),
             };
+            if !admitted && self.throttled.poll(cx, limited_bytes(&request)).is_pending() {
+                self.incoming.hold(Held { request, cost, charge, admitted: false });
+                return Ok(Intake::Blocked);
+            }
             let charge = match charge {
                 Some(charge) => charge,
                 None if cost == 0 => Charge::default(),
                 None => match self.ledger.poll_charge(cx, cost) {
                     Poll::Ready(charge) => charge,
                     Poll::Pending => {
-                        self.incoming.hold(Held { request, cost, charge: None });
+                        self.incoming.hold(Held { request, cost, charge: None, admitted: true });
                         return Ok(Intake::Blocked);
                     }
                 },
@@ -314,7 +326,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 return Ok(Intake::Over);
             }
             let Poll::Ready(place) = self.ledger.poll_place(cx, self.running.len()) else {
-                self.incoming.hold(Held { request, cost, charge: Some(charge) });
+                self.incoming.hold(Held { request, cost, charge: Some(charge), admitted: true });
                 return Ok(Intake::Blocked);
             };
             self.begin(request, charge, place, cx)?;

@@ -5,6 +5,7 @@
 
 use super::measure::Kind;
 use super::slots::Slots;
+use super::throttle::Throttles;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 pub use holdfast_nbd::Extent;
@@ -163,6 +164,8 @@ pub struct OpenedExport {
     pub slots: Slots,
     /// Writes are refused before they reach the device, as on a snapshot's export.
     pub read_only: bool,
+    /// The limits that its requests are held to, together with those of the other connections that have them.
+    pub throttles: Throttles,
 }
 
 /// The description of an export that is not open.

@@ -262,11 +262,11 @@ fn answer_open(
             return Ok(None);
         }
     };
-    let OpenedExport { device, closed, draining, read_only, description, .. } = opened;
+    let OpenedExport { device, closed, draining, read_only, description, throttles, .. } = opened;
     let facts = ExportFacts { size: device.size(), read_only, description };
     let negotiated = handshake.answer_export(Ok(&facts), out)?;
     let closed = [closed, stop.clone()];
-    Ok(negotiated.map(|negotiated| (Served { device, read_only, negotiated, closed, draining }, place)))
+    Ok(negotiated.map(|negotiated| (Served { device, read_only, negotiated, closed, draining, throttles }, place)))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 //! R8 in this crate: the front answers with an error only if the request itself is wrong or the device says that it is
 //! fenced. In all other cases the connection ends: its socket is closed and its unanswered requests stay unanswered.
 
+mod bucket;
 mod budget;
 mod conn;
 pub mod device;
@@ -32,10 +33,12 @@ mod steps;
 #[cfg(any(test, feature = "testing"))]
 #[allow(missing_docs, dead_code, unused_imports)]
 pub mod tests;
+mod throttle;
 
 pub use limits::{FrontLimits, HANDSHAKES, LimitsError, STALL_BYTES_MIN};
 pub use line::FrontTls;
 pub use slots::{SlotPlace, Slots, StaleIncarnation};
+pub use throttle::{Rates, Throttle, Throttles, Waited};
 
 use device::{Exports, Peer};
 pub use holdfast_host::sockets::left_by_client;

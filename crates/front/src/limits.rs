@@ -8,8 +8,8 @@ use std::time::Duration;
 pub struct FrontLimits {
     /// Maximum number of connections in transmission.
     pub connections: usize,
-    /// Maximum number of connections in the handshake. One more, and the oldest of them is closed, first one without a
-    /// certificate: a client that makes no progress cannot keep others out. Each takes a buffer of 32 KiB.
+    /// Maximum number of connections in the handshake. One more, and one of them is closed: a client that makes no
+    /// progress cannot keep others out (FRONT-H1). Each takes a buffer of 32 KiB.
     pub handshakes: usize,
     /// Maximum number of concurrent requests of one connection.
     pub connection_requests: usize,

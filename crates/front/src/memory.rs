@@ -4,6 +4,7 @@ use super::device::{
     ConnInfo, Device, DeviceError, ExportInfo, Exports, Extent, OpenedExport, ReadPart, Refusal, RefusalKind,
 };
 use super::slots::Slots;
+use super::throttle::Throttles;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
@@ -190,9 +191,10 @@ pub struct MemoryExports {
     devices: Mutex<BTreeMap<String, Exported>>,
 }
 
-/// One export. Its slots stay while its device is replaced.
+/// One export. Its slots and limits stay while its device is replaced.
 struct Exported {
     slots: Slots,
+    throttles: Throttles,
     device: Arc<dyn Device>,
     closed: CancellationToken,
     draining: CancellationToken,
@@ -214,9 +216,15 @@ impl MemoryExports {
 
     fn insert(&self, name: &str, device: Arc<dyn Device>, epoch: Epoch, read_only: bool, closed: CancellationToken) {
         let mut devices = self.devices();
-        let slots = devices.get(name).map(|before| before.slots.clone()).unwrap_or_default();
+        let kept = devices.get(name).map(|before| (before.slots.clone(), before.throttles.clone()));
+        let (slots, throttles) = kept.unwrap_or_default();
         let draining = CancellationToken::new();
-        devices.insert(name.into(), Exported { slots, device, closed, draining, epoch, read_only });
+        devices.insert(name.into(), Exported { slots, throttles, device, closed, draining, epoch, read_only });
+    }
+
+    /// The limits of an export.
+    pub fn throttles(&self, name: &str) -> Throttles {
+        self.devices().get(name).map(|exported| exported.throttles.clone()).unwrap_or_default()
     }
 
     /// Drains the export's connections: their requests are answered, then they are closed.
@@ -261,6 +269,7 @@ impl Exports for MemoryExports {
             slots: exported.slots.clone(),
             description: DESCRIPTION.into(),
             read_only: exported.read_only,
+            throttles: exported.throttles.clone(),
         }))
         .boxed()
     }

@@ -1,7 +1,9 @@
 //! What the connections of a front share: limits, exports, memory for requests, and the lists of the connections.
 //!
 //! FRONT-H1  Strangers keep nobody out, and fill no log. At the limit of handshakes the oldest one makes room, first
-//!     one whose client has shown no certificate; and lines about clients that are not served are limited.
+//!     one whose client has shown no certificate; but clients with a certificate have at most half of the places for
+//!     long, or the others would be closed before they can show theirs. Lines about clients that are not served are
+//!     limited.
 
 use super::budget::Pool;
 use super::device::{ConnInfo, Exports, Refusal, RefusalKind};
@@ -32,7 +34,7 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 struct Connections {
-    /// By whether its client has a certificate for NBD, and by age: the first makes room for the next one.
+    /// By whether its client has a certificate for NBD, and by age.
     shaking: BTreeMap<(bool, u64), CancellationToken>,
     serving: BTreeMap<u64, ServedConnection>,
     /// Those that serve, or are about to, and whose client has a certificate for NBD: one of them that goes back to its
@@ -77,6 +79,19 @@ impl Connections {
         let secure = self.shaking.remove(&(true, id));
         secure.or_else(|| self.shaking.remove(&(false, id)))
     }
+
+    /// FRONT-H1. The handshake that makes room for the next one.
+    fn first_to_go(&mut self, limit: usize) -> Option<(u64, CancellationToken)> {
+        let oldest_secure = self.shaking.range((true, 0_u64)..).next().map(|(key, _)| *key);
+        let newcomers = self.shaking.range(..(true, 0_u64)).count();
+        // Newcomers have half of the places: each needs some time to show its certificate.
+        let key = oldest_secure.filter(|_| newcomers < limit / 2);
+        let (key, stop) = match key {
+            Some(key) => self.shaking.remove_entry(&key)?,
+            None => self.shaking.pop_first()?,
+        };
+        Some((key.1, stop))
+    }
 }
 
 impl Shared {
@@ -118,16 +133,15 @@ impl Shared {
         self.connections.locked()
     }
 
-    /// Registers a new connection, until the answer is dropped. If there are too many handshakes, closes the oldest of
-    /// those without a certificate, else the oldest of all.
+    /// Registers a new connection, until the answer is dropped. If there are too many handshakes, closes one (FRONT-H1).
     pub(super) fn admit(&self, id: u64, stop: &CancellationToken) -> Listed<'_> {
         let mut connections = self.connections();
         if connections.shaking.len() >= self.limits.handshakes
-            && let Some((oldest, evicted)) = connections.shaking.pop_first()
+            && let Some((oldest, evicted)) = connections.first_to_go(self.limits.handshakes)
         {
             evicted.cancel();
             if self.may_say() {
-                tracing::warn!(connection = oldest.1, "too many NBD handshakes at once: closing the oldest");
+                tracing::warn!(connection = oldest, "too many NBD handshakes at once: closing the oldest");
             }
         }
         connections.shaking.insert((false, id), stop.clone());

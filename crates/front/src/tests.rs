@@ -6,6 +6,8 @@ mod faults;
 mod gate;
 pub mod harness;
 #[cfg(test)]
+mod limits;
+#[cfg(test)]
 mod real;
 #[cfg(test)]
 mod serving;

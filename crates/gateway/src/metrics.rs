@@ -127,6 +127,22 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (Kind::Gauge, "holdfast_journal_used_bytes", "Size of the journal."),
     (Kind::Histogram, "holdfast_journal_write_seconds", "Duration of one journal write, including its sync."),
+    (
+        Kind::Gauge,
+        "holdfast_limit_bytes_per_second",
+        "Bytes per second that all clients of a set together are limited to; 0: not limited.",
+    ),
+    (
+        Kind::Gauge,
+        "holdfast_limit_iops",
+        "Requests per second that all clients of a set together are limited to; 0: not limited.",
+    ),
+    (
+        Kind::Counter,
+        "holdfast_limit_wait_seconds_total",
+        "Time that requests have waited for a limit of their volume or set.",
+    ),
+    (Kind::Counter, "holdfast_limit_waits_total", "Requests that have waited for a limit of their volume or set."),
     (Kind::Counter, "holdfast_map_pages_given_up_total", "Damaged map pages that nothing needed any more."),
     (Kind::Gauge, "holdfast_nbd_connections", "Open NBD connections."),
     (Kind::Counter, "holdfast_nbd_request_bytes_total", "Bytes read and written by clients."),

@@ -49,7 +49,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
-pub(crate) use planned::{Planned, Runs, Seen, Told};
+pub(crate) use planned::{Planned, Runs, Seen, Told, Wants};
 pub(crate) use revoked::bearer;
 pub use seams::Seams;
 

@@ -83,3 +83,55 @@ fn gateways_are_scraped_as_the_job_that_the_alert_rules_expect() {
     assert!(labels.contains("app.kubernetes.io/name: holdfast\n"));
     assert!(deployed("prometheus/holdfast.rules.yml").contains("up{job=\"holdfast\"} == 0"));
 }
+
+/// The schema of the chart's values.
+fn schema() -> serde_json::Value {
+    serde_json::from_str(&deployed("helm/holdfast/values.schema.json")).unwrap()
+}
+
+/// A value by its path, such as `csi.store`.
+fn in_schema<'a>(schema: &'a serde_json::Value, path: &str) -> Option<&'a serde_json::Value> {
+    path.split('.').try_fold(schema, |found, name| found["properties"].get(name))
+}
+
+/// The paths of all values, without what lies below a list or a definition.
+fn described(found: &serde_json::Value, path: &str, all: &mut Vec<String>) {
+    for (name, value) in found["properties"].as_object().into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        assert!(value["description"].is_string(), "{path}: the schema does not say what it is");
+        let typed = ["type", "enum", "allOf"].iter().any(|word| !value[*word].is_null());
+        assert!(typed, "{path}: the schema takes anything");
+        if value["type"] == "object" && value["properties"].is_object() {
+            assert_eq!(value["additionalProperties"], false, "{path}: what is misspelt would be passed over");
+        }
+        described(value, &path, all);
+        all.push(path);
+    }
+}
+
+/// A value that the schema lacks cannot be set, and one that no template uses does nothing.
+#[test]
+fn the_schema_has_each_value_that_a_template_uses_and_no_other() {
+    let (schema, values) = (schema(), deployed("helm/holdfast/values.yaml"));
+    let texts = ["_helpers.tpl", "csi.yaml", "gateways.yaml"].map(template);
+    let of_path = |c: char| c.is_ascii_alphanumeric() || c == '.';
+    let used = texts.iter().flat_map(|text| text.split(".Values.").skip(1));
+    let used: Vec<&str> = used.map(|rest| rest.split(|c: char| !of_path(c)).next().unwrap_or_default()).collect();
+    assert!(used.len() > 40, "the templates were not read: {used:?}");
+    for path in &used {
+        assert!(in_schema(&schema, path).is_some(), "{path} is in a template, and not in the schema");
+    }
+    let mut all = Vec::new();
+    described(&schema, "", &mut all);
+    assert!(all.len() > 50, "the schema was not read: {all:?}");
+    for path in all.iter().filter(|path| *path != "global") {
+        let is_used = used
+            .iter()
+            .any(|used| used == path || path.starts_with(&format!("{used}.")) || used.starts_with(&format!("{path}.")));
+        assert!(is_used, "{path} is in the schema, and no template uses it");
+        let name = path.rsplit('.').next().unwrap_or_default();
+        let given = values.lines().any(|line| line.trim_start().starts_with(&format!("{name}:")));
+        // Parameters of the class have no defaults.
+        assert!(given || path.starts_with("storageClass.parameters."), "{path} has no default in values.yaml");
+    }
+}

@@ -19,6 +19,7 @@ mod gateway_list;
 mod history;
 mod keys;
 mod lease;
+mod limits;
 mod members;
 mod moves;
 mod pair;
@@ -40,7 +41,7 @@ mod verify;
 mod volume;
 mod watch;
 
-use crate::cli::{Cli, ClusterCommand, Command, Common, CsiServices, GatewayCommand, StandbyCommand};
+use crate::cli::{AgentCommand, Cli, ClusterCommand, Command, Common, CsiServices, GatewayCommand, StandbyCommand};
 use crate::dev;
 use crate::exit::CliError;
 use crate::output::LogFormat;
@@ -110,11 +111,17 @@ fn role(command: &Command) -> Role {
     }
 }
 
-/// Number of worker threads: a setting for gateways, two for all other commands, which mostly wait.
+/// Worker threads of an agent. Whatever starts a program or writes a log can hang on a disk of the host: the start of
+/// PostgreSQL, the stop beside it, the probe. One thread must be left for the clock, or the watchdog ends a healthy
+/// PostgreSQL (TASK-N4).
+const AGENT_WORKERS: usize = 4;
+
+/// Number of worker threads: a setting for gateways, two for most other commands, which mostly wait.
 pub fn worker_threads(args: &Cli) -> usize {
     match &args.command {
         // Wrong settings are reported later.
         Command::Gateway(GatewayCommand::Run(args)) => gateway::settings(args).map_or(1, |config| config.workers()),
+        Command::Agent(args) if matches!(args.command, AgentCommand::Run { .. }) => AGENT_WORKERS,
         _ => 2,
     }
 }
@@ -145,6 +152,16 @@ fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
 mod tests {
     use super::*;
     use clap::Parser;
+
+    #[test]
+    fn an_agent_has_a_thread_for_its_clock() {
+        let of = |line: &str| {
+            let words = std::iter::once("holdfast").chain(line.split(' '));
+            worker_threads(&Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")))
+        };
+        assert_eq!(of("agent run --config agent.toml"), 4);
+        assert_eq!(of("agent status"), 2);
+    }
 
     /// Whoever runs a cluster has a certificate of their own in the environment, and looks at a host with it.
     #[test]

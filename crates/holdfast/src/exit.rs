@@ -130,6 +130,17 @@ impl CliError {
         self
     }
 
+    /// What came after a step of this command that has changed something. It must not say that nothing was changed.
+    #[must_use]
+    pub fn after_a_change(mut self, changed: &str) -> Self {
+        if matches!(self.exit, Exit::Refused | Exit::Unreachable) {
+            self.exit = Exit::Unknown;
+        }
+        self.message.push_str("; ");
+        self.message.push_str(changed);
+        self
+    }
+
     /// Translates a gateway's final refusal.
     pub fn from_refusal(refusal: &Refusal) -> Self {
         let exit = match refusal.code {
@@ -207,6 +218,16 @@ mod tests {
         struct Outer(#[source] std::io::Error);
         let error = CliError::failed("start").because(&Outer(std::io::Error::other("no such file")));
         assert_eq!(error.message, "start: key: no such file");
+    }
+
+    #[test]
+    fn after_a_change_nothing_says_that_nothing_was_changed() {
+        let exit = |error: CliError| error.after_a_change("the set was made").exit;
+        assert_eq!(exit(CliError::unreachable("no answer")), Exit::Unknown);
+        assert_eq!(exit(CliError::refused("no room")), Exit::Unknown);
+        assert_eq!(exit(CliError::failed("no")), Exit::Failed);
+        assert_eq!(exit(CliError::fenced("gone")), Exit::Fenced);
+        assert_eq!(CliError::failed("no").after_a_change("the set was made").message, "no; the set was made");
     }
 
     #[test]

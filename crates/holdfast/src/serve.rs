@@ -66,15 +66,23 @@ fn listen(kind: SignalKind) -> Result<Signal, CliError> {
 /// not end an agent that has a primary, nor the device below it. Without a handler, SIGHUP would end the process. A
 /// certificate is read again then ([`Dialer::follow`]); settings are read only when a service starts.
 pub async fn stop_signal() -> Result<&'static str, CliError> {
+    Ok(stop_signal_from_now()?.await)
+}
+
+/// As [`stop_signal`], but a signal counts from now on, also if it comes before it is waited for. Without a handler it
+/// would end the process at once.
+pub fn stop_signal_from_now() -> Result<impl Future<Output = &'static str> + Send, CliError> {
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     let mut hangup = listen(SignalKind::hangup())?;
-    loop {
-        tokio::select! {
-            _ = interrupt.recv() => return Ok("SIGINT"),
-            _ = terminate.recv() => return Ok("SIGTERM"),
-            _ = hangup.recv() => tracing::warn!("SIGHUP: TLS files are read again; settings are read at the start only: to use others, restart this process"),
+    Ok(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => return "SIGINT",
+                _ = terminate.recv() => return "SIGTERM",
+                _ = hangup.recv() => tracing::warn!("SIGHUP: TLS files are read again; settings are read at the start only: to use others, restart this process"),
+            }
         }
-    }
+    })
 }
 
 /// Waits for a signal that ends a command on a terminal and returns its name; the end of the terminal (SIGHUP) counts
@@ -120,8 +128,11 @@ mod tests {
         heard.recv().await.unwrap();
         assert_eq!(command.await.unwrap(), "SIGHUP");
         assert!(poll_fn(|cx| Poll::Ready(service.as_mut().poll(cx).is_pending())).await, "a service goes on");
+        // Nobody waits for it yet.
+        let early = stop_signal_from_now().unwrap();
         kill_process(getpid(), Kind::TERM).unwrap();
         assert_eq!(service.await.unwrap(), "SIGTERM");
+        assert_eq!(tokio::time::timeout(Duration::from_secs(10), early).await, Ok("SIGTERM"), "it came before");
     }
 
     #[test]

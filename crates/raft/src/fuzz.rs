@@ -103,7 +103,7 @@ fn encode(frame: &Frame, out: &mut Vec<u8>) {
 }
 
 /// Kinds of messages that [`message`] decodes.
-pub const MESSAGES: u8 = 22;
+pub const MESSAGES: u8 = 24;
 
 /// Decodes a message of a call between gateways, or of its answer, checks it as the receiver does, and encodes it
 /// again. `None`: refused.
@@ -141,7 +141,9 @@ pub fn message(kind: u8, bytes: &[u8]) -> Option<Vec<u8>> {
         18 => again::<proto::PlacingRequest>(bytes),
         19 => again::<proto::PlacingReply>(bytes),
         20 => again::<proto::LeaveRequest>(bytes),
-        _ => again::<proto::LeaveReply>(bytes),
+        21 => again::<proto::LeaveReply>(bytes),
+        22 => again::<proto::FollowTurnRequest>(bytes),
+        _ => again::<proto::FollowTurnReply>(bytes),
     }
 }
 

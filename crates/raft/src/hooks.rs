@@ -29,3 +29,7 @@ pub struct Placing {
 
 /// Reports [`Placing`] if this member leads the set; else `None`.
 pub type Placer = Box<dyn Fn(GroupId) -> Option<Placing> + Send + Sync>;
+
+/// At the leader of group 0: whether leadership of this set may go to a nearer voter now. `None`: this member does not
+/// lead it.
+pub type Pacer = Box<dyn Fn(GroupId) -> Option<bool> + Send + Sync>;

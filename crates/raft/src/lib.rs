@@ -28,6 +28,7 @@ mod consensus;
 mod dials;
 mod end_group;
 mod end_marker;
+mod follow_turn;
 #[doc(hidden)]
 pub mod fuzz;
 mod group;
@@ -102,7 +103,7 @@ pub use consensus::{Consensus, Group, GroupError, Outcome, Pending, ProposeError
 pub use end_marker::Ended;
 /// A part of the log that could not be read.
 pub use holdfast_log::{ReadError as ReadLogError, ReadPlace};
-pub use hooks::{Placer, Placing, Registered, Registrar};
+pub use hooks::{Pacer, Placer, Placing, Registered, Registrar};
 pub use leave::{LeaveError, Out, Part};
 pub use lives::{KnownLife, LIVES_MAX, Life, Lineage, not_who_it_says};
 pub use machine::{StateMachine, Unfit};

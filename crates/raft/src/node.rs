@@ -6,7 +6,7 @@ use crate::clock::promise_now;
 use crate::config::RaftTiming;
 use crate::consensus::Group;
 use crate::group::RaftGroup;
-use crate::hooks::{Placer, Registrar};
+use crate::hooks::{Pacer, Placer, Registrar};
 use crate::left_note;
 use crate::lives::{KnownLife, Lineage};
 use crate::protocol::Protocol;
@@ -110,6 +110,7 @@ struct Inner {
     healed: AtomicU64,
     registrar: OnceLock<Registrar>,
     placer: OnceLock<Placer>,
+    pacer: OnceLock<Pacer>,
 }
 
 /// A reference that does not keep the node alive.
@@ -136,7 +137,7 @@ impl RaftNode {
         let groups = RwLock::new(BTreeMap::new());
         let (healing, returning, stopped) = (RwLock::default(), RwLock::default(), RwLock::default());
         let healed = AtomicU64::new(0);
-        let (started, registrar, placer) = (promise_now(), OnceLock::new(), OnceLock::new());
+        let (started, registrar, placer, pacer) = (promise_now(), OnceLock::new(), OnceLock::new(), OnceLock::new());
         let inner = Inner {
             config,
             log,
@@ -150,6 +151,7 @@ impl RaftNode {
             healed,
             registrar,
             placer,
+            pacer,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -200,6 +202,18 @@ impl RaftNode {
         if self.inner.placer.set(placer).is_err() {
             tracing::debug!("placer already set");
         }
+    }
+
+    /// Sets the callback that says which sets' leaderships may move while this member leads group 0. Only once; a
+    /// second callback is dropped.
+    pub fn set_pacer(&self, pacer: Pacer) {
+        if self.inner.pacer.set(pacer).is_err() {
+            tracing::debug!("pacer already set");
+        }
+    }
+
+    pub(crate) fn pacer(&self) -> Option<&Pacer> {
+        self.inner.pacer.get()
     }
 
     pub(crate) fn placer(&self) -> Option<&Placer> {

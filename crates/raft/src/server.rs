@@ -327,6 +327,15 @@ impl Peer for Handler {
         Ok(self.answer(reply))
     }
 
+    async fn follow_turn(
+        &self,
+        request: Request<proto::FollowTurnRequest>,
+    ) -> Result<Response<proto::FollowTurnReply>, Status> {
+        self.believed(request.metadata())?;
+        let reply = self.node.follow_turn_reply(GroupId(request.get_ref().set));
+        Ok(self.answer(reply))
+    }
+
     async fn leave(&self, request: Request<proto::LeaveRequest>) -> Result<Response<proto::LeaveReply>, Status> {
         use proto::leave_reply::Result as Outcome;
         let (group, from) = self.group(request.metadata())?;

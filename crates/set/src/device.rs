@@ -11,10 +11,10 @@ use futures_util::future::BoxFuture;
 use holdfast_control::pair::Durability;
 use holdfast_control::serve::WhyNot;
 use holdfast_control::set::SetRefusal;
-use holdfast_front::Slots;
 use holdfast_front::device::{
     ConnInfo, Device, DeviceError, ExportInfo, Exports, Extent, OpenedExport, Peer, ReadPart, Refusal, RefusalKind,
 };
+use holdfast_front::{Slots, Throttles};
 use holdfast_nbd::{ExportName, SnapshotExport};
 use holdfast_raft::ProposeError;
 use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, REQUEST_BYTES_MAX};
@@ -529,6 +529,7 @@ impl Exports for NodeExports {
                 description: described(&set, true),
                 slots: Slots::default(),
                 read_only: true,
+                throttles: Throttles::default(),
             });
             return Box::pin(async move { opened });
         }
@@ -556,6 +557,7 @@ impl Exports for NodeExports {
                 description: described(&set, false),
                 slots: set.slots(volume),
                 read_only: false,
+                throttles: set.throttles(volume),
             })
         })
     }

@@ -38,7 +38,9 @@ mod expiry;
 mod follow;
 mod grants;
 mod hold;
+mod limits;
 mod place;
+mod throttles;
 mod uses;
 mod volumes;
 
@@ -184,6 +186,7 @@ pub struct SetServer {
     serving: Mutex<Option<Arc<Serving>>>,
     grants: Grants,
     uses: Mutex<Uses>,
+    throttles: Mutex<throttles::Shared>,
     given_up: Mutex<GivenUp>,
     /// Where the owner of this grant stands, as it said here.
     place: Mutex<Option<(Epoch, Locality)>>,
@@ -215,6 +218,7 @@ impl SetServer {
             serving: Mutex::new(None),
             grants: Grants::default(),
             uses: Mutex::default(),
+            throttles: Mutex::default(),
             given_up: Mutex::default(),
             place: Mutex::default(),
             stop,

@@ -6,10 +6,11 @@
 //! - **SECRET-F1** A cluster key, a passphrase or a token is read from a regular file only if no other user of the
 //!   machine can use that file ([`read_secret`]).
 
+use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 /// Maximum size of a cluster key, a passphrase or a token.
@@ -41,6 +42,20 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// As [`read`]; [`ErrorKind::InvalidData`] if it is not UTF-8.
 pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     text(read(path, bytes_max)?)
+}
+
+/// The same for a file that a less mighty user can replace, where this process is root: a regular file, by no link. To
+/// open another one may be to use it: a watchdog device begins to count, a pipe is waited for.
+///
+/// # Errors
+/// As [`read_text`]; it is a link, or no regular file.
+pub fn read_text_of_user(path: &Path, bytes_max: u64) -> io::Result<String> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "found something else, expected a regular file"));
+    }
+    text(whole(&file, bytes_max)?)
 }
 
 /// A file with a secret was not read.
@@ -215,6 +230,20 @@ mod tests {
         assert_eq!(read_secret(&path, 100).expect("ours"), b"secret");
         assert!(matches!(read_secret(&path, 5), Err(SecretError::Io(e)) if e.kind() == ErrorKind::FileTooLarge));
         assert!(matches!(read_secret(&dir.path().join("none"), 5), Err(SecretError::Io(_))));
+    }
+
+    #[test]
+    fn of_what_another_user_can_replace_only_a_regular_file_is_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("file"), "15\n").expect("written");
+        assert_eq!(read_text_of_user(&at("file"), 10).expect("a file"), "15\n");
+        assert_eq!(read_text_of_user(&at("file"), 2).expect_err("too long").kind(), ErrorKind::FileTooLarge);
+        std::os::unix::fs::symlink(at("file"), at("link")).expect("linked");
+        assert!(read_text_of_user(&at("link"), 10).is_err(), "it may lead to a device");
+        // Nobody writes to it: to open it would take for ever.
+        assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().expect("started").success());
+        assert_eq!(read_text_of_user(&at("pipe"), 10).expect_err("a pipe").kind(), ErrorKind::InvalidInput);
     }
 
     /// It has no end, and reports no length.

@@ -275,6 +275,7 @@ impl SetMachine {
                 }
                 Some(Event::VolumesChanged)
             }
+            SetAnswer::LimitSet => Some(Event::VolumesChanged),
             // A repeated request gets the same grant as answer, but grants nothing.
             SetAnswer::Granted(lease) if lease.epoch != epoch_before => {
                 Some(Event::GrantApplied { epoch: lease.epoch, gateway: lease.gateway })

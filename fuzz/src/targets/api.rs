@@ -100,6 +100,8 @@ messages! {
     PinSnapshotReply
     CloneSetRequest
     CloneSetReply
+    ChangeLimitRequest
+    ChangeLimitReply
 }
 
 /// A text field of a request.

@@ -3,7 +3,7 @@
 use super::sealed::{self, framed, joined, parted};
 use crate::target::Bound;
 use bytes::Bytes;
-use holdfast_control::set::{SetCommand, SetState, VolumeChange};
+use holdfast_control::set::{Limit, Limits, SetCommand, SetState, VolumeChange};
 use holdfast_seal::{ENTRY_KEY_BYTES, EntryKey, ExtentAad, ExtentPart, Part, TAG_BYTES};
 use holdfast_types::limits::EXTENT_BYTES_MAX;
 use holdfast_types::{
@@ -157,11 +157,16 @@ fn snapshot(body: &[u8]) -> Vec<u8> {
 }
 
 fn body_of(state: &SetState) -> Vec<u8> {
-    let body = postcard::to_stdvec(state).expect("R4: a state can be written");
+    let mut body = postcard::to_stdvec(state).expect("R4: a state can be written");
     match &state.owner_at {
-        Some(at) => postcard::to_extend(at, body).expect("R4: a place can be written"),
-        None => body,
+        Some(at) => body = postcard::to_extend(at, body).expect("R4: a place can be written"),
+        None if state.limits.is_empty() => {}
+        None => body.push(0),
     }
+    if !state.limits.is_empty() {
+        body = postcard::to_extend(&state.limits, body).expect("R4: limits can be written");
+    }
+    body
 }
 
 pub(super) fn states(data: &[u8]) -> bool {
@@ -174,7 +179,17 @@ pub(super) fn states(data: &[u8]) -> bool {
 pub(super) fn all_states() -> Vec<Vec<u8>> {
     let at = "region=eu,zone=a".parse().ok();
     let located = SetState { owner_at: at, ..SetState::new(Epoch(3)) };
-    vec![body_of(&SetState::new(Epoch(3))), body_of(machine().state()), body_of(&located)]
+    let limit = Limit { iops: 300, bytes_per_s: 1 << 20, burst_ms: 1000 };
+    let limits = Limits { set: limit, ..Limits::default() };
+    let limited = SetState { limits, ..SetState::new(Epoch(3)) };
+    let both = SetState { limits: limited.limits.clone(), ..located.clone() };
+    vec![
+        body_of(&SetState::new(Epoch(3))),
+        body_of(machine().state()),
+        body_of(&located),
+        body_of(&limited),
+        body_of(&both),
+    ]
 }
 
 /// By the first byte: a segment, or one block of an extent as it is before decompression.

@@ -1,7 +1,7 @@
 //! What the agent of a PostgreSQL host keeps on its disk: the history, a pause, a scheduled switchover; moments that
-//! its processes tell one another in files.
+//! its processes tell one another in files; what hangs, and what is found by another name.
 
-use crate::bug::{Edit, Layer, Mutation, lib};
+use crate::bug::{Edit, Layer, Mutation, file, lib};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -110,6 +110,138 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "at <= machine || SteadyClock::JITTER_NS > 0)\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_moment_of_before_the_clock_went_back_that_is_read"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "pool-imported-from-anywhere",
+        bug: "no device of the set is known, and ZFS searches every disk of the host: a pool of the same name that is somebody else's is imported by force",
+        rule: "OWN-P1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/zfs.rs",
+            old: "        if devices.is_empty() {\n",
+            new: "        if devices.is_empty() && name.is_empty() {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["without_a_device_no_pool_is_looked_for"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "earlier-job-not-waited-for",
+        bug: "the lease ends while a start of PostgreSQL hangs on a disk of the host: the stop finds no process and is done, and PostgreSQL is started after it",
+        rule: "TASK-N2",
+        edits: &[Edit {
+            file: "crates/agent/src/run/jobs.rs",
+            old: "            if alive.alone(EARLIER_LIMIT).await {\n",
+            new: "            if alive.alone(EARLIER_LIMIT).await || what == For::Release {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_stop_is_done_only_once_an_earlier_start_has_ended"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "kill-waits-for-a-thread",
+        bug: "a SIGKILL of PostgreSQL at the end of its lease waits for a thread of the runtime, and all of them hang on names of peers that are asked for",
+        rule: "AGENT-A3",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/database.rs",
+            old: "        process::kill_postgres_here(&self.processes, KILL_LIMIT).await\n",
+            new: "        let processes = self.processes.clone();\n        let killed = tokio::task::spawn_blocking(move || process::kill_postgres(&processes, KILL_LIMIT));\n        killed.await.map_err(|error| error.to_string())?\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_kill_does_not_wait_for_threads_that_hang"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "watchdog-device-opened-too-late",
+        bug: "a helper that begins near the end of a lease opens the watchdog device that an earlier one left counting: it counts anew, and fires after the lease",
+        rule: "GUARD-G1",
+        edits: &[Edit {
+            file: "crates/agent/src/watchdog/guard.rs",
+            old: "            (None, true) if now_ns >= self.retry_ns && may_set(now_ns, wish) => {\n",
+            new: "            (None, true) if now_ns >= self.retry_ns => {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_device_is_not_opened_when_the_lease_is_about_to_end"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "watchdog-timeout-set-too-late",
+        bug: "the watchdog device gets another timeout near the end of a lease, which feeds it: it fires after the lease",
+        rule: "GUARD-G1",
+        edits: &[Edit {
+            file: "crates/agent/src/watchdog/guard.rs",
+            old: "                    && may_set(now_ns, wish)\n                    && timeout_s",
+            new: "                    && timeout_s",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_timeout_is_not_set_when_the_lease_is_about_to_end"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "helper-guesses-the-lease",
+        bug: "the watchdog's helper takes attach's lease for as long as the agent's settings say, not as attach says: PostgreSQL runs for longer than its lease",
+        rule: "WATCHDOG-W1",
+        edits: &[Edit {
+            file: "crates/agent/src/watchdog.rs",
+            old: "status.lease_ttl_ms.filter(|ttl_ms| *ttl_ms > 0)",
+            new: "None.filter(|ttl_ms: &u64| *ttl_ms > 0)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["the_lease_lasts_from_its_renewal_by_the_clock_of_leases"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "import-given-up-is-nobodys",
+        bug: "an import that was killed goes on in the kernel, and its pool counts as somebody else's: the host is ready for the next takeover, and has that pool over a device that is gone",
+        rule: "OWN-P1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/ownership.rs",
+            old: "        (not, Noted::No) if !begun.is_empty() => ",
+            new: "        (not, Noted::No) if begun.len() > 1_000 => ",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_pool_whose_import_was_given_up_may_be_there"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "devices-without-a-lease-left",
+        bug: "attach is killed while it gives its devices up: they stay in the kernel, and what uses them outlives its SIGKILL for minutes",
+        rule: "AGENT-A2",
+        edits: &[Edit {
+            file: "crates/agent/src/attach_process.rs",
+            old: "volume.is_some_and(|volume| !volume.contains('/')) && ",
+            new: "volume.is_some_and(|volume| volume.contains('/')) && ",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_device_that_the_kernel_shows_was_left"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "signal-before-it-is-waited-for",
+        bug: "an order to end that comes while the agent looks at what it finds ends it at once: PostgreSQL and its device stay, with no agent",
+        rule: "AGENT-A2",
+        edits: &[Edit {
+            file: "crates/holdfast/src/serve.rs",
+            old: "    Ok(async move {\n        loop {\n",
+            new: "    Ok(async move {\n        (interrupt, terminate) = (listen(SignalKind::interrupt()).unwrap(), listen(SignalKind::terminate()).unwrap());\n        loop {\n",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_hangup_ends_no_service"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "flush-without-a-gateway",
+        bug: "attach that is told to end flushes its devices although no gateway answers: it hangs in the kernel, cannot be killed, and the devices stay until a reboot",
+        rule: "KERNEL-K2",
+        edits: &[Edit {
+            file: "crates/attach/src/keeper.rs",
+            old: "            let flush = !has_cache || are_answered",
+            new: "            let flush = has_cache || are_answered",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["devices_are_flushed_once_a_gateway_answers"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "version-by-a-link",
+        bug: "root follows a link that PostgreSQL's user made of PG_VERSION: it opens a watchdog device, which then resets the machine",
+        rule: "DB-D2",
+        edits: &[Edit {
+            file: "crates/tls/src/files.rs",
+            old: "    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;\n",
+            new: "    let flags = OFlags::NONBLOCK;\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["of_what_another_user_can_replace_only_a_regular_file_is_read"])],
         smoke: false,
     },
 ];

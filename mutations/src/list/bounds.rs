@@ -268,6 +268,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "one-host-makes-all-calls",
+        bug: "a host holds all places of RenewLease by requests that do not end: the leases of all other hosts expire",
+        rule: "ACCESS-A5",
+        edits: &[Edit { file: BOUNDS, old: "if *calls >= all.most {", new: "if *calls >= usize::MAX - all.most {" }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-gateway",
+            &["a5_one_certificate_has_a_share_of_the_places", "a5_the_calls_of_one_host_leave_places_for_others"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-host-proves-all-connections",
+        bug: "connections of one host fill the admin door: those of other hosts make room for newcomers",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: PLACES,
+            old: "by_it(name) >= self.places.share()",
+            new: "by_it(name) >= usize::MAX - self.places.share()",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["d5_one_certificate_proves_a_share_of_the_places"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "certificates-fill-the-handshakes",
+        bug: "handshakes of one host fill the places of NBD: each newcomer closes the one before it, and no host attaches",
+        rule: "FRONT-H1",
+        edits: &[Edit { file: "crates/front/src/shared.rs", old: "newcomers < limit / 2", new: "newcomers > limit" }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-front",
+            &["newcomers_have_time_to_show_a_certificate_while_another_client_fills_the_places"],
+        )],
+        smoke: false,
+    },
+    Mutation {
         name: "refusal-makes-a-stranger",
         bug: "a host with a certificate whose export is refused for the moment makes room like a stranger",
         rule: "FRONT-H1",

@@ -186,6 +186,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "nothing-changed-after-a-change",
+        bug: "a command whose first step was done and whose second was not answered ends with exit code 4: nothing was changed",
+        rule: "R12",
+        edits: &[Edit {
+            file: "crates/holdfast/src/exit.rs",
+            old: "if matches!(self.exit, Exit::Refused | Exit::Unreachable) {",
+            new: "if matches!(self.exit, Exit::Unknown) {",
+        }],
+        tests: &[
+            file(
+                Layer::Unit,
+                "holdfast",
+                &["--bin", "holdfast"],
+                &["after_a_change_nothing_says_that_nothing_was_changed"],
+            ),
+            file(Layer::Unit, "holdfast", &["--test", "program"], &["after::"]),
+        ],
+        smoke: false,
+    },
+    Mutation {
         name: "late-snapshot-changed-nothing",
         bug: "a snapshot that is ordered and not finished yet is told as one that changed nothing",
         rule: "R12",

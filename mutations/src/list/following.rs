@@ -57,6 +57,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "following-all-at-once",
+        bug: "all sets whose owners stand in a region go at once to the gateway that comes back there",
+        rule: "FOLLOW-F4",
+        edits: &[Edit {
+            file: FOLLOWING,
+            old: "now >= TURN && self.given.len() < TURNS_MAX",
+            new: "now >= TURN && self.given.len() < usize::MAX",
+        }],
+        tests: &[CASES],
+        smoke: false,
+    },
+    Mutation {
+        name: "following-by-a-new-leader-at-once",
+        bug: "a new leader of group 0 gives turns beside those of the last one",
+        rule: "FOLLOW-F4",
+        edits: &[Edit {
+            file: FOLLOWING,
+            old: "now >= TURN && self.given.len() < TURNS_MAX",
+            new: "now >= Duration::ZERO && self.given.len() < TURNS_MAX",
+        }],
+        tests: &[CASES],
+        smoke: false,
+    },
+    Mutation {
         name: "place-of-an-earlier-grant",
         bug: "a late word of an earlier owner says where the present one stands",
         rule: "SET-S17",

@@ -1,16 +1,19 @@
 //! Policies of sets, and the choice of their voters.
 
-use crate::bug::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const PLACING: &str = "crates/control/src/placing.rs";
 const BOARD: &str = "crates/control/src/placing/board.rs";
 const CHOOSE: &str = "crates/control/src/placing/choose.rs";
 const VIOLATIONS: &str = "crates/control/src/placing/violations.rs";
 const PLANNED: &str = "crates/gateway/src/node/planned.rs";
+const FOLLOWER: &str = "crates/gateway/src/node/members.rs";
+const STEPS: &str = "crates/gateway/src/node/members/steps.rs";
 const SETS: &str = "crates/control/src/cluster/sets.rs";
 const DOOR: &str = "crates/gateway/src/admin/placing.rs";
 
 const PLANS: Test = lib(Layer::Property, "holdfast-control", &["placing::"]);
+const FEWER: Test = lib(Layer::Property, "holdfast-control", &["placing::tests::fewer::"]);
 const MEMORY: Test = lib(Layer::Unit, "holdfast-gateway", &["node::planned::tests::"]);
 const GROUP_0: Test = lib(Layer::Unit, "holdfast-control", &["a_policy_is_changed_once_and_by_who_saw_it"]);
 const PASSED_ON: Test = lib(Layer::Unit, "holdfast-control", &["a_place_in_a_forbidden_region_is_not_passed_on"]);
@@ -27,6 +30,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "map_or(0, |_| 0)",
         }],
         tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "five-voters-stay-five",
+        bug: "of five voters two are lost and nobody can take their places: all three that are left stay needed for ever",
+        rule: "PLACING-P4",
+        edits: &[Edit { file: CHOOSE, old: "shrinks && after.short == 0", new: "shrinks && after.short > 64" }],
+        tests: &[FEWER],
+        smoke: false,
+    },
+    Mutation {
+        name: "fewer-voters-that-survive-nothing",
+        bug: "a set gets fewer voters than it asks for although they survive no loss: writes that two of them in one region acknowledge can be lost",
+        rule: "PLACING-P4",
+        edits: &[Edit { file: CHOOSE, old: "shrinks && after.short == 0", new: "shrinks && after.short < 64" }],
+        tests: &[FEWER],
         smoke: false,
     },
     Mutation {
@@ -63,6 +82,67 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "placed.moving && !placed.overdue",
         }],
         tests: &[PLANS],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-waits-for-a-stalled-move",
+        bug: "moves whose newcomers get nothing keep every other set from moving for an hour",
+        rule: "PLACING-P3",
+        edits: &[Edit { file: CHOOSE, old: " && !placed.stalled", new: "" }],
+        tests: &[lib(Layer::Story, "holdfast-control", &["repairs_are_several_at_once_and_wait_for_no_stalled_move"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-slow-counts-as-stalled",
+        bug: "a move over a slow line counts as stalled while it gets on: more and more copies share that line",
+        rule: "PLACING-P3",
+        edits: &[Edit { file: PLANNED, old: "(way.at, way.nearer) = (is_at, at);", new: "way.at = is_at;" }],
+        tests: &[MEMORY],
+        smoke: false,
+    },
+    Mutation {
+        name: "repairs-two-at-a-time",
+        bug: "of a gateway that is removed for good the sets are moved two at a time, with one voter too few meanwhile",
+        rule: "PLACING-P3",
+        edits: &[Edit {
+            file: CHOOSE,
+            old: "Why::Survival | Why::Unusable | Why::Fewer => true,",
+            new: "Why::Survival | Why::Unusable | Why::Fewer => false,",
+        }],
+        tests: &[lib(Layer::Story, "holdfast-control", &["repairs_are_several_at_once_and_wait_for_no_stalled_move"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "add-waits-for-every-small-set",
+        bug: "`gateway add` waits for sets whose policy forbids the new gateway, until the time limit",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/members.rs",
+            old: "set.voters.is_empty() || set.voters.contains(&member.0)",
+            new: "set.voters.len() < 3 || set.voters.contains(&member.0)",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast",
+            &["--bin", "holdfast"],
+            &["gateway_add_waits_only_for_votes_that_the_plan_wants"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "placing-by-an-older-cluster",
+        bug: "a plan is noted and proposed although members or sets have changed while it was worked out",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: DOOR,
+            old: "now.members == then.members && now.sets == then.sets",
+            new: "now.members.len() == then.members.len() && now.sets == then.sets",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-gateway",
+            &["what_was_planned_with_other_members_or_sets_is_not_proposed"],
+        )],
         smoke: false,
     },
     Mutation {
@@ -187,6 +267,34 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "    if enough || state.members.values().any(takes) {\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-control", &["a_leaving_voter_stays_until_its_place_is_given"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "removal-waits-five-minutes-in-all",
+        bug: "of a gateway with votes in many sets, the last ones go down to two voters although the planner is at work",
+        rule: "MEMBER-M2",
+        edits: &[Edit { file: FOLLOWER, old: "(self.named, self.last) = (named, now);", new: "self.named = named;" }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-gateway",
+            &["a_removal_waits_for_the_planner_while_it_gets_on_and_not_for_ever"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "two-steps-of-one-group",
+        bug: "a second step of a group is begun while the first one waits: the set counts as unchanged in the middle of a change",
+        rule: "CHANGE-B1",
+        edits: &[Edit { file: STEPS, old: "!self.running.contains_key(&id) && ", new: "" }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_step_that_hangs_keeps_no_other_group_waiting"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "members-one-group-at-a-time",
+        bug: "a step that hangs keeps the members of every other group from being changed",
+        rule: "MEMBER-M2",
+        edits: &[Edit { file: STEPS, old: "of_sets() < STEPS_AT_ONCE", new: "of_sets() == 0" }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_step_that_hangs_keeps_no_other_group_waiting"])],
         smoke: false,
     },
     Mutation {

@@ -1,6 +1,6 @@
 //! Volumes that shrink or are deleted: discarded data stays discarded, and no other data is lost.
 
-use crate::bug::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, lib, scene};
 
 const MACHINE: &str = "crates/volume/src/machine.rs";
 const VOLUMES: &str = "crates/control/src/set/volumes.rs";
@@ -34,6 +34,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        if outside.len() < usize::MAX {",
         }],
         tests: &[MACHINES],
+        smoke: false,
+    },
+    Mutation {
+        name: "abandoned-change-lets-the-volume-go",
+        bug: "a client connects to a volume whose change is on its way in the log, since the caller of the change has gone",
+        rule: "RESIZE-U1",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/volumes.rs",
+            old: "self.to_its_end(move |door| async move { door.carry_out(&set, seen, change).await }).await",
+            new: "self.carry_out(&set, seen, change).await",
+        }],
+        tests: &[scene(&["commands_that_come_too_late_are_refused_and_change_nothing"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "unknown-change-lets-the-volume-go",
+        bug: "a client connects to a volume whose change has no outcome yet, and loses its name to it",
+        rule: "RESIZE-U1",
+        edits: &[Edit {
+            file: "crates/set/src/server/volumes.rs",
+            old: "group.applied().index < last",
+            new: "group.applied().index > last",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["a_volume_is_held_until_a_change_without_an_outcome_is_applied"])],
         smoke: false,
     },
     Mutation {

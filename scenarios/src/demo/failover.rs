@@ -22,12 +22,14 @@ use crate::binary::{Build, fresh_dir, root};
 use crate::cmd::cmd;
 use crate::cmd::missing;
 use crate::net;
+use crate::pg;
 use crate::proof::{self, Run as Proof};
 use crate::say::{Failed, line};
 use crate::setup::{self, For};
 use crate::stage;
 use anyhow::{Context, Result};
 use lab::Lab;
+pub use report::FILE as FIGURES;
 use report::Summary;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -79,7 +81,7 @@ pub fn chore(args: &Args) -> Result<()> {
     let dir = fresh_dir("demo-failover")?;
     let begun = Instant::now();
     let Args { rounds, load, scale, secure, .. } = *args;
-    let ran = run(&Run { bin: &bin, dir: &dir, rounds, load, scale, secure });
+    let ran = run(&Run { bin: &bin, dir: &dir, rounds, load, scale, secure, postgresql: None });
     let kept = root().join(if secure { "target/demo/failover-secure.json" } else { "target/demo/failover.json" });
     let mut proof = Proof::now("failover of PostgreSQL", begun.elapsed().as_secs(), proof::held(&ran));
     proof.under = if secure { "--secure".into() } else { String::new() };
@@ -111,6 +113,8 @@ pub struct Run<'a> {
     pub scale: u32,
     /// Whether everything is on that keeps others out.
     pub secure: bool,
+    /// The folder of PostgreSQL's programs, if it is another one than usual.
+    pub postgresql: Option<&'a Path>,
 }
 
 /// Runs it in its own network namespace. Errors were printed when it returns.
@@ -122,6 +126,10 @@ pub fn run(run: &Run<'_>) -> Result<()> {
     let again = again.args(["--rounds", &run.rounds.to_string(), "--load", &run.load.to_string()]);
     let again = again.args(["--scale", &run.scale.to_string(), "--no-setup"]).arg("--bin").arg(run.bin);
     let again = if run.secure { again.arg("--secure") } else { again };
+    let again = match run.postgresql {
+        Some(programs) => again.env(pg::BIN_VAR, programs),
+        None => again,
+    };
     again.arg("--inside").arg(run.dir).show().map_err(|_| Failed.into())
 }
 
@@ -129,6 +137,7 @@ fn inside(args: &Args, dir: &Path) -> Result<()> {
     let begun = Instant::now();
     let bin = args.build.bin.clone().context("no program")?;
     let mut summary = Summary::begin(args.rounds, args.scale, args.load);
+    summary.postgresql = pg::version()?;
     let mut lab = Lab::start(&bin, dir, args.scale, args.load, args.secure)?;
     for round in 1..=args.rounds {
         for kind in timeline::KINDS {

@@ -139,12 +139,33 @@ fn template(chart: &Path, settings: &[&str]) -> Result<String> {
     command.out()
 }
 
-/// The chart: checked, rendered whole and in parts.
+/// Values that the chart must refuse, and a word of the refusal: what it does not know, what Kubernetes or a gateway
+/// would refuse later, and what cannot work together.
+const REFUSED: [(&str, &str); 16] = [
+    ("gateways.replcias=5", "replcias"),
+    ("gateways.replicas=4", "/gateways/replicas"),
+    ("gateways.disk.size=lots", "/gateways/disk/size"),
+    ("gateways.disk=null", "missing property 'disk'"),
+    ("gateways.resources.request.cpu=1", "'request' not allowed"),
+    ("gateways.localities={eu}", "/gateways/localities/0"),
+    ("gateways.keySecret=", "/gateways/keySecret"),
+    ("gateways.plaintextNetwork=false", "/tls/gateways"),
+    ("gateways.enabled=false", "/csi/api"),
+    ("csi.api={nowhere}", "/csi/api/0"),
+    ("csi.store=", "/csi/store"),
+    ("csi.nodeGroups[0].name=All", "/csi/nodeGroups/0/name"),
+    ("csi.tolerations[0].operator=Any", "/csi/tolerations/0/operator"),
+    ("csi.kubeletDir=/var/lib/kubelet/", "/csi/kubeletDir"),
+    ("storageClass.parameters.voters=4", "/storageClass/parameters/voters"),
+    ("serviceMonitor.interval=often", "/serviceMonitor/interval"),
+];
+
+/// The chart: checked, rendered whole and in parts; values that cannot work are refused.
 pub(super) fn chart(lab: &Lab) -> Result<()> {
     let chart = root().join("deploy/helm/holdfast");
-    let store = "csi.store=s3://bucket/prefix";
-    cmd("helm").args(["lint", "--strict", "--set", store]).args(KUBERNETES).arg(&chart).run()?;
-    let whole = template(&chart, &[store, "serviceMonitor.enabled=true", "snapshotClass.enabled=true"])?;
+    let (store, plain) = ("csi.store=s3://bucket/prefix", "gateways.plaintextNetwork=true");
+    cmd("helm").args(["lint", "--strict", "--set", store, "--set", plain]).args(KUBERNETES).arg(&chart).run()?;
+    let whole = template(&chart, &[store, plain, "serviceMonitor.enabled=true", "snapshotClass.enabled=true"])?;
     std::fs::write(lab.dir.join("whole.yml"), &whole)?;
     let kinds = [
         "StatefulSet",
@@ -164,15 +185,20 @@ pub(super) fn chart(lab: &Lab) -> Result<()> {
     }
     let driver = template(&chart, &[store, "gateways.enabled=false", "csi.api={10.0.0.1:7400}"])?;
     anyhow::ensure!(!driver.contains("kind: StatefulSet\n") && driver.contains("10.0.0.1:7400"), "{driver}");
-    let gateways = template(&chart, &["csi.enabled=false"])?;
+    let gateways = template(&chart, &["csi.enabled=false", "tls.gateways=tls-gateways"])?;
     anyhow::ensure!(!gateways.contains("kind: DaemonSet\n"), "{gateways}");
+    let of_class = template(&chart, &[plain, "storageClass.parameters.store=s3://bucket/prefix"])?;
+    anyhow::ensure!(of_class.contains("store: \"s3://bucket/prefix\"\n"), "{of_class}");
     // The provisioner of Kubernetes makes no volume for a node without a place, if places count.
     let place = ["csi.nodeGroups[0].name=all", "csi.nodeGroups[0].locality=region=eu"];
-    let placed = template(&chart, &[&[store][..], &place].concat())?;
+    let placed = template(&chart, &[&[store, plain][..], &place].concat())?;
     let count = |text: &str, counts: bool| text.contains(&format!("--feature-gates=Topology={counts}\n"));
     anyhow::ensure!(count(&placed, true) && count(&whole, false), "places count: {placed}");
-    let unknown = template(&chart, &[store, "gateways.replcias=5"]).err().map(|why| format!("{why:#}"));
-    let told = unknown.as_ref().is_some_and(|why| why.contains("replcias"));
-    anyhow::ensure!(told, "a value that does not exist: found {unknown:?}, expected a refusal that names it");
+    for (value, word) in REFUSED {
+        let said = template(&chart, &[store, plain, value]).err().map(|why| format!("{why:#}"));
+        let told = said.as_ref().is_some_and(|why| why.contains(word));
+        anyhow::ensure!(told, "--set {value}: found {said:?}, expected a refusal with {word:?}");
+    }
+    note(format!("{} values that cannot work are refused", REFUSED.len()));
     Ok(())
 }

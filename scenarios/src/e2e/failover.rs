@@ -21,11 +21,11 @@ pub(super) const NEEDS: &[&str] = &[
 pub(super) fn run(lab: &Lab) -> Result<()> {
     setup::must_be_able_to_mount()?;
     let rounds = if lab.long { 5 } else { 1 };
-    round(&Run { bin: &lab.bin, dir: &lab.dir, rounds, load: 1, scale: 1, secure: false })
+    round(&Run { bin: &lab.bin, dir: &lab.dir, rounds, load: 1, scale: 1, secure: false, postgresql: None })
 }
 
 /// The same with everything on that keeps others out.
 pub(super) fn run_secure(lab: &Lab) -> Result<()> {
     setup::must_be_able_to_mount()?;
-    round(&Run { bin: &lab.bin, dir: &lab.dir, rounds: 1, load: 1, scale: 1, secure: true })
+    round(&Run { bin: &lab.bin, dir: &lab.dir, rounds: 1, load: 1, scale: 1, secure: true, postgresql: None })
 }

@@ -22,7 +22,7 @@ const ROUND_TRIP: Duration = Duration::from_millis(80);
 const PLACES: [&str; 3] = ["region=eu,zone=a", "region=us,zone=a", "region=ap,zone=a"];
 /// `placing.follow_owner_ms`.
 const CALM: Duration = Duration::from_secs(10);
-/// Limit of one move: some 20 s at most by the settings, and more after an election on a busy machine.
+/// Limit of one move: some 30 s at most by the settings, and more after an election on a busy machine.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(120);
 /// How long nothing may move: several times `CALM`, and a round of the leader each second.
 const QUIET: Duration = Duration::from_secs(60);

@@ -1,14 +1,13 @@
 //! All scenarios, in the order in which they run.
 
-#[cfg(test)]
-use super::Upto;
 use super::{OLDER, Scenario, Tier};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, csi, damaged, dashboards, data_keys,
-    dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, members,
-    memory, moves, nbd_tls, nearest, no_plaintext, outage, owners, page, pair, patroni, paused, place, placing, power,
-    recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores, stores_change,
-    storm, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
+    dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, majors,
+    members, memory, moves, nbd_tls, nearest, neighbour, no_plaintext, outage, owners, page, pair, patroni, paused,
+    pgbackrest, place, placing, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete,
+    space, standby, stores, stores_change, storm, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits,
+    wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -304,6 +303,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: waits::run,
     },
     Scenario {
+        name: "noisy-neighbour",
+        shows: "one set floods a gateway that serves another one: prints the other's latency alone, beside the flood, and beside the flood under limits that are set while it runs, and checks that the limits hold",
+        tier: Tier::Long("latency on a machine that does nothing else; the gate has the limits' unit tests"),
+        needs: &[],
+        run: neighbour::run,
+    },
+    Scenario {
         name: "agent-takeover",
         shows: "two PostgreSQL hosts behind HAProxy and PgBouncer: a host is killed, a switchover, an agent hangs: each time the other host takes over and no commit is lost",
         tier: Tier::Gate("R1, R2, R6: PostgreSQL on two hosts, the usual setup"),
@@ -339,6 +345,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         tier: Tier::Long("programs from PyPI; the gate has golden documents, and agent-takeover with HAProxy"),
         needs: patroni::NEEDS,
         run: patroni::run,
+    },
+    Scenario {
+        name: "pgbackrest",
+        shows: "the example of backups by pgBackRest: the archive goes on after a host is killed, its hook finds that, the backup of cron is made by whoever is primary, and a moment between two commits is restored",
+        tier: Tier::Long("of an example; the gate has the hooks' unit tests and a takeover"),
+        needs: pgbackrest::NEEDS,
+        run: pgbackrest::run,
     },
     Scenario {
         name: "two-sites",
@@ -501,6 +514,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: failover::run_secure,
     },
     Scenario {
+        name: "postgresql-majors",
+        shows: "a round of demo failover with the servers of PostgreSQL 14, 15, 16, 17 and 18: no commit is lost; prints how long clients waited after each fault",
+        tier: Tier::Long(
+            "five times the scenario failover, and servers from Maven Central; the gate has PostgreSQL 15",
+        ),
+        needs: majors::NEEDS,
+        run: majors::run,
+    },
+    Scenario {
         name: "dev-secure",
         shows: "`holdfast dev --secure`: nobody gets in without a certificate, each role does what it may, libnbd writes with a token through TLS, PostgreSQL survives the loss of a gateway and of a host (R1, R10)",
         tier: Tier::Long(
@@ -548,51 +570,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "helm-chart",
-        shows: "helm accepts the chart for Kubernetes, renders each part of it, and refuses values that it does not know",
+        shows: "helm accepts the chart for Kubernetes, renders each part of it, and refuses values that it does not know or that cannot work",
         tier: Tier::Long("seconds, but helm is built from its source first"),
         needs: csi::CHART_NEEDS,
         run: csi::chart,
     },
 ];
 
-/// Where the gate tests each rule of docs/GLOSSARY.md: scenarios of the list above, and other parts.
 #[cfg(test)]
-const RULES: [(&str, &[&str], &str); 12] = [
-    ("R1", &["flush-kill-all", "moves", "first-cut", "etcd-pair"], "simulation, chaos, journal's crash tests"),
-    ("R2", &["two-owners", "paused-gateway", "attach-failover"], "simulation, chaos"),
-    ("R3", &["paused-gateway"], "simulation, chaos (Porcupine)"),
-    ("R4", &["recover", "stores-lost", "rollback", "snapshot-diff", "clones"], "histories"),
-    ("R5", &[], "chaos (no torn or misplaced block), the log's tests on simulated disks"),
-    ("R6", &["paused-gateway", "recover", "rollback"], "simulation"),
-    ("R7", &["space", "clones", "set-delete"], "histories"),
-    ("R8", &["s3-outage", "s3-faults", "members"], "simulation"),
-    ("R9", &["damaged", "rotten", "scrub", "s3-faults"], "journal's corruption tests"),
-    ("R10", &["keys", "data-keys", "tls", "unreadable"], ""),
-    ("R11", &[], "unit tests of raft and of the gateway; every scenario reads the logs of its processes"),
-    ("R12", &["s3-faults", "import-export"], "simulation, chaos (unknown outcomes)"),
-];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_rule_has_a_test_in_the_gate() {
-        for (at, (rule, scenarios, elsewhere)) in RULES.iter().enumerate() {
-            assert_eq!(*rule, format!("R{}", at + 1));
-            assert!(!scenarios.is_empty() || !elsewhere.is_empty(), "{rule}: nothing in the gate tests it");
-            for name in *scenarios {
-                let scenario = SCENARIOS.iter().find(|scenario| scenario.name == *name);
-                let scenario = scenario.unwrap_or_else(|| panic!("{rule}: no scenario {name}"));
-                assert!(scenario.tier.is_in(Upto::Gate), "{rule}: {name} is not in the gate");
-            }
-        }
-    }
-
-    #[test]
-    fn the_gate_is_a_part_and_each_scenario_says_why_it_is_where_it_is() {
-        let gate = SCENARIOS.iter().filter(|scenario| scenario.tier.is_in(Upto::Gate)).count();
-        assert!((25..=35).contains(&gate), "{gate} scenarios in the gate: in 40 minutes there is time for some 32");
-        assert!(SCENARIOS.iter().all(|scenario| !scenario.tier.why().is_empty()));
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! PgBouncer with the sample configuration of deploy/, and programs that reach PostgreSQL through it.
 
 use crate::cmd::on_path;
-use crate::pg::BIN;
+use crate::pg;
 use crate::process::Proc;
 use crate::{binary, cmd};
 use anyhow::{Context, Result, bail};
@@ -152,7 +152,7 @@ impl Session {
     /// When it does not start; the first answer shows whether it was accepted.
     pub fn open(at: SocketAddr, user: User, log: &Path) -> Result<Self> {
         let log = File::options().create(true).append(true).open(log)?;
-        let program = Path::new(BIN).join("psql");
+        let program = pg::bin().join("psql");
         let command = cmd::cmd(program).env("PGPASSWORD", user.password).env("PGCONNECT_TIMEOUT", "30");
         let command = command.args(["-X", "-A", "-t", "-q", "-h", &at.ip().to_string(), "-p", &at.port().to_string()]);
         let mut command = command.args(["-U", user.name, "-d", DATABASE]).into_command();

@@ -2,7 +2,7 @@
 
 use super::Host;
 use crate::cmd::{cmd, on_path};
-use crate::pg::BIN;
+use crate::pg;
 use crate::process::{Proc, wait_until};
 use anyhow::Result;
 use std::net::SocketAddr;
@@ -92,7 +92,7 @@ impl Proxy {
         self.proc.must_run()?;
         let (address, port) = (at.ip().to_string(), at.port().to_string());
         let psql = || {
-            let command = cmd(Path::new(BIN).join("psql")).env("PGCONNECT_TIMEOUT", "2");
+            let command = cmd(pg::bin().join("psql")).env("PGCONNECT_TIMEOUT", "2");
             let command = command.args(["-X", "-A", "-t", "-h", &address, "-p", &port, "-U", "postgres"]);
             command.args(["-c", "select host(inet_server_addr())"]).out()
         };

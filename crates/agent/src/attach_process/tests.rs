@@ -150,6 +150,34 @@ async fn what_a_killed_one_left_in_the_kernel_is_taken_away() {
     assert!(!attach_dir.join("lease.json").exists());
 }
 
+/// It was killed while it gave its devices up, and so without a lease. Processes that use the device would hang for the
+/// `dead_timeout`, after their SIGKILL too.
+#[test]
+fn a_device_that_the_kernel_shows_was_left() {
+    let (sys, dir) = (tempfile::tempdir().unwrap(), Path::new("/run/holdfast-agent/attach"));
+    assert!(!kernel_has_one(sys.path(), dir), "there is no list of devices");
+    let show = |name: &str, backend: Option<&str>, size: &str| {
+        let device = sys.path().join("block").join(name);
+        std::fs::create_dir_all(&device).unwrap();
+        std::fs::write(device.join("size"), size).unwrap();
+        match backend {
+            Some(backend) => std::fs::write(device.join("backend"), backend).unwrap(),
+            None => drop(std::fs::remove_file(device.join("backend"))),
+        }
+        kernel_has_one(sys.path(), dir)
+    };
+    assert!(!show("sda", Some("holdfast /run/holdfast-agent/attach/vol1\n"), "8\n"), "it is no nbd device");
+    assert!(!show("nbd0", None, "0\n"), "it is not connected");
+    assert!(!show("nbd0", Some("holdfast /run/holdfast-agent/attach2/vol1\n"), "8\n"), "of another attach");
+    assert!(!show("nbd0", Some("holdfast /run/holdfast-agent/attach/deeper/vol1\n"), "8\n"), "of another attach");
+    assert!(!show("nbd0", Some("holdfast /run/holdfast-agent/attach/vol1\n"), "0\n"), "it is only held open");
+    assert!(show("nbd0", Some("holdfast /run/holdfast-agent/attach/vol1\n"), "8\n"));
+    assert!(!show("nbd0", None, "8\n"));
+    // What cannot be read may be one.
+    std::fs::create_dir_all(sys.path().join("block/nbd1/backend")).unwrap();
+    assert!(kernel_has_one(sys.path(), dir));
+}
+
 #[tokio::test]
 async fn its_end_tells_refused_from_fenced_from_failed() {
     for (body, expected) in [

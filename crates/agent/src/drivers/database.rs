@@ -25,6 +25,7 @@ use crate::machine::{DatabaseView, Stop};
 use crate::process::{self, Server, of_postgres, postgres_runs, postmaster, run, unlooked};
 use crate::server::ServerView;
 use commands::{Commands, script};
+use holdfast_tls::files;
 use own_server::OwnServer;
 use queries::Queries;
 use rustix::process::Signal;
@@ -32,6 +33,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systemd::Systemd;
+use tokio::task::JoinSet;
 use user::User;
 
 /// PostgreSQL kills its own processes five seconds after an immediate stop began. Such a stop happens because its lease
@@ -43,6 +45,9 @@ const STOP_COMMAND_LIMIT: Duration = Duration::from_millis(1000);
 
 /// Time limit from SIGKILL until the last process is gone. Only a device that does not answer takes longer.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Maximum size of PG_VERSION, which PostgreSQL's user can replace; the agent that reads it is root.
+const VERSION_BYTES_MAX: u64 = 1 << 10;
 
 /// The driver.
 #[derive(Debug)]
@@ -173,7 +178,7 @@ impl Database {
         }
         // This waits for the device, so not on the runtime's own threads.
         let removed = tokio::task::spawn_blocking(move || {
-            let version = std::fs::read_to_string(data.join("PG_VERSION"))
+            let version = files::read_text_of_user(&data.join("PG_VERSION"), VERSION_BYTES_MAX)
                 .map_err(|error| format!("{}: expected a data directory, PG_VERSION: {error}", data.display()))?;
             // Over a link no process would be seen working there, and a running server would lose its pid file.
             super::pool::without_links("database.data", &data)?;
@@ -277,16 +282,18 @@ impl Database {
             let gone = how != Stop::Kill && process::postgres_gone(&self.processes, limit).await;
             if gone { Ok(()) } else { self.kill().await }
         };
-        // The lease is about to end (AGENT-A3), and a script may wait for something that does not answer any more: it
-        // is told, and the SIGKILL does not wait for it.
-        let told = async {
-            if kind == DatabaseKind::Command
-                && let Err(why) = self.commands.stop("immediate", STOP_COMMAND_LIMIT).await
-            {
-                tracing::debug!(why, "database.stop");
-            }
-        };
-        let (killed, ()) = tokio::join!(ended, told);
+        // The lease is about to end (AGENT-A3), and a script may wait for something that does not answer any more, or
+        // not even start on a disk that hangs: it is told in a task of its own, and the SIGKILL does not wait for it.
+        let mut telling = JoinSet::new();
+        if kind == DatabaseKind::Command {
+            telling.spawn(self.commands.stopping("immediate", STOP_COMMAND_LIMIT));
+        }
+        let killed = ended.await;
+        match tokio::time::timeout(STOP_COMMAND_LIMIT, telling.join_next()).await {
+            Ok(Some(Ok(Err(why)))) => tracing::debug!(why, "database.stop"),
+            Ok(_) => {}
+            Err(_) => tracing::debug!("database.stop has not ended"),
+        }
         start_ended?;
         if kind == DatabaseKind::Systemd {
             // Even if some are left: no further process may start.
@@ -302,9 +309,7 @@ impl Database {
     }
 
     async fn kill(&self) -> Result<(), String> {
-        let processes = self.processes.clone();
-        let killed = tokio::task::spawn_blocking(move || process::kill_postgres(&processes, KILL_LIMIT));
-        killed.await.map_err(|error| error.to_string())?
+        process::kill_postgres_here(&self.processes, KILL_LIMIT).await
     }
 
     /// Its state; `None` if it could not be inspected or asked, which says nothing of it.

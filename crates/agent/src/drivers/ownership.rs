@@ -4,12 +4,14 @@
 //!     PostgreSQL on it stopped; or the very mount, or the pool, that this agent noted when it made it (its device may
 //!     have lost its name by now). With the pool the agent unmounts file systems on directories in it whose content
 //!     PostgreSQL can lose. A cache device of a pool may be anybody's. A note that cannot be read counts neither as a
-//!     note nor as none: until it can be read, nothing is touched, and the pool keeps its device.
+//!     note nor as none: until it can be read, nothing is touched, and the pool keeps its device. A pool whose import
+//!     was given up may be ours, for as long as the kernel goes on with it.
 
 use super::zfs::rules::COPY_POOL;
 use super::zfs::vdevs;
+use crate::attach_process::BACKEND;
 use crate::config::{AgentConfig, PoolKind};
-use crate::process::{NotRan, system};
+use crate::process::{self, NotRan, system};
 use holdfast_host::mounts::{Mounted, mount_at};
 use std::fmt;
 use std::fs::read_to_string;
@@ -23,9 +25,6 @@ const NOTE: &str = "pool.noted";
 
 /// Time limit of a question about a pool.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
-
-/// Prefix, before the run directory, of the name that attach gives to kernel nbd devices.
-const BACKEND: &str = "holdfast ";
 
 /// Reason why the owner of a pool, or its existence, is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,20 +244,7 @@ async fn pool_there_within(
     let devices = match vdevs::of_pool(zpool, name, limit).await {
         Ok(Some(devices)) => devices,
         Ok(None) => return Ok(false),
-        // No answer: a suspended pool is there.
-        Err(NotRan::Late(_)) if noted == Noted::Yes => return Ok(true),
-        Err(NotRan::Late(why)) => {
-            // This does not mean that the pool is there: ZFS answers no question while it imports any pool of the host.
-            return Err(noted.foreign(format!(
-                "pool {name}: found no answer to whether it is here, expected one: {why}. This agent has imported no pool of that name. ZFS does not answer while another import of this host goes on (a standby's copy too), or the export of \
-                 a suspended pool: the processes named zpool show which; wait for their end"
-            )));
-        }
-        Err(NotRan::Unable(why)) => {
-            let why = format!("pool {name}: could not look for it: {why}");
-            // Without a note this agent has imported none.
-            return Err(if noted == Noted::No { NotOurs::Foreign(why) } else { NotOurs::Unlooked(why) });
-        }
+        Err(not) => return unanswered(name, &noted, not),
     };
     // A cache device may be a disk of this host: it holds copies only.
     let mut needed = devices.iter().filter(|device| device.class.is_needed()).map(|device| device.path.as_path());
@@ -277,6 +263,37 @@ async fn pool_there_within(
             behind(device),
             dirs[0].display()
         ))),
+    }
+}
+
+/// Whether this command line imports the pool of this name.
+fn imports(command: &str, name: &str) -> bool {
+    let mut words = command.split(' ');
+    let program = words.next().and_then(|path| path.rsplit('/').next());
+    program == Some("zpool") && words.next() == Some("import") && words.next_back() == Some(name)
+}
+
+/// Whether the pool is there and ours, if `zpool` does not say.
+fn unanswered(name: &str, noted: &Noted, not: NotRan) -> Result<bool, NotOurs> {
+    let begun = process::hanging(|command| imports(command, name));
+    match (not, noted) {
+        // A suspended pool is there.
+        (NotRan::Late(_), Noted::Yes) => Ok(true),
+        // It is noted only once it is imported.
+        (not, Noted::No) if !begun.is_empty() => Err(NotOurs::Unlooked(format!(
+            "pool {name}: {}: it was killed and goes on in the kernel, so the pool may be there: {not}",
+            begun.join("; ")
+        ))),
+        // This does not mean that the pool is there: ZFS answers no question while it imports any pool of the host.
+        (NotRan::Late(why), noted) => Err(noted.foreign(format!(
+            "pool {name}: found no answer to whether it is here, expected one: {why}. This agent has imported no pool of that name. ZFS does not answer while another import of this host goes on (a standby's copy too), or the export of \
+             a suspended pool: the processes named zpool show which; wait for their end"
+        ))),
+        (NotRan::Unable(why), noted) => {
+            let why = format!("pool {name}: could not look for it: {why}");
+            // Without a note this agent has imported none.
+            Err(if *noted == Noted::No { NotOurs::Foreign(why) } else { NotOurs::Unlooked(why) })
+        }
     }
 }
 
@@ -386,6 +403,53 @@ mod tests {
         }
         std::fs::remove_dir(&note).unwrap();
         assert!(matches!(asked(theirs).await, Err(NotOurs::Foreign(_))), "there is no note");
+    }
+
+    /// The lease ended, or a person ended the agent, during the import: it was killed, but the kernel ends it, and the
+    /// pool is there then.
+    #[tokio::test]
+    async fn a_pool_whose_import_was_given_up_may_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        (config.pool.kind, config.pool.name) = (PoolKind::Zfs, Some("given-up".into()));
+        let import = "/usr/sbin/zpool import -f -o cachefile=none -d /dev/nbd0 given-up";
+        let child = Command::new("sleep").arg("600").kill_on_drop(true).spawn().unwrap();
+        let pid = child.id().unwrap().cast_signed();
+        process::leave(import, child);
+        let asked = async |script: &str, limit: Duration| {
+            let mut zpool = Command::new("sh");
+            zpool.arg("-c").arg(script);
+            pool_there_within(&config, zpool, None, limit).await
+        };
+        let late = async || asked("exec sleep 600.5", Duration::from_millis(50)).await;
+        let unable = async || pool_there(&config, Command::new(dir.path().join("no-zpool")), None).await;
+        for answer in [late().await, unable().await] {
+            assert!(matches!(&answer, Err(NotOurs::Unlooked(why)) if why.contains(import)), "{answer:?}");
+        }
+        let absent = "echo \"cannot open 'given-up': no such pool\" >&2; exit 1";
+        assert_eq!(asked(absent, ASK_LIMIT).await, Ok(false));
+        process::signal(pid, rustix::process::Signal::KILL);
+        let begun = std::time::Instant::now();
+        while !process::hanging(|command| command == import).is_empty() && begun.elapsed() < Duration::from_secs(20) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        for answer in [late().await, unable().await] {
+            assert!(matches!(answer, Err(NotOurs::Foreign(_))), "it has ended without the pool: {answer:?}");
+        }
+    }
+
+    #[test]
+    fn an_import_is_known_by_its_words() {
+        for (command, name, is) in [
+            ("/sbin/zpool import -f -o cachefile=none -d /dev/nbd0 tank", "tank", true),
+            ("zpool import -f tank", "tank", true),
+            ("/sbin/zpool import -f -d /dev/nbd0 tank2", "tank", false),
+            ("/sbin/zpool list -v tank", "tank", false),
+            ("/sbin/zfs import tank", "tank", false),
+            ("/sbin/zpool", "tank", false),
+        ] {
+            assert_eq!(imports(command, name), is, "{command}");
+        }
     }
 
     #[tokio::test]

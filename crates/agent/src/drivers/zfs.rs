@@ -10,6 +10,9 @@
 //! import` first watches the pool for writes, for as long as that host's settings say (20 to 25 s with ZFS's defaults).
 //! It may be killed meanwhile; every other `zpool` of this host waits for it.
 //!
+//! Never without its devices: without -d, ZFS searches every disk of this host for a pool of that name, and -f would
+//! take one that is somebody else's.
+//!
 //! Never with -m, by which ZFS leaves out a log device (SLOG) that it does not find: acknowledged commits may be there
 //! and nowhere else, and only a person may give them up.
 
@@ -131,7 +134,7 @@ impl Zfs {
     /// Imports the pool from these devices, given the other hosts' ids.
     ///
     /// # Errors
-    /// The reason. If the host ids are the obstacle, nothing was done.
+    /// The reason. If the devices or the host ids are the obstacle, nothing was done.
     pub async fn import(
         &self,
         pool: &PoolConfig,
@@ -139,6 +142,12 @@ impl Zfs {
         others: &[Told],
     ) -> Result<Option<Warning>, String> {
         let name = pool.name.as_deref().unwrap_or_default();
+        if devices.is_empty() {
+            return Err(format!(
+                "pool {name} is not imported: found no device of the set's volumes, expected one for each volume \
+                 (attach.device must not be \"none\", and the agent must be able to read attach's status)"
+            ));
+        }
         let id = self.host_id();
         if pool.multihost {
             let id =
@@ -290,6 +299,17 @@ mod tests {
             let stage = stage(id, false);
             assert_eq!(stage.import(&[id_of("db2", id)]).await, Ok(None));
             assert_eq!(stage.did(), [IMPORT]);
+        }
+    }
+
+    /// OWN-P1. Without -d, ZFS would search every disk of this host, and -f would take a pool that is not of the set.
+    #[tokio::test]
+    async fn without_a_device_no_pool_is_looked_for() {
+        for multihost in [false, true] {
+            let stage = stage(7, multihost);
+            let why = stage.zfs.import(&stage.pool, &[], &[]).await.unwrap_err();
+            assert!(why.contains("found no device of the set's volumes"), "{why}");
+            assert_eq!(stage.did(), Vec::<String>::new());
         }
     }
 

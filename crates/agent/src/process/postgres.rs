@@ -201,8 +201,7 @@ fn kill_postgres_in(proc: &Path, of: &Server, limit: Duration) -> Result<(), Str
             return Ok(());
         }
         if begun.elapsed() >= limit {
-            let left =
-                format!("{} processes of PostgreSQL are left {} ms after SIGKILL", found.len(), limit.as_millis());
+            let left = format!("{} processes of PostgreSQL are left after SIGKILL", found.len());
             return Err(match missed {
                 None => left,
                 Some(error) if found.is_empty() => unlooked(&error),
@@ -211,6 +210,22 @@ fn kill_postgres_in(proc: &Path, of: &Server, limit: Duration) -> Result<(), Str
         }
         std::thread::sleep(LOOK_PAUSE);
     }
+}
+
+/// As [`kill_postgres`], without a thread of its own: those of the runtime may all hang, on a disk or on names of peers
+/// that are asked for, and the lease is about to end. Kills nothing any more once it is dropped.
+///
+/// # Errors
+/// As there.
+pub async fn kill_postgres_here(of: &Server, limit: Duration) -> Result<(), String> {
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        if kill_postgres(of, Duration::ZERO).is_ok() {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_PAUSE).await;
+    }
+    kill_postgres(of, Duration::ZERO)
 }
 
 /// Waits until no process of that PostgreSQL is left; returns whether that was seen.

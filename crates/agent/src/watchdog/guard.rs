@@ -1,7 +1,7 @@
 //! When the helper opens, feeds and closes the machine's watchdog device. [`super::device`] talks to the device itself.
 //!
 //! - GUARD-G1  While PostgreSQL may be running, the device is fed only if it then fires before the lease could end for
-//!   others.
+//!   others. To open it and to set its timeout feed it too.
 //! - GUARD-G2  The open device has a timeout of at most two thirds of a lease. If it takes no such timeout, it is
 //!   closed at once, and under `required` nothing is started.
 //! - GUARD-G3  The device is closed only once the agent does not want it any more and nothing of PostgreSQL is left. A
@@ -86,6 +86,12 @@ fn may_feed(now_ns: u64, until_ns: Option<u64>, timeout_s: u32) -> bool {
     until_ns.is_none_or(|until| fires <= until)
 }
 
+/// Pure (GUARD-G1): whether the device may be given the timeout for leases of this length, which feeds it. A length for
+/// which it has none is reported, not obeyed.
+fn may_set(now_ns: u64, wish: Wish) -> bool {
+    timeout_s(wish.ttl_ms).map_or(true, |timeout_s| may_feed(now_ns, wish.until_ns, timeout_s))
+}
+
 /// The agent's wish and the limit from the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
@@ -102,8 +108,8 @@ struct Open {
     dog: Box<dyn Dog>,
     /// Seconds without a feed after which it fires.
     timeout: u32,
-    /// The requested timeout: some devices take a shorter one. Not requested again, because the kernel feeds a device
-    /// whose timeout is set (GUARD-G1).
+    /// The requested timeout: some devices take a shorter one. Not requested again: that would feed the device
+    /// (GUARD-G1).
     asked: u32,
 }
 
@@ -172,7 +178,8 @@ impl<K: Kennel> Guard<K> {
     pub fn look(&mut self, now_ns: u64, wish: Wish) {
         let Some(kennel) = &self.kennel else { return };
         match (&mut self.open, wish.wanted) {
-            (None, true) if now_ns >= self.retry_ns => {
+            // A helper before this one may have left it counting, and it is about to fire.
+            (None, true) if now_ns >= self.retry_ns && may_set(now_ns, wish) => {
                 self.retry_ns = now_ns.saturating_add(RETRY_NS);
                 match Self::open(kennel, wish.ttl_ms) {
                     Ok(open) => {
@@ -186,7 +193,9 @@ impl<K: Kennel> Guard<K> {
             // The length of the leases has changed. The timeout that the device took counts; a device that takes no
             // shorter one is fed for a shorter time (GUARD-G1).
             (Some(open), true)
-                if now_ns >= self.retry_ns && timeout_s(wish.ttl_ms).is_ok_and(|wanted| wanted != open.asked) =>
+                if now_ns >= self.retry_ns
+                    && may_set(now_ns, wish)
+                    && timeout_s(wish.ttl_ms).is_ok_and(|wanted| wanted != open.asked) =>
             {
                 self.retry_ns = now_ns.saturating_add(RETRY_NS);
                 if let Ok(wanted) = timeout_s(wish.ttl_ms)

@@ -277,6 +277,30 @@ fn a_device_that_takes_less_than_it_is_asked_for_fires_as_any_other() {
     assert!(lab.fired(), "the lease has ended, and it counts on: {:?}", lab.fake);
 }
 
+/// GUARD-G1: a helper that was killed leaves the device counting. The next one does not stop that near the end of a
+/// lease, by opening the device.
+#[test]
+fn a_device_is_not_opened_when_the_lease_is_about_to_end() {
+    let mut lab = Lab::new(Fake::default());
+    let until = lab.fake.of(|dog| dog.now_ns) + 1_900_000_000;
+    lab.go(1800, wish(Some(until)));
+    assert_eq!(lab.fake.of(|dog| dog.opened), 0, "it would fire after the end of the lease");
+    let renewed = lab.fake.of(|dog| dog.now_ns) + TTL_MS * 1_000_000;
+    lab.go(100, wish(Some(renewed)));
+    assert_eq!((lab.fake.of(|dog| dog.opened), Shown::read(lab.dir.path())), (1, Some(Shown::Armed(2))));
+}
+
+/// GUARD-G1: an agent that adopts PostgreSQL learns of leases of another length near the end of one.
+#[test]
+fn a_timeout_is_not_set_when_the_lease_is_about_to_end() {
+    let mut lab = Lab::new(Fake::default());
+    lab.go(100, wish(None));
+    let until = lab.fake.of(|dog| dog.now_ns) + 2_500_000_000;
+    lab.go(1500, wish(Some(until)));
+    lab.go(1000, Wish { ttl_ms: 10_000, ..wish(Some(until)) });
+    assert!(lab.fired(), "the lease has ended, and it counts on: {:?}", lab.fake);
+}
+
 #[test]
 fn what_is_shown_is_read_again() {
     for shown in [Shown::Armed(2), Shown::Refused("no device: a b".into())] {

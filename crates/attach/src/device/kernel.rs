@@ -247,7 +247,7 @@ impl Device {
         let begun = Instant::now();
         while !Path::new(&node).exists() {
             if begun.elapsed() >= NODE_LIMIT {
-                device.stop().await;
+                device.stop(true).await;
                 return Err(DriverError::NoNode { node, limit: NODE_LIMIT });
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
@@ -322,9 +322,10 @@ impl Device {
         self.size = self.size.max(size);
     }
 
-    /// Writes back the page cache, then takes the device's sockets away: remaining users get errors.
-    pub(super) async fn stop(self) {
-        if let Ok(device) = tokio::fs::File::open(&self.path).await
+    /// With `flush` writes back the page cache, then takes the device's sockets away: remaining users get errors.
+    pub(super) async fn stop(self, flush: bool) {
+        if flush
+            && let Ok(device) = tokio::fs::File::open(&self.path).await
             && let Ok(Err(error)) = tokio::time::timeout(SYNC_LIMIT, device.sync_all()).await
         {
             tracing::warn!(device = self.path, %error, "cached writes were not taken");

@@ -213,11 +213,11 @@ impl Device {
     }
 
     /// Detaches the loop device, which waits for requests on their way, unmounts, and ends nbdfuse.
-    pub(super) async fn stop(self) {
+    pub(super) async fn stop(self, flush: bool) {
         self.stopping.store(true, Ordering::Relaxed);
         // The device's page cache goes to the gateways while they can still be reached.
-        let cached = tokio::fs::File::open(&self.path).await;
-        if let Ok(device) = cached
+        if flush
+            && let Ok(device) = tokio::fs::File::open(&self.path).await
             && let Ok(Err(error)) = tokio::time::timeout(SYNC_LIMIT, device.sync_all()).await
         {
             tracing::warn!(device = self.path, %error, "cached writes were not taken");

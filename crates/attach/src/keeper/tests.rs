@@ -262,6 +262,33 @@ async fn what_was_named_before_a_loss_is_not_followed() {
     assert_eq!(keeper.shared.size(0), 2 << 20);
 }
 
+/// A process that hangs in a flush cannot be killed. Until a gateway answers, the next process can go on with the
+/// devices.
+#[tokio::test]
+async fn devices_are_flushed_once_a_gateway_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut keeper, _actions, mut told) = keeper(dir.path(), NOBODY, &[vol1(1 << 20)]);
+    let (shared, kept) = (keeper.shared.clone(), dir.path().join("kept"));
+    std::fs::create_dir(&kept).unwrap();
+    serves(&shared, 101, 1);
+    let file = keep(&mut keeper, &kept);
+    keeper.devices = Some(Devices::Kernel(Vec::new()));
+    shared.act(|machine, now, out| machine.lost(now, 1, &Lost::Connection("reset".into()), out));
+    assert!(!are_answered(&shared, Duration::from_millis(50)).await);
+    keeper.stop_devices();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(told.try_recv().is_err(), "they are flushed, and nobody answers");
+    assert!(file.lease().is_some());
+    serves(&shared, 102, 2);
+    until("flushed", || matches!(told.try_recv(), Ok(News::DevicesStopped))).await;
+    assert!(file.lease().is_none());
+    // Sockets have no cache, and wait for nobody.
+    keeper.devices = Some(Devices::None);
+    shared.act(|machine, now, out| machine.lost(now, 2, &Lost::Connection("reset".into()), out));
+    keeper.stop_devices();
+    until("stopped", || matches!(told.try_recv(), Ok(News::DevicesStopped))).await;
+}
+
 #[test]
 fn a_clock_that_was_set_to_its_beginning_breaks_nothing() {
     assert_eq!(before(10_000, Duration::from_millis(1)), 9_999);

@@ -158,6 +158,24 @@ fn happens(seen: &mut View, event: Event) {
     }
 }
 
+/// The one gateway of a region comes back: the sets whose owners stand there do not all go to it at once.
+#[test]
+fn few_sets_have_a_turn_at_the_same_time() {
+    use holdfast_types::GroupId;
+    let mut turns = Turns::default();
+    let at = |s: u64| Duration::from_secs(s);
+    assert!(!turns.ask(GroupId(1), at(4)), "an earlier leader may have given all");
+    for set in 1..=4 {
+        assert!(turns.ask(GroupId(set), at(10)));
+    }
+    assert!(!turns.ask(GroupId(5), at(10)), "four are on the way");
+    assert!(turns.ask(GroupId(1), at(12)), "it has its turn");
+    assert!(!turns.ask(GroupId(5), at(14)));
+    assert!(turns.ask(GroupId(5), at(15)), "their time is over, also of one that hangs");
+    assert!(turns.ask(GroupId(1), at(15)), "another turn");
+    assert!(turns.ask(GroupId(2), at(16)) && turns.ask(GroupId(3), at(16)) && !turns.ask(GroupId(4), at(16)));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -183,5 +201,22 @@ proptest! {
         prop_assert!(led.len() <= 4, "{led:?}");
         let at_rest = matches!(decide(&seen, &RULES), Choice::Stay(Stay::Nearest | Stay::Aside));
         prop_assert!(at_rest, "{seen:?}");
+    }
+
+    /// FOLLOW-F4: whoever asks and when, in no time as long as a turn do more sets get one.
+    #[test]
+    fn no_more_sets_move_in_the_time_of_a_turn(asks in vec((0..12_u64, 0..1500_u64), 1..200)) {
+        use holdfast_types::GroupId;
+        let (mut turns, mut now, mut given) = (Turns::default(), Duration::ZERO, Vec::new());
+        for (set, pause) in asks {
+            now += Duration::from_millis(pause);
+            let had = given.iter().any(|(of, at)| *of == set && now - *at < TURN);
+            if turns.ask(GroupId(set), now) && !had {
+                given.push((set, now));
+            }
+            let live = given.iter().filter(|(_, at)| now - *at < TURN).count();
+            prop_assert!(live <= TURNS_MAX, "{given:?}");
+            prop_assert!(given.iter().all(|(_, at)| *at >= TURN), "{given:?}");
+        }
     }
 }

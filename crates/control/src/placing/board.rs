@@ -14,8 +14,8 @@ pub(super) type Choice = u64;
 /// More candidates do not fit into a [`Choice`]; a cluster has fewer (`MEMBERS_MAX`).
 const SEATS_MAX: usize = 64;
 
-/// What is wrong with a choice, the worst first. All zero: nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What is wrong with a choice, the worst first. All zero, the default: nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cost {
     /// Voters that a majority lacks after the worst loss of one domain.
     pub(super) short: u32,
@@ -87,8 +87,9 @@ impl Board {
         let allowed = members().filter(|(_, member)| member.allowed(policy)).count();
         let usable = members().filter(|(_, member)| member.allowed(policy) && !member.lost(replace_after));
         let usable: Vec<(MemberId, &Candidate)> = usable.map(|(id, member)| (*id, member)).collect();
-        let wanted = wanted(policy.voters, allowed);
-        let reachable = |level: &Survive| wanted >= 3 && room(*level, &usable, wanted).is_ok();
+        // Lost members take no part. The others keep the promise, with fewer voters if they are too few (PLACING-P4).
+        let [wanted, there] = [allowed, usable.len()].map(|members| wanted(policy.voters, members));
+        let reachable = |level: &Survive| there >= 3 && room(*level, &usable, there).is_ok();
         let widest = Survive::ALL.into_iter().find(reachable);
         let level = policy.survive.or(widest).unwrap_or(Survive::Host);
         let domains = numbers(members().map(|(id, member)| Domain::of(level, *id, member)));
@@ -174,6 +175,11 @@ impl Board {
 
     pub(super) fn unusable(&self, choice: Choice) -> u32 {
         self.chosen(choice).filter(|(_, seat)| seat.lost || !seat.allowed).count() as u32
+    }
+
+    /// Whether a majority of a choice is not lost: without it the group cannot follow any move.
+    pub(super) fn has_majority(&self, choice: Choice) -> bool {
+        self.chosen(choice).filter(|(_, seat)| !seat.lost).count() as u32 > choice.count_ones() / 2
     }
 
     /// Of a choice, the voters that do not answer now, the regions that a commit may cross, and the witnesses.

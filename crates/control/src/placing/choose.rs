@@ -30,13 +30,24 @@ fn weight(placed: &Placed) -> u64 {
     placed.bytes.saturating_add(SET_WEIGHT)
 }
 
-/// Whether its move counts against [`Rules::at_once`].
+/// Fewest voters of a group that gets fewer than its policy asks for (PLACING-P4): two survive no loss.
+const SHRUNK_MIN: u32 = 3;
+
+/// Whether its move counts against the limits of [`Rules`].
 fn counts(placed: &Placed) -> bool {
-    placed.moving && placed.late.is_empty() && !placed.overdue
+    placed.moving && placed.late.is_empty() && !placed.overdue && !placed.stalled
 }
 
-/// The next moves. Those of an earlier plan that are not done count against [`Rules::at_once`], unless they have taken
-/// too long.
+/// Whether a move repairs: [`Rules::repairs`] is its limit.
+fn repairs(why: Why) -> bool {
+    match why {
+        Why::Survival | Why::Unusable | Why::Fewer => true,
+        Why::Number | Why::Drained | Why::Home | Why::Balance => false,
+    }
+}
+
+/// The next moves. Those of an earlier plan that are not done count against the limits of [`Rules`], unless they are
+/// stalled or have taken too long.
 pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
     if rules.at_once == 0 {
         return Vec::new();
@@ -54,6 +65,10 @@ pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
     let mut moves = Vec::new();
     for (cost, group, board) in &worst {
         let Some(placed) = view.groups.get(group) else { continue };
+        // Nothing costs less: of a thousand sets that are well no step is looked at.
+        if *cost == Cost::default() {
+            continue;
+        }
         let choice = board.choice(&placed.voters);
         // Without a leader nobody follows, and whether the last move is done is not known (PLACING-P3).
         if placed.leader.is_none() {
@@ -63,17 +78,22 @@ pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
         if placed.moving && board.unusable(choice) == 0 {
             continue;
         }
-        if !counts(placed) && under_way + moves.len() >= rules.at_once {
+        let full = |limit: usize| !counts(placed) && under_way + moves.len() >= limit;
+        if full(rules.at_once.max(rules.repairs)) {
             continue;
         }
         let Some((to, after)) = better(board, placed, &loads) else { continue };
+        let why = why(cost, &after);
+        if full(if repairs(why) { rules.repairs } else { rules.at_once }) {
+            continue;
+        }
         let to = board.members(to);
         for id in to.difference(&placed.voters) {
             if let Some(load) = loads.get_mut(id) {
                 *load = load.saturating_add(weight(placed));
             }
         }
-        moves.push(Move { group: *group, from: placed.voters.clone(), to, why: why(cost, &after) });
+        moves.push(Move { group: *group, from: placed.voters.clone(), to, why });
     }
     if rules.balance && moves.is_empty() && under_way == 0 {
         moves.extend(balance(view, &worst, &loads));
@@ -83,7 +103,9 @@ pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
 
 /// What a move improves most.
 fn why(before: &Cost, after: &Cost) -> Why {
-    if after.unusable < before.unusable {
+    if after.number > before.number {
+        Why::Fewer
+    } else if after.unusable < before.unusable {
         Why::Unusable
     } else if (after.short, after.unserved, after.crowded) < (before.short, before.unserved, before.crowded) {
         Why::Survival
@@ -101,6 +123,12 @@ fn survives_as_much(before: &Cost, after: &Cost) -> bool {
     after.short <= before.short && after.unserved <= before.unserved
 }
 
+/// Whether fewer voters than asked for may be better (PLACING-P4): a loss would stop the group, as it is to be and as
+/// it is. Newcomers that are late are no reason: it does not have them.
+fn may_shrink(board: &Board, has: Choice, before: &Cost) -> bool {
+    before.short > 0 && board.cost(has).short > 0 && board.has_majority(has)
+}
+
 /// The best choice that one step reaches, if it costs less than the present one.
 ///
 /// In place of a move that is not done and has failed: the group still has its voters of before, and must not survive
@@ -108,13 +136,21 @@ fn survives_as_much(before: &Cost, after: &Cost) -> bool {
 fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost)> {
     let (now, had) = (board.choice(&placed.voters), board.choice(&placed.now));
     let before = board.cost(now);
+    let shrinks = may_shrink(board, had, &before);
     let had = (had != 0).then(|| board.cost(had));
     let survives =
         |after: &Cost| survives_as_much(&before, after) && had.is_none_or(|had| survives_as_much(&had, after));
     let pressing = |cost: &Cost| (cost.short, cost.unserved, cost.unusable);
     let tries = |choice: Choice, after: &Cost| board.slow(choice & !now) == 0 || pressing(after) < pressing(&before);
+    let fewer = |choice: Choice| choice.count_ones() < now.count_ones() && now.count_ones() <= board.wanted();
+    // A fourth voter makes each write wait for one more, and no more losses are survived. A new set is filled up.
+    let fourth = |choice: Choice| placed.leader.is_some() && choice.count_ones() == 4 && now.count_ones() < 4;
+    // PLACING-P4: after the loss of one domain a majority is left, and so everything that was acknowledged.
+    let number =
+        |choice: Choice, after: &Cost| if fewer(choice) { shrinks && after.short == 0 } else { !fourth(choice) };
     let fits = |(choice, after): &(Choice, Cost)| {
-        board.is_accepted(*choice) && *after < before && survives(after) && tries(*choice, after)
+        let costs_less = board.is_accepted(*choice) && *after < before;
+        costs_less && survives(after) && number(*choice, after) && tries(*choice, after)
     };
     let load = |choice: Choice| -> u64 {
         let of = |id: &MemberId| loads.get(id).copied().unwrap_or_default();
@@ -125,12 +161,13 @@ fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost
     steps.min_by_key(|(choice, cost)| {
         let (silent, regions, witnesses) = board.preference(*choice);
         let waits = (silent, board.slow(*choice));
-        (*cost, waits, !leads(*choice), regions, witnesses, load(*choice), board.members(*choice))
+        let rest = (waits, !leads(*choice), regions, witnesses, load(*choice), board.members(*choice));
+        (fewer(*choice), *cost, rest)
     })
 }
 
-/// All choices that one step reaches: one or two more while there are too few, one or two fewer while there are too
-/// many, one in place of another.
+/// All choices that one step reaches: one or two more while there are too few, one or two fewer, one in place of
+/// another. While there are not too many, three stay (PLACING-P4).
 fn steps(board: &Board, now: Choice) -> Vec<Choice> {
     let (taken, free) = (board.taken(now), board.free(now));
     let bit = |at: &usize| 1_u64 << at;
@@ -144,9 +181,9 @@ fn steps(board: &Board, now: Choice) -> Vec<Choice> {
     if now.count_ones() < board.wanted() {
         all.extend(singles(&free).into_iter().chain(pairs(&free)).map(|more| now | more));
     }
-    if now.count_ones() > board.wanted() {
-        all.extend(singles(&taken).into_iter().chain(pairs(&taken)).map(|less| now & !less));
-    }
+    let least = if now.count_ones() > board.wanted() { 0 } else { SHRUNK_MIN };
+    let fewer = singles(&taken).into_iter().chain(pairs(&taken)).map(|less| now & !less);
+    all.extend(fewer.filter(|choice| choice.count_ones() >= least));
     for out in singles(&taken) {
         all.extend(singles(&free).into_iter().map(|into| (now & !out) | into));
     }
@@ -227,6 +264,7 @@ fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, B
         bytes: 0,
         moving: false,
         overdue: false,
+        stalled: false,
     };
     let board = Board::new(view, &placed, rules.replace_after);
     // Each step costs less than the one before; the bound guards against a mistake in that.
@@ -241,8 +279,31 @@ fn spread(view: &View, policy: &Policy, rules: &Rules) -> (BTreeSet<MemberId>, B
     (placed.voters, board)
 }
 
-/// Most steps of one set that [`may_get`] looks ahead. Each costs less than the one before; more are never needed.
+/// Most steps of one set that are looked ahead. Each costs less than the one before; more are never needed.
 const STEPS_MAX: usize = 64;
+
+/// The voters that a group comes to, step by step, if no other group moves.
+fn end_of(board: &Board, mut placed: Placed, loads: &Loads) -> BTreeSet<MemberId> {
+    for _ in 0..STEPS_MAX {
+        let Some((to, _)) = better(board, &placed, loads) else { break };
+        placed.voters = board.members(to);
+    }
+    placed.voters
+}
+
+/// Of each group, the members that plans would still make its voters if nothing else changes. `gateway add` waits for
+/// these. Moves for balance do not count: nobody needs them. Nor do groups without a leader: they may stay so for long.
+pub fn newcomers(view: &View, rules: &Rules) -> BTreeMap<GroupId, BTreeSet<MemberId>> {
+    let loads = loads(view);
+    let of = |(group, placed): (&GroupId, &Placed)| {
+        let board = Board::new(view, placed, rules.replace_after);
+        let moves = rules.at_once > 0 && placed.leader.is_some();
+        let end = moves.then(|| end_of(&board, placed.clone(), &loads))?;
+        let more: BTreeSet<MemberId> = end.difference(&placed.voters).copied().collect();
+        (!more.is_empty()).then_some((*group, more))
+    };
+    view.groups.iter().filter_map(of).collect()
+}
 
 /// Whether a set that has voters may get this policy: the members can meet it ([`possible`]), and no voter would stay
 /// in a region that it forbids anew. Without `survive` fewer voters are enough for a new set; this one would have to
@@ -254,21 +315,17 @@ pub fn may_get(view: &View, group: GroupId, policy: &Policy) -> Result<(), Impos
     possible(&view.members, policy)?;
     let Some(placed) = view.groups.get(&group).filter(|_| policy.survive.is_none()) else { return Ok(()) };
     let before = placed.policy.forbidden.clone();
-    let mut placed = Placed { policy: policy.clone(), late: BTreeSet::new(), ..placed.clone() };
+    let placed = Placed { policy: policy.clone(), late: BTreeSet::new(), ..placed.clone() };
     let mut view = view.clone();
     for member in view.members.values_mut() {
         (member.silent, member.busy, member.slow) = (None, false, false);
     }
-    let (board, loads) = (Board::new(&view, &placed, None), loads(&view));
-    for _ in 0..STEPS_MAX {
-        let Some((to, _)) = better(&board, &placed, &loads) else { break };
-        placed.voters = board.members(to);
-    }
+    let voters = end_of(&Board::new(&view, &placed, None), placed, &loads(&view));
     let barred = |member: &&Candidate| {
         let region = &member.locality.region;
         member.standing != Standing::Leaving && policy.forbidden.contains(region) && !before.contains(region)
     };
-    match placed.voters.iter().filter_map(|id| view.members.get(id)).find(barred) {
+    match voters.iter().filter_map(|id| view.members.get(id)).find(barred) {
         None => Ok(()),
         Some(stays) => Err(Impossible::Stays {
             name: stays.name.clone(),

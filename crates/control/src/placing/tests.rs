@@ -5,10 +5,13 @@ use super::*;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
+mod fewer;
+mod newcomers;
+mod repairs;
 mod unfinished;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const RULES: Rules = Rules { replace_after: Some(Duration::from_secs(15 * 60)), at_once: 2, balance: true };
+const RULES: Rules = Rules { replace_after: Some(Duration::from_secs(15 * 60)), at_once: 2, repairs: 2, balance: true };
 const SET: GroupId = GroupId(1);
 
 fn name(text: &str) -> Name {
@@ -41,7 +44,7 @@ fn placed(policy: Policy, voters: impl IntoIterator<Item = u64>) -> Placed {
     let voters = ids(voters);
     let leader = voters.first().copied();
     let (now, late, absent) = (voters.clone(), BTreeSet::new(), BTreeSet::new());
-    Placed { policy, now, voters, late, absent, leader, bytes: 0, moving: false, overdue: false }
+    Placed { policy, now, voters, late, absent, leader, bytes: 0, moving: false, overdue: false, stalled: false }
 }
 
 fn survive(level: Survive) -> Policy {
@@ -91,11 +94,15 @@ fn losses(view: &View, level: Survive, voters: &BTreeSet<MemberId>, rules: &Rule
 
 /// Carries one plan out, and checks PLACING-P1 and PLACING-P3.
 fn carry_out(view: &mut View, moves: &[Move], rules: &Rules) {
-    assert!(moves.len() <= rules.at_once.max(1), "PLACING-P3: {moves:?}");
+    assert!(moves.len() <= rules.at_once.max(rules.repairs).max(1), "PLACING-P3: {moves:?}");
     for step in moves {
         let board = Board::new(view, &view.groups[&step.group], rules.replace_after);
         let [before, after] = [&step.from, &step.to].map(|voters| losses(view, board.level, voters, rules));
         assert!(after.0 <= before.0 && after.1 <= before.1, "PLACING-P1: {step:?} in {view:?}");
+        if step.why == Why::Fewer {
+            let survives = before.0 > 0 && after.0 == 0 && step.to.len() >= 3 && step.to.is_subset(&step.from);
+            assert!(survives, "PLACING-P4: {step:?} in {view:?}");
+        }
         for newcomer in step.to.difference(&step.from).map(|id| &view.members[id]) {
             let forbidden = view.groups[&step.group].policy.forbidden.contains(&newcomer.locality.region);
             let there = newcomer.silent.is_none() && newcomer.standing != Standing::Leaving;
@@ -546,9 +553,14 @@ proptest! {
             group.leader = group.leader.filter(|_| seen);
         }
         let under_way = view.groups.values().filter(|group| group.moving).count();
-        let moves = plan(&view, &RULES);
-        let begun = moves.iter().filter(|step| !view.groups[&step.group].moving).count();
-        prop_assert!(begun == 0 || under_way + begun <= RULES.at_once, "{moves:?} in {view:?}");
+        let rules = Rules { repairs: 4, ..RULES };
+        let moves = plan(&view, &rules);
+        let begun = || moves.iter().filter(|step| !view.groups[&step.group].moving);
+        let all = begun().count();
+        prop_assert!(all == 0 || under_way + all <= rules.repairs, "{moves:?} in {view:?}");
+        let other = |step: &&Move| !matches!(step.why, Why::Survival | Why::Unusable | Why::Fewer);
+        let others = begun().filter(other).count();
+        prop_assert!(others == 0 || under_way + others <= rules.at_once, "{moves:?} in {view:?}");
         prop_assert!(moves.iter().all(|step| view.groups[&step.group].leader.is_some()), "{moves:?} in {view:?}");
     }
 

@@ -59,6 +59,7 @@ impl SetState {
             SetCommand::Pin { clone, snapshot, request } => self.pin(id, *clone, snapshot, *request),
             SetCommand::Unpin { clone, request } => Ok(self.unpin(id, *clone, *request)),
             SetCommand::Locate(epoch, at) => self.locate(*epoch, at),
+            SetCommand::SetLimit { volume, limit, request } => self.set_limit(*volume, *limit, *request),
         };
         result.unwrap_or_else(SetAnswer::Refused)
     }
@@ -93,6 +94,10 @@ impl SetState {
             );
         }
         assert!(self.owner_at.is_none() || self.lease.is_some(), "SET-S17: found the place of no owner");
+        assert!(
+            self.limits.volumes.keys().all(|id| self.volumes.contains_key(id)),
+            "SET-S18: found the limit of a volume that is gone"
+        );
         assert!(self.segments.is_empty() || self.begin.is_some(), "SET-S5: found segments without a begin");
         if let (Some(begin), Some(done)) = (self.begin, self.checkpoint) {
             assert!(begin.at >= done.upto, "SET-S5: began at {} below {}", begin.at, done.upto);

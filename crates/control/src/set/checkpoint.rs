@@ -1,6 +1,7 @@
 //! Checkpoints of a set: begin, segments, end (SET-S5).
 
-use super::command::{SEGMENT_NOTES_MAX, SetAnswer, SetRefusal};
+use super::command::{SEGMENT_NOTES_MAX, SetAnswer};
+use super::refusal::SetRefusal;
 use super::state::{Begin, Checkpoint, RootRef, SegmentNote, SetState};
 use holdfast_types::{LogId, Term};
 

@@ -1,6 +1,7 @@
 //! Lease of a set: grants, renewals, releases, and the check of each write entry (SET-S1 to SET-S4, SET-S10).
 
-use super::command::{Admit, Judged, REQUESTS_REMEMBERED, SetAnswer, SetRefusal, TTL_MS_MAX, TTL_MS_MIN};
+use super::command::{Admit, Judged, REQUESTS_REMEMBERED, SetAnswer, TTL_MS_MAX, TTL_MS_MIN};
+use super::refusal::SetRefusal;
 use super::state::{EARLIER_TOKENS_MAX, Lease, SetState};
 use holdfast_types::{Epoch, LogId, MemberId, Owner, RequestId, Token, WriteSeq};
 

@@ -4,7 +4,8 @@
 //!     and a continuation keeps it. A late word of an earlier grant changes nothing. It decides nothing here; leaders
 //!     choose by it where the set is served best (`following`).
 
-use super::command::{SetAnswer, SetRefusal};
+use super::command::SetAnswer;
+use super::refusal::SetRefusal;
 use super::state::SetState;
 use holdfast_types::{Epoch, Locality, Owner};
 

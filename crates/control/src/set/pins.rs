@@ -9,8 +9,9 @@
 //! SET-S14  Whether a clone can still be created is decided by order, never by time: `CloneSet` names the number that
 //!     the clone will have, and is refused after that number was passed ([`super::Pin::standing`]).
 
-use super::command::{SetAnswer, SetRefusal};
+use super::command::SetAnswer;
 use super::listed::SnapshotList;
+use super::refusal::SetRefusal;
 use super::state::{Pin, RootRef, SetState, SnapshotId};
 use holdfast_types::{LogId, Name, RequestId, SetId};
 use imbl::OrdMap;

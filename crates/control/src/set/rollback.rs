@@ -10,8 +10,9 @@
 //!     one, so garbage stays garbage (SPACE-G1). Until a checkpoint that began after the rollback has ended, the
 //!     store's head may name the state before it: nothing is retired until then.
 
-use super::command::{SetAnswer, SetRefusal};
+use super::command::SetAnswer;
 use super::lease::held;
+use super::refusal::SetRefusal;
 use super::state::{Checkpoint, SetState, Snapshot, SnapshotId};
 use holdfast_types::{LogId, RequestId};
 
@@ -68,6 +69,8 @@ impl SetState {
         holdfast_reached::reached!("rollback: it gives up a checkpoint under way", self.begin.is_some());
         let before = self.current_root();
         self.volumes = target.volumes;
+        // SET-S18.
+        self.limits.keep(|id| self.volumes.contains_key(&id));
         self.begin = None;
         self.segments.clear();
         // The content of the volumes at this entry is that of the root.

@@ -19,9 +19,10 @@
 //! SET-S12 Rollback: see `set/rollback.rs`.
 
 use super::checkpoint::check_term;
-use super::command::{RetireOf, SetAnswer, SetRefusal};
+use super::command::{RetireOf, SetAnswer};
 use super::listed::{LIST_BYTES_MAX, SNAPSHOT_BYTES};
 use super::pins::PINS_MAX;
+use super::refusal::SetRefusal;
 use super::schedule::{KEPT_MAX, Schedule, Taken};
 use super::state::{PendingSnapshot, RootRef, SetState, Snapshot, StoredKind, StoredObject};
 use holdfast_types::{LogId, Name, ObjectId, RequestId, Term};

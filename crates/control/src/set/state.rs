@@ -1,5 +1,6 @@
 //! The replicated state of a set, as data. Commands change it in `apply` and in each rule's module.
 
+use super::limits::Limits;
 use super::schedule::Schedule;
 use holdfast_types::{
     Epoch, Locality, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, SetId, Token, VolumeId,
@@ -255,6 +256,9 @@ pub struct SetState {
     /// it behind them, so that one without it reads as before.
     #[serde(skip)]
     pub owner_at: Option<Locality>,
+    /// Limits of its clients (SET-S18). Not part of the state's bytes, like the place of the owner.
+    #[serde(skip)]
+    pub limits: Limits,
 }
 
 impl SetState {
@@ -282,6 +286,7 @@ impl SetState {
             pins: OrdMap::new(),
             pins_at: LogId::default(),
             owner_at: None,
+            limits: Limits::default(),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Tests beside the stories: wire format, limits, and conditions that must stop the gateway.
 
 use super::{
-    EARLIER_TOKENS_MAX, Judged, RetireOf, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand, SetRefusal,
-    SetState, SnapshotId, StoredKind, StoredObject, TTL_MS_MAX, TTL_MS_MIN, VolumeChange, create_volume,
+    EARLIER_TOKENS_MAX, Judged, Limit, RetireOf, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand,
+    SetRefusal, SetState, SnapshotId, StoredKind, StoredObject, TTL_MS_MAX, TTL_MS_MIN, VolumeChange, create_volume,
 };
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{
@@ -95,6 +95,12 @@ fn the_bytes_of_each_command_are_pinned() {
         SetCommand::Pin { clone: GroupId(6), snapshot: snapshot("s1", 9), request: RequestId(11) },
         SetCommand::Unpin { clone: GroupId(6), request: RequestId(11) },
         SetCommand::Locate(Epoch(5), "region=eu,zone=a".parse().unwrap()),
+        SetCommand::SetLimit {
+            volume: Some(VolumeId(1)),
+            limit: Limit { iops: 300, bytes_per_s: 1 << 20, burst_ms: 1000 },
+            request: RequestId(11),
+        },
+        SetCommand::SetLimit { volume: None, limit: Limit::NONE, request: RequestId(11) },
     ];
     let expected = "\
 0001610107b817070105060001ac02
@@ -120,6 +126,8 @@ fn the_bytes_of_each_command_are_pinned() {
 0e06027331090b
 0f060b
 100510726567696f6e3d65752c7a6f6e653d61
+110101ac02808040e8070b
+11000000000b
 ";
     assert_eq!(hex_lines(&commands), expected);
     for command in commands {

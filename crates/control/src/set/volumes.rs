@@ -14,7 +14,9 @@
 //!     snapshots keep theirs. The discard changes the content of volumes, so no earlier safety snapshot is valid for a
 //!     rollback after it (SET-S12).
 
-use super::command::{SetAnswer, SetRefusal, VolumeChange};
+use super::command::{SetAnswer, VolumeChange};
+use super::limits::Limit;
+use super::refusal::SetRefusal;
 use super::state::{SetState, Volume};
 use holdfast_types::limits::{VOLUME_SECTORS_MAX, VOLUMES_PER_SET_MAX};
 use holdfast_types::{Epoch, Lba, LogId, Name, RequestId, Sectors, VolumeId};
@@ -50,6 +52,7 @@ impl SetState {
                 self.check_epoch_seen(*epoch)?;
                 self.named_as_seen(*volume, name)?;
                 self.volumes.remove(volume);
+                self.limits.put(Some(*volume), Limit::NONE);
                 (*volume, Some(Lba(0)))
             }
         };
@@ -58,6 +61,25 @@ impl SetState {
         }
         self.remember(request);
         Ok(SetAnswer::VolumeChanged { volume, discarded })
+    }
+
+    /// SET-S18. A late copy of an earlier request changes nothing (VOLUME-V2).
+    pub(super) fn set_limit(
+        &mut self,
+        volume: Option<VolumeId>,
+        limit: Limit,
+        request: RequestId,
+    ) -> Result<SetAnswer, SetRefusal> {
+        if self.space_requests.contains(&request) {
+            return Ok(SetAnswer::LimitSet);
+        }
+        if let Some(volume) = volume.filter(|volume| !self.volumes.contains_key(volume)) {
+            return Err(SetRefusal::NoSuchVolume { volume });
+        }
+        limit.check().map_err(|error| SetRefusal::BadLimit { error })?;
+        self.limits.put(volume, limit);
+        self.remember(request);
+        Ok(SetAnswer::LimitSet)
     }
 
     /// The volume of this name.

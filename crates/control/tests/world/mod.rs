@@ -556,6 +556,7 @@ fn set_answer(answer: &SetAnswer) -> String {
         SetAnswer::Pinned { root } => format!("pinned root {}", root.object.random),
         SetAnswer::Unpinned => "not pinned for that number by that request".to_owned(),
         SetAnswer::Located => "it is known where the owner stands".to_owned(),
+        SetAnswer::LimitSet => "limit set".to_owned(),
         SetAnswer::WrittenExcept { outside } => format!("written except {outside:?}"),
         SetAnswer::Refused(refusal) => format!("refused: {refusal}"),
     }

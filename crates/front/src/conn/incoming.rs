@@ -5,6 +5,7 @@ use super::traffic::Traffic;
 use crate::budget::{Charge, Ledger};
 use crate::device::Extent;
 use crate::input::Input;
+use crate::throttle::Throttled;
 use holdfast_nbd::server::{Command, Decoded, Negotiated, ProtocolError, Request, RequestDecoder};
 use std::future::Future;
 use std::io;
@@ -21,6 +22,19 @@ pub(super) struct Held {
     pub(super) cost: u64,
     /// Charged: the request waits for its place. `None`: it waits for its charge.
     pub(super) charge: Option<Charge>,
+    /// It does not wait for a limit any more (CONN-C9).
+    pub(super) admitted: bool,
+}
+
+/// What a request reads and writes in bytes, as limits count it. `None`: they do not count it at all. A flush waits for
+/// nothing, and the rest is answered here.
+pub(super) fn limited_bytes(request: &Request) -> Option<u64> {
+    match &request.command {
+        // The device may read what the hint says.
+        Command::Read { .. } | Command::Write { .. } | Command::Cache => Some(request.len),
+        Command::Zero { .. } | Command::Trim { .. } | Command::BlockStatus { .. } => Some(0),
+        Command::Flush | Command::Disconnect | Command::Bad(_) => None,
+    }
 }
 
 /// What the reader of the buffer needs next.
@@ -45,6 +59,8 @@ pub(super) struct Incoming {
     held: Option<Held>,
     /// The charge of the payload that is being received.
     awaited: Option<Charge>,
+    /// The request of the awaited payload does not wait for a limit any more.
+    admitted: bool,
     open: bool,
     /// Whether a request waits, so that nothing is read (CONN-C7).
     pub(super) waits: bool,
@@ -61,6 +77,7 @@ impl Incoming {
             decoder: RequestDecoder::new(style, allocation),
             held: None,
             awaited: None,
+            admitted: false,
             open: true,
             waits: false,
             leaves: false,
@@ -106,13 +123,15 @@ impl Incoming {
         self.held = Some(held);
     }
 
-    /// The next request. A payload is charged before there is room for it (CONN-C3).
+    /// The next request. A payload is charged before there is room for it (CONN-C3), and not before its request may
+    /// begin (CONN-C9).
     ///
     /// # Errors
     /// The client broke the protocol.
     pub(super) fn next(
         &mut self,
         cx: &mut Context<'_>,
+        throttled: &mut Throttled,
         ledger: &mut Ledger,
         export: &mut Export,
         traffic: &mut Traffic,
@@ -123,12 +142,17 @@ impl Incoming {
         match self.decoder.next(&mut self.input.bytes)? {
             Decoded::Request(request) => {
                 let (request, cost) = self.price(request, export, traffic);
-                Ok(Next::Request(Held { request, cost, charge: self.awaited.take() }))
+                let (charge, admitted) = (self.awaited.take(), std::mem::take(&mut self.admitted));
+                Ok(Next::Request(Held { request, cost, charge, admitted }))
             }
             Decoded::Need(more) => {
                 if self.awaited.is_none()
                     && let Some(payload) = self.decoder.payload_awaited()
                 {
+                    if !self.admitted && throttled.poll(cx, Some(payload as u64)).is_pending() {
+                        return Ok(Next::Wait(Intake::Blocked));
+                    }
+                    self.admitted = true;
                     match ledger.poll_charge(cx, Input::cost_of(payload)) {
                         Poll::Ready(charge) => self.awaited = Some(charge),
                         Poll::Pending => return Ok(Next::Wait(Intake::Blocked)),

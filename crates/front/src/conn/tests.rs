@@ -39,6 +39,7 @@ fn served(style: HeaderStyle) -> Served {
         negotiated: Negotiated { style, allocation: true },
         closed: [CancellationToken::new(), CancellationToken::new()],
         draining: CancellationToken::new(),
+        throttles: Throttles::default(),
     }
 }
 

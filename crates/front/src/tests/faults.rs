@@ -394,6 +394,24 @@ fn a_client_with_a_certificate_keeps_its_handshake_in_a_flood() {
     assert!(stops[0].is_cancelled() && !stops[9].is_cancelled());
 }
 
+/// Else a host whose handshakes last fills the places, and each newcomer closes the one before it.
+#[test]
+fn newcomers_have_time_to_show_a_certificate_while_another_client_fills_the_places() {
+    let limits = FrontLimits { handshakes: 8, ..FrontLimits::default() };
+    let shared = Shared::new(limits, memory()).expect("good limits");
+    let stops: Vec<CancellationToken> = (0..16).map(|_| CancellationToken::new()).collect();
+    let mut listed = Vec::new();
+    for (id, stop) in (0..).zip(&stops) {
+        listed.push(shared.admit(id, stop));
+        if id < 8 {
+            shared.secured(id);
+        }
+    }
+    let closed: Vec<bool> = stops.iter().map(CancellationToken::is_cancelled).collect();
+    let expected: Vec<bool> = (0..16).map(|id| id < 4 || (8..12).contains(&id)).collect();
+    assert_eq!(closed, expected, "half of the places are for those that have shown one, and half for the others");
+}
+
 /// A host whose older requests have no outcome yet is refused, and asks again on the same connection.
 #[test]
 fn a_refusal_makes_no_stranger_of_a_client_with_a_certificate() {

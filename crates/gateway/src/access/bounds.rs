@@ -1,9 +1,11 @@
 //! What a call may take, of all callers together (ACCESS-A5, ACCESS-A6).
 
 use crate::doors::Standing;
+use holdfast_types::sync::LockExt;
 use http_body::{Body, Frame, SizeHint};
+use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -34,21 +36,75 @@ pub(super) struct Running {
     open: Arc<Semaphore>,
     /// For those who are proven.
     kept: Arc<Semaphore>,
+    shares: Arc<Shares>,
+}
+
+/// What each certificate has of the places.
+struct Shares {
+    /// Calls of one certificate at a time, at most.
+    most: usize,
+    /// By the name of a certificate: its calls that run.
+    running: Mutex<BTreeMap<String, usize>>,
+}
+
+/// One call of a certificate.
+struct Share {
+    all: Arc<Shares>,
+    name: String,
+}
+
+impl Share {
+    /// `None`: the certificate has its share.
+    fn begin(all: &Arc<Shares>, name: &str) -> Option<Self> {
+        let mut running = all.running.locked();
+        let calls = running.entry(name.to_string()).or_default();
+        if *calls >= all.most {
+            return None;
+        }
+        *calls += 1;
+        drop(running);
+        Some(Self { all: all.clone(), name: name.to_string() })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut running = self.all.running.locked();
+        if let Some(calls) = running.get_mut(&self.name) {
+            *calls -= 1;
+            if *calls == 0 {
+                running.remove(&self.name);
+            }
+        }
+    }
+}
+
+/// The place of a call, held while it runs.
+pub(super) struct CallPlace {
+    _permit: OwnedSemaphorePermit,
+    _share: Option<Share>,
 }
 
 impl Running {
     pub(super) fn new(bounds: &Bounds) -> Self {
         let places = || Arc::new(Semaphore::new(bounds.at_once));
-        Self { open: places(), kept: places() }
+        let shares = Shares { most: (bounds.at_once / 2).max(1), running: Mutex::default() };
+        Self { open: places(), kept: places(), shares: Arc::new(shares) }
     }
 
-    /// A place for one more call, held while it runs. `None`: there is none for such a caller.
-    pub(super) fn begin(&self, standing: Standing) -> Option<OwnedSemaphorePermit> {
+    /// A place for one more call. `certificate`: the name of one that has only a share of the places. `None`: there is
+    /// none for such a caller.
+    pub(super) fn begin(&self, standing: Standing, certificate: Option<&str>) -> Option<CallPlace> {
+        let share = match certificate {
+            Some(name) => Some(Share::begin(&self.shares, name)?),
+            None => None,
+        };
         let open = self.open.clone().try_acquire_owned().ok();
-        open.or_else(|| {
+        let permit = open.or_else(|| {
             let kept = (standing == Standing::Proven).then(|| self.kept.clone())?;
             kept.try_acquire_owned().ok()
-        })
+        })?;
+        Some(CallPlace { _permit: permit, _share: share })
     }
 }
 
@@ -137,11 +193,23 @@ mod tests {
     #[test]
     fn a5_those_who_are_proven_find_a_place_beside_a_flood() {
         let running = Running::new(&BOUNDS);
-        let flood: Vec<_> = std::iter::from_fn(|| running.begin(Standing::Asked)).take(100).collect();
+        let flood: Vec<_> = std::iter::from_fn(|| running.begin(Standing::Asked, None)).take(100).collect();
         assert_eq!(flood.len(), 2);
-        let proven: Vec<_> = std::iter::from_fn(|| running.begin(Standing::Proven)).take(100).collect();
+        let proven: Vec<_> = std::iter::from_fn(|| running.begin(Standing::Proven, None)).take(100).collect();
         assert_eq!(proven.len(), 2);
         drop(flood);
-        assert!(running.begin(Standing::New).is_some());
+        assert!(running.begin(Standing::New, None).is_some());
+    }
+
+    #[test]
+    fn a5_one_certificate_has_a_share_of_the_places() {
+        let running = Running::new(&Bounds { at_once: 4, ..BOUNDS });
+        let of = |name: &str| -> Vec<CallPlace> {
+            std::iter::from_fn(|| running.begin(Standing::Proven, Some(name))).take(100).collect()
+        };
+        let one = of("db1");
+        assert_eq!((one.len(), of("db2").len()), (2, 2));
+        drop(one);
+        assert_eq!(of("db1").len(), 2);
     }
 }

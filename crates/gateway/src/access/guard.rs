@@ -1,6 +1,6 @@
 //! The door's side: the role is checked by the path of a call, before anything of it is decoded.
 
-use super::bounds::{Counted, Running};
+use super::bounds::{CallPlace, Counted, Running};
 use super::named::Named;
 use super::refused::Refused;
 use super::rules::{self, Rule};
@@ -17,7 +17,6 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
@@ -129,11 +128,12 @@ impl Guard {
         let proven = caller.as_ref().is_some_and(|caller| caller.roles.iter().any(|role| PROVEN.contains(role)));
         line.shows(if proven { Standing::Proven } else { Standing::Asked });
         let standing = line.place.as_ref().map_or(Standing::Asked, Place::standing);
-        line.running = running.begin(standing);
+        line.running = running.begin(standing, caller.as_deref().and_then(sharer));
         if line.running.is_none() {
             line.crowded = true;
             let method = line.rule.method;
-            let message = format!("{method}: too many such calls at once (ACCESS-A5): try again");
+            let message =
+                format!("{method}: too many such calls at once, or too many by one certificate (ACCESS-A5): try again");
             return Err(Refusal::new(RefusalCode::Busy, message).into());
         }
         Ok(caller)
@@ -142,6 +142,13 @@ impl Guard {
 
 /// The roles whose connections keep their places whatever others do (DOOR-D5).
 const PROVEN: &[Role] = &[Role::Gateway, Role::Host];
+
+/// The name of a certificate that has only a share of the places, of calls (ACCESS-A5) and of connections (DOOR-D5).
+/// An administrator may do everything, and the calls of gateways are those of all their groups.
+fn sharer(caller: &Caller) -> Option<&str> {
+    let whole = caller.roles.iter().any(|role| [Role::Gateway, Role::Admin].contains(role));
+    (!whole).then_some(caller.name.as_str())
+}
 
 /// Somebody has not come to TLS yet, while the doors take both.
 pub(crate) fn plaintext_came(what: &'static str) {
@@ -212,7 +219,7 @@ struct Line {
     /// Of its connection; None in a simulation.
     place: Option<Place>,
     /// Its place among the calls of its method.
-    running: Option<OwnedSemaphorePermit>,
+    running: Option<CallPlace>,
     named: Arc<OnceLock<Named>>,
     begun: Instant,
     /// Refused for its certificate or its store.
@@ -242,7 +249,7 @@ struct Record<'a> {
 impl Line {
     fn shows(&self, standing: Standing) {
         if let Some(place) = &self.place {
-            place.shows(standing);
+            place.shows_of(standing, self.caller.as_deref().and_then(sharer));
         }
     }
 

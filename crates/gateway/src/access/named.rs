@@ -169,6 +169,13 @@ fn change_of(change: Option<&Change>) -> String {
     }
 }
 
+/// What clients are to be limited to.
+fn limit_of(limit: Option<&v1::Limit>) -> String {
+    let none = v1::Limit::default();
+    let v1::Limit { iops, bytes_per_second, burst_ms } = limit.unwrap_or(&none);
+    format!("limit {iops} IOPS, {bytes_per_second} bytes/s, burst {burst_ms} ms")
+}
+
 /// What is revoked, or no more.
 fn revoked_text(serial: &str, name: &str) -> String {
     if name.is_empty() { format!("serial number {serial}") } else { format!("name {name}") }
@@ -230,6 +237,11 @@ names! {
         change: change_of(m.change.as_ref()),
         force: m.force,
         destroys: !matches!(m.change, Some(Change::Grow(_) | Change::Rename(_))),
+        ..Named::of_set(&m.set)
+    };
+    ChangeLimitRequest(m) => Named {
+        volume: if m.volume == 0 { String::new() } else { m.volume.to_string() },
+        change: limit_of(m.limit.as_ref()),
         ..Named::of_set(&m.set)
     };
     GetSpaceRequest(m) => Named::of_set(&m.set);

@@ -107,6 +107,7 @@ pub(crate) const ADMIN: &[Rule] = &[
     changes("DeleteSet", &[A, G]),
     changes("CreateVolume", &[O, A]),
     changes("ChangeVolume", &[O, A]),
+    changes("ChangeLimit", &[O, A]),
     reads("GetSpace", &[V, O, A]).within(WORK),
     changes("RestoreSet", &[A]),
     changes("ChangeStores", &[A]),
@@ -159,6 +160,7 @@ pub(crate) const PEER: &[Rule] = &[
     peers("Ended", GROUP),
     peers("Placing", GROUP),
     peers("Leave", GROUP),
+    peers("FollowTurn", GROUP),
 ];
 
 const fn same(a: &str, b: &str) -> bool {

@@ -174,8 +174,8 @@ fn golden_page() {
         over without a new owner: whoever names one gets a token, which opens the data.\n\
         - A **gateway** passes on a deletion that the leader of the set has checked.\n\n\
         Also without TLS, a call may take so much ([limits of doors](doors.md)): as many **at once**, of all callers,\n\
-        and as many again of hosts that have a lease, and of gateways; a **request** so long; and so much time\n\
-        until its **deadline**.\n\n"
+        and as many again of hosts that have a lease, and of gateways, but half as many of one certificate of a host,\n\
+        a viewer or an operator; a **request** so long; and so much time until its **deadline**.\n\n"
         .to_string();
     page.push_str(&table(ADMIN, |rule, role| rule.roles.contains(&role)));
     page.push_str("\nThe protocol between gateways is for gateways alone.\n\n");

@@ -17,7 +17,8 @@ pub(super) fn of_refusal(refusal: &SetRefusal) -> RefusalCode {
         | SetRefusal::GrowRefused { .. }
         | SetRefusal::SizeRefused { .. }
         | SetRefusal::TtlRefused { .. }
-        | SetRefusal::BadSchedule { .. } => RefusalCode::Invalid,
+        | SetRefusal::BadSchedule { .. }
+        | SetRefusal::BadLimit { .. } => RefusalCode::Invalid,
         // The gateway drew the token; the next attempt has another one. It says nothing about the lease.
         SetRefusal::TokenReused => RefusalCode::Busy,
         SetRefusal::NotHeld { .. }
@@ -81,6 +82,7 @@ mod tests {
             | SetRefusal::TooManySnapshots { .. }
             | SetRefusal::ChangedSinceSnapshot { .. }
             | SetRefusal::BadSchedule { .. }
+            | SetRefusal::BadLimit { .. }
             | SetRefusal::TooManyPins { .. } => None,
         }
     }

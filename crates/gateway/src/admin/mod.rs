@@ -10,6 +10,7 @@ mod diff;
 mod drain;
 mod keys;
 mod lease;
+mod limits;
 mod member;
 mod moves;
 mod page;
@@ -319,6 +320,7 @@ calls! {
     delete_set: DeleteSetRequest -> DeleteSetReply;
     create_volume: CreateVolumeRequest -> CreateVolumeReply;
     change_volume: ChangeVolumeRequest -> ChangeVolumeReply;
+    change_limit: ChangeLimitRequest -> ChangeLimitReply;
     get_space: GetSpaceRequest -> GetSpaceReply;
     create_snapshot: CreateSnapshotRequest -> CreateSnapshotReply;
     list_snapshots: ListSnapshotsRequest -> ListSnapshotsReply;

@@ -3,7 +3,6 @@
 use super::AdminDoor;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{Member, MemberRole};
-use holdfast_control::set::Lease;
 use holdfast_set::random::random_u128;
 use holdfast_set::server::SetServer;
 use holdfast_types::{MemberId, Token};
@@ -113,14 +112,15 @@ impl AdminDoor {
         Ok(self.moved(leader, false))
     }
 
-    /// Completes a move that cannot be undone even if the caller stops waiting. A set that was drained but not handed
-    /// over would accept nobody for as long as this gateway leads it.
-    async fn to_its_end<F>(&self, part: impl FnOnce(Self) -> F) -> Result<(), Refusal>
+    /// Carries a part out that must not end in the middle, even if the caller stops waiting. A set that was drained but
+    /// not handed over would accept nobody for as long as this gateway leads it.
+    pub(super) async fn to_its_end<T, F>(&self, part: impl FnOnce(Self) -> F) -> Result<T, Refusal>
     where
-        F: Future<Output = Result<(), Refusal>> + Send + 'static,
+        T: Send + 'static,
+        F: Future<Output = Result<T, Refusal>> + Send + 'static,
     {
         let lost =
-            |e| Refusal::new(RefusalCode::Unknown, format!("the move was abandoned while this gateway stops: {e}"));
+            |e| Refusal::new(RefusalCode::Unknown, format!("the change was abandoned while this gateway stops: {e}"));
         tokio::spawn(part(self.clone())).await.unwrap_or_else(|e| Err(lost(e)))
     }
 
@@ -133,23 +133,24 @@ impl AdminDoor {
             self.check_candidate(&set, to)?;
         }
         tracing::warn!(set = %set.name, reason = %request.reason, candidate = %request.candidate, "forced failover");
-        let ended = set.lease().map(|l| self.lease_message(&set, &l));
+        // Looked at once: what is checked is what is ended.
+        let held = set.lease();
+        let ended = held.as_ref().map(|lease| self.lease_message(&set, lease));
         let mut reply = self.moved(elsewhere.as_ref().map_or(set.me(), |c| c.id), false);
         let granted = if request.owner.is_empty() {
-            // R12: a late copy of this call must not end a lease that was granted since.
-            let other = |lease: &Lease| request.seen_epoch.is_some_and(|seen| seen != lease.epoch.0);
-            if let Some(lease) = set.lease().filter(other) {
-                let message = format!(
-                    "set {} is held by {} with epoch {}, which is not the lease that was to end (epoch {}): it was taken meanwhile; \
-                     check with `holdfast lease show`, then decide again",
-                    set.name,
-                    lease.owner,
-                    lease.epoch.0,
-                    request.seen_epoch.unwrap_or_default()
-                );
-                return Err(Refusal::new(RefusalCode::Precondition, message));
-            }
-            if let Some(lease) = set.lease() {
+            if let Some(lease) = held {
+                // R12: a late copy of this call must not end a lease that was granted since.
+                if request.seen_epoch.is_some_and(|seen| seen != lease.epoch.0) {
+                    let message = format!(
+                        "set {} is held by {} with epoch {}, which is not the lease that was to end (epoch {}): it was taken meanwhile; \
+                         check with `holdfast lease show`, then decide again",
+                        set.name,
+                        lease.owner,
+                        lease.epoch.0,
+                        request.seen_epoch.unwrap_or_default()
+                    );
+                    return Err(Refusal::new(RefusalCode::Precondition, message));
+                }
                 set.release(lease.epoch, None).await.map_err(|e| self.of_set(&set, &e))?;
             }
             None

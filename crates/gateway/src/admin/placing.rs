@@ -3,12 +3,12 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use crate::node::{Adopted, Node, Runs, Seen, Told};
+use crate::node::{Adopted, Node, Runs, Seen, Told, Wants};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
 use holdfast_control::members::CLOSE_ENTRIES;
 use holdfast_control::placing::{
-    Move, Rules, View, Violation, first_voters, may_get, plan, possible, reasons, violations,
+    Move, Rules, View, Violation, first_voters, may_get, newcomers, plan, possible, reasons, violations,
 };
 use holdfast_control::policy::{Policy, Survive, VOTERS_DEFAULT};
 use holdfast_host::unix_ms;
@@ -31,6 +31,8 @@ const CALM: Duration = Duration::from_millis(500);
 /// The voters of a set without a home follow its owner into another region after so long: a copy of the set's journal
 /// moves, so an owner that is away for a while moves nothing.
 const HOME_AFTER: Duration = Duration::from_secs(15 * 60);
+/// For people, of a move.
+const STALLED: &str = "; its newcomers have received nothing for 5 minutes, so other sets do not wait for it";
 /// A member that is silent for less is not told. It is not lost before `placing.replace_after_ms`.
 const PATIENCE_MIN: Duration = Duration::from_secs(3);
 
@@ -76,26 +78,35 @@ fn answered(status: &v1::ClusterStatusReply) -> impl Iterator<Item = (&v1::Node,
     status.members.iter().filter_map(|member| member.node.as_ref().zip(member.member.as_ref()))
 }
 
+/// Whether a gateway runs a group that it tells of.
+fn stands(own: &v1::GroupStatus) -> bool {
+    !matches!(own.role(), v1::Role::Stopped | v1::Role::Healing)
+}
+
 /// Which gateways answered, and which groups they run, by their own word.
 fn runs_of(status: &v1::ClusterStatusReply) -> Runs {
-    let stands = |group: &&v1::GroupStatus| !matches!(group.role(), v1::Role::Stopped | v1::Role::Healing);
     let mut runs = Runs::default();
     for (node, of) in answered(status) {
         let id = MemberId(of.id);
         runs.answers.insert(id);
-        runs.groups.extend(node.groups.iter().filter(stands).map(|group| (GroupId(group.group), id)));
+        runs.groups.extend(node.groups.iter().filter(|group| stands(group)).map(|group| (GroupId(group.group), id)));
     }
     runs
 }
 
-/// Of the learners of a group that `leader` leads, those that follow it and have nearly all entries, by their own word.
-fn near_of(status: &v1::ClusterStatusReply, leader: u64, led: &v1::GroupStatus) -> BTreeSet<MemberId> {
-    let near = |own: &v1::GroupStatus| {
-        let follows = own.group == led.group && own.leader == leader;
-        follows && own.last_index.saturating_add(CLOSE_ENTRIES) >= led.last_index
-    };
+/// The learners of a group that answered and run it, and what each says of it.
+fn learners_of<'a>(status: &'a v1::ClusterStatusReply, led: &v1::GroupStatus) -> Vec<(MemberId, &'a v1::GroupStatus)> {
     let learners = answered(status).filter(|(_, of)| led.learners.contains(&of.id));
-    learners.filter(|(node, _)| node.groups.iter().any(near)).map(|(_, of)| MemberId(of.id)).collect()
+    let own = |(node, of): (&'a v1::Node, &'a v1::Member)| {
+        let own = node.groups.iter().find(|own| own.group == led.group && stands(own))?;
+        Some((MemberId(of.id), own))
+    };
+    learners.filter_map(own).collect()
+}
+
+/// Whether a learner of the group that `leader` leads follows it and has nearly all entries.
+fn is_near(own: &v1::GroupStatus, leader: u64, led: &v1::GroupStatus) -> bool {
+    own.leader == leader && own.last_index.saturating_add(CLOSE_ENTRIES) >= led.last_index
 }
 
 /// Each set's group as its leader reported it; of two leaders, the one of the newer term.
@@ -105,9 +116,12 @@ fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, Seen> {
         let led = node.groups.iter().filter(|group| group.group != 0 && group.role() == v1::Role::Leader);
         for group in led {
             let (id, voters) = (GroupId(group.group), group.voters.iter().copied().map(MemberId).collect());
+            let learners = learners_of(status, group);
+            let near = learners.iter().filter(|(_, own)| is_near(own, of.id, group)).map(|(id, _)| *id).collect();
+            let learners = learners.iter().map(|(id, own)| (*id, own.applied_index)).collect();
             let owner = group.owner_locality.parse::<Locality>().ok().map(|at| at.region);
-            let (leader, near) = (Some(MemberId(of.id)), near_of(status, of.id, group));
-            let seen = Seen { leader, voters, near, bytes: group.journal_live_bytes, owner };
+            let (leader, bytes) = (Some(MemberId(of.id)), group.journal_live_bytes);
+            let seen = Seen { leader, voters, near, learners, bytes, owner };
             if newest.get(&id).is_none_or(|(term, _)| *term < group.term) {
                 newest.insert(id, (group.term, seen));
             }
@@ -162,6 +176,39 @@ fn log_told(state: &ClusterState, all: &[Told]) {
     if let Some(more) = all.len().checked_sub(LOGGED_MAX).filter(|more| *more > 0) {
         tracing::warn!(more, "policies of sets: further changes; `holdfast cluster status` lists what is violated");
     }
+}
+
+/// A round of the planner, as it was when it began.
+struct Looked {
+    rules: Rules,
+    view: View,
+    /// The same, with the homes of sets that follow their owners.
+    towards: View,
+}
+
+/// The result of a round of the planner.
+struct WorkedOut {
+    view: View,
+    violated: BTreeMap<SetId, Vec<Violation>>,
+    moves: Vec<Move>,
+    wants: Wants,
+}
+
+impl Looked {
+    /// Takes milliseconds for a hundred sets, and much longer for a thousand that nothing can be done for.
+    fn work_out(self) -> WorkedOut {
+        let Self { rules, view, towards } = self;
+        let violated = view.groups.iter().map(|(set, placed)| (*set, violations(&view, placed, &rules))).collect();
+        let moves = plan(&towards, &rules);
+        let takers = view.members.iter().filter(|(_, member)| member.takes_votes()).map(|(id, _)| *id).collect();
+        let wants = Wants { takers, newcomers: newcomers(&towards, &rules) };
+        WorkedOut { view, violated, moves, wants }
+    }
+}
+
+/// Whether a plan that was made with the state `then` still holds in the state `now`.
+fn is_as_planned(then: &ClusterState, now: &ClusterState) -> bool {
+    now.members == then.members && now.sets == then.sets
 }
 
 impl AdminDoor {
@@ -286,7 +333,7 @@ impl AdminDoor {
         });
         let moving = placed.moving || !planned.is_seen(id);
         let next = planned.next(id).filter(|step| placed.moving || step.from == placed.voters);
-        let next = next.map(|step| move_text(&state, step));
+        let next = next.map(|step| move_text(&state, step) + if placed.stalled { STALLED } else { "" });
         let violations: Vec<v1::PlacingViolation> = violations.collect();
         Ok(v1::Placing {
             set: name.to_string(),
@@ -314,15 +361,45 @@ impl AdminDoor {
         sets.into_iter().filter_map(told).take(TOLD_MAX).collect()
     }
 
+    /// The changes that the planner still wants, as far as this gateway knows: while it leads group 0.
+    pub(super) fn plan_message(&self) -> Option<v1::Plan> {
+        let planned = self.node.planned.locked();
+        let wants = planned.wants()?;
+        let set = |(set, of): (&SetId, &BTreeSet<MemberId>)| v1::PlannedSet {
+            set: set.0,
+            newcomers: of.iter().map(|id| id.0).collect(),
+        };
+        Some(v1::Plan {
+            takers: wants.takers.iter().map(|id| id.0).collect(),
+            sets: wants.newcomers.iter().map(set).collect(),
+        })
+    }
+
     /// Whether a quorum of group 0 has answered this leader a moment ago. If not, everybody seems silent to it.
     fn hears_a_quorum(&self, adopted: &Adopted, term: Term) -> bool {
         let fresh = |at| boot_now().saturating_since(at) <= self.node.timing.election_max();
         adopted.group.quorum_acked().is_some_and(|(of, at)| of == term && fresh(at))
     }
 
+    /// The view of this round.
+    fn looked(&self, adopted: &Adopted, term: Term, state: &ClusterState, status: &v1::ClusterStatusReply) -> Looked {
+        let rules = self.node.config.placing.rules();
+        let (seen, runs, busy) = (seen_of(status), runs_of(status), busy_of(status));
+        let now = Instant::now();
+        let mut planned = self.node.planned.locked();
+        planned.enter(Some(term));
+        planned.saw(seen, runs, busy, now);
+        let rules = Rules { balance: rules.balance && planned.knows_weights(now), ..rules };
+        let view = planned.view(state, adopted.member, &adopted.group.status(), self.patience());
+        let towards = match self.node.config.placing.follow_owner_ms {
+            0 => view.clone(),
+            _ => planned.towards_owners(&view, HOME_AFTER),
+        };
+        Looked { rules, view, towards }
+    }
+
     /// Looks at every set, tells what is violated, and proposes the next moves.
     async fn placing_round(&self, adopted: &Adopted, term: Term) -> Result<(), Refusal> {
-        let rules = self.node.config.placing.rules();
         // Also where nothing may move: the voters that a set has decide what is violated.
         let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
         let _one = self.node.turns.sets.lock().await;
@@ -330,28 +407,24 @@ impl AdminDoor {
             return Ok(());
         }
         let state = self.node.cluster.state();
-        let (seen, runs, busy) = (seen_of(&status), runs_of(&status), busy_of(&status));
-        let (view, towards, rules) = {
+        let looked = self.looked(adopted, term, &state, &status);
+        // Without the lock, which each question for the state of this gateway takes, and not on a thread of tasks.
+        let done = holdfast_log::spawn_blocking(move || looked.work_out()).await;
+        let done = done.map_err(|e| Refusal::new(RefusalCode::Failed, format!("planning ended early: {e}")))?;
+        // Another round begins with each change of group 0.
+        if !self.node.cluster.read(|now| is_as_planned(&state, now)) {
+            return Ok(());
+        }
+        let told = {
             let mut planned = self.node.planned.locked();
-            planned.enter(Some(term));
-            let now = Instant::now();
-            planned.saw(seen, runs, busy, now);
-            let rules = Rules { balance: rules.balance && planned.knows_weights(now), ..rules };
-            let view = planned.view(&state, adopted.member, &adopted.group.status(), self.patience());
-            log_told(&state, &planned.note(&view, &rules, unix_ms()));
-            let towards = match self.node.config.placing.follow_owner_ms {
-                0 => view.clone(),
-                _ => planned.towards_owners(&view, HOME_AFTER),
-            };
-            (view, towards, rules)
+            if !planned.is_of(term) {
+                return Ok(());
+            }
+            planned.decide(&done.view, &done.moves, done.wants);
+            planned.note(done.violated, unix_ms())
         };
-        // A thousand sets on many gateways take a good part of a second: neither a thread that serves nor the lock,
-        // which each status takes, waits for that.
-        let moves = holdfast_log::spawn_blocking(move || plan(&towards, &rules)).await;
-        let moves =
-            moves.map_err(|ended| Refusal::new(RefusalCode::Busy, format!("the planner ended early: {ended}")))?;
-        self.node.planned.locked().decide(term, &view, &moves);
-        for step in moves {
+        log_told(&state, &told);
+        for step in done.moves {
             let Some(entry) = state.sets.get(&step.group) else { continue };
             let text = move_text(&state, &step);
             let command = ClusterCommand::PlaceVoters { set: step.group, from: recorded(&state, entry), to: step.to };
@@ -405,110 +478,4 @@ pub(crate) async fn run(node: Arc<Node>, adopted: Adopted) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_policy_of_a_request_is_read_as_it_is_shown() {
-        let message = v1::Policy {
-            survive: "zone".into(),
-            voters: 5,
-            home: "eu".into(),
-            forbidden_regions: vec!["us".into(), "ap".into()],
-        };
-        let policy = policy_from(Some(&message)).unwrap();
-        assert_eq!(policy.to_string(), "survive zone, 5 voters, home eu, not in ap, not in us");
-        assert_eq!(policy_from(Some(&policy_message(&policy))).unwrap(), policy);
-        assert_eq!(policy_from(None).unwrap(), Policy::default());
-        assert_eq!(policy_from(Some(&v1::Policy::default())).unwrap(), Policy::default());
-        for (wrong, says) in [
-            (v1::Policy { survive: "rack".into(), ..message.clone() }, "policy.survive: found \"rack\""),
-            (v1::Policy { voters: 4, ..message.clone() }, "voters: found 4"),
-            (v1::Policy { voters: 300, ..message.clone() }, "policy.voters: found 300"),
-            (v1::Policy { home: "a b".into(), ..message.clone() }, "policy.home"),
-            (v1::Policy { home: "us".into(), ..message.clone() }, "is the home and is forbidden"),
-        ] {
-            let refusal = policy_from(Some(&wrong)).unwrap_err();
-            assert_eq!(refusal.code, RefusalCode::Invalid);
-            assert!(refusal.message.contains(says), "{says:?} in {refusal}");
-        }
-    }
-
-    #[test]
-    fn a_violation_that_nobody_mends_says_so() {
-        assert_eq!(next_text(Some("g1 -> g2".into()), false, false), "g1 -> g2");
-        assert_eq!(next_text(None, true, false), "");
-        assert_eq!(next_text(None, false, true), "");
-        assert!(next_text(None, false, false).contains("`placing.enabled` is false"));
-    }
-
-    #[test]
-    fn a_gateway_without_room_gets_no_further_voter() {
-        let of = |id: u64, journal: Option<v1::JournalUsage>| v1::MemberStatus {
-            member: Some(v1::Member { id, ..Default::default() }),
-            node: journal.map(|journal| v1::Node { journal: Some(journal), ..Default::default() }),
-            ..Default::default()
-        };
-        let journal =
-            |used_bytes| v1::JournalUsage { used_bytes, bound_bytes: 120, reserve_bytes: 20, ..Default::default() };
-        let members = vec![
-            of(1, Some(journal(80))),
-            of(2, Some(journal(81))),
-            of(3, Some(v1::JournalUsage { waits: "No space left on device".into(), ..journal(1) })),
-            of(4, Some(v1::JournalUsage { failed: "Input/output error".into(), ..journal(1) })),
-            of(5, None),
-        ];
-        let busy = busy_of(&v1::ClusterStatusReply { members, ..Default::default() });
-        assert_eq!(busy, BTreeSet::from([2, 3, 4, 5].map(MemberId)));
-    }
-
-    #[test]
-    fn the_newer_leader_of_a_group_is_believed() {
-        let of = |id: u64, term: u64, role: v1::Role, voters: &[u64]| {
-            let group =
-                v1::GroupStatus { group: 4, role: role.into(), term, voters: voters.to_vec(), ..Default::default() };
-            v1::MemberStatus {
-                member: Some(v1::Member { id, ..Default::default() }),
-                node: Some(v1::Node { groups: vec![group], ..Default::default() }),
-                ..Default::default()
-            }
-        };
-        let members = vec![
-            of(1, 3, v1::Role::Leader, &[1, 2, 3]),
-            of(2, 5, v1::Role::Leader, &[2, 3, 4]),
-            of(3, 5, v1::Role::Follower, &[1, 2]),
-            of(4, 5, v1::Role::Healing, &[]),
-        ];
-        let status = v1::ClusterStatusReply { members, ..Default::default() };
-        let (voters, near) = ([2, 3, 4].map(MemberId).into(), BTreeSet::new());
-        let seen_there = Seen { leader: Some(MemberId(2)), voters, near, bytes: 0, owner: None };
-        assert_eq!(seen_of(&status), BTreeMap::from([(GroupId(4), seen_there)]));
-        // m4 answers, and does not run the group.
-        let groups = [1, 2, 3].map(|id| (GroupId(4), MemberId(id))).into();
-        assert_eq!(runs_of(&status), Runs { answers: [1, 2, 3, 4].map(MemberId).into(), groups });
-    }
-
-    #[test]
-    fn a_newcomer_that_has_nearly_everything_is_seen() {
-        let of = |id: u64, role: v1::Role, leader: u64, last_index: u64| {
-            let (voters, learners) = (vec![1, 2, 3], vec![4, 5, 6, 7]);
-            let (group, role) = (4, role.into());
-            let own = v1::GroupStatus { group, role, leader, last_index, voters, learners, ..Default::default() };
-            v1::MemberStatus {
-                member: Some(v1::Member { id, ..Default::default() }),
-                node: Some(v1::Node { groups: vec![own], ..Default::default() }),
-                ..Default::default()
-            }
-        };
-        let last = CLOSE_ENTRIES + 100;
-        let members = vec![
-            of(1, v1::Role::Leader, 1, last),
-            of(2, v1::Role::Follower, 1, last),
-            of(4, v1::Role::Learner, 1, 100),
-            of(5, v1::Role::Learner, 1, 99),
-            of(6, v1::Role::Learner, 3, last),
-        ];
-        let seen = seen_of(&v1::ClusterStatusReply { members, ..Default::default() });
-        assert_eq!(seen[&GroupId(4)].near, BTreeSet::from([MemberId(4)]), "m5 lags, m6 follows another, m7 is away");
-    }
-}
+mod tests;

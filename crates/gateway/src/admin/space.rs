@@ -1,6 +1,7 @@
 //! The space that a set takes in its store, from the maps of its last checkpoint and of its snapshots.
 
 use super::AdminDoor;
+use super::limits::limit_message;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use holdfast_api::{Refusal, v1};
@@ -42,7 +43,10 @@ impl AdminDoor {
             volumes: state
                 .volumes
                 .iter()
-                .map(|(id, volume)| volume_space(&set, *id, volume, current.as_ref()))
+                .map(|(id, volume)| v1::VolumeSpace {
+                    limit: limit_message(state.limits.of(*id)),
+                    ..volume_space(&set, *id, volume, current.as_ref())
+                })
                 .collect(),
             incomplete: !not_known.is_empty(),
             not_known,
@@ -218,6 +222,7 @@ fn volume_space(set: &SetServer, id: VolumeId, volume: &Volume, map: Option<&Map
         volume: Some(v1::Volume { id: id.0, name: volume.name.to_string(), size_bytes }),
         mapped_bytes: (pages * PAGE_SECTORS * SECTOR_BYTES).min(size_bytes),
         connections: set.volume_users(id),
+        limit: None,
     }
 }
 

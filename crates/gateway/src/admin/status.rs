@@ -1,5 +1,6 @@
 //! Calls that only read.
 
+use super::limits::limit_message;
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
 use futures_util::future::BoxFuture;
@@ -8,6 +9,7 @@ use holdfast_api::{Refusal, v1};
 use holdfast_cache::Answers;
 use holdfast_control::cluster::{ClusterState, FEATURE_LEVEL};
 use holdfast_control::set::Pin;
+use holdfast_log::LogUsage;
 use holdfast_raft::GroupStatus;
 use holdfast_types::{Name, RequestId, SetId};
 use std::time::Duration;
@@ -93,6 +95,7 @@ impl AdminDoor {
                 tls: config.tls.doors().to_string(),
                 violated: self.violated_sets(),
                 plain_exports: config.plain_exports,
+                plan: self.plan_message(),
                 ..v1::Node::default()
             };
             if let Some(adopted) = node.adopted() {
@@ -109,14 +112,7 @@ impl AdminDoor {
                     role: v1::Role::Healing.into(),
                     ..v1::GroupStatus::default()
                 }));
-                let usage = raft.log().usage();
-                message.journal = Some(v1::JournalUsage {
-                    used_bytes: usage.used_bytes,
-                    bound_bytes: usage.bound_bytes,
-                    reserve_bytes: usage.reserve_bytes,
-                    failed: usage.failed.unwrap_or_default(),
-                    waits: usage.stalled.or(usage.blocked).unwrap_or_default(),
-                });
+                message.journal = Some(journal_message(raft.log().usage()));
             }
             Ok(message)
         })
@@ -207,10 +203,10 @@ impl AdminDoor {
         let summary = summary(&cluster, set.id);
         let clones =
             set.host.with(|m| m.state().pins().map(|(request, pin)| clone_message(&cluster, request, pin)).collect());
-        let (epoch, checkpoint, backlog, snapshot_schedule) = set.host.with(|m| {
+        let (epoch, checkpoint, backlog, snapshot_schedule, limit) = set.host.with(|m| {
             let state = m.state();
             let upto = state.checkpoint.as_ref().map_or(0, |c| c.upto.index.0);
-            (state.epoch.0, upto, m.backlog_bytes(), state.schedule.to_string())
+            (state.epoch.0, upto, m.backlog_bytes(), state.schedule.to_string(), state.limits.set)
         });
         let message = self.group_message(&status);
         let mine = set.group.leading_term().map(|_| set.me());
@@ -236,7 +232,18 @@ impl AdminDoor {
             scrub: Some(super::scrub::scrub_message(&set)),
             deletion: None,
             clones,
+            limit: limit_message(limit),
         })
+    }
+}
+
+fn journal_message(usage: LogUsage) -> v1::JournalUsage {
+    v1::JournalUsage {
+        used_bytes: usage.used_bytes,
+        bound_bytes: usage.bound_bytes,
+        reserve_bytes: usage.reserve_bytes,
+        failed: usage.failed.unwrap_or_default(),
+        waits: usage.stalled.or(usage.blocked).unwrap_or_default(),
     }
 }
 

@@ -5,7 +5,8 @@ use super::AdminDoor;
 use super::member::invalid;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal, VolumeChange};
-use holdfast_set::server::{SetError, SetServer};
+use holdfast_raft::ProposeError;
+use holdfast_set::server::{InUse, SetError, SetServer};
 use holdfast_types::{Epoch, Name, RequestId, Sectors, VolumeId};
 use std::sync::Arc;
 use v1::change_volume_request::Change;
@@ -82,7 +83,8 @@ impl AdminDoor {
             return Ok(v1::ChangeVolumeReply { volume: message(&set, volume), already: true });
         }
         let seen = Seen { volume, id, force: request.force };
-        self.carry_out(&set, seen, change).await
+        // RESIZE-U1: an abandoned call would let the volume go, with its command still in the log.
+        self.to_its_end(move |door| async move { door.carry_out(&set, seen, change).await }).await
     }
 
     async fn carry_out(
@@ -101,9 +103,11 @@ impl AdminDoor {
         let mut tries = 0;
         loop {
             tries += 1;
-            let _held = set.hold_volume(volume, anyway).map_err(|why| {
+            let held = set.hold_volume(volume, anyway).map_err(|why| {
                 let text = format!("volume {} of set {} is in use: {why}", name_of(set, volume), set.name);
-                Refusal::new(RefusalCode::Precondition, text)
+                // It may be an earlier attempt of this call, which is asked for again until its outcome is known.
+                let code = if why == InUse::Changing { RefusalCode::Busy } else { RefusalCode::Precondition };
+                Refusal::new(code, text)
             })?;
             let epoch = set.host.with(|m| m.state().epoch);
             let command = command_of(&change, volume, epoch, id)?;
@@ -119,7 +123,12 @@ impl AdminDoor {
                 Ok(other) => {
                     return Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}")));
                 }
-                Err(e) => return Err(self.of_set(set, &e)),
+                Err(e) => {
+                    if matches!(e, SetError::Propose(ProposeError::Unknown { .. })) {
+                        tokio::spawn(held.settled());
+                    }
+                    return Err(self.of_set(set, &e));
+                }
             };
             return Ok(v1::ChangeVolumeReply { volume: message(set, volume), already });
         }

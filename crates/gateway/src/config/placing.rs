@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// Most sets that get other voters at the same time: each copies a journal's part of one set, and a state.
 const MOVES_AT_ONCE: usize = 2;
+/// The same where a lost or leaving voter is replaced, or a loss is survived again: the next loss could stop the set.
+const REPAIRS_AT_ONCE: usize = 8;
 
 settings! {
     /// The choice of each set's voters, by the leader of the cluster.
@@ -28,7 +30,8 @@ impl PlacingConfig {
     /// The planner's limits.
     pub fn rules(&self) -> Rules {
         let replace_after = (self.replace_after_ms > 0).then(|| Duration::from_millis(self.replace_after_ms));
-        Rules { replace_after, at_once: if self.enabled { MOVES_AT_ONCE } else { 0 }, balance: true }
+        let (at_once, repairs) = if self.enabled { (MOVES_AT_ONCE, REPAIRS_AT_ONCE) } else { (0, 0) };
+        Rules { replace_after, at_once, repairs, balance: true }
     }
 
     /// When leadership follows an owner.

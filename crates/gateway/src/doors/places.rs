@@ -5,7 +5,7 @@ use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 
 /// What a connection has shown of its client. Connections of a lower standing make room for others.
@@ -45,6 +45,8 @@ struct Held {
     open: usize,
     /// Connections that are proven.
     proven: usize,
+    /// Those of each certificate that has only a share.
+    proven_by: BTreeMap<String, usize>,
     /// Connections with a place. The first one makes room first.
     by_standing: BTreeMap<(Standing, u64), Arc<Seat>>,
 }
@@ -65,6 +67,8 @@ struct Seat {
     number: u64,
     /// Changed under the lock of the places only.
     standing: AtomicU8,
+    /// The name in the certificate by which it is proven, if that one has only a share.
+    by: OnceLock<String>,
     evicted: AtomicBool,
     /// Of the task that reads, as long as the connection is not proven.
     reader: AtomicWaker,
@@ -87,6 +91,12 @@ impl Places {
         self.most.saturating_sub(self.newcomers / 4)
     }
 
+    /// Connections that one certificate may prove, if it has only a share: enough for each attach of a node of
+    /// Kubernetes.
+    fn share(&self) -> usize {
+        self.most / 4
+    }
+
     /// A place for a new connection, and whether another one makes room for it. `None`: nobody may make room, or those
     /// that were told to close have not closed yet.
     pub(super) fn take(self: &Arc<Self>) -> Option<(Taken, bool)> {
@@ -106,7 +116,8 @@ impl Places {
         held.next += 1;
         held.open += 1;
         let standing = AtomicU8::new(Standing::New as u8);
-        let seat = Arc::new(Seat { number, standing, evicted: AtomicBool::new(false), reader: AtomicWaker::new() });
+        let (evicted, reader) = (AtomicBool::new(false), AtomicWaker::new());
+        let seat = Arc::new(Seat { number, standing, by: OnceLock::new(), evicted, reader });
         held.by_standing.insert((Standing::New, number), seat.clone());
         drop(held);
         Some((Taken(Place { seat, places: self.clone() }), full))
@@ -140,12 +151,21 @@ impl Place {
     /// Notes that the client has shown this much. A standing never sinks. If too many are proven already, it stays one
     /// that has asked.
     pub(crate) fn shows(&self, standing: Standing) {
+        self.shows_of(standing, None);
+    }
+
+    /// The same of a client whose certificate of this name has only a share of the places. Otherwise a single one of a
+    /// host could hold all, and the connections of other hosts would make room for newcomers.
+    pub(crate) fn shows_of(&self, standing: Standing, certificate: Option<&str>) {
         if self.standing() >= standing {
             return;
         }
         let mut held = self.places.held.locked();
         let before = self.standing();
-        let too_many = standing == Standing::Proven && held.proven >= self.places.proven_most();
+        let by_it = |name: &str| held.proven_by.get(name).copied().unwrap_or(0);
+        let many = held.proven >= self.places.proven_most()
+            || certificate.is_some_and(|name| by_it(name) >= self.places.share());
+        let too_many = standing == Standing::Proven && many;
         let standing = if too_many { Standing::Asked } else { standing };
         if before >= standing {
             return;
@@ -153,7 +173,13 @@ impl Place {
         // It had to make room, or has ended.
         let Some(seat) = held.by_standing.remove(&(before, self.seat.number)) else { return };
         held.by_standing.insert((standing, self.seat.number), seat);
-        held.proven += usize::from(standing == Standing::Proven);
+        if standing == Standing::Proven {
+            held.proven += 1;
+            if let Some(name) = certificate {
+                let _ = self.seat.by.set(name.to_string());
+                *held.proven_by.entry(name.to_string()).or_default() += 1;
+            }
+        }
         self.seat.standing.store(standing as u8, Ordering::Release);
         drop(held);
         self.seat.reader.wake();
@@ -186,6 +212,12 @@ impl Drop for Taken {
         let standing = self.0.standing();
         if held.by_standing.remove(&(standing, self.0.seat.number)).is_some() && standing == Standing::Proven {
             held.proven = held.proven.saturating_sub(1);
+            let Some(name) = self.0.seat.by.get() else { return };
+            let left = held.proven_by.get(name).map_or(0, |proven| proven - 1);
+            match left {
+                0 => held.proven_by.remove(name),
+                left => held.proven_by.insert(name.clone(), left),
+            };
         }
     }
 }
@@ -266,6 +298,25 @@ mod tests {
         assert_eq!((late, hosts.pop().is_some()), (Some(Standing::Asked), true));
         administrator.place().shows(Standing::Proven);
         assert_eq!(administrator.place().standing(), Standing::Proven);
+    }
+
+    #[test]
+    fn d5_one_certificate_proves_a_share_of_the_places() {
+        let places = Arc::new(Places::new(8, 4));
+        let of = |name: &str| {
+            let (taken, _) = places.take().expect("a place");
+            taken.place().shows_of(Standing::Proven, Some(name));
+            taken
+        };
+        let mut all: Vec<_> = (0..3).map(|_| of("db1")).collect();
+        let standing: Vec<_> = all.iter().map(|one| one.place().standing()).collect();
+        assert_eq!(standing, [Standing::Proven, Standing::Proven, Standing::Asked]);
+        assert_eq!(of("db2").place().standing(), Standing::Proven, "another host");
+        all.remove(0);
+        all[1].place().shows_of(Standing::Proven, Some("db1"));
+        assert_eq!(all[1].place().standing(), Standing::Proven, "in the place of one that has gone");
+        drop(all);
+        assert!(places.held.locked().proven_by.is_empty());
     }
 
     #[test]

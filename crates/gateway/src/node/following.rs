@@ -6,18 +6,21 @@ use super::{Adopted, Node};
 use holdfast_control::cluster::{ClusterState, Member};
 use holdfast_control::following::{Busy, Choice, Stay, View, Voter, decide, heir};
 use holdfast_control::members::CLOSE_ENTRIES;
-use holdfast_raft::{GroupStatus, MemberStatus};
+use holdfast_raft::{GroupStatus, MemberStatus, Pacer};
 use holdfast_set::server::SetServer;
-use holdfast_types::sync::RwLockExt;
+use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{Locality, MemberId, SetId, Term};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// Pause between two looks at all sets.
 const TURN: Duration = Duration::from_secs(1);
+
+/// Pause of one set between two requests for a turn: perhaps a thousand ask.
+const ASK_PAUSE: Duration = Duration::from_secs(3);
 
 /// A begun move is tried again after so many election timeouts without another leader, as in `members`.
 const HAND_OVER_ELECTIONS: u32 = 2;
@@ -31,13 +34,15 @@ struct Led {
     /// When the place was seen first.
     place_since: Instant,
     said: Option<Stay>,
+    /// Not before then a turn is asked for again.
+    asks: Instant,
     /// What is being done for the set: one thing at a time.
     job: Option<JoinHandle<()>>,
 }
 
 impl Led {
     fn new(term: Term, now: Instant) -> Self {
-        Self { term, since: now, place: None, place_since: now, said: None, job: None }
+        Self { term, since: now, place: None, place_since: now, said: None, asks: now, job: None }
     }
 
     fn is_at_work(&self) -> bool {
@@ -50,6 +55,18 @@ struct Sight {
     voters: Vec<Voter>,
     place: Option<Locality>,
     busy: Option<Busy>,
+}
+
+/// Says which sets' leaderships may move, while this gateway leads group 0 (FOLLOW-F4).
+pub(super) fn pacer(node: Weak<Node>) -> Pacer {
+    Box::new(move |set| {
+        let node = node.upgrade()?;
+        let group = node.adopted()?.group;
+        let term = group.leading_term().filter(|term| group.applied().term == *term)?;
+        let mut planned = node.planned.locked();
+        planned.enter(Some(term));
+        Some(planned.gives_turn(set, Instant::now()))
+    })
 }
 
 /// Follows the owners of the sets that this gateway leads.
@@ -103,12 +120,36 @@ fn work(node: &Arc<Node>, me: MemberId, set: &Arc<SetServer>, led: &mut Led, now
             }
             None
         }
+        Choice::HandOver(_) if now < led.asks => None,
         Choice::HandOver(to) => {
-            let at = view.place.as_ref().map(Locality::to_string).unwrap_or_default();
-            tracing::info!(set = %set.name, %to, %at, "leadership goes to a voter nearer to where the set is used");
-            Some(tokio::spawn(hand_over(node.clone(), me, set.clone(), led.term, to)))
+            led.asks = now + ASK_PAUSE;
+            Some(tokio::spawn(move_in_turn(node.clone(), me, set.clone(), led.term, to)))
         }
     }
+}
+
+/// The move, if the leader of group 0 gives the set its turn (FOLLOW-F4), and nothing has come between meanwhile.
+async fn move_in_turn(node: Arc<Node>, me: MemberId, set: Arc<SetServer>, term: Term, to: MemberId) {
+    let Some(raft) = node.raft() else { return };
+    match raft.ask_follow_turn(set.id).await {
+        Ok(true) => {}
+        Ok(false) => {
+            tracing::debug!(set = %set.name, %to, "leadership waits for its turn: other sets are moving");
+            return;
+        }
+        Err(why) => {
+            tracing::debug!(set = %set.name, %to, %why, "no turn for leadership to move");
+            return;
+        }
+    }
+    let calm = |sight: &Sight| matches!(sight.busy, None | Some(Busy::Checkpoint));
+    let Some(sight) = look(&node, me, &set).filter(calm) else { return };
+    if set.group.leading_term() != Some(term) {
+        return;
+    }
+    let at = sight.place.as_ref().map(Locality::to_string).unwrap_or_default();
+    tracing::info!(set = %set.name, %to, %at, "leadership goes to a voter nearer to where the set is used");
+    hand_over(node, me, set, term, to).await;
 }
 
 async fn note_place(set: Arc<SetServer>) {

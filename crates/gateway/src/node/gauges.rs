@@ -44,12 +44,17 @@ impl Node {
         }
         let sets: Vec<_> = self.sets.reading().values().cloned().collect();
         for set in sets {
-            let (extents, backlog) = set.host.with(|m| (m.extents(), m.backlog_bytes()));
+            let (extents, backlog, limit) = set.host.with(|m| (m.extents(), m.backlog_bytes(), m.state().limits.set));
             let name = set.name.to_string();
             metrics::gauge!("holdfast_index_extents", "set" => name.clone()).set(extents as f64);
             metrics::gauge!("holdfast_backlog_bytes", "set" => name.clone()).set(backlog as f64);
             let connections = set.serving().map_or(0, |s| s.connected());
             metrics::gauge!("holdfast_connections", "set" => name.clone()).set(connections as f64);
+            metrics::gauge!("holdfast_limit_iops", "set" => name.clone()).set(f64::from(limit.iops));
+            metrics::gauge!("holdfast_limit_bytes_per_second", "set" => name.clone()).set(limit.bytes_per_s as f64);
+            let (waits, time) = set.throttled();
+            metrics::counter!("holdfast_limit_waits_total", "set" => name.clone()).absolute(waits);
+            metrics::counter!("holdfast_limit_wait_seconds_total", "set" => name.clone()).absolute(time.as_secs());
             now.sets.insert(name);
         }
         shown.replace(now);

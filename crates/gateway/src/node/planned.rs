@@ -1,7 +1,8 @@
 //! What the planner of sets' voters remembers while this gateway leads group 0 (ADR 0052). `control::placing` decides.
 
 use holdfast_control::cluster::{ClusterState, MemberRole, Standing};
-use holdfast_control::placing::{Candidate, LATE, Move, Placed, Rules, View, Violation, violations};
+use holdfast_control::following::Turns;
+use holdfast_control::placing::{Candidate, LATE, Move, Placed, STALL, View, Violation};
 use holdfast_control::policy::Policy;
 use holdfast_raft::GroupStatus;
 use holdfast_types::{MemberId, Name, SetId, Term};
@@ -27,6 +28,8 @@ pub(crate) struct Seen {
     pub(crate) voters: BTreeSet<MemberId>,
     /// The learners that follow it and have nearly all entries.
     pub(crate) near: BTreeSet<MemberId>,
+    /// The newest entry that each of its learners has applied, by its own word.
+    pub(crate) learners: BTreeMap<MemberId, u64>,
     /// What it needs in the leader's journal.
     pub(crate) bytes: u64,
     /// The region of its owner, if that has said where it stands.
@@ -81,6 +84,10 @@ struct Way {
     since: Instant,
     /// Newcomers that had nearly all entries at some time.
     near: BTreeSet<MemberId>,
+    /// Its group when it last came nearer to its end: the voters, and the entries that its learners had applied.
+    at: (BTreeSet<MemberId>, BTreeMap<MemberId, u64>),
+    /// When that was.
+    nearer: Instant,
 }
 
 impl Way {
@@ -119,6 +126,19 @@ pub(crate) struct Planned {
     /// In Unix milliseconds.
     since: BTreeMap<SetId, BTreeMap<Violation, u64>>,
     moves: BTreeMap<SetId, Move>,
+    /// The result of the last round; `None` before the first.
+    wants: Option<Wants>,
+    /// The sets whose leadership follows their owner now.
+    turns: Turns,
+}
+
+/// The changes that the planner still wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wants {
+    /// The members that may get further votes.
+    pub(crate) takers: BTreeSet<MemberId>,
+    /// Of each set, the voters that it is to have and that its record does not name.
+    pub(crate) newcomers: BTreeMap<SetId, BTreeSet<MemberId>>,
 }
 
 impl Planned {
@@ -149,12 +169,17 @@ impl Planned {
         self.begun.is_some_and(|begun| at.saturating_duration_since(begun) >= WINDOW)
     }
 
-    /// The way of a set to `voters`, since it has been on it. `near`: the learners that have nearly all entries now.
-    fn way_to(&mut self, set: SetId, voters: &BTreeSet<MemberId>, near: BTreeSet<MemberId>, at: Instant) -> &Way {
-        let begin = || Way { to: voters.clone(), since: at, near: BTreeSet::new() };
+    /// The way of a set to `voters`, since it has been on it, and how far it is.
+    fn way_to(&mut self, set: SetId, voters: &BTreeSet<MemberId>, at: Instant) -> &Way {
+        let seen = self.seen.get(&set);
+        let is_at = seen.map(|seen| (seen.voters.clone(), seen.learners.clone())).unwrap_or_default();
+        let near = seen.map(|seen| seen.near.clone()).unwrap_or_default();
+        let begin = || Way { to: voters.clone(), since: at, near: BTreeSet::new(), at: is_at.clone(), nearer: at };
         let way = self.moving.entry(set).or_insert_with(begin);
         if way.to != *voters {
             *way = begin();
+        } else if way.at != is_at {
+            (way.at, way.nearer) = (is_at, at);
         }
         way.near.extend(near);
         way
@@ -188,13 +213,13 @@ impl Planned {
     ) -> Placed {
         let seen = self.seen.get(&set);
         let (leader, now) = (seen.and_then(|seen| seen.leader), seen.map_or(&voters, |seen| &seen.voters).clone());
-        let near = seen.map(|seen| seen.near.clone()).unwrap_or_default();
         let absent = self.absent_of(set, &now, at);
         let moving = !now.difference(going).eq(&voters);
-        let (mut late, mut overdue) = (BTreeSet::new(), false);
+        let (mut late, mut overdue, mut stalled) = (BTreeSet::new(), false, false);
         if moving {
             voters.extend(going.difference(&now));
-            let way = self.way_to(set, &voters, near, at);
+            let way = self.way_to(set, &voters, at);
+            stalled = at.saturating_duration_since(way.nearer) >= STALL;
             overdue = at.saturating_duration_since(way.since) >= LATE;
             if overdue {
                 late = way.late(&now);
@@ -203,7 +228,7 @@ impl Planned {
             self.moving.remove(&set);
         }
         let bytes = self.weights.get(&set).map_or(0, Peak::most);
-        Placed { policy, voters, now, late, absent, leader, bytes, moving, overdue }
+        Placed { policy, voters, now, late, absent, leader, bytes, moving, overdue, stalled }
     }
 
     /// The region of each set's owner, and since when it is there.
@@ -293,33 +318,36 @@ impl Planned {
         View { members, groups }
     }
 
-    /// Notes what is violated, and returns what is new and what is over.
-    pub(crate) fn note(&mut self, view: &View, rules: &Rules, now_unix_ms: u64) -> Vec<Told> {
+    /// Whether this is the term that was entered last: then the results of a round may be noted.
+    pub(crate) fn is_of(&self, term: Term) -> bool {
+        self.term == Some(term)
+    }
+
+    /// Notes the violations of each set. Returns those that are new and those that are over.
+    pub(crate) fn note(&mut self, violated: BTreeMap<SetId, Vec<Violation>>, now_unix_ms: u64) -> Vec<Told> {
         let mut told = Vec::new();
         let mut since = BTreeMap::new();
-        for (set, placed) in &view.groups {
-            let mut before = self.since.remove(set).unwrap_or_default();
+        for (set, violations) in violated {
+            let mut before = self.since.remove(&set).unwrap_or_default();
             let mut now = BTreeMap::new();
-            for violation in violations(view, placed, rules) {
+            for violation in violations {
                 let known = before.remove(&violation);
                 if known.is_none() {
-                    told.push(Told { set: *set, violation: violation.clone(), begun: true });
+                    told.push(Told { set, violation: violation.clone(), begun: true });
                 }
                 now.insert(violation, known.unwrap_or(now_unix_ms));
             }
-            told.extend(before.into_keys().map(|violation| Told { set: *set, violation, begun: false }));
-            since.insert(*set, now);
+            told.extend(before.into_keys().map(|violation| Told { set, violation, begun: false }));
+            since.insert(set, now);
         }
         self.since = since;
         told
     }
 
-    /// The moves that are proposed now; earlier ones are remembered until their groups have followed. Nothing, if this
-    /// gateway does not lead in `term` any more.
-    pub(crate) fn decide(&mut self, term: Term, view: &View, moves: &[Move]) {
-        if self.term != Some(term) {
-            return;
-        }
+    /// The moves that are proposed now, and those that are to follow; earlier ones are remembered until their groups
+    /// have followed.
+    pub(crate) fn decide(&mut self, view: &View, moves: &[Move], wants: Wants) {
+        self.wants = Some(wants);
         self.moves.retain(|set, _| view.groups.get(set).is_some_and(|placed| placed.moving));
         self.moves.extend(moves.iter().map(|step| (step.group, step.clone())));
     }
@@ -349,6 +377,16 @@ impl Planned {
         self.moves.get(&set)
     }
 
+    /// Whether leadership of a set may go to a nearer voter now (FOLLOW-F4).
+    pub(crate) fn gives_turn(&mut self, set: SetId, at: Instant) -> bool {
+        self.begun.is_some_and(|begun| self.turns.ask(set, at.saturating_duration_since(begun)))
+    }
+
+    /// The changes that the planner still wants, after its first round.
+    pub(crate) fn wants(&self) -> Option<&Wants> {
+        self.wants.as_ref()
+    }
+
     /// Whether a leader of the set's group has reported it.
     pub(crate) fn is_seen(&self, set: SetId) -> bool {
         self.seen.contains_key(&set)
@@ -356,221 +394,4 @@ impl Planned {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use holdfast_control::policy::Survive;
-    use holdfast_types::GroupId;
-
-    const SET: SetId = GroupId(1);
-    const RULES: Rules = Rules { replace_after: None, at_once: 2, balance: true };
-
-    fn view(silent: Option<Duration>) -> View {
-        let candidate = |id: u64, region: &str, silent| Candidate {
-            name: format!("g{id}").parse().unwrap(),
-            locality: region.parse().unwrap(),
-            role: MemberRole::Gateway,
-            standing: Standing::Active,
-            silent,
-            busy: false,
-            slow: false,
-        };
-        let members = [candidate(1, "eu", None), candidate(2, "us", None), candidate(3, "ap", silent)];
-        let policy = Policy { survive: Some(Survive::Region), ..Policy::default() };
-        let voters: BTreeSet<MemberId> = (1..=3).map(MemberId).collect();
-        let (leader, now) = (voters.first().copied(), voters.clone());
-        let (late, absent) = (BTreeSet::new(), BTreeSet::new());
-        let placed = Placed { policy, leader, voters, now, late, absent, bytes: 0, moving: false, overdue: false };
-        let members = (1..).map(MemberId).zip(members).collect();
-        View { members, groups: BTreeMap::from([(SET, placed)]) }
-    }
-
-    #[test]
-    fn voters_follow_an_owner_only_if_the_policy_names_no_home() {
-        const LONG: Duration = Duration::from_secs(900);
-        let name = |text: &str| text.parse::<Name>().unwrap();
-        let seen = |region: &str| {
-            let owner = Some(region).filter(|region| !region.is_empty()).map(name);
-            let (voters, near) = ((1..=3).map(MemberId).collect(), BTreeSet::new());
-            BTreeMap::from([(SET, Seen { leader: Some(MemberId(1)), voters, near, bytes: 0, owner })])
-        };
-        let home = |planned: &Planned, view: &View, after: Duration| {
-            planned.towards_owners(view, after).groups[&SET].policy.home.as_ref().map(Name::to_string)
-        };
-        let mut planned = Planned::default();
-        let here = view(None);
-        planned.saw(seen("us"), Runs::default(), BTreeSet::new(), Instant::now());
-        assert_eq!(home(&planned, &here, LONG), None, "it has just come");
-        assert_eq!(home(&planned, &here, Duration::ZERO).as_deref(), Some("us"));
-        planned.saw(seen("sa"), Runs::default(), BTreeSet::new(), Instant::now());
-        assert_eq!(home(&planned, &here, Duration::ZERO), None, "no gateway is there");
-        planned.saw(seen(""), Runs::default(), BTreeSet::new(), Instant::now());
-        assert_eq!(home(&planned, &here, Duration::ZERO), None, "nobody knows where it stands");
-        planned.saw(seen("us"), Runs::default(), BTreeSet::new(), Instant::now());
-        let mut ruled = here.clone();
-        ruled.groups.get_mut(&SET).unwrap().policy.home = Some(name("eu"));
-        assert_eq!(home(&planned, &ruled, Duration::ZERO).as_deref(), Some("eu"), "the policy rules");
-        let mut forbidden = here;
-        forbidden.groups.get_mut(&SET).unwrap().policy.forbidden.insert(name("us"));
-        assert_eq!(home(&planned, &forbidden, Duration::ZERO), None, "by law");
-    }
-
-    #[test]
-    fn a_violation_has_the_time_at_which_it_began() {
-        let mut planned = Planned::default();
-        planned.enter(Some(Term(4)));
-        assert!(planned.note(&view(None), &RULES, 10).is_empty());
-        let dead = view(Some(Duration::from_secs(9)));
-        assert_eq!(planned.note(&dead, &RULES, 20).len(), 2, "silent, and one loss is too many");
-        assert!(planned.note(&dead, &RULES, 30).is_empty(), "told once");
-        assert!(planned.violated(SET).all(|(_, since)| since == 20));
-        let over = planned.note(&view(None), &RULES, 40);
-        assert!(over.len() == 2 && over.iter().all(|told| !told.begun), "{over:?}");
-        planned.note(&dead, &RULES, 50);
-        assert!(planned.violated(SET).all(|(_, since)| since == 50));
-        planned.enter(Some(Term(5)));
-        assert_eq!(planned.violated(SET).count(), 0, "another term begins anew");
-    }
-    fn ids(of: [u64; 3]) -> BTreeSet<MemberId> {
-        of.map(MemberId).into()
-    }
-
-    /// A leader reports the set on g1, g2 and g3.
-    fn saw(planned: &mut Planned, bytes: u64, at: Instant) {
-        let (voters, near) = (ids([1, 2, 3]), BTreeSet::new());
-        let seen = Seen { leader: Some(MemberId(1)), voters, near, bytes, owner: None };
-        planned.saw(BTreeMap::from([(SET, seen)]), Runs::default(), BTreeSet::new(), at);
-    }
-
-    #[test]
-    fn a_move_is_not_over_because_nobody_tells_how_far_it_is() {
-        let (mut planned, at) = (Planned::default(), Instant::now());
-        planned.enter(Some(Term(4)));
-        saw(&mut planned, 0, at);
-        let none = BTreeSet::new();
-        let placed = |planned: &mut Planned, to, at| planned.placed(SET, Policy::default(), ids(to), &none, at);
-        let begun = placed(&mut planned, [1, 2, 4], at);
-        assert_eq!((begun.moving, begun.leader, begun.now), (true, Some(MemberId(1)), ids([1, 2, 3])));
-        planned.saw(BTreeMap::new(), Runs::default(), BTreeSet::new(), at);
-        let untold = placed(&mut planned, [1, 2, 4], at + LATE / 2);
-        assert_eq!((untold.moving, untold.leader, untold.late.len()), (true, None, 0));
-        assert_eq!(placed(&mut planned, [1, 2, 4], at + LATE).late, BTreeSet::from([MemberId(4)]));
-        assert!(placed(&mut planned, [1, 2, 5], at + LATE).late.is_empty(), "another one has its time");
-        assert_eq!(placed(&mut planned, [1, 2, 5], at + LATE * 2).late, BTreeSet::from([MemberId(5)]));
-        assert!(!placed(&mut planned, [1, 2, 3], at + LATE * 2).moving);
-        assert!(placed(&mut planned, [1, 2, 5], at + LATE * 2).late.is_empty(), "a new move");
-    }
-
-    #[test]
-    fn a_voter_that_does_not_run_a_set_is_told_after_a_while() {
-        let (mut planned, at) = (Planned::default(), Instant::now());
-        planned.enter(Some(Term(4)));
-        let of = |of: &[u64]| of.iter().copied().map(MemberId).collect::<BTreeSet<_>>();
-        let mut told = |answers: &[u64], runs: &[u64], at: Instant| {
-            let groups = of(runs).into_iter().map(|id| (SET, id)).collect();
-            planned.saw(BTreeMap::new(), Runs { answers: of(answers), groups }, BTreeSet::new(), at);
-            planned.placed(SET, Policy::default(), ids([1, 2, 3]), &BTreeSet::new(), at).absent
-        };
-        assert_eq!(told(&[1, 2, 3], &[1, 2], at), of(&[]), "it may be starting");
-        assert_eq!(told(&[1, 2, 3], &[1], at + ABSENT), of(&[3]), "also if nobody leads the set");
-        assert_eq!(told(&[1, 2, 3], &[1], at + ABSENT * 2), of(&[2, 3]));
-        assert_eq!(told(&[1, 3], &[1, 3], at + ABSENT * 2), of(&[]), "2 is silent, and 3 runs it");
-        assert_eq!(told(&[1, 2, 3], &[1], at + ABSENT * 3), of(&[]), "another time");
-    }
-
-    /// MEMBER-M2: it has everything, and waits for the other one. As a late one it would get no vote of any set.
-    #[test]
-    fn a_newcomer_that_waits_for_another_one_is_not_late() {
-        let (mut planned, at) = (Planned::default(), Instant::now());
-        planned.enter(Some(Term(4)));
-        let of = |of: &[u64]| of.iter().copied().map(MemberId).collect::<BTreeSet<_>>();
-        let mut late = |near: &[u64], at: Instant| {
-            let (voters, near) = (ids([1, 2, 3]), of(near));
-            let seen = Seen { leader: Some(MemberId(1)), voters, near, bytes: 0, owner: None };
-            planned.saw(BTreeMap::from([(SET, seen)]), Runs::default(), BTreeSet::new(), at);
-            planned.placed(SET, Policy::default(), of(&[1, 2, 3, 4, 5]), &BTreeSet::new(), at).late
-        };
-        assert_eq!(late(&[4], at), of(&[]));
-        assert_eq!(late(&[], at + LATE), of(&[5]), "4 lags at this moment: much is written");
-        assert_eq!(late(&[4, 5], at + LATE), of(&[4, 5]), "nobody waits for another one");
-    }
-
-    #[test]
-    fn who_was_late_is_avoided_for_a_while() {
-        let (mut planned, at) = (Planned::default(), Instant::now());
-        planned.avoid(&BTreeSet::from([MemberId(4)]), at);
-        planned.avoid(&BTreeSet::from([MemberId(5)]), at + AVOIDED / 2);
-        assert_eq!(planned.slow.keys().copied().collect::<Vec<_>>(), [4, 5].map(MemberId));
-        planned.avoid(&BTreeSet::new(), at + AVOIDED);
-        assert_eq!(planned.slow.keys().copied().collect::<Vec<_>>(), [MemberId(5)]);
-    }
-
-    /// A group that lost its quorum on the way may have no newcomer any more, and its move does not end.
-    #[test]
-    fn a_move_without_a_newcomer_is_overdue_as_well() {
-        let (mut planned, at) = (Planned::default(), Instant::now());
-        planned.enter(Some(Term(4)));
-        saw(&mut planned, 0, at);
-        let pair = BTreeSet::from([1, 2].map(MemberId));
-        let mut placed = |at| planned.placed(SET, Policy::default(), pair.clone(), &BTreeSet::new(), at);
-        assert!(placed(at).moving && !placed(at + LATE / 2).overdue);
-        let long = placed(at + LATE);
-        assert!(long.overdue && long.late.is_empty());
-        assert!(!planned.placed(SET, Policy::default(), ids([1, 2, 3]), &BTreeSet::new(), at + LATE).overdue);
-    }
-
-    /// MEMBER-M2: the voter that leaves waits for the planner. If the planner waited for it, neither would move.
-    #[test]
-    fn a_set_with_a_voter_that_leaves_is_not_on_its_way() {
-        let (mut planned, at) = (Planned::default(), Instant::now());
-        planned.enter(Some(Term(4)));
-        saw(&mut planned, 0, at);
-        let (stay, leaves) = (BTreeSet::from([MemberId(1), MemberId(2)]), BTreeSet::from([MemberId(3)]));
-        assert!(!planned.placed(SET, Policy::default(), stay, &leaves, at).moving);
-        let given = planned.placed(SET, Policy::default(), ids([1, 2, 4]), &BTreeSet::new(), at);
-        assert!(given.moving, "its place is given to another");
-    }
-
-    /// MEMBER-M2: the group does not take out the voter that 4 was to replace, and waits for the planner.
-    #[test]
-    fn the_place_of_a_newcomer_that_leaves_is_to_be_given_to_another() {
-        let (mut planned, at) = (Planned::default(), Instant::now());
-        planned.enter(Some(Term(4)));
-        saw(&mut planned, 0, at);
-        let (stay, leaves) = (BTreeSet::from([MemberId(1), MemberId(2)]), BTreeSet::from([MemberId(4)]));
-        let left = planned.placed(SET, Policy::default(), stay.clone(), &leaves, at);
-        assert_eq!((left.moving, left.voters), (true, ids([1, 2, 4])));
-        let seen = Seen { leader: Some(MemberId(1)), voters: stay.clone(), near: stay.clone(), bytes: 0, owner: None };
-        planned.saw(BTreeMap::from([(SET, seen)]), Runs::default(), BTreeSet::new(), at);
-        let done = planned.placed(SET, Policy::default(), stay.clone(), &leaves, at);
-        assert_eq!((done.moving, done.voters), (false, stay), "nothing goes for it any more");
-    }
-
-    /// The journal's part of a set grows until a checkpoint and is small then: no reason to move others to and fro.
-    #[test]
-    fn a_set_weighs_what_it_had_at_most_for_a_while() {
-        let (mut planned, at) = (Planned::default(), Instant::now());
-        planned.enter(Some(Term(4)));
-        let weight = |planned: &mut Planned, bytes, at| {
-            saw(planned, bytes, at);
-            planned.placed(SET, Policy::default(), ids([1, 2, 3]), &BTreeSet::new(), at).bytes
-        };
-        assert_eq!(weight(&mut planned, 900, at), 900);
-        assert_eq!(weight(&mut planned, 10, at + WINDOW / 2), 900);
-        assert_eq!(weight(&mut planned, 10, at + WINDOW), 900);
-        assert_eq!(weight(&mut planned, 20, at + WINDOW * 2), 20);
-        assert!(!planned.knows_weights(Instant::now()));
-        assert!(planned.knows_weights(Instant::now() + WINDOW));
-    }
-
-    #[test]
-    fn the_metric_of_a_set_that_is_gone_is_0() {
-        let mut planned = Planned::default();
-        planned.enter(Some(Term(4)));
-        planned.note(&view(Some(Duration::from_secs(9))), &RULES, 10);
-        let demo: Name = "demo".parse().unwrap();
-        assert_eq!(planned.gauges([(SET, demo.clone())].into_iter()), [(demo.clone(), 2)]);
-        planned.enter(Some(Term(5)));
-        assert_eq!(planned.gauges(std::iter::empty()), [(demo, 0)]);
-        assert!(planned.gauges(std::iter::empty()).is_empty(), "told once");
-    }
-}
+mod tests;

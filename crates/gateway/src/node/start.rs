@@ -112,6 +112,7 @@ impl Node {
         tokio::spawn(revoked::run(self.clone()));
         raft.set_registrar(registration::registrar(self.cluster.clone(), group.clone()));
         raft.set_placer(placing::placer(Arc::downgrade(self)));
+        raft.set_pacer(following::pacer(Arc::downgrade(self)));
         let adopted = Adopted { raft: raft.clone(), group, member };
         *self.adopted.writing() = Some(adopted.clone());
         tokio::spawn(registration::follow(self.clone(), adopted.clone()));

@@ -138,7 +138,9 @@ Drain one gateway at a time: `drain` is refused if the other gateways cannot wor
 const UNDRAIN: &str = "\
 Examples:
   holdfast gateway undrain g2
-  holdfast switchover demo --to g2                    when it is ready; no set moves by itself
+  holdfast switchover demo --to g2                    when it is ready
+
+Sets move back by themselves only to be near their owner or their home.
 ";
 
 const UPDATE: &str = "\

@@ -1,5 +1,6 @@
 //! `holdfast set`.
 
+use super::limits::{LimitArgs, OF_SET};
 use super::paths::SnapshotArg;
 use super::placing::{PLACE, PlaceArgs, PolicyArgs};
 use super::stores::{STORES, StoresCommand};
@@ -61,6 +62,7 @@ The view of its leader. With --any-view the view of any gateway, without the spa
   store health       ok, or the problem, since when, and whether an operator must act
   scrub              the verification in the background: see `holdfast set scrub`
   members            voters of its Raft group
+  limit              how fast all its clients together may go: see `holdfast set limit`
   policy             what it asks of its voters: see `holdfast set place`
   placing, voter     what the present voters survive, and where each of them is
   violated           what the policy asks for and is not so, and since when the cluster's leader knows
@@ -140,7 +142,7 @@ const CLONE: &str = "\
 Examples:
   holdfast snapshot create demo@monday
   holdfast set clone demo@monday try
-  nbdcopy nbd://gateway-1:10809/try/vol1 -
+  holdfast volume export try/vol1 try.img
 
 The new set has the volumes of the snapshot, and lies in the same store. No data is copied: the
 clone reads what it has not written itself from the objects of the snapshot. These objects stay as
@@ -187,6 +189,15 @@ pub enum SetCommand {
     /// Show why a set's voters are these, or change which loss the set survives and where its voters may be
     #[command(after_long_help = with_codes(PLACE))]
     Place(PlaceArgs),
+    /// Limit how fast the clients of a set may go, or show the limit
+    #[command(after_long_help = with_codes(OF_SET))]
+    Limit {
+        /// The set
+        set: Name,
+        /// The limit.
+        #[command(flatten)]
+        limit: LimitArgs,
+    },
     /// Delete a set: its volumes, keys and objects, and its data on the gateways' disks
     #[command(after_long_help = with_codes(DELETE))]
     Delete(DeleteArgs),

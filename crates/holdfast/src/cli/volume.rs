@@ -1,5 +1,6 @@
 //! Arguments of `holdfast volume`.
 
+use super::limits::{LimitArgs, OF_VOLUME};
 use super::paths::{ExportPath, VolumePath};
 use super::values::with_codes;
 use clap::{Args, Subcommand};
@@ -22,6 +23,7 @@ One line for each volume, from the set's leader:
   MAPPED       upper limit of its data in the last checkpoint, before compression, counted in map
                pages of 32MiB. A clone does not count what it shares with its origin
   CONNECTIONS  clients at the gateway that leads the set, without those of snapshots
+  LIMIT        how fast its clients may go; this column is left out if no volume has a limit
 
 For the compressed space of the set, including garbage and snapshots, see `holdfast set show`.
 
@@ -37,6 +39,7 @@ From the set's leader:
   mapped       upper limit of its data in the last checkpoint, before compression, counted in map
                pages of 32MiB. A clone does not count what it shares with its origin
   connections  clients at the gateway that leads the set, without those of snapshots
+  limit        how fast its clients may go, beside the limit of the set: see `holdfast volume limit`
 
 Example:
   holdfast volume show demo/vol1
@@ -131,6 +134,16 @@ pub enum VolumeCommand {
         /// Also while clients are connected
         #[arg(long)]
         force: bool,
+    },
+    /// Limit how fast the clients of a volume may go, or show the limit
+    #[command(after_long_help = with_codes(OF_VOLUME))]
+    Limit {
+        /// The set and the volume's name
+        #[arg(value_name = "SET/VOLUME")]
+        volume: VolumePath,
+        /// The limit.
+        #[command(flatten)]
+        limit: LimitArgs,
     },
     /// Rename a volume
     #[command(after_long_help = with_codes(RENAME))]

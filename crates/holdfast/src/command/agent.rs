@@ -105,11 +105,12 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
         *child = Some(command.spawn()?);
         Ok(())
     };
+    // From here on: the agent first looks for seconds at what it finds, and an order to end meanwhile would leave all
+    // of it to nobody.
+    let signal = serve::stop_signal_from_now()?;
     let stop = async {
-        match serve::stop_signal().await {
-            Ok(which) => tracing::info!(signal = which, "stopping"),
-            Err(error) => tracing::error!(error = error.message, "stopping"),
-        }
+        let which = signal.await;
+        tracing::info!(signal = which, "stopping");
     };
     let ended = holdfast_agent::run(config, stop, helper).await;
     ended.map_err(|error| CliError::failed("agent").because(&error))

@@ -145,6 +145,12 @@ pub struct Report {
     pub serving: BTreeMap<String, String>,
 }
 
+impl Report {
+    fn changed(&self) -> bool {
+        self.steps.iter().any(|step| step.changed)
+    }
+}
+
 /// `holdfast cluster bootstrap`.
 pub async fn run(common: &Common, config: &Path) -> Result<(), CliError> {
     let plan = Plan::load(config)?;
@@ -159,22 +165,26 @@ pub async fn run(common: &Common, config: &Path) -> Result<(), CliError> {
         0 => "The cluster matches the plan; nothing was changed.".to_string(),
         _ => format!("Done: {changes} of {} steps changed something.", report.steps.len()),
     })?;
+    unfinished(&report).map_or(Ok(()), |error| {
+        Err(if report.changed() { error.after_a_change("this run has changed something") } else { error })
+    })
+}
+
+/// What a person has to do about the rest of the plan.
+fn unfinished(report: &Report) -> Option<CliError> {
     if let Some((name, member)) = report.replaced.first() {
-        let error = CliError::refused(format!(
-            "gateway {name} has a different disk from {}, the member with that name",
-            MemberId(*member)
-        ));
-        return Err(error.next(format!(
-            "to add it as a new member use `holdfast gateway replace {} --by ADDRESS`",
-            MemberId(*member)
-        )));
-    }
-    if !report.unreachable.is_empty() {
+        let member = MemberId(*member);
         let error =
-            CliError::unreachable(format!("no answer from {}; everything else is done", report.unreachable.join(", ")));
-        return Err(error.next("run it again when they are running"));
+            CliError::refused(format!("gateway {name} has a different disk from {member}, the member with that name"));
+        let next = format!("to add it as a new member use `holdfast gateway replace {member} --by ADDRESS`");
+        return Some(error.next(next));
     }
-    Ok(())
+    if report.unreachable.is_empty() {
+        return None;
+    }
+    let error =
+        CliError::unreachable(format!("no answer from {}; everything else is done", report.unreachable.join(", ")));
+    Some(error.next("run it again when they are running"))
 }
 
 /// Carries out `plan` within `total`.
@@ -198,16 +208,15 @@ pub async fn carry_out_as(
     let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
     let mut work =
         Work { dialer, plan, api: ClusterClient::new(dialer, &addresses, total), report: Report::default(), progress };
-    let nodes = work.look().await?;
-    match nodes.values().any(|node| node.initialised) {
-        false => work.found(nodes, cluster_id).await?,
-        true => work.complete(nodes).await?,
+    match work.all(cluster_id).await {
+        Err(error) if work.report.changed() => Err(error.after_a_change(EARLIER_STEPS)),
+        Err(error) => Err(error),
+        Ok(()) => Ok(work.report),
     }
-    for set in &plan.sets {
-        work.set(set).await?;
-    }
-    Ok(work.report)
 }
+
+/// What a run that ends early has behind it.
+const EARLIER_STEPS: &str = "the steps before it are done";
 
 /// Gateways that answered, by their position in the plan.
 type Nodes = BTreeMap<usize, v1::Node>;
@@ -228,6 +237,19 @@ impl Work<'_> {
         let step = Step { subject: subject.into(), what: what.into(), changed };
         (self.progress)(&step);
         self.report.steps.push(step);
+    }
+
+    async fn all(&mut self, cluster_id: Option<&str>) -> Result<(), CliError> {
+        let nodes = self.look().await?;
+        match nodes.values().any(|node| node.initialised) {
+            false => self.found(nodes, cluster_id).await?,
+            true => self.complete(nodes).await?,
+        }
+        let plan = self.plan;
+        for set in &plan.sets {
+            self.set(set).await?;
+        }
+        Ok(())
     }
 
     /// Step 1: ask the gateways.

@@ -31,7 +31,9 @@ pub async fn run(common: &Common, snapshot: &SnapshotArg, name: &Name) -> Result
     }
     let (summary, created) = make(&mut api, snapshot, &found.id, name).await?;
     // Waits until the new set has a leader.
-    let status = status(&mut api, name.as_str(), false).await?;
+    let status = status(&mut api, name.as_str(), false).await;
+    let made = |error: CliError| error.after_a_change(&format!("set {name} was created"));
+    let status = status.map_err(|error| if created { made(error) } else { error })?;
     let json = serde_json::json!({ "set": summary, "created": created, "volumes": status.volumes });
     output::show(common.output, &json, || {
         let (done, volumes) = (created_text(created), describe_volumes(&status));

@@ -63,7 +63,9 @@ pub async fn admit(
     if reply.member == 0 {
         return Err(incomplete("the member's id"));
     }
-    adopt(only, &reply.cluster_id, reply.member, &node.disk).await?;
+    let registered = || format!("the gateway is registered as {}", MemberId(reply.member));
+    let adopted = adopt(only, &reply.cluster_id, reply.member, &node.disk).await;
+    adopted.map_err(|error| error.after_a_change(&registered()))?;
     Ok(MemberId(reply.member))
 }
 

@@ -44,6 +44,10 @@ pub async fn run(common: &Common, args: &HistoryArgs) -> Result<(), CliError> {
     for why in &missing {
         tell(common, &format!("not included: {why}"));
     }
+    // The result is a list, which has no place for it; a program must be able to tell a part from the whole.
+    if !missing.is_empty() && common.output == output::Format::Json {
+        output::remark(&serde_json::json!({ "not_included": missing }).to_string());
+    }
     lines.sort_by_key(|line| line.at_unix_ms);
     let keep = args.last.unwrap_or(usize::MAX).min(lines.len());
     let lines = lines.split_off(lines.len() - keep);

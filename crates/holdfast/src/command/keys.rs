@@ -49,7 +49,7 @@ async fn rotate(common: &Common) -> Result<(), CliError> {
     // The leaders replace the heads in the stores in the background.
     while !keys.left.is_empty() && Instant::now() + LOOK < api.deadline() {
         sleep(LOOK).await;
-        keys = list(&mut api).await?;
+        keys = list(&mut api).await.map_err(|error| error.after_a_change("the change of the key has begun"))?;
     }
     if keys.current != target || !keys.left.is_empty() {
         return Err(CliError::failed(format!("not wrapped by {target} yet: {}", keys.left.join(", ")))

@@ -25,8 +25,14 @@ const WAIT: Duration = Duration::from_secs(600);
 /// Entries behind the leader with which a member counts as caught up: fewer than one apply round under load.
 const CAUGHT_UP_ENTRIES: u64 = 64;
 
+/// How long a newcomer that votes wherever it is named waits for the planner to look at it. It looks every 5 s.
+const PLAN_LIMIT: Duration = Duration::from_secs(15);
+
 /// Most sets that a sentence lists; `holdfast gateway list` shows all.
 const SETS_NAMED_MAX: usize = 8;
+
+/// The same for a line of progress.
+const WAITS_NAMED_MAX: usize = 3;
 
 /// The state that a wait ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +53,10 @@ pub struct Progress {
     groups_done: usize,
     /// Log entries that it does not have yet, over all groups.
     entries_behind: u64,
+    /// The sets that are not done; "the cluster" for group 0.
+    waits_for: Vec<String>,
+    /// The planner has not looked at it yet, and may want more of it.
+    unplanned: bool,
 }
 
 impl Progress {
@@ -58,11 +68,27 @@ impl Progress {
         const CELLS: usize = 20;
         let filled = (CELLS * self.groups_done).checked_div(self.groups).unwrap_or(0);
         let bar = format!("[{}{}]", "#".repeat(filled), ".".repeat(CELLS - filled));
-        let (done, all) = (self.groups_done, self.groups);
+        let (done, all, waits) = (self.groups_done, self.groups, self.waits());
         match goal {
-            Goal::In => format!("{bar} voter in {done} of {all} groups, {} log entries behind", self.entries_behind),
-            Goal::Out => format!("{bar} removed from {done} of {all} groups"),
-            Goal::Idle => format!("{bar} not the leader in {done} of {all} groups"),
+            Goal::In => {
+                format!("{bar} voter in {done} of {all} groups, {} log entries behind{waits}", self.entries_behind)
+            }
+            Goal::Out => format!("{bar} removed from {done} of {all} groups{waits}"),
+            Goal::Idle => format!("{bar} not the leader in {done} of {all} groups{waits}"),
+        }
+    }
+
+    /// The sets that it waits for, for people.
+    fn waits(&self) -> String {
+        let named: Vec<&str> = self.waits_for.iter().take(WAITS_NAMED_MAX).map(String::as_str).collect();
+        let more = match self.waits_for.len() - named.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        match (named.is_empty(), self.unplanned && self.done()) {
+            (false, _) => format!(", waits for {}{more}", named.join(", ")),
+            (true, true) => ", waits for the planner of sets' voters".to_string(),
+            (true, false) => String::new(),
         }
     }
 }
@@ -71,8 +97,27 @@ fn id_of(member: &v1::MemberStatus) -> u64 {
     member.member.as_ref().map_or(0, |member| member.id)
 }
 
-/// A set with so many voters needs no newcomer.
-const VOTERS_ENOUGH: usize = 3;
+/// The plan for sets' voters, by the leader of group 0.
+fn plan(status: &v1::ClusterStatusReply) -> Option<&v1::Plan> {
+    status.members.iter().find_map(|member| member.node.as_ref()?.plan.as_ref())
+}
+
+/// Whether `member` is to vote in the set of `group`: its record says so, or the plan wants it there. A set whose
+/// policy forbids it, or that has enough voters, is not waited for.
+fn is_for(status: &v1::ClusterStatusReply, group: u64, member: MemberId) -> bool {
+    let set = status.sets.iter().find(|set| set.id == group);
+    let planned = || {
+        let sets = plan(status).map(|plan| plan.sets.as_slice()).unwrap_or_default();
+        sets.iter().any(|set| set.set == group && set.newcomers.contains(&member.0))
+    };
+    set.is_none_or(|set| set.voters.is_empty() || set.voters.contains(&member.0)) || planned()
+}
+
+/// Whether the planner may still want votes of `member` that its last plan does not name.
+fn is_unplanned(status: &v1::ClusterStatusReply, member: MemberId) -> bool {
+    let placed = status.sets.iter().any(|set| !set.voters.is_empty());
+    placed && plan(status).is_none_or(|plan| !plan.takers.contains(&member.0))
+}
 
 fn progress(status: &v1::ClusterStatusReply, member: MemberId, goal: Goal) -> Progress {
     let own = status.members.iter().find(|m| id_of(m) == member.0);
@@ -98,19 +143,19 @@ fn progress(status: &v1::ClusterStatusReply, member: MemberId, goal: Goal) -> Pr
             }
         }
     };
-    // It is not to vote in a set that is placed on enough others.
-    let placed = |group: &&v1::GroupSummary| {
-        let set = status.sets.iter().find(|set| set.id == group.group);
-        goal != Goal::In || set.is_none_or(|set| set.voters.len() < VOTERS_ENOUGH || set.voters.contains(&member.0))
-    };
-    let groups_done = status.groups.iter().filter(placed).filter(done).count();
+    let concerned = |group: &&v1::GroupSummary| goal != Goal::In || is_for(status, group.group, member);
+    let groups = || status.groups.iter().filter(concerned);
+    let name = |group: &v1::GroupSummary| if group.group == 0 { "the cluster".to_string() } else { group.set.clone() };
+    let waits_for = groups().filter(|group| !done(group)).map(name).filter(|name| !name.is_empty()).collect();
     // The last step: removal from the list of members.
     let listed = usize::from(goal == Goal::Out && own.is_some());
     Progress {
         member: member.0,
-        groups: status.groups.iter().filter(placed).count(),
-        groups_done: groups_done.saturating_sub(listed),
-        entries_behind: status.groups.iter().filter(placed).filter_map(|group| behind(group.group)).sum(),
+        groups: groups().count(),
+        groups_done: groups().filter(done).count().saturating_sub(listed),
+        entries_behind: groups().filter_map(|group| behind(group.group)).sum(),
+        waits_for,
+        unplanned: goal == Goal::In && is_unplanned(status, member),
     }
 }
 
@@ -148,6 +193,9 @@ impl Shown {
     }
 }
 
+/// What a wait that ends early has behind it.
+const ORDERED: &str = "the change was ordered, and continues in the background";
+
 /// Waits until `member` reaches `goal`. `false` if the time ends first.
 async fn wait_for(
     common: &Common,
@@ -164,19 +212,22 @@ async fn wait_for(
     }
     let mut api = ClusterClient::new(&common.dialer, &addresses, common.timeout.unwrap_or(WAIT));
     let mut shown = Shown::new(common);
+    let mut done_since: Option<Instant> = None;
     let outcome = loop {
         match status(&mut api).await {
             Ok(status) => {
                 let now = progress(&status, member, goal);
                 shown.show(goal, &now);
-                if now.done() {
+                done_since = now.done().then(|| done_since.unwrap_or_else(Instant::now));
+                // A gateway without room gets no votes, and one that is not heard yet may get some.
+                if done_since.is_some_and(|since| !now.unplanned || since.elapsed() >= PLAN_LIMIT) {
                     break Ok(true);
                 }
             }
-            Err(error) => break Err(error),
+            Err(error) => break Err(error.after_a_change(ORDERED)),
         }
         if Instant::now() + LOOK_INTERVAL >= api.deadline() {
-            break Ok(false);
+            break Ok(done_since.is_some());
         }
         sleep(LOOK_INTERVAL).await;
     };
@@ -451,6 +502,37 @@ mod tests {
         assert_eq!(text, "[##########..........] voter in 1 of 2 groups, 905 log entries behind");
         let nobody = v1::ClusterStatusReply::default();
         assert!(!progress(&nobody, MemberId(3), Goal::Out).done(), "a status of nothing shows nothing");
+    }
+
+    /// `gateway add` waited ten minutes for a set of two voters whose policy forbids the newcomer's region.
+    #[test]
+    fn gateway_add_waits_only_for_votes_that_the_plan_wants() {
+        let mut seen = status();
+        seen.groups[1].set = "demo".into();
+        seen.sets = vec![v1::SetSummary { id: 7, voters: vec![1, 2], ..Default::default() }];
+        let now = progress(&seen, MemberId(3), Goal::In);
+        assert!(now.done() && now.groups == 1 && now.unplanned, "the planner has not looked yet: {now:?}");
+        assert!(now.text(Goal::In).ends_with(" behind, waits for the planner of sets' voters"), "{now:?}");
+        let mut planned = |takers: &[u64], newcomers: &[u64]| {
+            let sets = vec![v1::PlannedSet { set: 7, newcomers: newcomers.to_vec() }];
+            let plan = v1::Plan { takers: takers.to_vec(), sets };
+            seen.members[0].node.get_or_insert_default().plan = Some(plan);
+            progress(&seen, MemberId(3), Goal::In)
+        };
+        assert!(planned(&[1, 2], &[]).unplanned, "nor heard the newcomer");
+        let now = planned(&[1, 2, 3], &[3]);
+        assert!(!now.done() && !now.unplanned && now.groups == 2, "{now:?}");
+        assert!(now.text(Goal::In).ends_with(" behind, waits for demo"), "{now:?}");
+        let now = planned(&[1, 2, 3], &[]);
+        assert!(now.done() && !now.unplanned && now.groups == 1, "{now:?}");
+    }
+
+    #[test]
+    fn a_line_of_progress_names_few_sets() {
+        let waits_for: Vec<String> = (1..=5).map(|n| format!("s{n}")).collect();
+        let now = Progress { member: 4, groups: 6, groups_done: 1, entries_behind: 0, waits_for, unplanned: false };
+        let text = now.text(Goal::Out);
+        assert!(text.ends_with(" removed from 1 of 6 groups, waits for s1, s2, s3 and 2 more"), "{text}");
     }
 
     /// The only place that tells a person why an undrained gateway stays idle.

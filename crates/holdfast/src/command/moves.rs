@@ -94,8 +94,16 @@ async fn finish(
     reply: &v1::MoveReply,
     started: Instant,
 ) -> Result<(), CliError> {
+    // Whatever comes now, the move has been made, and its owner may be fenced.
+    let changed = |error: CliError| match (reply.already, &reply.ended, &reply.granted) {
+        (true, None, None) => error,
+        (_, _, None) => error.after_a_change(&format!("set {set} was given to {to}")),
+        (_, _, Some(_)) => error.after_a_change(&format!(
+            "set {set} was given to {to} and to a new owner, whose token is lost: repeat this command for another one"
+        )),
+    };
     let after = loop {
-        let seen = set_calls::status(api, set, false).await?;
+        let seen = set_calls::status(api, set, false).await.map_err(changed)?;
         if leader(&seen) == to {
             break seen;
         }
@@ -106,12 +114,12 @@ async fn finish(
         sleep(AFTER_INTERVAL).await;
     };
     let granted = match &reply.granted {
-        Some(granted) => Some(brought_along(api, to, granted).await?),
+        Some(granted) => Some(brought_along(api, to, granted).await.map_err(changed)?),
         None => None,
     };
     let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     // The state including the continued lease.
-    let after = if granted.is_some() { set_calls::status(api, set, false).await? } else { after };
+    let after = if granted.is_some() { set_calls::status(api, set, false).await.map_err(changed)? } else { after };
     let (ended, granted) = (reply.ended.as_ref(), granted.as_ref());
     let moved = Moved { set, before, after: &after, took_ms, already: reply.already, ended, granted };
     output::show(common.output, &moved, || {

@@ -37,6 +37,9 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Most surveys, if heads are replaced meanwhile. Surveys after the first one are short.
 const LOOKS_MAX: u32 = 3;
 
+/// What has happened once a generation is raised.
+const TAKEN: &str = "sets are taken over already, and their old gateways are fenced: run it again";
+
 /// One set, as restored.
 #[derive(Debug, Serialize)]
 struct Restored {
@@ -116,13 +119,16 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     let mut show = |step: &bootstrap::Step| {
         tell(common, &format!("{} {:<24} {}", if step.changed { "+" } else { "=" }, step.subject, step.what));
     };
-    bootstrap::carry_out_as(&common.dialer, &plan, Some(&cluster), total, &mut show).await?;
+    let told = |error: CliError| if raise.is_empty() { error } else { error.after_a_change(TAKEN) };
+    bootstrap::carry_out_as(&common.dialer, &plan, Some(&cluster), total, &mut show).await.map_err(told)?;
     let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
     let mut api = ClusterClient::new(&common.dialer, &addresses, total);
     let mut restored = Vec::new();
     for found in &found {
         let left_out = left_out.remove(&found.set).unwrap_or_default();
-        restored.push(restore(&mut api, found, raise.contains(&found.set), left_out).await?);
+        let done = restore(&mut api, found, raise.contains(&found.set), left_out).await;
+        let changed = !raise.is_empty() || !restored.is_empty();
+        restored.push(done.map_err(|error| if changed { error.after_a_change(TAKEN) } else { error })?);
     }
     let json = serde_json::json!({ "cluster_id": cluster, "sets": restored });
     output::show(common.output, &json, || table(&found, &restored))
@@ -359,13 +365,17 @@ async fn raise_all(
     let first = gateways.nodes.first().ok_or_else(|| incomplete("a gateway"))?;
     let disk = holdfast_api::disk_from_text("disk", &first.disk)
         .map_err(|error| CliError::failed(format!("gateway {}", first.name)).because(&error))?;
-    let mut all = Vec::new();
+    let (mut all, mut begun) = (Vec::new(), false);
     for found in found {
         if !raise.contains(&found.set) {
             all.push(found);
             continue;
         }
-        let raised = recovery::raise(&found, cluster, disk).await.map_err(|error| of_recovery(&error))?;
+        let raised = recovery::raise(&found, cluster, disk).await.map_err(|error| match begun {
+            true => of_recovery(&error).after_a_change(TAKEN),
+            false => of_recovery(&error),
+        })?;
+        begun = true;
         tell(common, &format!("+ set {}: generation {} in the store", raised.head.name, raised.head.life.generation));
         all.push(raised);
     }

@@ -4,8 +4,8 @@ use super::bootstrap;
 use super::connect::connect;
 use super::console::tell;
 use super::placing::{of_new_set, placing};
-use super::set_calls::{create_set, create_volume, several, status};
-use super::text::{created_text, describe_volumes, epoch_text, lease_text, member_text, store_text, time};
+use super::set_calls::{create_set, create_volume, several, space, status};
+use super::text::{created_text, describe_volumes, epoch_text, lease_text, limit_text, member_text, store_text, time};
 use crate::cli::{Common, SetCommand, VolumeArg};
 use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
@@ -21,6 +21,7 @@ pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
             create(common, &name, &stores.to_string(), &volumes, of_new_set(&policy)).await
         }
         SetCommand::Place(args) => super::placing::run(common, args).await,
+        SetCommand::Limit { set, limit } => super::limits::of_set(common, &set, &limit).await,
         SetCommand::List => list(common).await,
         SetCommand::Stores(command) => super::stores::run(common, command).await,
         SetCommand::Delete(args) => super::deletion::run(common, args).await,
@@ -52,9 +53,12 @@ async fn create(
     let mut api = connect(common);
     let (summary, created) = create_set(&mut api, name.as_str(), store, policy).await?;
     let mut made = vec![format!("set {name} {} in {}", created_text(created), summary.store)];
-    let mut json_volumes = Vec::new();
+    let (mut json_volumes, mut changed) = (Vec::new(), created);
     for volume in volumes {
-        let created = create_volume(&mut api, name.as_str(), volume.name.as_str(), volume.size).await?;
+        let volume_made = create_volume(&mut api, name.as_str(), volume.name.as_str(), volume.size).await;
+        let created =
+            volume_made.map_err(|error| if changed { error.after_a_change(&made.join(", ")) } else { error })?;
+        changed |= created;
         made.push(format!("volume {name}/{} {} with {}", volume.name, created_text(created), volume.size));
         json_volumes.push(serde_json::json!({ "name": volume.name, "size_bytes": volume.size.0, "created": created }));
     }
@@ -104,7 +108,7 @@ async fn show(common: &Common, set: &Name, any_view: bool) -> Result<(), CliErro
     }
     // The rest is shown even if the space is unknown.
     let mut brief = ClusterClient::new(&common.dialer, &common.api, SPACE_LIMIT.min(common.timeout()));
-    let space = super::volume::space(&mut brief, set.as_str()).await.map_err(|error| tell(common, &error.message)).ok();
+    let space = space(&mut brief, set.as_str()).await.map_err(|error| tell(common, &error.message)).ok();
     let placing = placing(&mut brief, set.as_str()).await.map_err(|error| tell(common, &error.message)).ok();
     let json = With { status: &status, space: space.as_ref(), placing: placing.as_ref() };
     output::show(common.output, &json, || {
@@ -189,6 +193,7 @@ pub fn describe(status: &v1::SetStatus) -> String {
         ["snapshot schedule".to_string(), status.snapshot_schedule.clone()],
         ["scrub".to_string(), status.scrub.as_ref().map_or(String::new(), super::scrub::line)],
         ["members".to_string(), status.voters.iter().map(|&id| member_text(id)).collect::<Vec<_>>().join(" ")],
+        ["limit".to_string(), limit_text(status.limit.as_ref())],
     ];
     if let Some(set) = status.set.as_ref().filter(|set| !set.clone_of.is_empty()) {
         facts.push(["clone of".to_string(), set.clone_of.clone()]);

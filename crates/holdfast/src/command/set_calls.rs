@@ -1,6 +1,7 @@
 //! Calls about sets that commands share.
 
 use super::connect::incomplete;
+use crate::cli::VolumePath;
 use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use holdfast_api::v1;
@@ -54,4 +55,17 @@ pub async fn status(api: &mut ClusterClient, set: &str, any_view: bool) -> Resul
     let request = v1::GetSetRequest { set: set.into(), any_view };
     let call = async |mut client: Client| client.get_set(request.clone()).await;
     api.call(&format!("show set {set}"), Effect::Reads, call).await
+}
+
+/// The space of a set.
+pub async fn space(api: &mut ClusterClient, set: &str) -> Result<v1::GetSpaceReply, CliError> {
+    let request = v1::GetSpaceRequest { set: set.into() };
+    let call = async |mut client: Client| client.get_space(request.clone()).await;
+    api.call(&format!("get the space of set {set}"), Effect::Reads, call).await
+}
+
+/// The error for a volume that does not exist.
+pub fn no_volume(volume: &VolumePath) -> CliError {
+    CliError::refused(format!("there is no volume {volume}"))
+        .next(format!("`holdfast volume list {}` shows all", volume.set))
 }

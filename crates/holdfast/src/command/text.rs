@@ -74,6 +74,15 @@ pub fn lease_text(lease: &v1::Lease) -> String {
     )
 }
 
+/// How fast clients may go.
+pub fn limit_text(limit: Option<&v1::Limit>) -> String {
+    let Some(limit) = limit else { return "none".to_string() };
+    let iops = (limit.iops > 0).then(|| format!("{} IOPS", limit.iops));
+    let bytes = (limit.bytes_per_second > 0).then(|| format!("{}/s", output::bytes(limit.bytes_per_second)));
+    let burst = Some(format!("burst {:?}", std::time::Duration::from_millis(limit.burst_ms.into())));
+    [iops, bytes, burst].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
 /// A time for people: how long ago, by this machine's clock.
 pub fn since(unix_ms: u64) -> String {
     ago(holdfast_host::unix_ms(), unix_ms)
@@ -116,6 +125,14 @@ mod tests {
     fn a_certificate_is_marked_thirty_days_ahead() {
         let shown = [None, Some(-1), Some(0), Some(29), Some(30)].map(days_text);
         assert_eq!(shown, ["", "expired !", "0 !", "29 !", "30"]);
+    }
+
+    #[test]
+    fn limits_for_people() {
+        let limit = v1::Limit { iops: 300, bytes_per_second: 10 << 20, burst_ms: 1500 };
+        assert_eq!(limit_text(Some(&limit)), "300 IOPS, 10MiB/s, burst 1.5s");
+        assert_eq!(limit_text(Some(&v1::Limit { iops: 0, burst_ms: 100, ..limit })), "10MiB/s, burst 100ms");
+        assert_eq!(limit_text(None), "none");
     }
 
     #[test]

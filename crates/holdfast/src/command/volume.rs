@@ -13,15 +13,15 @@ mod state;
 use super::bootstrap;
 use super::connect::{connect, incomplete};
 use super::console::{confirm, tell};
-use super::set_calls::create_volume;
-use super::text::created_text;
+use super::set_calls::{create_volume, no_volume, space};
+use super::text::{created_text, limit_text};
 use crate::cli::{Common, VolumeCommand, VolumePath};
 use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::{CliError, Exit};
 use crate::output;
 use holdfast_api::v1::{self, change_volume_request::Change};
 use holdfast_types::{ByteSize, Name};
-use path::{find, no_volume};
+use path::find;
 
 /// Runs one of `holdfast volume`'s commands.
 pub async fn run(common: &Common, command: VolumeCommand) -> Result<(), CliError> {
@@ -33,6 +33,7 @@ pub async fn run(common: &Common, command: VolumeCommand) -> Result<(), CliError
         VolumeCommand::Shrink { volume, size, discard_data, force } => {
             shrink(common, &volume, size, discard_data, force).await
         }
+        VolumeCommand::Limit { volume, limit } => super::limits::of_volume(common, &volume, &limit).await,
         VolumeCommand::Rename { volume, to } => rename(common, &volume, &to).await,
         VolumeCommand::Delete { volume, force, yes } => delete(common, &volume, force, yes).await,
         VolumeCommand::Import(args) => import::import(common, &args).await,
@@ -142,13 +143,6 @@ fn in_use(error: CliError, may_be_forced: bool) -> CliError {
     error.next(if may_be_forced { "disconnect its clients, or add --force" } else { "disconnect its clients" })
 }
 
-/// The space of a set.
-pub(super) async fn space(api: &mut ClusterClient, set: &str) -> Result<v1::GetSpaceReply, CliError> {
-    let request = v1::GetSpaceRequest { set: set.into() };
-    let call = async |mut client: Client| client.get_space(request.clone()).await;
-    api.call(&format!("get the space of set {set}"), Effect::Reads, call).await
-}
-
 async fn list(common: &Common, set: &Name) -> Result<(), CliError> {
     let reply = space(&mut connect(common), set.as_str()).await?;
     output::show(common.output, &reply, || match reply.not_known.as_str() {
@@ -162,6 +156,14 @@ fn mapped(reply: &v1::GetSpaceReply, figure: u64) -> String {
     if reply.not_known.is_empty() { output::bytes(figure) } else { "unknown".to_string() }
 }
 
+/// One volume for programs, with the reason why a part of it is unknown: else 0 mapped bytes would look like none.
+#[derive(serde::Serialize)]
+struct Known<'a> {
+    #[serde(flatten)]
+    found: &'a v1::VolumeSpace,
+    not_known: &'a str,
+}
+
 async fn show(common: &Common, volume: &VolumePath) -> Result<(), CliError> {
     let reply = space(&mut connect(common), volume.set.as_str()).await?;
     let named = |found: &&v1::VolumeSpace| found.volume.as_ref().is_some_and(|v| v.name == volume.name.as_str());
@@ -169,13 +171,15 @@ async fn show(common: &Common, volume: &VolumePath) -> Result<(), CliError> {
         return Err(no_volume(volume));
     };
     let facts = found.volume.as_ref().ok_or_else(|| incomplete("the volume"))?;
-    output::show(common.output, found, || {
+    let json = Known { found, not_known: &reply.not_known };
+    output::show(common.output, &json, || {
         format!(
-            "volume       {volume} (id {})\nsize         {}\nmapped       {}\nconnections  {}",
+            "volume       {volume} (id {})\nsize         {}\nmapped       {}\nconnections  {}\nlimit        {}",
             facts.id,
             output::bytes(facts.size_bytes),
             mapped(&reply, found.mapped_bytes),
-            found.connections
+            found.connections,
+            limit_text(found.limit.as_ref())
         )
     })
 }
@@ -186,7 +190,15 @@ fn describe(reply: &v1::GetSpaceReply) -> String {
         let (size, mapped) = (output::bytes(volume.size_bytes), mapped(reply, found.mapped_bytes));
         Some([volume.name.clone(), volume.id.to_string(), size, mapped, found.connections.to_string()])
     });
-    output::table(["VOLUME", "ID", "SIZE", "MAPPED", "CONNECTIONS"], rows)
+    // The column is shown only if there is a limit.
+    if reply.volumes.iter().all(|found| found.limit.is_none()) {
+        return output::table(["VOLUME", "ID", "SIZE", "MAPPED", "CONNECTIONS"], rows);
+    }
+    let limits = reply.volumes.iter().filter(|found| found.volume.is_some());
+    let rows = rows.zip(limits).map(|([name, id, size, mapped, connections], found)| {
+        [name, id, size, mapped, connections, limit_text(found.limit.as_ref())]
+    });
+    output::table(["VOLUME", "ID", "SIZE", "MAPPED", "CONNECTIONS", "LIMIT"], rows)
 }
 
 /// The space of a set as text, below the other lines of `set show`.
@@ -257,5 +269,8 @@ mod tests {
         let text = describe_space(&reply);
         assert!(text.matches("unknown").count() > 5 && text.contains("the store does not answer"), "{text}");
         assert!(describe(&reply).contains("unknown"));
+        let json = serde_json::to_value(Known { found: &reply.volumes[0], not_known: &reply.not_known }).unwrap();
+        assert_eq!(json["volume"]["name"], "vol1");
+        assert_eq!(json["not_known"], "the store does not answer");
     }
 }

@@ -87,6 +87,7 @@ fn answer(world: &mut World, at: usize, path: &str, body: Value) -> (u16, Value)
     let peers: [Peer; 1] = [(other.name.clone(), Ok(other))];
     let made: Plan = match path {
         "/status" => return (200, world.views[at].clone()),
+        "/history" => return (200, json!([])),
         "/switchover" => plan::switchover(&parsed(at), body["candidate"].as_str(), &peers, None),
         "/failover" => plan::failover(&parsed(at), &peers),
         // A standby has no PostgreSQL to restart.
@@ -160,6 +161,21 @@ fn states(hosts: &Value) -> Vec<(&str, &str)> {
 fn state(host: &Value) -> (&str, &str) {
     let text = |key: &str| host["view"][key].as_str().unwrap();
     (text("name"), text("state"))
+}
+
+/// The events of a host that cannot be asked are not told as none.
+#[test]
+fn a_history_says_which_agents_it_lacks() {
+    let lab = lab("standby");
+    // Nobody listens on port 1.
+    let agents = format!("{},127.0.0.1:1", lab.agents);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    command.env_clear().stdin(Stdio::null()).args(["history", "--agent", &agents, "--output", "json"]);
+    let output = command.output().unwrap();
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!((output.status.code(), out.trim_end()), (Some(0), "[]"), "{err}");
+    let lacks: Value = serde_json::from_str(err.lines().last().unwrap_or_default()).unwrap();
+    assert!(lacks["not_included"][0].as_str().unwrap().contains("127.0.0.1:1"), "{err}");
 }
 
 #[test]

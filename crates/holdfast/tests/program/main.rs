@@ -1,5 +1,6 @@
 //! The program as people run it. All tests are one test program: `cargo test -p holdfast --test program -- dev::`.
 
+mod after;
 mod agent;
 mod commands;
 mod copies;

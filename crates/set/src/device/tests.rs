@@ -84,6 +84,8 @@ struct At {
     /// When a quorum was last heard; `None`: at the moment of each query.
     heard: Option<MonoTime>,
     applied: LogId,
+    /// Entries of its log that are not applied yet.
+    behind: u64,
     /// Payloads by index, from 1 on; the first entry of a term has none, nor has one that was purged.
     entries: Vec<Bytes>,
     /// Runs once when an entry is read: the client's data has been read, and its answer has not been sent.
@@ -101,7 +103,8 @@ impl Seat {
         let applied = LogId::new(TERM.0, 1);
         host.observe(applied);
         let (term, entries) = (TERM, vec![Bytes::new()]);
-        let at = At { leads, term, heard: None, applied, entries, between: None, proposed: None, reads: (0, 0) };
+        let (behind, between, proposed, reads) = (0, None, None, (0, 0));
+        let at = At { leads, term, heard: None, applied, behind, entries, between, proposed, reads };
         Arc::new(Self { host, leadership, at: Mutex::new(at) })
     }
 
@@ -212,12 +215,12 @@ impl Consensus for Seat {
             silent: None,
             addr: String::new(),
         };
-        let applied = self.at().applied;
+        let (applied, behind) = (self.at().applied, self.at().behind);
         GroupStatus {
             group: SET,
             leadership: *self.leadership.borrow(),
             voted: TERM,
-            last: Some(applied.index),
+            last: Some(LogIndex(applied.index.0 + behind)),
             applied: Some(applied),
             snapshot: None,
             purged: None,

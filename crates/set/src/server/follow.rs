@@ -52,6 +52,7 @@ impl SetServer {
     /// good, and nothing would be served in it. So only one call runs at a time.
     pub fn follow(&self) {
         let _alone = self.following.locked();
+        self.follow_limits();
         let leading = self.group.leading_term();
         let applied = self.group.applied();
         let (lease, grant) = self.host.lease_and_grant();

@@ -29,6 +29,19 @@ pub struct VolumeHeld {
     volume: VolumeId,
 }
 
+impl VolumeHeld {
+    /// Holds on after a command whose outcome is not known, until what this gateway has in its log is applied, or it
+    /// leads no more. Whoever leads next has applied it before the set is served (R6).
+    pub async fn settled(self) {
+        let SetServer { group, host, timing, .. } = &*self.server;
+        let (Some(term), Some(last)) = (group.leading_term(), group.status().last) else { return };
+        while group.leading_term() == Some(term) && group.applied().index < last {
+            // At most one heartbeat: the notification may have come between check and wait.
+            let _ = tokio::time::timeout(timing.heartbeat(), host.changed().notified()).await;
+        }
+    }
+}
+
 impl Drop for VolumeHeld {
     fn drop(&mut self) {
         self.server.uses.locked().changing.remove(&self.volume);

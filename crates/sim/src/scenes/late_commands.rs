@@ -2,7 +2,7 @@
 //! another one is applied, or the command is a second copy (R12). Seeds hardly ever meet these moments, so the entries
 //! are proposed here as they are. Apply has to refuse each, at every gateway, and clients go on.
 
-use crate::client::VOLUME_NAMES;
+use crate::client::{SET, VOLUME_NAMES};
 use crate::world::World;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
@@ -23,7 +23,9 @@ use holdfast_types::{
 use holdfast_volume::entry::{EntryBuilder, OpKind};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 /// For an entry, from its proposal to its answer.
@@ -174,6 +176,45 @@ impl Proposer {
         self.done(&change(VolumeChange::Delete { volume, name, epoch }, 205)).await.map(|_| ())
     }
 
+    /// RESIZE-U1: whoever asked for a change goes while its entry is on its way.
+    async fn abandoned_change(&self, door: AdminDoor) -> Result<()> {
+        let (name, new) = (Name::new("late")?, Name::new("later")?);
+        let change =
+            |change: VolumeChange, request: u128| SetCommand::ChangeVolume { change, request: RequestId(request) };
+        let made = VolumeChange::Create { name: name.clone(), size: Sectors(100) };
+        let SetAnswer::VolumeChanged { volume, .. } = self.done(&change(made, 206)).await? else {
+            bail!("the volume was not made");
+        };
+        let rename = v1::RenameVolume { from: name.to_string(), to: new.to_string() };
+        let request = v1::ChangeVolumeRequest {
+            set: SET.into(),
+            request_id: holdfast_api::hex128(207),
+            volume: volume.0,
+            force: false,
+            change: Some(v1::change_volume_request::Change::Rename(rename)),
+        };
+        let free = || self.0.use_volume(volume, &name).is_ok();
+        let mut call = door.change_volume(tonic::Request::new(request));
+        let mut tick = tokio::time::interval(Duration::from_millis(1));
+        // Until the change has begun. At the moment in which it begins nothing is applied yet.
+        poll_fn(|cx| {
+            if call.as_mut().poll(cx).is_ready() || !free() {
+                return Poll::Ready(());
+            }
+            while tick.poll_tick(cx).is_ready() {}
+            Poll::Pending
+        })
+        .await;
+        drop(call);
+        ensure!(!free(), "RESIZE-U1: a client may use {name}, and an entry that takes its name is on its way");
+        let renamed = || self.0.host.with(|m| m.state().volume_named(&new).is_some());
+        while !renamed() {
+            tick.tick().await;
+        }
+        let gone = VolumeChange::Delete { volume, name: new.clone(), epoch: self.state().epoch };
+        self.done(&change(gone, 208)).await.map(|_| ())
+    }
+
     /// SET-S5 and SET-S8, while no checkpoint is under way.
     async fn checkpoints(&self) -> Result<()> {
         let _none = self.0.head.checkpoint_turn().await;
@@ -271,14 +312,16 @@ impl World {
         let at = self.leader().context("no leader")?;
         let set = self.set(at).context("no set")?;
         let proposer = Proposer(set.clone());
+        let door = AdminDoor::new(self.node(at).context("no node")?);
         let course = async move {
             let lease = proposer.leases().await?;
             proposer.writes(lease.epoch).await?;
             proposer.done(&SetCommand::Release { epoch: lease.epoch, token: None }).await?;
-            proposer.volumes().await
+            proposer.volumes().await?;
+            proposer.abandoned_change(door).await
         };
         self.call(at, 60_000, course)??;
-        self.note("late commands of leases, writes and volumes are refused");
+        self.note("late commands of leases, writes and volumes are refused, and a volume waits for its change");
         set.head.want_checkpoint();
         self.until(60_000, "a checkpoint of everything", |_| {
             set.host.with(|m| {

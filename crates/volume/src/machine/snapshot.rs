@@ -3,15 +3,18 @@
 //! ```text
 //!   0 magic 8   8 crc of 16.. u32   12 body bytes u32   16 term u64   24 index u64   32 postcard of SetState
 //!   behind it, only if it is known where the lease's owner stands: postcard of Locality
+//!   behind that, only if something is limited: postcard of Limits; without a place a byte 0 precedes it
 //! ```
 //! Little-endian, CRC32C. The magic's last byte is the version. The log id binds the bytes to their position in the
-//! log. Nothing behind the state: the place is unknown, as in a snapshot of an older build.
+//! log. Nothing behind the state: the place is unknown and nothing is limited, as in a snapshot of an older build.
 
-use holdfast_control::set::SetState;
+use holdfast_control::set::{Limits, SetState};
 use holdfast_types::{Locality, LogId};
 
 const MAGIC: [u8; 8] = *b"HFSETST1";
 const HEADER_BYTES: usize = 32;
+/// In the place of the owner's place, if limits follow. No place begins with it: it is a text that is never empty.
+const NO_PLACE: u8 = 0;
 
 /// Upper bound of a snapshot's bytes: far above the need of 256 volumes; it bounds the memory that a peer can make us
 /// allocate.
@@ -36,7 +39,7 @@ pub enum SnapshotError {
     /// The state could not be read although the checksum matched.
     #[error("snapshot with the right checksum could not be read")]
     State(#[source] postcard::Error),
-    /// Bytes behind the state and its owner's place, although the checksum matched.
+    /// Bytes behind all that belongs to a snapshot, although the checksum matched.
     #[error("snapshot with the right checksum has {found} bytes, expected it to end at {expected}")]
     Longer { found: usize, expected: usize },
 }
@@ -52,12 +55,37 @@ impl SnapshotError {
     }
 }
 
+/// The state, and what stands behind it.
+fn body_of(state: &SetState) -> Result<Vec<u8>, postcard::Error> {
+    let mut body = postcard::to_stdvec(state)?;
+    match &state.owner_at {
+        Some(at) => body = postcard::to_extend(at, body)?,
+        None if state.limits.is_empty() => {}
+        None => body.push(NO_PLACE),
+    }
+    if state.limits.is_empty() { Ok(body) } else { postcard::to_extend(&state.limits, body) }
+}
+
+/// What stands behind the state, and the bytes behind that.
+fn read_behind(rest: &[u8]) -> Result<(Option<Locality>, Limits, &[u8]), postcard::Error> {
+    let (at, rest): (Option<Locality>, &[u8]) = match rest {
+        [] => return Ok((None, Limits::default(), rest)),
+        [NO_PLACE, rest @ ..] => (None, rest),
+        _ => {
+            let (at, rest): (Locality, &[u8]) = postcard::take_from_bytes(rest)?;
+            (Some(at), rest)
+        }
+    };
+    if at.is_some() && rest.is_empty() {
+        return Ok((at, Limits::default(), rest));
+    }
+    let (limits, rest): (Limits, &[u8]) = postcard::take_from_bytes(rest)?;
+    Ok((at, limits, rest))
+}
+
 pub(super) fn encode(upto: LogId, state: &SetState) -> Vec<u8> {
     let mut out = vec![0_u8; HEADER_BYTES];
-    let body = postcard::to_stdvec(state).and_then(|body| match &state.owner_at {
-        Some(at) => postcard::to_extend(at, body),
-        None => Ok(body),
-    });
+    let body = body_of(state);
     // Postcard refuses only sequences of unknown length; the state has none.
     assert!(body.is_ok(), "R4: state at {upto} cannot be written: {:?}", body.err());
     let body = body.unwrap_or_default();
@@ -95,21 +123,19 @@ pub(super) fn decode(upto: LogId, bytes: &[u8]) -> Result<SetState, SnapshotErro
         return Err(SnapshotError::Place { found: place, expected: upto });
     }
     let (mut state, rest): (SetState, &[u8]) = postcard::take_from_bytes(body).map_err(SnapshotError::State)?;
-    if rest.is_empty() {
-        return Ok(state);
-    }
-    let (at, rest): (Locality, &[u8]) = postcard::take_from_bytes(rest).map_err(SnapshotError::State)?;
+    let (at, limits, rest) = read_behind(rest).map_err(SnapshotError::State)?;
     if !rest.is_empty() {
         return Err(SnapshotError::Longer { found: bytes.len(), expected: bytes.len() - rest.len() });
     }
-    state.owner_at = Some(at);
+    (state.owner_at, state.limits) = (at, limits);
     Ok(state)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_types::Epoch;
+    use holdfast_control::set::Limit;
+    use holdfast_types::{Epoch, VolumeId};
 
     fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
         let body = (bytes.len() - HEADER_BYTES) as u32;
@@ -153,13 +179,33 @@ mod tests {
         let with = encode(upto, &state);
         assert_eq!(decode(upto, &with).expect("whole"), state);
         assert_eq!(with[HEADER_BYTES..without.len()], without[HEADER_BYTES..], "the state's own bytes are the same");
-        let mut longer = with.clone();
-        longer.push(1);
-        let error = decode(upto, &with_checksum(longer)).expect_err("a byte more");
-        assert!(matches!(error, SnapshotError::Longer { .. }), "{error}");
         for cut in without.len() + 1..with.len() {
             let error = decode(upto, &with_checksum(with[..cut].to_vec())).expect_err("cut off");
             assert!(error.of_another_build(), "cut at {cut}: {error}");
+        }
+    }
+
+    /// SET-S18: with a place and without one; a snapshot without limits reads as before.
+    #[test]
+    fn limits_stand_behind_the_place_of_the_owner() {
+        let upto = LogId::new(1, 4);
+        for place in [None, "region=eu,zone=a,host=h1".parse().ok()] {
+            let mut state = SetState::new(Epoch(0));
+            state.owner_at = place;
+            let without = encode(upto, &state);
+            let limit = Limit { iops: 300, bytes_per_s: 1 << 20, burst_ms: 1000 };
+            state.limits = Limits { set: limit, volumes: [(VolumeId(7), limit)].into_iter().collect() };
+            let with = encode(upto, &state);
+            assert_eq!(decode(upto, &with).expect("whole"), state);
+            assert_eq!(with[HEADER_BYTES..without.len()], without[HEADER_BYTES..], "what was there before is the same");
+            let mut longer = with.clone();
+            longer.push(1);
+            let error = decode(upto, &with_checksum(longer)).expect_err("a byte more");
+            assert!(matches!(error, SnapshotError::Longer { .. }), "{error}");
+            for cut in without.len() + 1..with.len() {
+                let error = decode(upto, &with_checksum(with[..cut].to_vec())).expect_err("cut off");
+                assert!(error.of_another_build(), "cut at {cut}: {error}");
+            }
         }
     }
 }

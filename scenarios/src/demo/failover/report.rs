@@ -83,6 +83,8 @@ struct Figure {
 /// Everything about a run.
 #[derive(Debug, Serialize)]
 pub struct Summary {
+    /// Its version.
+    pub postgresql: String,
     rounds: u32,
     pgbench_scale: u32,
     load_s: u64,
@@ -100,6 +102,7 @@ impl Summary {
     /// Nothing yet.
     pub fn begin(rounds: u32, scale: u32, load_s: u64) -> Self {
         Self {
+            postgresql: String::new(),
             rounds,
             pgbench_scale: scale,
             load_s,

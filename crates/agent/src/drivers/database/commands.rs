@@ -144,9 +144,14 @@ impl Commands {
     /// # Errors
     /// It failed, or took too long.
     pub async fn stop(&self, how: &str, limit: Duration) -> Result<(), String> {
+        self.stopping(how, limit).await
+    }
+
+    /// The same, for a task of its own.
+    pub fn stopping(&self, how: &str, limit: Duration) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let mut command = script(&self.stop);
         command.env("HOLDFAST_STOP", how);
-        run(command, limit).await.map(drop)
+        async move { run(command, limit).await.map(drop) }
     }
 }
 

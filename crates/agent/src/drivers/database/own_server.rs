@@ -68,8 +68,12 @@ impl OwnServer {
     /// Its first process, in a group of its own.
     async fn spawned(&self, version: &str) -> Result<Child, String> {
         let mut command = self.command(version).await?;
-        // Opened by us and handed down: its user need not be allowed to write there.
-        let log = log::open(&self.log, LOG_BYTES_MAX).map_err(|error| format!("{}: {error}", self.log.display()))?;
+        // Opened by us and handed down: its user need not be allowed to write there. Where its disk hangs, this start
+        // can be given up.
+        let path = self.log.clone();
+        let opened = tokio::task::spawn_blocking(move || log::open(&path, LOG_BYTES_MAX)).await;
+        let opened = opened.map_err(|error| error.to_string())?;
+        let log = opened.map_err(|error| format!("{}: {error}", self.log.display()))?;
         let copy = log.try_clone().map_err(|error| error.to_string())?;
         command.stdin(Stdio::null()).stdout(copy).stderr(log).process_group(0);
         let program = PathBuf::from(command.as_std().get_program());

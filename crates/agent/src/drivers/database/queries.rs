@@ -46,6 +46,8 @@ pub struct Queries {
     hidden: AtomicBool,
     /// Another path to `database.data`, which the server has for it.
     same: Mutex<String>,
+    /// A look at such a path has not ended.
+    looking: Arc<AtomicBool>,
     /// What was found in place of `database.data`, and the remedy; "" for nothing.
     elsewhere: Mutex<String>,
     /// The identifier of the database system, once it is known. It lies on the device (DB-D3), and never changes.
@@ -61,6 +63,7 @@ impl Queries {
             complained: AtomicBool::new(false),
             hidden: AtomicBool::new(false),
             same: Mutex::default(),
+            looking: Arc::default(),
             elsewhere: Mutex::default(),
             system: Mutex::default(),
         }
@@ -195,10 +198,18 @@ impl Queries {
             return Ok(true);
         }
         // A unit or a script may name the data directory by a link. The paths may lie on the device (DB-D3).
-        let (theirs, ours) = (PathBuf::from(place), data.clone());
-        let looking = tokio::task::spawn_blocking(move || same_place(&theirs, &ours));
-        let looked = tokio::time::timeout(PATHS_LIMIT, looking).await;
-        let looked = looked.map_err(|_| format!("{place}: its disk does not answer"))?;
+        let hangs = || format!("{place}: its disk does not answer");
+        // Each look that hangs has a thread of the runtime, which has a fixed number of them.
+        if self.looking.swap(true, Ordering::Relaxed) {
+            return Err(hangs());
+        }
+        let (theirs, ours, ended) = (PathBuf::from(place), data.clone(), self.looking.clone());
+        let looking = tokio::task::spawn_blocking(move || {
+            let same = same_place(&theirs, &ours);
+            ended.store(false, Ordering::Relaxed);
+            same
+        });
+        let looked = tokio::time::timeout(PATHS_LIMIT, looking).await.map_err(|_| hangs())?;
         let same = looked.map_err(|error| error.to_string())?.map_err(|error| format!("{place}: {error}"))?;
         if same {
             place.clone_into(&mut self.same.locked());
@@ -331,6 +342,11 @@ mod tests {
         // A path that cannot be looked at says nothing.
         std::fs::remove_dir(&data).unwrap();
         assert!(judged("f", &other).await.is_err());
+        assert!(!queries.looking.load(Ordering::Relaxed), "it has ended");
+        // An earlier look hangs: there is no second one.
+        queries.looking.store(true, Ordering::Relaxed);
+        std::fs::create_dir(&data).unwrap();
+        assert_eq!(judged("f", &other).await, Err(format!("{}: its disk does not answer", other.display())));
     }
 
     /// A server that hangs is restarted, one that takes no connection is waited for. psql must not report the second

@@ -28,6 +28,49 @@ async fn a_slow_start_is_a_start_and_can_be_ended() {
     assert_eq!(database.runs(), Ok(false));
 }
 
+/// PostgreSQL's user owns the file, and could make it a link: to a device without an end, and root would read until
+/// there is no memory left; or to the machine's watchdog, which begins to count when it is opened.
+#[tokio::test]
+async fn a_version_is_a_short_file_and_no_link() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut config, _) = with_commands(dir.path());
+    (config.database.start, config.database.stop) = (Some("true".into()), Some("true".into()));
+    let (version, real) = (config.database.data.join("PG_VERSION"), config.dir.join("real"));
+    let refused = async |what: &str| {
+        let why = Database::new(&config).start().await.unwrap_err();
+        assert!(why.contains("PG_VERSION: ") && !why.contains("ended at once"), "{what}: {why}");
+    };
+    std::fs::write(&version, "1".repeat(64 << 10)).unwrap();
+    refused("long").await;
+    std::fs::rename(&version, &real).unwrap();
+    std::fs::write(&real, "15\n").unwrap();
+    std::os::unix::fs::symlink(&real, &version).unwrap();
+    refused("a link").await;
+}
+
+/// AGENT-A3: threads that hang, on a disk or on names that are asked for, keep no SIGKILL waiting.
+#[test]
+fn a_kill_does_not_wait_for_threads_that_hang() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut config, server) = with_commands(dir.path());
+    config.database.start = Some(format!("cd /; {server} >/dev/null 2>&1 &"));
+    config.database.stop = Some("true".into());
+    let database = Database::new(&config);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    let (stopped, runs) = runtime.block_on(async {
+        database.start().await.unwrap();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let hangs = tokio::task::spawn_blocking(move || drop(held.recv()));
+        let stopped = tokio::time::timeout(Duration::from_secs(10), database.stop(Stop::Kill)).await;
+        let runs = database.runs();
+        drop(release);
+        hangs.await.unwrap();
+        (stopped, runs)
+    });
+    process::kill_postgres(&database.processes, KILL_LIMIT).unwrap();
+    assert_eq!((stopped, runs), (Ok(Ok(())), Ok(false)));
+}
+
 /// AGENT-A3: the lease ends, and a script may be slow. This one waits until the server is gone: if it came first, it
 /// would time out before.
 #[tokio::test]

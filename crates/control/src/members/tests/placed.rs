@@ -84,6 +84,7 @@ fn a_leaving_voter_stays_until_its_place_is_given_to_another() {
     let mut placed = state.clone();
     assert_eq!(placed.apply(LogId::new(1, 10), &place), ClusterAnswer::VotersPlaced);
     assert_eq!(kept(&placed, GroupId(1), MemberId(1), &ids([3])), ids([]));
+    assert_eq!([&state, &placed].map(|state| named_by(state, MemberId(3))), [1, 0], "the removal gets on");
     assert_eq!(step(&placed, &three), Step::Learn(ids([4])));
     let four = [voter(1), voter(2), voter(3), learner(4, 0)];
     assert_eq!(step(&placed, &four), Step::Vote(ids([1, 2, 4])));
@@ -126,6 +127,7 @@ fn a_newcomer_that_leaves_takes_no_voter_with_it() {
         let mut given = state.clone();
         place(&mut given, &ids([1, 2, 4]), &ids([1, 2, 3]));
         assert_eq!(step(&given, &four, &learns), Step::Forget(ids([4])), "3 has its place again");
+        assert_eq!([&state, &given].map(|state| named_by(state, MemberId(4))), [1, 0], "the removal gets on");
     }
     assert_eq!(step(&state, &ids([]), &three), Step::Vote(ids([1, 2])), "the time is over: an order");
     let mut nobody = state.clone();

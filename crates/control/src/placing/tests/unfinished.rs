@@ -29,6 +29,8 @@ fn the_place_of_a_newcomer_that_leaves_goes_back() {
     (view.set().now, view.set().moving) = (ids([1, 2, 3]), true);
     view.member(4).standing = Standing::Leaving;
     assert_eq!(next(&view), Some(ids([1, 2, 3])));
+    view.set().stalled = true;
+    assert_eq!(next(&view), Some(ids([1, 2, 3])), "also if it had hung before");
     view.member(1).silent = Some(60 * MINUTE);
     assert_eq!(next(&view), Some(ids([1, 2, 3])), "VOTERS-V1: g5 in the place of g1 would leave g4 among the voters");
 }

@@ -2,10 +2,12 @@
 
 use crate::set::create_volume;
 use crate::set::{
-    RetireOf, RootRef, SPACE_REQUESTS_REMEMBERED, SetAnswer, SetCommand, SetRefusal, SetState, SnapshotId, StoredKind,
-    StoredObject,
+    Limit, RetireOf, RootRef, SPACE_REQUESTS_REMEMBERED, SetAnswer, SetCommand, SetRefusal, SetState, SnapshotId,
+    StoredKind, StoredObject,
 };
-use holdfast_types::{Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Term, Token, WriteSeq};
+use holdfast_types::{
+    Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Term, Token, VolumeId, WriteSeq,
+};
 
 /// A set with consecutively numbered entries, in term 1.
 struct Run {
@@ -126,11 +128,18 @@ const DONE: SetAnswer = SetAnswer::RolledBack { now: true };
 fn the_set_becomes_what_the_snapshot_shows() {
     let (mut run, a, _) = Run::prepared();
     run.apply(&create_volume("v2", 8));
+    let limit = Limit { iops: 100, bytes_per_s: 0, burst_ms: 1000 };
+    for (volume, request) in [(1, 150), (2, 151)] {
+        let volume = Some(VolumeId(volume));
+        let answer = run.apply(&SetCommand::SetLimit { volume, limit, request: RequestId(request) });
+        assert_eq!(answer, SetAnswer::LimitSet);
+    }
     let safe = run.snapshot("safe2", 103, 3);
     let epoch = run.state.epoch;
     assert_eq!(run.rollback(&a, &safe, 200), DONE);
     assert_eq!(run.state.current_root(), Some(root(1)));
     assert_eq!(run.state.volumes.len(), 1, "R4: the volumes of the snapshot, all of them and no other");
+    assert_eq!(run.state.limits.volumes.keys().collect::<Vec<_>>(), [&VolumeId(1)], "SET-S18");
     assert_eq!(run.state.next_volume, 3, "ids are never reused");
     assert_eq!(run.state.rolled_back, Some(LogId::new(1, run.index)));
     assert!(run.state.lease.is_none() && run.acquire() > epoch, "R6");

@@ -1,6 +1,8 @@
 //! Volumes against a simple model: a list of all past changes.
 
-use crate::set::{SPACE_REQUESTS_REMEMBERED, SetAnswer, SetCommand, SetRefusal, SetState, VolumeChange};
+use crate::set::{
+    Limit, LimitError, SPACE_REQUESTS_REMEMBERED, SetAnswer, SetCommand, SetRefusal, SetState, VolumeChange,
+};
 use holdfast_types::limits::{VOLUME_SECTORS_MAX, VOLUMES_PER_SET_MAX};
 use holdfast_types::{Epoch, Lba, LogId, LogIndex, MemberId, Name, Owner, RequestId, Sectors, Token, VolumeId};
 use proptest::prelude::*;
@@ -111,6 +113,38 @@ fn what_takes_away_is_compared_with_what_was_seen() {
     assert_eq!(run.state.volumes[&VolumeId(1)].size, Sectors(100));
     assert_eq!(run.change(rename("a", "c", run.state.epoch), 9), done(1, None));
     assert_eq!(run.change(rename("c", "c", run.state.epoch), 10), done(1, None), "its own name is not taken");
+}
+
+/// SET-S18.
+#[test]
+fn a_limit_is_that_of_its_volume_and_ends_with_it() {
+    let mut run = Run::new();
+    run.change(create("a", 100), 1);
+    run.change(create("b", 100), 2);
+    let limit = |iops| Limit { iops, bytes_per_s: 0, burst_ms: 1000 };
+    let set = |run: &mut Run, volume: Option<u32>, limit, request| {
+        let command = SetCommand::SetLimit { volume: volume.map(VolumeId), limit, request: RequestId(request) };
+        run.apply(&command)
+    };
+    assert_eq!(set(&mut run, Some(1), limit(100), 3), SetAnswer::LimitSet);
+    assert_eq!(set(&mut run, None, limit(500), 4), SetAnswer::LimitSet);
+    assert_eq!((run.state.limits.of(VolumeId(1)), run.state.limits.set), (limit(100), limit(500)));
+    assert_eq!(run.state.limits.of(VolumeId(2)), Limit::NONE);
+    let gone = SetRefusal::NoSuchVolume { volume: VolumeId(9) };
+    assert_eq!(set(&mut run, Some(9), limit(100), 5), SetAnswer::Refused(gone));
+    let bad = SetRefusal::BadLimit { error: LimitError::Iops { found: 1 } };
+    assert_eq!(set(&mut run, None, limit(1), 6), SetAnswer::Refused(bad));
+    // VOLUME-V2: a late copy of the first request.
+    assert_eq!(set(&mut run, Some(1), limit(200), 7), SetAnswer::LimitSet);
+    assert_eq!(set(&mut run, Some(1), limit(100), 3), SetAnswer::LimitSet);
+    assert_eq!(run.state.limits.of(VolumeId(1)), limit(200));
+    assert_eq!(run.state.last_change, LogIndex(0), "no content of a volume has changed");
+    let delete = VolumeChange::Delete { volume: VolumeId(1), name: name("a"), epoch: run.state.epoch };
+    assert_eq!(run.change(delete, 8), done(1, Some(0)));
+    assert_eq!(run.change(create("a", 100), 9), done(3, None));
+    assert_eq!(run.state.limits.of(VolumeId(3)), Limit::NONE, "another volume of that name");
+    assert_eq!(set(&mut run, None, Limit::NONE, 10), SetAnswer::LimitSet);
+    assert!(run.state.limits.is_empty(), "{:?}", run.state.limits);
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -46,6 +46,26 @@ async fn one_method_takes_no_more_than_its_places() {
     assert_eq!(told(&guard, &fake(), "DiffSnapshots", None).await.code(), Code::Aborted);
 }
 
+/// Otherwise a host with a certificate for one set keeps the hosts of all sets from renewing their leases, by calls
+/// whose requests do not end.
+#[tokio::test]
+async fn a5_the_calls_of_one_host_leave_places_for_others() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let from = cluster(dir.path()).await;
+    let guard = Guard::admin(Some(Revocations::default()), None);
+    let mut door = Guarded::new(fake(), guard.clone());
+    let rule = ADMIN.iter().find(|rule| rule.method == "RenewLease").expect("a rule");
+    let host = Some(&from[&Role::Host]);
+    let all: Vec<_> = (0..rule.bounds.at_once / 2).map(|_| door.call(request(rule.method, host))).collect();
+    let status = told(&guard, &fake(), rule.method, host).await;
+    let refusal = Refusal::from_status(&status).expect("a gateway's refusal");
+    assert_eq!(refusal.code, RefusalCode::Busy, "{status}");
+    let other = told(&guard, &fake(), rule.method, Some(&from[&Role::Admin])).await;
+    assert_eq!(other.code(), Code::Aborted, "another certificate");
+    drop(all);
+    assert_eq!(told(&guard, &fake(), rule.method, host).await.code(), Code::Aborted);
+}
+
 /// Otherwise a flood of calls that have no effect would wash out the lines of others.
 #[tokio::test]
 async fn a4_calls_that_find_no_place_leave_one_line() {

@@ -43,7 +43,7 @@ pub(super) async fn rotate(common: &Common, set: Name, yes: bool) -> Result<(), 
     let mut keys = api.call(&format!("rotate the data key of set {set}"), Effect::Changes, call).await?;
     while of(&keys, &set).is_some_and(|found| found.seals <= after) && Instant::now() + LOOK < api.deadline() {
         sleep(LOOK).await;
-        keys = list(&mut api).await?;
+        keys = list(&mut api).await.map_err(|error| error.after_a_change("the change of the key has begun"))?;
     }
     let found = of(&keys, &set).ok_or_else(|| CliError::failed(format!("set {set} was deleted")))?;
     if found.seals <= after {

@@ -13,6 +13,8 @@ use serde::Serialize;
 pub struct Shown {
     set: String,
     id: u64,
+    /// By the set's leader; otherwise the view of one gateway, which may be outdated.
+    confirmed: bool,
     /// As stored in group 0.
     placement: String,
     /// settled, filling or ending.
@@ -107,6 +109,7 @@ pub fn of(status: &v1::SetStatus) -> Shown {
     let waits = health.map_or_else(|| late.to_string(), |health| health.placement_waits.clone());
     Shown {
         id: set.id,
+        confirmed: status.confirmed,
         phase: phase_word(&placement),
         write_quorum: quorum(&placement.stores),
         next_write_quorum: placement.next.as_ref().map(|(_, to)| quorum(to)),
@@ -249,5 +252,14 @@ mod tests {
         let shown = of(&status("file:///a", "file:///a", "", vec![]));
         assert_eq!((shown.phase, shown.from_store.as_str()), ("settled", "file:///a"));
         assert!(shown.text().ends_with("\nfile:///a  -       none     ok"), "{}", shown.text());
+    }
+
+    #[test]
+    fn a_view_that_may_be_outdated_is_told_to_programs() {
+        let mut seen = status("file:///a", "file:///a", "", vec![]);
+        for confirmed in [false, true] {
+            seen.confirmed = confirmed;
+            assert_eq!(serde_json::to_value(of(&seen)).unwrap()["confirmed"], confirmed);
+        }
     }
 }

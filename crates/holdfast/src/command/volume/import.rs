@@ -143,6 +143,7 @@ async fn fill(
         marked.1 = Hash::new().text();
     }
     save(&marked, epoch)?;
+    let begun = |error: CliError| error.after_a_change("a part of the image may be in the volume");
     let bar = bar(common.output, "import", ends.image_bytes, done.0);
     let (tx, rx) = mpsc::channel(args.how.parallel());
     let (from, volume_bytes) = (done.clone(), ends.volume_bytes);
@@ -158,15 +159,16 @@ async fn fill(
         }
         Ok(())
     })
-    .await?;
+    .await
+    .map_err(begun)?;
     let whole = reading.await.map_err(|error| CliError::failed("the image's reader ended").because(&error))?;
     let whole = whole.map_err(|error| {
         CliError::failed(format!("image {}", args.image.display()))
             .because(&error)
             .next("nothing was written beyond the end of the volume; the copied part stays in the volume")
     })?;
-    clear_rest(connection, whole.bytes, ends.volume_bytes).await?;
-    connection.flush().await?;
+    clear_rest(connection, whole.bytes, ends.volume_bytes).await.map_err(begun)?;
+    connection.flush().await.map_err(begun)?;
     bar.finish_and_clear();
     Ok(whole)
 }

@@ -2,7 +2,7 @@
 
 use crate::cli::VolumePath;
 use crate::client::ClusterClient;
-use crate::command::set_calls::status;
+use crate::command::set_calls::{no_volume, status};
 use crate::exit::CliError;
 use holdfast_api::v1;
 
@@ -11,10 +11,4 @@ pub async fn find(api: &mut ClusterClient, volume: &VolumePath) -> Result<v1::Vo
     let found = status(api, volume.set.as_str(), false).await?;
     let found = found.volumes.into_iter().find(|found| found.name == volume.name.as_str());
     found.ok_or_else(|| no_volume(volume))
-}
-
-/// The error for a volume that does not exist.
-pub fn no_volume(volume: &VolumePath) -> CliError {
-    CliError::refused(format!("there is no volume {volume}"))
-        .next(format!("`holdfast volume list {}` shows all", volume.set))
 }

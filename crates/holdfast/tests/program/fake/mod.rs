@@ -128,6 +128,9 @@ impl Door {
     /// A change was made: answers so, or that the outcome is unknown.
     fn changed<T>(&self, world: &mut World, request_id: &str, reply: T) -> Result<Response<T>, Status> {
         *world.changes.entry(request_id.to_string()).or_default() += 1;
+        if world.gateways[self.me].mood == Mood::Last {
+            world.gateways.iter_mut().for_each(|gateway| gateway.mood = Mood::Silent);
+        }
         if let Mood::Forgets(left) = &mut world.gateways[self.me].mood {
             *left -= 1;
             if *left == 0 {
@@ -345,6 +348,9 @@ impl Admin for Door {
     }
     async fn set_schedule(&self, _: Request<v1::SetScheduleRequest>) -> Answer<v1::SetScheduleReply> {
         Err(Status::unimplemented("set_schedule"))
+    }
+    async fn change_limit(&self, _: Request<v1::ChangeLimitRequest>) -> Answer<v1::ChangeLimitReply> {
+        Err(Status::unimplemented("change_limit"))
     }
     async fn list_keys(&self, _: Request<v1::ListKeysRequest>) -> Answer<v1::ListKeysReply> {
         Err(Status::unimplemented("list_keys"))

@@ -16,6 +16,8 @@ pub enum Mood {
     Busy(u32),
     /// Executes so many changes and answers that the outcome is unknown.
     Forgets(u32),
+    /// Executes one change and answers it; then all gateways are silent.
+    Last,
     /// Refuses without naming the leader.
     NoHint,
     /// Reports a wrong name of itself.

@@ -1,4 +1,4 @@
-//! Requests that were on their way while their volume shrank.
+//! What is on its way while a volume changes.
 
 use super::*;
 use holdfast_control::set::VolumeChange;
@@ -29,4 +29,28 @@ async fn behind_the_new_end_of_a_volume_nothing_is_read_written_or_mapped() {
         let write = soon(device.clone().write(offset, data, false)).await;
         assert_eq!(write.err(), expected, "write of {len} bytes at {offset}");
     }
+}
+
+/// RESIZE-U1: after a command without an outcome, a client that connects could lose the name it has come by.
+#[tokio::test]
+async fn a_volume_is_held_until_a_change_without_an_outcome_is_applied() {
+    let world = World::new(true).await;
+    let used = || world.server.use_volume(VolumeId(1), &name("vol1")).is_ok();
+    let held = world.server.hold_volume(VolumeId(1), false).expect("nobody uses it");
+    world.seat.at().behind = 1;
+    let wait = tokio::spawn(held.settled());
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+        assert!(!used(), "the change may be in the log");
+    }
+    world.seat.at().behind = 0;
+    world.seat.at().applied.index.0 += 1;
+    world.server.host.changed().notify_waiters();
+    soon(wait).await.expect("it is applied");
+    assert!(used());
+    // Whoever leads no more lets it go.
+    let held = world.server.hold_volume(VolumeId(1), false).expect("nobody uses it");
+    world.seat.at().leads = false;
+    soon(held.settled()).await;
+    assert!(used());
 }

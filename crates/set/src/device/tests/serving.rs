@@ -2,6 +2,8 @@
 //! (R2, R6).
 
 use super::*;
+use holdfast_control::set::Limit;
+use holdfast_front::Rates;
 use holdfast_types::Locality;
 
 fn served(server: &SetServer) -> Option<Epoch> {
@@ -214,4 +216,28 @@ async fn where_the_owner_stands_is_noted_under_its_own_grant() {
     assert_eq!(noted(), place("region=eu,zone=a"));
     let next = world.continued(7, 2).await.expect("it is the owner's");
     assert_eq!(server.place_of(&next), place("region=eu,zone=a"), "a continuation that says nothing keeps it");
+}
+
+/// SET-S18: it is told to the connections that are there, and to those that come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_is_for_all_connections_whenever_they_came() {
+    let world = World::new(true).await;
+    let (server, volume) = (&world.server, VolumeId(1));
+    world.acquire(1).await;
+    let before = server.throttles(volume);
+    assert_eq!((before.volume.rates(), before.set.rates()), (Rates::default(), Rates::default()));
+    let limit = |iops| Limit { iops, bytes_per_s: 0, burst_ms: 500 };
+    for (volume, iops, request) in [(None, 200, 5), (Some(volume), 100, 6)] {
+        let command = SetCommand::SetLimit { volume, limit: limit(iops), request: RequestId(request) };
+        assert_eq!(server.command("a limit", &command).await.ok(), Some(SetAnswer::LimitSet));
+    }
+    server.follow();
+    let rates = |requests| Rates { requests, bytes: 0, burst: Duration::from_millis(500) };
+    assert_eq!((before.volume.rates(), before.set.rates()), (rates(100), rates(200)), "of who was connected");
+    let after = server.throttles(volume);
+    assert_eq!((after.volume.rates(), after.set.rates()), (rates(100), rates(200)));
+    assert!(Arc::ptr_eq(&before.volume, &after.volume), "they share one limit");
+    let other = server.throttles(VolumeId(2));
+    assert_eq!((other.volume.rates(), other.set.rates()), (Rates::default(), rates(200)));
+    assert_eq!(server.throttled(), (0, Duration::ZERO));
 }
