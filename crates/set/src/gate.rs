@@ -7,17 +7,35 @@ use crate::sequencer::{Admission, Pace};
 use holdfast_control::serve::{GateEvent, ServeGate, Timing, WhyNot};
 use holdfast_raft::{Group, boot_reading};
 use holdfast_types::sync::LockExt;
-use holdfast_types::{Epoch, MonoTime, Term};
-use std::sync::atomic::{AtomicBool, Ordering};
+use holdfast_types::{Epoch, MemberId, MonoTime, Term};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 struct Inner {
     gate: ServeGate,
     /// The last term reported to the gate. An acknowledgement of another term proves nothing about it (R3).
     told: Option<Term>,
+    /// Whether the gate takes this gateway for the only voter.
+    sole_voter: bool,
+    members: MembersChange,
+}
+
+/// Changes of the members that were announced.
+#[derive(Clone, Copy, Default)]
+struct MembersChange {
+    under_way: bool,
+    /// How many have been announced so far.
+    announced: u64,
 }
 
 impl Inner {
+    /// A closed gate.
+    fn new(me: MemberId, timing: Timing) -> Self {
+        let reading = boot_reading();
+        let mut gate = ServeGate::new(me, timing, reading.now);
+        gate.read_clock(reading);
+        Self { gate, told: None, sole_voter: false, members: MembersChange::default() }
+    }
+
     /// Now, of which the gate is told: the clock may have gone back.
     fn now(&mut self) -> MonoTime {
         self.gate.read_clock(boot_reading())
@@ -27,6 +45,29 @@ impl Inner {
         let now = self.now();
         self.gate.event(now, event);
     }
+
+    fn tell_sole_voter(&mut self, sole: bool) {
+        self.sole_voter = sole;
+        self.event(GateEvent::SoleVoter(sole));
+    }
+
+    /// See [`Gate::announce_members_change`].
+    fn announce_members_change(&mut self, under_way: bool) {
+        self.members.under_way = under_way;
+        if under_way {
+            self.members.announced += 1;
+            self.tell_sole_voter(false);
+        }
+    }
+
+    /// Whether this gateway was the only member in a list that was read when `announced` changes had been announced. A
+    /// list from before an announcement proves nothing any more, and after it the members may look unchanged for a
+    /// while.
+    fn members_seen(&mut self, alone: bool, announced: u64) {
+        let MembersChange { under_way, announced: by_now } = self.members;
+        holdfast_reached::reached!("gate: a change of members is announced and not seen yet", alone && under_way);
+        self.tell_sole_voter(alone && !under_way && announced == by_now);
+    }
 }
 
 /// The gate before every read and write of a set here. Reporting the same fact twice has no effect.
@@ -34,23 +75,13 @@ pub struct Gate {
     group: Group,
     timing: Timing,
     inner: Mutex<Inner>,
-    sole_voter: AtomicBool,
-    members_change: AtomicBool,
 }
 
 impl Gate {
     /// Creates a closed gate.
     pub fn new(group: Group, timing: Timing) -> Self {
-        let reading = boot_reading();
-        let mut gate = ServeGate::new(group.me(), timing, reading.now);
-        gate.read_clock(reading);
-        Self {
-            group,
-            timing,
-            inner: Mutex::new(Inner { gate, told: None }),
-            sole_voter: AtomicBool::new(false),
-            members_change: AtomicBool::new(false),
-        }
+        let inner = Mutex::new(Inner::new(group.me(), timing));
+        Self { group, timing, inner }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -132,31 +163,21 @@ impl Gate {
 
     /// Checks whether no other member could be elected.
     pub fn look_at_members(&self) {
+        let announced = self.inner().members.announced;
         let members = self.group.status().members;
         let alone = members.len() == 1 && members.iter().all(|m| m.voter && m.member == self.group.me());
-        // After a change was announced, the members may look unchanged for a while: the announcement takes precedence.
-        let announced = self.members_change.load(Ordering::Acquire);
-        holdfast_reached::reached!("gate: a change of members is announced and not seen yet", alone && announced);
-        self.tell_sole_voter(alone && !announced);
+        self.inner().members_seen(alone, announced);
     }
 
     /// Announces that a change of members is about to be proposed, or has ended. During a change this gateway never
     /// takes itself for the only voter, whatever members it sees (R3).
     pub fn announce_members_change(&self, under_way: bool) {
-        self.members_change.store(under_way, Ordering::Release);
-        if under_way {
-            self.tell_sole_voter(false);
-        }
-    }
-
-    fn tell_sole_voter(&self, sole: bool) {
-        self.sole_voter.store(sole, Ordering::Release);
-        self.inner().event(GateEvent::SoleVoter(sole));
+        self.inner().announce_members_change(under_way);
     }
 
     /// Whether no other member could be elected, as far as known.
     pub fn is_sole_voter(&self) -> bool {
-        self.sole_voter.load(Ordering::Acquire)
+        self.inner().sole_voter
     }
 }
 
@@ -175,5 +196,47 @@ impl Admission for GatedPace {
             Err(WhyNot::NoReadLease) => Pace::Full(self.gate.timing.heartbeat() / 4),
             _ => self.journal.pace(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn inner() -> Inner {
+        Inner::new(MemberId(1), Timing::from_rtt(Duration::from_millis(1)))
+    }
+
+    #[test]
+    fn the_only_member_is_the_sole_voter_unless_a_change_is_under_way() {
+        let mut inner = inner();
+        inner.members_seen(true, inner.members.announced);
+        assert!(inner.sole_voter);
+        inner.announce_members_change(true);
+        assert!(!inner.sole_voter);
+        inner.members_seen(true, inner.members.announced);
+        assert!(!inner.sole_voter, "the change is not seen yet");
+        inner.announce_members_change(false);
+        inner.members_seen(true, inner.members.announced);
+        assert!(inner.sole_voter, "it came to nothing");
+        inner.members_seen(false, inner.members.announced);
+        assert!(!inner.sole_voter);
+    }
+
+    /// Red without the count: the members are read, a change is announced, carried out and ended, and only then the
+    /// gate is told what was read.
+    #[test]
+    fn members_from_before_an_announcement_prove_nothing() {
+        let mut inner = inner();
+        let announced = inner.members.announced;
+        inner.announce_members_change(true);
+        inner.members_seen(true, announced);
+        assert!(!inner.sole_voter, "the change is under way");
+        inner.announce_members_change(false);
+        inner.members_seen(true, announced);
+        assert!(!inner.sole_voter, "there may be another voter by now");
+        inner.members_seen(true, inner.members.announced);
+        assert!(inner.sole_voter);
     }
 }

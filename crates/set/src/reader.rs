@@ -9,7 +9,7 @@ use crate::host::SetHost;
 pub use crate::mapping::Part;
 use crate::mapping::{MapError, Mapping};
 use bytes::Bytes;
-use fetched::ReadOp;
+use fetched::Call;
 pub(crate) use fetched::{Fetched, Odd};
 use futures_util::{StreamExt, stream};
 use holdfast_cache::Demand;
@@ -85,6 +85,7 @@ pub struct RawExtent {
 }
 
 /// The target position in a batch of one piece of an operation.
+#[derive(Debug)]
 struct Use {
     extent: usize,
     part: usize,
@@ -337,67 +338,67 @@ impl Reader {
     /// # Errors
     /// As [`Reader::read_journal`].
     pub async fn read_batch(&self, extents: Vec<PlannedExtent>) -> Result<Vec<RawExtent>, ReadError> {
-        let operations = self.operations(&extents, FOR_CLIENT).await?;
         let empty = |extent: &PlannedExtent| {
             let parts = vec![Bytes::new(); extent.parts.len()];
             RawExtent { volume: extent.volume, lba: extent.lba, parts }
         };
         let mut raw: Vec<RawExtent> = extents.iter().map(empty).collect();
-        for (place, read, uses) in operations {
-            let bad = |e: EntryError| self.odd(place, &e);
-            let operation = read.check(&place).map_err(bad)?;
-            for at in uses {
-                let extent = &mut raw[at.extent];
-                let piece = operation.piece(extent.volume, at.lba, at.sectors, &at.place).map_err(bad)?;
-                extent.parts[at.part] = alone(piece, &read.read);
+        let take = |call: Call| -> Result<(), Odd> {
+            for (at, piece) in call.pieces(&extents)? {
+                raw[at.extent].parts[at.part] = piece;
             }
-        }
+            Ok(())
+        };
+        self.operations(wanted(&extents), FOR_CLIENT, take).await?;
         Ok(raw)
     }
 
-    /// The same for a checkpoint, which checks and opens what was read elsewhere.
+    /// The same for a checkpoint, which checks and opens elsewhere what was read.
     ///
     /// # Errors
     /// As [`Reader::read_journal`], for what could not be read.
     pub(crate) async fn fetch_batch(&self, extents: Vec<PlannedExtent>) -> Result<Fetched, ReadError> {
-        let operations = self.operations(&extents, FOR_UPLOAD).await?;
-        let operations = operations.into_iter().map(|(place, read, _)| (place, read)).collect();
-        Ok(Fetched::new(extents, operations))
+        let wanted = wanted(&extents);
+        let mut fetched = Fetched::new(extents);
+        self.operations(wanted, FOR_UPLOAD, |call| fetched.add(call)).await?;
+        Ok(fetched)
     }
 
-    /// Each operation that these extents use, once, as it is in the journal.
+    /// Reads each of the operations once, and hands over what each call has read as soon as it is there: all of them at
+    /// once may be much more than what is wanted of them.
     async fn operations(
         &self,
-        extents: &[PlannedExtent],
+        wanted: Wanted,
         size: CallSize,
-    ) -> Result<Vec<(JournalRef, ReadOp, Vec<Use>)>, ReadError> {
-        let mut wanted = Wanted::new();
-        for (number, extent) in extents.iter().enumerate() {
-            let mut lba = extent.lba;
-            for (part, (sectors, place)) in extent.parts.iter().enumerate() {
-                let (offset, len) = place.byte_range();
-                assert!(len <= ENTRY_BYTES_MAX, "R5: the index names an operation of {len} bytes");
-                let wanted = wanted.entry((place.index, offset, len)).or_default();
-                wanted.push(Use { extent: number, part, lba, sectors: *sectors, place: *place });
-                lba.0 += sectors.0;
-            }
-        }
+        mut take: impl FnMut(Call) -> Result<(), Odd>,
+    ) -> Result<(), ReadError> {
         let mut reads = stream::iter(in_reads(wanted, size))
             .map(|Reads { places, wants }| async move {
                 let read = self.group.read_log_many(places.clone()).await;
-                read.map(|bytes| (bytes, wants)).map_err(|e| self.unread(&places, e))
+                read.map(|bytes| Call::new(&bytes, wants)).map_err(|e| self.unread(&places, e))
             })
             .buffer_unordered(BATCH_READS);
-        let mut operations = Vec::new();
-        while let Some(read) = reads.next().await {
-            let (bytes, wants) = read?;
-            for Wants { head, block, skip, uses } in wants {
-                let Some(place) = uses.first().map(|first| first.place) else { continue };
-                operations.push((place, ReadOp { head: bytes[head].clone(), read: bytes[block].clone(), skip }, uses));
-            }
+        while let Some(call) = reads.next().await {
+            take(call?).map_err(|odd| self.odd_in_batch(&odd))?;
         }
-        Ok(operations)
+        Ok(())
     }
+}
+
+/// The operations that these extents use, each once.
+fn wanted(extents: &[PlannedExtent]) -> Wanted {
+    let mut wanted = Wanted::new();
+    for (number, extent) in extents.iter().enumerate() {
+        let mut lba = extent.lba;
+        for (part, (sectors, place)) in extent.parts.iter().enumerate() {
+            let (offset, len) = place.byte_range();
+            assert!(len <= ENTRY_BYTES_MAX, "R5: the index names an operation of {len} bytes");
+            let wanted = wanted.entry((place.index, offset, len)).or_default();
+            wanted.push(Use { extent: number, part, lba, sectors: *sectors, place: *place });
+            lba.0 += sectors.0;
+        }
+    }
+    wanted
 }
 
 type Wanted = BTreeMap<(LogIndex, u32, usize), Vec<Use>>;

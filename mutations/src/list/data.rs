@@ -546,6 +546,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "whole-operations-for-a-few-sectors",
+        bug: "a checkpoint holds whole operations of which it uses a few sectors: a batch of 1 MiB takes a GiB of memory",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/set/src/reader/fetched.rs",
+            old: "        if call.is_dense() {\n",
+            new: "        if call.is_dense() || true {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["reader::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "damage-between-two-places",
         bug: "damage between two places of an entry that are read together fails both, and no later look finds a bad place",
         rule: "R9",

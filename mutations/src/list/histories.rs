@@ -202,6 +202,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "alone-by-an-old-list",
+        bug: "a gateway takes itself for the only voter by members that it read before a change of them was announced",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/set/src/gate.rs",
+            old: "alone && !under_way && announced == by_now",
+            new: "alone && !under_way && announced <= by_now",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["gate::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "incomplete-snapshot-comes-back",
         bug: "a recovery restores a snapshot with missing objects: it cannot be read, and no garbage is collected as long as it exists",
         rule: "R9",

@@ -74,6 +74,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "compared-while-it-is-compared",
+        bug: "a store counts as complete as soon as what its last comparison left out is looked for: new stores count though they lack objects",
+        rule: "MOVE-V3",
+        edits: &[Edit {
+            file: "crates/store/src/quorum/repair.rs",
+            old: "            missing.compared = None;\n            (missing.overflowed",
+            new: "            (missing.overflowed",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["quorum::repair::tests::a_comparison_that_has_not_ended"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "silence-of-stores-that-were-left",
+        bug: "a gateway that was told that the head is in stores that it does not know answers again once the known ones are silent",
+        rule: "HEAD-H1",
+        edits: &[Edit {
+            file: "crates/set/src/head/freshness.rs",
+            old: "(self.elsewhere.load(Ordering::Acquire) == 0\n                && counts(&self.silent)",
+            new: "(counts(&self.silent)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["head::freshness::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "silent-store-waited-for",
         bug: "a store that never answers blocks each read that asks it first, for ever",
         rule: "READ-E2",

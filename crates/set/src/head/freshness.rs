@@ -4,6 +4,8 @@
 //! ```text
 //!   a look sent at t found the head ours ─── answers to clients may leave until t + FRESH_FOR
 //!   a look sent at t got no answer ───────── the same until t + SILENT_FOR (R8); the next one is sent before
+//!   the head is in stores not known here ─── no answer leaves, whatever the known ones do not say any more, until a
+//!                                            look finds it ours, or group 0 has named other stores
 //!   neither ──────────────────────────────── first a look, then the answer
 //!   no client is served ──────────────────── no answers to protect: one look every few minutes, for operators
 //! ```
@@ -50,8 +52,8 @@ pub(super) enum Word {
     Ours,
     /// No answer, or one that proves nothing: no head, a stale one or a damaged one.
     None,
-    /// The head moved to stores that are not known here. A new owner may have taken over the set there, so earlier
-    /// silence no longer counts.
+    /// The head moved to stores that are not known here. A new owner may have taken over the set there, so silence of
+    /// the known ones no longer counts, earlier or later.
     Elsewhere,
 }
 
@@ -60,6 +62,8 @@ pub(super) enum Word {
 pub(super) struct Looks {
     ours: AtomicU64,
     silent: AtomicU64,
+    /// See [`Word::Elsewhere`].
+    elsewhere: AtomicU64,
     sent: AtomicU64,
     used: AtomicU64,
 }
@@ -77,7 +81,9 @@ impl Looks {
             within(&self.ours, reading.now, FRESH_FOR) && !counts(&self.ours)
         );
         (counts(&self.ours) && within(&self.ours, reading.now, FRESH_FOR))
-            || (counts(&self.silent) && within(&self.silent, reading.now, SILENT_FOR))
+            || (self.elsewhere.load(Ordering::Acquire) == 0
+                && counts(&self.silent)
+                && within(&self.silent, reading.now, SILENT_FOR))
     }
 
     /// Records the sending of a look.
@@ -88,24 +94,46 @@ impl Looks {
     /// Records the result `word` of a look, or of a conditional PUT, that was sent at `sent`.
     pub fn told(&self, sent: MonoTime, word: Word) {
         self.sent.fetch_max(sent.0, Ordering::Relaxed);
+        let forget_before = |at: &AtomicU64| {
+            let _ = at.fetch_update(Ordering::AcqRel, Ordering::Acquire, |at| (at <= sent.0).then_some(0));
+        };
         match word {
             Word::Ours => {
                 self.ours.fetch_max(sent.0, Ordering::AcqRel);
                 // An earlier silence no longer counts.
-                let _ = self
-                    .silent
-                    .fetch_update(Ordering::AcqRel, Ordering::Acquire, |silent| (silent <= sent.0).then_some(0));
+                forget_before(&self.silent);
+                forget_before(&self.elsewhere);
             }
             Word::Elsewhere => {
                 holdfast_reached::reached!("head: a look says that it is elsewhere");
-                let before = |at: u64| (at <= sent.0).then_some(0);
-                let _ = self.ours.fetch_update(Ordering::AcqRel, Ordering::Acquire, before);
-                let _ = self.silent.fetch_update(Ordering::AcqRel, Ordering::Acquire, before);
+                forget_before(&self.ours);
+                // Unless a later look found it ours.
+                if self.ours.load(Ordering::Acquire) == 0 {
+                    self.elsewhere.fetch_max(sent.0, Ordering::AcqRel);
+                }
+                forget_before(&self.silent);
             }
             Word::None => {
                 holdfast_reached::reached!("head: a look gets no answer");
                 self.silent.fetch_max(sent.0, Ordering::AcqRel);
             }
+        }
+    }
+
+    /// Group 0 has named other stores than those that were looked at. If the head was not in these, the silence of the
+    /// named ones counts from now on (R8), and theirs no longer.
+    pub fn other_stores(&self) {
+        if self.elsewhere.load(Ordering::Acquire) != 0 {
+            self.silent.store(0, Ordering::Release);
+            self.elsewhere.store(0, Ordering::Release);
+        }
+    }
+
+    /// As after a long time.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn forget(&self) {
+        for at in [&self.ours, &self.silent, &self.elsewhere] {
+            at.store(0, Ordering::Release);
         }
     }
 
@@ -143,6 +171,24 @@ mod tests {
         assert!(!looks.may_answer(at(1_201)));
         looks.told(at(1_300), Word::Ours);
         assert!(looks.may_answer(at(1_301)), "a look found it ours");
+    }
+
+    /// HEAD-H1: the stores that were left are switched off sooner or later, or are slow for once.
+    #[test]
+    fn silence_of_stores_that_the_head_has_left_allows_nothing() {
+        let looks = Looks::default();
+        looks.told(at(10), Word::Elsewhere);
+        looks.told(at(1_000), Word::None);
+        assert!(!looks.may_answer(at(1_100)), "another life may be in the others");
+        looks.other_stores();
+        assert!(!looks.may_answer(at(1_200)), "they were not asked yet");
+        looks.told(at(1_300), Word::None);
+        assert!(looks.may_answer(at(1_400)), "R8");
+        looks.told(at(1_500), Word::Elsewhere);
+        looks.told(at(1_600), Word::Ours);
+        looks.told(at(1_550), Word::Elsewhere);
+        looks.told(at(9_000), Word::None);
+        assert!(looks.may_answer(at(9_100)), "it was found ours after that");
     }
 
     #[test]

@@ -25,7 +25,12 @@ impl HeadKeeper {
         Box::pin(async move {
             let (mut chance, mut led_in, mut waited_for) = (rand::random::<f64>(), None, false);
             let mut tried = None;
+            let mut stores = server.switch.changes();
             while self.fenced().is_none() {
+                if stores.has_changed().is_ok_and(|changed| changed) {
+                    stores.borrow_and_update();
+                    self.looks.other_stores();
+                }
                 let led = server.leading_ready();
                 self.note_here(&server, led);
                 let begins = led.is_some() && led != led_in;

@@ -95,6 +95,11 @@ pub async fn recovered_elsewhere(keeper: &HeadKeeper, store: &Arc<dyn ObjectStor
 
 /// From now on the last look allows no answer, as after a long time.
 pub fn look_is_old(keeper: &HeadKeeper) {
+    keeper.looks.forget();
+}
+
+/// A look found the head in stores that this gateway does not know.
+pub fn it_is_elsewhere(keeper: &HeadKeeper) {
     keeper.looks.told(boot_now(), Word::Elsewhere);
 }
 

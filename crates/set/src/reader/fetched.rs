@@ -1,8 +1,13 @@
-//! What a checkpoint uploads, on its way from the journal into a segment: read, and not looked at yet. It is checked and
-//! opened where it is compressed and sealed, outside of the runtime's threads, and into one buffer for all extents.
+//! What was read of the journal for extents, on its way to a client or into a segment.
+//!
+//! For a checkpoint, it is checked and opened where it is compressed and sealed, outside of the runtime's threads, and
+//! into one buffer for all extents. An operation is read as a whole, whatever little the extents use of it. If a call
+//! has read more than twice what is used, the pieces that are used are cut out at once, and no more is kept: of a volume
+//! that is overwritten again and again, 1 MiB may be in 2,000 operations of 1 MiB each.
 
+use super::{Use, Wants, alone};
 use bytes::Bytes;
-use holdfast_types::LogIndex;
+use holdfast_types::{LogIndex, SECTOR_BYTES};
 use holdfast_volume::entry::{CheckedOp, EntryError, EntryHead};
 use holdfast_volume::index::JournalRef;
 use holdfast_volume::plan::PlannedExtent;
@@ -32,17 +37,85 @@ pub(crate) struct Odd {
     pub(super) error: EntryError,
 }
 
-/// Planned extents, and each operation that they use, once.
+/// What one call has read: operations, with the parts of the extents that use them.
+#[derive(Debug)]
+pub(super) struct Call {
+    operations: Vec<(JournalRef, ReadOp, Vec<Use>)>,
+    /// Bytes that it has read.
+    bytes: usize,
+}
+
+impl Call {
+    /// `bytes`: of each place of the call.
+    pub(super) fn new(bytes: &[Bytes], wants: Vec<Wants>) -> Self {
+        let operation = |Wants { head, block, skip, uses }: Wants| {
+            let place = uses.first()?.place;
+            Some((place, ReadOp { head: bytes[head].clone(), read: bytes[block].clone(), skip }, uses))
+        };
+        let operations = wants.into_iter().filter_map(operation).collect();
+        Self { operations, bytes: bytes.iter().map(Bytes::len).sum() }
+    }
+
+    /// Whether half of what was read is used, or more.
+    fn is_dense(&self) -> bool {
+        let used: u64 = self.operations.iter().flat_map(|(_, _, uses)| uses).map(|at| at.sectors.0).sum();
+        used * SECTOR_BYTES * 2 >= self.bytes as u64
+    }
+
+    /// Checks each operation, and opens what `extents` use of it. The pieces do not keep much more in memory than they
+    /// are.
+    ///
+    /// # Errors
+    /// [`Odd`], for the first that is damaged or is not the one that the index refers to.
+    pub(super) fn pieces(&self, extents: &[PlannedExtent]) -> Result<Vec<(&Use, Bytes)>, Odd> {
+        let dense = self.is_dense();
+        let mut pieces = Vec::new();
+        for (place, read, uses) in &self.operations {
+            let odd = |error| Odd { place: *place, error };
+            let operation = read.check(place).map_err(odd)?;
+            for at in uses {
+                let volume = extents[at.extent].volume;
+                let piece = operation.piece(volume, at.lba, at.sectors, &at.place).map_err(odd)?;
+                // What was read by one call may share its memory.
+                let shares = !dense && !operation.is_sealed();
+                let piece = if shares { Bytes::copy_from_slice(&piece) } else { alone(piece, &read.read) };
+                pieces.push((at, piece));
+            }
+        }
+        Ok(pieces)
+    }
+}
+
+/// Planned extents, and what was read for them.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     extents: Vec<PlannedExtent>,
-    operations: Vec<(JournalRef, ReadOp)>,
+    /// Operations that they use, each once.
+    pub(super) operations: Vec<(JournalRef, ReadOp)>,
+    pub(super) cut: CutOut,
 }
 
+/// Pieces of other operations, checked and opened: by the number of the extent, and of its part.
+type CutOut = BTreeMap<(usize, usize), Bytes>;
+
 impl Fetched {
-    /// `operations`: all that the extents use.
-    pub(super) fn new(extents: Vec<PlannedExtent>, operations: Vec<(JournalRef, ReadOp)>) -> Self {
-        Self { extents, operations }
+    /// Without anything read yet.
+    pub(super) fn new(extents: Vec<PlannedExtent>) -> Self {
+        Self { extents, operations: Vec::new(), cut: CutOut::new() }
+    }
+
+    /// Takes what a call has read.
+    ///
+    /// # Errors
+    /// [`Odd`], as [`Fetched::check`].
+    pub(super) fn add(&mut self, call: Call) -> Result<(), Odd> {
+        if call.is_dense() {
+            self.operations.extend(call.operations.into_iter().map(|(place, read, _)| (place, read)));
+            return Ok(());
+        }
+        let pieces = call.pieces(&self.extents)?.into_iter();
+        self.cut.extend(pieces.map(|(at, piece)| ((at.extent, at.part), piece)));
+        Ok(())
     }
 
     /// Checks each operation.
@@ -55,7 +128,7 @@ impl Fetched {
             let checked = operation.check(&place).map_err(|error| Odd { place, error })?;
             operations.insert((place.index, place.header_offset), checked);
         }
-        Ok(Checked { extents: self.extents, operations })
+        Ok(Checked { extents: self.extents, operations, cut: self.cut })
     }
 }
 
@@ -65,6 +138,7 @@ pub(crate) struct Checked {
     extents: Vec<PlannedExtent>,
     /// By entry and place in it.
     operations: BTreeMap<(LogIndex, u32), CheckedOp>,
+    cut: CutOut,
 }
 
 impl Checked {
@@ -73,20 +147,22 @@ impl Checked {
         &self.extents
     }
 
-    /// Calls `with` with the content of one of the extents. It is opened into `room`, which is for the next one again.
+    /// Calls `with` with the content of the extent of this number. It is opened into `room`, which is for the next one
+    /// again.
     ///
     /// # Errors
     /// [`Odd`], if an operation is not the one that the index refers to.
-    pub(crate) fn with<T>(
-        &self,
-        extent: &PlannedExtent,
-        room: &mut Vec<u8>,
-        with: impl FnOnce(&[u8]) -> T,
-    ) -> Result<T, Odd> {
+    pub(crate) fn with<T>(&self, number: usize, room: &mut Vec<u8>, with: impl FnOnce(&[u8]) -> T) -> Result<T, Odd> {
         room.clear();
+        let extent = &self.extents[number];
         let mut lba = extent.lba;
-        for (sectors, place) in &extent.parts {
+        for (part, (sectors, place)) in extent.parts.iter().enumerate() {
             let odd = |error| Odd { place: *place, error };
+            if let Some(piece) = self.cut.get(&(number, part)) {
+                room.extend_from_slice(piece);
+                lba.0 += sectors.0;
+                continue;
+            }
             let operation = self.operations.get(&(place.index, place.header_offset));
             let operation = operation.expect("R4: an operation of the plan was not read");
             if extent.parts.len() == 1 && !operation.is_sealed() {

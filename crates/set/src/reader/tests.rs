@@ -1,3 +1,4 @@
+use super::fetched::ReadOp;
 use super::*;
 use holdfast_seal::{ENTRY_KEY_BYTES, EntryKey};
 use holdfast_types::{Epoch, GroupId, SECTOR_BYTES, WriteSeq};
@@ -74,7 +75,9 @@ fn fetched(payload: &Bytes, places: &[Placed], extents: &[PlannedExtent]) -> Fet
         let read = payload.slice(..(offset as usize + len).min(payload.len()));
         (*place, ReadOp { head: read.clone(), read, skip: offset as usize })
     };
-    Fetched::new(extents.to_vec(), places.iter().map(read).collect())
+    let mut fetched = Fetched::new(extents.to_vec());
+    fetched.operations = places.iter().map(read).collect();
+    fetched
 }
 
 /// R4: what a checkpoint seals is what was written, in whatever pieces, and nothing of the extent before it.
@@ -108,9 +111,9 @@ fn extents_of_a_checkpoint_are_opened_one_after_the_other() {
         ];
         let checked = fetched(&payload, &places, &extents).check().expect("good");
         let mut room = Vec::new();
-        for (extent, expected) in checked.extents().iter().zip(expected) {
-            let found = checked.with(extent, &mut room, <[u8]>::to_vec).expect("good");
-            assert!(found == expected, "sealed: {sealed}, {extent:?}");
+        for (number, expected) in expected.into_iter().enumerate() {
+            let found = checked.with(number, &mut room, <[u8]>::to_vec).expect("good");
+            assert!(found == expected, "sealed: {sealed}, {:?}", extents[number]);
         }
     }
 }
@@ -125,14 +128,56 @@ fn what_is_not_as_the_index_says_goes_into_no_segment() {
         let extents = [whole(VOLUME, places[0]), whole(VolumeId(2), places[1])];
         let checked = fetched(&payload, &places, &extents).check().expect("good");
         let mut room = Vec::new();
-        let [good, other] = checked.extents() else { panic!("two extents") };
-        assert_eq!(checked.with(good, &mut room, <[u8]>::len).expect("good"), 8 * 512);
-        let odd = checked.with(other, &mut room, <[u8]>::len).expect_err("another volume");
+        assert_eq!(checked.with(0, &mut room, <[u8]>::len).expect("good"), 8 * 512);
+        let odd = checked.with(1, &mut room, <[u8]>::len).expect_err("another volume");
         assert_eq!(odd.place, places[1].2);
         let mut damaged = payload.to_vec();
         *damaged.last_mut().expect("bytes") ^= 1;
         let odd = fetched(&Bytes::from(damaged), &places, &extents[..1]).check().expect_err("damaged");
         assert_eq!(odd.place, places[1].2);
+    }
+}
+
+/// What the only call for these extents of an entry has read.
+fn call(payload: &Bytes, extents: &[PlannedExtent]) -> Call {
+    let mut calls = in_reads(wanted(extents), FOR_UPLOAD);
+    let Some(Reads { places, wants }) = calls.pop() else { panic!("no call") };
+    assert!(calls.is_empty(), "several calls");
+    let part = |at: &ReadPlace| payload.slice(at.offset as usize..at.offset as usize + at.len);
+    let bytes: Vec<Bytes> = places.iter().map(part).collect();
+    Call::new(&bytes, wants)
+}
+
+/// A few sectors may be left of each of very many large operations: a read of a client, or a batch of a checkpoint,
+/// would else take thousands of times its size of memory.
+#[test]
+fn of_operations_that_are_hardly_used_no_more_is_kept_than_that() {
+    for sealed in [true, false] {
+        let (payload, places) = entry(1, 0, &[600, 8], sealed);
+        let of = |sectors, (lba, _, place): Placed, skip: u32| PlannedExtent {
+            volume: VOLUME,
+            lba: Lba(lba.0 + u64::from(skip)),
+            parts: vec![(Sectors(sectors), JournalRef { skip, ..place })],
+        };
+        let sparse = [of(8, places[0], 40), of(8, places[1], 0)];
+        let expected = [data(0, 600).slice(40 * 512..48 * 512), data(600, 8)];
+        let read = call(&payload, &sparse);
+        for (at, piece) in read.pieces(&sparse).expect("good") {
+            assert_eq!(piece, expected[at.extent], "sealed: {sealed}");
+            assert!(!payload.as_ptr_range().contains(&piece.as_ptr()), "in memory of its own");
+        }
+        let mut fetched = Fetched::new(sparse.to_vec());
+        fetched.add(read).expect("good");
+        assert_eq!((fetched.operations.len(), fetched.cut.len()), (0, 2), "sealed: {sealed}");
+        let (checked, mut room) = (fetched.check().expect("good"), Vec::new());
+        for (number, expected) in expected.iter().enumerate() {
+            assert!(checked.with(number, &mut room, <[u8]>::to_vec).expect("good") == *expected, "extent {number}");
+        }
+        // What is used as a whole is opened later, and where it was read.
+        let dense = [of(256, places[0], 0), of(344, places[0], 256), of(8, places[1], 0)];
+        let mut fetched = Fetched::new(dense.to_vec());
+        fetched.add(call(&payload, &dense)).expect("good");
+        assert_eq!((fetched.operations.len(), fetched.cut.len()), (2, 0), "sealed: {sealed}");
     }
 }
 

@@ -159,9 +159,9 @@ pub(super) fn seal_batch(mut open: SegmentBuilder, batch: Fetched) -> Result<(Se
     // One extent after the other in the same memory, from opening to sealing: it stays in the processor's cache.
     let mut room = Vec::with_capacity(EXTENT_BYTES_MAX);
     let mut placed = Vec::with_capacity(batch.extents().len());
-    for extent in batch.extents() {
+    for (number, extent) in batch.extents().iter().enumerate() {
         let (volume, lba) = (extent.volume, extent.lba);
-        let place = batch.with(extent, &mut room, |raw| open.push(volume, lba, raw))?;
+        let place = batch.with(number, &mut room, |raw| open.push(volume, lba, raw))?;
         placed.push((volume, lba, place));
     }
     Ok((open, placed))

@@ -153,10 +153,12 @@ impl Quorum {
         self.replicas.get(at).is_some_and(|replica| replica.missing.locked().must_compare())
     }
 
-    /// A comparison of store `at` begins. Objects that cannot be noted are reported at its end.
+    /// A comparison of store `at` begins. Until it ends, the store counts as not compared: what the last one left open
+    /// may still be missing. If it does not end because the store fails, another one is due.
     pub fn compare_begins(&self, at: usize) {
         if let Some(replica) = self.replicas.get(at) {
             let mut missing = replica.missing.locked();
+            missing.compared = None;
             (missing.overflowed, missing.doubtful, missing.began) = (false, None, missing.asked_anew);
         }
     }

@@ -163,6 +163,27 @@ fn a_comparison_that_began_before_another_was_asked_for_counts_for_nothing() {
     assert!(all.must_compare(1));
 }
 
+/// MOVE-V3: the store may still lack what the last comparison left out, and a list of stores ends by this answer.
+#[test]
+fn a_comparison_that_has_not_ended_makes_no_store_complete() {
+    type Leaves = fn(&Quorum);
+    let more_than_can_be_noted: Leaves = |all| all.compared(1, false);
+    let root_unread: Leaves = |all| all.compared_in_part(1);
+    for leaves_out in [more_than_can_be_noted, root_unread] {
+        let all = three();
+        all.compare_begins(1);
+        leaves_out(&all);
+        lets_pass(&all, UNREAD_AGAIN);
+        assert!(all.must_compare(1) && !all.replicas[1].backlog().compared);
+        all.compare_begins(1);
+        assert!(!all.replicas[1].backlog().compared, "it is under way");
+        assert!(all.must_compare(1), "it is due again if the store does not list");
+        all.compare_begins(1);
+        all.compared(1, true);
+        assert!(!all.must_compare(1) && all.replicas[1].backlog().compared);
+    }
+}
+
 /// A store that executes DELETEs after it has answered them, as can happen if one was sent a second time because the
 /// first got no answer (R12).
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 //! on, and everything that it says would be of a life that is over.
 
 use super::*;
-use crate::head::tests::take_over;
+use crate::head::tests::{it_is_elsewhere, take_over};
 use futures_util::future::BoxFuture;
 use holdfast_store::{Head, ListPage, Object, StoreError, Version};
 use std::ops::Range;
@@ -121,4 +121,16 @@ async fn r8_a_lease_is_continued_while_the_store_is_away() {
     let continued = tokio::time::timeout(limit, world.continued(7, 2)).await.expect("the lease would have ended");
     let continued = continued.expect("the store is away, and no other life is known");
     assert_eq!(continued.token, Token(8));
+}
+
+/// R8: the stores that group 0 has named since are away. Only those that the head has left prove nothing by silence.
+#[tokio::test]
+async fn r8_silence_of_the_stores_that_group_0_has_named_counts() {
+    let world = World::new(true).await;
+    world.server.head.first_look().await;
+    // Nothing is awaited in between: no look comes between the two.
+    it_is_elsewhere(&world.server.head);
+    world.server.switch.set("silent", Arc::new(Silent));
+    let answers = tokio::time::timeout(Duration::from_secs(60), world.server.head.before_answer()).await;
+    answers.expect("each look ends").expect("no other life is known");
 }
