@@ -43,6 +43,8 @@ mod network;
 mod newest_stream;
 mod node;
 mod note_file;
+mod pacer;
+mod pacing;
 mod peer_call;
 mod placement_query;
 mod promise;
@@ -52,6 +54,7 @@ mod raft_consensus;
 mod readmit;
 mod register;
 mod reversion;
+mod round_trips;
 mod rpc_error;
 mod server;
 mod snapshot_file;
@@ -78,6 +81,8 @@ mod heal_tests;
 mod leave_tests;
 #[cfg(test)]
 mod members_tests;
+#[cfg(test)]
+mod pacer_tests;
 #[cfg(test)]
 mod pre_vote_tests;
 #[cfg(test)]
@@ -113,4 +118,4 @@ pub use quarantine::Healing;
 pub use readmit::ReadmitError;
 pub use server::PeerService;
 pub use snapshot_pieces::snapshot_time;
-pub use status::{GroupStatus, Leadership, MemberStatus};
+pub use status::{Acked, GroupStatus, Leadership, MemberStatus};

@@ -2,13 +2,15 @@
 
 use crate::append_sender::{Begun, Wire};
 use crate::channels::Channels;
-use crate::clock::boot_now;
+use crate::clock::{boot_now, promise_now};
 use crate::config::{RaftTiming, TypeConfig};
 use crate::machine::Shared;
+use crate::pacing::Pacing;
 use crate::proto::{self, peer_client::PeerClient};
-use crate::reversion::Acked;
+use crate::reversion::Acked as Acknowledged;
 use crate::rpc_error::{Rpc, broken, from_status, late};
 use crate::snapshot_pieces::{pieces, snapshot_time};
+use crate::status::Acked;
 use crate::wire::{
     RaftVote, WireError, append_reply_from_wire, append_to_wire, id_from_raft, id_from_wire, id_to_wire,
     membership_to_bytes, vote_from_wire,
@@ -39,44 +41,47 @@ use tonic::{Request, Status};
 /// What followers have acknowledged to this leader.
 #[derive(Default)]
 pub(crate) struct Acks {
-    /// When the newest acknowledged heartbeat to each peer was *sent*, and in which term: the base of a read lease.
-    /// Earlier if the peer promises less than we count on (`Promises::counted_from`).
+    /// The newest acknowledged heartbeat to each peer, and its term: when it was *sent*, and what the peer's answer
+    /// promises (`Promises::reads_until`), which is the base of a read lease.
     ///
-    /// openraft exports such a time too, but it counts an append's answer for requests that were queued after it: after
-    /// a loss in one direction, a lease would last longer than the promises that it depends on (R3). Heartbeats are
+    /// openraft exports a time too, but it counts an append's answer for requests that were queued after it: after a
+    /// loss in one direction, a lease would last longer than the promises that it depends on (R3). Heartbeats are
     /// answered one by one.
-    sent: Mutex<BTreeMap<u64, (u64, MonoTime)>>,
+    sent: Mutex<BTreeMap<u64, (u64, Acked)>>,
     /// The newest entry that each follower has acknowledged.
-    pub(crate) acked: Acked,
+    pub(crate) acked: Acknowledged,
 }
 
 impl Acks {
-    fn note(&self, member: MemberId, term: u64, sent: MonoTime) {
+    fn note(&self, member: MemberId, term: u64, sent: MonoTime, until: MonoTime) {
         let mut acks = self.sent.locked();
-        let known = acks.entry(member.0).or_insert((term, sent));
-        *known = (*known).max((term, sent));
+        let new = Acked { sent, until };
+        let known = acks.entry(member.0).or_insert((term, new));
+        if (known.0, known.1.sent) < (term, sent) {
+            *known = (term, new);
+        }
     }
 
-    /// The latest time T such that a majority of `voters` has acknowledged, in `term`, a message that was sent at T or
-    /// later. `me` always counts.
-    pub(crate) fn quorum(&self, term: u64, me: MemberId, voters: &BTreeSet<u64>, now: MonoTime) -> Option<MonoTime> {
+    /// The newest answers of a majority of `voters` in `term`: the earliest sending, and the earliest end. `me` always
+    /// counts, with `own`.
+    pub(crate) fn quorum(&self, term: u64, me: MemberId, voters: &BTreeSet<u64>, own: Acked) -> Option<Acked> {
         let acks = self.sent.locked();
         let of = |v: &u64| match acks.get(v) {
-            _ if *v == me.0 => Some(now),
-            Some((t, sent)) if *t == term => Some(*sent),
+            _ if *v == me.0 => Some(own),
+            Some((t, acked)) if *t == term => Some(*acked),
             _ => None,
         };
-        let mut times: Vec<MonoTime> = voters.iter().filter_map(of).collect();
-        times.sort_unstable_by(|a, b| b.cmp(a));
-        times.get(voters.len() / 2).copied()
+        let mut newest: Vec<Acked> = voters.iter().filter_map(of).collect();
+        newest.sort_unstable_by_key(|acked| std::cmp::Reverse((acked.sent, acked.until)));
+        newest.get(..=voters.len() / 2)?.iter().copied().reduce(Acked::earlier_of)
     }
 }
 
-/// The time of a membership from the times of its parts; a joint one has two. If one part has no quorum, the whole has
-/// none: that part may have another leader.
-pub(crate) fn in_all_parts(times: impl Iterator<Item = Option<MonoTime>>) -> Option<MonoTime> {
-    // `None` is less than any time.
-    times.min().flatten()
+/// What a membership has answered, from its parts; a joint one has two. If one part has no quorum, the whole has none:
+/// that part may have another leader.
+pub(crate) fn in_all_parts(mut parts: impl Iterator<Item = Option<Acked>>) -> Option<Acked> {
+    let first = parts.next()??;
+    parts.try_fold(first, |all, part| Some(all.earlier_of(part?)))
 }
 
 /// Makes the clients of one group.
@@ -86,7 +91,10 @@ pub(crate) struct Network {
     pub(crate) log: NodeLog,
     pub(crate) shared: Arc<Shared>,
     pub(crate) group: GroupId,
+    /// What openraft was started with.
     pub(crate) timing: RaftTiming,
+    /// The group's present times, and what this member has promised in it.
+    pub(crate) pacing: Arc<Mutex<Pacing>>,
     pub(crate) channels: Arc<Channels>,
 }
 
@@ -114,6 +122,11 @@ pub(crate) struct Client {
 }
 
 impl Network {
+    /// For calls of this crate to `target`, at this address if no newer one is known.
+    pub(crate) fn client(&self, target: MemberId, addr: String) -> Client {
+        Client { net: self.clone(), target, addr, bulk: false, wire: None }
+    }
+
     /// Notes what the follower has acknowledged. Refuses a follower that lags too far, or that denies what it had
     /// acknowledged.
     fn judge(
@@ -175,9 +188,8 @@ impl Network {
             format!("{target} says that it does not have {acked}, which it had acknowledged: its log went backwards");
         tracing::error!(group = %self.group, %why, "R11: the member is told; its process must end");
         holdfast_reached::reached!("reversion: a follower denies what it had acknowledged");
-        let net = self.clone();
+        let client = self.client(target, addr);
         tokio::spawn(async move {
-            let client = Client { net, target, addr, bulk: false, wire: None };
             let acknowledged = Some(proto::LogId { term: acked.term.0, index: acked.index.0 });
             let Ok(mut peer) = client.peer(false) else { return };
             let limit = client.net.timing.election_max.saturating_mul(2);
@@ -273,7 +285,13 @@ impl Client {
         Ok(begun)
     }
 
-    async fn ask_vote(
+    /// How long the answer to a heartbeat is waited for.
+    fn patience(&self, longest: Duration) -> Duration {
+        let every = self.net.pacing.locked().times().heartbeat;
+        self.net.channels.trips.limit(self.target, every, longest)
+    }
+
+    pub(crate) async fn ask_vote(
         &self,
         rpc: &VoteRequest<TypeConfig>,
         pre: bool,
@@ -303,14 +321,23 @@ impl RaftNetworkV2<TypeConfig> for Client {
     ) -> Result<AppendEntriesResponse<TypeConfig>, Rpc> {
         let mut peer = self.peer(self.bulk)?;
         let term = rpc.vote.leader_id.term;
-        let sent = boot_now();
-        let reply = self.answered("append", option.hard_ttl(), peer.append(self.request(append_to_wire(rpc)))).await?;
-        let promises = &self.net.channels.promises;
-        let counted = promises.counted_from(sent, promises.heard(self.target, reply.metadata()));
+        let (sent, limit) = (boot_now(), self.patience(option.hard_ttl()));
+        let is_heartbeat = rpc.entries.is_empty();
+        let call = self.answered("append", limit, peer.append(self.request(append_to_wire(rpc)))).await;
+        let took = boot_now().saturating_since(sent);
+        let (promises, trips) = (&self.net.channels.promises, &self.net.channels.trips);
+        if call.is_err() && took >= limit {
+            trips.late(self.target);
+        }
+        let reply = call?;
+        let until = promises.reads_until(sent, promises.heard(self.target, reply.metadata()));
         let result = append_reply_from_wire(reply.into_inner()).map_err(|e| from_wire(&e))?;
         Ok(match result {
             Ok(id) => {
-                self.net.acks.note(self.target, term, counted);
+                if is_heartbeat {
+                    trips.answered(self.target, took);
+                }
+                self.net.acks.note(self.target, term, sent, until);
                 AppendEntriesResponse::PartialSuccess(id)
             }
             Err(StreamAppendError::Conflict(conflict)) => {
@@ -352,7 +379,16 @@ impl RaftNetworkV2<TypeConfig> for Client {
         })
     }
 
+    /// Asks for a vote. By now this member has voted for itself; that counts only once others are asked. So it asks
+    /// nobody while it is bound by a promise, which it may have given between its decision to stand and its vote
+    /// (PACER-E2).
     async fn vote(&mut self, rpc: VoteRequest<TypeConfig>, option: RPCOption) -> Result<VoteResponse<TypeConfig>, Rpc> {
+        let bound = self.net.pacing.locked().left(promise_now()).filter(|_| !rpc.leadership_transfer);
+        if let Some(left) = bound {
+            holdfast_reached::reached!("pacing: a candidate that has promised something meanwhile");
+            let why = format!("a leader was heard: no vote is asked for during {left:?}");
+            return Err(RPCError::Unreachable(Unreachable::from_string(why)));
+        }
         self.ask_vote(&rpc, false, option.hard_ttl()).await
     }
 
@@ -441,36 +477,67 @@ mod tests {
         assert!(!lets_go(true, true, behind, None, None));
     }
 
+    /// An answer to what was sent at `sent`, which promises 100.
+    fn acked(sent: u64) -> Acked {
+        Acked { sent: MonoTime(sent), until: MonoTime(sent + 100) }
+    }
+
+    fn note(acks: &Acks, member: u64, term: u64, sent: u64) {
+        let Acked { sent, until } = acked(sent);
+        acks.note(MemberId(member), term, sent, until);
+    }
+
     #[test]
     fn the_quorum_time_is_that_of_the_slowest_of_the_fastest_majority() {
         let acks = Acks::default();
         let (me, voters) = (MemberId(1), BTreeSet::from([1, 2, 3]));
-        let now = MonoTime(1000);
-        assert_eq!(acks.quorum(5, me, &voters, now), None, "nobody has answered");
-        acks.note(MemberId(2), 5, MonoTime(700));
-        assert_eq!(acks.quorum(5, me, &voters, now), Some(MonoTime(700)));
-        acks.note(MemberId(3), 5, MonoTime(900));
-        assert_eq!(acks.quorum(5, me, &voters, now), Some(MonoTime(900)));
-        acks.note(MemberId(3), 5, MonoTime(800));
-        assert_eq!(acks.quorum(5, me, &voters, now), Some(MonoTime(900)), "never backwards");
-        assert_eq!(acks.quorum(6, me, &voters, now), None, "another term's answers prove nothing");
+        let own = acked(1000);
+        assert_eq!(acks.quorum(5, me, &voters, own), None, "nobody has answered");
+        note(&acks, 2, 5, 700);
+        assert_eq!(acks.quorum(5, me, &voters, own), Some(acked(700)));
+        note(&acks, 3, 5, 900);
+        assert_eq!(acks.quorum(5, me, &voters, own), Some(acked(900)));
+        note(&acks, 3, 5, 800);
+        assert_eq!(acks.quorum(5, me, &voters, own), Some(acked(900)), "never backwards");
+        assert_eq!(acks.quorum(6, me, &voters, own), None, "another term's answers prove nothing");
         let five = BTreeSet::from([1, 2, 3, 4, 5]);
-        assert_eq!(acks.quorum(5, me, &five, now), Some(MonoTime(700)));
-        assert_eq!(acks.quorum(5, me, &BTreeSet::from([2, 3]), now), Some(MonoTime(700)), "not a voter itself");
-        assert_eq!(acks.quorum(5, me, &BTreeSet::from([1]), now), Some(now), "a sole voter always has it");
+        assert_eq!(acks.quorum(5, me, &five, own), Some(acked(700)));
+        assert_eq!(acks.quorum(5, me, &BTreeSet::from([2, 3]), own), Some(acked(700)), "not a voter itself");
+        assert_eq!(acks.quorum(5, me, &BTreeSet::from([1]), own), Some(own), "a sole voter always has it");
+    }
+
+    /// PLEDGE-P3: voters may have other times than the leader, and than one another.
+    #[test]
+    fn the_shortest_promise_of_the_newest_majority_counts() {
+        let acks = Acks::default();
+        let (me, five) = (MemberId(1), BTreeSet::from([1, 2, 3, 4, 5]));
+        acks.note(MemberId(2), 5, MonoTime(900), MonoTime(920));
+        acks.note(MemberId(3), 5, MonoTime(800), MonoTime(1800));
+        acks.note(MemberId(4), 5, MonoTime(700), MonoTime(1700));
+        let expected = Acked { sent: MonoTime(800), until: MonoTime(920) };
+        assert_eq!(acks.quorum(5, me, &five, acked(1000)), Some(expected));
+        acks.note(MemberId(3), 5, MonoTime(950), MonoTime(960));
+        let three = BTreeSet::from([1, 3, 4]);
+        let expected = Acked { sent: MonoTime(950), until: MonoTime(960) };
+        assert_eq!(
+            acks.quorum(5, me, &three, acked(1000)),
+            Some(expected),
+            "the newest answer, though it promises less"
+        );
     }
 
     #[test]
     fn r3_a_joint_membership_needs_a_quorum_of_each_part() {
-        let (acks, me, now) = (Acks::default(), MemberId(1), MonoTime(1000));
+        let (acks, me, own) = (Acks::default(), MemberId(1), acked(1000));
         let parts = [BTreeSet::from([1, 2, 3]), BTreeSet::from([1, 4, 5])];
-        let joint = |acks: &Acks| in_all_parts(parts.iter().map(|part| acks.quorum(5, me, part, now)));
+        let joint = |acks: &Acks| in_all_parts(parts.iter().map(|part| acks.quorum(5, me, part, own)));
         assert_eq!(joint(&acks), None);
-        acks.note(MemberId(2), 5, MonoTime(900));
+        note(&acks, 2, 5, 900);
         assert_eq!(joint(&acks), None, "the newer part may have elected another leader");
-        acks.note(MemberId(4), 5, MonoTime(600));
-        assert_eq!(joint(&acks), Some(MonoTime(600)), "the earlier of both");
-        acks.note(MemberId(5), 5, MonoTime(950));
-        assert_eq!(joint(&acks), Some(MonoTime(900)));
+        note(&acks, 4, 5, 600);
+        assert_eq!(joint(&acks), Some(acked(600)), "the earlier of both");
+        note(&acks, 5, 5, 950);
+        assert_eq!(joint(&acks), Some(acked(900)));
+        assert_eq!(in_all_parts(std::iter::empty()), None);
     }
 }

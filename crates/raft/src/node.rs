@@ -179,6 +179,12 @@ impl RaftNode {
         self.inner.channels.promises.unequal()
     }
 
+    /// The measured round trips to the other gateways that this one sends heartbeats to, or has: the median of the last
+    /// few.
+    pub fn round_trips(&self) -> BTreeMap<MemberId, Duration> {
+        self.inner.channels.trips.all()
+    }
+
     /// The lives of all members, from group 0: calls and answers of any other life are refused from now on
     /// (CLUSTER-C3). A member below `next` that is not in `known` was removed: its calls are accepted only in groups
     /// that still have it. `level`: the cluster's feature level. A member whose build knows less is told that first.

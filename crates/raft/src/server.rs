@@ -7,6 +7,7 @@ use crate::group::RaftGroup;
 use crate::hooks::Registered;
 use crate::lives::{Lineage, Lives, not_who_it_says};
 use crate::node::RaftNode;
+use crate::promise::stamp_answer;
 use crate::proto;
 use crate::proto::peer_server::{Peer, PeerServer};
 use crate::proto::register_reply::Result as RegisterOutcome;
@@ -16,7 +17,7 @@ use crate::wire::{
     append_reply_to_wire, id_from_wire, id_to_wire, membership_from_bytes, vote_from_wire,
 };
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
-use holdfast_types::{GroupId, LogId, LogIndex, MemberId};
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
 use openraft::raft::{StreamAppendError, TransferLeaderRequest, VoteRequest};
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -189,15 +190,20 @@ impl Peer for Handler {
     async fn append(&self, request: Request<proto::AppendRequest>) -> Result<Response<proto::AppendReply>, Status> {
         let (group, from) = self.group(request.metadata())?;
         let message = append_from_wire(request.into_inner()).map_err(bad)?;
+        let term = Term(message.vote.leader_id.term);
         let appender = Appender { node: self.node.clone(), group: group.clone(), from };
         let taken = appender.take(message).inspect_err(|_| {
             holdfast_reached::reached!("readmission: an append of a leader before the removal");
         })?;
+        // PLEDGE-P2: the group may have other times when it answers.
+        let promised = group.promise(term);
         let reply = taken.await?;
         if !matches!(reply, Err(StreamAppendError::HigherVote(_))) {
             group.candidacy.heard();
         }
-        Ok(self.answer(append_reply_to_wire(reply)))
+        let mut answer = self.answer(append_reply_to_wire(reply));
+        stamp_answer(promised, answer.metadata_mut());
+        Ok(answer)
     }
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Result<Response<proto::VoteReply>, Status> {
@@ -223,7 +229,7 @@ impl Peer for Handler {
             last_log_id: message.last.as_ref().map(id_from_wire).transpose().map_err(bad)?,
             leadership_transfer: message.leadership_transfer,
         };
-        let reply = if pre { group.raft().pre_vote(rpc).await } else { group.raft().vote(rpc).await }.map_err(fatal)?;
+        let reply = if pre { group.pre_vote(rpc).await } else { group.vote(rpc).await }?;
         Ok(self.answer(proto::VoteReply {
             vote: Some((&reply.vote).into()),
             granted: reply.vote_granted,
@@ -243,6 +249,7 @@ impl Peer for Handler {
             of_before(self.node.floor(group.id()), head.vote.as_ref(), from).is_err()
         );
         of_before(self.node.floor(group.id()), head.vote.as_ref(), from)?;
+        group.promise(Term(head.vote.as_ref().map_or(0, |vote| vote.term)));
         let _room = self.room.wait_for(&head).await?;
         let data = snapshot_pieces::data(&mut pieces, &head).await?;
         let membership = membership_from_bytes(&head.membership).map_err(bad)?;
