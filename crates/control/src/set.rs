@@ -21,7 +21,8 @@
 //!
 //! SET-S6 to SET-S9 and SET-S11, snapshots and garbage: see `set/space.rs`. SET-S12, rollback: `set/rollback.rs`.
 //! Volumes, VOLUME-V1 to VOLUME-V4: `set/volumes.rs`. SET-S13 and SET-S14, clones: `set/pins.rs`. SET-S15 and SET-S16,
-//! recovery of snapshots: `set/listed.rs`. SET-S17, where the owner stands: `set/located.rs`.
+//! recovery of snapshots: `set/listed.rs`. SET-S17, where the owner stands: `set/located.rs`. SET-S18, the times of the
+//! group: `set/times.rs`.
 
 mod apply;
 mod checkpoint;
@@ -35,6 +36,7 @@ mod rollback;
 mod schedule;
 mod space;
 mod state;
+mod times;
 mod volumes;
 
 pub use command::{

@@ -139,8 +139,8 @@ impl RaftGroup {
         self.pacing().give(crate::clock::promise_now())
     }
 
-    /// How long this member still votes for nobody else: by its promise to a leader, or because a quorum has answered it
-    /// as leader. `None` also while the group's times are openraft's, which then decides itself.
+    /// How long this member still votes for nobody else: by its promise to a leader, or because a quorum has answered
+    /// it as leader. `None` also while the group's times are openraft's, which then decides itself.
     pub(crate) fn withheld(&self) -> Option<Duration> {
         let promised = {
             let pacing = self.pacing();

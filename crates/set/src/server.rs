@@ -39,6 +39,7 @@ mod follow;
 mod grants;
 mod hold;
 mod place;
+mod times;
 mod uses;
 mod volumes;
 
@@ -48,6 +49,7 @@ use expiry::Expiry;
 use grants::Grants;
 
 pub use hold::HeldOff;
+pub use times::raft_timing;
 use uses::Uses;
 pub use volumes::{InUse, VolumeHeld, VolumeUse};
 
@@ -145,7 +147,7 @@ pub struct SetParts {
     pub health: Arc<Health>,
     /// Location of its objects, which may change.
     pub switch: Arc<Switch>,
-    /// Times derived from the round trip.
+    /// The longest times that it may have, by the settings.
     pub timing: Timing,
     /// Stops the server.
     pub stop: CancellationToken,
@@ -174,7 +176,10 @@ pub struct SetServer {
     /// Progress of the background check of its objects.
     pub scrub: ScrubBoard,
     pace: Arc<JournalPace>,
-    timing: Timing,
+    /// The longest times that the settings allow: those of a set that nothing was chosen for.
+    longest: Timing,
+    /// The times that group and gate were told.
+    timed: Mutex<Timing>,
     gate: Arc<Gate>,
     /// One call of [`SetServer::follow`] at a time, from the first fact read to the last event passed on.
     following: Mutex<()>,
@@ -207,7 +212,8 @@ impl SetServer {
             placing: PlacingBoard::default(),
             scrub: ScrubBoard::default(),
             pace,
-            timing,
+            longest: timing,
+            timed: Mutex::new(timing),
             gate,
             following: Mutex::new(()),
             expiry: Mutex::default(),
@@ -477,7 +483,7 @@ impl SetServer {
         if let Some(why) = self.head.fenced() {
             return Err(SetError::Fenced(why));
         }
-        let deadline = tokio::time::Instant::now() + self.timing.election_max();
+        let deadline = tokio::time::Instant::now() + self.longest.election_max();
         loop {
             self.follow();
             let Some(term) = self.group.leading_term() else {
@@ -492,7 +498,7 @@ impl SetServer {
                 return Err(SetError::NotReady(reason));
             }
             // At most one heartbeat: the notification may have come between check and wait.
-            let _ = tokio::time::timeout(self.timing.heartbeat(), self.host.changed().notified()).await;
+            let _ = tokio::time::timeout(self.timing().heartbeat(), self.host.changed().notified()).await;
         }
     }
 }
@@ -527,12 +533,6 @@ impl SetServer {
     /// Cancelled when this gateway stops.
     pub fn stopping(&self) -> CancellationToken {
         self.stop.clone()
-    }
-
-    /// After a quorum acknowledged a heartbeat, no other gateway can have been elected for this long, counted from its
-    /// sending.
-    pub fn read_lease(&self) -> Duration {
-        self.timing.read_lease()
     }
 
     /// This member.
@@ -573,7 +573,7 @@ impl SetServer {
         self.wait_ready().await?;
         let asked = boot_now();
         let term = self.leading_ready();
-        let deadline = tokio::time::Instant::now() + self.timing.election_max() * 2;
+        let deadline = tokio::time::Instant::now() + self.longest.election_max() * 2;
         loop {
             if self.leading_ready() != term || term.is_none() {
                 let leader = self.group.leadership().borrow().leader;
@@ -589,7 +589,7 @@ impl SetServer {
                     "no quorum of gateways has answered; try again, or try another gateway".into(),
                 ));
             }
-            tokio::time::sleep(self.timing.heartbeat() / 4).await;
+            tokio::time::sleep(self.timing().heartbeat() / 4).await;
         }
     }
 }

@@ -157,9 +157,14 @@ fn snapshot(body: &[u8]) -> Vec<u8> {
 }
 
 fn body_of(state: &SetState) -> Vec<u8> {
-    let body = postcard::to_stdvec(state).expect("R4: a state can be written");
+    let mut body = postcard::to_stdvec(state).expect("R4: a state can be written");
     match &state.owner_at {
-        Some(at) => postcard::to_extend(at, body).expect("R4: a place can be written"),
+        Some(at) => body = postcard::to_extend(at, body).expect("R4: a place can be written"),
+        None if state.rtt_ms.is_some() => body.push(0),
+        None => {}
+    }
+    match state.rtt_ms {
+        Some(rtt_ms) => postcard::to_extend(&rtt_ms, body).expect("R4: a number can be written"),
         None => body,
     }
 }
@@ -174,7 +179,10 @@ pub(super) fn states(data: &[u8]) -> bool {
 pub(super) fn all_states() -> Vec<Vec<u8>> {
     let at = "region=eu,zone=a".parse().ok();
     let located = SetState { owner_at: at, ..SetState::new(Epoch(3)) };
-    vec![body_of(&SetState::new(Epoch(3))), body_of(machine().state()), body_of(&located)]
+    let timed = SetState { rtt_ms: Some(80), ..SetState::new(Epoch(3)) };
+    let both = SetState { rtt_ms: Some(300), ..located.clone() };
+    let (empty, machine) = (SetState::new(Epoch(3)), machine());
+    [&empty, machine.state(), &located, &timed, &both].into_iter().map(body_of).collect()
 }
 
 /// By the first byte: a segment, or one block of an extent as it is before decompression.

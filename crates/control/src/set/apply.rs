@@ -59,6 +59,7 @@ impl SetState {
             SetCommand::Pin { clone, snapshot, request } => self.pin(id, *clone, snapshot, *request),
             SetCommand::Unpin { clone, request } => Ok(self.unpin(id, *clone, *request)),
             SetCommand::Locate(epoch, at) => self.locate(*epoch, at),
+            SetCommand::Retime(term, rtt_ms) => self.retime(id, *term, *rtt_ms),
         };
         result.unwrap_or_else(SetAnswer::Refused)
     }

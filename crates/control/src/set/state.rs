@@ -255,6 +255,10 @@ pub struct SetState {
     /// it behind them, so that one without it reads as before.
     #[serde(skip)]
     pub owner_at: Option<Locality>,
+    /// The round trip that the times of the set's group are computed from, in milliseconds; `None`: that of the
+    /// settings (SET-S18). Not part of the state's bytes, as `owner_at`.
+    #[serde(skip)]
+    pub rtt_ms: Option<u32>,
 }
 
 impl SetState {
@@ -282,6 +286,7 @@ impl SetState {
             pins: OrdMap::new(),
             pins_at: LogId::default(),
             owner_at: None,
+            rtt_ms: None,
         }
     }
 }

@@ -95,6 +95,7 @@ fn the_bytes_of_each_command_are_pinned() {
         SetCommand::Pin { clone: GroupId(6), snapshot: snapshot("s1", 9), request: RequestId(11) },
         SetCommand::Unpin { clone: GroupId(6), request: RequestId(11) },
         SetCommand::Locate(Epoch(5), "region=eu,zone=a".parse().unwrap()),
+        SetCommand::Retime(Term(4), 300),
     ];
     let expected = "\
 0001610107b817070105060001ac02
@@ -120,6 +121,7 @@ fn the_bytes_of_each_command_are_pinned() {
 0e06027331090b
 0f060b
 100510726567696f6e3d65752c7a6f6e653d61
+1104ac02
 ";
     assert_eq!(hex_lines(&commands), expected);
     for command in commands {

@@ -212,7 +212,7 @@ impl AdminDoor {
             let upto = state.checkpoint.as_ref().map_or(0, |c| c.upto.index.0);
             (state.epoch.0, upto, m.backlog_bytes(), state.schedule.to_string())
         });
-        let message = self.group_message(&status);
+        let (message, timing) = (self.group_message(&status), set.timing());
         let mine = set.group.leading_term().map(|_| set.me());
         let leader = mine.or(status.leadership.leader);
         Ok(v1::SetStatus {
@@ -236,8 +236,14 @@ impl AdminDoor {
             scrub: Some(super::scrub::scrub_message(&set)),
             deletion: None,
             clones,
+            rtt_ms: millis(timing.rtt()),
+            takeover_ms: millis(timing.takeover_max()),
         })
     }
+}
+
+fn millis(time: std::time::Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
 fn set_summaries(state: &ClusterState) -> Vec<v1::SetSummary> {

@@ -28,6 +28,9 @@ impl Node {
         metrics::gauge!("holdfast_journal_used_bytes").set(usage.used_bytes as f64);
         metrics::gauge!("holdfast_journal_bound_bytes").set(usage.bound_bytes as f64);
         metrics::gauge!("holdfast_journal_clear_files").set(adopted.raft.log().clear_files() as f64);
+        for (peer, trip) in adopted.raft.round_trips() {
+            metrics::gauge!("holdfast_peer_round_trip_seconds", "peer" => peer.to_string()).set(trip.as_secs_f64());
+        }
         let yes = |is: bool| f64::from(u8::from(is));
         metrics::gauge!("holdfast_journal_stalled").set(yes(usage.stalled.is_some()));
         metrics::gauge!("holdfast_journal_blocked").set(yes(usage.blocked.is_some()));
@@ -50,6 +53,8 @@ impl Node {
             metrics::gauge!("holdfast_backlog_bytes", "set" => name.clone()).set(backlog as f64);
             let connections = set.serving().map_or(0, |s| s.connected());
             metrics::gauge!("holdfast_connections", "set" => name.clone()).set(connections as f64);
+            let rtt = set.timing().rtt().as_secs_f64();
+            metrics::gauge!("holdfast_set_round_trip_seconds", "set" => name.clone()).set(rtt);
             now.sets.insert(name);
         }
         shown.replace(now);

@@ -7,10 +7,11 @@ const OF_GROUPS: [&str; 4] =
     ["holdfast_raft_leader", "holdfast_raft_term", "holdfast_raft_applied_index", "holdfast_journal_live_bytes"];
 
 /// Gauges of a set. Those of the scrub are set by its task, which ends with the set.
-const OF_SETS: [&str; 7] = [
+const OF_SETS: [&str; 8] = [
     "holdfast_index_extents",
     "holdfast_backlog_bytes",
     "holdfast_connections",
+    "holdfast_set_round_trip_seconds",
     "holdfast_store_trouble_since_timestamp_seconds",
     "holdfast_store_needs_operator",
     "holdfast_scrub_running",

@@ -2,16 +2,19 @@
 //!
 //! ```text
 //!   0 magic 8   8 crc of 16.. u32   12 body bytes u32   16 term u64   24 index u64   32 postcard of SetState
-//!   behind it, only if it is known where the lease's owner stands: postcard of Locality
+//!   behind it, only if one of both is known: postcard of Locality, where the lease's owner stands, or a zero byte
+//!   behind that, only if it is known: postcard of u32, the round trip for the group's times
 //! ```
 //! Little-endian, CRC32C. The magic's last byte is the version. The log id binds the bytes to their position in the
-//! log. Nothing behind the state: the place is unknown, as in a snapshot of an older build.
+//! log. Nothing behind the state: nothing of both is known, as in a snapshot of an older build.
 
 use holdfast_control::set::SetState;
 use holdfast_types::{Locality, LogId};
 
 const MAGIC: [u8; 8] = *b"HFSETST1";
 const HEADER_BYTES: usize = 32;
+/// Where a place would begin: none is empty.
+const NO_PLACE: u8 = 0;
 
 /// Upper bound of a snapshot's bytes: far above the need of 256 volumes; it bounds the memory that a peer can make us
 /// allocate.
@@ -36,7 +39,7 @@ pub enum SnapshotError {
     /// The state could not be read although the checksum matched.
     #[error("snapshot with the right checksum could not be read")]
     State(#[source] postcard::Error),
-    /// Bytes behind the state and its owner's place, although the checksum matched.
+    /// Bytes behind the state, its owner's place and its times, although the checksum matched.
     #[error("snapshot with the right checksum has {found} bytes, expected it to end at {expected}")]
     Longer { found: usize, expected: usize },
 }
@@ -54,10 +57,7 @@ impl SnapshotError {
 
 pub(super) fn encode(upto: LogId, state: &SetState) -> Vec<u8> {
     let mut out = vec![0_u8; HEADER_BYTES];
-    let body = postcard::to_stdvec(state).and_then(|body| match &state.owner_at {
-        Some(at) => postcard::to_extend(at, body),
-        None => Ok(body),
-    });
+    let body = postcard::to_stdvec(state).and_then(|body| with_rest(state, body));
     // Postcard refuses only sequences of unknown length; the state has none.
     assert!(body.is_ok(), "R4: state at {upto} cannot be written: {:?}", body.err());
     let body = body.unwrap_or_default();
@@ -69,6 +69,19 @@ pub(super) fn encode(upto: LogId, state: &SetState) -> Vec<u8> {
     let crc = crc32c::crc32c(&out[16..]);
     out[8..12].copy_from_slice(&crc.to_le_bytes());
     out
+}
+
+/// What stands behind the state.
+fn with_rest(state: &SetState, mut body: Vec<u8>) -> postcard::Result<Vec<u8>> {
+    match (&state.owner_at, state.rtt_ms) {
+        (None, None) => return Ok(body),
+        (None, Some(_)) => body.push(NO_PLACE),
+        (Some(at), _) => body = postcard::to_extend(at, body)?,
+    }
+    match state.rtt_ms {
+        Some(rtt_ms) => postcard::to_extend(&rtt_ms, body),
+        None => Ok(body),
+    }
 }
 
 pub(super) fn decode(upto: LogId, bytes: &[u8]) -> Result<SetState, SnapshotError> {
@@ -98,11 +111,24 @@ pub(super) fn decode(upto: LogId, bytes: &[u8]) -> Result<SetState, SnapshotErro
     if rest.is_empty() {
         return Ok(state);
     }
-    let (at, rest): (Locality, &[u8]) = postcard::take_from_bytes(rest).map_err(SnapshotError::State)?;
-    if !rest.is_empty() {
-        return Err(SnapshotError::Longer { found: bytes.len(), expected: bytes.len() - rest.len() });
+    let longer = |rest: &[u8]| SnapshotError::Longer { found: bytes.len(), expected: bytes.len() - rest.len() };
+    let rest = match rest {
+        [NO_PLACE] => return Err(longer(rest)),
+        [NO_PLACE, rest @ ..] => rest,
+        rest => {
+            let (at, rest): (Locality, &[u8]) = postcard::take_from_bytes(rest).map_err(SnapshotError::State)?;
+            state.owner_at = Some(at);
+            rest
+        }
+    };
+    if rest.is_empty() {
+        return Ok(state);
     }
-    state.owner_at = Some(at);
+    let (rtt_ms, rest): (u32, &[u8]) = postcard::take_from_bytes(rest).map_err(SnapshotError::State)?;
+    if !rest.is_empty() {
+        return Err(longer(rest));
+    }
+    state.rtt_ms = Some(rtt_ms);
     Ok(state)
 }
 
@@ -154,12 +180,36 @@ mod tests {
         assert_eq!(decode(upto, &with).expect("whole"), state);
         assert_eq!(with[HEADER_BYTES..without.len()], without[HEADER_BYTES..], "the state's own bytes are the same");
         let mut longer = with.clone();
-        longer.push(1);
-        let error = decode(upto, &with_checksum(longer)).expect_err("a byte more");
+        longer.extend([1, 1]);
+        let error = decode(upto, &with_checksum(longer)).expect_err("a byte more than the times need");
         assert!(matches!(error, SnapshotError::Longer { .. }), "{error}");
         for cut in without.len() + 1..with.len() {
             let error = decode(upto, &with_checksum(with[..cut].to_vec())).expect_err("cut off");
             assert!(error.of_another_build(), "cut at {cut}: {error}");
         }
+    }
+    /// SET-S18, the same for the times; and the place may be unknown meanwhile.
+    #[test]
+    fn the_times_stand_behind_the_place() {
+        let upto = LogId::new(1, 4);
+        let plain = encode(upto, &SetState::new(Epoch(0)));
+        for place in [None, Some("region=eu,zone=a,host=h1")] {
+            let owner_at = place.map(|at| at.parse().expect("a place"));
+            let state = SetState { owner_at, rtt_ms: Some(300), ..SetState::new(Epoch(0)) };
+            let with = encode(upto, &state);
+            assert_eq!(decode(upto, &with).expect("whole"), state);
+            assert_eq!(with[HEADER_BYTES..plain.len()], plain[HEADER_BYTES..], "the state's own bytes are the same");
+            let mut longer = with.clone();
+            longer.push(1);
+            let error = decode(upto, &with_checksum(longer)).expect_err("a byte more");
+            assert!(matches!(error, SnapshotError::Longer { .. }), "{error}");
+            let cut = with[..with.len() - 1].to_vec();
+            let error = decode(upto, &with_checksum(cut)).expect_err("cut off");
+            assert!(error.of_another_build(), "{error}");
+        }
+        let mut nothing = plain.clone();
+        nothing.push(NO_PLACE);
+        let error = decode(upto, &with_checksum(nothing)).expect_err("the mark alone");
+        assert!(matches!(error, SnapshotError::Longer { .. }), "{error}");
     }
 }
