@@ -26,6 +26,7 @@ mod reports;
 mod space;
 mod stores;
 mod survivors;
+mod timing;
 mod volumes;
 mod watched;
 
@@ -54,6 +55,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     places::MUTATIONS,
     placing::MUTATIONS,
     following::MUTATIONS,
+    timing::MUTATIONS,
     survivors::MUTATIONS,
     packages::MUTATIONS,
     watched::MUTATIONS,
