@@ -1,24 +1,32 @@
 //! The task that checks the clocks of this gateway.
 
 use super::Node;
-use holdfast_control::serve::{ClockSuspicion, ClockWatch, RTT_MIN, Timing};
+use holdfast_control::serve::{ClockSuspicion, ClockWatch, Timing};
 use holdfast_raft::{boot_reading, monotonic_now};
 use holdfast_types::sync::RwLockExt;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The shortest times of all sets here.
+fn shortest(node: &Node) -> Timing {
+    let of_sets = node.sets.reading().values().map(|set| set.shortest_timing()).min_by_key(Timing::election_max);
+    of_sets.unwrap_or(node.timing)
+}
 
 /// Checks the clocks. A suspicious clock voids every read lease until a quorum has answered again.
 pub(super) async fn run(node: Arc<Node>) {
-    // R3: a set may have shorter times than this gateway's settings say, and so a smaller drift margin.
-    let shortest = Timing::from_rtt(RTT_MIN);
-    let mut watch = ClockWatch::with_timing(&shortest);
+    let mut watch = ClockWatch::with_timing(&node.timing);
     let mut went_back = boot_reading().went_back;
-    let mut tick = tokio::time::interval(shortest.clock_tick());
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut pause = Duration::ZERO;
     loop {
         tokio::select! {
             () = node.stop.cancelled() => return,
-            _ = tick.tick() => {}
+            () = tokio::time::sleep(pause) => {}
         }
+        // R3: the margins of the set with the shortest times, as they are now.
+        let shortest = shortest(&node);
+        watch.set_timing(&shortest);
+        pause = shortest.clock_tick();
         let reading = boot_reading();
         if reading.went_back != went_back {
             went_back = reading.went_back;

@@ -35,7 +35,6 @@ impl SetServer {
                     () = self.host.changed().notified() => false,
                     () = tokio::time::sleep_until(next) => true,
                 };
-                self.follow_timing();
                 if ticked {
                     next = Instant::now() + self.timing().heartbeat() / 2;
                     self.gate.look_at_members();
@@ -56,6 +55,8 @@ impl SetServer {
         let _alone = self.following.locked();
         let leading = self.group.leading_term();
         let applied = self.group.applied();
+        // With all that is applied, and before the gate may open because of that: see `shortest_timing`.
+        self.follow_timing();
         let (lease, grant) = self.host.lease_and_grant();
         self.gate.tell(leading, applied.term, grant, lease.as_ref().map(|l| l.epoch));
         self.expiry.locked().watch(leading, lease.as_ref(), boot_now());

@@ -42,6 +42,14 @@ impl SetServer {
         self.host.with(|m| m.state().rtt_ms)
     }
 
+    /// The shortest times that voters may have while this gateway reads: what its clocks must be exact enough for (R3).
+    /// A leader has applied all that was chosen before it, and chooses what comes after.
+    pub fn shortest_timing(&self) -> Timing {
+        let present = *self.timed.locked();
+        let coming = within(self.longest, *self.coming.locked());
+        if coming.election_max() < present.election_max() { coming } else { present }
+    }
+
     /// Tells group and gate the set's times, if they have changed. Repeating it does no harm.
     pub(super) fn follow_timing(&self) {
         // One call at a time: the one that read the newest state is the last one to tell it.
@@ -59,9 +67,12 @@ impl SetServer {
     /// # Errors
     /// [`SetError`]. After `Propose(Unknown)` it may have happened (R12).
     pub async fn retime(&self, term: Term, rtt_ms: u32) -> Result<(), SetError> {
+        *self.coming.locked() = Some(rtt_ms);
+        // What is unknown may come.
         self.command("the set's times", &SetCommand::Retime(term, rtt_ms)).await?;
         // A leader must send heartbeats often enough before its followers wait for less.
         self.follow_timing();
+        *self.coming.locked() = None;
         Ok(())
     }
 }
