@@ -10,7 +10,7 @@ use crate::world::{MS, World};
 use anyhow::{Context, Result, bail};
 use std::time::Duration;
 
-/// The setting, in milliseconds: a leader lease of 3.1 s, and an election 4.6 s after the last heartbeat at the soonest.
+/// The setting, in milliseconds: a leader lease of 3.1 s, an election 4.6 s after the last heartbeat at the soonest.
 const CEILING_MS: u32 = 150;
 /// Milliseconds in which a set with short times has another leader: time for three elections.
 const SOON: u64 = 4_000;
@@ -40,7 +40,7 @@ impl World {
         self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
         self.until(FOLLOWS, "short times at every member", |w| w.times_are(false))?;
         // What was promised under the longer ones ends.
-        self.pass(ASKED)?;
+        self.run_for(ASKED)?;
         let serves = |w: &mut World| w.serves_now().is_some();
         self.until(60_000, "a leader that serves", serves)?;
         let lost = self.serves_now().context("no leader that serves")?;
@@ -61,7 +61,7 @@ impl World {
         self.lines(far);
         self.note(if far { "long lines" } else { "short lines" });
         // Before the times change, as they do, and after it.
-        self.pass(rng.range(0, 15_000))?;
+        self.run_for(rng.range(0, 15_000))?;
         self.until(60_000, "a leader that serves", |w| w.serves_now().is_some())?;
         let at = self.serves_now().context("no leader that serves")?;
         self.cut(at, true);
@@ -94,7 +94,7 @@ impl World {
         members.all(|host| self.set(host).is_some_and(|set| (set.timing().rtt() == setting) == longest))
     }
 
-    fn pass(&mut self, ms: u64) -> Result<()> {
+    fn run_for(&mut self, ms: u64) -> Result<()> {
         let over = self.now + ms * MS;
         while self.now < over {
             self.tick()?;
