@@ -8,7 +8,7 @@ use super::{
     dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, members,
     memory, moves, nbd_tls, nearest, no_plaintext, outage, owners, page, pair, patroni, paused, place, placing, power,
     recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores, stores_change,
-    storm, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
+    storm, timing, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -223,6 +223,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         tier: Tier::Long("takes some three minutes; the decision has a property test in the gate"),
         needs: &[],
         run: follows::run,
+    },
+    Scenario {
+        name: "timing",
+        shows: "with settings for gateways 150 ms apart and gateways on one machine, the set's times follow what is measured: a killed gateway is replaced sooner than the settings allow (ADR 0058)",
+        tier: Tier::Long("the decisions have properties and the model in the gate; this one waits for calms"),
+        needs: &[],
+        run: timing::run,
     },
     Scenario {
         name: "damaged",
