@@ -152,7 +152,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (
         Kind::Gauge,
         "holdfast_peer_round_trip_seconds",
-        "Round trip to another gateway: the median of the last heartbeats of groups that this gateway leads.",
+        "Round trip to another gateway: one in eight of the last heartbeats from here was answered sooner.",
     ),
     (
         Kind::Counter,

@@ -179,8 +179,8 @@ impl RaftNode {
         self.inner.channels.promises.unequal()
     }
 
-    /// The measured round trips to the other gateways that this one sends heartbeats to, or has: the median of the last
-    /// few.
+    /// The round trips to the other gateways that this one sends heartbeats to, or has sent: of the last few, one in
+    /// eight was quicker.
     pub fn round_trips(&self) -> BTreeMap<MemberId, Duration> {
         self.inner.channels.trips.all()
     }

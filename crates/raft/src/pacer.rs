@@ -94,7 +94,7 @@ impl RaftGroup {
             }
             return Some(every);
         }
-        let at = self.pacing().stands_at(self.parts.me)?;
+        let at = self.pacing().stands_at(self.parts.me, self.parts.votes.at())?;
         let left = at.saturating_since(promise_now());
         if !left.is_zero() {
             return Some(left);
@@ -124,8 +124,10 @@ impl RaftGroup {
     /// Stands for election if the others would vote for this member (PACER-E3). `limit`: for their answers.
     async fn stand(&self, voters: &Voters, limit: Duration) {
         holdfast_reached::reached!("pacing: it asks whether it would be elected before openraft would");
+        let voted = self.parts.votes.at();
         let won = tokio::time::timeout(limit, self.would_win(voters, limit)).await.unwrap_or(false);
-        if !won || self.pacing().left(promise_now()).is_some() {
+        // A leader that was heard meanwhile, or an election that another one may have won.
+        if !won || self.pacing().left(promise_now()).is_some() || self.parts.votes.at() != voted {
             return;
         }
         holdfast_reached::reached!("pacing: it stands for election before openraft would");

@@ -93,12 +93,13 @@ impl Pacing {
         self.pledge.left(now)
     }
 
-    /// When this member stands for election, before openraft would let it: once its promise has ended, and an election
-    /// timeout after that; after a try that led to nothing, an election timeout after it. `None`: it is openraft's to
-    /// say, because the times are openraft's, or because no leader was heard here yet.
-    pub(crate) fn stands_at(&self, me: MemberId) -> Option<MonoTime> {
+    /// When this member stands for election, before openraft would let it: an election timeout after its promise has
+    /// ended, after it has taken part in an election (`voted`: whoever won that is heard soon), and after a try that
+    /// led to nothing. `None`: it is openraft's to say, because the times are openraft's, or because no leader was
+    /// heard here yet.
+    pub(crate) fn stands_at(&self, me: MemberId, voted: MonoTime) -> Option<MonoTime> {
         let promised = self.pledge.until().filter(|_| self.is_short())?;
-        let since = self.tried.map_or(promised, |tried| promised.max(tried));
+        let since = self.tried.map_or(promised, |tried| promised.max(tried)).max(voted);
         Some(since.saturating_add(self.timeout(me)))
     }
 
@@ -176,7 +177,7 @@ mod tests {
         pacing.give(at(1000));
         pacing.change(times(300), at(1001));
         assert_eq!(pacing.left(at(3999)), Some(Duration::from_millis(1)));
-        assert!(pacing.stands_at(ME).is_some_and(|stands| stands >= at(4300) && stands < at(4600)));
+        assert!(pacing.stands_at(ME, at(0)).is_some_and(|stands| stands >= at(4300) && stands < at(4600)));
         assert_eq!(pacing.left(at(4000)), None);
     }
 
@@ -197,18 +198,20 @@ mod tests {
     #[test]
     fn members_and_tries_have_timeouts_of_their_own() {
         let mut pacing = Pacing::new(times(1500));
-        assert_eq!(pacing.stands_at(ME), None, "openraft's to say");
+        assert_eq!(pacing.stands_at(ME, at(0)), None, "openraft's to say");
         pacing.change(times(300), at(0));
-        assert_eq!(pacing.stands_at(ME), None, "no leader was heard yet");
+        assert_eq!(pacing.stands_at(ME, at(0)), None, "no leader was heard yet");
         pacing.give(at(1000));
-        let all: BTreeSet<_> = (1..6).filter_map(|member| pacing.stands_at(MemberId(member))).collect();
+        let all: BTreeSet<_> = (1..6).filter_map(|member| pacing.stands_at(MemberId(member), at(0))).collect();
         assert_eq!(all.len(), 5, "{all:?}");
         assert!(all.iter().all(|stands| *stands >= at(1900) && *stands < at(2200)), "{all:?}");
         let first = pacing.timeout(ME);
         pacing.tried(at(2300));
-        let second = pacing.stands_at(ME);
+        let second = pacing.stands_at(ME, at(0));
         assert!(second >= Some(at(2600)) && second < Some(at(2900)), "{second:?}");
         assert_ne!(pacing.timeout(ME), first);
+        let voted = pacing.stands_at(ME, at(5000));
+        assert!(voted >= Some(at(5300)) && voted < Some(at(5600)), "whoever was elected is heard soon: {voted:?}");
     }
 
     /// A member whose term is behind would otherwise ask for ever about one that is over.

@@ -105,6 +105,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "stands-against-whom-it-elected",
+        bug: "a member that has just voted for another, or was deposed, stands for election at once: leaders change again and again",
+        rule: "R8",
+        edits: &[Edit {
+            file: PACING,
+            old: "self.tried.map_or(promised, |tried| promised.max(tried)).max(voted);",
+            new: "self.tried.map_or(promised, |tried| promised.max(tried)).max(MonoTime(voted.0.min(0)));",
+        }],
+        tests: &[PACED],
+        smoke: false,
+    },
+    Mutation {
         name: "votes-while-bound",
         bug: "a voter with shorter times does not look at its promise: openraft was told to disregard its own lease",
         rule: "PACER-E1",
