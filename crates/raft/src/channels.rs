@@ -1,5 +1,6 @@
 //! Channels and connections to the other gateways, and the metadata of every call.
 
+use crate::beats::Beats;
 use crate::config::{RaftTiming, TypeConfig};
 use crate::dials::Dials;
 use crate::lives::{Lineage, Lives};
@@ -42,6 +43,8 @@ pub(crate) struct Channels {
     pub(crate) promises: Promises,
     /// Measured on heartbeats.
     pub(crate) trips: RoundTrips,
+    /// Heartbeats that travel together.
+    pub(crate) beats: Arc<Beats>,
 }
 
 impl Channels {
@@ -55,8 +58,9 @@ impl Channels {
     ) -> Self {
         let (lives, promises) = (Lives::new(own, protocol), Promises::new(timing.read_lease));
         let (open, addresses, dials) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (cluster, ways, trips) = (format!("{cluster:032x}"), Mutex::default(), RoundTrips::default());
-        Self { cluster, me, timing, dialer, open, addresses, dials, ways, lives, promises, trips }
+        let (cluster, ways) = (format!("{cluster:032x}"), Mutex::default());
+        let (trips, beats) = (RoundTrips::default(), Arc::default());
+        Self { cluster, me, timing, dialer, open, addresses, dials, ways, lives, promises, trips, beats }
     }
 
     /// The cluster's id as in the metadata of calls.

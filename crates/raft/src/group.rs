@@ -1,12 +1,13 @@
 //! One group on this node, run by openraft. `change` changes its members; `raft_consensus` is its public interface.
 
+use crate::acks::{Acks, in_all_parts};
 use crate::candidacy::Candidacy;
 use crate::config::{Answer, RaftTiming, TypeConfig};
 use crate::consensus::GroupError;
 use crate::leadership::{Asks, watch_leadership};
 use crate::log_store::VotedTerm;
 use crate::machine::{Adapter, Shared};
-use crate::network::{Acks, Network, in_all_parts};
+use crate::network::Network;
 use crate::newest_stream::NewestStreams;
 use crate::pacing::Pacing;
 use crate::status::{Acked, GroupStatus, Leadership, MemberStatus};

@@ -13,12 +13,15 @@
 //!                    StateMachine::apply ◀─────────────────────────────────────────────────────── committed
 //! ```
 
+mod acks;
 mod admitted;
 mod append_door;
 mod append_frames;
 mod append_receiver;
 mod append_sender;
 mod appender;
+mod beat_carrier;
+mod beats;
 mod candidacy;
 mod change;
 mod channels;
@@ -67,6 +70,8 @@ mod wire;
 mod append_frames_tests;
 #[cfg(test)]
 mod append_tests;
+#[cfg(test)]
+mod beats_tests;
 #[cfg(test)]
 mod change_tests;
 #[cfg(test)]

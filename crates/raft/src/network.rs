@@ -1,16 +1,17 @@
 //! The client side of the protocol between gateways. Everything has a deadline; nothing here retries, openraft does.
 
+use crate::acks::Acks;
 use crate::append_sender::{Begun, Wire};
+use crate::beat_carrier::Carrier;
+use crate::beats::{Counted, MOMENT};
 use crate::channels::Channels;
 use crate::clock::{boot_now, promise_now};
 use crate::config::{RaftTiming, TypeConfig};
 use crate::machine::Shared;
 use crate::pacing::Pacing;
 use crate::proto::{self, peer_client::PeerClient};
-use crate::reversion::Acked as Acknowledged;
 use crate::rpc_error::{Rpc, broken, from_status, late};
 use crate::snapshot_pieces::{pieces, snapshot_time};
-use crate::status::Acked;
 use crate::wire::{
     RaftVote, WireError, append_reply_from_wire, append_to_wire, id_from_raft, id_from_wire, id_to_wire,
     membership_to_bytes, vote_from_wire,
@@ -22,7 +23,7 @@ use futures_util::stream::BoxStream;
 use holdfast_log::NodeLog;
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
 use holdfast_types::sync::LockExt;
-use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
+use holdfast_types::{GroupId, LogId, MemberId};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::impls::BasicNode;
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2, stream_append_sequential};
@@ -30,59 +31,12 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
     TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
-use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
-
-/// What followers have acknowledged to this leader.
-#[derive(Default)]
-pub(crate) struct Acks {
-    /// The newest acknowledged heartbeat to each peer, and its term: when it was *sent*, and what the peer's answer
-    /// promises (`Promises::reads_until`), which is the base of a read lease.
-    ///
-    /// openraft exports a time too, but it counts an append's answer for requests that were queued after it: after a
-    /// loss in one direction, a lease would last longer than the promises that it depends on (R3). Heartbeats are
-    /// answered one by one.
-    sent: Mutex<BTreeMap<u64, (u64, Acked)>>,
-    /// The newest entry that each follower has acknowledged.
-    pub(crate) acked: Acknowledged,
-}
-
-impl Acks {
-    fn note(&self, member: MemberId, term: u64, sent: MonoTime, until: MonoTime) {
-        let mut acks = self.sent.locked();
-        let new = Acked { sent, until };
-        let known = acks.entry(member.0).or_insert((term, new));
-        if (known.0, known.1.sent) < (term, sent) {
-            *known = (term, new);
-        }
-    }
-
-    /// The newest answers of a majority of `voters` in `term`: the earliest sending, and the earliest end. `me` always
-    /// counts, with `own`.
-    pub(crate) fn quorum(&self, term: u64, me: MemberId, voters: &BTreeSet<u64>, own: Acked) -> Option<Acked> {
-        let acks = self.sent.locked();
-        let of = |v: &u64| match acks.get(v) {
-            _ if *v == me.0 => Some(own),
-            Some((t, acked)) if *t == term => Some(*acked),
-            _ => None,
-        };
-        let mut newest: Vec<Acked> = voters.iter().filter_map(of).collect();
-        newest.sort_unstable_by_key(|acked| std::cmp::Reverse((acked.sent, acked.until)));
-        newest.get(..=voters.len() / 2)?.iter().copied().reduce(Acked::earlier_of)
-    }
-}
-
-/// What a membership has answered, from its parts; a joint one has two. If one part has no quorum, the whole has none:
-/// that part may have another leader.
-pub(crate) fn in_all_parts(mut parts: impl Iterator<Item = Option<Acked>>) -> Option<Acked> {
-    let first = parts.next()??;
-    parts.try_fold(first, |all, part| Some(all.earlier_of(part?)))
-}
 
 /// Makes the clients of one group.
 #[derive(Clone)]
@@ -102,11 +56,12 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Client;
 
     async fn new_client(&mut self, target: u64, node: &BasicNode) -> Client {
-        Client { net: self.clone(), target: MemberId(target), addr: node.addr.clone(), bulk: true, wire: None }
+        Client { bulk: true, ..self.client(MemberId(target), node.addr.clone()) }
     }
 
     async fn new_heartbeat_client(&mut self, target: u64, node: &BasicNode) -> Client {
-        Client { net: self.clone(), target: MemberId(target), addr: node.addr.clone(), bulk: false, wire: None }
+        let counted = Some(self.channels.beats.join(MemberId(target)));
+        Client { counted, ..self.client(MemberId(target), node.addr.clone()) }
     }
 }
 
@@ -117,6 +72,8 @@ pub(crate) struct Client {
     addr: String,
     /// False for heartbeats: these are unary calls, on the channel without bulk.
     bulk: bool,
+    /// Of heartbeats: how many groups send them to this peer.
+    counted: Option<Counted>,
     /// The connection of the last append stream, if it ended in good order.
     wire: Option<Wire>,
 }
@@ -124,7 +81,7 @@ pub(crate) struct Client {
 impl Network {
     /// For calls of this crate to `target`, at this address if no newer one is known.
     pub(crate) fn client(&self, target: MemberId, addr: String) -> Client {
-        Client { net: self.clone(), target, addr, bulk: false, wire: None }
+        Client { net: self.clone(), target, addr, bulk: false, counted: None, wire: None }
     }
 
     /// Notes what the follower has acknowledged. Refuses a follower that lags too far, or that denies what it had
@@ -291,6 +248,46 @@ impl Client {
         self.net.channels.trips.limit(self.target, every, longest)
     }
 
+    /// Sends a heartbeat by itself. Returns the answer, and for how long it lets the leader read.
+    async fn beat_alone(
+        &self,
+        message: proto::AppendRequest,
+        limit: Duration,
+    ) -> Result<(proto::AppendReply, Duration), Rpc> {
+        let mut peer = self.peer(self.bulk)?;
+        let begun = boot_now();
+        let call = self.answered("append", limit, peer.append(self.request(message))).await;
+        let took = boot_now().saturating_since(begun);
+        match &call {
+            Ok(_) => self.net.channels.trips.answered(self.target, took),
+            Err(_) if took >= limit => self.net.channels.trips.late(self.target),
+            Err(_) => {}
+        }
+        let reply = call?;
+        let promised = self.net.channels.promises.heard(self.target, reply.metadata());
+        Ok((reply.into_inner(), promised))
+    }
+
+    /// The same together with those of other groups (ADR 0059).
+    async fn beat_together(
+        &self,
+        message: proto::AppendRequest,
+        limit: Duration,
+    ) -> Result<(proto::AppendReply, Duration), Rpc> {
+        let (channels, group, target) = (self.net.channels.clone(), self.net.group, self.target);
+        let beat = proto::Beat { group: group.0, append: Some(message) };
+        let (answer, carries) = channels.beats.put(target, beat, boot_now());
+        if carries {
+            let (addr, limit) = (self.addr.clone(), self.net.timing.heartbeat);
+            tokio::spawn(Carrier { channels, group, target, addr, limit }.run());
+        }
+        match tokio::time::timeout(limit.saturating_add(MOMENT), answer).await {
+            Ok(Ok(Ok(answer))) => Ok(answer),
+            Ok(Ok(Err(status))) => Err(from_status(&status)),
+            Ok(Err(_)) | Err(_) => Err(late("heartbeat", limit)),
+        }
+    }
+
     pub(crate) async fn ask_vote(
         &self,
         rpc: &VoteRequest<TypeConfig>,
@@ -319,24 +316,20 @@ impl RaftNetworkV2<TypeConfig> for Client {
         rpc: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, Rpc> {
-        let mut peer = self.peer(self.bulk)?;
         let term = rpc.vote.leader_id.term;
         let (sent, limit) = (boot_now(), self.patience(option.hard_ttl()));
-        let is_heartbeat = rpc.entries.is_empty();
-        let call = self.answered("append", limit, peer.append(self.request(append_to_wire(rpc)))).await;
-        let took = boot_now().saturating_since(sent);
-        let (promises, trips) = (&self.net.channels.promises, &self.net.channels.trips);
-        if call.is_err() && took >= limit {
-            trips.late(self.target);
-        }
-        let reply = call?;
-        let until = promises.reads_until(sent, promises.heard(self.target, reply.metadata()));
-        let result = append_reply_from_wire(reply.into_inner()).map_err(|e| from_wire(&e))?;
+        let counted = self.counted.is_some() && rpc.entries.is_empty();
+        let together = counted && self.net.channels.beats.gathers(self.target, sent);
+        let message = append_to_wire(rpc);
+        let answered = match together {
+            true => self.beat_together(message, limit).await,
+            false => self.beat_alone(message, limit).await,
+        };
+        let (reply, promised) = answered?;
+        let until = self.net.channels.promises.reads_until(sent, promised);
+        let result = append_reply_from_wire(reply).map_err(|e| from_wire(&e))?;
         Ok(match result {
             Ok(id) => {
-                if is_heartbeat {
-                    trips.answered(self.target, took);
-                }
                 self.net.acks.note(self.target, term, sent, until);
                 AppendEntriesResponse::PartialSuccess(id)
             }
@@ -475,69 +468,5 @@ mod tests {
         assert!(!lets_go(true, true, Some(LogId::new(5, 1187)), snapshot, purged), "what it needs is kept");
         assert!(!lets_go(true, true, behind, snapshot, snapshot), "all is purged that may be: it holds nothing up");
         assert!(!lets_go(true, true, behind, None, None));
-    }
-
-    /// An answer to what was sent at `sent`, which promises 100.
-    fn acked(sent: u64) -> Acked {
-        Acked { sent: MonoTime(sent), until: MonoTime(sent + 100) }
-    }
-
-    fn note(acks: &Acks, member: u64, term: u64, sent: u64) {
-        let Acked { sent, until } = acked(sent);
-        acks.note(MemberId(member), term, sent, until);
-    }
-
-    #[test]
-    fn the_quorum_time_is_that_of_the_slowest_of_the_fastest_majority() {
-        let acks = Acks::default();
-        let (me, voters) = (MemberId(1), BTreeSet::from([1, 2, 3]));
-        let own = acked(1000);
-        assert_eq!(acks.quorum(5, me, &voters, own), None, "nobody has answered");
-        note(&acks, 2, 5, 700);
-        assert_eq!(acks.quorum(5, me, &voters, own), Some(acked(700)));
-        note(&acks, 3, 5, 900);
-        assert_eq!(acks.quorum(5, me, &voters, own), Some(acked(900)));
-        note(&acks, 3, 5, 800);
-        assert_eq!(acks.quorum(5, me, &voters, own), Some(acked(900)), "never backwards");
-        assert_eq!(acks.quorum(6, me, &voters, own), None, "another term's answers prove nothing");
-        let five = BTreeSet::from([1, 2, 3, 4, 5]);
-        assert_eq!(acks.quorum(5, me, &five, own), Some(acked(700)));
-        assert_eq!(acks.quorum(5, me, &BTreeSet::from([2, 3]), own), Some(acked(700)), "not a voter itself");
-        assert_eq!(acks.quorum(5, me, &BTreeSet::from([1]), own), Some(own), "a sole voter always has it");
-    }
-
-    /// PLEDGE-P3: voters may have other times than the leader, and than one another.
-    #[test]
-    fn the_shortest_promise_of_the_newest_majority_counts() {
-        let acks = Acks::default();
-        let (me, five) = (MemberId(1), BTreeSet::from([1, 2, 3, 4, 5]));
-        acks.note(MemberId(2), 5, MonoTime(900), MonoTime(920));
-        acks.note(MemberId(3), 5, MonoTime(800), MonoTime(1800));
-        acks.note(MemberId(4), 5, MonoTime(700), MonoTime(1700));
-        let expected = Acked { sent: MonoTime(800), until: MonoTime(920) };
-        assert_eq!(acks.quorum(5, me, &five, acked(1000)), Some(expected));
-        acks.note(MemberId(3), 5, MonoTime(950), MonoTime(960));
-        let three = BTreeSet::from([1, 3, 4]);
-        let expected = Acked { sent: MonoTime(950), until: MonoTime(960) };
-        assert_eq!(
-            acks.quorum(5, me, &three, acked(1000)),
-            Some(expected),
-            "the newest answer, though it promises less"
-        );
-    }
-
-    #[test]
-    fn r3_a_joint_membership_needs_a_quorum_of_each_part() {
-        let (acks, me, own) = (Acks::default(), MemberId(1), acked(1000));
-        let parts = [BTreeSet::from([1, 2, 3]), BTreeSet::from([1, 4, 5])];
-        let joint = |acks: &Acks| in_all_parts(parts.iter().map(|part| acks.quorum(5, me, part, own)));
-        assert_eq!(joint(&acks), None);
-        note(&acks, 2, 5, 900);
-        assert_eq!(joint(&acks), None, "the newer part may have elected another leader");
-        note(&acks, 4, 5, 600);
-        assert_eq!(joint(&acks), Some(acked(600)), "the earlier of both");
-        note(&acks, 5, 5, 950);
-        assert_eq!(joint(&acks), Some(acked(900)));
-        assert_eq!(in_all_parts(std::iter::empty()), None);
     }
 }

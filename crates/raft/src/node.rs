@@ -179,6 +179,11 @@ impl RaftNode {
         self.inner.channels.promises.unequal()
     }
 
+    /// Calls that carried heartbeats of several groups to one peer so far, and the heartbeats in them (ADR 0059).
+    pub fn beats(&self) -> (u64, u64) {
+        self.inner.channels.beats.counts()
+    }
+
     /// The round trips to the other gateways that this one sends heartbeats to, or has sent: of the last few, one in
     /// eight was quicker.
     pub fn round_trips(&self) -> BTreeMap<MemberId, Duration> {

@@ -1,12 +1,13 @@
 //! Starts a group on this node.
 
+use crate::acks::Acks;
 use crate::config::openraft_config;
 use crate::consensus::Group;
 use crate::end_marker;
 use crate::group::{GroupParts, RaftGroup};
 use crate::log_store::{LogStore, VotedTerm};
 use crate::machine::{Adapter, Shared, StateMachine};
-use crate::network::{Acks, Network};
+use crate::network::Network;
 use crate::node::{NodeError, RaftNode};
 use crate::pacer;
 use crate::pacing::Pacing;

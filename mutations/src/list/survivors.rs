@@ -45,12 +45,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "in a joint membership one quorum is enough for a read lease: the other part may have another leader",
         rule: "R3",
         edits: &[Edit {
-            file: "crates/raft/src/network.rs",
+            file: "crates/raft/src/acks.rs",
             old: "    let first = parts.next()??;\n    parts.try_fold(first, |all, part| Some(all.earlier_of(part?)))",
             new: "    parts.by_ref().flatten().reduce(Acked::earlier_of)",
         }],
         tests: &[
-            lib(Layer::Unit, "holdfast-raft", &["network::tests::r3_"]),
+            lib(Layer::Unit, "holdfast-raft", &["acks::tests::r3_"]),
             scene(&["a_gateway_that_was_alone_serves_with_a_quorum_once_it_has_company"]),
         ],
         smoke: false,

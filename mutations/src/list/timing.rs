@@ -14,7 +14,8 @@ const MODEL: Test =
 const PACED: Test = lib(Layer::Unit, "holdfast-raft", &["pacing::"]);
 const ASKED: Test = lib(Layer::Unit, "holdfast-raft", &["pacer::"]);
 const CLUSTER: Test = lib(Layer::Cluster, "holdfast-raft", &["pacer_tests::"]);
-const COUNTED: Test = lib(Layer::Unit, "holdfast-raft", &["network::"]);
+const TOGETHER: Test = lib(Layer::Cluster, "holdfast-raft", &["beats_tests::"]);
+const COUNTED: Test = lib(Layer::Unit, "holdfast-raft", &["acks::"]);
 const CHOSEN: Test = lib(Layer::Unit, "holdfast-control", &["tuning::"]);
 const STATE: Test = lib(Layer::Unit, "holdfast-control", &["set::times::"]);
 const SERVED: Test = lib(Layer::Unit, "holdfast-set", &["server::times::"]);
@@ -238,6 +239,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "view.trips.iter().any(Option::is_some)",
         }],
         tests: &[CHOSEN],
+        smoke: false,
+    },
+    Mutation {
+        name: "all-beats-promise-the-same",
+        bug: "the answer to one of several heartbeats says the promise of another group's times",
+        rule: "PLEDGE-P2",
+        edits: &[Edit {
+            file: "crates/raft/src/server.rs",
+            old: "let read_lease_ms = u64::try_from(promised.as_millis()).unwrap_or(u64::MAX);",
+            new: "let _ = promised;\n            let read_lease_ms = u64::try_from(node.config().timing.read_lease.as_millis()).unwrap_or(u64::MAX);",
+        }],
+        tests: &[TOGETHER],
+        smoke: false,
+    },
+    Mutation {
+        name: "answer-of-another-group",
+        bug: "answers to heartbeats that travelled together are handed to the groups in the order in which they come",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/server.rs",
+            old: "let taken = (0_u32..).zip(beats)",
+            new: "let taken = (1_u32..).zip(beats)",
+        }],
+        tests: &[TOGETHER],
         smoke: false,
     },
 ];

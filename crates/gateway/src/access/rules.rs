@@ -159,6 +159,7 @@ pub(crate) const PEER: &[Rule] = &[
     peers("Ended", GROUP),
     peers("Placing", GROUP),
     peers("Leave", GROUP),
+    peers("Beats", GROUP),
 ];
 
 const fn same(a: &str, b: &str) -> bool {

@@ -21,6 +21,9 @@ impl Node {
         if let Some(raft) = self.raft() {
             metrics::gauge!("holdfast_groups_healing").set(raft.healing().len() as f64);
             metrics::counter!("holdfast_groups_healed_total").absolute(raft.healed());
+            let (calls, beats) = raft.beats();
+            metrics::counter!("holdfast_heartbeat_calls_total").absolute(calls);
+            metrics::counter!("holdfast_heartbeats_together_total").absolute(beats);
         }
         self.record_placing_gauges();
         let Some(adopted) = self.adopted() else { return };
