@@ -111,7 +111,7 @@ fn settings(plan: &Plan, args: &Args) -> Vec<(&'static str, String)> {
         ("holdfast", args.build.describe(PROFILE)),
         ("tree", commit.trim().to_owned()),
         ("machine", format!("{cpus} CPUs, Linux {}", kernel.trim())),
-        ("gateways", "three, as `holdfast dev` sets them, but rtt_ms=100: upload.bytes=256MiB, upload.interval_ms=15000, space.target_percent=130".into()),
+        ("gateways", "three, as `holdfast dev` sets them, but rtt_ms=100, rtt_floor_ms=100: upload.bytes=256MiB, upload.interval_ms=15000, space.target_percent=130".into()),
         ("set besides", args.gateway_set.join(", ")),
         ("store", "versitygw over a folder, plain HTTP on loopback, on the same disk".into()),
         ("writes", format!("{} MiB, {} MiB a second at most, {} s", plan.size_mib, plan.rate_mib, plan.seconds.unwrap_or(s.write_s))),

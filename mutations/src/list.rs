@@ -27,6 +27,7 @@ mod reports;
 mod space;
 mod stores;
 mod survivors;
+mod timing;
 mod volumes;
 mod watched;
 
@@ -56,6 +57,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     places::MUTATIONS,
     placing::MUTATIONS,
     following::MUTATIONS,
+    timing::MUTATIONS,
     survivors::MUTATIONS,
     packages::MUTATIONS,
     watched::MUTATIONS,

@@ -60,6 +60,7 @@ mod standby;
 mod stores;
 mod stores_change;
 mod storm;
+mod timing;
 mod tls;
 mod to_tls;
 mod tools;

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Everything runs on one machine, and the load uses its CPUs: gateways that expect answers within milliseconds would
 /// sometimes hold elections.
-pub const CALM: &str = "rtt_ms=100";
+pub const CALM: [&str; 2] = ["rtt_ms=100", "rtt_floor_ms=100"];
 
 /// One row's cluster and server.
 pub struct Lab {
@@ -85,7 +85,7 @@ impl Lab {
         mut settings: Vec<String>,
         link: Option<u64>,
     ) -> Result<Self> {
-        settings.push(CALM.into());
+        settings.extend(CALM.map(String::from));
         settings.extend(plan.settings.iter().cloned());
         let dir = plan.dir.join(name);
         std::fs::create_dir_all(&dir)?;

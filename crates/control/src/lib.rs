@@ -7,6 +7,7 @@
 //!   policy   what a set asks of its voters                                                  (kept in group 0)
 //!   placing  which members a set's voters are to be                                         (decided by group 0's leader)
 //!   following  which voter should lead a set                                                (decided by its leader)
+//!   tuning   from which round trip a set's times are computed                               (decided by its leader)
 //!   members  next voters of a group, possible leaders, allowed removals                    (decided by leaders)
 //!   keys     next step of a change of the cluster key                                      (decided by group 0's leader)
 //!   pair     two gateways with an etcd: which one may answer, and which one wrote a head   (one node only)
@@ -31,5 +32,6 @@ pub mod policy;
 pub mod serve;
 pub mod set;
 mod text;
+pub mod tuning;
 
 pub use text::Utc;

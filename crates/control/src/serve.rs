@@ -19,4 +19,6 @@ pub use gate::{GateEvent, ServeGate, WhyNot};
 pub use timing::{DRIFT_PERCENT_MAX, RTT_MAX, RTT_MIN, Timing};
 
 #[cfg(test)]
+mod changing_tests;
+#[cfg(test)]
 mod tests;

@@ -22,7 +22,7 @@
 //! SET-S6 to SET-S9 and SET-S11, snapshots and garbage: see `set/space.rs`. SET-S12, rollback: `set/rollback.rs`.
 //! Volumes, VOLUME-V1 to VOLUME-V4: `set/volumes.rs`. SET-S13 and SET-S14, clones: `set/pins.rs`. SET-S15 and SET-S16,
 //! recovery of snapshots: `set/listed.rs`. SET-S17, where the owner stands: `set/located.rs`. SET-S18, limits of
-//! clients: `set/limits.rs`.
+//! clients: `set/limits.rs`. SET-S19, the times of the group: `set/times.rs`.
 
 mod apply;
 mod checkpoint;
@@ -38,6 +38,7 @@ mod rollback;
 mod schedule;
 mod space;
 mod state;
+mod times;
 mod volumes;
 
 pub use command::{

@@ -144,9 +144,16 @@ settings! {
         /// network that nobody else can read or write.
         plaintext_network: bool = false;
         /// Round trip between the two farthest gateways, in milliseconds, 1 to 1000. Heartbeat, election and lease
-        /// times are computed from it. All gateways of a cluster need the same value. Too low: needless elections. Too
-        /// high: slower takeover.
+        /// times are computed from it: those of the cluster's own state, and the longest that a set may have. All
+        /// gateways of a cluster need the same value. Too low: needless elections. Too high: slower takeover.
         rtt_ms: u32 = 1;
+        /// The times of a set follow the round trips that are measured between its voters. They are never computed from
+        /// less than this, in milliseconds, 1 to rtt_ms; less than 25 makes no difference. As much as rtt_ms: all sets
+        /// have the times of rtt_ms, as for machines whose disks or processors stall now and then.
+        rtt_floor_ms: u32 = 1;
+        /// A set gets shorter times once its voters have been nearer for so long, in milliseconds, 5000 to 86400000.
+        /// Longer ones come after three seconds.
+        rtt_calm_ms: u64 = 60_000;
         /// Default duration of a lease without renewal, in milliseconds, 1000 to 600000. Longer: a dead owner blocks
         /// its successor longer. Shorter: an owner that stalls loses its lease sooner.
         lease_ttl_ms: u32 = 3000;

@@ -109,6 +109,12 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (Kind::Counter, "holdfast_groups_healed_total", "Damaged groups that were copied again from their peers."),
     (Kind::Gauge, "holdfast_groups_healing", "Damaged groups that wait for healing."),
+    (
+        Kind::Counter,
+        "holdfast_heartbeat_calls_total",
+        "Calls that carried heartbeats of several groups to one gateway.",
+    ),
+    (Kind::Counter, "holdfast_heartbeats_together_total", "Heartbeats in such calls."),
     (Kind::Gauge, "holdfast_index_extents", "Extents of a set's journal index."),
     (Kind::Gauge, "holdfast_journal_blocked", "1 while the journal cannot free files because of a bad record."),
     (Kind::Gauge, "holdfast_journal_bound_bytes", "Maximum size of the journal."),
@@ -166,6 +172,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (Kind::Counter, "holdfast_pair_tenures_total", "In a gateway pair: how often this gateway won the seat."),
     (
+        Kind::Gauge,
+        "holdfast_peer_round_trip_seconds",
+        "Round trip to another gateway: one in eight of the last heartbeats from here was answered sooner.",
+    ),
+    (
         Kind::Counter,
         "holdfast_placing_moves_total",
         "Moves of sets' voters that this gateway decided as leader of group 0.",
@@ -200,6 +211,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (Kind::Counter, "holdfast_scrub_damage_found_total", "Damaged places found by the scrub."),
     (Kind::Gauge, "holdfast_scrub_damaged", "Currently known damaged places."),
     (Kind::Gauge, "holdfast_scrub_running", "1 while a set is being scrubbed."),
+    (
+        Kind::Gauge,
+        "holdfast_set_round_trip_seconds",
+        "The round trip that the heartbeats, elections and leases of a set are made for, as known here.",
+    ),
     (Kind::Counter, "holdfast_sets_fenced_total", "Sets that this gateway found taken over by a recovery."),
     (Kind::Gauge, "holdfast_snapshots", "Snapshots of a set."),
     (Kind::Counter, "holdfast_space_damaged_total", "Segments and pages that garbage collection could not read."),
@@ -308,6 +324,8 @@ const FROM_ZERO: &[&str] = &[
     "holdfast_clock_suspicions_total",
     "holdfast_deleted_set_objects_total",
     "holdfast_groups_healed_total",
+    "holdfast_heartbeat_calls_total",
+    "holdfast_heartbeats_together_total",
     "holdfast_journal_corrupt_records_total",
     "holdfast_nbd_request_errors_total",
     "holdfast_pair_keepalive_failures_total",
@@ -431,9 +449,9 @@ mod tests {
         let mut page = "# Metrics of a gateway\n\n\
             At `http_listen`, `/metrics`, for Prometheus. [Monitoring](monitoring.md) has alert rules and dashboards. Counters\n\
             restart at 0 with the process; those without labels are there from the start. Labels, if they apply: `set`, `group`,\n\
-            `op`, `kind`, `tier`, `store`, `outcome`, `door`. Histograms of seconds have buckets from 0.1 ms to 30 s, of bytes from\n\
-            1 KiB to 1 MiB, of other counts from 1 to 1024. They are the same at every gateway, so the histograms of several\n\
-            gateways can be added up. A measurement appears in them within a second.\n\n\
+            `op`, `kind`, `tier`, `store`, `outcome`, `door`, `peer`. Histograms of seconds have buckets from 0.1 ms to 30 s, of\n\
+            bytes from 1 KiB to 1 MiB, of other counts from 1 to 1024. They are the same at every gateway, so the histograms of\n\
+            several gateways can be added up. A measurement appears in them within a second.\n\n\
             A gateway, an agent and a standby also have `holdfast_build_info` (label `version`) and the usual `process_*`: processor\n\
             time, start time, memory, threads, file descriptors. The other metrics of an agent and of a standby are described at\n\
             their `/metrics`.\n\n\

@@ -16,6 +16,7 @@ mod members;
 mod placing;
 mod planned;
 mod reconcile;
+mod retiming;
 mod revoked;
 mod running;
 mod seams;
@@ -130,7 +131,7 @@ pub struct Adopted {
 pub struct Node {
     /// Its settings.
     pub config: GatewayConfig,
-    /// Times derived from the round trip.
+    /// The longest times that a group may have: those of group 0, and of sets that nothing else was chosen for.
     pub timing: Timing,
     /// The cluster state as applied here.
     pub cluster: Arc<Cluster>,

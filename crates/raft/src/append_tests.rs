@@ -295,6 +295,7 @@ async fn a_stream_to_another_life_ends() -> anyhow::Result<()> {
         shared: parts.shared.clone(),
         group: GROUP,
         timing: asking.config().timing,
+        pacing: parts.pacing.clone(),
         channels: asking.channels().clone(),
     };
     let mut client = network.new_client(ME.0, &BasicNode { addr }).await;

@@ -4,7 +4,7 @@ use crate::config::TypeConfig;
 use crate::group::RaftGroup;
 use crate::node::RaftNode;
 use crate::proto;
-use holdfast_types::{LogId, MemberId};
+use holdfast_types::{LogId, MemberId, Term};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 use std::pin::Pin;
@@ -29,12 +29,15 @@ impl Appender {
     pub(crate) fn take(&self, request: AppendEntriesRequest<TypeConfig>) -> Result<Taken, Status> {
         of_before(self.node.floor(self.group.id()), Some(&(&request.vote).into()), self.from)?;
         let group = self.group.clone();
+        let term = Term(request.vote.leader_id.term);
         let (before, last) = (request.prev_log_id, request.entries.last().map(|entry| entry.log_id));
         Ok(Box::pin(async move {
             // A call to a core that has stopped joins its task. If that call is dropped meanwhile (its connection
             // ends), openraft panics in the next one.
             let running = group.raft().metrics().borrow_watched().running_state.clone();
             running.map_err(|e| fatal(format!("the group has stopped here: {e}")))?;
+            // PLEDGE-P2: before the group has it. A vote that is cast at this moment must find the promise.
+            group.promise(term);
             let answer = group.raft().append_entries(request).await.map_err(fatal)?;
             // openraft denies the position before the entries, and acknowledges the last one.
             Ok(answer.into_stream_result(before, last.or(before)))

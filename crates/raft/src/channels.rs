@@ -1,10 +1,12 @@
 //! Channels and connections to the other gateways, and the metadata of every call.
 
+use crate::beats::Beats;
 use crate::config::{RaftTiming, TypeConfig};
 use crate::dials::Dials;
 use crate::lives::{Lineage, Lives};
 use crate::promise::Promises;
 use crate::protocol::Protocol;
+use crate::round_trips::RoundTrips;
 use crate::snapshot_pieces::{Way, ping_time};
 use crate::wire::{META_CLUSTER, META_FROM, META_GROUP, META_TO};
 use holdfast_tls::{Connection, Dialer};
@@ -39,6 +41,10 @@ pub(crate) struct Channels {
     pub(crate) lives: Lives,
     /// Read leases that members promise (R3).
     pub(crate) promises: Promises,
+    /// Measured on heartbeats.
+    pub(crate) trips: RoundTrips,
+    /// Heartbeats that travel together.
+    pub(crate) beats: Arc<Beats>,
 }
 
 impl Channels {
@@ -53,7 +59,8 @@ impl Channels {
         let (lives, promises) = (Lives::new(own, protocol), Promises::new(timing.read_lease));
         let (open, addresses, dials) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (cluster, ways) = (format!("{cluster:032x}"), Mutex::default());
-        Self { cluster, me, timing, dialer, open, addresses, dials, ways, lives, promises }
+        let (trips, beats) = (RoundTrips::default(), Arc::default());
+        Self { cluster, me, timing, dialer, open, addresses, dials, ways, lives, promises, trips, beats }
     }
 
     /// The cluster's id as in the metadata of calls.

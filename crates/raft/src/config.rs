@@ -40,7 +40,7 @@ openraft::declare_raft_types!(
 );
 
 /// Raft's times. `control::serve::Timing` derives them from one round-trip time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaftTiming {
     /// Between two heartbeats of a leader.
     pub heartbeat: Duration,

@@ -4,7 +4,8 @@
 //! Every implementation promises what Raft promises: one order of entries; each entry is applied once and in that
 //! order; only the one leader of a term appends in that term; no later leader contradicts an acknowledgement time.
 
-use crate::status::{GroupStatus, Leadership};
+use crate::config::RaftTiming;
+use crate::status::{Acked, GroupStatus, Leadership};
 use crate::wire::MEMBERSHIP_MARK;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -130,6 +131,17 @@ pub trait Consensus: Send + Sync + 'static {
     /// The term in which this member leads, and the *send* time of the newest heartbeats that a quorum acknowledged in
     /// it; in a joint membership a quorum of each set.
     fn quorum_acked(&self) -> Option<(Term, MonoTime)>;
+
+    /// The same with what the quorum has promised (R3). `read_lease`: from the sending of a heartbeat on, in a group
+    /// that does not say it with each answer.
+    fn quorum_promised(&self, read_lease: Duration) -> Option<(Term, Acked)> {
+        let (term, sent) = self.quorum_acked()?;
+        Some((term, Acked { sent, until: sent.saturating_add(read_lease) }))
+    }
+
+    /// From now on the group has these times here; never longer ones than it was started with. What was promised before
+    /// is kept. Members may have different times meanwhile (ADR 0058). To say the same again does nothing.
+    fn set_times(&self, _times: RaftTiming) {}
 
     /// The last entry applied here.
     fn applied(&self) -> LogId;

@@ -16,7 +16,7 @@ impl RaftNode {
     /// # Errors
     /// Why it could not be asked, for people.
     pub async fn ask_follow_turn(&self, set: GroupId) -> Result<bool, String> {
-        if let Some(granted) = self.pacer().and_then(|pacer| pacer(set)) {
+        if let Some(granted) = self.turn_giver().and_then(|gives| gives(set)) {
             return Ok(granted);
         }
         let group = self.local(GroupId::CLUSTER).ok_or("group 0 does not run here")?;
@@ -33,7 +33,7 @@ impl RaftNode {
 
     /// The answer to [`RaftNode::ask_follow_turn`].
     pub(crate) fn follow_turn_reply(&self, set: GroupId) -> proto::FollowTurnReply {
-        let granted = self.pacer().and_then(|pacer| pacer(set));
+        let granted = self.turn_giver().and_then(|gives| gives(set));
         proto::FollowTurnReply { leads: granted.is_some(), granted: granted.unwrap_or_default() }
     }
 }

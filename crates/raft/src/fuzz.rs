@@ -103,7 +103,7 @@ fn encode(frame: &Frame, out: &mut Vec<u8>) {
 }
 
 /// Kinds of messages that [`message`] decodes.
-pub const MESSAGES: u8 = 24;
+pub const MESSAGES: u8 = 26;
 
 /// Decodes a message of a call between gateways, or of its answer, checks it as the receiver does, and encodes it
 /// again. `None`: refused.
@@ -143,7 +143,20 @@ pub fn message(kind: u8, bytes: &[u8]) -> Option<Vec<u8>> {
         20 => again::<proto::LeaveRequest>(bytes),
         21 => again::<proto::LeaveReply>(bytes),
         22 => again::<proto::FollowTurnRequest>(bytes),
-        _ => again::<proto::FollowTurnReply>(bytes),
+        23 => again::<proto::FollowTurnReply>(bytes),
+        24 => {
+            let request = proto::BeatsRequest::decode(bytes).ok()?;
+            let taken = |beat: &proto::Beat| append_from_wire(beat.append.clone()?).ok().map(drop);
+            request.beats.iter().try_for_each(taken)?;
+            Some(request.encode_to_vec())
+        }
+        _ => {
+            let reply = proto::BeatReply::decode(bytes).ok()?;
+            if let Some(proto::beat_reply::Result::Reply(answer)) = &reply.result {
+                let _ = append_reply_from_wire(answer.clone()).ok()?;
+            }
+            Some(reply.encode_to_vec())
+        }
     }
 }
 
@@ -235,12 +248,18 @@ pub fn example_messages() -> Vec<(u8, Vec<u8>)> {
     };
     let roll = proto::Roll { members: vec![1, 2, 3], applied: 12 };
     let result = Some(proto::roll_reply::Result::Roll(roll));
+    let append = Some(append_to_wire(AppendEntriesRequest { entries: Vec::new(), ..example_append() }));
+    let beats = vec![proto::Beat { group: GROUP.0, append }];
+    let beat = append_reply_to_wire(Ok(Some(id_to_raft(LogId::new(3, 12)))));
+    let beat = Some(proto::beat_reply::Result::Reply(beat));
     vec![
         (0, append_to_wire(example_append()).encode_to_vec()),
         (1, append_reply_to_wire(Ok(Some(id_to_raft(LogId::new(3, 12))))).encode_to_vec()),
         (2, asked.encode_to_vec()),
         (5, snapshot.encode_to_vec()),
         (15, proto::RollReply { result }.encode_to_vec()),
+        (24, proto::BeatsRequest { beats }.encode_to_vec()),
+        (25, proto::BeatReply { place: 0, read_lease_ms: 480, result: beat }.encode_to_vec()),
     ]
 }
 

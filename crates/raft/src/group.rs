@@ -1,20 +1,23 @@
 //! One group on this node, run by openraft. `change` changes its members; `raft_consensus` is its public interface.
 
+use crate::acks::{Acks, in_all_parts};
 use crate::candidacy::Candidacy;
-use crate::config::{Answer, TypeConfig};
+use crate::config::{Answer, RaftTiming, TypeConfig};
 use crate::consensus::GroupError;
 use crate::leadership::{Asks, watch_leadership};
 use crate::log_store::VotedTerm;
 use crate::machine::{Adapter, Shared};
-use crate::network::{Acks, in_all_parts};
+use crate::network::Network;
 use crate::newest_stream::NewestStreams;
-use crate::status::{GroupStatus, Leadership, MemberStatus};
+use crate::pacing::Pacing;
+use crate::status::{Acked, GroupStatus, Leadership, MemberStatus};
 use crate::wire::{id_from_raft, vote_from_bytes};
 use bytes::Bytes;
 use holdfast_log::GroupLog;
-use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, Term};
+use holdfast_types::sync::LockExt;
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -28,6 +31,10 @@ pub(crate) struct GroupParts {
     pub shared: Arc<Shared>,
     pub log: GroupLog,
     pub acks: Arc<Acks>,
+    /// Its present times, and what this member has promised in it.
+    pub pacing: Arc<Mutex<Pacing>>,
+    /// For calls to its other members.
+    pub network: Network,
     /// How long a member may be silent before it counts as absent.
     pub patience: Duration,
     /// The term of the vote on disk when this process started the group: see [`RaftGroup::leading_term`].
@@ -45,6 +52,8 @@ pub(crate) struct RaftGroup {
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
     /// Of the peers that append here.
     pub(crate) newest_streams: NewestStreams,
+    /// Changes when the group's times do.
+    pub(crate) retimed: watch::Sender<()>,
 }
 
 impl RaftGroup {
@@ -52,7 +61,8 @@ impl RaftGroup {
         let asks = Asks { me: parts.me, started_in: parts.started_in };
         let leadership = watch_leadership(asks, parts.raft.server_metrics(), parts.raft.metrics());
         let candidacy = Candidacy::new(crate::clock::boot_now());
-        Self { parts, leadership, candidacy, changing: Arc::default(), newest_streams: NewestStreams::default() }
+        let (changing, newest_streams) = (Arc::default(), NewestStreams::default());
+        Self { parts, leadership, candidacy, changing, newest_streams, retimed: watch::Sender::new(()) }
     }
 
     pub(crate) fn id(&self) -> GroupId {
@@ -89,21 +99,66 @@ impl RaftGroup {
         self.leadership.borrow().leader
     }
 
-    /// See [`crate::Consensus::quorum_acked`].
-    pub(crate) fn quorum_acked(&self) -> Option<(Term, MonoTime)> {
+    /// See [`crate::Consensus::quorum_promised`].
+    pub(crate) fn quorum_promised(&self) -> Option<(Term, Acked)> {
         use openraft::async_runtime::watch::WatchReceiver;
         let term = self.leading_term()?;
         let now = crate::clock::boot_now();
+        let own = Acked { sent: now, until: now.saturating_add(self.pacing().longest().read_lease) };
         let metrics = self.raft().metrics();
         let metrics = metrics.borrow_watched();
         let configs = metrics.membership_config.membership().get_joint_config();
-        let times = configs.iter().map(|voters| self.parts.acks.quorum(term.0, self.parts.me, voters, now));
+        let answers = configs.iter().map(|voters| self.parts.acks.quorum(term.0, self.parts.me, voters, own));
         holdfast_reached::reached!("read lease: a joint membership", configs.len() > 1);
         holdfast_reached::reached!(
             "read lease: one part of a joint membership has no quorum",
-            times.clone().any(|at| at.is_none()) && times.clone().any(|at| at.is_some())
+            answers.clone().any(|at| at.is_none()) && answers.clone().any(|at| at.is_some())
         );
-        in_all_parts(times).map(|at| (term, at))
+        in_all_parts(answers).map(|acked| (term, acked))
+    }
+
+    pub(crate) fn pacing(&self) -> MutexGuard<'_, Pacing> {
+        self.parts.pacing.locked()
+    }
+
+    /// See [`crate::Consensus::set_times`].
+    pub(crate) fn set_times(&self, times: RaftTiming) {
+        let changed = self.pacing().change(times, crate::clock::promise_now());
+        if changed {
+            tracing::info!(group = %self.id(), election_min = ?times.election_min, "the group has other times");
+            self.retimed.send_replace(());
+        }
+    }
+
+    /// A message of a leader of `term` is about to be taken: this member will vote for nobody else for a while. Returns
+    /// for how long the leader may read because of the answer (PLEDGE-P2). Nothing is promised to a leader that this
+    /// member has voted against: its message will be refused.
+    pub(crate) fn promise(&self, term: Term) -> Duration {
+        if !self.parts.votes.allows(term) {
+            return Duration::ZERO;
+        }
+        self.pacing().give(crate::clock::promise_now())
+    }
+
+    /// How long this member still votes for nobody else: by its promise to a leader, or because a quorum has answered
+    /// it as leader. `None` also while the group's times are openraft's, which then decides itself.
+    pub(crate) fn withheld(&self) -> Option<Duration> {
+        let promised = {
+            let pacing = self.pacing();
+            if !pacing.is_short() {
+                return None;
+            }
+            pacing.left(crate::clock::promise_now())
+        };
+        let now = crate::clock::boot_now();
+        let leads = self.quorum_promised().map(|(_, acked)| acked.until.saturating_since(now));
+        promised.max(leads.filter(|left| !left.is_zero()))
+    }
+
+    /// The last entry of the log here, also if only a snapshot has it.
+    pub(crate) fn last(&self) -> Option<LogId> {
+        let log = self.parts.log.state();
+        log.last.max(log.purged).max(self.parts.shared.snapshot_last())
     }
 
     /// The last entry applied here.
@@ -129,9 +184,7 @@ impl RaftGroup {
     /// stands for no election (QUARANTINE-Q4, VOTERS-V4): its newest membership is one of long ago, which may name
     /// voters that were left behind in it, or this member alone.
     pub(crate) fn learn_up_to(&self, since: LogId) {
-        let log = self.parts.log.state();
-        let last = log.last.max(log.purged).max(self.parts.shared.snapshot_last());
-        self.candidacy.set_learning(last < Some(since));
+        self.candidacy.set_learning(self.last() < Some(since));
         self.raft().runtime_config().elect(self.candidacy.stands());
     }
 

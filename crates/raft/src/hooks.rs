@@ -32,4 +32,4 @@ pub type Placer = Box<dyn Fn(GroupId) -> Option<Placing> + Send + Sync>;
 
 /// At the leader of group 0: whether leadership of this set may go to a nearer voter now. `None`: this member does not
 /// lead it.
-pub type Pacer = Box<dyn Fn(GroupId) -> Option<bool> + Send + Sync>;
+pub type TurnGiver = Box<dyn Fn(GroupId) -> Option<bool> + Send + Sync>;

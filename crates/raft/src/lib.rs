@@ -13,12 +13,15 @@
 //!                    StateMachine::apply ◀─────────────────────────────────────────────────────── committed
 //! ```
 
+mod acks;
 mod admitted;
 mod append_door;
 mod append_frames;
 mod append_receiver;
 mod append_sender;
 mod appender;
+mod beat_carrier;
+mod beats;
 mod candidacy;
 mod change;
 mod channels;
@@ -44,6 +47,8 @@ mod network;
 mod newest_stream;
 mod node;
 mod note_file;
+mod pacer;
+mod pacing;
 mod peer_call;
 mod placement_query;
 mod promise;
@@ -53,6 +58,7 @@ mod raft_consensus;
 mod readmit;
 mod register;
 mod reversion;
+mod round_trips;
 mod rpc_error;
 mod server;
 mod snapshot_file;
@@ -65,6 +71,8 @@ mod wire;
 mod append_frames_tests;
 #[cfg(test)]
 mod append_tests;
+#[cfg(test)]
+mod beats_tests;
 #[cfg(test)]
 mod change_tests;
 #[cfg(test)]
@@ -79,6 +87,8 @@ mod heal_tests;
 mod leave_tests;
 #[cfg(test)]
 mod members_tests;
+#[cfg(test)]
+mod pacer_tests;
 #[cfg(test)]
 mod pre_vote_tests;
 #[cfg(test)]
@@ -103,7 +113,7 @@ pub use consensus::{Consensus, Group, GroupError, Outcome, Pending, ProposeError
 pub use end_marker::Ended;
 /// A part of the log that could not be read.
 pub use holdfast_log::{ReadError as ReadLogError, ReadPlace};
-pub use hooks::{Pacer, Placer, Placing, Registered, Registrar};
+pub use hooks::{Placer, Placing, Registered, Registrar, TurnGiver};
 pub use leave::{LeaveError, Out, Part};
 pub use lives::{KnownLife, LIVES_MAX, Life, Lineage, not_who_it_says};
 pub use machine::{StateMachine, Unfit};
@@ -114,4 +124,4 @@ pub use quarantine::Healing;
 pub use readmit::ReadmitError;
 pub use server::PeerService;
 pub use snapshot_pieces::snapshot_time;
-pub use status::{GroupStatus, Leadership, MemberStatus};
+pub use status::{Acked, GroupStatus, Leadership, MemberStatus};

@@ -1,13 +1,14 @@
 //! openraft's log storage over one group of the node's journal.
 
+use crate::clock::promise_now;
 use crate::config::TypeConfig;
 use crate::wire::{
     RaftEntryOf, RaftLogId, RaftVote, entry_from_parts, entry_to_log, id_from_raft, id_to_raft, vote_from_bytes,
     vote_to_bytes,
 };
 use holdfast_log::GroupLog;
-use holdfast_types::Term;
 use holdfast_types::limits::APPEND_BYTES_MAX;
+use holdfast_types::{MonoTime, Term};
 use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use std::fmt::Debug;
@@ -26,16 +27,27 @@ pub(crate) struct LogStore {
 /// The highest term that this process has voted in. Set before the vote is written, and so before any answer to the
 /// candidate. For a moment longer, openraft reports that this member leads the term before.
 #[derive(Debug, Default)]
-pub(crate) struct VotedTerm(AtomicU64);
+pub(crate) struct VotedTerm {
+    term: AtomicU64,
+    /// When that was.
+    at: AtomicU64,
+}
 
 impl VotedTerm {
     fn raise(&self, term: Term) {
-        self.0.fetch_max(term.0, Ordering::AcqRel);
+        if self.term.fetch_max(term.0, Ordering::AcqRel) < term.0 {
+            self.at.store(promise_now().0, Ordering::Release);
+        }
     }
 
     /// Whether the member has taken part in no election after this term.
     pub(crate) fn allows(&self, term: Term) -> bool {
-        self.0.load(Ordering::Acquire) <= term.0
+        self.term.load(Ordering::Acquire) <= term.0
+    }
+
+    /// When the member last took part in an election, or learnt of one; the beginning of time if it has not.
+    pub(crate) fn at(&self) -> MonoTime {
+        MonoTime(self.at.load(Ordering::Acquire))
     }
 }
 

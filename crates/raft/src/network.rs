@@ -1,12 +1,15 @@
 //! The client side of the protocol between gateways. Everything has a deadline; nothing here retries, openraft does.
 
+use crate::acks::Acks;
 use crate::append_sender::{Begun, Wire};
+use crate::beat_carrier::Carrier;
+use crate::beats::{Counted, MOMENT};
 use crate::channels::Channels;
-use crate::clock::boot_now;
+use crate::clock::{boot_now, promise_now};
 use crate::config::{RaftTiming, TypeConfig};
 use crate::machine::Shared;
+use crate::pacing::Pacing;
 use crate::proto::{self, peer_client::PeerClient};
-use crate::reversion::Acked;
 use crate::rpc_error::{Rpc, broken, from_status, late};
 use crate::snapshot_pieces::{pieces, snapshot_time};
 use crate::wire::{
@@ -20,7 +23,7 @@ use futures_util::stream::BoxStream;
 use holdfast_log::NodeLog;
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
 use holdfast_types::sync::LockExt;
-use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
+use holdfast_types::{GroupId, LogId, MemberId};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::impls::BasicNode;
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2, stream_append_sequential};
@@ -28,56 +31,12 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
     TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
-use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
-
-/// What followers have acknowledged to this leader.
-#[derive(Default)]
-pub(crate) struct Acks {
-    /// When the newest acknowledged heartbeat to each peer was *sent*, and in which term: the base of a read lease.
-    /// Earlier if the peer promises less than we count on (`Promises::counted_from`).
-    ///
-    /// openraft exports such a time too, but it counts an append's answer for requests that were queued after it: after
-    /// a loss in one direction, a lease would last longer than the promises that it depends on (R3). Heartbeats are
-    /// answered one by one.
-    sent: Mutex<BTreeMap<u64, (u64, MonoTime)>>,
-    /// The newest entry that each follower has acknowledged.
-    pub(crate) acked: Acked,
-}
-
-impl Acks {
-    fn note(&self, member: MemberId, term: u64, sent: MonoTime) {
-        let mut acks = self.sent.locked();
-        let known = acks.entry(member.0).or_insert((term, sent));
-        *known = (*known).max((term, sent));
-    }
-
-    /// The latest time T such that a majority of `voters` has acknowledged, in `term`, a message that was sent at T or
-    /// later. `me` always counts.
-    pub(crate) fn quorum(&self, term: u64, me: MemberId, voters: &BTreeSet<u64>, now: MonoTime) -> Option<MonoTime> {
-        let acks = self.sent.locked();
-        let of = |v: &u64| match acks.get(v) {
-            _ if *v == me.0 => Some(now),
-            Some((t, sent)) if *t == term => Some(*sent),
-            _ => None,
-        };
-        let mut times: Vec<MonoTime> = voters.iter().filter_map(of).collect();
-        times.sort_unstable_by(|a, b| b.cmp(a));
-        times.get(voters.len() / 2).copied()
-    }
-}
-
-/// The time of a membership from the times of its parts; a joint one has two. If one part has no quorum, the whole has
-/// none: that part may have another leader.
-pub(crate) fn in_all_parts(times: impl Iterator<Item = Option<MonoTime>>) -> Option<MonoTime> {
-    // `None` is less than any time.
-    times.min().flatten()
-}
 
 /// Makes the clients of one group.
 #[derive(Clone)]
@@ -86,7 +45,10 @@ pub(crate) struct Network {
     pub(crate) log: NodeLog,
     pub(crate) shared: Arc<Shared>,
     pub(crate) group: GroupId,
+    /// What openraft was started with.
     pub(crate) timing: RaftTiming,
+    /// The group's present times, and what this member has promised in it.
+    pub(crate) pacing: Arc<Mutex<Pacing>>,
     pub(crate) channels: Arc<Channels>,
 }
 
@@ -94,11 +56,12 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Client;
 
     async fn new_client(&mut self, target: u64, node: &BasicNode) -> Client {
-        Client { net: self.clone(), target: MemberId(target), addr: node.addr.clone(), bulk: true, wire: None }
+        Client { bulk: true, ..self.client(MemberId(target), node.addr.clone()) }
     }
 
     async fn new_heartbeat_client(&mut self, target: u64, node: &BasicNode) -> Client {
-        Client { net: self.clone(), target: MemberId(target), addr: node.addr.clone(), bulk: false, wire: None }
+        let counted = Some(self.channels.beats.join(MemberId(target)));
+        Client { counted, ..self.client(MemberId(target), node.addr.clone()) }
     }
 }
 
@@ -109,11 +72,18 @@ pub(crate) struct Client {
     addr: String,
     /// False for heartbeats: these are unary calls, on the channel without bulk.
     bulk: bool,
+    /// Of heartbeats: how many groups send them to this peer.
+    counted: Option<Counted>,
     /// The connection of the last append stream, if it ended in good order.
     wire: Option<Wire>,
 }
 
 impl Network {
+    /// For calls of this crate to `target`, at this address if no newer one is known.
+    pub(crate) fn client(&self, target: MemberId, addr: String) -> Client {
+        Client { net: self.clone(), target, addr, bulk: false, counted: None, wire: None }
+    }
+
     /// Notes what the follower has acknowledged. Refuses a follower that lags too far, or that denies what it had
     /// acknowledged.
     fn judge(
@@ -175,9 +145,8 @@ impl Network {
             format!("{target} says that it does not have {acked}, which it had acknowledged: its log went backwards");
         tracing::error!(group = %self.group, %why, "R11: the member is told; its process must end");
         holdfast_reached::reached!("reversion: a follower denies what it had acknowledged");
-        let net = self.clone();
+        let client = self.client(target, addr);
         tokio::spawn(async move {
-            let client = Client { net, target, addr, bulk: false, wire: None };
             let acknowledged = Some(proto::LogId { term: acked.term.0, index: acked.index.0 });
             let Ok(mut peer) = client.peer(false) else { return };
             let limit = client.net.timing.election_max.saturating_mul(2);
@@ -273,7 +242,53 @@ impl Client {
         Ok(begun)
     }
 
-    async fn ask_vote(
+    /// How long the answer to a heartbeat is waited for.
+    fn patience(&self, longest: Duration) -> Duration {
+        let every = self.net.pacing.locked().times().heartbeat;
+        self.net.channels.trips.limit(self.target, every, longest)
+    }
+
+    /// Sends a heartbeat by itself. Returns the answer, and for how long it lets the leader read.
+    async fn beat_alone(
+        &self,
+        message: proto::AppendRequest,
+        limit: Duration,
+    ) -> Result<(proto::AppendReply, Duration), Rpc> {
+        let mut peer = self.peer(self.bulk)?;
+        let begun = boot_now();
+        let call = self.answered("append", limit, peer.append(self.request(message))).await;
+        let took = boot_now().saturating_since(begun);
+        match &call {
+            Ok(_) => self.net.channels.trips.answered(self.target, took),
+            Err(_) if took >= limit => self.net.channels.trips.late(self.target),
+            Err(_) => {}
+        }
+        let reply = call?;
+        let promised = self.net.channels.promises.heard(self.target, reply.metadata());
+        Ok((reply.into_inner(), promised))
+    }
+
+    /// The same together with those of other groups (ADR 0059).
+    async fn beat_together(
+        &self,
+        message: proto::AppendRequest,
+        limit: Duration,
+    ) -> Result<(proto::AppendReply, Duration), Rpc> {
+        let (channels, group, target) = (self.net.channels.clone(), self.net.group, self.target);
+        let beat = proto::Beat { group: group.0, append: Some(message) };
+        let (answer, carries) = channels.beats.put(target, beat, boot_now());
+        if carries {
+            let (addr, limit) = (self.addr.clone(), self.net.timing.heartbeat);
+            tokio::spawn(Carrier { channels, group, target, addr, limit }.run());
+        }
+        match tokio::time::timeout(limit.saturating_add(MOMENT), answer).await {
+            Ok(Ok(Ok(answer))) => Ok(answer),
+            Ok(Ok(Err(status))) => Err(from_status(&status)),
+            Ok(Err(_)) | Err(_) => Err(late("heartbeat", limit)),
+        }
+    }
+
+    pub(crate) async fn ask_vote(
         &self,
         rpc: &VoteRequest<TypeConfig>,
         pre: bool,
@@ -301,16 +316,21 @@ impl RaftNetworkV2<TypeConfig> for Client {
         rpc: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, Rpc> {
-        let mut peer = self.peer(self.bulk)?;
         let term = rpc.vote.leader_id.term;
-        let sent = boot_now();
-        let reply = self.answered("append", option.hard_ttl(), peer.append(self.request(append_to_wire(rpc)))).await?;
-        let promises = &self.net.channels.promises;
-        let counted = promises.counted_from(sent, promises.heard(self.target, reply.metadata()));
-        let result = append_reply_from_wire(reply.into_inner()).map_err(|e| from_wire(&e))?;
+        let (sent, limit) = (boot_now(), self.patience(option.hard_ttl()));
+        let counted = self.counted.is_some() && rpc.entries.is_empty();
+        let together = counted && self.net.channels.beats.gathers(self.target, sent);
+        let message = append_to_wire(rpc);
+        let answered = match together {
+            true => self.beat_together(message, limit).await,
+            false => self.beat_alone(message, limit).await,
+        };
+        let (reply, promised) = answered?;
+        let until = self.net.channels.promises.reads_until(sent, promised);
+        let result = append_reply_from_wire(reply).map_err(|e| from_wire(&e))?;
         Ok(match result {
             Ok(id) => {
-                self.net.acks.note(self.target, term, counted);
+                self.net.acks.note(self.target, term, sent, until);
                 AppendEntriesResponse::PartialSuccess(id)
             }
             Err(StreamAppendError::Conflict(conflict)) => {
@@ -352,7 +372,16 @@ impl RaftNetworkV2<TypeConfig> for Client {
         })
     }
 
+    /// Asks for a vote. By now this member has voted for itself; that counts only once others are asked. So it asks
+    /// nobody while it is bound by a promise, which it may have given between its decision to stand and its vote
+    /// (PACER-E2).
     async fn vote(&mut self, rpc: VoteRequest<TypeConfig>, option: RPCOption) -> Result<VoteResponse<TypeConfig>, Rpc> {
+        let bound = self.net.pacing.locked().left(promise_now()).filter(|_| !rpc.leadership_transfer);
+        if let Some(left) = bound {
+            holdfast_reached::reached!("pacing: a candidate that has promised something meanwhile");
+            let why = format!("a leader was heard: no vote is asked for during {left:?}");
+            return Err(RPCError::Unreachable(Unreachable::from_string(why)));
+        }
         self.ask_vote(&rpc, false, option.hard_ttl()).await
     }
 
@@ -439,38 +468,5 @@ mod tests {
         assert!(!lets_go(true, true, Some(LogId::new(5, 1187)), snapshot, purged), "what it needs is kept");
         assert!(!lets_go(true, true, behind, snapshot, snapshot), "all is purged that may be: it holds nothing up");
         assert!(!lets_go(true, true, behind, None, None));
-    }
-
-    #[test]
-    fn the_quorum_time_is_that_of_the_slowest_of_the_fastest_majority() {
-        let acks = Acks::default();
-        let (me, voters) = (MemberId(1), BTreeSet::from([1, 2, 3]));
-        let now = MonoTime(1000);
-        assert_eq!(acks.quorum(5, me, &voters, now), None, "nobody has answered");
-        acks.note(MemberId(2), 5, MonoTime(700));
-        assert_eq!(acks.quorum(5, me, &voters, now), Some(MonoTime(700)));
-        acks.note(MemberId(3), 5, MonoTime(900));
-        assert_eq!(acks.quorum(5, me, &voters, now), Some(MonoTime(900)));
-        acks.note(MemberId(3), 5, MonoTime(800));
-        assert_eq!(acks.quorum(5, me, &voters, now), Some(MonoTime(900)), "never backwards");
-        assert_eq!(acks.quorum(6, me, &voters, now), None, "another term's answers prove nothing");
-        let five = BTreeSet::from([1, 2, 3, 4, 5]);
-        assert_eq!(acks.quorum(5, me, &five, now), Some(MonoTime(700)));
-        assert_eq!(acks.quorum(5, me, &BTreeSet::from([2, 3]), now), Some(MonoTime(700)), "not a voter itself");
-        assert_eq!(acks.quorum(5, me, &BTreeSet::from([1]), now), Some(now), "a sole voter always has it");
-    }
-
-    #[test]
-    fn r3_a_joint_membership_needs_a_quorum_of_each_part() {
-        let (acks, me, now) = (Acks::default(), MemberId(1), MonoTime(1000));
-        let parts = [BTreeSet::from([1, 2, 3]), BTreeSet::from([1, 4, 5])];
-        let joint = |acks: &Acks| in_all_parts(parts.iter().map(|part| acks.quorum(5, me, part, now)));
-        assert_eq!(joint(&acks), None);
-        acks.note(MemberId(2), 5, MonoTime(900));
-        assert_eq!(joint(&acks), None, "the newer part may have elected another leader");
-        acks.note(MemberId(4), 5, MonoTime(600));
-        assert_eq!(joint(&acks), Some(MonoTime(600)), "the earlier of both");
-        acks.note(MemberId(5), 5, MonoTime(950));
-        assert_eq!(joint(&acks), Some(MonoTime(900)));
     }
 }

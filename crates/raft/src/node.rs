@@ -6,7 +6,7 @@ use crate::clock::promise_now;
 use crate::config::RaftTiming;
 use crate::consensus::Group;
 use crate::group::RaftGroup;
-use crate::hooks::{Pacer, Placer, Registrar};
+use crate::hooks::{Placer, Registrar, TurnGiver};
 use crate::left_note;
 use crate::lives::{KnownLife, Lineage};
 use crate::protocol::Protocol;
@@ -110,7 +110,7 @@ struct Inner {
     healed: AtomicU64,
     registrar: OnceLock<Registrar>,
     placer: OnceLock<Placer>,
-    pacer: OnceLock<Pacer>,
+    turn_giver: OnceLock<TurnGiver>,
 }
 
 /// A reference that does not keep the node alive.
@@ -137,7 +137,8 @@ impl RaftNode {
         let groups = RwLock::new(BTreeMap::new());
         let (healing, returning, stopped) = (RwLock::default(), RwLock::default(), RwLock::default());
         let healed = AtomicU64::new(0);
-        let (started, registrar, placer, pacer) = (promise_now(), OnceLock::new(), OnceLock::new(), OnceLock::new());
+        let (started, registrar, placer, turn_giver) =
+            (promise_now(), OnceLock::new(), OnceLock::new(), OnceLock::new());
         let inner = Inner {
             config,
             log,
@@ -151,7 +152,7 @@ impl RaftNode {
             healed,
             registrar,
             placer,
-            pacer,
+            turn_giver,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -181,6 +182,17 @@ impl RaftNode {
         self.inner.channels.promises.unequal()
     }
 
+    /// Calls that carried heartbeats of several groups to one peer so far, and the heartbeats in them (ADR 0059).
+    pub fn beats(&self) -> (u64, u64) {
+        self.inner.channels.beats.counts()
+    }
+
+    /// The round trips to the other gateways that this one sends heartbeats to, or has sent: of the last few, one in
+    /// eight was quicker.
+    pub fn round_trips(&self) -> BTreeMap<MemberId, Duration> {
+        self.inner.channels.trips.all()
+    }
+
     /// The lives of all members, from group 0: calls and answers of any other life are refused from now on
     /// (CLUSTER-C3). A member below `next` that is not in `known` was removed: its calls are accepted only in groups
     /// that still have it. `level`: the cluster's feature level. A member whose build knows less is told that first.
@@ -206,14 +218,14 @@ impl RaftNode {
 
     /// Sets the callback that says which sets' leaderships may move while this member leads group 0. Only once; a
     /// second callback is dropped.
-    pub fn set_pacer(&self, pacer: Pacer) {
-        if self.inner.pacer.set(pacer).is_err() {
-            tracing::debug!("pacer already set");
+    pub fn set_turn_giver(&self, turn_giver: TurnGiver) {
+        if self.inner.turn_giver.set(turn_giver).is_err() {
+            tracing::debug!("turn giver already set");
         }
     }
 
-    pub(crate) fn pacer(&self) -> Option<&Pacer> {
-        self.inner.pacer.get()
+    pub(crate) fn turn_giver(&self) -> Option<&TurnGiver> {
+        self.inner.turn_giver.get()
     }
 
     pub(crate) fn placer(&self) -> Option<&Placer> {

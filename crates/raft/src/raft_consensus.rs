@@ -1,10 +1,10 @@
 //! [`Consensus`] with openraft.
 
 use crate::change::ChangeError;
-use crate::config::Payload;
+use crate::config::{Payload, RaftTiming};
 use crate::consensus::{Consensus, GroupError, Outcome, Pending, ProposeError, Proposed};
 use crate::group::RaftGroup;
-use crate::status::{GroupStatus, Leadership};
+use crate::status::{Acked, GroupStatus, Leadership};
 use crate::wire::{CommittedLeader, MEMBERSHIP_MARK};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -96,7 +96,15 @@ impl Consensus for RaftGroup {
     }
 
     fn quorum_acked(&self) -> Option<(Term, MonoTime)> {
-        self.quorum_acked()
+        self.quorum_promised().map(|(term, acked)| (term, acked.sent))
+    }
+
+    fn quorum_promised(&self, _read_lease: Duration) -> Option<(Term, Acked)> {
+        self.quorum_promised()
+    }
+
+    fn set_times(&self, times: RaftTiming) {
+        self.set_times(times);
     }
 
     fn applied(&self) -> LogId {

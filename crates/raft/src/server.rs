@@ -1,12 +1,14 @@
 //! The server side of the protocol between gateways. Checks sender, receiver and group of each call.
 
 use crate::appender::{Appender, fatal, of_before};
+use crate::beats::BEATS_MAX;
 use crate::change::NotLeading;
 use crate::clock::boot_now;
 use crate::group::RaftGroup;
 use crate::hooks::Registered;
 use crate::lives::{Lineage, Lives, not_who_it_says};
 use crate::node::RaftNode;
+use crate::promise::stamp_answer;
 use crate::proto;
 use crate::proto::peer_server::{Peer, PeerServer};
 use crate::proto::register_reply::Result as RegisterOutcome;
@@ -15,8 +17,10 @@ use crate::wire::{
     META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftSnapshotMeta, RaftStoredMembership, append_from_wire,
     append_reply_to_wire, id_from_wire, id_to_wire, membership_from_bytes, vote_from_wire,
 };
+use futures_util::StreamExt;
+use futures_util::stream::{BoxStream, FuturesUnordered};
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
-use holdfast_types::{GroupId, LogId, LogIndex, MemberId};
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
 use openraft::raft::{StreamAppendError, TransferLeaderRequest, VoteRequest};
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -106,13 +110,7 @@ impl Handler {
     pub(crate) fn group(&self, meta: &MetadataMap) -> Result<(Arc<RaftGroup>, MemberId), Status> {
         let from = self.believed(meta)?;
         self.node.channels().promises.heard(from, meta);
-        let id = GroupId(number(meta, META_GROUP)?);
-        let group = self.node.local(id).ok_or_else(|| Status::not_found(format!("group {id} is not here (yet)")))?;
-        // A removed member may not know it yet, or came back with its old disk.
-        if self.node.channels().lives.removed(from) && !group.status().members.iter().any(|m| m.member == from) {
-            holdfast_reached::reached!("peer: a call of a removed member");
-            return Err(Status::permission_denied(format!("{from} was removed from this cluster for ever")));
-        }
+        let group = group_for(&self.node, from, GroupId(number(meta, META_GROUP)?))?;
         Ok((group, from))
     }
 
@@ -174,6 +172,60 @@ impl Handler {
     }
 }
 
+/// The group of a call of `from`, which was checked.
+fn group_for(node: &RaftNode, from: MemberId, id: GroupId) -> Result<Arc<RaftGroup>, Status> {
+    let group = node.local(id).ok_or_else(|| Status::not_found(format!("group {id} is not here (yet)")))?;
+    // A removed member may not know it yet, or came back with its old disk.
+    if node.channels().lives.removed(from) && !group.status().members.iter().any(|m| m.member == from) {
+        holdfast_reached::reached!("peer: a call of a removed member");
+        return Err(Status::permission_denied(format!("{from} was removed from this cluster for ever")));
+    }
+    Ok(group)
+}
+
+/// Takes an append of `from`. Returns the answer, and for how long it lets the leader read.
+async fn take_append(
+    node: &RaftNode,
+    group: Arc<RaftGroup>,
+    from: MemberId,
+    message: proto::AppendRequest,
+) -> Result<(proto::AppendReply, Duration), Status> {
+    let message = append_from_wire(message).map_err(bad)?;
+    let term = Term(message.vote.leader_id.term);
+    let appender = Appender { node: node.clone(), group: group.clone(), from };
+    let taken = appender.take(message).inspect_err(|_| {
+        holdfast_reached::reached!("readmission: an append of a leader before the removal");
+    })?;
+    // PLEDGE-P2: the group may have other times when it answers.
+    let promised = group.promise(term);
+    let reply = taken.await?;
+    if !matches!(reply, Err(StreamAppendError::HigherVote(_))) {
+        group.candidacy.heard();
+    }
+    Ok((append_reply_to_wire(reply), promised))
+}
+
+/// Takes one of several heartbeats of `from`.
+async fn take_beat(node: RaftNode, from: MemberId, place: u32, beat: proto::Beat) -> proto::BeatReply {
+    use proto::beat_reply::Result as Said;
+    let taken = async {
+        let group = group_for(&node, from, GroupId(beat.group))?;
+        let message = beat.append.filter(|append| append.entries.is_empty());
+        let message = message.ok_or_else(|| bad("a heartbeat that is none"))?;
+        take_append(&node, group, from, message).await
+    };
+    match taken.await {
+        Ok((reply, promised)) => {
+            let read_lease_ms = u64::try_from(promised.as_millis()).unwrap_or(u64::MAX);
+            proto::BeatReply { place, read_lease_ms, result: Some(Said::Reply(reply)) }
+        }
+        Err(why) => {
+            let refused = proto::BeatRefusal { code: why.code() as i32, message: why.message().to_string() };
+            proto::BeatReply { place, read_lease_ms: 0, result: Some(Said::Refused(refused)) }
+        }
+    }
+}
+
 fn number<T: FromStr>(meta: &MetadataMap, key: &str) -> Result<T, Status> {
     let text = meta.get(key).and_then(|v| v.to_str().ok()).unwrap_or("");
     text.parse().map_err(|_| Status::invalid_argument(format!("metadata {key}: found {text:?}, expected a number")))
@@ -186,18 +238,14 @@ pub(crate) fn bad(e: impl std::fmt::Display) -> Status {
 
 #[tonic::async_trait]
 impl Peer for Handler {
+    type BeatsStream = BoxStream<'static, Result<proto::BeatReply, Status>>;
+
     async fn append(&self, request: Request<proto::AppendRequest>) -> Result<Response<proto::AppendReply>, Status> {
         let (group, from) = self.group(request.metadata())?;
-        let message = append_from_wire(request.into_inner()).map_err(bad)?;
-        let appender = Appender { node: self.node.clone(), group: group.clone(), from };
-        let taken = appender.take(message).inspect_err(|_| {
-            holdfast_reached::reached!("readmission: an append of a leader before the removal");
-        })?;
-        let reply = taken.await?;
-        if !matches!(reply, Err(StreamAppendError::HigherVote(_))) {
-            group.candidacy.heard();
-        }
-        Ok(self.answer(append_reply_to_wire(reply)))
+        let (reply, promised) = take_append(&self.node, group, from, request.into_inner()).await?;
+        let mut answer = self.answer(reply);
+        stamp_answer(promised, answer.metadata_mut());
+        Ok(answer)
     }
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Result<Response<proto::VoteReply>, Status> {
@@ -223,7 +271,7 @@ impl Peer for Handler {
             last_log_id: message.last.as_ref().map(id_from_wire).transpose().map_err(bad)?,
             leadership_transfer: message.leadership_transfer,
         };
-        let reply = if pre { group.raft().pre_vote(rpc).await } else { group.raft().vote(rpc).await }.map_err(fatal)?;
+        let reply = if pre { group.pre_vote(rpc).await } else { group.vote(rpc).await }?;
         Ok(self.answer(proto::VoteReply {
             vote: Some((&reply.vote).into()),
             granted: reply.vote_granted,
@@ -243,6 +291,7 @@ impl Peer for Handler {
             of_before(self.node.floor(group.id()), head.vote.as_ref(), from).is_err()
         );
         of_before(self.node.floor(group.id()), head.vote.as_ref(), from)?;
+        group.promise(Term(head.vote.as_ref().map_or(0, |vote| vote.term)));
         let _room = self.room.wait_for(&head).await?;
         let data = snapshot_pieces::data(&mut pieces, &head).await?;
         let membership = membership_from_bytes(&head.membership).map_err(bad)?;
@@ -349,6 +398,19 @@ impl Peer for Handler {
             Err(e @ NotLeading::NotNow { .. }) => Outcome::Busy(e.to_string()),
         };
         Ok(self.answer(proto::LeaveReply { result: Some(outcome) }))
+    }
+
+    async fn beats(&self, request: Request<proto::BeatsRequest>) -> Result<Response<Self::BeatsStream>, Status> {
+        let meta = request.metadata();
+        let from = self.believed(meta)?;
+        self.node.channels().promises.heard(from, meta);
+        let beats = request.into_inner().beats;
+        if beats.len() > BEATS_MAX {
+            return Err(bad(format!("heartbeats: found {}, expected at most {BEATS_MAX}", beats.len())));
+        }
+        let taken = (0_u32..).zip(beats).map(|(place, beat)| take_beat(self.node.clone(), from, place, beat));
+        let answers: FuturesUnordered<_> = taken.collect();
+        Ok(self.answer(answers.map(Ok).boxed()))
     }
 
     async fn transfer(

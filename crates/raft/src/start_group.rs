@@ -1,13 +1,16 @@
 //! Starts a group on this node.
 
+use crate::acks::Acks;
 use crate::config::openraft_config;
 use crate::consensus::Group;
 use crate::end_marker;
 use crate::group::{GroupParts, RaftGroup};
 use crate::log_store::{LogStore, VotedTerm};
 use crate::machine::{Adapter, Shared, StateMachine};
-use crate::network::{Acks, Network};
+use crate::network::Network;
 use crate::node::{NodeError, RaftNode};
+use crate::pacer;
+use crate::pacing::Pacing;
 use crate::quarantine::{self, Healing, Quarantine, Stage};
 use crate::wire::vote_from_bytes;
 use crate::{left_note, snapshot_file};
@@ -16,7 +19,7 @@ use futures_util::future::BoxFuture;
 use holdfast_log::{CorruptRecord, GroupLog};
 use holdfast_types::{GroupId, Term};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 impl RaftNode {
     /// Starts a group: loads its snapshot into `machine`, replays the committed entries, and takes part from then on.
@@ -108,6 +111,7 @@ impl RaftNode {
         }
         self.add_group(group.clone());
         self.lift_embargo_later(group.clone());
+        pacer::start(&group);
         if let Some((_, since)) = rejoining {
             self.watch_rejoining(group.clone(), since);
         }
@@ -166,20 +170,23 @@ impl RaftNode {
         let vote = log.state().vote;
         let started_in = vote.as_deref().and_then(vote_from_bytes).map_or(Term(0), |v| Term(v.leader_id.term));
         let acks = Arc::new(Acks::default());
+        let pacing = Arc::new(Mutex::new(Pacing::new(timing)));
         let network = Network {
             acks: acks.clone(),
             log: self.log().clone(),
             shared: shared.clone(),
             group: id,
             timing,
+            pacing: pacing.clone(),
             channels: self.channels().clone(),
         };
         let votes = Arc::new(VotedTerm::default());
         let store = LogStore::new(log.clone(), votes.clone());
-        let raft = openraft::Raft::new(self.member().0, config, network, store, adapter);
+        let raft = openraft::Raft::new(self.member().0, config, network.clone(), store, adapter);
         let raft = raft.await.map_err(|e| refused(e.to_string()))?;
         let (me, patience) = (self.member(), timing.election_max * 2);
-        Ok(RaftGroup::new(GroupParts { id, me, raft, shared, log, acks, patience, started_in, votes }))
+        let parts = GroupParts { id, me, raft, shared, log, acks, pacing, network, patience, started_in, votes };
+        Ok(RaftGroup::new(parts))
     }
 
     /// Lets `group` stand for elections once the embargo is over.

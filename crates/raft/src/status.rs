@@ -1,8 +1,23 @@
 //! What a group reports about itself.
 
-use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, Term};
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+/// What a quorum has answered to a leader (R3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acked {
+    /// When the heartbeats that it answered were sent, or later.
+    pub sent: MonoTime,
+    /// Until when it votes for nobody else, by the leader's clock: the leader may read for so long.
+    pub until: MonoTime,
+}
+
+impl Acked {
+    pub(crate) fn earlier_of(self, other: Self) -> Self {
+        Self { sent: self.sent.min(other.sent), until: self.until.min(other.until) }
+    }
+}
 
 /// The leader of a group, as this member knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,10 +5,11 @@ use crate::host::GrantSeen;
 use crate::pace::JournalPace;
 use crate::sequencer::{Admission, Pace};
 use holdfast_control::serve::{GateEvent, ServeGate, Timing, WhyNot};
-use holdfast_raft::{Group, boot_reading};
+use holdfast_raft::{Acked, Group, boot_reading};
 use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, MemberId, MonoTime, Term};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 struct Inner {
     gate: ServeGate,
@@ -17,6 +18,8 @@ struct Inner {
     /// Whether the gate takes this gateway for the only voter.
     sole_voter: bool,
     members: MembersChange,
+    /// The set's present times.
+    timing: Timing,
 }
 
 /// Changes of the members that were announced.
@@ -33,7 +36,7 @@ impl Inner {
         let reading = boot_reading();
         let mut gate = ServeGate::new(me, timing, reading.now);
         gate.read_clock(reading);
-        Self { gate, told: None, sole_voter: false, members: MembersChange::default() }
+        Self { gate, told: None, sole_voter: false, members: MembersChange::default(), timing }
     }
 
     /// Now, of which the gate is told: the clock may have gone back.
@@ -68,12 +71,24 @@ impl Inner {
         holdfast_reached::reached!("gate: a change of members is announced and not seen yet", alone && under_way);
         self.tell_sole_voter(alone && !under_way && announced == by_now);
     }
+
+    /// What the voters have promised to the leader of `term`, which is this gateway.
+    fn promised(&mut self, now: MonoTime, acked: Option<(Term, Acked)>, term: Term) {
+        let event = match acked {
+            Some((of, Acked { sent, until })) if of == term => GateEvent::QuorumAcked { sent, until },
+            // Of another term: it is told soon.
+            Some(_) => return,
+            None => GateEvent::NoQuorum,
+        };
+        self.gate.event(now, event);
+    }
 }
 
 /// The gate before every read and write of a set here. Reporting the same fact twice has no effect.
 pub struct Gate {
     group: Group,
-    timing: Timing,
+    /// The longest that the set may have.
+    longest: Timing,
     inner: Mutex<Inner>,
 }
 
@@ -81,7 +96,7 @@ impl Gate {
     /// Creates a closed gate.
     pub fn new(group: Group, timing: Timing) -> Self {
         let inner = Mutex::new(Inner::new(group.me(), timing));
-        Self { group, timing, inner }
+        Self { group, longest: timing, inner }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -103,28 +118,48 @@ impl Gate {
     /// # Errors
     /// The reason why not.
     pub fn may_read(&self) -> Result<Epoch, WhyNot> {
-        let acked = self.group.quorum_acked();
         let mut inner = self.inner();
+        let acked = self.quorum(&inner);
         let now = inner.now();
+        let told = inner.told;
         holdfast_reached::reached!(
             "gate: an acknowledgement of a term that it was not told",
-            acked.is_some_and(|(term, _)| Some(term) != inner.told)
+            acked.is_some_and(|(term, _)| Some(term) != told)
         );
-        match acked {
-            Some((term, at)) if Some(term) == inner.told => inner.gate.event(now, GateEvent::QuorumAcked(at)),
+        if acked.is_some_and(|(term, _)| Some(term) != told) {
             // A term that was not reported to the gate yet: its answer would be about the past.
-            Some(_) => return Err(WhyNot::NotLeader),
-            None => {}
+            return Err(WhyNot::NotLeader);
+        }
+        if let Some(term) = told {
+            inner.promised(now, acked, term);
         }
         inner.gate.may_read(now)
     }
 
+    /// What a quorum of the present voters has promised. Asked under the gate's lock: an older answer told after a
+    /// newer one could be that of other voters.
+    fn quorum(&self, _: &Inner) -> Option<(Term, Acked)> {
+        self.group.quorum_promised(self.longest.read_lease())
+    }
+
+    /// The set has other times.
+    pub fn set_timing(&self, timing: Timing) {
+        let mut inner = self.inner();
+        inner.timing = timing;
+        inner.gate.set_timing(timing);
+    }
+
+    /// Between two looks of a writer that waits for the quorum.
+    fn pause(&self) -> Duration {
+        self.inner().timing.heartbeat() / 4
+    }
+
     /// Reports what this node knows now. `lease_epoch`: the epoch of the applied lease, `None` if the set is free.
     pub fn tell(&self, leading: Option<Term>, applied: Term, grant: Option<GrantSeen>, lease_epoch: Option<Epoch>) {
-        let acked = self.group.quorum_acked();
         let mut inner = self.inner();
+        let acked = self.quorum(&inner);
         let now = inner.now();
-        let Inner { gate, told } = &mut *inner;
+        let Inner { gate, told, .. } = &mut *inner;
         match leading {
             None => gate.event(now, GateEvent::LeadershipLost),
             Some(term) => gate.event(now, GateEvent::TermStarted { term }),
@@ -137,10 +172,8 @@ impl Gate {
                 gate.event(now, GateEvent::LeaseReleased { epoch });
             }
         }
-        if let Some((term, at)) = acked
-            && Some(term) == leading
-        {
-            gate.event(now, GateEvent::QuorumAcked(at));
+        if let Some(term) = leading {
+            inner.promised(now, acked, term);
         }
     }
 
@@ -193,7 +226,7 @@ pub struct GatedPace {
 impl Admission for GatedPace {
     fn pace(&self) -> Pace {
         match self.gate.may_read() {
-            Err(WhyNot::NoReadLease) => Pace::Full(self.gate.timing.heartbeat() / 4),
+            Err(WhyNot::NoReadLease) => Pace::Full(self.gate.pause()),
             _ => self.journal.pace(),
         }
     }
@@ -202,7 +235,6 @@ impl Admission for GatedPace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn inner() -> Inner {
         Inner::new(MemberId(1), Timing::from_rtt(Duration::from_millis(1)))

@@ -41,6 +41,7 @@ mod hold;
 mod limits;
 mod place;
 mod throttles;
+mod times;
 mod uses;
 mod volumes;
 
@@ -50,6 +51,7 @@ use expiry::Expiry;
 use grants::Grants;
 
 pub use hold::HeldOff;
+pub use times::raft_timing;
 use uses::Uses;
 pub use volumes::{InUse, VolumeHeld, VolumeUse};
 
@@ -147,7 +149,7 @@ pub struct SetParts {
     pub health: Arc<Health>,
     /// Location of its objects, which may change.
     pub switch: Arc<Switch>,
-    /// Times derived from the round trip.
+    /// The longest times that it may have, by the settings.
     pub timing: Timing,
     /// Stops the server.
     pub stop: CancellationToken,
@@ -176,7 +178,12 @@ pub struct SetServer {
     /// Progress of the background check of its objects.
     pub scrub: ScrubBoard,
     pace: Arc<JournalPace>,
-    timing: Timing,
+    /// The longest times that the settings allow: those of a set that nothing was chosen for.
+    longest: Timing,
+    /// The times that group and gate were told.
+    timed: Mutex<Timing>,
+    /// The round trip that this gateway is about to choose for them, in milliseconds.
+    coming: Mutex<Option<u32>>,
     gate: Arc<Gate>,
     /// One call of [`SetServer::follow`] at a time, from the first fact read to the last event passed on.
     following: Mutex<()>,
@@ -210,7 +217,9 @@ impl SetServer {
             placing: PlacingBoard::default(),
             scrub: ScrubBoard::default(),
             pace,
-            timing,
+            longest: timing,
+            timed: Mutex::new(timing),
+            coming: Mutex::default(),
             gate,
             following: Mutex::new(()),
             expiry: Mutex::default(),
@@ -481,7 +490,7 @@ impl SetServer {
         if let Some(why) = self.head.fenced() {
             return Err(SetError::Fenced(why));
         }
-        let deadline = tokio::time::Instant::now() + self.timing.election_max();
+        let deadline = tokio::time::Instant::now() + self.longest.election_max();
         loop {
             self.follow();
             let Some(term) = self.group.leading_term() else {
@@ -496,7 +505,7 @@ impl SetServer {
                 return Err(SetError::NotReady(reason));
             }
             // At most one heartbeat: the notification may have come between check and wait.
-            let _ = tokio::time::timeout(self.timing.heartbeat(), self.host.changed().notified()).await;
+            let _ = tokio::time::timeout(self.timing().heartbeat(), self.host.changed().notified()).await;
         }
     }
 }
@@ -533,12 +542,6 @@ impl SetServer {
         self.stop.clone()
     }
 
-    /// After a quorum acknowledged a heartbeat, no other gateway can have been elected for this long, counted from its
-    /// sending.
-    pub fn read_lease(&self) -> Duration {
-        self.timing.read_lease()
-    }
-
     /// This member.
     pub fn me(&self) -> MemberId {
         self.group.me()
@@ -549,9 +552,7 @@ impl SetServer {
     pub fn given_up(&self) -> MutexGuard<'_, GivenUp> {
         self.given_up.locked()
     }
-}
 
-impl SetServer {
     /// Whether writers wait for the journal while this set holds a large part of it.
     pub fn journal_pressed(&self) -> bool {
         self.pace.pace() != Pace::Go && self.group.live_bytes() > self.pace.share_bytes()
@@ -577,7 +578,7 @@ impl SetServer {
         self.wait_ready().await?;
         let asked = boot_now();
         let term = self.leading_ready();
-        let deadline = tokio::time::Instant::now() + self.timing.election_max() * 2;
+        let deadline = tokio::time::Instant::now() + self.longest.election_max() * 2;
         loop {
             if self.leading_ready() != term || term.is_none() {
                 let leader = self.group.leadership().borrow().leader;
@@ -593,7 +594,7 @@ impl SetServer {
                     "no quorum of gateways has answered; try again, or try another gateway".into(),
                 ));
             }
-            tokio::time::sleep(self.timing.heartbeat() / 4).await;
+            tokio::time::sleep(self.timing().heartbeat() / 4).await;
         }
     }
 }

@@ -24,7 +24,7 @@ use holdfast_control::set::{
 };
 use holdfast_raft::{boot_now, boot_reading, promise_now};
 use holdfast_store::{StoreError, keys as store_keys};
-use holdfast_types::{ObjectId, SetId, Term};
+use holdfast_types::{MonoTime, ObjectId, SetId, Term};
 use holdfast_volume::map::{Objects, Root};
 use holdfast_volume::space::{Confirmed, Garbage, Looked, NoDeletion, Orphans, Reaper};
 use std::sync::Arc;
@@ -403,13 +403,20 @@ impl SpaceKeeper {
     /// Waits until a quorum answers a heartbeat of this leadership sent after this call. A single voter is its own
     /// quorum.
     async fn confirm(&self, term: Term) -> Result<Confirmed, SpaceError> {
-        let asked = boot_now();
         self.server.confirm_leadership().await?;
         if self.server.leading_ready() != Some(term) {
             return Err(SpaceError::NotLeading(term));
         }
-        let acked = self.server.group.quorum_acked().filter(|(of, at)| *of == term && *at >= asked);
-        Ok(Confirmed { term, sent: acked.map_or(asked, |(_, at)| at) })
+        let until = self.promised_until(term).ok_or(SpaceError::NotLeading(term))?;
+        // A confirmation is valid for the longest read lease. If less was promised, it is older by that (R3).
+        let valid = u64::try_from(self.server.read_lease().as_nanos()).unwrap_or(u64::MAX);
+        Ok(Confirmed { term, sent: MonoTime(until.0.saturating_sub(valid)) })
+    }
+
+    /// Until when a quorum of the present voters elects no other leader than that of `term`, which is this gateway.
+    fn promised_until(&self, term: Term) -> Option<MonoTime> {
+        let promised = self.server.group.quorum_promised(self.server.read_lease());
+        promised.filter(|(of, _)| *of == term).map(|(_, acked)| acked.until)
     }
 
     /// SPACE-G3: deletes objects that were retired long enough ago.
@@ -500,7 +507,10 @@ impl SpaceKeeper {
     }
 
     fn may_delete(&self, confirmed: &Confirmed, object: ObjectId) -> Result<(), NoDeletion> {
-        let (leading, valid) = (self.server.leading_ready(), self.server.read_lease());
+        let leading = self.server.leading_ready();
+        // The voters may have changed since: those of now must have promised it, too.
+        let promised = self.promised_until(confirmed.term).is_some_and(|until| boot_now() < until);
+        let valid = if promised { self.server.read_lease() } else { Duration::ZERO };
         self.host.with(|m| confirmed.may_delete(boot_reading(), valid, leading, m.state(), object))
     }
 

@@ -339,6 +339,7 @@ impl Host {
         let mut config = GatewayConfig { name: Name::new(name(self.index))?, ..GatewayConfig::default() };
         config.data_dir = self.dir.clone();
         config.rtt_ms = rtt_ms;
+        config.rtt_calm_ms = 5_000;
         if self.witness {
             config.role = GatewayRole::Witness;
         }

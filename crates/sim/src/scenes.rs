@@ -4,6 +4,7 @@
 mod alone;
 mod bad_record;
 mod between_voters;
+mod changed_times;
 mod clock_ahead;
 mod clock_back;
 mod closed_full;
@@ -111,6 +112,8 @@ pub enum Scene {
     LateStore,
     /// The boot clocks of followers leap ahead: they keep what they promised to their leader.
     ClockAhead,
+    /// Lines between gateways get long and short, and the set's times follow: nobody forgets a promise.
+    ChangedTimes,
 }
 
 impl Scene {
@@ -153,6 +156,7 @@ impl Scene {
             Scene::TornMarker => "torn-marker",
             Scene::LateStore => "late-store",
             Scene::FollowedOwner => "followed-owner",
+            Scene::ChangedTimes => "changed-times",
         }
     }
 }
@@ -168,6 +172,7 @@ impl World {
             Scene::StalledClient => self.open_nbd_doors(),
             Scene::LateLoss => self.attach_owners(),
             Scene::FollowedOwner => self.stand_apart()?,
+            Scene::ChangedTimes => self.expect_far_gateways(),
             _ => {}
         }
         self.bootstrap()?;
@@ -208,6 +213,7 @@ impl World {
             Scene::TornMarker => self.torn_marker(),
             Scene::LateStore => self.late_store(),
             Scene::FollowedOwner => self.followed_owner(),
+            Scene::ChangedTimes => self.changed_times(),
         }
     }
 

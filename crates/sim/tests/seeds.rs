@@ -448,6 +448,12 @@ fn leadership_follows_an_owner_and_stays() {
     scenes("followed-owner", 2);
 }
 
+/// R3, PLEDGE-P1, PACER-E1.
+#[test]
+fn times_that_change_end_no_promise() {
+    scenes("changed-times", 3);
+}
+
 /// R8, HEAD-H1.
 #[test]
 fn a_lease_is_continued_without_waiting_for_a_late_store() {

@@ -54,6 +54,8 @@ pub enum Event {
     VolumesChanged,
     /// Snapshots or retired objects have changed.
     SpaceChanged,
+    /// The set's group has other times.
+    Retimed,
     /// The set was rolled back to a snapshot; nobody holds its lease.
     RolledBack,
     /// The active memtable was sealed: [`SetMachine::sealed`] is to be uploaded.
@@ -288,6 +290,7 @@ impl SetMachine {
             | SetAnswer::DeletionNoted
             | SetAnswer::Pinned { .. }
             | SetAnswer::Unpinned => Some(Event::SpaceChanged),
+            SetAnswer::Retimed => Some(Event::Retimed),
             SetAnswer::RolledBack { now: true } => {
                 retired = self.forget_unsaved();
                 Some(Event::RolledBack)

@@ -158,13 +158,17 @@ fn snapshot(body: &[u8]) -> Vec<u8> {
 
 fn body_of(state: &SetState) -> Vec<u8> {
     let mut body = postcard::to_stdvec(state).expect("R4: a state can be written");
+    let limits = !state.limits.is_empty() || state.rtt_ms.is_some();
     match &state.owner_at {
         Some(at) => body = postcard::to_extend(at, body).expect("R4: a place can be written"),
-        None if state.limits.is_empty() => {}
-        None => body.push(0),
+        None if limits => body.push(0),
+        None => {}
     }
-    if !state.limits.is_empty() {
+    if limits {
         body = postcard::to_extend(&state.limits, body).expect("R4: limits can be written");
+    }
+    if let Some(rtt_ms) = state.rtt_ms {
+        body = postcard::to_extend(&rtt_ms, body).expect("R4: a number can be written");
     }
     body
 }
@@ -182,14 +186,12 @@ pub(super) fn all_states() -> Vec<Vec<u8>> {
     let limit = Limit { iops: 300, bytes_per_s: 1 << 20, burst_ms: 1000 };
     let limits = Limits { set: limit, ..Limits::default() };
     let limited = SetState { limits, ..SetState::new(Epoch(3)) };
-    let both = SetState { limits: limited.limits.clone(), ..located.clone() };
-    vec![
-        body_of(&SetState::new(Epoch(3))),
-        body_of(machine().state()),
-        body_of(&located),
-        body_of(&limited),
-        body_of(&both),
-    ]
+    let timed = SetState { rtt_ms: Some(80), ..SetState::new(Epoch(3)) };
+    let all = SetState { limits: limited.limits.clone(), rtt_ms: Some(300), ..located.clone() };
+    let placed_and_limited = SetState { rtt_ms: None, ..all.clone() };
+    let (empty, machine) = (SetState::new(Epoch(3)), machine());
+    let states = [&empty, machine.state(), &located, &limited, &placed_and_limited, &timed, &all];
+    states.into_iter().map(body_of).collect()
 }
 
 /// By the first byte: a segment, or one block of an extent as it is before decompression.

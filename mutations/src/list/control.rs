@@ -142,8 +142,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R3",
         edits: &[Edit {
             file: GATE,
-            old: "sent.saturating_add(self.timing.read_lease())",
-            new: "sent.saturating_add(self.timing.leader_lease())",
+            old: "sent.saturating_add(timing.read_lease())",
+            new: "sent.saturating_add(timing.leader_lease())",
         }],
         tests: &[CLOCKS, VOTERS, TOLD],
         smoke: false,

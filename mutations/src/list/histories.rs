@@ -193,11 +193,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "acknowledged-in-an-untold-term",
         bug: "a former leader that is elected again answers reads by what its gate knows of its earlier term",
         rule: "R3",
-        edits: &[Edit {
-            file: "crates/set/src/gate.rs",
-            old: "Some((term, at)) if Some(term) == inner.told =>",
-            new: "Some((_, at)) if inner.told.is_some() =>",
-        }],
+        edits: &[
+            Edit {
+                file: "crates/set/src/gate.rs",
+                old: "        if acked.is_some_and(|(term, _)| Some(term) != told) {\n            // A term",
+                new: "        if acked.is_some_and(|(term, _)| Some(term) < told) {\n            // A term",
+            },
+            Edit {
+                file: "crates/set/src/gate.rs",
+                old: "Some((of, Acked { sent, until })) if of == term =>",
+                new: "Some((of, Acked { sent, until })) if of >= term =>",
+            },
+        ],
         tests: &[HISTORIES],
         smoke: false,
     },

@@ -142,8 +142,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "VOTERS-V4",
         edits: &[Edit {
             file: "crates/raft/src/group.rs",
-            old: "self.candidacy.set_learning(last < Some(since));",
-            new: "self.candidacy.set_learning(false && last < Some(since));",
+            old: "self.candidacy.set_learning(self.last() < Some(since));",
+            new: "self.candidacy.set_learning(false && self.last() < Some(since));",
         }],
         tests: &[LONG_AGO, LEAVES],
         smoke: false,

@@ -230,8 +230,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R3",
         edits: &[Edit {
             file: "crates/raft/src/network.rs",
-            old: "self.net.acks.note(self.target, term, counted);",
-            new: "self.net.acks.note(self.target, term, sent.max(counted));",
+            old: "self.net.acks.note(self.target, term, sent, until);",
+            new: "self.net.acks.note(self.target, term, sent, until.max(sent.saturating_add(self.net.timing.read_lease)));",
         }],
         tests: &[PRE_VOTE],
         smoke: false,

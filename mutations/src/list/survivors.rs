@@ -45,12 +45,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "in a joint membership one quorum is enough for a read lease: the other part may have another leader",
         rule: "R3",
         edits: &[Edit {
-            file: "crates/raft/src/network.rs",
-            old: "    times.min().flatten()",
-            new: "    times.max().flatten()",
+            file: "crates/raft/src/acks.rs",
+            old: "    let first = parts.next()??;\n    parts.try_fold(first, |all, part| Some(all.earlier_of(part?)))",
+            new: "    parts.by_ref().flatten().reduce(Acked::earlier_of)",
         }],
         tests: &[
-            lib(Layer::Unit, "holdfast-raft", &["network::tests::r3_"]),
+            lib(Layer::Unit, "holdfast-raft", &["acks::tests::r3_"]),
             scene(&["a_gateway_that_was_alone_serves_with_a_quorum_once_it_has_company"]),
         ],
         smoke: false,
@@ -163,8 +163,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "QUARANTINE-Q4",
         edits: &[Edit {
             file: "crates/raft/src/server.rs",
-            old: "        of_before(self.node.floor(group.id()), head.vote.as_ref(), from)?;\n        let _room",
-            new: "        let _room",
+            old: "        of_before(self.node.floor(group.id()), head.vote.as_ref(), from)?;\n        group.promise",
+            new: "        group.promise",
         }],
         tests: &[lib(Layer::Cluster, "holdfast-raft", &["floor_tests::"])],
         smoke: false,

@@ -103,7 +103,8 @@ fn start(lab: &Lab, form: &Form) -> Result<Cluster> {
         }
     }
     // Clients and gateways share two processors here: a flood must not look like a slow network.
-    let (bin, size, settings) = (lab.bin.clone(), "64MiB".to_string(), vec!["rtt_ms=100".to_string()]);
+    let settings = vec!["rtt_ms=100".to_string(), "rtt_floor_ms=100".to_string()];
+    let (bin, size) = (lab.bin.clone(), "64MiB".to_string());
     Cluster::start(Options { bin, dir, gateways: 3, store: None, size, settings, env })
 }
 

@@ -6,8 +6,8 @@ use super::{
     dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, majors,
     members, memory, moves, nbd_tls, nearest, neighbour, no_plaintext, outage, owners, page, pair, patroni, paused,
     pgbackrest, place, placing, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete,
-    space, standby, stores, stores_change, storm, tls, to_tls, tools, two_sites, unreadable, verified, volumes, waits,
-    wan, wiped, witness,
+    space, standby, stores, stores_change, storm, timing, tls, to_tls, tools, two_sites, unreadable, verified, volumes,
+    waits, wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -222,6 +222,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         tier: Tier::Long("takes some three minutes; the decision has a property test in the gate"),
         needs: &[],
         run: follows::run,
+    },
+    Scenario {
+        name: "timing",
+        shows: "with settings for gateways 150 ms apart and gateways on one machine, the set's times follow what is measured: a killed gateway is replaced sooner than the settings allow (ADR 0058)",
+        tier: Tier::Long("the decisions have properties and the model in the gate; this one waits for calms"),
+        needs: &[],
+        run: timing::run,
     },
     Scenario {
         name: "damaged",

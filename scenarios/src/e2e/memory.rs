@@ -14,7 +14,7 @@ const RESIDENT_MAX: u64 = 1 << 30;
 pub(super) fn run(lab: &Lab) -> Result<()> {
     // This scenario is about memory. All journals and the store share one disk here: a sync of half a second must cause
     // no election.
-    let mut cluster = lab.cluster_as("1TiB", None, &["rtt_ms=100"], Vec::new())?;
+    let mut cluster = lab.cluster_as("1TiB", None, &["rtt_ms=100", "rtt_floor_ms=100"], Vec::new())?;
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let uri = cluster.gateways[serving].nbd.to_string();
     let (unasked, asked) = if lab.long { ("45G", "5G") } else { ("896M", "128M") };

@@ -65,6 +65,14 @@ pub(super) const ALLOWED: &[(&str, &str)] = &[
         "A leader that finds a change has just heard both quorums, and one that began it waits for its entry instead.",
     ),
     (
+        "pacing: a candidate that has promised something meanwhile",
+        "A heartbeat between openraft's decision to stand and its vote, a moment; over real sockets in `pacer_tests`.",
+    ),
+    (
+        "pacing: a vote is kept back: a leader was heard meanwhile",
+        "A heartbeat between a voter's look at its promise and its vote: the look after it is for this moment alone.",
+    ),
+    (
         "read: the data moved again and again",
         "Eight checkpoints would have to end during one read, each of them within a look at the journal.",
     ),

@@ -74,6 +74,12 @@ impl ClockWatch {
         Self::new(timing.drift_margin(), timing.gap_max())
     }
 
+    /// From now on the margins are those of `timing`. The next sample is judged by them, so a margin that gets smaller
+    /// counts for the time since the last sample already.
+    pub fn set_timing(&mut self, timing: &Timing) {
+        (self.apart_max, self.gap_max) = (timing.drift_margin(), timing.gap_max());
+    }
+
     /// Takes a sample: CLOCK_BOOTTIME and CLOCK_MONOTONIC, read one right after the other. The first sample only starts
     /// the comparison; after a suspicion it starts again.
     pub fn sample(&mut self, boot: MonoTime, monotonic: MonoTime) -> Option<ClockSuspicion> {

@@ -42,11 +42,28 @@ pub enum GateEvent {
     LeadershipLost,
     /// [`super::ClockWatch`] suspects the clock.
     ClockSuspicion,
-    /// A quorum acknowledged a heartbeat that was *sent* at this moment.
-    QuorumAcked(MonoTime),
+    /// A quorum acknowledged heartbeats, and promised by that to vote for nobody else for a while. This is the newest
+    /// word of the voters that decide now: what others promised before they became the voters counts no more. MUST be
+    /// told in the order in which it was found out.
+    QuorumAcked {
+        /// When they were *sent*, or later.
+        sent: MonoTime,
+        /// How long this gateway may read because of it, by its own clock: what the answers promise, not what this
+        /// gateway's times are (ADR 0058).
+        until: MonoTime,
+    },
+    /// No quorum of the voters that decide now has acknowledged anything in this term.
+    NoQuorum,
     /// Whether this gateway is the group's only voter, so that no other can be elected. `false` MUST be reported before
     /// a change of members is proposed.
     SoleVoter(bool),
+}
+
+impl GateEvent {
+    /// A quorum answered what was sent at `sent`, and each of it promises what these times say.
+    pub fn acked(timing: &Timing, sent: MonoTime) -> Self {
+        Self::QuorumAcked { sent, until: sent.saturating_add(timing.read_lease()) }
+    }
 }
 
 /// Why a gateway may not serve.
@@ -138,13 +155,13 @@ pub struct ServeGate {
     term_started: MonoTime,
     first_applied: Option<Term>,
     grant: Option<Grant>,
-    /// Send time of the latest heartbeat that a quorum acknowledged.
-    acked: Option<MonoTime>,
+    /// The end of what a quorum of the present voters has promised.
+    promised: Option<MonoTime>,
     suspected: Option<MonoTime>,
     /// [`Reading::went_back`] of the latest reading.
     went_back: Option<MonoTime>,
     sole_voter: bool,
-    /// Lower bound of the moment from which there is no read lease, as far as `acked` does not show it.
+    /// Lower bound of the moment from which there is no read lease, as far as `promised` does not show it.
     without_since: MonoTime,
 }
 
@@ -160,12 +177,17 @@ impl ServeGate {
             term_started: now,
             first_applied: None,
             grant: None,
-            acked: None,
+            promised: None,
             suspected: None,
             went_back: None,
             sole_voter: false,
             without_since: now,
         }
+    }
+
+    /// The set has other times. They decide when this gateway is cut off; its read lease is what was promised.
+    pub fn set_timing(&mut self, timing: Timing) {
+        self.timing = timing;
     }
 
     /// Takes in a reading of the clock, and returns its moment. MUST be called for every moment that this gate is asked
@@ -202,7 +224,7 @@ impl ServeGate {
                 self.end_read_lease(now);
                 self.suspected = self.suspected.max(Some(now));
             }
-            GateEvent::QuorumAcked(sent) => {
+            GateEvent::QuorumAcked { sent, until } => {
                 holdfast_reached::reached!(
                     "gate: an acknowledgement of before a suspicion",
                     self.suspected.is_some_and(|at| sent <= at)
@@ -211,15 +233,19 @@ impl ServeGate {
                 let fresh = sent >= self.term_started && self.suspected.is_none_or(|suspected| sent > suspected);
                 holdfast_reached::reached!(
                     "gate: an acknowledgement is so late that its lease is over",
-                    fresh && now.saturating_since(sent) >= self.timing.read_lease()
+                    fresh && now >= until
                 );
                 holdfast_reached::reached!(
                     "gate: a quorum answers again after the cut-off",
                     fresh && self.cut_off(now) && self.serving().is_ok()
                 );
                 if fresh {
-                    self.acked = self.acked.max(Some(sent));
+                    self.promised = Some(until);
                 }
+            }
+            GateEvent::NoQuorum => {
+                holdfast_reached::reached!("gate: the present voters have promised nothing", self.promised.is_some());
+                self.end_read_lease(now);
             }
             GateEvent::SoleVoter(sole) => {
                 if self.sole_voter && !sole && self.leading {
@@ -239,7 +265,7 @@ impl ServeGate {
             self.leading = true;
             self.transfer_started = false;
             self.term_started = now;
-            self.acked = None;
+            self.promised = None;
             // The new leader gets an election timeout to hear from its quorum.
             self.without_since = now;
         }
@@ -332,7 +358,7 @@ impl ServeGate {
 
     /// End of the read lease. `None`: there is none, or no other member can be elected (sole voter).
     pub fn read_lease_until(&self) -> Option<MonoTime> {
-        self.acked.filter(|_| self.leading).map(|sent| sent.saturating_add(self.timing.read_lease()))
+        self.promised.filter(|_| self.leading)
     }
 
     fn has_read_lease(&self, now: MonoTime) -> bool {
@@ -365,6 +391,6 @@ impl ServeGate {
             None => self.without_since,
         };
         self.without_since = self.without_since.max(ended);
-        self.acked = None;
+        self.promised = None;
     }
 }

@@ -34,7 +34,8 @@ fn events() -> impl Strategy<Value = GateEvent> {
         1 => Just(GateEvent::TransferStarted),
         1 => Just(GateEvent::LeadershipLost),
         1 => Just(GateEvent::ClockSuspicion),
-        8 => (0u64..2000).prop_map(|ms| GateEvent::QuorumAcked(at(ms))),
+        8 => (0u64..2000).prop_map(|ms| GateEvent::acked(&lan(), at(ms))),
+        1 => Just(GateEvent::NoQuorum),
         1 => any::<bool>().prop_map(GateEvent::SoleVoter),
     ]
 }
@@ -89,19 +90,19 @@ impl Told {
             GateEvent::SoleVoter(sole) => Some(*sole),
             _ => None,
         });
-        let good = |place: usize, sent: MonoTime| {
-            let suspected_later = self.after(place, |event| *event == GateEvent::ClockSuspicion);
+        let fresh = |place: usize, sent: MonoTime| {
             let suspected = self.0.iter().take(place).filter(|(_, event)| *event == GateEvent::ClockSuspicion);
             let newer = suspected.map(|(at, _)| *at).all(|at| sent > at);
-            let lasts = now < sent.saturating_add(timing.leader_lease() - timing.drift_margin());
-            place > started_place && sent >= started && newer && !suspected_later && lasts
+            place > started_place && sent >= started && newer
         };
-        sole == Some(true)
-            || self
-                .0
-                .iter()
-                .enumerate()
-                .any(|(place, (_, event))| matches!(event, GateEvent::QuorumAcked(sent) if good(place, *sent)))
+        // The newest word of the voters, unless that is that they have said nothing.
+        let newest = self.0.iter().enumerate().rev().find_map(|(place, (_, event))| match event {
+            GateEvent::QuorumAcked { sent, .. } if fresh(place, *sent) => Some(Some(*sent)),
+            GateEvent::NoQuorum | GateEvent::ClockSuspicion => Some(None),
+            _ => None,
+        });
+        let until = |sent: MonoTime| sent.saturating_add(timing.leader_lease() - timing.drift_margin());
+        sole == Some(true) || newest.flatten().is_some_and(|sent| now < until(sent))
     }
 }
 
@@ -208,7 +209,7 @@ proptest! {
         gate.event(leader_clock(0), GateEvent::FirstEntryApplied { term: Term(1) });
         let grant = GateEvent::GrantApplied { id: LogId::new(1, 2), epoch: Epoch(2), gateway: ME };
         gate.event(leader_clock(0), grant);
-        gate.event(leader_clock(sent), GateEvent::QuorumAcked(leader_clock(sent)));
+        gate.event(leader_clock(sent), GateEvent::acked(&timing, leader_clock(sent)));
         prop_assert_eq!(gate.may_read(leader_clock(sent)), Ok(Epoch(2)));
 
         let heard = sent + delay_ms * MS;
@@ -247,7 +248,7 @@ proptest! {
         gate.event(sent, GateEvent::TermStarted { term: Term(1) });
         gate.event(sent, GateEvent::FirstEntryApplied { term: Term(1) });
         gate.event(sent, GateEvent::GrantApplied { id: LogId::new(1, 2), epoch: Epoch(2), gateway: ME });
-        gate.event(sent, GateEvent::QuorumAcked(sent));
+        gate.event(sent, GateEvent::acked(&timing, sent));
         prop_assert_eq!(gate.may_read(sent), Ok(Epoch(2)));
         let mut promised = None;
         for step in 0..100 {
@@ -260,7 +261,7 @@ proptest! {
             prop_assert!(!free || gate.may_read(now).is_err(), "step {step}: read at {now:?}, voter free");
         }
         let now = gate.read_clock(leader.read(machine(100, leader_speed, leader_back)));
-        gate.event(now, GateEvent::QuorumAcked(now));
+        gate.event(now, GateEvent::acked(&timing, now));
         prop_assert_eq!(gate.may_read(now), Ok(Epoch(2)), "it must not wait until its clock has caught up");
     }
 
@@ -274,7 +275,7 @@ proptest! {
         gate.event(at(0), GateEvent::TermStarted { term: Term(1) });
         gate.event(at(0), GateEvent::FirstEntryApplied { term: Term(1) });
         gate.event(at(0), GateEvent::GrantApplied { id: LogId::new(1, 2), epoch: Epoch(2), gateway: ME });
-        gate.event(at(0), GateEvent::QuorumAcked(at(0)));
+        gate.event(at(0), GateEvent::acked(&timing, at(0)));
         let mut in_a_row = 0;
         for (beat, lost) in (1u64..).zip(lost) {
             let arrives = MonoTime(beat * heartbeat + rtt);
@@ -282,7 +283,7 @@ proptest! {
             prop_assert_eq!(gate.may_read(MonoTime(arrives.0 - 1)), Ok(Epoch(2)), "beat {}", beat);
             in_a_row = if lost && in_a_row < 2 { in_a_row + 1 } else { 0 };
             if in_a_row == 0 {
-                gate.event(arrives, GateEvent::QuorumAcked(MonoTime(beat * heartbeat)));
+                gate.event(arrives, GateEvent::acked(&timing, MonoTime(beat * heartbeat)));
             }
         }
     }
@@ -365,16 +366,16 @@ fn lease(ttl_ms: u32, renewed: u64) -> Lease {
 fn an_acknowledgement_of_an_earlier_term_does_not_count() {
     let mut gate = ServeGate::new(ME, lan(), at(0));
     gate.event(at(0), GateEvent::TermStarted { term: Term(1) });
-    gate.event(at(10), GateEvent::QuorumAcked(at(10)));
+    gate.event(at(10), GateEvent::acked(&lan(), at(10)));
     gate.event(at(20), GateEvent::TransferStarted);
     gate.event(at(30), GateEvent::LeadershipLost);
     gate.event(at(40), GateEvent::TermStarted { term: Term(3) });
     gate.event(at(41), GateEvent::FirstEntryApplied { term: Term(3) });
     gate.event(at(42), GateEvent::GrantApplied { id: LogId::new(3, 9), epoch: Epoch(9), gateway: ME });
     assert_eq!(gate.may_read(at(43)), Err(WhyNot::NoReadLease));
-    gate.event(at(44), GateEvent::QuorumAcked(at(39)));
+    gate.event(at(44), GateEvent::acked(&lan(), at(39)));
     assert_eq!(gate.may_read(at(45)), Err(WhyNot::NoReadLease));
-    gate.event(at(46), GateEvent::QuorumAcked(at(40)));
+    gate.event(at(46), GateEvent::acked(&lan(), at(40)));
     assert_eq!(gate.may_read(at(47)), Ok(Epoch(9)));
 }
 
@@ -385,7 +386,7 @@ fn a_later_leaders_entry_closes_the_gate() {
     gate.event(at(0), GateEvent::TermStarted { term: Term(1) });
     gate.event(at(0), GateEvent::FirstEntryApplied { term: Term(1) });
     gate.event(at(0), GateEvent::GrantApplied { id: LogId::new(1, 2), epoch: Epoch(2), gateway: ME });
-    gate.event(at(1), GateEvent::QuorumAcked(at(1)));
+    gate.event(at(1), GateEvent::acked(&lan(), at(1)));
     assert_eq!(gate.may_read(at(2)), Ok(Epoch(2)));
     gate.event(at(2), GateEvent::FirstEntryApplied { term: Term(2) });
     assert_eq!(gate.may_read(at(2)), Err(WhyNot::NotLeader));
@@ -415,6 +416,7 @@ fn what_is_told_again_does_not_put_off_the_cut_off() {
     for again in [
         GateEvent::SoleVoter(false),
         GateEvent::ClockSuspicion,
+        GateEvent::NoQuorum,
         GateEvent::TermStarted { term },
         GateEvent::FirstEntryApplied { term },
         GateEvent::LeaseReleased { epoch: Epoch(1) },

@@ -1,5 +1,6 @@
-//! All times of a cluster, derived from one number: the round trip between its gateways.
+//! All times of a group, derived from one number: the round trip between its voters.
 
+use holdfast_types::pledge::Promise;
 use std::time::Duration;
 
 /// Largest error of a gateway's clock rate, in percent. Within it R3 holds; R2 holds for any clocks.
@@ -15,7 +16,7 @@ const APPEND_SYNC_MS: u64 = 5;
 /// each election breaks the connections of clients that do not reconnect.
 const ELECTION_MIN_MS_FLOOR: u64 = 300;
 
-/// The derived times, in whole milliseconds. Every member of a cluster must use the same.
+/// The derived times, in whole milliseconds. Members of a group may have different ones for a while (ADR 0058).
 ///
 /// ```text
 ///   append        = rtt + 5 ms
@@ -93,6 +94,11 @@ impl Timing {
     /// How long the leader may serve reads after *sending* a heartbeat that a quorum acknowledged.
     pub const fn read_lease(&self) -> Duration {
         Duration::from_millis(self.election_max_ms() - self.drift_margin_ms())
+    }
+
+    /// What an answer to a leader promises under these times.
+    pub const fn promise(&self) -> Promise {
+        Promise { silence: self.leader_lease(), read: self.read_lease() }
     }
 
     /// How long after its start a member neither votes nor stands: it may have heard a leader before the restart.

@@ -60,6 +60,7 @@ impl SetState {
             SetCommand::Unpin { clone, request } => Ok(self.unpin(id, *clone, *request)),
             SetCommand::Locate(epoch, at) => self.locate(*epoch, at),
             SetCommand::SetLimit { volume, limit, request } => self.set_limit(*volume, *limit, *request),
+            SetCommand::Retime(term, rtt_ms) => self.retime(id, *term, *rtt_ms),
         };
         result.unwrap_or_else(SetAnswer::Refused)
     }

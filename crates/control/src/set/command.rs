@@ -22,8 +22,7 @@ pub const TTL_MS_MAX: u32 = 600_000;
 /// Number of remembered granted requests, so that late copies are recognised (R12). A copy arrives seconds after its
 /// request at most; only a faulty client gets so many grants in that time.
 pub const REQUESTS_REMEMBERED: usize = 16;
-/// Most segments noted between a begin and its end: 256 GiB at 16 MiB each, far above any journal, so that only a
-/// faulty uploader exceeds it.
+/// Most segments noted between a begin and its end: 256 GiB at 16 MiB each, which only a faulty uploader exceeds.
 pub const SEGMENT_NOTES_MAX: usize = 1 << 14;
 
 const _: () = assert!((TTL_MS_MIN as u128) < TTL_DEFAULT.as_millis() && TTL_DEFAULT.as_millis() < TTL_MS_MAX as u128);
@@ -275,6 +274,8 @@ pub enum SetCommand {
         /// As in `Acquire`.
         request: RequestId,
     },
+    /// The proposer's term; the set's times are computed from this round trip, in milliseconds (SET-S19).
+    Retime(Term, u32),
 }
 
 /// Answer of apply to an entry of the set's log.
@@ -342,6 +343,8 @@ pub enum SetAnswer {
     Located,
     /// The limit is the requested one, or was once by this request.
     LimitSet,
+    /// The group has the times that were chosen.
+    Retimed,
 }
 
 /// How to treat a write entry (R2).

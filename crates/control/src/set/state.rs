@@ -259,6 +259,10 @@ pub struct SetState {
     /// Limits of its clients (SET-S18). Not part of the state's bytes, like the place of the owner.
     #[serde(skip)]
     pub limits: Limits,
+    /// The round trip that the times of the set's group are computed from, in milliseconds; `None`: that of the
+    /// settings (SET-S19). Not part of the state's bytes, as `owner_at`.
+    #[serde(skip)]
+    pub rtt_ms: Option<u32>,
 }
 
 impl SetState {
@@ -287,6 +291,7 @@ impl SetState {
             pins_at: LogId::default(),
             owner_at: None,
             limits: Limits::default(),
+            rtt_ms: None,
         }
     }
 }

@@ -101,6 +101,7 @@ fn the_bytes_of_each_command_are_pinned() {
             request: RequestId(11),
         },
         SetCommand::SetLimit { volume: None, limit: Limit::NONE, request: RequestId(11) },
+        SetCommand::Retime(Term(4), 300),
     ];
     let expected = "\
 0001610107b817070105060001ac02
@@ -128,6 +129,7 @@ fn the_bytes_of_each_command_are_pinned() {
 100510726567696f6e3d65752c7a6f6e653d61
 110101ac02808040e8070b
 11000000000b
+1204ac02
 ";
     assert_eq!(hex_lines(&commands), expected);
     for command in commands {

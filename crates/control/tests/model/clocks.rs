@@ -2,8 +2,9 @@
 //! the reads meanwhile.
 //!
 //! Raft is assumed to keep its promises, as in [`crate::grants`]: one committed log, a quorum for each entry and
-//! election. Its times are imitated (when a follower may vote); gate, embargo, judge and clock watch are the product's
-//! code. Any step may be delayed for ever: a paused process, a lost message and a slow message are the same here.
+//! election. Who may vote when is imitated; gate, promises, embargo, judge and clock watch are the product's code.
+//! Followers may change their times at any moment, in any order: the set's log would allow only some of that. Any step
+//! may be delayed for ever: a paused process, a lost message and a slow message are the same here.
 
 mod course;
 mod elections;
@@ -16,6 +17,7 @@ use crate::marks::Marks;
 use course::Left;
 use holdfast_control::serve::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo};
 use holdfast_control::set::{Admit, Judged, SetCommand, SetState};
+use holdfast_types::pledge::Pledge;
 use holdfast_types::{Epoch, LogId, MemberId, MonoTime, Owner, RequestId, Term, Token, WriteSeq};
 use stateright::{Model, Property};
 use std::time::Duration;
@@ -23,6 +25,8 @@ use std::time::Duration;
 pub const NODES: usize = 3;
 /// The smallest times: leader lease 600 ms, drift margin 120 ms, embargo 660 ms.
 const TIMING: Timing = Timing::from_rtt(Duration::from_millis(1));
+/// Where times change: leader lease 720 ms, drift margin 144 ms, embargo 792 ms.
+const LONG: Timing = Timing::with_floor(Duration::from_millis(1), Duration::from_millis(360));
 /// Real time goes on in steps of this many milliseconds.
 pub const TICK_MS: u64 = 120;
 /// A lease's time to live, in milliseconds.
@@ -59,8 +63,10 @@ struct Node {
     watch: ClockWatch,
     embargo: VoteEmbargo,
     term: u64,
-    /// When it heard the leader of `term`, on its own clock. `None`: never, or forgotten by a restart.
-    heard: Option<MonoTime>,
+    /// What it has promised to the leader of `term`, on its own clock; forgotten by a restart.
+    pledge: Pledge,
+    /// Its times are [`LONG`].
+    long: bool,
     leads: Option<u64>,
     /// When it became leader, on its own clock.
     led_since: MonoTime,
@@ -81,6 +87,8 @@ struct Beat {
     sent: MonoTime,
     /// One bit per follower that heard it.
     heard_by: u8,
+    /// For how long the leader may read, by the answer of a follower.
+    reads: Duration,
 }
 
 /// A transfer under way.
@@ -154,6 +162,8 @@ pub enum Step {
     },
     Lose(u8),
     Restart(u8),
+    /// This follower has the longer times from now on, or the shorter ones again.
+    Retime(u8),
     Apply(u8),
     Grant(u8),
     Write(u8),
@@ -172,7 +182,7 @@ impl Step {
             Step::Elect { candidate, voter } => [candidate, voter],
             Step::Handover { to, .. } => [to, to],
             Step::ElectByHandover { voter } => [voter, voter],
-            Step::Restart(node) | Step::TickFrozen(node) | Step::TickAsleep(node) => [node, node],
+            Step::Restart(node) | Step::Retime(node) | Step::TickFrozen(node) | Step::TickAsleep(node) => [node, node],
             _ => return false,
         };
         named.into_iter().find(|node| *node != 0) == Some(number)
@@ -202,6 +212,11 @@ impl Clocks {
         self.without == Some(guard)
     }
 
+    /// The longest times that a node may have.
+    fn longest(&self) -> Timing {
+        if self.course.left.retimes > 0 { LONG } else { TIMING }
+    }
+
     fn hit(&self, mark: &'static str) {
         if self.course.marks.contains(&mark) {
             self.marks.hit(mark);
@@ -224,12 +239,13 @@ impl Clocks {
         let mut watch = ClockWatch::with_timing(&TIMING);
         watch.sample(now, monotonic);
         Node {
-            gate: ServeGate::new(MemberId(u64::from(number)), TIMING, now),
+            gate: ServeGate::new(MemberId(u64::from(number)), self.longest(), now),
             judge: ExpiryJudge::new(),
             watch,
-            embargo: VoteEmbargo::new(started, &TIMING),
+            embargo: VoteEmbargo::new(started, &self.longest()),
             term: 1,
-            heard: None,
+            pledge: Pledge::new(TIMING.promise()),
+            long: false,
             leads: None,
             led_since: now,
             applied: 0,
@@ -409,9 +425,9 @@ impl Model for Clocks {
         if self.course.alone {
             self.tell(&mut world, 0, GateEvent::SoleVoter(true));
         } else {
-            self.tell(&mut world, 0, GateEvent::QuorumAcked(now));
-            world.nodes[1].heard = Some(now);
-            world.nodes[2].heard = Some(now);
+            self.tell(&mut world, 0, GateEvent::acked(&TIMING, now));
+            world.nodes[1].pledge.give(now);
+            world.nodes[2].pledge.give(now);
         }
         (0..NODES as u8).for_each(|number| self.apply_all(&mut world, number));
         vec![world]
@@ -445,6 +461,7 @@ impl Model for Clocks {
             | Step::ElectByHandover { .. }
             | Step::Lose(_)
             | Step::Restart(_)
+            | Step::Retime(_)
             | Step::AddVoters => self.take_election_step(&mut world, step),
             Step::Apply(node) => self.apply_all(&mut world, node),
             Step::Grant(_) | Step::Write(_) | Step::Renew(_) | Step::Judge(_) | Step::Read(_) | Step::Answer => {

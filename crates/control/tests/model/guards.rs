@@ -42,6 +42,10 @@ pub enum Guard {
     DriftMargin,
     /// The read lease counts from the sending of the heartbeat, not from the arrival of its answer.
     AckCountsFromSending,
+    /// What a follower has promised under longer times is in force under shorter ones (PLEDGE-P1).
+    PromiseOutlivesItsTimes,
+    /// A leader reads for as long as the answer says, not for as long as its own times say (PLEDGE-P3).
+    AnswerSaysHowLong,
     /// A follower that heard its leader votes for no other until the leader lease has passed. (openraft's part: the
     /// model imitates it.)
     FollowersKeepSilence,
@@ -95,6 +99,8 @@ pub const OF_CLOCKS: &[(Guard, &str, &str)] = &[
     (FollowersKeepSilence, "drift", "R3"),
     (VoteEmbargo, "drift", "R3"),
     (LeaseAfterData, "drift", "R3, late"),
+    (PromiseOutlivesItsTimes, "times", "R3"),
+    (AnswerSaysHowLong, "times", "R3"),
     (TransferTold, "handover", "R3"),
     (TransferFinal, "handover", "R3"),
     (AckOfOwnTerm, "return", "R3"),

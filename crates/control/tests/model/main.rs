@@ -176,6 +176,16 @@ fn clocks_need_each_guard_with_drift() {
 }
 
 #[test]
+fn clocks_keep_the_rules_with_changed_times() {
+    course_keeps_the_rules("times");
+}
+
+#[test]
+fn clocks_need_each_guard_with_changed_times() {
+    course_needs_each_guard("times");
+}
+
+#[test]
 fn clocks_keep_the_rules_at_a_handover() {
     course_keeps_the_rules("handover");
 }
@@ -227,7 +237,7 @@ fn clocks_need_each_guard_when_a_lease_expires() {
 
 #[test]
 fn every_course_and_every_guard_has_its_test() {
-    let named = ["drift", "handover", "return", "clock", "alone", "expiry"];
+    let named = ["drift", "times", "handover", "return", "clock", "alone", "expiry"];
     assert!(clocks::COURSES.iter().all(|course| named.contains(&course.name)));
     assert!(guards::OF_CLOCKS.iter().all(|(_, course, _)| named.contains(course)));
     assert!(guards::OF_GRANTS.len() + guards::OF_CLOCKS.len() >= 19);

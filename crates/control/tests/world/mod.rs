@@ -349,7 +349,7 @@ impl World {
             }
             "acked" => {
                 let sent = MonoTime(w.number("sent") * MS);
-                self.tell(member(w), Happening::Gate(GateEvent::QuorumAcked(sent)));
+                self.tell(member(w), Happening::Gate(GateEvent::acked(&quick(w), sent)));
             }
             "pause" => self.gateway(w).paused = true,
             "resume" => {
@@ -557,6 +557,7 @@ fn set_answer(answer: &SetAnswer) -> String {
         SetAnswer::Unpinned => "not pinned for that number by that request".to_owned(),
         SetAnswer::Located => "it is known where the owner stands".to_owned(),
         SetAnswer::LimitSet => "limit set".to_owned(),
+        SetAnswer::Retimed => "the group has other times".to_owned(),
         SetAnswer::WrittenExcept { outside } => format!("written except {outside:?}"),
         SetAnswer::Refused(refusal) => format!("refused: {refusal}"),
     }

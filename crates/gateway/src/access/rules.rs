@@ -161,6 +161,7 @@ pub(crate) const PEER: &[Rule] = &[
     peers("Placing", GROUP),
     peers("Leave", GROUP),
     peers("FollowTurn", GROUP),
+    peers("Beats", GROUP),
 ];
 
 const fn same(a: &str, b: &str) -> bool {

@@ -208,7 +208,7 @@ impl AdminDoor {
             let upto = state.checkpoint.as_ref().map_or(0, |c| c.upto.index.0);
             (state.epoch.0, upto, m.backlog_bytes(), state.schedule.to_string(), state.limits.set)
         });
-        let message = self.group_message(&status);
+        let (message, timing) = (self.group_message(&status), set.timing());
         let mine = set.group.leading_term().map(|_| set.me());
         let leader = mine.or(status.leadership.leader);
         Ok(v1::SetStatus {
@@ -233,6 +233,8 @@ impl AdminDoor {
             deletion: None,
             clones,
             limit: limit_message(limit),
+            rtt_ms: millis(timing.rtt()),
+            takeover_ms: millis(timing.takeover_max()),
         })
     }
 }
@@ -245,6 +247,10 @@ fn journal_message(usage: LogUsage) -> v1::JournalUsage {
         failed: usage.failed.unwrap_or_default(),
         waits: usage.stalled.or(usage.blocked).unwrap_or_default(),
     }
+}
+
+fn millis(time: std::time::Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
 fn set_summaries(state: &ClusterState) -> Vec<v1::SetSummary> {

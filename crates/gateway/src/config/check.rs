@@ -102,6 +102,8 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     );
     addresses(config, &mut out);
     out.number("rtt_ms", config.rtt_ms.into(), 1, 1000);
+    out.number("rtt_floor_ms", config.rtt_floor_ms.into(), 1, config.rtt_ms.max(1).into());
+    out.number("rtt_calm_ms", config.rtt_calm_ms, 5000, 86_400_000);
     let ttl_min = LEASE_ROUND_TRIPS_MIN.saturating_mul(config.rtt_ms).max(1000);
     out.number("lease_ttl_ms", config.lease_ttl_ms.into(), ttl_min.into(), 600_000);
     out.number("worker_threads", config.worker_threads.into(), 0, 64);

@@ -249,6 +249,8 @@ fn relations_between_fields() {
     let cases: Vec<(&str, String)> = vec![
         ("data_dir: found here/data, expected an absolute path", problems_of(|c| c.data_dir = "here/data".into())),
         ("rtt_ms: found 0, expected 1 to 1000", problems_of(|c| c.rtt_ms = 0)),
+        ("rtt_floor_ms: found 2, expected 1 to 1", problems_of(|c| c.rtt_floor_ms = 2)),
+        ("rtt_calm_ms: found 10, expected 5000 to 86400000", problems_of(|c| c.rtt_calm_ms = 10)),
         ("worker_threads: found 65, expected 0 to 64", problems_of(|c| c.worker_threads = 65)),
         ("lease_ttl_ms: found 3000, expected 4000 to 600000", problems_of(|c| c.rtt_ms = 200)),
         ("journal.bound: found 128MiB, expected 256MiB", problems_of(|c| c.journal.bound = mib(128))),

@@ -6,7 +6,7 @@ use super::{Adopted, Node};
 use holdfast_control::cluster::{ClusterState, Member};
 use holdfast_control::following::{Busy, Choice, Stay, View, Voter, decide, heir};
 use holdfast_control::members::CLOSE_ENTRIES;
-use holdfast_raft::{GroupStatus, MemberStatus, Pacer};
+use holdfast_raft::{GroupStatus, MemberStatus, TurnGiver};
 use holdfast_set::server::SetServer;
 use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{Locality, MemberId, SetId, Term};
@@ -58,7 +58,7 @@ struct Sight {
 }
 
 /// Says which sets' leaderships may move, while this gateway leads group 0 (FOLLOW-F4).
-pub(super) fn pacer(node: Weak<Node>) -> Pacer {
+pub(super) fn turn_giver(node: Weak<Node>) -> TurnGiver {
     Box::new(move |set| {
         let node = node.upgrade()?;
         let group = node.adopted()?.group;

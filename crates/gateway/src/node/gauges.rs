@@ -21,6 +21,9 @@ impl Node {
         if let Some(raft) = self.raft() {
             metrics::gauge!("holdfast_groups_healing").set(raft.healing().len() as f64);
             metrics::counter!("holdfast_groups_healed_total").absolute(raft.healed());
+            let (calls, beats) = raft.beats();
+            metrics::counter!("holdfast_heartbeat_calls_total").absolute(calls);
+            metrics::counter!("holdfast_heartbeats_together_total").absolute(beats);
         }
         self.record_placing_gauges();
         let Some(adopted) = self.adopted() else { return };
@@ -28,6 +31,9 @@ impl Node {
         metrics::gauge!("holdfast_journal_used_bytes").set(usage.used_bytes as f64);
         metrics::gauge!("holdfast_journal_bound_bytes").set(usage.bound_bytes as f64);
         metrics::gauge!("holdfast_journal_clear_files").set(adopted.raft.log().clear_files() as f64);
+        for (peer, trip) in adopted.raft.round_trips() {
+            metrics::gauge!("holdfast_peer_round_trip_seconds", "peer" => peer.to_string()).set(trip.as_secs_f64());
+        }
         let yes = |is: bool| f64::from(u8::from(is));
         metrics::gauge!("holdfast_journal_stalled").set(yes(usage.stalled.is_some()));
         metrics::gauge!("holdfast_journal_blocked").set(yes(usage.blocked.is_some()));
@@ -55,6 +61,8 @@ impl Node {
             let (waits, time) = set.throttled();
             metrics::counter!("holdfast_limit_waits_total", "set" => name.clone()).absolute(waits);
             metrics::counter!("holdfast_limit_wait_seconds_total", "set" => name.clone()).absolute(time.as_secs());
+            let rtt = set.timing().rtt().as_secs_f64();
+            metrics::gauge!("holdfast_set_round_trip_seconds", "set" => name.clone()).set(rtt);
             now.sets.insert(name);
         }
         shown.replace(now);

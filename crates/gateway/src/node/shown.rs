@@ -7,12 +7,13 @@ const OF_GROUPS: [&str; 4] =
     ["holdfast_raft_leader", "holdfast_raft_term", "holdfast_raft_applied_index", "holdfast_journal_live_bytes"];
 
 /// Gauges of a set. Those of the scrub are set by its task, which ends with the set.
-const OF_SETS: [&str; 9] = [
+const OF_SETS: [&str; 10] = [
     "holdfast_index_extents",
     "holdfast_backlog_bytes",
     "holdfast_connections",
     "holdfast_limit_iops",
     "holdfast_limit_bytes_per_second",
+    "holdfast_set_round_trip_seconds",
     "holdfast_store_trouble_since_timestamp_seconds",
     "holdfast_store_needs_operator",
     "holdfast_scrub_running",

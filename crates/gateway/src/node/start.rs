@@ -1,15 +1,17 @@
 //! Opens the journal, and starts group 0 with the tasks that follow it.
 
-use super::{Adopted, Node, NodeError, clear_warning, clock, deletion, following, placing, reconcile, revoked};
+use super::{
+    Adopted, Node, NodeError, clear_warning, clock, deletion, following, placing, reconcile, retiming, revoked,
+};
 use crate::disk_space;
 use crate::heal;
 use crate::identity::Identity;
 use crate::node_key;
 use crate::registration;
 use crate::vote_embargo;
-use holdfast_control::serve::Timing;
 use holdfast_log::{LogConfig, RecoveryReport, Sealing};
-use holdfast_raft::{NodeConfig, PROTOCOL, RaftNode, RaftTiming};
+use holdfast_raft::{NodeConfig, PROTOCOL, RaftNode};
+use holdfast_set::server::raft_timing;
 use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{GroupId, MemberId};
 use std::sync::Arc;
@@ -17,16 +19,6 @@ use std::time::Duration;
 
 /// Entries of group 0 between two of its snapshots.
 const CLUSTER_SNAPSHOT_ENTRIES: u64 = 256;
-
-fn raft_timing(timing: Timing, embargo: Duration) -> RaftTiming {
-    RaftTiming {
-        heartbeat: timing.heartbeat(),
-        election_min: timing.election_min(),
-        election_max: timing.election_max(),
-        read_lease: timing.read_lease(),
-        embargo,
-    }
-}
 
 /// Logs what the journal's recovery found, and counts its bad records.
 fn log_recovery(report: &RecoveryReport) {
@@ -112,7 +104,7 @@ impl Node {
         tokio::spawn(revoked::run(self.clone()));
         raft.set_registrar(registration::registrar(self.cluster.clone(), group.clone()));
         raft.set_placer(placing::placer(Arc::downgrade(self)));
-        raft.set_pacer(following::pacer(Arc::downgrade(self)));
+        raft.set_turn_giver(following::turn_giver(Arc::downgrade(self)));
         let adopted = Adopted { raft: raft.clone(), group, member };
         *self.adopted.writing() = Some(adopted.clone());
         tokio::spawn(registration::follow(self.clone(), adopted.clone()));
@@ -122,6 +114,7 @@ impl Node {
         tokio::spawn(crate::admin::run_data_keys(self.clone(), adopted.clone()));
         tokio::spawn(crate::admin::run_placing(self.clone(), adopted.clone()));
         tokio::spawn(following::run(self.clone(), adopted.clone()));
+        tokio::spawn(retiming::run(self.clone(), adopted.clone()));
         tokio::spawn(reconcile::run(self.clone(), adopted));
         Ok(())
     }

@@ -187,6 +187,7 @@ pub fn describe(status: &v1::SetStatus) -> String {
         ["owner".to_string(), status.lease.as_ref().map_or("none".to_string(), lease_text)],
         ["epoch".to_string(), epoch_text(status.epoch)],
         ["log".to_string(), format!("term {}, applied {} of {}", status.term, status.applied_index, status.last_index)],
+        ["times".to_string(), times_text(status)],
         ["checkpoint".to_string(), format!("index {}", status.checkpoint_index)],
         ["not uploaded".to_string(), output::bytes(status.backlog_bytes)],
         ["store health".to_string(), status.store_health.as_ref().map_or(String::new(), store_text)],
@@ -213,6 +214,15 @@ pub fn describe(status: &v1::SetStatus) -> String {
     }
     let facts = facts.into_iter().map(|[fact, value]| output::fact(&fact, &value));
     facts.collect::<Vec<_>>().join("\n")
+}
+
+/// The times of the set's group.
+fn times_text(status: &v1::SetStatus) -> String {
+    let takeover = std::time::Duration::from_millis(status.takeover_ms.into());
+    match status.rtt_ms {
+        0 => String::new(),
+        rtt_ms => format!("for a round trip of {rtt_ms} ms: a lost leader is replaced within {takeover:.1?}"),
+    }
 }
 
 /// The set's status together with its space and the choice of its voters, for JSON.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 impl SetServer {
@@ -21,8 +22,7 @@ impl SetServer {
     pub fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let mut leadership = self.group.leadership();
-            let mut tick = tokio::time::interval(self.timing.heartbeat() / 2);
-            tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            let mut next = Instant::now();
             loop {
                 let ticked = tokio::select! {
                     () = self.stop.cancelled() => break,
@@ -33,9 +33,10 @@ impl SetServer {
                         false
                     }
                     () = self.host.changed().notified() => false,
-                    _ = tick.tick() => true,
+                    () = tokio::time::sleep_until(next) => true,
                 };
                 if ticked {
+                    next = Instant::now() + self.timing().heartbeat() / 2;
                     self.gate.look_at_members();
                     self.follow_checkpoint().await;
                 }
@@ -55,6 +56,8 @@ impl SetServer {
         self.follow_limits();
         let leading = self.group.leading_term();
         let applied = self.group.applied();
+        // With all that is applied, and before the gate may open because of that: see `shortest_timing`.
+        self.follow_timing();
         let (lease, grant) = self.host.lease_and_grant();
         self.gate.tell(leading, applied.term, grant, lease.as_ref().map(|l| l.epoch));
         self.expiry.locked().watch(leading, lease.as_ref(), boot_now());

@@ -33,11 +33,12 @@ impl VolumeHeld {
     /// Holds on after a command whose outcome is not known, until what this gateway has in its log is applied, or it
     /// leads no more. Whoever leads next has applied it before the set is served (R6).
     pub async fn settled(self) {
-        let SetServer { group, host, timing, .. } = &*self.server;
+        let SetServer { group, host, .. } = &*self.server;
         let (Some(term), Some(last)) = (group.leading_term(), group.status().last) else { return };
         while group.leading_term() == Some(term) && group.applied().index < last {
             // At most one heartbeat: the notification may have come between check and wait.
-            let _ = tokio::time::timeout(timing.heartbeat(), host.changed().notified()).await;
+            let heartbeat = self.server.timing().heartbeat();
+            let _ = tokio::time::timeout(heartbeat, host.changed().notified()).await;
         }
     }
 }

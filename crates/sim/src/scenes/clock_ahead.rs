@@ -45,7 +45,7 @@ impl World {
     }
 
     /// Another gateway that leads, while `at` may still read.
-    fn leads_beside(&self, at: usize) -> Option<usize> {
+    pub(super) fn leads_beside(&self, at: usize) -> Option<usize> {
         self.hosts[at].enter(self.now);
         self.set(at).filter(|set| set.may_read().is_ok())?;
         (0..self.hosts.len())

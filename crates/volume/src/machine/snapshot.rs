@@ -2,18 +2,19 @@
 //!
 //! ```text
 //!   0 magic 8   8 crc of 16.. u32   12 body bytes u32   16 term u64   24 index u64   32 postcard of SetState
-//!   behind it, only if it is known where the lease's owner stands: postcard of Locality
-//!   behind that, only if something is limited: postcard of Limits; without a place a byte 0 precedes it
+//!   behind it, only if anything follows: postcard of Locality, where the lease's owner stands, or a byte 0 if unknown
+//!   behind that, only if something is limited or the round trip follows: postcard of Limits
+//!   behind that, only if it is known: postcard of u32, the round trip for the group's times
 //! ```
 //! Little-endian, CRC32C. The magic's last byte is the version. The log id binds the bytes to their position in the
-//! log. Nothing behind the state: the place is unknown and nothing is limited, as in a snapshot of an older build.
+//! log. Nothing behind the state: nothing of this is known or limited, as in a snapshot of an older build.
 
 use holdfast_control::set::{Limits, SetState};
 use holdfast_types::{Locality, LogId};
 
 const MAGIC: [u8; 8] = *b"HFSETST1";
 const HEADER_BYTES: usize = 32;
-/// In the place of the owner's place, if limits follow. No place begins with it: it is a text that is never empty.
+/// In the place of the owner's place, if more follows. No place begins with it: it is a text that is never empty.
 const NO_PLACE: u8 = 0;
 
 /// Upper bound of a snapshot's bytes: far above the need of 256 volumes; it bounds the memory that a peer can make us
@@ -56,31 +57,46 @@ impl SnapshotError {
 }
 
 /// The state, and what stands behind it.
-fn body_of(state: &SetState) -> Result<Vec<u8>, postcard::Error> {
+fn body_of(state: &SetState) -> postcard::Result<Vec<u8>> {
     let mut body = postcard::to_stdvec(state)?;
+    let limits = !state.limits.is_empty() || state.rtt_ms.is_some();
     match &state.owner_at {
         Some(at) => body = postcard::to_extend(at, body)?,
-        None if state.limits.is_empty() => {}
-        None => body.push(NO_PLACE),
+        None if limits => body.push(NO_PLACE),
+        None => {}
     }
-    if state.limits.is_empty() { Ok(body) } else { postcard::to_extend(&state.limits, body) }
+    if limits {
+        body = postcard::to_extend(&state.limits, body)?;
+    }
+    match state.rtt_ms {
+        Some(rtt_ms) => postcard::to_extend(&rtt_ms, body),
+        None => Ok(body),
+    }
 }
 
-/// What stands behind the state, and the bytes behind that.
-fn read_behind(rest: &[u8]) -> Result<(Option<Locality>, Limits, &[u8]), postcard::Error> {
-    let (at, rest): (Option<Locality>, &[u8]) = match rest {
-        [] => return Ok((None, Limits::default(), rest)),
-        [NO_PLACE, rest @ ..] => (None, rest),
+/// Reads what stands behind the state into it. Returns the bytes that do not belong there.
+fn read_behind<'a>(state: &mut SetState, rest: &'a [u8]) -> postcard::Result<&'a [u8]> {
+    let rest = match rest {
+        // Nothing, or the mark with nothing behind it, which is never written.
+        [] | [NO_PLACE] => return Ok(rest),
+        [NO_PLACE, rest @ ..] => rest,
         _ => {
             let (at, rest): (Locality, &[u8]) = postcard::take_from_bytes(rest)?;
-            (Some(at), rest)
+            state.owner_at = Some(at);
+            rest
         }
     };
-    if at.is_some() && rest.is_empty() {
-        return Ok((at, Limits::default(), rest));
+    if rest.is_empty() {
+        return Ok(rest);
     }
     let (limits, rest): (Limits, &[u8]) = postcard::take_from_bytes(rest)?;
-    Ok((at, limits, rest))
+    state.limits = limits;
+    if rest.is_empty() {
+        return Ok(rest);
+    }
+    let (rtt_ms, rest): (u32, &[u8]) = postcard::take_from_bytes(rest)?;
+    state.rtt_ms = Some(rtt_ms);
+    Ok(rest)
 }
 
 pub(super) fn encode(upto: LogId, state: &SetState) -> Vec<u8> {
@@ -123,11 +139,10 @@ pub(super) fn decode(upto: LogId, bytes: &[u8]) -> Result<SetState, SnapshotErro
         return Err(SnapshotError::Place { found: place, expected: upto });
     }
     let (mut state, rest): (SetState, &[u8]) = postcard::take_from_bytes(body).map_err(SnapshotError::State)?;
-    let (at, limits, rest) = read_behind(rest).map_err(SnapshotError::State)?;
+    let rest = read_behind(&mut state, rest).map_err(SnapshotError::State)?;
     if !rest.is_empty() {
         return Err(SnapshotError::Longer { found: bytes.len(), expected: bytes.len() - rest.len() });
     }
-    (state.owner_at, state.limits) = (at, limits);
     Ok(state)
 }
 
@@ -179,6 +194,11 @@ mod tests {
         let with = encode(upto, &state);
         assert_eq!(decode(upto, &with).expect("whole"), state);
         assert_eq!(with[HEADER_BYTES..without.len()], without[HEADER_BYTES..], "the state's own bytes are the same");
+        let mut longer = with.clone();
+        // No limits of the set and of none of its volumes, times, and what is too much.
+        longer.extend([0, 0, 0, 0, 1, 1]);
+        let error = decode(upto, &with_checksum(longer)).expect_err("a byte more than limits and times need");
+        assert!(matches!(error, SnapshotError::Longer { .. }), "{error}");
         for cut in without.len() + 1..with.len() {
             let error = decode(upto, &with_checksum(with[..cut].to_vec())).expect_err("cut off");
             assert!(error.of_another_build(), "cut at {cut}: {error}");
@@ -199,13 +219,46 @@ mod tests {
             assert_eq!(decode(upto, &with).expect("whole"), state);
             assert_eq!(with[HEADER_BYTES..without.len()], without[HEADER_BYTES..], "what was there before is the same");
             let mut longer = with.clone();
-            longer.push(1);
-            let error = decode(upto, &with_checksum(longer)).expect_err("a byte more");
+            longer.extend([1, 1]);
+            let error = decode(upto, &with_checksum(longer)).expect_err("a byte more than the times need");
             assert!(matches!(error, SnapshotError::Longer { .. }), "{error}");
             for cut in without.len() + 1..with.len() {
                 let error = decode(upto, &with_checksum(with[..cut].to_vec())).expect_err("cut off");
                 assert!(error.of_another_build(), "cut at {cut}: {error}");
             }
         }
+    }
+
+    /// SET-S19: the same for the times; place and limits may be unknown meanwhile.
+    #[test]
+    fn the_times_stand_behind_the_limits() {
+        let upto = LogId::new(1, 4);
+        let plain = encode(upto, &SetState::new(Epoch(0)));
+        let limit = Limit { iops: 300, bytes_per_s: 1 << 20, burst_ms: 1000 };
+        let limited = Limits { set: limit, ..Limits::default() };
+        for place in [None, Some("region=eu,zone=a,host=h1")] {
+            for limits in [Limits::default(), limited.clone()] {
+                let owner_at = place.map(|at| at.parse().expect("a place"));
+                let state = SetState { owner_at, limits, rtt_ms: Some(300), ..SetState::new(Epoch(0)) };
+                let with = encode(upto, &state);
+                assert_eq!(decode(upto, &with).expect("whole"), state);
+                assert_eq!(
+                    with[HEADER_BYTES..plain.len()],
+                    plain[HEADER_BYTES..],
+                    "the state's own bytes are the same"
+                );
+                let mut longer = with.clone();
+                longer.push(1);
+                let error = decode(upto, &with_checksum(longer)).expect_err("a byte more");
+                assert!(matches!(error, SnapshotError::Longer { .. }), "{error}");
+                let cut = with[..with.len() - 1].to_vec();
+                let error = decode(upto, &with_checksum(cut)).expect_err("cut off");
+                assert!(error.of_another_build(), "{error}");
+            }
+        }
+        let mut nothing = plain.clone();
+        nothing.push(NO_PLACE);
+        let error = decode(upto, &with_checksum(nothing)).expect_err("the mark alone");
+        assert!(matches!(error, SnapshotError::Longer { .. }), "{error}");
     }
 }

@@ -13,6 +13,7 @@ pub struct Left {
     pub elections: u8,
     pub handovers: u8,
     pub restarts: u8,
+    pub retimes: u8,
     pub grants: u8,
     pub writes: u8,
     pub renewals: u8,
@@ -28,6 +29,7 @@ const NONE: Left = Left {
     elections: 0,
     handovers: 0,
     restarts: 0,
+    retimes: 0,
     grants: 0,
     writes: 0,
     renewals: 0,
@@ -52,6 +54,7 @@ impl Left {
             Step::Elect { .. } | Step::ElectByHandover { .. } => &mut self.elections,
             Step::Handover { .. } => &mut self.handovers,
             Step::Restart(_) => &mut self.restarts,
+            Step::Retime(_) => &mut self.retimes,
             Step::Grant(_) => &mut self.grants,
             Step::Write(_) => &mut self.writes,
             Step::Renew(_) => &mut self.renewals,
@@ -94,6 +97,15 @@ pub const COURSES: &[Course] = &[
         left: Left { ticks: 5, beats: 1, elections: 1, restarts: 1, grants: 1, writes: 1, reads: 1, ..NONE },
         marks: &[READ_BY_ANOTHER, READ_STOPPED],
         states: 600_000,
+    },
+    // The same clocks, and followers whose times get longer and shorter again.
+    Course {
+        name: "times",
+        speeds: [90, 110, 110],
+        alone: false,
+        left: Left { ticks: 5, beats: 1, elections: 1, retimes: 2, grants: 1, writes: 1, reads: 1, ..NONE },
+        marks: &[READ_BY_ANOTHER, READ_STOPPED],
+        states: 100_000,
     },
     // No time passes: a transfer needs no wait.
     Course {
@@ -157,6 +169,7 @@ impl Course {
             elections: more(self.left.elections),
             handovers: more(self.left.handovers),
             restarts: more(self.left.restarts),
+            retimes: more(self.left.retimes),
             grants: more(self.left.grants),
             writes: more(self.left.writes),
             renewals: more(self.left.renewals),

@@ -1,10 +1,12 @@
 //! Elections of the model: heartbeats, votes, hand-overs, restarts, voters. openraft's part is imitated, the rest is
 //! the product's code.
 
-use super::{Beat, Clocks, Entry, Handover, NODES, Step, TIMING, What, World, bit};
+use super::{Beat, Clocks, Entry, Handover, LONG, NODES, Step, TIMING, What, World, bit};
 use crate::guards::Guard;
 use holdfast_control::serve::GateEvent;
+use holdfast_types::pledge::{Pledge, reads_until};
 use holdfast_types::{MonoTime, Term};
+use std::time::Duration;
 
 impl Clocks {
     /// Whether `number` may vote for another, or stand itself. `asked_to`: by a transfer, which overrides the
@@ -12,7 +14,7 @@ impl Clocks {
     fn may_elect(&self, world: &World, number: u8, asked_to: bool) -> bool {
         let node = &world.nodes[usize::from(number)];
         let now = self.clock(world, number);
-        let silent = node.heard.is_some_and(|heard| now < heard.saturating_add(TIMING.leader_lease()));
+        let silent = node.pledge.left(now).is_some();
         let embargoed = !node.embargo.may_take_part(now);
         (asked_to || !silent || self.lacks(Guard::FollowersKeepSilence))
             && (!embargoed || self.lacks(Guard::VoteEmbargo))
@@ -32,6 +34,9 @@ impl Clocks {
             }
             if world.left.restarts > 0 {
                 steps.push(Step::Restart(number));
+            }
+            if world.left.retimes > 0 && number != 0 {
+                steps.push(Step::Retime(number));
             }
             if node.leads.is_some() && world.left.handovers > 0 && world.handover.is_none() {
                 let others = numbers.clone().filter(|to| *to != number);
@@ -77,14 +82,17 @@ impl Clocks {
             Step::Beat(from) => {
                 let sent = self.clock(world, from);
                 let term = world.nodes[usize::from(from)].term;
-                world.beats.push(Beat { from, term, sent, heard_by: 0 });
+                world.beats.push(Beat { from, term, sent, heard_by: 0, reads: Duration::ZERO });
             }
             Step::Hear { beat, by } => {
                 world.beats[usize::from(beat)].heard_by |= bit(by);
                 let term = world.beats[usize::from(beat)].term;
                 let now = self.clock(world, by);
                 self.adopt_term(world, by, term);
-                world.nodes[usize::from(by)].heard = Some(now);
+                let promised = world.nodes[usize::from(by)].pledge.give(now);
+                let beat = &mut world.beats[usize::from(beat)];
+                // The leader and either of the others are a quorum.
+                beat.reads = beat.reads.max(promised);
             }
             Step::Ack { beat } => self.acknowledge(world, beat),
             Step::Elect { candidate, voter } => self.elect(world, candidate, voter),
@@ -121,6 +129,16 @@ impl Clocks {
                 world.handover = world.handover.filter(|handover| handover.from != number);
                 world.read = world.read.filter(|read| read.node != number);
             }
+            Step::Retime(number) => {
+                let node = &mut world.nodes[usize::from(number)];
+                node.long = !node.long;
+                let promise = if node.long { LONG.promise() } else { TIMING.promise() };
+                if self.lacks(Guard::PromiseOutlivesItsTimes) {
+                    node.pledge = Pledge::new(promise);
+                } else {
+                    node.pledge.change(promise);
+                }
+            }
             Step::AddVoters => {
                 if !self.lacks(Guard::SoleVoterTold) {
                     self.tell(world, 0, GateEvent::SoleVoter(false));
@@ -133,8 +151,11 @@ impl Clocks {
     }
 
     fn acknowledge(&self, world: &mut World, beat: u8) {
-        let Beat { from, sent, .. } = world.beats.remove(usize::from(beat));
+        let Beat { from, sent, mut reads, .. } = world.beats.remove(usize::from(beat));
         let mut sent = sent;
+        if self.lacks(Guard::AnswerSaysHowLong) {
+            reads = self.longest().read_lease();
+        }
         if self.lacks(Guard::AckCountsFromSending) {
             sent = self.clock(world, from);
         }
@@ -142,7 +163,8 @@ impl Clocks {
             // As late as the gate needs to let it pass.
             sent = sent.max(world.nodes[usize::from(from)].led_since);
         }
-        self.tell(world, from, GateEvent::QuorumAcked(sent));
+        let until = reads_until(sent, self.longest().read_lease(), reads);
+        self.tell(world, from, GateEvent::QuorumAcked { sent, until });
     }
 
     fn adopt_term(&self, world: &mut World, number: u8, term: u64) {
@@ -150,7 +172,7 @@ impl Clocks {
             self.lose(world, number);
             let node = &mut world.nodes[usize::from(number)];
             node.term = term;
-            node.heard = None;
+            node.pledge = Pledge::new(if node.long { LONG.promise() } else { TIMING.promise() });
         }
     }
 

@@ -1,0 +1,268 @@
+//! Times of a group that change while it runs.
+
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
+
+const PLEDGE: &str = "crates/types/src/pledge.rs";
+const PACING: &str = "crates/raft/src/pacing.rs";
+const PACER: &str = "crates/raft/src/pacer.rs";
+const TUNING: &str = "crates/control/src/tuning.rs";
+
+const PROMISES: Test = lib(Layer::Unit, "holdfast-types", &["pledge::"]);
+const CHANGING: Test = lib(Layer::Property, "holdfast-control", &["serve::changing_tests::"]);
+const MODEL: Test =
+    file(Layer::Model, "holdfast-control", &["--test", "model"], &["clocks_keep_the_rules_with_changed_times"]);
+const PACED: Test = lib(Layer::Unit, "holdfast-raft", &["pacing::"]);
+const ASKED: Test = lib(Layer::Unit, "holdfast-raft", &["pacer::"]);
+const CLUSTER: Test = lib(Layer::Cluster, "holdfast-raft", &["pacer_tests::"]);
+const TOGETHER: Test = lib(Layer::Cluster, "holdfast-raft", &["beats_tests::"]);
+const COUNTED: Test = lib(Layer::Unit, "holdfast-raft", &["acks::"]);
+const CHOSEN: Test = lib(Layer::Unit, "holdfast-control", &["tuning::"]);
+const STATE: Test = lib(Layer::Unit, "holdfast-control", &["set::times::"]);
+const SERVED: Test = lib(Layer::Unit, "holdfast-set", &["server::times::"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "shorter-times-free-a-voter",
+        bug: "with shorter times a voter forgets what it promised under longer ones: it elects another leader while the old one reads",
+        rule: "PLEDGE-P1",
+        edits: &[Edit {
+            file: PLEDGE,
+            old: "        self.promise = promise;\n",
+            new: "        self.promise = promise;\n        self.until = None;\n",
+        }],
+        tests: &[PROMISES, CHANGING, MODEL],
+        smoke: false,
+    },
+    Mutation {
+        name: "newest-promise-alone-kept",
+        bug: "an answer under shorter times ends the longer promise before it",
+        rule: "PLEDGE-P1",
+        edits: &[Edit {
+            file: PLEDGE,
+            old: "self.until = self.until.max(Some(until));",
+            new: "self.until = Some(until);",
+        }],
+        tests: &[PROMISES, CHANGING],
+        smoke: false,
+    },
+    Mutation {
+        name: "leader-reads-by-its-own-times",
+        bug: "a leader reads for as long as its own settings allow, not for as long as its voters have promised",
+        rule: "PLEDGE-P3",
+        edits: &[Edit {
+            file: PLEDGE,
+            old: "sent.saturating_add(theirs.min(longest))",
+            new: "sent.saturating_add(theirs.max(longest))",
+        }],
+        tests: &[PROMISES, CHANGING],
+        smoke: false,
+    },
+    Mutation {
+        name: "bound-for-half-as-long",
+        bug: "a voter is bound for half as long as its answer lets the leader believe",
+        rule: "PLEDGE-P2",
+        edits: &[Edit {
+            file: PLEDGE,
+            old: "        let until = now.saturating_add(self.promise.silence);\n",
+            new: "        let until = now.saturating_add(self.promise.silence / 2);\n",
+        }],
+        tests: &[PROMISES, CHANGING],
+        smoke: false,
+    },
+    Mutation {
+        name: "times-beyond-the-embargo",
+        bug: "a group gets longer times than a start waits out: a member that was started again breaks its promise",
+        rule: "PLEDGE-P4",
+        edits: &[Edit {
+            file: PACING,
+            old: "let to = if to.election_max < self.longest.election_max { to } else { self.longest };",
+            new: "let to = if to.election_max > Duration::ZERO { to } else { self.longest };",
+        }],
+        tests: &[PACED],
+        smoke: false,
+    },
+    Mutation {
+        name: "slower-heartbeats-at-once",
+        bug: "a leader sends fewer heartbeats before its voters know the longer times: needless elections",
+        rule: "R8",
+        edits: &[Edit {
+            file: PACING,
+            old: "        if before < to.heartbeat {",
+            new: "        if before > to.heartbeat {",
+        }],
+        tests: &[PACED],
+        smoke: false,
+    },
+    Mutation {
+        name: "stands-while-bound",
+        bug: "with shorter times a member stands for election while its promise is in force",
+        rule: "PLEDGE-P1",
+        edits: &[Edit {
+            file: PACING,
+            old: "        Some(since.saturating_add(self.timeout(me)))",
+            new: "        Some(MonoTime(since.0 / 2).saturating_add(self.timeout(me)))",
+        }],
+        tests: &[PACED],
+        smoke: false,
+    },
+    Mutation {
+        name: "stands-against-whom-it-elected",
+        bug: "a member that has just voted for another, or was deposed, stands for election at once: leaders change again and again",
+        rule: "R8",
+        edits: &[Edit {
+            file: PACING,
+            old: "self.tried.map_or(promised, |tried| promised.max(tried)).max(voted);",
+            new: "self.tried.map_or(promised, |tried| promised.max(tried)).max(MonoTime(voted.0.min(0)));",
+        }],
+        tests: &[PACED],
+        smoke: false,
+    },
+    Mutation {
+        name: "votes-while-bound",
+        bug: "a voter with shorter times does not look at its promise: openraft was told to disregard its own lease",
+        rule: "PACER-E1",
+        edits: &[Edit {
+            file: PACER,
+            old: "            if self.withheld().is_some() {",
+            new: "            if self.withheld().is_some_and(|left| left > Duration::MAX / 2) {",
+        }],
+        tests: &[CLUSTER],
+        smoke: false,
+    },
+    Mutation {
+        name: "candidate-asks-while-bound",
+        bug: "a candidate that heard a leader after it had decided to stand asks for votes all the same",
+        rule: "PACER-E2",
+        edits: &[Edit {
+            file: "crates/raft/src/network.rs",
+            old: "left(promise_now()).filter(|_| !rpc.leadership_transfer);",
+            new: "left(promise_now()).filter(|_| rpc.leadership_transfer);",
+        }],
+        tests: &[CLUSTER],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-part-of-a-joint-membership-elects",
+        bug: "a member stands for election with the votes of one part of a joint membership",
+        rule: "PACER-E3",
+        edits: &[Edit { file: PACER, old: "self.sets.iter().all(won)", new: "self.sets.iter().any(won)" }],
+        tests: &[ASKED],
+        smoke: false,
+    },
+    Mutation {
+        name: "longest-promise-of-a-quorum",
+        bug: "a leader counts the longest promise of its quorum: the voter with the shortest is free before",
+        rule: "PLEDGE-P3",
+        edits: &[Edit {
+            file: "crates/raft/src/status.rs",
+            old: "until: self.until.min(other.until)",
+            new: "until: self.until.max(other.until)",
+        }],
+        tests: &[COUNTED],
+        smoke: false,
+    },
+    Mutation {
+        name: "promises-of-former-voters",
+        bug: "after a change of voters a leader reads by what those before it have promised",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/control/src/serve/gate.rs",
+            old: "self.promised = Some(until);",
+            new: "self.promised = self.promised.max(Some(until));",
+        }],
+        tests: &[CHANGING],
+        smoke: false,
+    },
+    Mutation {
+        name: "silent-voters-end-no-lease",
+        bug: "a leader reads on although none of the present voters has answered it",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/control/src/serve/gate.rs",
+            old: "                self.end_read_lease(now);\n            }\n            GateEvent::SoleVoter(sole) => {",
+            new: "            }\n            GateEvent::SoleVoter(sole) => {",
+        }],
+        tests: &[CHANGING],
+        smoke: false,
+    },
+    Mutation {
+        name: "times-of-a-former-leader",
+        bug: "a late entry of a deposed leader changes the times of the group",
+        rule: "SET-S19",
+        edits: &[Edit {
+            file: "crates/control/src/set/times.rs",
+            old: "        check_term(id, term)?;\n",
+            new: "        check_term(id, id.term.max(term))?;\n",
+        }],
+        tests: &[STATE],
+        smoke: false,
+    },
+    Mutation {
+        name: "set-beyond-the-settings",
+        bug: "a gateway that was started with a shorter round trip has the longer times of the set's state",
+        rule: "PLEDGE-P4",
+        edits: &[Edit {
+            file: "crates/set/src/server/times.rs",
+            old: "timing.election_max() < longest.election_max()",
+            new: "timing.election_max() != longest.election_max()",
+        }],
+        tests: &[SERVED],
+        smoke: false,
+    },
+    Mutation {
+        name: "nearest-voter-decides",
+        bug: "a set's times are those of its nearest voters: the far one makes elections again and again",
+        rule: "TUNE-T1",
+        edits: &[Edit { file: TUNING, old: "known.sort_unstable_by(|a, b| b.cmp(a));", new: "known.sort_unstable();" }],
+        tests: &[CHOSEN],
+        smoke: false,
+    },
+    Mutation {
+        name: "shorter-times-without-a-calm",
+        bug: "one short look at near voters makes a set's times shorter",
+        rule: "TUNE-T2",
+        edits: &[Edit {
+            file: TUNING,
+            old: "if now.saturating_since(since) < bounds.calm {",
+            new: "if now.saturating_since(since) > bounds.calm {",
+        }],
+        tests: &[CHOSEN],
+        smoke: false,
+    },
+    Mutation {
+        name: "unmeasured-voter-is-near",
+        bug: "a voter that was never measured counts as near",
+        rule: "TUNE-T3",
+        edits: &[Edit {
+            file: TUNING,
+            old: "view.trips.iter().all(Option::is_some)",
+            new: "view.trips.iter().any(Option::is_some)",
+        }],
+        tests: &[CHOSEN],
+        smoke: false,
+    },
+    Mutation {
+        name: "all-beats-promise-the-same",
+        bug: "the answer to one of several heartbeats says the promise of another group's times",
+        rule: "PLEDGE-P2",
+        edits: &[Edit {
+            file: "crates/raft/src/server.rs",
+            old: "let read_lease_ms = u64::try_from(promised.as_millis()).unwrap_or(u64::MAX);",
+            new: "let _ = promised;\n            let read_lease_ms = u64::try_from(node.config().timing.read_lease.as_millis()).unwrap_or(u64::MAX);",
+        }],
+        tests: &[TOGETHER],
+        smoke: false,
+    },
+    Mutation {
+        name: "answer-of-another-group",
+        bug: "answers to heartbeats that travelled together are handed to the groups in the order in which they come",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/server.rs",
+            old: "let taken = (0_u32..).zip(beats)",
+            new: "let taken = (1_u32..).zip(beats)",
+        }],
+        tests: &[TOGETHER],
+        smoke: false,
+    },
+];
