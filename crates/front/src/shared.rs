@@ -133,7 +133,8 @@ impl Shared {
         self.connections.locked()
     }
 
-    /// Registers a new connection, until the answer is dropped. If there are too many handshakes, closes one (FRONT-H1).
+    /// Registers a new connection, until the answer is dropped. If there are too many handshakes, closes one
+    /// (FRONT-H1).
     pub(super) fn admit(&self, id: u64, stop: &CancellationToken) -> Listed<'_> {
         let mut connections = self.connections();
         if connections.shaking.len() >= self.limits.handshakes

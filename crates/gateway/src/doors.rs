@@ -16,8 +16,8 @@
 //! - **DOOR-D5** A connection has to show who its client is within [`Limits::hello`], whatever it sends meanwhile. At
 //!   most [`Limits::newcomers`] have not shown it yet: one more closes the oldest of them. At the limit of connections,
 //!   those that have only asked make room for newcomers, the oldest first. Gateways of this cluster and hosts with a
-//!   lease never do, so a flood takes none of their places ([`Standing`]). A few places are never theirs, and one host's
-//!   certificate has a quarter of them at most.
+//!   lease never do, so a flood takes none of their places ([`Standing`]). A few places are never theirs, and one
+//!   host's certificate has a quarter of them at most.
 //! - **DOOR-D6** Until then no more than [`NEWCOMER_BYTES`] of it are read, whatever its HTTP/2 windows allow.
 //! - **DOOR-D7** An HTTP client sends no more than [`NEWCOMER_BYTES`] before an answer begins: no request is longer.
 

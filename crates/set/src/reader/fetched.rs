@@ -2,8 +2,8 @@
 //!
 //! For a checkpoint, it is checked and opened where it is compressed and sealed, outside of the runtime's threads, and
 //! into one buffer for all extents. An operation is read as a whole, whatever little the extents use of it. If a call
-//! has read more than twice what is used, the pieces that are used are cut out at once, and no more is kept: of a volume
-//! that is overwritten again and again, 1 MiB may be in 2,000 operations of 1 MiB each.
+//! has read more than twice what is used, the pieces that are used are cut out at once, and no more is kept: of a
+//! volume that is overwritten again and again, 1 MiB may be in 2,000 operations of 1 MiB each.
 
 use super::{Use, Wants, alone};
 use bytes::Bytes;

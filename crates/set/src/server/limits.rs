@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl SetServer {
-    /// The limits of a connection to this volume, as they are and as they will be. Those of deleted volumes are dropped.
-    /// Others stay without connections: a client that comes again finds what it owes.
+    /// The limits of a connection to this volume, as they are and as they will be. Those of deleted volumes are
+    /// dropped. Others stay without connections: a client that comes again finds what it owes.
     pub fn throttles(&self, volume: VolumeId) -> Throttles {
         self.follow_limits();
         let mut shared = self.throttles.locked();

@@ -47,8 +47,8 @@ pub struct UploadSettings {
     pub keep_uploaded: bool,
 }
 
-/// Data with extents of so many bytes, on an average, was written in large pieces: a checkpoint of it costs few requests
-/// and little of the map.
+/// Data with extents of so many bytes, on an average, was written in large pieces: a checkpoint of it costs few
+/// requests and little of the map.
 const LARGE_EXTENT_BYTES: u64 = 64 << 10;
 
 /// What was written since the last checkpoint began.
@@ -63,9 +63,9 @@ pub(super) struct Written {
 }
 
 impl UploadSettings {
-    /// For `bytes` and a journal that keeps its newest `tail` bytes in memory: half of these. While a checkpoint uploads
-    /// them, about as much is written, and what it reads is still in memory. With a larger checkpoint it would read all
-    /// of it back from the disk. Who sets `bytes` to more than twice `tail` wants large checkpoints.
+    /// For `bytes` and a journal that keeps its newest `tail` bytes in memory: half of these. While a checkpoint
+    /// uploads them, about as much is written, and what it reads is still in memory. With a larger checkpoint it would
+    /// read all of it back from the disk. Who sets `bytes` to more than twice `tail` wants large checkpoints.
     pub fn large_bytes_for(bytes: u64, tail: u64) -> u64 {
         if bytes / 2 <= tail { bytes.min(tail / 2) } else { bytes }
     }
@@ -151,8 +151,8 @@ pub(super) struct Current {
     pub(super) sealing: Mutex<Option<SealingKey>>,
     /// Its target, with its head: the set's stores as of its begin.
     pub(super) place: Mutex<Option<Arc<dyn ObjectStore>>>,
-    /// Buffers of uploaded segments, which are used again, by the next checkpoint too if it comes soon; one more than are
-    /// written concurrently.
+    /// Buffers of uploaded segments, which are used again, by the next checkpoint too if it comes soon; one more than
+    /// are written concurrently.
     pub(super) bodies: Mutex<Vec<Vec<u8>>>,
 }
 

@@ -34,8 +34,8 @@ fn buffers_are_freed_when_a_checkpoint_is_dropped_in_the_middle() {
     assert_eq!(bodies.locked().len(), 1, "the next checkpoint uses it");
 }
 
-/// What is read back from the disk could have been uploaded from memory. But small pieces, and data that is overwritten,
-/// are cheaper in large checkpoints.
+/// What is read back from the disk could have been uploaded from memory. But small pieces, and data that is
+/// overwritten, are cheaper in large checkpoints.
 #[test]
 fn data_in_large_pieces_is_uploaded_while_it_is_in_memory() {
     const MIB: u64 = 1 << 20;

@@ -78,8 +78,8 @@ impl Compressor {
         Compressed { codec, blocks: blocks.into_iter().enumerate().map(kept).collect() }
     }
 
-    /// Which of the two ends of an extent speak for it, whose last block is number `last`. A block alone is both, and is
-    /// tried once.
+    /// Which of the two ends of an extent speak for it, whose last block is number `last`. A block alone is both, and
+    /// is tried once.
     fn speakers(&self, last: usize) -> Range<usize> {
         let turn = self.dull as usize % 2;
         match self.dull {
