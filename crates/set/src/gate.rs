@@ -124,7 +124,7 @@ impl Gate {
         let acked = self.group.quorum_acked();
         let mut inner = self.inner();
         let now = inner.now();
-        let Inner { gate, told } = &mut *inner;
+        let Inner { gate, told, .. } = &mut *inner;
         match leading {
             None => gate.event(now, GateEvent::LeadershipLost),
             Some(term) => gate.event(now, GateEvent::TermStarted { term }),
