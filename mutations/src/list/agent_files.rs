@@ -226,8 +226,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "KERNEL-K2",
         edits: &[Edit {
             file: "crates/attach/src/keeper.rs",
-            old: "            let flush = !has_cache || are_answered",
-            new: "            let flush = has_cache || are_answered",
+            old: "            let answered = !has_cache || are_answered",
+            new: "            let answered = has_cache || are_answered",
         }],
         tests: &[lib(Layer::Unit, "holdfast-attach", &["devices_are_flushed_once_a_gateway_answers"])],
         smoke: false,
