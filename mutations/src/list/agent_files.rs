@@ -233,6 +233,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "flush-after-its-time",
+        bug: "a gateway comes back late, and the flush of the devices has its whole time all the same: the end is given up meanwhile, and they stay in the kernel",
+        rule: "KERNEL-K2",
+        edits: &[Edit {
+            file: "crates/attach/src/device/flush.rs",
+            old: "    if Instant::now() >= until {\n",
+            new: "    if Instant::now() >= until && path.is_empty() {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["nothing_is_flushed_once_its_time_is_over"])],
+        smoke: false,
+    },
+    Mutation {
         name: "version-by-a-link",
         bug: "root follows a link that PostgreSQL's user made of PG_VERSION: it opens a watchdog device, which then resets the machine",
         rule: "DB-D2",
