@@ -362,6 +362,8 @@ fn left_devices(dir: &Path) -> bool {
 /// Whether the kernel has a device of the attach in `dir`, as `sys` shows it. One that is disconnected and only held
 /// open has no size.
 fn kernel_has_one(sys: &Path, dir: &Path) -> bool {
+    // As attach names it.
+    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
     let ours = format!("{BACKEND}{}/", dir.display());
     let is_ours = |device: &Path| match std::fs::read_to_string(device.join("backend")) {
         Ok(backend) => {

@@ -2,6 +2,7 @@
 
 mod driver;
 mod error;
+mod flush;
 pub(crate) mod kernel;
 mod nbdfuse;
 mod netlink;
@@ -11,9 +12,11 @@ use crate::shared::Shared;
 use holdfast_types::Name;
 use std::path::Path;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 pub use driver::DriverError;
 pub use error::DeviceError;
+pub(crate) use flush::SYNC_LIMIT;
 pub(crate) use kernel::Growth;
 pub use kernel::KernelOptions;
 
@@ -89,7 +92,7 @@ impl Devices {
                     .map_err(DeviceError::from),
             };
             if let Err(error) = one {
-                made.stop(true).await;
+                made.stop(Instant::now() + SYNC_LIMIT).await;
                 return Err(error);
             }
         }
@@ -113,7 +116,7 @@ impl Devices {
             match nbdfuse::Device::make(set, volume, dir, connections, on_end.clone()).await {
                 Ok(device) => devices.push(device),
                 Err(error) => {
-                    Self::Nbdfuse(devices).stop(true).await;
+                    Self::Nbdfuse(devices).stop(Instant::now() + SYNC_LIMIT).await;
                     return Err(error);
                 }
             }
@@ -183,18 +186,18 @@ impl Devices {
         !matches!(self, Self::None)
     }
 
-    /// Removes them, in the opposite order; with `flush` after their cached writes were taken.
-    pub(crate) async fn stop(self, flush: bool) {
+    /// Removes them, in the opposite order. Their cached writes are taken first, unless `flush_until` is over.
+    pub(crate) async fn stop(self, flush_until: Instant) {
         match self {
             Self::None => {}
             Self::Nbdfuse(devices) => {
                 for device in devices.into_iter().rev() {
-                    device.stop(flush).await;
+                    device.stop(flush_until).await;
                 }
             }
             // At the same time: each may wait for its cache.
             Self::Kernel(devices) => {
-                futures_util::future::join_all(devices.into_iter().map(|device| device.stop(flush))).await;
+                futures_util::future::join_all(devices.into_iter().map(|device| device.stop(flush_until))).await;
             }
         }
     }

@@ -10,7 +10,7 @@ mod state;
 mod types;
 
 use crate::admin_client::{self, AdminClients, call};
-use crate::device::{self, Devices};
+use crate::device::{self, Devices, SYNC_LIMIT};
 use crate::dir::RunDir;
 use crate::lease_file::Lease;
 use crate::machine::{Action, Machine, Phase};
@@ -42,18 +42,14 @@ fn before(unix_ms: u64, age: Duration) -> u64 {
     unix_ms.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// How long devices with a cache wait for a gateway before they go without it.
-const FLUSH_LIMIT: Duration = Duration::from_secs(20);
-
-/// Pause between two looks meanwhile.
+/// Pause between two looks while devices with a cache wait for a gateway.
 const FLUSH_LOOK: Duration = Duration::from_millis(20);
 
 /// Waits until requests are answered, if only with errors; returns whether they are. A flush that nobody answers hangs
 /// in the kernel: this process could not be killed, and so its devices not be removed. While it waits here, it can.
-async fn are_answered(shared: &Shared, limit: Duration) -> bool {
-    let begun = Instant::now();
+async fn are_answered(shared: &Shared, until: Instant) -> bool {
     while !shared.look(|machine| matches!(machine.phase(), Phase::Serving | Phase::Fenced)) {
-        if begun.elapsed() >= limit {
+        if Instant::now() >= until {
             return false;
         }
         tokio::time::sleep(FLUSH_LOOK).await;
@@ -309,8 +305,10 @@ impl Keeper {
         let shared = self.shared.clone();
         self.spawn(async move {
             let has_cache = devices.as_ref().is_some_and(Devices::has_cache);
-            let flush = !has_cache || are_answered(&shared, FLUSH_LIMIT).await;
-            if !flush {
+            // The wait and the flush have one limit: the devices must be gone before the end is given up.
+            let until = Instant::now() + SYNC_LIMIT;
+            let answered = !has_cache || are_answered(&shared, until).await;
+            if !answered {
                 tracing::warn!(set = %shared.set, "no gateway answers: the devices go with the writes in their cache");
             }
             if let Some(file) = kept {
@@ -318,7 +316,7 @@ impl Keeper {
                 file.close();
             }
             if let Some(devices) = devices {
-                devices.stop(flush).await;
+                devices.stop(until).await;
             }
             let _ = news.send(News::DevicesStopped);
         });

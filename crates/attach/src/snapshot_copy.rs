@@ -209,7 +209,7 @@ async fn keep(
         }
     };
     if let Some(devices) = copy.devices.take() {
-        devices.stop(true).await;
+        devices.stop(Instant::now() + device::SYNC_LIMIT).await;
     }
     copy.show_or_log(Phase::Detached, unshown);
     ended

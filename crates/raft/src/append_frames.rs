@@ -5,7 +5,7 @@
 //!    0  kind (1 byte), three zeroes
 //!    4  length of the body (u32)
 //!    8  stream (u32): number of the append stream on this connection, from 1
-//!   12  CRC32C (u32) of the 12 bytes before and of the body; of an append without its payloads
+//!   12  CRC32C (u32) of the 12 bytes before and of the body
 //!   16  body
 //!
 //!   kind         sent by   body
@@ -21,9 +21,10 @@
 //!   6  refused   receiver  gRPC code (1 byte), the reason
 //!   7  pong      receiver  nothing
 //! ```
-//! Payloads have checksums of their own, which the state machine checks; a frame's CRC is for the order of bytes.
+//! The CRC covers payloads too. A follower acknowledges what it has stored (R1), and a state machine checks its own
+//! checksums only when the entry is committed. Memberships and commands of group 0 have no others.
 //!
-//! - **FRAME-F1** Bytes that are no frame end their connection, and nothing of them is used.
+//! - **FRAME-F1** Bytes that are no frame, or not those that were sent, end their connection. Nothing of them is used.
 //! - **FRAME-F2** An answer counts only for the oldest request that has none, by stream and number. So no answer of an
 //!   earlier stream, or of an earlier request, acknowledges anything.
 //! - **FRAME-F3** Once a newer stream of a sender has begun for a group, no request of an older one reaches it.
@@ -251,17 +252,8 @@ impl Received {
     }
 }
 
-/// Bytes of a body that its frame's checksum covers.
-fn covered(kind: u8, body: &[u8]) -> usize {
-    if kind != APPEND {
-        return body.len();
-    }
-    let entries = if body.len() < APPEND_HEAD { 0 } else { number_u32(body, 56) as usize };
-    entries.saturating_mul(ENTRY_HEAD).saturating_add(APPEND_HEAD).min(body.len())
-}
-
 fn check_sum(kind: u8, head: &[u8], body: &[u8]) -> Result<(), FrameError> {
-    let found = crc32c::crc32c_append(crc32c::crc32c(&head[..12]), &body[..covered(kind, body)]);
+    let found = crc32c::crc32c_append(crc32c::crc32c(&head[..12]), body);
     let expected = number_u32(head, 12);
     if found == expected { Ok(()) } else { Err(FrameError::Checksum { kind, found, expected }) }
 }
@@ -377,11 +369,13 @@ fn begin(out: &mut BytesMut, kind: u8, stream: u32) -> usize {
     at
 }
 
-/// Completes the frame that begins at `at` and covers the rest of `out`; `payloads` bytes follow elsewhere.
-fn end(out: &mut BytesMut, at: usize, payloads: usize) {
-    let length = u32::try_from(out.len() - at - HEAD + payloads).unwrap_or(u32::MAX);
+/// Completes the frame that begins at `at` and covers the rest of `out`; `payloads` follow behind it.
+fn end(out: &mut BytesMut, at: usize, payloads: &[Bytes]) {
+    let behind: usize = payloads.iter().map(Bytes::len).sum();
+    let length = u32::try_from(out.len() - at - HEAD + behind).unwrap_or(u32::MAX);
     out[at + 4..at + 8].copy_from_slice(&length.to_le_bytes());
     let crc = crc32c::crc32c_append(crc32c::crc32c(&out[at..at + 12]), &out[at + HEAD..]);
+    let crc = payloads.iter().fold(crc, |crc, payload| crc32c::crc32c_append(crc, payload));
     out[at + 12..at + HEAD].copy_from_slice(&crc.to_le_bytes());
 }
 
@@ -396,7 +390,7 @@ fn with_metadata(kind: u8, stream: u32, meta: &MetadataMap) -> Bytes {
             out.put_u8(b'\n');
         }
     }
-    end(&mut out, at, 0);
+    end(&mut out, at, &[]);
     out.freeze()
 }
 
@@ -413,7 +407,7 @@ pub(crate) fn welcome(stream: u32, meta: &MetadataMap) -> Bytes {
 fn bare(kind: u8, stream: u32) -> Bytes {
     let mut out = BytesMut::with_capacity(HEAD);
     let at = begin(&mut out, kind, stream);
-    end(&mut out, at, 0);
+    end(&mut out, at, &[]);
     out.freeze()
 }
 
@@ -435,7 +429,7 @@ pub(crate) fn refused(stream: u32, status: &Status) -> Bytes {
     let at = begin(&mut out, REFUSED, stream);
     out.put_u8(u8::try_from(i32::from(status.code())).unwrap_or(u8::MAX));
     out.put_slice(reason.as_bytes());
-    end(&mut out, at, 0);
+    end(&mut out, at, &[]);
     out.freeze()
 }
 
@@ -458,7 +452,7 @@ pub(crate) fn answer(out: &mut BytesMut, stream: u32, number: u64, result: &Stre
     out.put_u8(outcome);
     out.put_u64_le(first);
     out.put_u64_le(second);
-    end(out, at, 0);
+    end(out, at, &[]);
 }
 
 /// Bytes to be written, in order.
@@ -505,7 +499,7 @@ impl Outgoing {
             put_id(&mut out, Some(&entry.log_id));
             out.put_u32_le(u32::try_from(payload.len()).unwrap_or(u32::MAX));
         }
-        end(&mut out, at, payload_bytes);
+        end(&mut out, at, &payloads);
         for payload in payloads {
             if payload.len() <= COPIED_BYTES_MAX {
                 out.put_slice(&payload);

@@ -102,7 +102,7 @@ fn the_wire_is_pinned() {
     assert_eq!(PREFACE, b"HOLDFAST-APPEND\n");
     assert_eq!(
         hex(&appended(&request(vec![Bytes::from_static(b"abc")]))),
-        "020000005400000007000000b516889f0100000000000000030000000000000001000000000000000200000000000000\
+        "020000005400000007000000953b30490100000000000000030000000000000001000000000000000200000000000000\
          090000000000000002000000000000000800000000000000010000000703000000000000000a00000000000000\
          03000000616263"
     );
@@ -212,11 +212,13 @@ fn answers_come_out_as_they_went_in() {
     assert!(status.message().len() > 10_000, "cut too short");
 }
 
-/// FRAME-F1: each byte counts, but those of payloads, which have checksums of their own.
+/// FRAME-F1: each byte counts. Those of payloads too: a follower acknowledges what it has stored, and a membership has no
+/// other checksum.
 #[test]
 fn a_changed_byte_is_found() {
-    let bytes = appended(&request(vec![Bytes::from_static(b"abc")]));
-    for at in 0..bytes.len() - 3 {
+    let (short, long) = (Bytes::from_static(b"abc"), Bytes::from(vec![7; 300]));
+    let bytes = appended(&request(vec![short.clone(), long, Bytes::new(), short]));
+    for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 1;
         let mut received = opened();

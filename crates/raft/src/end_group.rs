@@ -9,15 +9,19 @@
 //!     group, and a node that has not heard of the deletion could give it its first members again.
 //! END-E2  This member reports the end only when nothing of the group is left here and nothing of it runs.
 //! END-E3  The reported voters are those in the log when nothing was appended to it any more, so a member that agreed
-//!     to a change of voters reports that change. The note stays: it takes a few dozen bytes, and a group's number is
-//!     never used again.
+//!     to a change of voters reports that change. One whose log is damaged, or was dropped for that, may have agreed to
+//!     one that it knows no more. It reports an empty set of voters, of which no majority can have ended the group: so
+//!     older voters, of a member that was behind, do not pass for the newest. The note stays: it takes a few dozen
+//!     bytes, and a group's number is never used again.
 
 use crate::end_marker::{self, Ended, Stage};
 use crate::node::{NodeError, RaftNode};
 use crate::peer_call::To;
 use crate::proto;
-use crate::wire::{MEMBERSHIP_MARK, membership_from_bytes, voters_in};
-use crate::{left_note, quarantine, snapshot_file};
+use crate::quarantine::{self, Quarantine};
+use crate::wire::{MEMBERSHIP_MARK, membership_from_bytes, vote_from_bytes, voters_in};
+use crate::{left_note, snapshot_file};
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use holdfast_log::GroupLog;
 use holdfast_types::{GroupId, LogId, MemberId};
@@ -31,8 +35,11 @@ const ASK_LIMIT: Duration = Duration::from_secs(2);
 /// Number of entries read at once in search of a membership, from the newest on.
 const LOOK_BACK: u64 = 64;
 
+/// An entry that named voters, and these: one set, or two during a change.
+type Voters = (LogId, Vec<BTreeSet<MemberId>>);
+
 /// The newest membership entry of `log`, committed or not, as openraft counts it.
-async fn newest_in(log: &GroupLog) -> io::Result<Option<(LogId, Vec<BTreeSet<MemberId>>)>> {
+async fn newest_in(log: &GroupLog) -> io::Result<Option<Voters>> {
     let state = log.state();
     let (Some(first), Some(last)) = (state.first, state.last) else { return Ok(None) };
     let mut end = last.index.0 + 1;
@@ -59,45 +66,56 @@ async fn newest_in(log: &GroupLog) -> io::Result<Option<(LogId, Vec<BTreeSet<Mem
 }
 
 impl RaftNode {
-    /// The voters of a group that no longer runs here, from its log and its snapshot. A part that cannot be read counts
-    /// as unknown.
+    /// The voters of a group that no longer runs here (END-E3).
     async fn voters_of(&self, id: GroupId) -> Ended {
-        let in_log = match newest_in(&self.log().group(id)).await {
-            Ok(found) => found,
-            Err(error) => {
+        self.told_voters(id).await.map_or_else(
+            |error| {
                 tracing::warn!(group = %id, %error, "the voters of an ended group cannot be read here");
-                return Ended::default();
+                Ended::unknown()
+            },
+            |voters| Ended { voters },
+        )
+    }
+
+    /// What log, snapshot and notes say of the voters.
+    async fn told_voters(&self, id: GroupId) -> io::Result<Option<Voters>> {
+        let (dir, log) = (self.snapshots_dir(), self.log().group(id));
+        let bad = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+        // The log that was dropped may have had any voters, up to those without this member.
+        let lost = match quarantine::load(dir, id)? {
+            Some(Quarantine { stage: quarantine::Stage::Out, record }) => return Err(bad(record.to_string())),
+            Some(Quarantine { stage: quarantine::Stage::Rejoining { since }, .. }) => {
+                Ended::unknown_up_to(since).voters
             }
+            None => None,
         };
-        let stored = match snapshot_file::load(self.snapshots_dir(), id, self.config().sealing.as_ref()) {
-            Ok(stored) => stored,
-            Err(error) => {
-                // The log alone may show older voters than the snapshot.
-                tracing::warn!(group = %id, %error, "the voters of an ended group cannot be read here");
-                return Ended::default();
-            }
-        };
+        // A member that had left knows the voters of then: it may have agreed to them, and its log is gone (VOTERS-V4).
+        let left = left_note::load(dir, id)?.transpose().map_err(bad)?;
+        // The log alone may show older voters than the snapshot.
+        let stored = snapshot_file::load(dir, id, self.config().sealing.as_ref())?;
+        // Where a member was leaving, a part may be gone; its note knows better.
+        let whole = left.as_ref().is_none_or(|left| left.stage == left_note::Stage::Gone);
+        let covered = stored.as_ref().and_then(snapshot_file::StoredSnapshot::last);
+        let vote = |bytes: &Bytes| vote_from_bytes(bytes).is_some();
+        if whole && let Some(record) = quarantine::unsound(id, &log.state(), covered, vote) {
+            return Err(bad(record.to_string()));
+        }
+        let in_log = newest_in(&log).await?;
         let in_snapshot = || {
             let membership = stored?.meta.last_membership;
             Some((membership.log_id().as_ref().map(crate::wire::id_from_raft)?, voters_in(membership.membership())))
         };
-        // A member that had left knows the voters of then: it may have agreed to them, and its log is gone (VOTERS-V4).
-        let left = match left_note::load(self.snapshots_dir(), id) {
-            Ok(note) => note.and_then(Result::ok).map(|left| (left.since, left.voters)),
-            Err(error) => {
-                tracing::warn!(group = %id, %error, "the voters of an ended group cannot be read here");
-                return Ended::default();
-            }
-        };
-        // After a crash between a snapshot and its purge, the log begins before the snapshot.
-        let all = [in_log, in_snapshot(), left];
-        Ended { voters: all.into_iter().flatten().max_by_key(|(at, _)| *at) }
+        let left = left.map(|left| (left.since, left.voters));
+        // After a crash between a snapshot and its purge, the log begins before the snapshot. Of two with one entry the
+        // last counts, which is known.
+        let all = [lost, left, in_log, in_snapshot()];
+        Ok(all.into_iter().flatten().max_by_key(|(at, _)| *at))
     }
 
     /// Ends group `id` here, for ever: it stops, only a note of it is left on this disk, and it is never started again.
     /// May be called again, and must be after an error. The caller MUST have stopped everything that uses the group.
     ///
-    /// [`NodeError::Io`]: an error of the disk or the journal.
+    /// # Errors
     /// [`NodeError::Io`] when the disk or the journal refuses.
     ///
     /// # Panics
@@ -185,7 +203,6 @@ impl RaftNode {
 mod tests {
     use super::*;
     use crate::wire::{RaftMembership, membership_to_bytes};
-    use bytes::Bytes;
     use holdfast_log::{Entry, Identity, LogConfig, NodeLog, RealDisk};
     use openraft::impls::BasicNode;
     use std::collections::BTreeMap;

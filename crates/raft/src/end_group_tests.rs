@@ -2,9 +2,10 @@
 
 use crate::NodeError;
 use crate::consensus::Consensus;
-use crate::end_marker::{self, Stage};
+use crate::end_marker::{self, Ended, Stage};
 use crate::group_tests::{GROUP, Host, List, leader, propose, three, wait_len};
-use holdfast_types::MemberId;
+use crate::quarantine;
+use holdfast_types::{LogId, MemberId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -95,7 +96,7 @@ async fn a_group_that_does_not_run_is_ended_from_its_disk() -> anyhow::Result<()
     let refused = node.start_group(GROUP, Arc::new(List::default()), None).await.map(drop);
     assert!(matches!(refused, Err(NodeError::Ended(GROUP))), "END-E1: {refused:?}");
     node.end_group(GROUP).await?;
-    assert!(node.ended(GROUP)?.is_some());
+    assert_eq!(node.ended(GROUP)?, Some(Ended::unknown()), "END-E3: the note had them");
     node.stop().await;
     Ok(())
 }
@@ -175,7 +176,49 @@ async fn what_cannot_be_read_is_not_taken_for_missing() -> anyhow::Result<()> {
     std::fs::create_dir(&snapshot)?;
     assert!(node.end_group(GROUP).await.is_err(), "the snapshot cannot be removed");
     let (stage, ended) = end_marker::load(&notes, GROUP)?.ok_or_else(|| anyhow::anyhow!("no note"))?;
-    assert_eq!((stage, ended.voters), (Stage::Ending, None));
+    assert_eq!((stage, ended), (Stage::Ending, Ended::unknown()));
+    std::fs::remove_dir(&snapshot)?;
+    node.end_group(GROUP).await?;
+    assert_eq!(node.ended(GROUP)?, Some(Ended::unknown()), "it cannot know any more what was there");
     node.stop().await;
+    Ok(())
+}
+
+/// END-E3: a member whose log was dropped, or cannot be trusted, may be the only one of those that have ended the group
+/// that had agreed to its last change of voters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e3_voters_that_were_lost_are_not_taken_for_none() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (hosts, addresses) = three(dir.path()).await?;
+    let entries = propose(&hosts, "before").await?;
+    for host in &hosts {
+        wait_len(&host.list, entries).await?;
+    }
+    for host in hosts {
+        host.end().await;
+    }
+    let all: BTreeSet<MemberId> = addresses.keys().copied().collect();
+    let after = LogId::new(9, 9_000);
+    let cases = [
+        (1, quarantine::Stage::Rejoining { since: after }, Some(Ended::unknown_up_to(after))),
+        (2, quarantine::Stage::Rejoining { since: LogId::new(0, 0) }, None),
+        (3, quarantine::Stage::Out, Some(Ended::unknown())),
+    ];
+    for (member, stage, lost) in cases {
+        let node = Host::node(dir.path(), member)?;
+        let (expected, found) = ("checksum 1".to_string(), "checksum 2".to_string());
+        let record = holdfast_log::CorruptRecord { file: "journal-1".into(), offset: 4096, expected, found };
+        quarantine::save(node.snapshots_dir(), GROUP, &quarantine::Quarantine { record, stage })?;
+        node.end_group(GROUP).await?;
+        let said = node.ended(GROUP)?.expect("ended");
+        if let Some(lost) = lost {
+            assert_eq!(said, lost, "member {member}");
+        } else {
+            let sets = said.voters.map(|(_, sets)| sets);
+            assert_eq!(sets, Some(vec![all.clone()]), "its log has later ones than those that are lost");
+        }
+        assert_eq!(quarantine::load(node.snapshots_dir(), GROUP)?, None);
+        node.stop().await;
+    }
     Ok(())
 }

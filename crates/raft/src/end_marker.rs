@@ -12,9 +12,21 @@ pub(crate) const MAGIC: &Magic = b"HFENDED1";
 /// What a member that has ended a group knows about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// The newest membership entry in its log, and its voters: one set, or two in a joint membership. `None`: there was
-    /// no such entry, or it could not be read.
+    /// The newest membership entry in its log, and its voters: one set, or two in a joint membership. An empty set:
+    /// those up to that entry are lost. `None`: there was no such entry.
     pub voters: Option<(LogId, Vec<BTreeSet<MemberId>>)>,
+}
+
+impl Ended {
+    /// What a member reports that may have agreed to any voters up to entry `at`, and does not know which.
+    pub(crate) fn unknown_up_to(at: LogId) -> Self {
+        Self { voters: Some((at, vec![BTreeSet::new()])) }
+    }
+
+    /// The same, up to any entry.
+    pub(crate) fn unknown() -> Self {
+        Self::unknown_up_to(LogId::new(u64::MAX, u64::MAX))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +53,7 @@ pub(crate) fn save(dir: &Path, group: GroupId, stage: Stage, ended: &Ended) -> i
 }
 
 /// The note of `group`. A note that cannot be read means `Ending`: it was written for a reason, and ending the group
-/// again does no harm.
+/// again does no harm. The voters that it had are unknown: the log that named them may be gone.
 pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<(Stage, Ended)>> {
     let Some(bytes) = note_file::read(&path(dir, group))? else { return Ok(None) };
     Ok(Some(decode(group, &bytes)))
@@ -51,7 +63,7 @@ pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<(Stage, Ende
 pub(crate) fn decode(group: GroupId, bytes: &[u8]) -> (Stage, Ended) {
     let image = note_file::body(bytes, MAGIC).ok().and_then(|body| postcard::from_bytes::<Image>(body).ok());
     let image = image.filter(|image| image.group == group.0);
-    image.map_or((Stage::Ending, Ended::default()), |image| (image.stage, Ended { voters: image.voters }))
+    image.map_or_else(|| (Stage::Ending, Ended::unknown()), |image| (image.stage, Ended { voters: image.voters }))
 }
 
 /// Whether `group` may not be started in `dir` any more.
@@ -79,8 +91,8 @@ mod tests {
             let mut bad = good.clone();
             bad[at] ^= 1;
             std::fs::write(path(dir.path(), group), &bad)?;
-            let stage = load(dir.path(), group)?.map(|(stage, _)| stage);
-            assert_eq!(stage, Some(Stage::Ending), "END-E1: byte {at} flipped");
+            let expected = Some((Stage::Ending, Ended::unknown()));
+            assert_eq!(load(dir.path(), group)?, expected, "END-E1, END-E3: byte {at} flipped");
             assert!(is_over(dir.path(), group)?);
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::node::RaftNode;
 use crate::proto::{self, peer_client::PeerClient};
 use crate::quarantine::{self, Quarantine, Stage};
 use crate::readmit::ReadmitError;
-use crate::snapshot_pieces::pieces;
+use crate::snapshot_pieces::{checksum, pieces};
 use crate::wire::{META_CLUSTER, META_TO};
 use bytes::BytesMut;
 use holdfast_log::CorruptRecord;
@@ -93,13 +93,13 @@ async fn q4_who_is_behind_the_removal_gets_nothing_of_a_member_that_learns_anew(
     let told = teller.appends(1, 1, &Teller::request(2, &[])).await?;
     let Some(Body::Refused(status)) = told else { anyhow::bail!("QUARANTINE-Q4: it is answered: {told:?}") };
     assert!(status.message().contains("QUARANTINE-Q4"), "{status}");
-    let snapshot = |term: u64, crc: u32| {
+    let snapshot = |term: u64, damage: u32| {
         let state = bytes::Bytes::from_static(b"state");
-        let vote = append(term).vote;
-        pieces(proto::SnapshotHead { vote, length: state.len() as u64, crc, ..Default::default() }, state)
+        let head = proto::SnapshotHead { vote: append(term).vote, length: state.len() as u64, ..Default::default() };
+        let crc = checksum(&head, &state) ^ damage;
+        pieces(proto::SnapshotHead { crc, ..head }, state)
     };
-    let crc = crc32c::crc32c(b"state");
-    let request = at.request(snapshot(2, crc));
+    let request = at.request(snapshot(2, 0));
     let why = refusal(at.peer.snapshot(request).await);
     assert!(why.contains("QUARANTINE-Q4"), "{why:?}");
     let status = at.host.group.status();
@@ -110,7 +110,7 @@ async fn q4_who_is_behind_the_removal_gets_nothing_of_a_member_that_learns_anew(
         let request = at.request(vote(Some(last), true));
         assert_eq!(refusal(at.peer.vote(request).await), "", "a candidate that ends at {last:?}");
     }
-    let request = at.request(snapshot(3, crc ^ 1));
+    let request = at.request(snapshot(3, 1));
     let why = refusal(at.peer.snapshot(request).await);
     assert!(why.starts_with("snapshot: found checksum") && at.host.group.status().snapshot.is_none(), "{why:?}");
     let request = at.request(append(3));

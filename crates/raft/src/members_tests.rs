@@ -139,8 +139,8 @@ async fn a_gateway_of_another_protocol_is_refused_by_name() -> anyhow::Result<()
     let (from, to) = (&hosts[0], hosts[1].node.member());
     let channel = from.node.channels().get(to, &addresses[&to], false)?;
     for (says, expected) in [
-        (Some("5-6"), Some("speaks versions 5-6, this one 4-4")),
-        (Some("1-1"), Some("speaks versions 1-1, this one 4-4")),
+        (Some("6-7"), Some("speaks versions 6-7, this one 5-5")),
+        (Some("1-1"), Some("speaks versions 1-1, this one 5-5")),
         (None, Some("found \"\"")),
         (Some("1-7"), None),
     ] {

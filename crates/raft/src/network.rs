@@ -11,7 +11,7 @@ use crate::machine::Shared;
 use crate::pacing::Pacing;
 use crate::proto::{self, peer_client::PeerClient};
 use crate::rpc_error::{Rpc, broken, from_status, late};
-use crate::snapshot_pieces::{pieces, snapshot_time};
+use crate::snapshot_pieces::{checksum, pieces, snapshot_time};
 use crate::wire::{
     RaftVote, WireError, append_reply_from_wire, append_to_wire, id_from_raft, id_from_wire, id_to_wire,
     membership_to_bytes, vote_from_wire,
@@ -401,14 +401,15 @@ impl RaftNetworkV2<TypeConfig> for Client {
         _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let membership = &snapshot.meta.last_membership;
-        let head = proto::SnapshotHead {
+        let mut head = proto::SnapshotHead {
             vote: Some((&vote).into()),
             last: snapshot.meta.last_log_id.as_ref().map(id_to_wire),
             membership_id: membership.log_id().as_ref().map(id_to_wire),
             membership: membership_to_bytes(membership.membership()),
             length: snapshot.snapshot.len() as u64,
-            crc: crc32c::crc32c(&snapshot.snapshot),
+            crc: 0,
         };
+        head.crc = checksum(&head, &snapshot.snapshot);
         let mut cancel = std::pin::pin!(cancel);
         let bytes = snapshot.snapshot.len();
         // The cluster's own state waits for none: it says which members and certificates count.

@@ -19,8 +19,9 @@ pub struct Protocol {
 }
 
 /// The versions of this build. 2: append streams are frames on connections of their own (ADR 0043). 3: state snapshots
-/// come in pieces (ADR 0048). 4: entries of writes are sealed where they are made (ADR 0057).
-pub const PROTOCOL: Protocol = Protocol { oldest: 4, newest: 4 };
+/// come in pieces (ADR 0048). 4: entries of writes are sealed where they are made (ADR 0057). 5: checksums of appends
+/// cover payloads, those of state snapshots their heads.
+pub const PROTOCOL: Protocol = Protocol { oldest: 5, newest: 5 };
 
 impl Protocol {
     /// Adds our versions.

@@ -3,13 +3,14 @@
 //! - **PIECES-S1** What is collected is bounded: by the length that the head names, which is at most
 //!   [`PEER_SNAPSHOT_BYTES_MAX`]. More, or less, is no snapshot.
 //!   Over all groups they take at most [`STATES_BYTES_MAX`] at a time: others wait in their sockets.
-//! - **PIECES-S2** Nothing is installed whose checksum over all pieces is another one than the head's.
+//! - **PIECES-S2** Nothing is installed whose checksum over all pieces, the head's own fields among them, is another one
+//!   than the head's: a snapshot replaces the group's members too.
 //! - **PIECES-S3** A sender waits longer for a larger state: on a slow line it would never arrive otherwise, and be
 //!   sent again and again. States of several groups for the same member count together, and large ones wait for each
 //!   other. A ping on their connection may take as long: it waits behind the pieces before it, and a line on which
 //!   pieces make progress is not dead.
 
-use crate::proto::{SnapshotHead, SnapshotPiece, snapshot_piece::Part};
+use crate::proto::{LogId, SnapshotHead, SnapshotPiece, snapshot_piece::Part};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
@@ -97,6 +98,19 @@ impl Way {
     }
 }
 
+/// Checksum of what a head names, and of the bytes behind it (PIECES-S2). Their length is compared by itself.
+pub(crate) fn checksum(head: &SnapshotHead, data: &[u8]) -> u32 {
+    let vote = head.vote.unwrap_or_default();
+    let id = |id: Option<LogId>| (id.is_some(), id.map_or([0, 0], |id| [id.term, id.index]));
+    let mut named = Vec::with_capacity(51 + head.membership.len());
+    for (flag, numbers) in [(vote.committed, [vote.term, vote.member]), id(head.last), id(head.membership_id)] {
+        named.push(u8::from(flag));
+        numbers.iter().for_each(|number| named.extend_from_slice(&number.to_le_bytes()));
+    }
+    named.extend_from_slice(&head.membership);
+    crc32c::crc32c_append(crc32c::crc32c(&named), data)
+}
+
 /// `data` behind its head, as it is sent. No copy is made here.
 pub(crate) fn pieces(head: SnapshotHead, mut data: Bytes) -> impl Stream<Item = SnapshotPiece> + Send + 'static {
     let rest = std::iter::from_fn(move || {
@@ -154,7 +168,7 @@ where
     if data.len() != length {
         return Err(wrong(data.len()));
     }
-    let found = crc32c::crc32c(&data);
+    let found = checksum(head, &data);
     if found != head.crc {
         holdfast_reached::reached!("peer: a state snapshot is damaged on the way");
         return Err(Status::data_loss(format!("snapshot: found checksum {found:08x}, expected {:08x}", head.crc)));
@@ -165,10 +179,15 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::Vote;
     use futures_util::stream::iter;
 
     fn head_of(data: &[u8]) -> SnapshotHead {
-        SnapshotHead { length: data.len() as u64, crc: crc32c::crc32c(data), ..Default::default() }
+        let vote = Some(Vote { term: 3, member: 1, committed: true });
+        let (last, membership_id) = (Some(LogId { term: 2, index: 9 }), Some(LogId { term: 1, index: 4 }));
+        let (membership, length) = (Bytes::from_static(b"the members"), data.len() as u64);
+        let head = SnapshotHead { vote, last, membership_id, membership, length, crc: 0 };
+        SnapshotHead { crc: checksum(&head, data), ..head }
     }
 
     async fn sent(parts: Vec<Part>) -> Result<Bytes, Status> {
@@ -268,5 +287,24 @@ mod tests {
         state[PIECE_BYTES + 1] ^= 1;
         let why = sent(all(head, &state).await).await.expect_err("damaged");
         assert!(why.message().starts_with("snapshot: found checksum"), "{why}");
+    }
+
+    /// The members that a state brings along replace those that are known here.
+    #[tokio::test]
+    async fn s2_a_state_with_a_damaged_head_is_not_taken() {
+        let (state, good) = (b"state", head_of(b"state"));
+        assert!(sent(all(good.clone(), state).await).await.is_ok());
+        let other = Some(LogId { term: 2, index: 8 });
+        for damaged in [
+            SnapshotHead { vote: Some(Vote { term: 4, member: 1, committed: true }), ..good.clone() },
+            SnapshotHead { vote: Some(Vote { term: 3, member: 1, committed: false }), ..good.clone() },
+            SnapshotHead { last: other, ..good.clone() },
+            SnapshotHead { membership_id: None, ..good.clone() },
+            SnapshotHead { membership_id: other, ..good.clone() },
+            SnapshotHead { membership: Bytes::from_static(b"the numbers"), ..good.clone() },
+        ] {
+            let why = sent(all(damaged.clone(), state).await).await.err().map(|why| why.code());
+            assert_eq!(why, Some(tonic::Code::DataLoss), "{damaged:?}");
+        }
     }
 }

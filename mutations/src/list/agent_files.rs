@@ -226,10 +226,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "KERNEL-K2",
         edits: &[Edit {
             file: "crates/attach/src/keeper.rs",
-            old: "            let flush = !has_cache || are_answered",
-            new: "            let flush = has_cache || are_answered",
+            old: "            let answered = !has_cache || are_answered",
+            new: "            let answered = has_cache || are_answered",
         }],
         tests: &[lib(Layer::Unit, "holdfast-attach", &["devices_are_flushed_once_a_gateway_answers"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "flush-after-its-time",
+        bug: "a gateway comes back late, and the flush of the devices has its whole time all the same: the end is given up meanwhile, and they stay in the kernel",
+        rule: "KERNEL-K2",
+        edits: &[Edit {
+            file: "crates/attach/src/device/flush.rs",
+            old: "    if Instant::now() >= until {\n",
+            new: "    if Instant::now() >= until && path.is_empty() {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["nothing_is_flushed_once_its_time_is_over"])],
         smoke: false,
     },
     Mutation {

@@ -224,6 +224,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "head-of-a-state-not-covered",
+        bug: "a state snapshot whose members were changed on the way without TLS is installed",
+        rule: "PIECES-S2",
+        edits: &[Edit {
+            file: PIECES,
+            old: "crc32c::crc32c_append(crc32c::crc32c(&named), data)",
+            new: "crc32c::crc32c(data)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["s2_a_state_with_a_damaged_head_is_not_taken"])],
+        smoke: false,
+    },
+    Mutation {
         name: "large-state-never-arrives",
         bug: "a large state gets no more time than a small one: on a slow line it is sent again and again",
         rule: "PIECES-S3",

@@ -131,10 +131,34 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "END-E3",
         edits: &[Edit {
             file: "crates/raft/src/end_group.rs",
-            old: "                // The log alone may show older voters than the snapshot.\n                tracing::warn!(group = %id, %error, \"the voters of an ended group cannot be read here\");\n                return Ended::default();\n",
-            new: "                let _ = error;\n                None\n",
+            old: "        let stored = snapshot_file::load(dir, id, self.config().sealing.as_ref())?;",
+            new: "        let stored = snapshot_file::load(dir, id, self.config().sealing.as_ref()).ok().flatten();",
         }],
         tests: &[lib(Layer::Unit, "holdfast-raft", &["what_cannot_be_read_is_not_taken_for_missing"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "lost-voters-are-none",
+        bug: "a member that has lost its log reports no voters when the set is deleted: older ones may pass for the newest",
+        rule: "END-E3",
+        edits: &[Edit {
+            file: "crates/raft/src/end_group.rs",
+            old: "let all = [lost, left, in_log, in_snapshot()];",
+            new: "let all = [lost.filter(|_| false), left, in_log, in_snapshot()];",
+        }],
+        tests: &[lib(Layer::Cluster, "holdfast-raft", &["end_group_tests::e3_"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "voters-from-a-damaged-log",
+        bug: "a member whose log is damaged reports the voters that are left in it when the set is deleted",
+        rule: "END-E3",
+        edits: &[Edit {
+            file: "crates/raft/src/end_group.rs",
+            old: "            Some(Quarantine { stage: quarantine::Stage::Out, record }) => return Err(bad(record.to_string())),",
+            new: "            Some(Quarantine { stage: quarantine::Stage::Out, .. }) => None,",
+        }],
+        tests: &[lib(Layer::Cluster, "holdfast-raft", &["end_group_tests::e3_"])],
         smoke: false,
     },
     Mutation {

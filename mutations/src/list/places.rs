@@ -154,8 +154,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "VOTERS-V4",
         edits: &[Edit {
             file: "crates/raft/src/end_group.rs",
-            old: "let all = [in_log, in_snapshot(), left];",
-            new: "let all = [in_log, in_snapshot(), left.filter(|_| false)];",
+            old: "let all = [lost, left, in_log, in_snapshot()];",
+            new: "let all = [lost, left.filter(|_| false), in_log, in_snapshot()];",
         }],
         tests: &[CUT_SHORT],
         smoke: false,

@@ -389,6 +389,32 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "append-payload-not-covered",
+        bug: "a payload that was changed on the way without TLS is stored and acknowledged: a membership then names other voters at one member, and nothing finds it",
+        rule: "FRAME-F1",
+        edits: &[
+            Edit {
+                file: "crates/raft/src/append_frames.rs",
+                old: "    let crc = payloads.iter().fold(crc, |crc, payload| crc32c::crc32c_append(crc, payload));\n",
+                new: "",
+            },
+            Edit {
+                file: "crates/raft/src/append_frames.rs",
+                old: "crc32c::crc32c_append(crc32c::crc32c(&head[..12]), body);",
+                new: "crc32c::crc32c_append(
+        crc32c::crc32c(&head[..12]),
+        &body[..if kind == APPEND {
+            body.len().min(APPEND_HEAD + ENTRY_HEAD * number_u32(body, 56) as usize)
+        } else {
+            body.len()
+        }],
+    );",
+            },
+        ],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["append_frames_tests::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "last-index-of-a-peer-taken",
         bug: "a vote with a term just below the largest is taken: elections count past it, which ends the gateway, at each start if it is on disk",
         rule: "FRAME-F1",

@@ -172,6 +172,7 @@ fn a_device_that_the_kernel_shows_was_left() {
     assert!(!show("nbd0", Some("holdfast /run/holdfast-agent/attach/deeper/vol1\n"), "8\n"), "of another attach");
     assert!(!show("nbd0", Some("holdfast /run/holdfast-agent/attach/vol1\n"), "0\n"), "it is only held open");
     assert!(show("nbd0", Some("holdfast /run/holdfast-agent/attach/vol1\n"), "8\n"));
+    assert!(kernel_has_one(sys.path(), Path::new("/run//holdfast-agent/./attach")), "attach has no such name for it");
     assert!(!show("nbd0", None, "8\n"));
     // What cannot be read may be one.
     std::fs::create_dir_all(sys.path().join("block/nbd1/backend")).unwrap();

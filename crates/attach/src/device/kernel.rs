@@ -12,6 +12,7 @@
 
 use super::driver::{self, Driver, DriverError, Found};
 use super::error::DeviceError;
+use super::flush::{SYNC_LIMIT, flush};
 use super::netlink::Connect;
 use crate::client;
 use crate::lease_file::Lease;
@@ -50,8 +51,6 @@ const CALM: Duration = Duration::from_millis(100);
 /// How often a socket is offered again that the kernel did not take. The pauses begin with [`CALM`] and double, 3.1 s
 /// in all.
 const GIVE_TRIES_MAX: u32 = 5;
-/// Time limit for cached writes at the end.
-const SYNC_LIMIT: Duration = Duration::from_secs(20);
 
 /// Options of the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,7 +246,7 @@ impl Device {
         let begun = Instant::now();
         while !Path::new(&node).exists() {
             if begun.elapsed() >= NODE_LIMIT {
-                device.stop(true).await;
+                device.stop(Instant::now() + SYNC_LIMIT).await;
                 return Err(DriverError::NoNode { node, limit: NODE_LIMIT });
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
@@ -322,14 +321,9 @@ impl Device {
         self.size = self.size.max(size);
     }
 
-    /// With `flush` writes back the page cache, then takes the device's sockets away: remaining users get errors.
-    pub(super) async fn stop(self, flush: bool) {
-        if flush
-            && let Ok(device) = tokio::fs::File::open(&self.path).await
-            && let Ok(Err(error)) = tokio::time::timeout(SYNC_LIMIT, device.sync_all()).await
-        {
-            tracing::warn!(device = self.path, %error, "cached writes were not taken");
-        }
+    /// Writes back the page cache, then takes the device's sockets away: remaining users get errors.
+    pub(super) async fn stop(self, flush_until: Instant) {
+        flush(&self.path, flush_until).await;
         self.stopping.cancel();
         let index = self.index;
         if let Err(error) = blocking(move || Driver::open()?.disconnect(index)).await {

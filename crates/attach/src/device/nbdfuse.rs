@@ -6,6 +6,7 @@
 //! ```
 
 use super::error::DeviceError;
+use super::flush::flush;
 use holdfast_types::Name;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -14,13 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// Time limit for nbdfuse to show its file.
 const START_LIMIT: Duration = Duration::from_secs(15);
 /// Time limit for its end.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// Time limit for cached writes at the end.
-const SYNC_LIMIT: Duration = Duration::from_secs(20);
 /// Pause between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -114,7 +114,7 @@ async fn clear_left(mount: &Path) -> Result<(), DeviceError> {
             tracing::warn!(device = name, %error, "a loop device of an earlier process stays");
         }
     }
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     while mounted(&real)? {
         if !unmount(mount).await && begun.elapsed() >= STOP_LIMIT {
             let over = if loops.is_empty() { "it".to_string() } else { format!("/dev/{}", loops.join(", /dev/")) };
@@ -213,15 +213,10 @@ impl Device {
     }
 
     /// Detaches the loop device, which waits for requests on their way, unmounts, and ends nbdfuse.
-    pub(super) async fn stop(self, flush: bool) {
+    pub(super) async fn stop(self, flush_until: Instant) {
         self.stopping.store(true, Ordering::Relaxed);
         // The device's page cache goes to the gateways while they can still be reached.
-        if flush
-            && let Ok(device) = tokio::fs::File::open(&self.path).await
-            && let Ok(Err(error)) = tokio::time::timeout(SYNC_LIMIT, device.sync_all()).await
-        {
-            tracing::warn!(device = self.path, %error, "cached writes were not taken");
-        }
+        flush(&self.path, flush_until).await;
         if let Err(error) = output("losetup", Command::new(losetup()).arg("--detach").arg(&self.path)).await {
             tracing::warn!(device = self.path, %error, "the loop device does not go");
         }

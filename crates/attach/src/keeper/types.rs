@@ -1,6 +1,6 @@
 //! What an attach is asked for, and how it ends.
 
-use crate::device::{DeviceError, DeviceKind, KernelOptions};
+use crate::device::{DeviceError, DeviceKind, KernelOptions, SYNC_LIMIT};
 use crate::dir::DirError;
 use crate::machine::Bounds;
 use holdfast_api::Refusal;
@@ -13,6 +13,8 @@ use std::time::Duration;
 pub(super) const RELEASE_LIMIT: Duration = Duration::from_secs(3);
 /// How long a clean end waits for unanswered requests.
 pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+// It begins before the devices go: their flush must not take all of it, or they would stay in the kernel.
+const _: () = assert!(SYNC_LIMIT.as_secs() < DRAIN_LIMIT.as_secs());
 
 /// Options of an attach.
 #[derive(Clone, Debug)]
