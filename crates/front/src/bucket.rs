@@ -9,7 +9,8 @@
 //!                  └─── burst ───┘
 //! ```
 //! LIMIT-L1  In any time `t`, requests that begin cost at most `rate * (burst + t)`, and one request more: one of any
-//!     size begins if nothing is owed beyond the burst, and is paid for afterwards.
+//!     size begins if nothing is owed beyond the burst, and is paid for afterwards. Places behind one that is given
+//!     back stay where they are: what did not begin in its time may begin later, beside others.
 //! LIMIT-L2  Requests begin in the order in which they were taken, and none waits while nothing is owed beyond the
 //!     burst: what is not used is saved up, as far as the burst goes.
 

@@ -1,8 +1,9 @@
 //! Limits of a volume and of its set: shared by all their connections, and kept where a request would begin.
 //!
 //! A request that has to wait holds nothing of the gateway but its connection's turn: one per connection waits, before
-//! its bytes are charged (CONN-C9). It takes its place in each limit when it comes first in its connection, so the
-//! connections of a volume are served in order, and gives it back if its connection ends before.
+//! its bytes are charged (CONN-C9). When it comes first in its connection, it takes its place in the limit of its
+//! volume, so the connections of a volume are served in order. Once that limit lets it pass, it takes its place in the
+//! limit of the set. It gives its places back if its connection ends before it begins.
 
 use super::bucket::Bucket;
 use holdfast_types::limits::REQUEST_BYTES_MAX;
@@ -158,7 +159,8 @@ pub(super) struct Throttled {
 struct Wait {
     since: Instant,
     bytes: u64,
-    taken: [Taken; 2],
+    /// Its places in the limits of the volume and of the set. `None`: it waits for the other one first.
+    taken: [Option<Taken>; 2],
 }
 
 impl Throttled {
@@ -186,23 +188,19 @@ impl Throttled {
         Poll::Pending
     }
 
-    /// When the next request may begin; `None`: now.
+    /// When the next request may begin, or take its place in the next limit; `None`: it begins now.
     fn waits_until(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
         let bytes = bytes.min(u64::from(REQUEST_BYTES_MAX));
-        let earlier = self.waits.take();
-        let since = earlier.as_ref().map_or(now, |wait| wait.since);
-        let [volume, set] = self.throttles.both();
-        let taken = match earlier {
-            None => [volume.take(now, bytes, None), set.take(now, bytes, None)],
-            Some(Wait { taken: [of_volume, of_set], .. }) => {
-                [volume.take(now, bytes, Some(of_volume)), set.take(now, bytes, Some(of_set))]
+        let (since, mut taken) = self.waits.take().map_or((now, [None; 2]), |wait| (wait.since, wait.taken));
+        // One after the other: what waits for its volume must not take a share of the set from other volumes meanwhile.
+        for (at, throttle) in self.throttles.both().into_iter().enumerate() {
+            let place = throttle.take(now, bytes, taken[at]);
+            taken[at] = Some(place);
+            if place.begins > now {
+                holdfast_reached::reached!("throttle: a request waits for a limit");
+                self.waits = Some(Wait { since, bytes, taken });
+                return Some(place.begins);
             }
-        };
-        let begins = taken[0].begins.max(taken[1].begins);
-        if begins > now {
-            holdfast_reached::reached!("throttle: a request waits for a limit");
-            self.waits = Some(Wait { since, bytes, taken });
-            return Some(begins);
         }
         if since < now {
             self.throttles.waited.note(now - since);
@@ -216,6 +214,7 @@ impl Drop for Throttled {
         if let Some(Wait { bytes, taken, .. }) = self.waits.take() {
             holdfast_reached::reached!("throttle: a connection ends while its request waits for a limit");
             for (throttle, taken) in self.throttles.both().into_iter().zip(taken) {
+                let Some(taken) = taken else { continue };
                 throttle.give_back(bytes, taken);
             }
         }
@@ -265,7 +264,7 @@ mod tests {
     async fn a_request_that_waits_gets_other_limits_and_gives_its_place_back_with_its_connection() {
         let (throttles, origin) = (Throttles::default(), Instant::now());
         throttles.set.set(rates(0, 1 << 20));
-        throttles.volume.set(rates(10, 0));
+        throttles.volume.set(rates(1000, 0));
         let (mut first, mut second) = (One::new(&throttles, origin), One::new(&throttles, origin));
         assert!(first.may_begin(0, 32 << 20));
         assert!(!first.may_begin(0, 32 << 20));
@@ -273,16 +272,37 @@ mod tests {
         for _ in 0..100 {
             assert!(!One::new(&throttles, origin).may_begin(0, 32 << 20));
         }
+        assert!(!second.may_begin(0, 1 << 20));
         assert!(first.may_begin(32_000, 32 << 20));
-        assert!(!second.may_begin(32_000, 1 << 20));
+        assert!(second.may_begin(64_000, 1 << 20), "nobody else is before it");
+        assert!(!second.may_begin(64_000, 1 << 20));
         throttles.set.set(Rates::default());
-        assert!(second.may_begin(32_000, 1 << 20), "the limit is gone, and with it the wait");
+        assert!(second.may_begin(64_000, 1 << 20), "the limit is gone, and with it the wait");
         throttles.set.set(rates(0, 2 << 20));
-        assert!(second.may_begin(40_000, 1 << 20));
-        assert!(!first.may_begin(40_000, 1 << 20));
+        assert!(second.may_begin(70_000, 1 << 20));
+        assert!(!first.may_begin(70_000, 1 << 20));
         throttles.set.set(rates(0, 2 << 20));
-        assert!(!first.may_begin(40_000, 1 << 20), "the same rates again change nothing");
+        assert!(!first.may_begin(70_000, 1 << 20), "the same rates again change nothing");
         assert_eq!(throttles.set.rates(), rates(0, 2 << 20));
+    }
+
+    /// Else the requests of a slow volume, one for each of its connections, would be paid for by the others of its set
+    /// long before they begin.
+    #[tokio::test]
+    async fn what_waits_for_its_volume_takes_no_share_of_the_set() {
+        let (slow, origin) = (Throttles::default(), Instant::now());
+        let mut other = One::new(&Throttles { volume: Arc::default(), ..slow.clone() }, origin);
+        slow.volume.set(rates(0, 1 << 20));
+        slow.set.set(rates(0, 8 << 20));
+        let mut waiting: Vec<One> = (0..8).map(|_| One::new(&slow, origin)).collect();
+        assert!(waiting[0].may_begin(0, 32 << 20));
+        assert!(waiting.iter_mut().all(|one| !one.may_begin(0, 32 << 20)));
+        // Four seconds of the set's limit have been taken, by the one that has begun.
+        assert!(other.may_begin(4_000, 1 << 20), "it waits for requests that have not begun");
+        assert!(waiting[0].may_begin(32_000, 32 << 20), "its volume lets it pass, and the set as well");
+        assert!(!other.may_begin(32_000, 1 << 20), "now it has taken its share of the set");
+        assert!(!waiting[1].may_begin(32_000, 32 << 20));
+        assert!(waiting[1].may_begin(64_000, 32 << 20), "in its turn");
     }
 
     #[tokio::test]

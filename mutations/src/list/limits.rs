@@ -40,6 +40,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "share-of-the-set-taken-early",
+        bug: "requests that wait for the limit of their volume have taken their share of the set's before: other volumes wait",
+        rule: "CONN-C9",
+        edits: &[Edit {
+            file: "crates/front/src/throttle.rs",
+            old: "self.throttles.both().into_iter().enumerate() {",
+            new: "self.throttles.both().into_iter().enumerate().rev() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-front", &["throttle::tests::what_waits_for_its_volume"])],
+        smoke: false,
+    },
+    Mutation {
         name: "end-not-seen-while-limited",
         bug: "a connection that waits for a limit does not notice that its client is gone, and keeps its slot for minutes",
         rule: "CONN-C7",

@@ -26,8 +26,8 @@ pub(super) struct Held {
     pub(super) admitted: bool,
 }
 
-/// What a request reads and writes in bytes, as limits count it. `None`: they do not count it at all. A flush waits for
-/// nothing, and the rest is answered here.
+/// What a request reads and writes in bytes, as limits count it. `None`: they do not count it at all. A flush waits
+/// only behind what waits before it on its connection, and the rest is answered here.
 pub(super) fn limited_bytes(request: &Request) -> Option<u64> {
     match &request.command {
         // The device may read what the hint says.

@@ -11,8 +11,9 @@ a request waits for both. Clients that are connected are limited at once. A requ
 is answered later, never with an error. What a limit allows and clients do not use is saved up, as
 much as --burst gives at the rate.
 
-Flushes wait for nothing, and neither do clients of snapshots. A write or read of any size counts as
-one request. Set the limit again after a recovery from the store, and after a takeover of a pair.
+Flushes are not counted, but wait behind a request of their connection that waits. Clients of
+snapshots are not limited. A write or read of any size counts as one request. Set the limit again
+after a recovery from the store, and after a takeover of a pair.
 
 Examples:
   holdfast set limit demo
