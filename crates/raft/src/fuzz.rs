@@ -153,7 +153,7 @@ pub fn message(kind: u8, bytes: &[u8]) -> Option<Vec<u8>> {
         _ => {
             let reply = proto::BeatReply::decode(bytes).ok()?;
             if let Some(proto::beat_reply::Result::Reply(answer)) = &reply.result {
-                let _ = append_reply_from_wire(answer.clone()).ok()?;
+                let _ = append_reply_from_wire(*answer).ok()?;
             }
             Some(reply.encode_to_vec())
         }
