@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn an_answer_says_what_it_promises_or_why_not() {
         let answer = proto::AppendReply { result: None };
-        let said = Some(Said::Reply(answer.clone()));
+        let said = Some(Said::Reply(answer));
         let told = outcome(proto::BeatReply { place: 3, read_lease_ms: 480, result: said });
         assert_eq!(told.ok(), Some((answer, Duration::from_millis(480))));
         let refused = proto::BeatRefusal { code: Code::NotFound as i32, message: "not here".to_string() };
