@@ -171,7 +171,8 @@ impl Deletion {
             let left = voters.iter().filter(|id| !self.ended.contains(id)).count();
             left * 2 <= voters.len() && left < voters.len()
         };
-        let known = self.voters.as_ref().is_some_and(|known| known.sets.iter().all(minority));
+        let fenced = |known: &GroupVoters| !known.sets.is_empty() && known.sets.iter().all(minority);
+        let known = self.voters.as_ref().is_some_and(fenced);
         known || self.waits_for(members).is_empty()
     }
 }

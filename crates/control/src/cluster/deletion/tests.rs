@@ -213,6 +213,7 @@ fn the_fence_is_a_majority_of_the_newest_voters_told() {
         "3, 4 and 5 could end the change, and go on"
     );
     assert!(!fenced(&[(1, voters(9, &[&[]]))]), "an empty list of voters proves nothing");
+    assert!(!fenced(&[(1, voters(9, &[]))]), "nor does none");
 }
 
 #[test]
