@@ -26,7 +26,7 @@ struct Inner {
 #[derive(Clone, Copy, Default)]
 struct MembersChange {
     under_way: bool,
-    /// How many have been announced so far.
+    /// How many beginnings and ends have been announced so far.
     announced: u64,
 }
 
@@ -56,16 +56,15 @@ impl Inner {
 
     /// See [`Gate::announce_members_change`].
     fn announce_members_change(&mut self, under_way: bool) {
+        self.members.announced += u64::from(under_way || self.members.under_way);
         self.members.under_way = under_way;
         if under_way {
-            self.members.announced += 1;
             self.tell_sole_voter(false);
         }
     }
 
-    /// Whether this gateway was the only member in a list that was read when `announced` changes had been announced. A
-    /// list from before an announcement proves nothing any more, and after it the members may look unchanged for a
-    /// while.
+    /// Whether this gateway was the only member in a list that was read when so much had been `announced`. A list from
+    /// before a beginning or an end proves nothing any more, and between these the members may look unchanged.
     fn members_seen(&mut self, alone: bool, announced: u64) {
         let MembersChange { under_way, announced: by_now } = self.members;
         holdfast_reached::reached!("gate: a change of members is announced and not seen yet", alone && under_way);
@@ -269,6 +268,23 @@ mod tests {
         inner.members_seen(true, announced);
         assert!(!inner.sole_voter, "there may be another voter by now");
         inner.members_seen(true, inner.members.announced);
+        assert!(inner.sole_voter);
+    }
+
+    /// Red if only beginnings count: the members are read while a change is announced and not carried out yet, and the
+    /// gate is told of them after its end.
+    #[test]
+    fn members_from_the_middle_of_a_change_prove_nothing_after_it() {
+        let mut inner = inner();
+        inner.announce_members_change(true);
+        let announced = inner.members.announced;
+        inner.announce_members_change(false);
+        inner.members_seen(true, announced);
+        assert!(!inner.sole_voter, "there may be another voter by now");
+        // Each round without a change tells of an end again. No look is lost by that.
+        let announced = inner.members.announced;
+        inner.announce_members_change(false);
+        inner.members_seen(true, announced);
         assert!(inner.sole_voter);
     }
 }

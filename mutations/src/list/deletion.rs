@@ -138,6 +138,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "lost-voters-outlast-known-ones",
+        bug: "a deletion waits for every gateway because one has lost its log, although others tell the voters of the same entry",
+        rule: "DELETE-D2",
+        edits: &[Edit {
+            file: "crates/control/src/cluster/state.rs",
+            old: "(self.at, !lost(self)) > (known.at, !lost(known))",
+            new: "self.at > known.at && (lost(self) || !lost(self))",
+        }],
+        tests: &[STEPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "known-voters-of-old-for-lost-ones",
+        bug: "voters of before those that a gateway has lost count: a majority of the later ones may go on",
+        rule: "DELETE-D2",
+        edits: &[Edit {
+            file: "crates/control/src/cluster/state.rs",
+            old: "(self.at, !lost(self)) > (known.at, !lost(known))",
+            new: "(!lost(self), self.at) > (!lost(known), known.at)",
+        }],
+        tests: &[STEPS],
+        smoke: false,
+    },
+    Mutation {
         name: "lost-voters-are-none",
         bug: "a member that has lost its log reports no voters when the set is deleted: older ones may pass for the newest",
         rule: "END-E3",

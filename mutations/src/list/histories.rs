@@ -221,6 +221,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "alone-by-a-list-of-a-change",
+        bug: "a gateway takes itself for the only voter by members that it read while a change of them had not come to the log yet, once that change has ended",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/set/src/gate.rs",
+            old: "u64::from(under_way || self.members.under_way)",
+            new: "u64::from(under_way)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["gate::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "incomplete-snapshot-comes-back",
         bug: "a recovery restores a snapshot with missing objects: it cannot be read, and no garbage is collected as long as it exists",
         rule: "R9",

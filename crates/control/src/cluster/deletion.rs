@@ -213,7 +213,7 @@ impl ClusterState {
                 return Err(ClusterRefusal::NoSuchMember { id: member });
             }
             deletion.ended.insert(member);
-            let newer = voters.filter(|told| deletion.voters.as_ref().is_none_or(|known| told.at > known.at));
+            let newer = voters.filter(|told| deletion.voters.as_ref().is_none_or(|known| told.is_better_than(known)));
             deletion.voters = newer.cloned().or(deletion.voters.take());
         }
         Ok(ClusterAnswer::DeletionNoted)

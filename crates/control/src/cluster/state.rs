@@ -126,8 +126,17 @@ pub enum DeletionStage {
 pub struct GroupVoters {
     /// The entry that named them. The later one of two counts.
     pub at: LogId,
-    /// One set of voters, or two during a change of voters.
+    /// One set of voters, or two during a change of voters. An empty set: that member has lost those up to `at`.
     pub sets: Vec<BTreeSet<MemberId>>,
+}
+
+impl GroupVoters {
+    /// Whether these count, and not the `known` ones. One entry names the same voters to all members, so who knows them
+    /// speaks for those who have lost them.
+    pub(super) fn is_better_than(&self, known: &Self) -> bool {
+        let lost = |voters: &Self| voters.sets.iter().any(BTreeSet::is_empty);
+        (self.at, !lost(self)) > (known.at, !lost(known))
+    }
 }
 
 /// A set that is being deleted.
@@ -162,7 +171,8 @@ impl Deletion {
             let left = voters.iter().filter(|id| !self.ended.contains(id)).count();
             left * 2 <= voters.len() && left < voters.len()
         };
-        let known = self.voters.as_ref().is_some_and(|known| known.sets.iter().all(minority));
+        let fenced = |known: &GroupVoters| !known.sets.is_empty() && known.sets.iter().all(minority);
+        let known = self.voters.as_ref().is_some_and(fenced);
         known || self.waits_for(members).is_empty()
     }
 }

@@ -132,6 +132,31 @@ fn no_step_is_taken_before_the_one_before_it() {
     assert!(state.sets.contains_key(&GroupId(2)), "the new one of that name is another");
 }
 
+/// DELETE-D2: a member that has lost its log may have agreed to the last change of voters. So all are waited for, until
+/// voters are told that are no older.
+#[test]
+fn voters_that_a_member_has_lost_are_waited_for_until_another_tells_them() {
+    let (two, lost) = (voters(7, &[&[2, 3]]), |index| voters(index, &[&[]]));
+    for (told, fenced) in [
+        ([lost(7), voters(4, &[&[1, 2]])], false),
+        ([voters(4, &[&[1, 2]]), lost(7)], false),
+        ([lost(7), voters(8, &[&[1, 2]])], true),
+        // One entry names the same voters to both, whoever tells of it first.
+        ([lost(7), two.clone()], true),
+        ([two.clone(), lost(7)], true),
+        ([lost(u64::MAX), voters(8, &[&[1, 2]])], false),
+    ] {
+        let mut state = cluster();
+        apply(&mut state, &delete(1, "s1", 5));
+        for (member, told) in (1..).zip(&told) {
+            apply(&mut state, &ended(1, member, told.clone()));
+        }
+        assert_eq!(matches!(apply(&mut state, &forget(1)), ClusterAnswer::DeletionNoted), fenced, "{told:?}");
+        apply(&mut state, &ended(1, 3, None));
+        assert_eq!(apply(&mut state, &forget(1)), ClusterAnswer::DeletionNoted, "all have ended it: {told:?}");
+    }
+}
+
 #[test]
 fn a_member_that_is_removed_is_not_waited_for() {
     let mut state = cluster();
@@ -188,6 +213,7 @@ fn the_fence_is_a_majority_of_the_newest_voters_told() {
         "3, 4 and 5 could end the change, and go on"
     );
     assert!(!fenced(&[(1, voters(9, &[&[]]))]), "an empty list of voters proves nothing");
+    assert!(!fenced(&[(1, voters(9, &[]))]), "nor does none");
 }
 
 #[test]
