@@ -61,6 +61,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "fewer-voters-without-a-majority",
+        bug: "a group that has lost its quorum is given fewer voters: it cannot follow, and the lost ones lose their places",
+        rule: "PLACING-P4",
+        edits: &[Edit {
+            file: CHOOSE,
+            old: "&& board.has_majority(has)",
+            new: "&& (board.has_majority(has) || has != 0)",
+        }],
+        tests: &[FEWER],
+        smoke: false,
+    },
+    Mutation {
         name: "lost-voters-leave-two",
         bug: "four voters of which two are lost become two: one more loss stops the set although the lost ones come back",
         rule: "PLACING-P4",

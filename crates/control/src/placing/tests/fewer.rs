@@ -87,6 +87,13 @@ fn without_a_majority_nothing_shrinks() {
         view.member(id).silent = Some(60 * MINUTE);
     }
     assert_eq!(settle(&mut view, &RULES), [""; 0]);
+    // g2 and g3 are newcomers: of the voters that the group has only g1 is left.
+    let mut view = with_set(&["eu"; 7], five(Some(Survive::Host)), 1..=5);
+    (view.set().now, view.set().moving) = (ids([1, 4, 5, 6, 7]), true);
+    for id in 4..=7 {
+        view.member(id).silent = Some(60 * MINUTE);
+    }
+    assert!(plan(&view, &RULES).is_empty());
 }
 
 /// g4 and g5 may be cut off from the leader of group 0 only. Then four of five are there, and would be two of three.
