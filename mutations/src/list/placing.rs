@@ -334,6 +334,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "voters-go-for-one-that-is-away",
+        bug: "five voters of which four answer become three of which two do: no more can be lost, although nobody was",
+        rule: "MEMBER-M1",
+        edits: &[Edit {
+            file: "crates/control/src/members.rs",
+            old: "spare(then) < spare(now)",
+            new: "spare(then) + 64 < spare(now)",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-control",
+            &["who_is_needed_does_not_go_while_one_that_is_to_stay_is_away"],
+        )],
+        smoke: false,
+    },
+    Mutation {
         name: "hanging-step-keeps-its-place",
         bug: "sixteen sets whose disks hang keep the members of every other set from being changed for ever",
         rule: "MEMBER-M2",
