@@ -3,7 +3,8 @@
 //! at a time.
 //!
 //! MEMBER-M1  Voters change only if a majority of the old ones and a majority of the new ones answer and have nearly
-//!     all entries: a change that cannot be committed leaves the group without a quorum for good.
+//!     all entries: a change that cannot be committed leaves the group without a quorum for good. Nor do fewer voters
+//!     of a set take the place of more while one of them is away, and those that go answer and are needed.
 //! MEMBER-M2  No voter is removed while a new one still learns: a replacement is an addition first. A leaving voter of
 //!     a set keeps its vote until the planner has given its place to another member, if there is one, and not for long.
 //!     A new one that leaves before it votes takes no voter with it for as long. Several new ones come together, if the
@@ -108,6 +109,12 @@ pub enum Waiting {
         /// Members that have not caught up.
         learning: BTreeSet<MemberId>,
     },
+    /// MEMBER-M1: with fewer voters fewer could be lost now.
+    #[error("{away:?} are to stay, and do not answer or lag: those that are to go are needed")]
+    Away {
+        /// Voters that are to stay.
+        away: BTreeSet<MemberId>,
+    },
     /// MEMBER-M2: the voter that it was to replace may be needed.
     #[error("{leaving:?} leave before they vote: the planner gives their places to others first")]
     Planner {
@@ -205,12 +212,25 @@ pub fn step_of(of: GroupId, group: &GroupView, state: &ClusterState, wanted: &BT
     if !leaving.is_empty() && !voters.is_subset(to) {
         return Step::Wait(Waiting::Planner { leaving });
     }
+    // That a member leaves is an order.
+    let ordered = voters.difference(to).any(|id| leaves(&id));
+    if to.is_subset(&voters) && !ordered && spares_less(group, &voters, to) {
+        let away = to.difference(&answering(group, to)).copied().collect();
+        return Step::Wait(Waiting::Away { away });
+    }
     let stays = |id: &&MemberId| state.members.get(id).is_some_and(|member| member.standing != Standing::Leaving);
     let learning: BTreeSet<MemberId> = wanted.difference(to).filter(stays).copied().collect();
     if learning.is_empty() || !survives_less(state, set, &voters, to) {
         return step;
     }
     Step::Wait(Waiting::Learning { learning })
+}
+
+/// Whether fewer of the voters `then` than of the voters `now` could be lost at this moment, since some of them are
+/// away. Who asks for fewer voters may not see that (PLACING-P4): it hears others than this leader does.
+fn spares_less(group: &GroupView, now: &BTreeSet<MemberId>, then: &BTreeSet<MemberId>) -> bool {
+    let spare = |voters: &BTreeSet<MemberId>| answering(group, voters).len().saturating_sub(majority(voters.len()));
+    answering(group, then).len() < then.len() && spare(then) < spare(now)
 }
 
 /// Whether a loss that `now` survives, among those that the policy asks for, leaves no majority of `then`. A policy

@@ -12,8 +12,9 @@
 //!     could not follow. A move that is stalled, or takes longer than [`LATE`], counts no more: two groups that lost
 //!     their quorum meanwhile would keep all others from moving.
 //! PLACING-P4  A group gets fewer voters than its policy asks for only if one loss would stop it as it is, nobody can
-//!     take the place of the lost voters, and three or more are left that survive the loss of any one domain. So every
-//!     acknowledged entry survives it as well.
+//!     take the place of the lost voters, and three or more are left that answer and survive the loss of any one
+//!     domain. So every acknowledged entry survives it as well. No group is left with fewer than three voters while
+//!     three may vote.
 //!
 //! Terms: a *candidate* is a member as the planner sees it. It is *silent* if it does not answer, *lost* if that lasts
 //! for longer than `replace_after`. A *newcomer* is to be a voter and is none yet; it is *late* if that lasts for too

@@ -5,6 +5,7 @@ use crate::bug::{Edit, Layer, Mutation, Test, lib};
 const FOLLOWING: &str = "crates/control/src/following.rs";
 const LOCATED: &str = "crates/control/src/set/located.rs";
 const PLANNED: &str = "crates/gateway/src/node/planned.rs";
+const DOES: &str = "crates/gateway/src/node/following.rs";
 
 const MOVES: Test = lib(Layer::Property, "holdfast-control", &["leadership_is_never_passed_back_and_forth"]);
 const CASES: Test = lib(Layer::Unit, "holdfast-control", &["following::"]);
@@ -78,6 +79,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "now >= Duration::ZERO && self.given.len() < TURNS_MAX",
         }],
         tests: &[CASES],
+        smoke: false,
+    },
+    Mutation {
+        name: "following-to-one-that-was-drained-meanwhile",
+        bug: "leadership goes to a voter that was drained, or lags, since its turn was asked for",
+        rule: "FOLLOW-F1",
+        edits: &[Edit {
+            file: DOES,
+            old: "able && sight.place.as_ref() == place",
+            new: "(able || place.is_some()) && sight.place.as_ref() == place",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_move_that_waited_for_its_turn_is_looked_at_again"])],
         smoke: false,
     },
     Mutation {

@@ -14,6 +14,9 @@ pub(super) type Choice = u64;
 /// More candidates do not fit into a [`Choice`]; a cluster has fewer (`MEMBERS_MAX`).
 const SEATS_MAX: usize = 64;
 
+/// Fewest voters of a group that survives a loss: two survive none.
+const LEAST: u32 = 3;
+
 /// What is wrong with a choice, the worst first. All zero, the default: nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cost {
@@ -23,6 +26,8 @@ pub(super) struct Cost {
     pub(super) unserved: u32,
     /// Voters that are lost, leaving, or in a forbidden region.
     pub(super) unusable: u32,
+    /// Voters that a group lacks to survive any loss at all ([`LEAST`]).
+    pub(super) few: u32,
     /// Voters beyond what each domain may have.
     pub(super) crowded: u32,
     /// Voters too few or too many.
@@ -60,6 +65,8 @@ pub(super) struct Board {
     domains: Vec<Domain>,
     /// Voters that it should have.
     wanted: u32,
+    /// The group has a leader: it is no set that is to be made.
+    exists: bool,
     /// The level that counts.
     pub(super) level: Survive,
     /// Whether the policy asks for that level, or the members allow it.
@@ -115,6 +122,7 @@ impl Board {
             seats: members().map(seat).collect(),
             domains: domains.into_keys().collect(),
             wanted: wanted as u32,
+            exists: placed.leader.is_some(),
             level,
             promised: policy.survive.is_some() || widest.is_some(),
         }
@@ -139,6 +147,11 @@ impl Board {
 
     pub(super) fn wanted(&self) -> u32 {
         self.wanted
+    }
+
+    /// No move leaves fewer voters, also if some are lost or crowded: [`LEAST`], or all that there may be.
+    pub(super) fn least(&self) -> u32 {
+        LEAST.min(self.wanted)
     }
 
     /// The places of `choice`.
@@ -217,10 +230,13 @@ impl Board {
         // What a majority can lose; a group of one or two can lose nothing, and is spread all the same.
         let most = (all.saturating_sub(1) / 2).max(1);
         let count = |fits: &dyn Fn(&Seat) -> bool| self.chosen(choice).filter(|(_, seat)| fits(seat)).count() as u32;
+        // A new set is spread first, and filled up by who is silent now (`first_voters`).
+        let least = if self.exists { self.least() } else { 0 };
         Cost {
             short,
             unserved: self.unserved(choice).len() as u32,
             unusable: self.unusable(choice),
+            few: least.saturating_sub(all),
             crowded: each.into_iter().map(|found| found.saturating_sub(most)).sum(),
             number: all.abs_diff(self.wanted),
             drained: count(&|seat| seat.drained),

@@ -30,9 +30,6 @@ fn weight(placed: &Placed) -> u64 {
     placed.bytes.saturating_add(SET_WEIGHT)
 }
 
-/// Fewest voters of a group that gets fewer than its policy asks for (PLACING-P4): two survive no loss.
-const SHRUNK_MIN: u32 = 3;
-
 /// Whether its move counts against the limits of [`Rules`].
 fn counts(placed: &Placed) -> bool {
     placed.moving && placed.late.is_empty() && !placed.overdue && !placed.stalled
@@ -101,13 +98,18 @@ pub fn plan(view: &View, rules: &Rules) -> Vec<Move> {
     moves
 }
 
+/// What counts as surviving more.
+fn survival(cost: &Cost) -> (u32, u32, u32, u32) {
+    (cost.short, cost.unserved, cost.few, cost.crowded)
+}
+
 /// What a move improves most.
 fn why(before: &Cost, after: &Cost) -> Why {
     if after.number > before.number {
         Why::Fewer
     } else if after.unusable < before.unusable {
         Why::Unusable
-    } else if (after.short, after.unserved, after.crowded) < (before.short, before.unserved, before.crowded) {
+    } else if survival(after) < survival(before) {
         Why::Survival
     } else if after.number < before.number {
         Why::Number
@@ -140,14 +142,18 @@ fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost
     let had = (had != 0).then(|| board.cost(had));
     let survives =
         |after: &Cost| survives_as_much(&before, after) && had.is_none_or(|had| survives_as_much(&had, after));
-    let pressing = |cost: &Cost| (cost.short, cost.unserved, cost.unusable);
+    let pressing = |cost: &Cost| (cost.short, cost.unserved, cost.unusable, cost.few);
     let tries = |choice: Choice, after: &Cost| board.slow(choice & !now) == 0 || pressing(after) < pressing(&before);
     let fewer = |choice: Choice| choice.count_ones() < now.count_ones() && now.count_ones() <= board.wanted();
     // A fourth voter makes each write wait for one more, and no more losses are survived. A new set is filled up.
     let fourth = |choice: Choice| placed.leader.is_some() && choice.count_ones() == 4 && now.count_ones() < 4;
+    // A voter that is away or does not run the group now may be lost next. And those that count as lost may be cut off
+    // from the leader of group 0 only, and be the group's quorum.
+    let answers = |choice: Choice| board.preference(choice).0 == 0;
     // PLACING-P4: after the loss of one domain a majority is left, and so everything that was acknowledged.
-    let number =
-        |choice: Choice, after: &Cost| if fewer(choice) { shrinks && after.short == 0 } else { !fourth(choice) };
+    let number = |choice: Choice, after: &Cost| {
+        if fewer(choice) { shrinks && after.short == 0 && answers(choice) } else { !fourth(choice) }
+    };
     let fits = |(choice, after): &(Choice, Cost)| {
         let costs_less = board.is_accepted(*choice) && *after < before;
         costs_less && survives(after) && number(*choice, after) && tries(*choice, after)
@@ -167,7 +173,7 @@ fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost
 }
 
 /// All choices that one step reaches: one or two more while there are too few, one or two fewer, one in place of
-/// another. While there are not too many, three stay (PLACING-P4).
+/// another. Three stay (PLACING-P4).
 fn steps(board: &Board, now: Choice) -> Vec<Choice> {
     let (taken, free) = (board.taken(now), board.free(now));
     let bit = |at: &usize| 1_u64 << at;
@@ -181,9 +187,8 @@ fn steps(board: &Board, now: Choice) -> Vec<Choice> {
     if now.count_ones() < board.wanted() {
         all.extend(singles(&free).into_iter().chain(pairs(&free)).map(|more| now | more));
     }
-    let least = if now.count_ones() > board.wanted() { 0 } else { SHRUNK_MIN };
     let fewer = singles(&taken).into_iter().chain(pairs(&taken)).map(|less| now & !less);
-    all.extend(fewer.filter(|choice| choice.count_ones() >= least));
+    all.extend(fewer.filter(|choice| choice.count_ones() >= board.least()));
     for out in singles(&taken) {
         all.extend(singles(&free).into_iter().map(|into| (now & !out) | into));
     }

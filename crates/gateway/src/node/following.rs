@@ -123,13 +123,27 @@ fn work(node: &Arc<Node>, me: MemberId, set: &Arc<SetServer>, led: &mut Led, now
         Choice::HandOver(_) if now < led.asks => None,
         Choice::HandOver(to) => {
             led.asks = now + ASK_PAUSE;
-            Some(tokio::spawn(move_in_turn(node.clone(), me, set.clone(), led.term, to)))
+            let place = led.place.clone();
+            Some(tokio::spawn(move_in_turn(node.clone(), me, set.clone(), led.term, place, to)))
         }
     }
 }
 
+/// Whether a move that was decided on before the set had its turn is still right (FOLLOW-F1, FOLLOW-F3).
+fn still_goes(sight: &Sight, place: Option<&Locality>, to: MemberId) -> bool {
+    let able = sight.voters.iter().any(|voter| voter.id == to && voter.serves && voter.close);
+    able && sight.place.as_ref() == place && matches!(sight.busy, None | Some(Busy::Checkpoint))
+}
+
 /// The move, if the leader of group 0 gives the set its turn (FOLLOW-F4), and nothing has come between meanwhile.
-async fn move_in_turn(node: Arc<Node>, me: MemberId, set: Arc<SetServer>, term: Term, to: MemberId) {
+async fn move_in_turn(
+    node: Arc<Node>,
+    me: MemberId,
+    set: Arc<SetServer>,
+    term: Term,
+    place: Option<Locality>,
+    to: MemberId,
+) {
     let Some(raft) = node.raft() else { return };
     match raft.ask_follow_turn(set.id).await {
         Ok(true) => {}
@@ -142,8 +156,8 @@ async fn move_in_turn(node: Arc<Node>, me: MemberId, set: Arc<SetServer>, term: 
             return;
         }
     }
-    let calm = |sight: &Sight| matches!(sight.busy, None | Some(Busy::Checkpoint));
-    let Some(sight) = look(&node, me, &set).filter(calm) else { return };
+    let right = |sight: &Sight| still_goes(sight, place.as_ref(), to);
+    let Some(sight) = look(&node, me, &set).filter(right) else { return };
     if set.group.leading_term() != Some(term) {
         return;
     }
@@ -243,4 +257,31 @@ async fn hand_over(node: Arc<Node>, me: MemberId, set: Arc<SetServer>, term: Ter
     let (took, leader) = (begun.elapsed(), set.group.leadership().borrow().leader);
     metrics::histogram!("holdfast_follow_pause_seconds").record(took.as_secs_f64());
     tracing::info!(set = %set.name, ?leader, left, ?took, "leadership was handed to a nearer voter");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The leader of group 0 may take seconds to answer: meanwhile the heir was drained, or the owner went elsewhere.
+    #[test]
+    fn a_move_that_waited_for_its_turn_is_looked_at_again() {
+        let at = |text: &str| text.parse::<Locality>().unwrap();
+        let (eu, us, to) = (at("region=eu"), at("region=us"), MemberId(2));
+        let voter = |id: u64, locality: &Locality| {
+            let (id, locality) = (MemberId(id), locality.clone());
+            Voter { id, locality, serves: true, close: true }
+        };
+        let sight = || Sight { voters: vec![voter(1, &us), voter(2, &eu)], place: Some(eu.clone()), busy: None };
+        let goes = |sight: Sight| still_goes(&sight, Some(&eu), to);
+        assert!(goes(sight()));
+        assert!(goes(Sight { busy: Some(Busy::Checkpoint), ..sight() }), "it was long enough");
+        assert!(!goes(Sight { busy: Some(Busy::Members), ..sight() }));
+        assert!(!goes(Sight { place: Some(us.clone()), ..sight() }), "the owner went");
+        assert!(!goes(Sight { voters: vec![voter(1, &us)], ..sight() }), "it votes no more");
+        let (mut drained, mut behind) = (sight(), sight());
+        drained.voters[1].serves = false;
+        behind.voters[1].close = false;
+        assert!(!goes(drained) && !goes(behind), "FOLLOW-F1");
+    }
 }

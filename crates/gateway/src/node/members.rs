@@ -225,7 +225,9 @@ impl Follower {
             Step::Learn(_) | Step::Forget(_) | Step::Vote(_) | Step::End => {}
         }
         let stop = due.node.stop.clone();
-        self.steps.begin(id, async move {
+        // Longer than what it waits for: the newest group 0 and a change, or clients and a transfer.
+        let limit = due.node.timing.election_max() + STEP_LIMIT * 2;
+        self.steps.begin(id, limit, async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = due.take() => {}

@@ -142,9 +142,11 @@ pub(crate) struct Wants {
 }
 
 impl Planned {
-    /// This gateway leads group 0 in this term; what an earlier term saw is forgotten.
+    /// This gateway leads group 0 in this term; what an earlier term saw is forgotten. A call that began in an earlier
+    /// term changes nothing.
     pub(crate) fn enter(&mut self, term: Option<Term>) {
-        if self.term != term {
+        let is_late = term.is_some() && term < self.term;
+        if self.term != term && !is_late {
             let told = std::mem::take(&mut self.told);
             *self = Self { term, begun: term.map(|_| Instant::now()), told, ..Self::default() };
         }

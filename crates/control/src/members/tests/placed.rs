@@ -136,6 +136,27 @@ fn a_newcomer_that_leaves_takes_no_voter_with_it() {
     assert_eq!(step(&nobody, &four, &three), Step::Vote(ids([1, 2])), "nobody could get the place");
 }
 
+/// 4 and 5 counted as lost, since the leader of group 0 did not hear them, and then 3 went: of five voters one more
+/// could be lost, of three none.
+#[test]
+fn who_is_needed_does_not_go_while_one_that_is_to_stay_is_away() {
+    let mut state = cluster(&[G; 5]);
+    create_demo(&mut state);
+    let step = |state: &ClusterState, third: Peer, others: [Peer; 2]| {
+        let peers = [voter(1), voter(2), third].into_iter().chain(others).collect();
+        let group = GroupView { me: MemberId(1), peers, next: None };
+        step_of(GroupId(1), &group, state, &ids([1, 2, 3]))
+    };
+    let away = |id: u64| Peer { answers: false, ..voter(id) };
+    let (there, three) = ([voter(4), voter(5)], Step::Vote(ids([1, 2, 3])));
+    assert_eq!(step(&state, away(3), there), Step::Wait(Waiting::Away { away: ids([3]) }), "MEMBER-M1");
+    assert_eq!(step(&state, voter(3), there), three);
+    assert_eq!(step(&state, voter(3), [away(4), away(5)]), three, "PLACING-P4");
+    assert_eq!(step(&state, away(3), [voter(4), away(5)]), three, "none could be lost before either");
+    state.members.get_mut(&MemberId(4)).unwrap().standing = Standing::Leaving;
+    assert_eq!(step(&state, away(3), there), three, "an order");
+}
+
 /// MEMBER-M3: a leader that leaves gives a set to a witness only if no voter that serves is to come.
 #[test]
 fn a_leader_that_leaves_hands_over_as_before() {

@@ -87,6 +87,56 @@ fn without_a_majority_nothing_shrinks() {
         view.member(id).silent = Some(60 * MINUTE);
     }
     assert_eq!(settle(&mut view, &RULES), [""; 0]);
+    // g2 and g3 are newcomers: of the voters that the group has only g1 is left.
+    let mut view = with_set(&["eu"; 7], five(Some(Survive::Host)), 1..=5);
+    (view.set().now, view.set().moving) = (ids([1, 4, 5, 6, 7]), true);
+    for id in 4..=7 {
+        view.member(id).silent = Some(60 * MINUTE);
+    }
+    assert!(plan(&view, &RULES).is_empty());
+}
+
+/// g4 and g5 may be cut off from the leader of group 0 only. Then four of five are there, and would be two of three.
+#[test]
+fn nothing_shrinks_while_one_that_is_to_stay_is_away() {
+    let mut view = with_set(&["eu"; 5], five(Some(Survive::Host)), 1..=5);
+    for id in [4, 5] {
+        view.member(id).silent = Some(60 * MINUTE);
+    }
+    view.member(3).silent = Some(MINUTE);
+    assert_eq!(settle(&mut view, &RULES), [""; 0], "it may be lost next");
+    view.member(3).silent = None;
+    view.set().absent = ids([3]);
+    assert_eq!(settle(&mut view, &RULES), [""; 0], "it does not run the set");
+    view.set().absent = ids([]);
+    assert_eq!(settle(&mut view, &RULES), ["1: -4 -5 Fewer"]);
+}
+
+/// The only gateway of the third region was removed. Two voters in two regions were better than three, and so two of
+/// the four went.
+#[test]
+fn four_voters_in_two_regions_do_not_become_two() {
+    let mut view = with_set(&["eu", "eu", "us", "us"], five(Some(Survive::Region)), 1..=4);
+    settle(&mut view, &RULES);
+    assert_eq!(view.set().voters.len(), 3, "any gateway may be lost");
+    let mut view = with_set(&["eu"; 4], Policy::default(), 1..=4);
+    for id in [3, 4] {
+        view.member(id).silent = Some(60 * MINUTE);
+    }
+    assert_eq!(settle(&mut view, &RULES), ["1: -4 Unusable"], "3 may come back");
+}
+
+/// The only gateway of the third region leaves: its set had two voters for ever, since a third one would stand in the
+/// region of another.
+#[test]
+fn a_third_voter_is_better_than_two_that_are_spread() {
+    let mut view = with_set(&["eu", "us", "ap", "eu"], survive(Survive::Region), [1, 2]);
+    view.member(3).standing = Standing::Leaving;
+    view.set().now = ids([1, 2, 3]);
+    view.member(4).slow = true;
+    assert_eq!(settle(&mut view, &RULES), ["1: +4 Survival"], "any gateway may be lost then");
+    view.members.insert(MemberId(5), candidate(5, "sa"));
+    assert_eq!(settle(&mut view, &RULES), ["1: -4 +5 Survival"]);
 }
 
 /// All subsets of three.

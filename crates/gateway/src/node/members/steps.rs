@@ -3,6 +3,7 @@
 use holdfast_raft::Group;
 use holdfast_types::GroupId;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::task::{JoinError, JoinHandle};
 
 /// Most sets whose members are changed at the same time here.
@@ -67,10 +68,17 @@ impl Steps {
         !self.running.contains_key(&id) && (id == GroupId::CLUSTER || of_sets() < STEPS_AT_ONCE)
     }
 
-    pub(super) fn begin(&mut self, id: GroupId, step: impl Future<Output = ()> + Send + 'static) {
+    /// After `limit` the group may begin another step, whatever became of this one: a group whose disk hangs answers
+    /// nothing, and its step would keep its place for ever.
+    pub(super) fn begin(&mut self, id: GroupId, limit: Duration, step: impl Future<Output = ()> + Send + 'static) {
         if id != GroupId::CLUSTER {
             self.last = Some(id);
         }
+        let step = async move {
+            if tokio::time::timeout(limit, step).await.is_err() {
+                tracing::warn!(group = %id, ?limit, "a step of its members does not end; trying again");
+            }
+        };
         self.running.insert(id, Task::spawn(step));
     }
 }
@@ -79,19 +87,21 @@ impl Steps {
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(600);
+
     /// A step that hung kept every other group of this gateway waiting, for 15 s each time.
     #[tokio::test]
     async fn a_step_that_hangs_keeps_no_other_group_waiting() {
         let mut steps = Steps::default();
         for id in 1..=STEPS_AT_ONCE as u64 {
             assert!(steps.may_begin(GroupId(id)));
-            steps.begin(GroupId(id), std::future::pending());
+            steps.begin(GroupId(id), LONG, std::future::pending());
         }
         assert!(!steps.may_begin(GroupId(99)), "the limit");
         assert!(steps.may_begin(GroupId::CLUSTER), "group 0 waits for no set");
         let mut steps = Steps::default();
-        steps.begin(GroupId(1), std::future::pending());
-        steps.begin(GroupId(2), std::future::ready(()));
+        steps.begin(GroupId(1), LONG, std::future::pending());
+        steps.begin(GroupId(2), LONG, std::future::ready(()));
         assert!(!steps.may_begin(GroupId(2)), "one step of a group");
         for _ in 0..100 {
             tokio::task::yield_now().await;
@@ -101,5 +111,20 @@ mod tests {
         let mut groups = [3, 1, 0, 2].map(GroupId);
         groups.sort_by_key(|id| steps.turn_of(*id));
         assert_eq!(groups, [3, 0, 1, 2].map(GroupId), "each has its turn");
+    }
+
+    /// Sixteen groups whose disks hang would keep the members of all others from being changed.
+    #[tokio::test]
+    async fn a_step_that_never_ends_gives_its_place_back() {
+        let mut steps = Steps::default();
+        steps.begin(GroupId(1), Duration::from_millis(1), std::future::pending());
+        for _ in 0..200 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            steps.forget_done();
+            if steps.may_begin(GroupId(1)) {
+                return;
+            }
+        }
+        panic!("it has its place for ever");
     }
 }

@@ -79,6 +79,9 @@ fn a_violation_has_the_time_at_which_it_began() {
     planned.enter(Some(Term(5)));
     assert_eq!(planned.violated(SET).count(), 0, "another term begins anew");
     assert!(!planned.is_of(Term(4)), "an older round is not noted");
+    planned.note(violated(&dead), 60);
+    planned.enter(Some(Term(4)));
+    assert!(planned.is_of(Term(5)) && planned.violated(SET).count() == 2, "a call that began in an earlier term");
     planned.enter(None);
     assert!(!planned.is_of(Term(5)), "it does not lead");
 }
