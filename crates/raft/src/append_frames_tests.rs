@@ -212,8 +212,8 @@ fn answers_come_out_as_they_went_in() {
     assert!(status.message().len() > 10_000, "cut too short");
 }
 
-/// FRAME-F1: each byte counts. Those of payloads too: a follower acknowledges what it has stored, and a membership has no
-/// other checksum.
+/// FRAME-F1: each byte counts. Those of payloads too: a follower acknowledges what it has stored, and a membership has
+/// no other checksum.
 #[test]
 fn a_changed_byte_is_found() {
     let (short, long) = (Bytes::from_static(b"abc"), Bytes::from(vec![7; 300]));

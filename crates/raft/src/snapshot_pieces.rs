@@ -3,8 +3,8 @@
 //! - **PIECES-S1** What is collected is bounded: by the length that the head names, which is at most
 //!   [`PEER_SNAPSHOT_BYTES_MAX`]. More, or less, is no snapshot.
 //!   Over all groups they take at most [`STATES_BYTES_MAX`] at a time: others wait in their sockets.
-//! - **PIECES-S2** Nothing is installed whose checksum over all pieces, the head's own fields among them, is another one
-//!   than the head's: a snapshot replaces the group's members too.
+//! - **PIECES-S2** Nothing is installed whose checksum over all pieces, the head's own fields among them, is
+//!   another one than the head's: a snapshot replaces the group's members too.
 //! - **PIECES-S3** A sender waits longer for a larger state: on a slow line it would never arrive otherwise, and be
 //!   sent again and again. States of several groups for the same member count together, and large ones wait for each
 //!   other. A ping on their connection may take as long: it waits behind the pieces before it, and a line on which

@@ -9,7 +9,7 @@ use crate::host::SetHost;
 pub use crate::mapping::Part;
 use crate::mapping::{MapError, Mapping};
 use bytes::Bytes;
-use fetched::Call;
+use fetched::{Call, Use, Wants, alone};
 pub(crate) use fetched::{Fetched, Odd};
 use futures_util::{StreamExt, stream};
 use holdfast_cache::Demand;
@@ -84,27 +84,6 @@ pub struct RawExtent {
     pub parts: Vec<Bytes>,
 }
 
-/// The target position in a batch of one piece of an operation.
-#[derive(Debug)]
-struct Use {
-    extent: usize,
-    part: usize,
-    lba: Lba,
-    sectors: Sectors,
-    place: JournalRef,
-}
-
-/// Where in the bytes of one read call an operation and the header of its entry are (ENTRY-E1).
-struct Wants {
-    /// The place with the header, at its begin.
-    head: usize,
-    /// The place with the operation's block.
-    block: usize,
-    /// Bytes before the block there.
-    skip: usize,
-    uses: Vec<Use>,
-}
-
 /// The places of one read call.
 #[derive(Default)]
 struct Reads {
@@ -131,12 +110,6 @@ impl Reads {
         self.places.push(ReadPlace { index, offset, len });
         len + if known.is_none() { ENTRY_HEADER_BYTES } else { 0 }
     }
-}
-
-/// `piece` of what was read, in memory of its own if it is a small part. A read is charged by its length: it must not
-/// keep a large buffer, as that of an operation in clear that was read together with its entry's header.
-fn alone(piece: Bytes, read: &Bytes) -> Bytes {
-    if piece.len() * 2 < read.len() { Bytes::copy_from_slice(&piece) } else { piece }
 }
 
 /// Reads committed data of one set on this node. Cheap to clone.

@@ -5,13 +5,39 @@
 //! has read more than twice what is used, the pieces that are used are cut out at once, and no more is kept: of a
 //! volume that is overwritten again and again, 1 MiB may be in 2,000 operations of 1 MiB each.
 
-use super::{Use, Wants, alone};
 use bytes::Bytes;
-use holdfast_types::{LogIndex, SECTOR_BYTES};
+use holdfast_types::{Lba, LogIndex, SECTOR_BYTES, Sectors};
 use holdfast_volume::entry::{CheckedOp, EntryError, EntryHead};
 use holdfast_volume::index::JournalRef;
 use holdfast_volume::plan::PlannedExtent;
 use std::collections::BTreeMap;
+
+/// The target position in a batch of one piece of an operation.
+#[derive(Debug)]
+pub(super) struct Use {
+    pub(super) extent: usize,
+    pub(super) part: usize,
+    pub(super) lba: Lba,
+    pub(super) sectors: Sectors,
+    pub(super) place: JournalRef,
+}
+
+/// Where in the bytes of one read call an operation and the header of its entry are (ENTRY-E1).
+pub(super) struct Wants {
+    /// The place with the header, at its begin.
+    pub(super) head: usize,
+    /// The place with the operation's block.
+    pub(super) block: usize,
+    /// Bytes before the block there.
+    pub(super) skip: usize,
+    pub(super) uses: Vec<Use>,
+}
+
+/// `piece` of what was read, in memory of its own if it is a small part. A read is charged by its length: it must not
+/// keep a large buffer, as that of an operation in clear that was read together with its entry's header.
+pub(super) fn alone(piece: Bytes, read: &Bytes) -> Bytes {
+    if piece.len() * 2 < read.len() { Bytes::copy_from_slice(&piece) } else { piece }
+}
 
 /// An operation as it was read.
 #[derive(Debug)]
