@@ -96,7 +96,9 @@ fn every_file_has_the_time_of_the_commit_and_a_fixed_mode() {
     for one in &staged {
         let meta = std::fs::metadata(to.join(&one.path)).unwrap_or_else(|error| panic!("{}: {error}", one.path));
         assert_eq!(meta.modified().unwrap(), UNIX_EPOCH + Duration::from_secs(EPOCH), "{}", one.path);
-        let runs = one.folder || one.path == "usr/bin/holdfast" || one.path.ends_with("not-two-primaries");
+        let script = ["not-two-primaries", "/pgbackrest-if-primary", "/pgbackrest-on-role-change"];
+        let script = script.iter().any(|name| one.path.ends_with(name));
+        let runs = one.folder || one.path == "usr/bin/holdfast" || script;
         assert_eq!(meta.permissions().mode() & 0o7777, if runs { 0o755 } else { 0o644 }, "{}", one.path);
     }
 }

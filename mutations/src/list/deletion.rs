@@ -42,7 +42,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "fence-of-the-voters-before",
         bug: "the first reported list of voters counts, not the newest: a change of voters during a deletion is missed",
         rule: "R2",
-        edits: &[Edit { file: DELETION, old: "|known| told.at > known.at", new: "|known| told.at < known.at" }],
+        edits: &[Edit {
+            file: DELETION,
+            old: "|known| told.is_better_than(known)",
+            new: "|known| known.is_better_than(told)",
+        }],
         tests: &[STEPS],
         smoke: false,
     },

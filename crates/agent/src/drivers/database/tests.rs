@@ -251,8 +251,10 @@ impl OfUnit {
         let moment = "n=0; while [ $n -lt 300000 ]; do n=$((n+1)); done";
         let ends = format!("{moment}; exit {IN_GOOD_ORDER}");
         let server = format!("trap '{ends}' INT; : > {}; while :; do read -r _; done", ready.display());
-        let mut command = tokio::process::Command::new(place.join("postgres"));
-        command.args(["-c", &server, "-D"]).arg(&config.database.data).stdin(std::process::Stdio::piped());
+        // A shell cannot trap a signal that was ignored when it began, as SIGINT is if these tests run behind `&`.
+        let mut command = tokio::process::Command::new("env");
+        command.arg("--default-signal=INT").arg(place.join("postgres")).args(["-c", &server, "-D"]);
+        command.arg(&config.database.data).stdin(std::process::Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().unwrap();
         std::fs::write(place.join("pid"), child.id().unwrap().to_string()).unwrap();
         let input = child.stdin.take().unwrap();
