@@ -215,7 +215,7 @@ impl Consensus for Seat {
             silent: None,
             addr: String::new(),
         };
-        let (applied, behind) = (self.at().applied, self.at().behind);
+        let At { applied, behind, .. } = *self.at();
         GroupStatus {
             group: SET,
             leadership: *self.leadership.borrow(),
