@@ -13,7 +13,7 @@ use crate::proto::{self, peer_client::PeerClient};
 use crate::rpc_error::{Rpc, broken, from_status, late};
 use crate::snapshot_pieces::{checksum, pieces, snapshot_time};
 use crate::wire::{
-    RaftVote, WireError, append_reply_from_wire, append_to_wire, id_from_raft, id_from_wire, id_to_wire,
+    RaftVote, WireError, append_answer_from_wire, append_to_wire, id_from_raft, id_from_wire, id_to_wire,
     membership_to_bytes, vote_from_wire,
 };
 use bytes::Bytes;
@@ -316,7 +316,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
         rpc: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, Rpc> {
-        let term = rpc.vote.leader_id.term;
+        let (term, prev) = (rpc.vote.leader_id.term, rpc.prev_log_id);
         let (sent, limit) = (boot_now(), self.patience(option.hard_ttl()));
         let counted = self.counted.is_some() && rpc.entries.is_empty();
         let together = counted && self.net.channels.beats.gathers(self.target, sent);
@@ -327,7 +327,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
         };
         let (reply, promised) = answered?;
         let until = self.net.channels.promises.reads_until(sent, promised);
-        let result = append_reply_from_wire(reply).map_err(|e| from_wire(&e))?;
+        let result = append_answer_from_wire(reply, prev).map_err(|e| from_wire(&e))?;
         Ok(match result {
             Ok(id) => {
                 self.net.acks.note(self.target, term, sent, until);

@@ -44,6 +44,8 @@ pub(crate) enum WireError {
     Membership { reason: String },
     #[error("{what}: found {found}, expected one far below the largest number")]
     NoneBehind { what: &'static str, found: u64 },
+    #[error("append reply: found a conflict at {found}, expected none, or one at the position of the request")]
+    Unasked { found: LogId },
 }
 
 /// A membership in bytes: joint configurations of voters, and the address of every member.
@@ -229,6 +231,19 @@ pub(crate) fn append_reply_from_wire(reply: proto::AppendReply) -> Result<Stream
     })
 }
 
+/// The answer to one append, which was sent after `prev`. A conflict is at that position and no other: openraft takes
+/// the position from the request, and ends the process if that had none.
+pub(crate) fn append_answer_from_wire(
+    reply: proto::AppendReply,
+    prev: Option<RaftLogId>,
+) -> Result<StreamResult, WireError> {
+    use openraft::raft::StreamAppendError as E;
+    match append_reply_from_wire(reply)? {
+        Err(E::Conflict(found)) if prev != Some(found) => Err(WireError::Unasked { found: id_from_raft(&found) }),
+        answer => Ok(answer),
+    }
+}
+
 impl From<Bytes> for Answer {
     fn from(bytes: Bytes) -> Self {
         Self(bytes)
@@ -314,6 +329,22 @@ mod tests {
             proto::append_reply::Result::Higher(proto::Vote { term: last, member: 1, committed: false }),
         ] {
             assert!(append_reply_from_wire(proto::AppendReply { result: Some(result) }).is_err());
+        }
+    }
+
+    /// openraft unwraps the position of a request whose answer is a conflict.
+    #[test]
+    fn a_conflict_at_a_position_that_was_not_sent_is_no_answer() {
+        let conflict = |index| {
+            let result = proto::append_reply::Result::Conflict(proto::LogId { term: 3, index });
+            proto::AppendReply { result: Some(result) }
+        };
+        let sent = id_to_raft(LogId::new(3, 9));
+        let told = append_answer_from_wire(conflict(9), Some(sent)).expect("it may be");
+        assert_eq!(append_reply_to_wire(told), conflict(9));
+        for (index, prev) in [(9, None), (0, None), (8, Some(sent))] {
+            let refused = append_answer_from_wire(conflict(index), prev).map(append_reply_to_wire);
+            assert_eq!(refused, Err(WireError::Unasked { found: LogId::new(3, index) }), "{prev:?}");
         }
     }
 

@@ -265,4 +265,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[TOGETHER],
         smoke: false,
     },
+    Mutation {
+        name: "conflict-that-was-not-asked-for",
+        bug: "a peer that denies a position which a heartbeat did not name ends the leader's process: openraft unwraps it",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/wire.rs",
+            old: "Err(E::Conflict(found)) if prev != Some(found) => Err(",
+            new: "Err(E::Conflict(found)) if prev > Some(found) => Err(",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["a_conflict_at_a_position_that_was_not_sent_is_no_answer"])],
+        smoke: false,
+    },
 ];
