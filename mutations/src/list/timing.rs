@@ -15,6 +15,7 @@ const PACED: Test = lib(Layer::Unit, "holdfast-raft", &["pacing::"]);
 const ASKED: Test = lib(Layer::Unit, "holdfast-raft", &["pacer::"]);
 const CLUSTER: Test = lib(Layer::Cluster, "holdfast-raft", &["pacer_tests::"]);
 const TOGETHER: Test = lib(Layer::Cluster, "holdfast-raft", &["beats_tests::"]);
+const CARRIED: Test = lib(Layer::Unit, "holdfast-raft", &["beat_carrier::"]);
 const COUNTED: Test = lib(Layer::Unit, "holdfast-raft", &["acks::"]);
 const CHOSEN: Test = lib(Layer::Unit, "holdfast-control", &["tuning::"]);
 const STATE: Test = lib(Layer::Unit, "holdfast-control", &["set::times::"]);
@@ -275,6 +276,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "Err(E::Conflict(found)) if prev > Some(found) => Err(",
         }],
         tests: &[lib(Layer::Unit, "holdfast-raft", &["a_conflict_at_a_position_that_was_not_sent_is_no_answer"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-group-makes-its-peer-late",
+        bug: "a group that does not answer makes its peer count as late, and the answers of others are not measured",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/beat_carrier.rs",
+            old: "took.for_each(|took| trips.answered(self.target, took));",
+            new: "took.filter(|_| called.is_some()).for_each(|took| trips.answered(self.target, took));",
+        }],
+        tests: &[CARRIED],
+        smoke: false,
+    },
+    Mutation {
+        name: "older-build-asked-again",
+        bug: "a peer whose build does not know the call gets heartbeats together all the same, and answers none of them",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/beat_carrier.rs",
+            old: "if status.code() == Code::Unimplemented {",
+            new: "if status.code() == Code::Unknown {",
+        }],
+        tests: &[CARRIED],
         smoke: false,
     },
 ];
