@@ -302,4 +302,29 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[CARRIED],
         smoke: false,
     },
+    Mutation {
+        name: "beats-answered-as-one",
+        bug: "heartbeats that travel together are answered once all groups have an answer: a slow disk under one takes the read leases of all",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/server.rs",
+            old: "        Ok(self.answer(answers.map(Ok).boxed()))",
+            new: "        let all: Vec<_> = answers.map(Ok).collect().await;
+        Ok(self.answer(futures_util::stream::iter(all).boxed()))",
+        }],
+        tests: &[TOGETHER],
+        smoke: false,
+    },
+    Mutation {
+        name: "beats-of-another-life",
+        bug: "heartbeats that travel together are believed, whichever life of the peer's disk answers",
+        rule: "CLUSTER-C3",
+        edits: &[Edit {
+            file: "crates/raft/src/beat_carrier.rs",
+            old: "        self.channels.lives.check(self.target, reply.metadata()).map_err(Status::permission_denied)?;\n",
+            new: "",
+        }],
+        tests: &[TOGETHER],
+        smoke: false,
+    },
 ];
