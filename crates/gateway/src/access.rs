@@ -19,7 +19,8 @@
 //! - **ACCESS-A5** Of each method a bounded number of calls runs at a time, over all callers (`Bounds::at_once`), and
 //!   as many again of connections that are proven: a flood takes no place of a gateway or of a host with a lease. One
 //!   certificate of a host, a viewer or an operator has half as many at most: it keeps no other host from its lease.
-//!   One more is refused, and has had no effect.
+//!   One more is refused, and has had no effect. An answer in pieces (`Beats`, between gateways) counts, here and in
+//!   ACCESS-A6, until it has begun.
 //! - **ACCESS-A6** A request has a length that its method may have, and is carried out within the method's deadline.
 //!   Between gateways nothing of it is read that does not name this cluster.
 //!
