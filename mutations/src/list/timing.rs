@@ -162,6 +162,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "clocks-watched-by-own-times",
+        bug: "a leader that has longer times than its voters watches its clocks by these: a clock that loses more than their margin lets it read beyond a promise",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/set/src/server/times.rs",
+            old: "promised.filter(|timing| timing.election_max() < present.election_max())",
+            new: "promised.filter(|timing| timing.election_max() > present.election_max())",
+        }],
+        tests: &[SERVED],
+        smoke: false,
+    },
+    Mutation {
+        name: "margin-of-the-longest-promise",
+        bug: "of several answers the one that promises the most says how exact the leader's clock has to be",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/status.rs",
+            old: "shortest: self.shortest.min(other.shortest)",
+            new: "shortest: self.shortest.max(other.shortest)",
+        }],
+        tests: &[COUNTED],
+        smoke: false,
+    },
+    Mutation {
         name: "promises-of-former-voters",
         bug: "after a change of voters a leader reads by what those before it have promised",
         rule: "R3",
