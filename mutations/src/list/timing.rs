@@ -18,6 +18,8 @@ const TOGETHER: Test = lib(Layer::Cluster, "holdfast-raft", &["beats_tests::"]);
 const COUNTED: Test = lib(Layer::Unit, "holdfast-raft", &["acks::"]);
 const CHOSEN: Test = lib(Layer::Unit, "holdfast-control", &["tuning::"]);
 const STATE: Test = lib(Layer::Unit, "holdfast-control", &["set::times::"]);
+const WATCHED: Test =
+    lib(Layer::Unit, "holdfast-control", &["serve::tests::shorter_times_make_no_gap_of_the_pause_before"]);
 const SERVED: Test = lib(Layer::Unit, "holdfast-set", &["server::times::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -183,6 +185,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "shortest: self.shortest.max(other.shortest)",
         }],
         tests: &[COUNTED],
+        smoke: false,
+    },
+    Mutation {
+        name: "longer-pause-is-a-gap",
+        bug: "when a set's times get shorter, the last pause of the clock watch counts as time in which the process did not run: all read leases of the gateway are void",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/control/src/serve/clock.rs",
+            old: "(timing.drift_margin(), timing.drift_margin().saturating_add(pause));",
+            new: "(timing.drift_margin(), timing.gap_max().min(timing.drift_margin().saturating_add(pause)));",
+        }],
+        tests: &[WATCHED],
         smoke: false,
     },
     Mutation {
