@@ -24,7 +24,7 @@ pub(crate) struct Acks {
 impl Acks {
     pub(crate) fn note(&self, member: MemberId, term: u64, sent: MonoTime, until: MonoTime) {
         let mut acks = self.sent.locked();
-        let new = Acked { sent, until };
+        let new = Acked::new(sent, until);
         let known = acks.entry(member.0).or_insert((term, new));
         if (known.0, known.1.sent) < (term, sent) {
             *known = (term, new);
@@ -56,14 +56,15 @@ pub(crate) fn in_all_parts(mut parts: impl Iterator<Item = Option<Acked>>) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     /// An answer to what was sent at `sent`, which promises 100.
     fn acked(sent: u64) -> Acked {
-        Acked { sent: MonoTime(sent), until: MonoTime(sent + 100) }
+        Acked::new(MonoTime(sent), MonoTime(sent + 100))
     }
 
     fn note(acks: &Acks, member: u64, term: u64, sent: u64) {
-        let Acked { sent, until } = acked(sent);
+        let Acked { sent, until, .. } = acked(sent);
         acks.note(MemberId(member), term, sent, until);
     }
 
@@ -94,11 +95,12 @@ mod tests {
         acks.note(MemberId(2), 5, MonoTime(900), MonoTime(920));
         acks.note(MemberId(3), 5, MonoTime(800), MonoTime(1800));
         acks.note(MemberId(4), 5, MonoTime(700), MonoTime(1700));
-        let expected = Acked { sent: MonoTime(800), until: MonoTime(920) };
+        let (sent, until, shortest) = (MonoTime(800), MonoTime(920), Duration::from_nanos(20));
+        let expected = Acked { sent, until, shortest };
         assert_eq!(acks.quorum(5, me, &five, acked(1000)), Some(expected));
         acks.note(MemberId(3), 5, MonoTime(950), MonoTime(960));
         let three = BTreeSet::from([1, 3, 4]);
-        let expected = Acked { sent: MonoTime(950), until: MonoTime(960) };
+        let expected = Acked::new(MonoTime(950), MonoTime(960));
         assert_eq!(
             acks.quorum(5, me, &three, acked(1000)),
             Some(expected),

@@ -136,7 +136,7 @@ pub trait Consensus: Send + Sync + 'static {
     /// that does not say it with each answer.
     fn quorum_promised(&self, read_lease: Duration) -> Option<(Term, Acked)> {
         let (term, sent) = self.quorum_acked()?;
-        Some((term, Acked { sent, until: sent.saturating_add(read_lease) }))
+        Some((term, Acked::new(sent, sent.saturating_add(read_lease))))
     }
 
     /// From now on the group has these times here; never longer ones than it was started with. What was promised before

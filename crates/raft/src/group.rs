@@ -104,7 +104,7 @@ impl RaftGroup {
         use openraft::async_runtime::watch::WatchReceiver;
         let term = self.leading_term()?;
         let now = crate::clock::boot_now();
-        let own = Acked { sent: now, until: now.saturating_add(self.pacing().longest().read_lease) };
+        let own = Acked::new(now, now.saturating_add(self.pacing().longest().read_lease));
         let metrics = self.raft().metrics();
         let metrics = metrics.borrow_watched();
         let configs = metrics.membership_config.membership().get_joint_config();

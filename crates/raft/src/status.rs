@@ -11,11 +11,23 @@ pub struct Acked {
     pub sent: MonoTime,
     /// Until when it votes for nobody else, by the leader's clock: the leader may read for so long.
     pub until: MonoTime,
+    /// The shortest time for which one of its answers lets the leader read. Only the drift margin of these times is
+    /// between the end of that and a vote for another.
+    pub shortest: Duration,
 }
 
 impl Acked {
+    /// One answer, or several that promise the same.
+    pub(crate) fn new(sent: MonoTime, until: MonoTime) -> Self {
+        Self { sent, until, shortest: until.saturating_since(sent) }
+    }
+
     pub(crate) fn earlier_of(self, other: Self) -> Self {
-        Self { sent: self.sent.min(other.sent), until: self.until.min(other.until) }
+        Self {
+            sent: self.sent.min(other.sent),
+            until: self.until.min(other.until),
+            shortest: self.shortest.min(other.shortest),
+        }
     }
 }
 

@@ -74,7 +74,7 @@ impl Inner {
     /// What the voters have promised to the leader of `term`, which is this gateway.
     fn promised(&mut self, now: MonoTime, acked: Option<(Term, Acked)>, term: Term) {
         let event = match acked {
-            Some((of, Acked { sent, until })) if of == term => GateEvent::QuorumAcked { sent, until },
+            Some((of, Acked { sent, until, .. })) if of == term => GateEvent::QuorumAcked { sent, until },
             // Of another term: it is told soon.
             Some(_) => return,
             None => GateEvent::NoQuorum,

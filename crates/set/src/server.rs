@@ -182,8 +182,6 @@ pub struct SetServer {
     longest: Timing,
     /// The times that group and gate were told.
     timed: Mutex<Timing>,
-    /// The round trip that this gateway is about to choose for them, in milliseconds.
-    coming: Mutex<Option<u32>>,
     gate: Arc<Gate>,
     /// One call of [`SetServer::follow`] at a time, from the first fact read to the last event passed on.
     following: Mutex<()>,
@@ -219,7 +217,6 @@ impl SetServer {
             pace,
             longest: timing,
             timed: Mutex::new(timing),
-            coming: Mutex::default(),
             gate,
             following: Mutex::new(()),
             expiry: Mutex::default(),

@@ -201,8 +201,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             },
             Edit {
                 file: "crates/set/src/gate.rs",
-                old: "Some((of, Acked { sent, until })) if of == term =>",
-                new: "Some((of, Acked { sent, until })) if of >= term =>",
+                old: "Some((of, Acked { sent, until, .. })) if of == term =>",
+                new: "Some((of, Acked { sent, until, .. })) if of >= term =>",
             },
         ],
         tests: &[HISTORIES],

@@ -19,6 +19,8 @@ const CARRIED: Test = lib(Layer::Unit, "holdfast-raft", &["beat_carrier::"]);
 const COUNTED: Test = lib(Layer::Unit, "holdfast-raft", &["acks::"]);
 const CHOSEN: Test = lib(Layer::Unit, "holdfast-control", &["tuning::"]);
 const STATE: Test = lib(Layer::Unit, "holdfast-control", &["set::times::"]);
+const WATCHED: Test =
+    lib(Layer::Unit, "holdfast-control", &["serve::tests::shorter_times_make_no_gap_of_the_pause_before"]);
 const SERVED: Test = lib(Layer::Unit, "holdfast-set", &["server::times::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -160,6 +162,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "until: self.until.max(other.until)",
         }],
         tests: &[COUNTED],
+        smoke: false,
+    },
+    Mutation {
+        name: "clocks-watched-by-own-times",
+        bug: "a leader that has longer times than its voters watches its clocks by these: a clock that loses more than their margin lets it read beyond a promise",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/set/src/server/times.rs",
+            old: "promised.filter(|timing| timing.election_max() < present.election_max())",
+            new: "promised.filter(|timing| timing.election_max() > present.election_max())",
+        }],
+        tests: &[SERVED],
+        smoke: false,
+    },
+    Mutation {
+        name: "margin-of-the-longest-promise",
+        bug: "of several answers the one that promises the most says how exact the leader's clock has to be",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/status.rs",
+            old: "shortest: self.shortest.min(other.shortest)",
+            new: "shortest: self.shortest.max(other.shortest)",
+        }],
+        tests: &[COUNTED],
+        smoke: false,
+    },
+    Mutation {
+        name: "longer-pause-is-a-gap",
+        bug: "when a set's times get shorter, the last pause of the clock watch counts as time in which the process did not run: all read leases of the gateway are void",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/control/src/serve/clock.rs",
+            old: "(timing.drift_margin(), timing.drift_margin().saturating_add(pause));",
+            new: "(timing.drift_margin(), timing.gap_max().min(timing.drift_margin().saturating_add(pause)));",
+        }],
+        tests: &[WATCHED],
         smoke: false,
     },
     Mutation {

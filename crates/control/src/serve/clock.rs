@@ -75,9 +75,10 @@ impl ClockWatch {
     }
 
     /// From now on the margins are those of `timing`. The next sample is judged by them, so a margin that gets smaller
-    /// counts for the time since the last sample already.
-    pub fn set_timing(&mut self, timing: &Timing) {
-        (self.apart_max, self.gap_max) = (timing.drift_margin(), timing.gap_max());
+    /// counts for the time since the last sample already. `pause`: what was meant to be between these two samples. It
+    /// may have begun under longer times, and is no gap.
+    pub fn set_timing(&mut self, timing: &Timing, pause: Duration) {
+        (self.apart_max, self.gap_max) = (timing.drift_margin(), timing.drift_margin().saturating_add(pause));
     }
 
     /// Takes a sample: CLOCK_BOOTTIME and CLOCK_MONOTONIC, read one right after the other. The first sample only starts

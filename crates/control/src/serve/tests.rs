@@ -1,6 +1,6 @@
 //! The gate against a simple model, and the times against clocks with wrong rates.
 
-use super::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo, WhyNot};
+use super::{ClockSuspicion, ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo, WhyNot};
 use crate::set::Lease;
 use holdfast_types::{Epoch, LogId, LogIndex, MemberId, MonoTime, Owner, RequestId, SteadyClock, Term, Token};
 use proptest::collection::vec;
@@ -432,4 +432,30 @@ fn what_is_told_again_does_not_put_off_the_cut_off() {
         let over = WhyNot::CutOff { without: Duration::from_millis(601), max: lan().cut_off_after() };
         assert_eq!((gate.may_read(at(601)), gate.may_write(at(601))), (Err(over), Err(over)), "{again:?}");
     }
+}
+
+/// Shorter times may come with each answer of a voter: a pause that began under longer ones is no gap under them. Else
+/// each time all read leases of the gateway were void. But clocks have to be as exact as the shorter ones need.
+#[test]
+fn shorter_times_make_no_gap_of_the_pause_before() {
+    let (near, far) = (lan(), Timing::from_rtt(Duration::from_millis(300)));
+    let (pause, margin) = (far.clock_tick(), near.drift_margin());
+    assert!(pause > near.gap_max());
+    let mut watch = ClockWatch::with_timing(&far);
+    let mut now = at(1000);
+    assert_eq!(watch.sample(now, now), None);
+    for late in [Duration::ZERO, margin] {
+        now = now.saturating_add(pause).saturating_add(late);
+        watch.set_timing(&near, pause);
+        assert_eq!(watch.sample(now, now), None, "late by {late:?}");
+    }
+    let more = margin + Duration::from_millis(1);
+    now = now.saturating_add(pause).saturating_add(more);
+    watch.set_timing(&near, pause);
+    let found = watch.sample(now, now);
+    assert!(matches!(found, Some(ClockSuspicion::Gap { .. })), "{found:?}");
+    now = now.saturating_add(near.clock_tick());
+    watch.set_timing(&near, near.clock_tick());
+    let found = watch.sample(now.saturating_add(more), now);
+    assert!(matches!(found, Some(ClockSuspicion::Apart { .. })), "{found:?}");
 }

@@ -61,6 +61,14 @@ impl Timing {
         Self { rtt_ms, election_min_ms }
     }
 
+    /// The times whose answers let a leader read for `read`; never shorter ones than all round trips have. For margins
+    /// of which only the answers are known.
+    pub fn of_read_lease(read: Duration) -> Self {
+        let floor = Duration::from_millis(ELECTION_MIN_MS_FLOOR);
+        // read = lease - lease / 5, and lease = 2 x election_min.
+        Self::with_floor(RTT_MIN, (read.saturating_mul(5) / 8).max(floor))
+    }
+
     /// The round trip that all others are derived from.
     pub const fn rtt(&self) -> Duration {
         Duration::from_millis(self.rtt_ms)

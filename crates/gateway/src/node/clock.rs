@@ -25,7 +25,7 @@ pub(super) async fn run(node: Arc<Node>) {
         }
         // R3: the margins of the set with the shortest times, as they are now.
         let shortest = shortest(&node);
-        watch.set_timing(&shortest);
+        watch.set_timing(&shortest, pause);
         pause = shortest.clock_tick();
         let reading = boot_reading();
         if reading.went_back != went_back {

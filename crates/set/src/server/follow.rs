@@ -56,7 +56,7 @@ impl SetServer {
         self.follow_limits();
         let leading = self.group.leading_term();
         let applied = self.group.applied();
-        // With all that is applied, and before the gate may open because of that: see `shortest_timing`.
+        // Before the gate may open: how closely the clocks are watched depends on it, see `shortest_timing`.
         self.follow_timing();
         let (lease, grant) = self.host.lease_and_grant();
         self.gate.tell(leading, applied.term, grant, lease.as_ref().map(|l| l.epoch));

@@ -25,6 +25,12 @@ fn within(longest: Timing, rtt_ms: Option<u32>) -> Timing {
     chosen.filter(|timing| timing.election_max() < longest.election_max()).unwrap_or(longest)
 }
 
+/// The shorter ones: the times here, or those of an answer that lets this gateway read for so long.
+fn shorter(present: Timing, promised: Option<Duration>) -> Timing {
+    let promised = promised.map(Timing::of_read_lease);
+    promised.filter(|timing| timing.election_max() < present.election_max()).unwrap_or(present)
+}
+
 impl SetServer {
     /// After a quorum acknowledged a heartbeat, no other gateway can have been elected for at most this long, counted
     /// from its sending. What it has promised may be less: see `Consensus::quorum_promised`.
@@ -42,12 +48,12 @@ impl SetServer {
         self.host.with(|m| m.state().rtt_ms)
     }
 
-    /// The shortest times that voters may have while this gateway reads: what its clocks must be exact enough for (R3).
-    /// A leader has applied all that was chosen before it, and chooses what comes after.
+    /// The shortest times by which this gateway reads: what its clocks must be exact enough for (R3). Voters may have
+    /// shorter ones than this gateway: when they apply longer ones later, or shorter ones sooner, or by their settings.
+    /// Their answers say so.
     pub fn shortest_timing(&self) -> Timing {
-        let present = *self.timed.locked();
-        let coming = within(self.longest, *self.coming.locked());
-        if coming.election_max() < present.election_max() { coming } else { present }
+        let promised = self.group.quorum_promised(self.longest.read_lease()).map(|(_, acked)| acked.shortest);
+        shorter(*self.timed.locked(), promised)
     }
 
     /// Tells group and gate the set's times, if they have changed. Repeating it does no harm.
@@ -67,12 +73,9 @@ impl SetServer {
     /// # Errors
     /// [`SetError`]. After `Propose(Unknown)` it may have happened (R12).
     pub async fn retime(&self, term: Term, rtt_ms: u32) -> Result<(), SetError> {
-        *self.coming.locked() = Some(rtt_ms);
-        // What is unknown may come.
         self.command("the set's times", &SetCommand::Retime(term, rtt_ms)).await?;
         // A leader must send heartbeats often enough before its followers wait for less.
         self.follow_timing();
-        *self.coming.locked() = None;
         Ok(())
     }
 }
@@ -90,5 +93,22 @@ mod tests {
         assert_eq!(within(of(80), Some(200)), of(80));
         assert_eq!(within(of(1), Some(1000)), of(1), "a gateway that was started with less");
         assert_eq!(within(of(20), Some(5)), of(20), "as long: the same");
+    }
+
+    /// R3: a leader applies longer times before its voters do, and voters may have other settings. A clock that loses
+    /// as much as its own margin would let it read beyond their promise.
+    #[test]
+    fn clocks_are_watched_by_the_shortest_promise() {
+        let of = |ms| Timing::from_rtt(Duration::from_millis(ms));
+        let (near, far) = (of(1), of(200));
+        assert_eq!(shorter(far, Some(near.read_lease())), near);
+        assert_eq!(shorter(near, Some(far.read_lease())), near, "longer promises of before");
+        assert_eq!((shorter(far, None), shorter(far, Some(far.read_lease()))), (far, far));
+        assert_eq!(shorter(far, Some(Duration::ZERO)), near, "by such an answer nothing is read");
+        for ms in 1..200 {
+            let (times, found) = (of(ms), shorter(far, Some(of(ms).read_lease())));
+            assert_eq!(found.election_max(), times.election_max(), "{ms}");
+            assert_eq!((found.drift_margin(), found.gap_max()), (times.drift_margin(), times.gap_max()), "{ms}");
+        }
     }
 }
