@@ -96,12 +96,16 @@ impl RaftGroup {
             }
             return Some(every);
         }
-        let at = self.pacing().stands_at(self.parts.me, self.parts.votes.at())?;
+        let election_min = self.pacing().times().election_min;
+        let at = self.pacing().stands_at(self.parts.me, self.parts.votes.at());
+        let Some(at) = at else {
+            // Nothing tells of the first message of a leader that was known before this member started.
+            return self.pacing().is_short().then_some(election_min);
+        };
         let left = at.saturating_since(promise_now());
         if !left.is_zero() {
             return Some(left);
         }
-        let election_min = self.pacing().times().election_min;
         let voters = self.voters();
         if self.candidacy.stands() && voters.has(self.parts.me) {
             self.pacing().tried(promise_now());
@@ -216,6 +220,8 @@ impl RaftGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::RaftTiming;
+    use crate::group_tests::{GROUP, Host, List};
 
     fn asked(term: u64, last: Option<(u64, u64)>) -> VoteRequest<TypeConfig> {
         let last_log_id = last.map(|(term, index)| id_to_raft(LogId::new(term, index)));
@@ -244,5 +250,20 @@ mod tests {
         assert!(voters.has(MemberId(5)) && !voters.has(MemberId(6)));
         let nobody = Voters { sets: Vec::new(), addresses: BTreeMap::new() };
         assert!(!nobody.are_won_by(&BTreeSet::from([1])), "a group without members");
+    }
+
+    /// A member that was started again knows the set's times before it hears the leader. If that is the one of before,
+    /// nothing changes when it is heard.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_member_that_has_heard_no_leader_yet_looks_again() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let node = Host::node(dir.path(), 1)?;
+        let group = node.start_local(GROUP, Arc::new(List::default()), None).await?;
+        assert_eq!(group.turn().await, None, "its times are openraft's");
+        let longest = Host::timing(Duration::ZERO);
+        group.set_times(RaftTiming { election_max: longest.election_max * 3 / 4, ..longest });
+        assert_eq!(group.turn().await, Some(longest.election_min), "it would sleep until the leader changes");
+        node.stop().await;
+        Ok(())
     }
 }
