@@ -141,15 +141,9 @@ impl RaftGroup {
     }
 
     /// How long this member still votes for nobody else: by its promise to a leader, or because a quorum has answered
-    /// it as leader. `None` also while the group's times are openraft's, which then decides itself.
+    /// it as leader.
     pub(crate) fn withheld(&self) -> Option<Duration> {
-        let promised = {
-            let pacing = self.pacing();
-            if !pacing.is_short() {
-                return None;
-            }
-            pacing.left(crate::clock::promise_now())
-        };
+        let promised = self.pacing().left(crate::clock::promise_now());
         let now = crate::clock::boot_now();
         let leads = self.quorum_promised().map(|(_, acked)| acked.until.saturating_since(now));
         promised.max(leads.filter(|left| !left.is_zero()))

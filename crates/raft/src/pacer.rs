@@ -8,6 +8,8 @@
 //!
 //! PACER-E1  A voter that is bound by a promise votes for nobody. It looks again once its vote is cast, before the
 //!     answer leaves: if it has promised something meanwhile, nobody learns of the vote, as if the answer were lost.
+//!     That vote has ended openraft's own lease. So the first look is not left to openraft either when the group's
+//!     times are openraft's (again).
 //! PACER-E2  A candidate asks nobody for a vote while it is bound by a promise. It looks after it has voted for itself:
 //!     that vote counts only with those that it asks for.
 //! PACER-E3  A member stands only after a majority (in a joint membership of each part) has said that it would vote for
@@ -94,12 +96,16 @@ impl RaftGroup {
             }
             return Some(every);
         }
-        let at = self.pacing().stands_at(self.parts.me, self.parts.votes.at())?;
+        let election_min = self.pacing().times().election_min;
+        let at = self.pacing().stands_at(self.parts.me, self.parts.votes.at());
+        let Some(at) = at else {
+            // Nothing tells of the first message of a leader that was known before this member started.
+            return self.pacing().is_short().then_some(election_min);
+        };
         let left = at.saturating_since(promise_now());
         if !left.is_zero() {
             return Some(left);
         }
-        let election_min = self.pacing().times().election_min;
         let voters = self.voters();
         if self.candidacy.stands() && voters.has(self.parts.me) {
             self.pacing().tried(promise_now());
@@ -179,23 +185,27 @@ impl RaftGroup {
 
     /// Whether it would vote for the candidate, while it changes nothing here.
     pub(crate) async fn pre_vote(&self, rpc: VoteRequest<TypeConfig>) -> Result<VoteResponse<TypeConfig>, Status> {
+        if self.withheld().is_some() {
+            return Ok(self.no_vote());
+        }
         if !self.pacing().is_short() {
             return self.raft().pre_vote(rpc).await.map_err(fatal);
         }
-        let would = self.withheld().is_none() && would_vote(self.newest_vote().as_ref(), self.last(), &rpc);
+        let would = would_vote(self.newest_vote().as_ref(), self.last(), &rpc);
         Ok(VoteResponse { vote_granted: would, ..self.no_vote() })
     }
 
     /// Votes for the candidate, or not (PACER-E1).
     pub(crate) async fn vote(&self, mut rpc: VoteRequest<TypeConfig>) -> Result<VoteResponse<TypeConfig>, Status> {
-        let paced = self.pacing().is_short() && !rpc.leadership_transfer;
-        if paced {
+        let mut paced = false;
+        if !rpc.leadership_transfer {
             if self.withheld().is_some() {
                 holdfast_reached::reached!("pacing: a vote is asked for while a promise is in force");
                 return Ok(self.no_vote());
             }
             // Of the two rules that this overrides, the promise was just looked at, and so was a leader's quorum.
-            rpc.leadership_transfer = true;
+            paced = self.pacing().is_short();
+            rpc.leadership_transfer = paced;
         }
         let reply = self.raft().vote(rpc).await.map_err(fatal)?;
         let bound = self.pacing().left(promise_now()).filter(|_| paced && reply.vote_granted);
@@ -210,6 +220,8 @@ impl RaftGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::RaftTiming;
+    use crate::group_tests::{GROUP, Host, List};
 
     fn asked(term: u64, last: Option<(u64, u64)>) -> VoteRequest<TypeConfig> {
         let last_log_id = last.map(|(term, index)| id_to_raft(LogId::new(term, index)));
@@ -238,5 +250,20 @@ mod tests {
         assert!(voters.has(MemberId(5)) && !voters.has(MemberId(6)));
         let nobody = Voters { sets: Vec::new(), addresses: BTreeMap::new() };
         assert!(!nobody.are_won_by(&BTreeSet::from([1])), "a group without members");
+    }
+
+    /// A member that was started again knows the set's times before it hears the leader. If that is the one of before,
+    /// nothing changes when it is heard.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_member_that_has_heard_no_leader_yet_looks_again() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let node = Host::node(dir.path(), 1)?;
+        let group = node.start_local(GROUP, Arc::new(List::default()), None).await?;
+        assert_eq!(group.turn().await, None, "its times are openraft's");
+        let longest = Host::timing(Duration::ZERO);
+        group.set_times(RaftTiming { election_max: longest.election_max * 3 / 4, ..longest });
+        assert_eq!(group.turn().await, Some(longest.election_min), "it would sleep until the leader changes");
+        node.stop().await;
+        Ok(())
     }
 }

@@ -102,6 +102,31 @@ async fn a_group_with_shorter_times_elects_sooner_but_not_before_earlier_promise
     Ok(())
 }
 
+/// PACER-E1: a vote that was kept back has ended openraft's own lease, so openraft would grant the next one although
+/// the promise is in force.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_voter_that_kept_a_vote_back_is_bound_also_under_openrafts_times() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let hosts = three(dir.path()).await?;
+    let voter = &hosts[(leader(&hosts).await? + 1) % hosts.len()];
+    until(|| promised_for(voter) > LONG).await?;
+    voter.group.set_times(times(SHORT));
+    // What openraft does if a leader is heard between the two looks.
+    let cast = VoteRequest { vote: make_vote(100, 9, false), leadership_transfer: true, ..candidate() };
+    let was_cast = voter.group.raft().vote(cast).await.map_err(crate::appender::fatal)?.vote_granted;
+    assert!(was_cast);
+    voter.group.set_times(times(LONG));
+    let next = || VoteRequest { vote: make_vote(101, 9, false), ..candidate() };
+    let would = voter.group.pre_vote(next()).await?.vote_granted;
+    let does = voter.group.vote(next()).await?.vote_granted;
+    assert!(!would && !does, "R3: bound for {:?}: {would}, {does}", promised_for(voter));
+    assert!(promised_for(voter) > SHORT, "the promise was over by itself");
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}
+
 /// Longer times again: a leader may read for longer only once its voters have answered under them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn longer_times_count_once_the_voters_answer_under_them() -> anyhow::Result<()> {

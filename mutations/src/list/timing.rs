@@ -133,6 +133,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "kept-back-vote-frees-the-voter",
+        bug: "a voter that kept a vote back leaves the next request to openraft once the times are openraft's: it has no lease any more",
+        rule: "PACER-E1",
+        edits: &[Edit {
+            file: PACER,
+            old: "        if !rpc.leadership_transfer {\n",
+            new: "        if !rpc.leadership_transfer && self.pacing().is_short() {\n",
+        }],
+        tests: &[CLUSTER],
+        smoke: false,
+    },
+    Mutation {
+        name: "started-again-and-never-stands",
+        bug: "a member that was started again stands for election by the set's shorter times only after the next change of leaders",
+        rule: "R8",
+        edits: &[Edit {
+            file: PACER,
+            old: "            return self.pacing().is_short().then_some(election_min);\n",
+            new: "            return None;\n",
+        }],
+        tests: &[ASKED],
+        smoke: false,
+    },
+    Mutation {
         name: "candidate-asks-while-bound",
         bug: "a candidate that heard a leader after it had decided to stand asks for votes all the same",
         rule: "PACER-E2",
