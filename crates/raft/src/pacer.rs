@@ -8,8 +8,8 @@
 //!
 //! PACER-E1  A voter that is bound by a promise votes for nobody. It looks again once its vote is cast, before the
 //!     answer leaves: if it has promised something meanwhile, nobody learns of the vote, as if the answer were lost.
-//!     That vote has ended openraft's own lease. So the first look is not left to openraft either when the group's
-//!     times are openraft's (again).
+//!     That vote has ended openraft's own lease, also for requests that have passed the first look before it. So
+//!     neither look is left to openraft when the group's times are openraft's (again).
 //! PACER-E2  A candidate asks nobody for a vote while it is bound by a promise. It looks after it has voted for itself:
 //!     that vote counts only with those that it asks for.
 //! PACER-E3  A member stands only after a majority (in a joint membership of each part) has said that it would vote for
@@ -183,13 +183,18 @@ impl RaftGroup {
         VoteResponse::new(vote, self.last().map(id_to_raft), false)
     }
 
+    /// See [`crate::pacing::Pacing::first_look`].
+    fn first_look(&self) -> Option<bool> {
+        let leads = self.is_answered();
+        self.pacing().first_look(leads, promise_now())
+    }
+
     /// Whether it would vote for the candidate, while it changes nothing here.
     pub(crate) async fn pre_vote(&self, rpc: VoteRequest<TypeConfig>) -> Result<VoteResponse<TypeConfig>, Status> {
-        if self.withheld().is_some() {
-            return Ok(self.no_vote());
-        }
-        if !self.pacing().is_short() {
-            return self.raft().pre_vote(rpc).await.map_err(fatal);
+        match self.first_look() {
+            None => return Ok(self.no_vote()),
+            Some(false) => return self.raft().pre_vote(rpc).await.map_err(fatal),
+            Some(true) => {}
         }
         let would = would_vote(self.newest_vote().as_ref(), self.last(), &rpc);
         Ok(VoteResponse { vote_granted: would, ..self.no_vote() })
@@ -197,18 +202,17 @@ impl RaftGroup {
 
     /// Votes for the candidate, or not (PACER-E1).
     pub(crate) async fn vote(&self, mut rpc: VoteRequest<TypeConfig>) -> Result<VoteResponse<TypeConfig>, Status> {
-        let mut paced = false;
-        if !rpc.leadership_transfer {
-            if self.withheld().is_some() {
+        let transfer = rpc.leadership_transfer;
+        if !transfer {
+            let Some(disregards) = self.first_look() else {
                 holdfast_reached::reached!("pacing: a vote is asked for while a promise is in force");
                 return Ok(self.no_vote());
-            }
+            };
             // Of the two rules that this overrides, the promise was just looked at, and so was a leader's quorum.
-            paced = self.pacing().is_short();
-            rpc.leadership_transfer = paced;
+            rpc.leadership_transfer = disregards;
         }
         let reply = self.raft().vote(rpc).await.map_err(fatal)?;
-        let bound = self.pacing().left(promise_now()).filter(|_| paced && reply.vote_granted);
+        let bound = self.pacing().second_look(promise_now()).filter(|_| !transfer && reply.vote_granted);
         if let Some(left) = bound {
             holdfast_reached::reached!("pacing: a vote is kept back: a leader was heard meanwhile");
             return Err(Status::unavailable(format!("a leader was heard meanwhile: no vote during {left:?}")));
