@@ -226,6 +226,9 @@ mod tests {
     use super::*;
     use crate::config::RaftTiming;
     use crate::group_tests::{GROUP, Host, List};
+    use crate::lives::Life;
+    use futures_util::FutureExt;
+    use holdfast_types::{GroupId, Term};
 
     fn asked(term: u64, last: Option<(u64, u64)>) -> VoteRequest<TypeConfig> {
         let last_log_id = last.map(|(term, index)| id_to_raft(LogId::new(term, index)));
@@ -254,6 +257,28 @@ mod tests {
         assert!(voters.has(MemberId(5)) && !voters.has(MemberId(6)));
         let nobody = Voters { sets: Vec::new(), addresses: BTreeMap::new() };
         assert!(!nobody.are_won_by(&BTreeSet::from([1])), "a group without members");
+    }
+
+    /// PACER-E1, whatever the times are. On one thread: openraft gets no request before it is waited for.
+    #[tokio::test]
+    async fn a_vote_is_kept_back_if_a_leader_was_heard_since_the_first_look() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let seconds = Duration::from_secs;
+        let longest =
+            RaftTiming { election_min: seconds(30), election_max: seconds(60), ..Host::timing(Duration::ZERO) };
+        let node = Host::node_with(dir.path(), 1, longest, Life { disk: 1, boot: 1, nonce: 1 })?;
+        for (number, election_max) in (0..).zip([seconds(60), seconds(45)]) {
+            let id = GroupId(GROUP.0 + number);
+            let group = node.start_local(id, Arc::new(List::default()), None).await?;
+            group.set_times(RaftTiming { election_max, ..longest });
+            let mut vote = Box::pin(group.vote(asked(3, None)));
+            assert!(vote.as_mut().now_or_never().is_none(), "openraft has run meanwhile");
+            assert_eq!(group.promise(Term(2)), longest.read_lease);
+            let answer = vote.await;
+            assert!(answer.as_ref().is_err_and(|why| why.message().contains("a leader was heard")), "{answer:?}");
+        }
+        node.stop().await;
+        Ok(())
     }
 
     /// A member that was started again knows the set's times before it hears the leader. If that is the one of before,

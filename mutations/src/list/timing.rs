@@ -158,6 +158,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "vote-not-looked-at-again",
+        bug: "a voter answers a candidate although it has heard a leader since it looked at its promise",
+        rule: "PACER-E1",
+        edits: &[Edit {
+            file: PACER,
+            old: ".filter(|_| !transfer && reply.vote_granted);",
+            new: ".filter(|_| transfer && reply.vote_granted);",
+        }],
+        tests: &[ASKED],
+        smoke: false,
+    },
+    Mutation {
         name: "started-again-and-never-stands",
         bug: "a member that was started again stands for election by the set's shorter times only after the next change of leaders",
         rule: "R8",
