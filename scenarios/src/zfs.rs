@@ -24,6 +24,7 @@ mod lab;
 mod last_words;
 mod mirror;
 mod multihost;
+mod off_set;
 mod pool;
 mod report;
 mod second_device;
@@ -180,7 +181,7 @@ fn of<T>(part: Part, result: Result<T>) -> Result<T> {
 
 fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
     let part = args.part;
-    if !matches!(part, Part::Mirror | Part::SecondDevice) {
+    if !matches!(part, Part::Mirror | Part::OffSet | Part::SecondDevice) {
         let mut a = of(Part::Devices, devices::make(lab, report, args))?;
         if part.runs(Part::Devices) {
             of(Part::Devices, devices::grow(lab, report, args, &a))?;
@@ -207,7 +208,7 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
             let mut pair = of(Part::Agents, agents::pair(lab, report, a))?;
             if part.runs(Part::Agents) {
                 pair = of(Part::Agents, agents::acts(lab, report, args, pair))?;
-                of(Part::Agents, held::act(report, &pair.0, &pair.1))?;
+                of(Part::Agents, held::act(lab, report, &pair.0, &pair.1))?;
             }
             let (mut primary, mut standby) = ((pair.0, 0), (pair.1, 1));
             if part.runs(Part::CutOff) {
@@ -222,6 +223,9 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
     }
     if part.runs(Part::Mirror) {
         of(Part::Mirror, mirror::acts(lab, report, args))?;
+    }
+    if part.runs(Part::OffSet) {
+        of(Part::OffSet, off_set::acts(lab, report, args))?;
     }
     if part.runs(Part::SecondDevice) {
         of(Part::SecondDevice, second_device::acts(lab, report, args))?;
