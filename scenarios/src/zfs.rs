@@ -31,7 +31,7 @@ mod second_device;
 mod standby;
 mod watchdog;
 
-use crate::binary::{fresh_dir_after, root};
+use crate::binary::{fresh_dir_after, profile_of, root};
 use crate::cmd::cmd;
 use crate::cmd::missing;
 use crate::net;
@@ -83,13 +83,13 @@ pub fn chore(args: &Args) -> Result<()> {
     kept::begin(&dir, part.get_name())?;
     let begun = Instant::now();
     let ran = again.show();
-    noted(&dir, part.get_name(), begun.elapsed().as_secs(), ran.is_ok());
+    noted(&dir, (part.get_name(), profile_of(&bin)), begun.elapsed().as_secs(), ran.is_ok());
     line(format!("Logs: {}", dir.display()));
     ran.map_err(|_| Failed.into())
 }
 
 /// Records the run for `cargo xtask proof`. A run without figures has shown nothing.
-fn noted(dir: &Path, part: &str, seconds: u64, held: bool) {
+fn noted(dir: &Path, (part, profile): (&str, String), seconds: u64, held: bool) {
     let read = std::fs::read(dir.join(report::FILE)).ok();
     let figures = read.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
     let verdict = match (&figures, held) {
@@ -99,7 +99,7 @@ fn noted(dir: &Path, part: &str, seconds: u64, held: bool) {
     };
     let figure = |name: &str| figures.as_ref().and_then(|figures| figures[name].as_u64()).unwrap_or_default();
     let mut proof = Proof::now("PostgreSQL on ZFS in virtual machines", seconds, verdict);
-    (proof.under, proof.faults) = (part.to_owned(), figure("faults"));
+    (proof.under, proof.faults, proof.profile) = (part.to_owned(), figure("faults"), profile);
     if verdict == Verdict::Broken {
         // Empty if the process ended without an error message: `proof --keep` then asks for a reason.
         let failed = figures.as_ref().and_then(|figures| figures["failed"].as_str());
