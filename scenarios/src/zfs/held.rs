@@ -64,7 +64,7 @@ fn marks(guest: &Guest) -> Result<(String, String, u64)> {
     Ok((boot.trim().to_string(), first.trim().to_string(), epoch))
 }
 
-/// The process comes when PostgreSQL has stopped: no plan could name it, and the pool is busy when it is to be exported.
+/// The process comes when PostgreSQL has stopped: no plan could name it, and the export finds the pool busy.
 fn late(lab: &Lab, report: &mut Report, primary: &Guest, standby: &Guest) -> Result<()> {
     step("A process opens the pool once PostgreSQL has stopped: a planned switchover");
     let before = marks(primary)?;

@@ -6,7 +6,7 @@
 //! | datasets without a key, with `canmount=noauto`, `legacy`; a cluster below | refuses the start, names the dataset |
 //! | `pg_wal` leads to a disk of the host | refuses the start, names the folder |
 //! | a tablespace is made there while PostgreSQL runs | tells that, refuses switchover and restart |
-//! | a dataset that is not mounted, its mountpoint a folder of one that is | refuses the start, names the dataset |
+//! | a dataset that is not mounted, in a folder of one that is | refuses the start, names the dataset |
 //!
 //! `hooks.before_start` runs between the import and the check: it makes the next case of each, and at last does what the
 //! advice says.
