@@ -10,10 +10,11 @@
 //! - **ACCESS-A2** A host acts only under its owner names and on its sets (TLS-T4), an operator destroys no volume and
 //!   gets no token, and a gateway deletes a set only for another one that has checked it. Nobody puts a set outside of
 //!   `store.allowed`.
-//! - **ACCESS-A3** Each call that a rule notes, and each that was refused for its certificate or for its store, leaves
-//!   one line in the audit log of the gateway that was asked, also if its caller did not wait. Calls that hosts repeat
-//!   many times a second (`Rule::repeated`) leave none if they were not carried out because another gateway must be
-//!   asked, or this one is busy.
+//! - **ACCESS-A3** Each call that a rule notes, and each that was refused for its certificate or for its store (between
+//!   gateways, where appends have connections of their own, also for its cluster or its life), leaves one line in the
+//!   audit log of the gateway that was asked, also if its caller did not wait. Calls that hosts repeat many times a
+//!   second (`Rule::repeated`) leave none if they were not carried out because another gateway must be asked, or this
+//!   one is busy.
 //! - **ACCESS-A4** Refusals of one certificate by one method leave one line in 60 s, those by ACCESS-A5 too; the next
 //!   one says how many there were meanwhile. Otherwise whoever is refused could wash out the lines of others.
 //! - **ACCESS-A5** Of each method a bounded number of calls runs at a time, over all callers (`Bounds::at_once`), and

@@ -31,6 +31,7 @@ use tonic::transport::server::{Connected, TlsConnectInfo};
 use tonic::{Code, Request, Status};
 
 mod limits;
+mod noted;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating/roles.md");
@@ -241,8 +242,8 @@ async fn only_gateways_make_the_calls_between_gateways() {
     for rule in PEER {
         for role in COLUMNS {
             let code = if role == Role::Gateway { Code::Aborted } else { Code::PermissionDenied };
-            let status =
-                told(&Guard::peer(Some(Revocations::default()), None), &fake(), rule.method, Some(&from[&role])).await;
+            let guard = Guard::peer(Some(Revocations::default()), None, None);
+            let status = told(&guard, &fake(), rule.method, Some(&from[&role])).await;
             assert_eq!(status.code(), code, "{} by {role}: {status}", rule.method);
         }
     }
@@ -294,7 +295,8 @@ async fn without_tls_everybody_is_an_administrator_and_noted_as_such() {
     }
     let lines = lines(&audit, &path).await;
     assert_eq!(lines.len(), ADMIN.iter().filter(|rule| rule.noted).count());
-    assert!(lines.iter().all(|line| line["roles"] == serde_json::json!(["admin"]) && line["certificate"].is_null()));
+    assert!(lines.iter().all(|line| line["roles"] == serde_json::json!(["admin"])));
+    assert!(lines.iter().all(|line| line["certificate"].is_null() && line["serial"].is_null()));
 }
 
 /// REVOKE-V1, for a call on a connection that was open before; the refusal is noted.
@@ -305,8 +307,8 @@ async fn a_revoked_certificate_makes_no_call() {
     let path = dir.path().join("audit.log");
     let audit = audit(&path);
     let revocations = Revocations::default();
-    let (admin, peer) =
-        (Guard::admin(Some(revocations.clone()), Some(audit.clone())), Guard::peer(Some(revocations.clone()), None));
+    let admin = Guard::admin(Some(revocations.clone()), Some(audit.clone()));
+    let peer = Guard::peer(Some(revocations.clone()), None, Some(audit.clone()));
     let all = [Role::Operator.name().to_string(), Role::Gateway.name().to_string()];
     revocations.replace(Revoked { names: all.into(), ..Revoked::default() });
     for (guard, method, role, code) in [
@@ -321,7 +323,7 @@ async fn a_revoked_certificate_makes_no_call() {
     }
     let lines = lines(&audit, &path).await;
     let told: Vec<_> = lines.iter().map(|line| text(line, "certificate") + " " + &text(line, "outcome")).collect();
-    assert_eq!(told, ["operator PermissionDenied"]);
+    assert_eq!(told, ["operator PermissionDenied", "gateway PermissionDenied"]);
 }
 
 /// ACCESS-A2: who holds a token may write, and NBD serves operators neither.
