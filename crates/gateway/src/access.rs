@@ -24,6 +24,10 @@
 //!   ACCESS-A6, until it has begun.
 //! - **ACCESS-A6** A request has a length that its method may have, and is carried out within the method's deadline.
 //!   Between gateways nothing of it is read that does not name this cluster.
+//! - **ACCESS-A7** A host whose certificate names its sets is told no name of another set, of its snapshots or of its
+//!   stores. Numbers of sets and groups it is told.
+//! - **ACCESS-A8** While the gateways that answer have different `store.allowed`, no set is put into a store. Otherwise
+//!   the list of whichever gateway leads would count, and one gateway without a list would allow everything.
 //!
 //! Without TLS everybody who reaches a door may do everything there. Calls inside the process pass no door.
 
@@ -39,3 +43,5 @@ mod tests;
 
 pub(crate) use guard::{Asked, ClusterCheck, Guard, Guarded, plaintext_came};
 pub(crate) use named::Names;
+#[cfg(test)]
+pub(crate) use tests::asked;

@@ -20,6 +20,7 @@ use holdfast_control::cluster::MemberRole;
 use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
 use holdfast_settings::settings;
+use holdfast_tls::HttpTls;
 use holdfast_tls::files::{self, PEM_BYTES_MAX};
 use holdfast_types::{ByteSize, Locality, Name};
 pub use key::KeyConfig;
@@ -514,5 +515,15 @@ impl GatewayConfig {
     pub fn http_address(&self) -> Option<String> {
         let listen = self.http_listen?;
         Some(self.advertise.http.clone().unwrap_or_else(|| listen.to_string()))
+    }
+
+    /// That the HTTP port tells names of sets to other machines without TLS, although this gateway has a certificate.
+    pub fn names_in_plain(&self) -> Option<&'static str> {
+        let reached = self.http_listen.is_some_and(|listen| !listen.ip().is_loopback());
+        let plain = reached && self.tls.any() && self.tls.http_mode() == HttpTls::Off;
+        plain.then_some(
+            "[tls] http is \"off\": whoever reaches http_listen reads the names of sets and gateways in /metrics, and \
+             needs no certificate",
+        )
     }
 }

@@ -197,6 +197,9 @@ pub fn run_life(
 }
 
 async fn serve_http(listener: TcpListener, node: Arc<Node>, mode: HttpTls) -> DoorEnd {
+    if let Some(why) = node.config.names_in_plain() {
+        tracing::warn!("{why}");
+    }
     ("http", http::serve(listener, node, mode).await.map_err(|e| e.to_string()))
 }
 

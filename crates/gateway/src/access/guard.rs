@@ -199,6 +199,12 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// A call that any role may make.
+    #[cfg(test)]
+    pub(super) fn by(caller: Caller) -> Self {
+        Self { caller: Some((Arc::new(caller), &Role::ALL)), ..Self::default() }
+    }
+
     /// Who makes the call; `None` without a certificate.
     pub(crate) fn caller(&self) -> Option<&Caller> {
         self.caller.as_ref().map(|(caller, _)| &**caller)

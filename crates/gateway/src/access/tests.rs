@@ -12,7 +12,7 @@ use holdfast_api::v1::admin_server::{Admin, AdminServer};
 use holdfast_api::v1::{self, change_volume_request::Change};
 use holdfast_api::{METHODS, Refusal, RefusalCode};
 use holdfast_tls::make::{Wanted, certificates};
-use holdfast_tls::{Dialer, EitherInfo, Revocations, Revoked, Role, Tls, TlsFiles};
+use holdfast_tls::{Caller, Dialer, EitherInfo, Revocations, Revoked, Role, Tls, TlsFiles};
 use holdfast_types::ByteSize;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -109,6 +109,16 @@ async fn cluster(dir: &Path) -> BTreeMap<Role, Via> {
         all.insert(role, connected(dir, role.name()).await);
     }
     all
+}
+
+/// What a door has found out about a call by each of them.
+pub(crate) async fn asked(dir: &Path) -> BTreeMap<Role, Asked> {
+    let all = cluster(dir).await.into_iter();
+    all.map(|(role, via)| {
+        let shown = via.peer_certs().expect("certificates");
+        (role, Asked::by(Caller::of(&shown[0]).expect("a caller")))
+    })
+    .collect()
 }
 
 fn request(method: &str, from: Option<&Via>) -> http::Request<()> {
