@@ -62,8 +62,8 @@ impl AdminDoor {
         }
         let all: Vec<String> = told.iter().take(TOLD_MAX).map(|[names, places]| format!("{names}: {places}")).collect();
         let message = format!(
-            "store: found different lists of allowed stores (store.allowed) at the gateways, expected the same at all of them (ACCESS-A8): {}. \
-             Give all of them the same list, and ask again",
+            "store: found different lists of allowed stores (store.allowed) at the gateways, expected the same at all of \
+             them (ACCESS-A8): {}. Give all of them the same list, and ask again",
             all.join("; ")
         );
         Err(Refusal::new(RefusalCode::Precondition, message))
