@@ -399,8 +399,8 @@ settings! {
         /// else the file that AWS_SHARED_CREDENTIALS_FILE names, or else the role of this machine, task or pod.
         credentials_file: Option<PathBuf> = None, sample "/etc/holdfast/s3-credentials";
         /// Where sets may be put: URLs of buckets, of prefixes in them, or of directories; `endpoint` included, if the
-        /// store's URL has one. The same at every gateway. Empty: everywhere that this gateway can reach or write to,
-        /// for whoever may create sets.
+        /// store's URL has one. Empty: everywhere that this gateway can reach or write to, for whoever may create sets.
+        /// The same at every gateway: while they differ, no set is put into a store.
         allowed: Vec<String> = Vec::new();
         /// Timeout for one attempt to read, list or delete, in milliseconds, 100 to 120000. Shorter: a hanging
         /// connection is noticed sooner. Too short for the network: no read ever succeeds.

@@ -228,6 +228,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "names-over-plain-http-not-told",
+        bug: "nobody is told that metrics name all sets to other machines, although the gateway has a certificate",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/gateway/src/config.rs",
+            old: "let plain = reached && self.tls.any() &&",
+            new: "let plain = reached && self.tls.http.is_some() && self.tls.any() &&",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["names_in_plain_text_are_told_of"])],
+        smoke: false,
+    },
+    Mutation {
         name: "secure-cluster-without-tokens",
         bug: "`holdfast dev --secure` lets every host with a certificate use every set, without a token",
         rule: "R10",

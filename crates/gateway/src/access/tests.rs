@@ -180,7 +180,7 @@ fn golden_page() {
         [audit log](tls.md#the-audit-log). How a certificate gets its role: [TLS](tls.md). Without TLS, everybody\n\
         who reaches the door is an administrator.\n\n\
         - A **host** takes and continues leases only under its owner names. If its certificate names sets, it names\n  \
-        only these in a call.\n\
+        only these in a call, and is told no name of another one.\n\
         - An **operator** grows and renames volumes; who shrinks or deletes one has to be an administrator. It fails a set\n  \
         over without a new owner: whoever names one gets a token, which opens the data.\n\
         - A **gateway** passes on a deletion that the leader of the set has checked.\n\n\
