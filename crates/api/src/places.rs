@@ -65,7 +65,7 @@ mod tests {
         let one_without = vec![member("g1", Some(&[a])), member("g2", Some(&[])), member("g3", Some(&[a]))];
         assert_eq!(told(one_without), ["g2: anywhere", "g1, g3: s3://a/"]);
         let long = "x".repeat(1000);
-        let shown = told(vec![member("g1", Some(&[a])), member("g2", Some(&[a, &long]))]);
+        let shown = told(vec![member("g1", Some(&[a])), member("g2", Some(&[a, long.as_str()]))]);
         assert_eq!((shown.len(), shown[1].len()), (2, 4 + CHARS_MAX + 4));
     }
 }

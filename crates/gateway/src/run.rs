@@ -344,15 +344,7 @@ where
     C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     // Before adoption, peers are not served: their connections are closed.
-    let raft = loop {
-        if let Some(raft) = node.raft() {
-            break raft;
-        }
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = tokio::time::sleep(Duration::from_millis(20)) => {}
-        }
-    };
+    let Some(raft) = adopted(&node, &stop).await else { return Ok(()) };
     let guard = peer_guard(&node, &raft, audit);
     let appends = guard.clone();
     // R10: with a certificate, a listener accepts only mutual TLS.
@@ -396,6 +388,19 @@ where
         }
     };
     serve_calls(raft.sorted(incoming, open), raft, guard, admin, stop).await
+}
+
+/// What serves peers, once the node is adopted; `None`: the gateway stops first.
+async fn adopted(node: &Node, stop: &CancellationToken) -> Option<RaftNode> {
+    loop {
+        if let Some(raft) = node.raft() {
+            return Some(raft);
+        }
+        tokio::select! {
+            () = stop.cancelled() => return None,
+            () = tokio::time::sleep(Duration::from_millis(20)) => {}
+        }
+    }
 }
 
 /// TLS-T3: only a gateway may vote, append and ask for votes.
