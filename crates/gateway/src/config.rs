@@ -189,7 +189,8 @@ settings! {
         /// Mutual TLS for NBD, the admin API and between gateways (R10): set all three files, or none. `holdfast
         /// cluster certificates` makes them.
         tls: TlsConfig = TlsConfig::default();
-        /// A line of JSON for each call of the admin API that changes something or was refused.
+        /// A line of JSON for each call of the admin API that changes something or was refused, and for each refused
+        /// call between gateways.
         audit: AuditConfig = AuditConfig::default();
         /// An etcd that receives each lease grant, for tools that follow etcd. Nothing waits for it, and nothing is
         /// read from it.
@@ -416,7 +417,8 @@ settings! {
 }
 
 settings! {
-    /// A line of JSON for each call of the admin API that changes something or was refused.
+    /// A line of JSON for each call of the admin API that changes something or was refused, and for each refused
+    /// call between gateways.
     pub struct AuditConfig {
         /// The file; only the gateway's user can read it. Calls never wait for it: see holdfast_audit_dropped_total
         /// and holdfast_audit_errors_total. Left out: none.
