@@ -20,6 +20,7 @@ use holdfast_control::cluster::MemberRole;
 use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
 use holdfast_settings::settings;
+use holdfast_tls::HttpTls;
 use holdfast_tls::files::{self, PEM_BYTES_MAX};
 use holdfast_types::{ByteSize, Locality, Name};
 pub use key::KeyConfig;
@@ -188,7 +189,8 @@ settings! {
         /// Mutual TLS for NBD, the admin API and between gateways (R10): set all three files, or none. `holdfast
         /// cluster certificates` makes them.
         tls: TlsConfig = TlsConfig::default();
-        /// A line of JSON for each call of the admin API that changes something or was refused.
+        /// A line of JSON for each call of the admin API that changes something or was refused, and for each refused
+        /// call between gateways.
         audit: AuditConfig = AuditConfig::default();
         /// An etcd that receives each lease grant, for tools that follow etcd. Nothing waits for it, and nothing is
         /// read from it.
@@ -398,8 +400,8 @@ settings! {
         /// else the file that AWS_SHARED_CREDENTIALS_FILE names, or else the role of this machine, task or pod.
         credentials_file: Option<PathBuf> = None, sample "/etc/holdfast/s3-credentials";
         /// Where sets may be put: URLs of buckets, of prefixes in them, or of directories; `endpoint` included, if the
-        /// store's URL has one. The same at every gateway. Empty: everywhere that this gateway can reach or write to,
-        /// for whoever may create sets.
+        /// store's URL has one. Empty: everywhere that this gateway can reach or write to, for whoever may create sets.
+        /// The same at every gateway: while they differ, no set is put into a store.
         allowed: Vec<String> = Vec::new();
         /// Timeout for one attempt to read, list or delete, in milliseconds, 100 to 120000. Shorter: a hanging
         /// connection is noticed sooner. Too short for the network: no read ever succeeds.
@@ -415,7 +417,8 @@ settings! {
 }
 
 settings! {
-    /// A line of JSON for each call of the admin API that changes something or was refused.
+    /// A line of JSON for each call of the admin API that changes something or was refused, and for each refused
+    /// call between gateways.
     pub struct AuditConfig {
         /// The file; only the gateway's user can read it. Calls never wait for it: see holdfast_audit_dropped_total
         /// and holdfast_audit_errors_total. Left out: none.
@@ -514,5 +517,15 @@ impl GatewayConfig {
     pub fn http_address(&self) -> Option<String> {
         let listen = self.http_listen?;
         Some(self.advertise.http.clone().unwrap_or_else(|| listen.to_string()))
+    }
+
+    /// That the HTTP port tells names of sets to other machines without TLS, although this gateway has a certificate.
+    pub fn names_in_plain(&self) -> Option<&'static str> {
+        let reached = self.http_listen.is_some_and(|listen| !listen.ip().is_loopback());
+        let plain = reached && self.tls.any() && self.tls.http_mode() == HttpTls::Off;
+        plain.then_some(
+            "[tls] http is \"off\": whoever reaches http_listen reads the names of sets and gateways in /metrics, and \
+             needs no certificate",
+        )
     }
 }

@@ -352,13 +352,14 @@ impl Node {
     }
 
     /// Files of the certificate that cannot be used, certificates that expire soon or are revoked, plain text beside
-    /// TLS.
+    /// TLS, at the doors and at HTTP.
     pub fn certificate_warnings(&self) -> Vec<String> {
         let warnings = self.tls.as_ref().map(Tls::warnings).unwrap_or_default();
         let transition = self.config.tls.transition.map(|step| {
             format!("[tls] transition = {:?}: whoever connects without TLS may do everything", step.as_str())
         });
-        warnings.into_iter().chain(self.revoked_warning()).chain(transition).collect()
+        let names = self.config.names_in_plain().map(str::to_string);
+        warnings.into_iter().chain(self.revoked_warning()).chain(transition).chain(names).collect()
     }
 
     /// All warnings, one line each: none of them keeps this gateway from serving.

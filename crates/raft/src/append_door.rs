@@ -136,7 +136,7 @@ where
         admitted.connection.read_buf(&mut first).await?;
         Ok::<_, io::Error>(admitted)
     };
-    let Admitted { connection, may_append, known } = match opened.await {
+    let Admitted { connection, may_append, known, refused } = match opened.await {
         Ok(opened) => opened,
         Err(error) => {
             tracing::debug!(%error, "a connection of a peer ended before its first bytes");
@@ -154,7 +154,7 @@ where
                 return;
             };
             places.said.store(false, Ordering::Relaxed);
-            serve(sorter.node, Admitted { connection, may_append, known }, first).await;
+            serve(sorter.node, Admitted { connection, may_append, known, refused }, first).await;
         }
         // The server may have stopped.
         Some(_) => drop(sorter.calls.send(Ok(Opened { first, connection })).await),

@@ -41,7 +41,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use accept::{Acceptor, Incoming, TlsStream, admits};
+pub use accept::{Acceptor, Incoming, TlsStream, admits, certificate};
 pub use ahead::ReadAhead;
 pub use dial::{Connect, Connector, Dialer};
 pub use either::{Either, EitherInfo, Peeked};

@@ -69,6 +69,7 @@ fn a_certificate_says_whose_it_is_and_what_it_is_bound_to() {
     let db2 = caller(dir.path(), "db2");
     assert!(db2.may_own("db2") && db2.may_own("site/db2") && !db2.may_own("db1") && !db2.may_own("*"));
     assert!(db2.may_use("demo") && !db2.may_use("demo2") && !db2.may_use(""));
+    assert!(db1.sees_all() && !db2.sees_all() && caller(dir.path(), "vic").sees_all());
     assert!(caller(dir.path(), "any").may_own("db7"));
     let why = db1.has_one_of(&[Role::Operator, Role::Admin]).expect_err("a host is neither");
     assert_eq!(why, "found role host of certificate db1, expected one of operator, admin");

@@ -328,6 +328,21 @@ fn traffic_off_the_machine_needs_a_word_and_an_address() {
     assert!(coming(None, true).contains("plaintext_network: found true beside [tls]"));
 }
 
+/// A certificate is no help where metrics need none.
+#[test]
+fn names_in_plain_text_are_told_of() {
+    let told = |listen: &str, tls: bool, http: Option<HttpTls>| {
+        let mut config = GatewayConfig { http_listen: Some(listen.parse().unwrap()), ..GatewayConfig::example() };
+        config.tls.ca = tls.then(|| "/tls/ca.pem".into());
+        config.tls.http = http;
+        config.names_in_plain().is_some()
+    };
+    let (others, here) = ("10.0.0.1:7402", "127.0.0.1:7402");
+    assert!(told(others, true, None) && told(others, true, Some(HttpTls::Off)));
+    assert!(!told(here, true, None) && !told(others, false, None), "on this machine, and where all is plain text");
+    assert!(!told(others, true, Some(HttpTls::Checks)) && !told(others, true, Some(HttpTls::Required)));
+}
+
 #[test]
 fn addresses_as_others_reach_them() {
     let mut config = GatewayConfig::example();

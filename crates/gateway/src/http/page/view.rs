@@ -4,7 +4,7 @@ use super::html::Html;
 use super::texts::{ago, count, cut, days_text, duration, host_and_port, size};
 use super::timeline::{Change, Takeover};
 use crate::admin::{Gathered, SETS_MAX, SetHere};
-use holdfast_api::{role_name, v1};
+use holdfast_api::{different_places, role_name, v1};
 use std::collections::BTreeMap;
 
 /// Problems that are shown. A store that fails is one of each set.
@@ -98,6 +98,10 @@ fn problems(seen: &Gathered) -> Vec<String> {
     for violated in nodes.flat_map(|node| &node.violated) {
         lines.extend(violated.violations.iter().map(|told| format!("set {}: {}", violated.set, told.text)));
     }
+    let different = different_places(&seen.cluster);
+    lines.extend(different.iter().map(|[names, places]| {
+        format!("store.allowed is not the same at all gateways, so no set is put into a store: {names}: {places}")
+    }));
     lines.extend(seen.warnings.iter().cloned());
     lines
 }

@@ -2,7 +2,7 @@
 
 use super::super::text::store_text;
 use super::finding::{Finding, Verdict};
-use holdfast_api::v1;
+use holdfast_api::{different_places, v1};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -33,6 +33,7 @@ pub fn findings(status: &v1::ClusterStatusReply) -> Vec<Finding> {
     let mut found = vec![gateways(status), leaders(status), versions(status), journals(status), certificates(status)];
     found.extend(stores(status));
     found.push(policies(status));
+    found.push(places(status));
     found
 }
 
@@ -122,6 +123,13 @@ fn policies(status: &v1::ClusterStatusReply) -> Finding {
     of_all("policies of sets", wrong.collect(), Verdict::Warning, next, "fulfilled".into())
 }
 
+/// ACCESS-A8.
+fn places(status: &v1::ClusterStatusReply) -> Finding {
+    let wrong = different_places(status).into_iter().map(|[names, places]| format!("{names}: {places}"));
+    let next = "give all gateways the same list (`[store] allowed`): until then no set is put into a store";
+    of_all("allowed stores", wrong.collect(), Verdict::Warning, next, "the same at all gateways".into())
+}
+
 /// The time until a connection to `address` (HOST:PORT) exists: a round trip. The shortest of several.
 pub async fn round_trip(address: &str) -> Result<Duration, String> {
     let mut best: Option<Duration> = None;
@@ -194,6 +202,12 @@ mod tests {
         assert_eq!(found, [("gateways", Verdict::Bad, String::from("g2 does not answer: refused"))]);
         let found = told(|status| status.groups[0].leader = 0);
         assert_eq!(found[0].0, "leaders");
+        let found = told(|status| {
+            for (member, places) in status.members.iter_mut().zip([vec!["s3://a/".to_string()], Vec::new()]) {
+                member.node.as_mut().unwrap().allowed_stores = Some(v1::AllowedStores { places });
+            }
+        });
+        assert_eq!(found, [("allowed stores", Verdict::Warning, String::from("g2: anywhere; g1: s3://a/"))]);
         type Change = fn(&mut v1::Node);
         let cases: [(Change, (&str, Verdict)); 5] = [
             (|node| node.version = "2".into(), ("versions", Verdict::Warning)),
