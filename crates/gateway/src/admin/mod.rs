@@ -352,5 +352,6 @@ calls! {
     change_stores: ChangeStoresRequest -> ChangeStoresReply;
     list_certificates: ListCertificatesRequest -> CertificatesReply;
     unrevoke_certificate: UnrevokeCertificateRequest -> RevokedReply;
+    list_revoked: ListRevokedRequest -> ListRevokedReply;
     @caller revoke_certificate: RevokeCertificateRequest -> RevokedReply;
 }

@@ -5,8 +5,8 @@ use holdfast_control::cluster::{Bearer, ClusterState, RevokedBy};
 use holdfast_tls::{Identity, Revoked};
 use std::sync::Arc;
 
-/// What the doors check.
-fn list(state: &ClusterState) -> Revoked {
+/// What the doors check, and what processes that are no gateway ask for.
+pub(crate) fn list(state: &ClusterState) -> Revoked {
     let mut list = Revoked::default();
     for what in state.revoked.keys() {
         match what {
