@@ -9,7 +9,8 @@
 //!   only once it does not name it any more, or once more than half of the gateways that are asked do not. So neither a
 //!   gateway that is cut off nor one whose certificate is revoked takes anything off the list.
 //! - **REVOKE-V4** The list outlives the process. A file that is there and cannot be read is not an empty list: until
-//!   more than half of the gateways have told theirs, a door takes no certificate. What dials does: who else would tell?
+//!   more than half of the gateways have told theirs, a door takes no certificate. What dials does: a gateway has to be
+//!   asked.
 
 use crate::dial::Dialer;
 use crate::files;
