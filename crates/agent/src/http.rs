@@ -161,7 +161,8 @@ async fn guard(
     let path = request.uri().path().to_string();
     let command = rules::rule(&path).filter(|rule| rule.what == What::Command);
     let given = command.filter(|_| request.method() == Method::POST);
-    let line = given.and_then(|rule| Line::begin(&door, &who, rule.path));
+    let line = given.zip(door.audit.as_ref());
+    let line = line.map(|(rule, audit)| Line::begin(audit, &door.config.set, &who, rule.path));
     request.extensions_mut().insert(line.as_ref().map(Line::noted).unwrap_or_default());
     let passes = match door.pass(&who, &path) {
         Pass::Yes => true,

@@ -27,23 +27,20 @@ use tokio::task::{JoinHandle, JoinSet};
 /// Most entries of the list of one gateway; as group 0.
 pub const LIST_MAX: usize = 1024;
 
-/// Most entries of all gateways together, and of the file.
-const ENTRIES_MAX: usize = 4 * LIST_MAX;
+/// Most entries of all gateways together: of a whole cluster with full lists.
+const ENTRIES_MAX: usize = 32 * LIST_MAX;
 
 /// Most bytes of an entry; as group 0.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// Most bytes of the file: each byte of an entry may take six in JSON.
-const FILE_BYTES_MAX: u64 = (ENTRIES_MAX * (6 * TEXT_BYTES_MAX + 16)) as u64;
+/// Most bytes of the file.
+const FILE_BYTES_MAX: u64 = 32 << 20;
 
 /// Pause between two rounds of questions.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Time limit of one question. A gateway that does not answer holds the others up for so long.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
-
-/// In place of a gateway's address: what the file had. No gateway has this address.
-const OF_FILE: &str = "";
 
 /// What one gateway says.
 #[derive(Clone, Debug, Default)]
@@ -54,33 +51,40 @@ pub struct Told {
     pub list: Revoked,
 }
 
-/// The list of a gateway as it was told last.
+/// The list of a gateway as it was told last; also in the file.
+#[derive(Clone, Serialize, Deserialize)]
 struct Word {
-    digest: String,
-    list: Revoked,
-}
-
-/// The list in the file.
-#[derive(Serialize, Deserialize)]
-struct Stored {
     /// Of the rest: a file that lost a part of it is not taken for a shorter list.
     digest: String,
     serials: BTreeSet<String>,
     names: BTreeSet<String>,
 }
 
+impl Word {
+    fn len(&self) -> usize {
+        self.serials.len() + self.names.len()
+    }
+}
+
+/// The words of gateways, by their addresses.
+type Words = BTreeMap<String, Word>;
+
+/// Which words these are.
+fn digests(words: &Words) -> BTreeMap<String, String> {
+    words.iter().map(|(address, word)| (address.clone(), word.digest.clone())).collect()
+}
+
 /// See the module.
 pub struct Kept {
     revocations: Revocations,
     file: PathBuf,
-    /// By the gateway's address.
-    words: BTreeMap<String, Word>,
+    words: Words,
     /// REVOKE-V4.
     unread: bool,
-    /// What the file has; empty without a file, `None` if it cannot be read.
-    stored: Option<Revoked>,
+    /// What the file has, as [`digests`]; empty without a file, `None` if it cannot be read.
+    stored: Option<BTreeMap<String, String>>,
     /// What is being written to it: the disk may hang.
-    storing: Option<(Revoked, JoinHandle<io::Result<()>>)>,
+    storing: Option<(BTreeMap<String, String>, JoinHandle<io::Result<()>>)>,
     /// The last write failed, and that was logged.
     failing: bool,
     /// Gateways whose last question failed, and that was logged.
@@ -95,7 +99,7 @@ impl Kept {
         let mut kept = Self {
             revocations,
             file,
-            words: BTreeMap::new(),
+            words: Words::new(),
             unread: false,
             stored: None,
             storing: None,
@@ -103,10 +107,9 @@ impl Kept {
             silent: BTreeSet::new(),
         };
         match read(&kept.file) {
-            Ok(None) => kept.stored = Some(Revoked::default()),
-            Ok(Some(list)) => {
-                kept.words.insert(OF_FILE.to_string(), Word { digest: list.digest(), list: list.clone() });
-                kept.stored = Some(list);
+            Ok(words) => {
+                kept.stored = Some(digests(&words));
+                kept.words = words;
             }
             Err(error) => {
                 kept.unread = true;
@@ -196,14 +199,12 @@ impl Kept {
             let found = list.len();
             return Err(format!("found {found} entries, expected at most {LIST_MAX} of {TEXT_BYTES_MAX} bytes"));
         }
-        let before = self.words.insert(address.to_string(), Word { digest, list });
-        if self.list().len() > ENTRIES_MAX {
-            match before {
-                Some(before) => self.words.insert(address.to_string(), before),
-                None => self.words.remove(address),
-            };
+        let others: usize = self.words.iter().filter(|(known, _)| *known != address).map(|(_, word)| word.len()).sum();
+        if others + list.len() > ENTRIES_MAX {
             return Err(format!("found more than {ENTRIES_MAX} entries of all gateways together"));
         }
+        let Revoked { serials, names, .. } = list;
+        self.words.insert(address.to_string(), Word { digest, serials, names });
         Ok(())
     }
 
@@ -211,8 +212,8 @@ impl Kept {
     fn list(&self) -> Revoked {
         let mut list = Revoked { unread: self.unread, ..Revoked::default() };
         for word in self.words.values() {
-            list.serials.extend(word.list.serials.iter().cloned());
-            list.names.extend(word.list.names.iter().cloned());
+            list.serials.extend(word.serials.iter().cloned());
+            list.names.extend(word.names.iter().cloned());
         }
         list
     }
@@ -223,14 +224,14 @@ impl Kept {
 
     /// Has the file written if it has something else. Nothing waits for the disk.
     async fn store(&mut self) {
-        if let Some((list, storing)) = self.storing.take() {
+        if let Some((words, storing)) = self.storing.take() {
             if !storing.is_finished() {
-                self.storing = Some((list, storing));
+                self.storing = Some((words, storing));
                 return;
             }
             let done = storing.await.unwrap_or_else(|ended| Err(io::Error::other(ended)));
             match &done {
-                Ok(()) => self.stored = Some(list),
+                Ok(()) => self.stored = Some(words),
                 Err(error) if !self.failing => {
                     let file = self.file.display();
                     tracing::error!(%file, %error, "the list of revoked certificates cannot be written: a restart forgets what is new on it");
@@ -239,35 +240,40 @@ impl Kept {
             }
             self.failing = done.is_err();
         }
-        let list = self.list();
+        let words = digests(&self.words);
         // A file that could not be read is left to people until it is known what is on the list.
-        if !list.unread && self.stored.as_ref() != Some(&list) {
-            let (file, content) = (self.file.clone(), list.clone());
-            self.storing = Some((list, tokio::task::spawn_blocking(move || write(&file, content))));
+        if !self.unread && self.stored.as_ref() != Some(&words) {
+            let (file, content) = (self.file.clone(), self.words.clone());
+            self.storing = Some((words, tokio::task::spawn_blocking(move || write(&file, &content))));
         }
     }
 }
 
-/// `None`: there is no file yet.
-fn read(path: &Path) -> io::Result<Option<Revoked>> {
+/// Empty: there is no file yet.
+fn read(path: &Path) -> io::Result<Words> {
     let text = match files::read_text(path, FILE_BYTES_MAX) {
         Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Words::new()),
         Err(error) => return Err(error),
     };
-    let Stored { digest, serials, names } = serde_json::from_str(&text).map_err(io::Error::other)?;
-    let list = Revoked { serials, names, unread: false };
-    if list.digest() != digest {
-        return Err(io::Error::new(ErrorKind::InvalidData, "found a part of the list, expected the whole"));
+    let words: Words = serde_json::from_str(&text).map_err(io::Error::other)?;
+    for (address, word) in &words {
+        let list = Revoked { serials: word.serials.clone(), names: word.names.clone(), unread: false };
+        if list.digest() != word.digest {
+            let why = format!("found a part of the list of {address}, expected the whole");
+            return Err(io::Error::new(ErrorKind::InvalidData, why));
+        }
     }
-    Ok(Some(list))
+    Ok(words)
 }
 
 /// Replaces the file: after a power cut it is the one or the other.
-fn write(path: &Path, list: Revoked) -> io::Result<()> {
+fn write(path: &Path, words: &Words) -> io::Result<()> {
     let next = path.with_extension("next");
-    let stored = Stored { digest: list.digest(), serials: list.serials, names: list.names };
-    let text = serde_json::to_string(&stored).map_err(io::Error::other)?;
+    let text = serde_json::to_string(words).map_err(io::Error::other)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::from(ErrorKind::FileTooLarge));
+    }
     let mut file = File::create(&next)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;

@@ -247,8 +247,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "REVOKE-V4",
         edits: &[Edit {
             file: KEPT,
-            old: "Word { digest: list.digest(), list: list.clone() }",
-            new: "Word { digest: list.digest(), list: Revoked::default() }",
+            old: "                kept.words = words;\n",
+            new: "                drop(words);\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-tls", &["a_restart_forgets_nothing_while_no_gateway_answers"])],
         smoke: false,

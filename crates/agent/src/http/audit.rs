@@ -1,6 +1,5 @@
 //! The audit log of an agent: a line for each command (HEALTH-H6).
 
-use super::door::Door;
 use crate::clock;
 use crate::listen::Asker;
 use holdfast_host::audit::{Audit, Lost};
@@ -185,11 +184,10 @@ struct Record<'a> {
 }
 
 impl Line {
-    /// Of a command that has come. `None`: there is no log.
-    pub(super) fn begin(door: &Door, who: &Asker, path: &'static str) -> Option<Self> {
-        let audit = door.audit.clone()?;
-        let (set, who, noted) = (door.config.set.clone(), who.clone(), Noted::default());
-        Some(Self { audit, path, set, who, noted, begun: Instant::now(), code: None })
+    /// Of a command that has come to an agent of `set`.
+    pub(super) fn begin(audit: &AgentAudit, set: &str, who: &Asker, path: &'static str) -> Self {
+        let (audit, set, who) = (audit.clone(), set.to_string(), who.clone());
+        Self { audit, path, set, who, noted: Noted::default(), begun: Instant::now(), code: None }
     }
 
     /// For the handler.

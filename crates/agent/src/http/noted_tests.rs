@@ -105,11 +105,10 @@ async fn each_command_leaves_one_line() {
 /// HEALTH-H6: it may be carried out all the same.
 #[tokio::test]
 async fn a_command_whose_caller_has_gone_leaves_a_line() {
-    let (mut door, _asked, dir) = door(None);
+    let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit.log");
     let audit = AgentAudit::start(&path, 1 << 20).unwrap();
-    door.audit = Some(audit.clone());
-    let line = Line::begin(&door, &Asker::Local, "/failover").expect("there is a log");
+    let line = Line::begin(&audit, "demo", &Asker::Local, "/failover");
     line.noted().let_in("socket", br#"{"reason":"lost"}"#);
     drop(line);
     assert!(audit.written(PATIENCE).await);

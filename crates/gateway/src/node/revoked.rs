@@ -1,9 +1,12 @@
 //! The certificates that group 0 has revoked count no more at this gateway (ADR 0049).
 
 use super::Node;
-use holdfast_control::cluster::{Bearer, ClusterState, RevokedBy};
-use holdfast_tls::{Identity, Revoked};
+use holdfast_control::cluster::{Bearer, ClusterState, REVOKED_MAX, RevokedBy};
+use holdfast_tls::{Identity, LIST_MAX, Revoked};
 use std::sync::Arc;
+
+// Processes that ask for the list take no longer one.
+const _: () = assert!(REVOKED_MAX <= LIST_MAX);
 
 /// What the doors check, and what processes that are no gateway ask for.
 pub(crate) fn list(state: &ClusterState) -> Revoked {
