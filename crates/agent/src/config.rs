@@ -14,7 +14,7 @@ pub use check::{ConfigError, Problem};
 pub use document::sample;
 use holdfast_settings::settings;
 use holdfast_tls::{HttpTls, Tls, TlsError, TlsFiles};
-use holdfast_types::Locality;
+use holdfast_types::{ByteSize, Locality};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -152,6 +152,8 @@ settings! {
         watchdog: WatchdogConfig = WatchdogConfig::default();
         /// Health checks and commands over HTTP, as Patroni's load balancer files expect them.
         http: HttpConfig = HttpConfig::default();
+        /// A line of JSON for each command that comes over HTTP or the agent's socket.
+        audit: AuditConfig = AuditConfig::default();
         /// Programs that the agent runs when something happens.
         hooks: HooksConfig = HooksConfig::default();
         /// Mutually authenticated TLS with the gateways, for the agent and its attach, and with other agents: all three
@@ -361,6 +363,17 @@ settings! {
         /// `required`: nothing is answered without TLS. `checks`: health checks are, for load balancers that have none.
         /// `off`: plain text only. Left out: `required` with these files, else `off`.
         tls: Option<HttpTls> = None, sample "checks";
+    }
+}
+
+settings! {
+    /// A line of JSON for each command that comes over HTTP or the agent's socket.
+    pub struct AuditConfig {
+        /// The file; only the agent's user can read it. Commands never wait for it: see
+        /// holdfast_agent_audit_dropped_total and holdfast_agent_audit_errors_total. Left out: none.
+        log: Option<PathBuf> = None, sample "/var/lib/holdfast-agent/audit.log";
+        /// Size at which the file is renamed to FILE.1, in place of an earlier one, and begun anew, 1MiB to 16GiB.
+        rotate: ByteSize = ByteSize(64 << 20);
     }
 }
 

@@ -51,7 +51,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
 pub(crate) use planned::{Planned, Runs, Seen, Told, Wants};
-pub(crate) use revoked::bearer;
+pub(crate) use revoked::{bearer, list as revoked_list};
 pub use seams::Seams;
 
 use running::Running;

@@ -2,7 +2,7 @@
 
 use crate::access::{ClusterCheck, Guard, Guarded, plaintext_came};
 use crate::admin::AdminDoor;
-use crate::audit::Audit;
+use crate::audit::{self, Audit};
 use crate::config::{GatewayConfig, NbdTls, SnapshotExports};
 use crate::doors::{self, Client, Door, Place, Standing};
 use crate::http;
@@ -149,7 +149,7 @@ pub fn run_life(
             Some(addr) => Some(listen("http", addr).await?),
             None => None,
         };
-        let audit = Audit::start(&config.audit).map_err(RunError::Audit)?;
+        let audit = audit::start(&config.audit).map_err(RunError::Audit)?;
         let node = Node::open_over(config.clone(), stop.clone(), seams).await?;
         if let Some(begin) = begin {
             let begun = tokio::select! {

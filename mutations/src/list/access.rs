@@ -8,6 +8,8 @@ const ACCESS: Test = lib(Layer::Unit, "holdfast-gateway", &["access::"]);
 
 const RULES: &str = "crates/agent/src/http/rules.rs";
 
+const AGENT_AUDIT: &str = "crates/agent/src/http/audit.rs";
+
 /// The HTTP door of an agent.
 const AGENT_DOOR: Test = lib(Layer::Unit, "holdfast-agent", &["http::"]);
 
@@ -434,6 +436,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        Role::Host => may_use || !may_use,\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-standby", &["http::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "agents-audit-forgets-commands",
+        bug: "the commands that an agent carries out leave no line in its audit log",
+        rule: "HEALTH-H6",
+        edits: &[Edit {
+            file: "crates/agent/src/http.rs",
+            old: "command.filter(|_| request.method() == Method::POST);",
+            new: "command.filter(|_| request.method() == Method::PUT);",
+        }],
+        tests: &[AGENT_DOOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "agents-audit-forgets-who-does-not-wait",
+        bug: "a command whose caller has gone leaves no line, although it may have moved PostgreSQL",
+        rule: "HEALTH-H6",
+        edits: &[Edit {
+            file: AGENT_AUDIT,
+            old: "        let facts = self.noted.0.locked();\n        let repeated",
+            new: "        if self.code.is_none() {\n            return;\n        }\n        let facts = self.noted.0.locked();\n        let repeated",
+        }],
+        tests: &[AGENT_DOOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "agents-audit-washed-out",
+        bug: "strangers whose commands are refused push the lines of all others out of an agent's audit log",
+        rule: "HEALTH-H6",
+        edits: &[Edit {
+            file: AGENT_AUDIT,
+            old: "        if self.lines >= REFUSED_MAX {\n",
+            new: "        if self.lines > u32::MAX - REFUSED_MAX {\n",
+        }],
+        tests: &[AGENT_DOOR],
         smoke: false,
     },
 ];

@@ -1,6 +1,7 @@
 //! State shared by the handlers of the HTTP server, and their answers.
 
 use super::answers::Answers;
+use super::audit::AgentAudit;
 use super::rules::{self, Pass};
 use crate::clock;
 use crate::config::AgentConfig;
@@ -48,6 +49,8 @@ pub(crate) struct Door {
     pub known: Arc<Mutex<Known>>,
     pub openers: Openers,
     pub answers: Arc<Answers>,
+    /// `None`: the settings name none.
+    pub audit: Option<AgentAudit>,
 }
 
 /// Asks which processes other than PostgreSQL have the pool open.

@@ -4,7 +4,7 @@ use super::guard::{Asked, ClusterCheck, Guard, Guarded};
 use super::named::{Named, Names};
 use super::rules::{ADMIN, PEER, Rule};
 use crate::admin::AdminDoor;
-use crate::audit::Audit;
+use crate::audit::{self, Audit};
 use crate::config::{AuditConfig, GatewayConfig};
 use crate::doors::{self, Client, Door, Standing};
 use crate::node::{Node, Seams};
@@ -139,7 +139,7 @@ async fn told(guard: &Guard, fake: &Fake, method: &str, from: Option<&Via>) -> S
 
 fn audit(path: &Path) -> Audit {
     let config = AuditConfig { log: Some(path.to_path_buf()), rotate: ByteSize(64 << 20) };
-    Audit::start(&config).expect("a thread").expect("a file is named")
+    audit::start(&config).expect("a thread").expect("a file is named")
 }
 
 async fn lines(audit: &Audit, path: &Path) -> Vec<serde_json::Value> {

@@ -363,6 +363,7 @@ calls! {
     change_stores: ChangeStoresRequest -> ChangeStoresReply;
     list_certificates: ListCertificatesRequest -> CertificatesReply;
     unrevoke_certificate: UnrevokeCertificateRequest -> RevokedReply;
+    list_revoked: ListRevokedRequest -> ListRevokedReply;
     @caller revoke_certificate: RevokeCertificateRequest -> RevokedReply;
     @names get_node: GetNodeRequest -> Node;
     @names cluster_status: ClusterStatusRequest -> ClusterStatusReply;
