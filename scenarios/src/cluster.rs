@@ -1,5 +1,6 @@
 //! A cluster on this machine, started by `holdfast dev`. Its gateways can be killed, paused and restarted one by one.
 
+mod client;
 mod members;
 mod secured;
 
