@@ -6,8 +6,8 @@
 //!     │                                               nbdfuse ══NBD══▶ g2   (after the takeover)
 //!     └──▶ ledger files on the local disk: one line for each acknowledged commit; compared with the table afterwards
 //! ```
-//! With `--secure` the same on `holdfast dev --secure`: nbdfuse comes through TLS, with a certificate and the token of a
-//! lease that is continued at the next gateway.
+//! With `--secure` the same on `holdfast dev --secure`: nbdfuse comes through TLS, with a certificate and the token of
+//! a lease that is continued at the next gateway.
 
 pub mod failover;
 
