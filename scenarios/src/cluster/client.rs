@@ -9,7 +9,7 @@ use crate::nbd::Uri;
 use crate::process::POLL;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Longer than a client is away here. Each write renews the lease as well.
@@ -17,6 +17,17 @@ const TTL: &str = "10m";
 
 /// Of one command.
 const ASK_LIMIT: &str = "5s";
+
+/// What the client has for its connections.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The token of its lease.
+    pub token: String,
+    /// NBD address of the gateway that gave it.
+    pub address: String,
+    /// Folder with its certificate, under the file names that libnbd expects.
+    pub certificate: PathBuf,
+}
 
 impl Cluster {
     /// The same as [`Cluster::start`], with everything on that keeps others out. The volume has one client, which comes
@@ -27,6 +38,17 @@ impl Cluster {
     pub fn start_secure(options: Options) -> Result<Self> {
         let port = free_ports(options.gateways)?;
         Self::start_with(options, port, &["--secure"], &|| None)
+    }
+
+    /// What the client has, where everything is on that keeps others out. Its own connections had slot 0.
+    ///
+    /// # Errors
+    /// When the certificate cannot be copied.
+    pub fn client(&self) -> Result<Option<Held>> {
+        let Some(secured) = &self.secured else { return Ok(None) };
+        let Some(lease) = &secured.lease else { return Ok(None) };
+        let certificate = secured.certificates.for_others(OWNER)?;
+        Ok(Some(Held { token: lease.token.clone(), address: lease.address.clone(), certificate }))
     }
 
     /// Makes the volume a device, through the gateway that serves it.

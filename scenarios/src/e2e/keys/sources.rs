@@ -15,7 +15,7 @@ use crate::vault::{TOKEN, Vault};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Pairs that the load has to get answered after a change, so that one is not over before it had an effect.
@@ -110,7 +110,7 @@ fn secret(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-fn settings_of(known: &Known, index: usize) -> std::path::PathBuf {
+fn settings_of(known: &Known, index: usize) -> PathBuf {
     known.dir.join(format!("{}.toml", known.names[index]))
 }
 
