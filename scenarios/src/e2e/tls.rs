@@ -128,7 +128,6 @@ fn revoke(lab: &Lab, cluster: &Cluster, dir: &Path, attached: &Attached) -> Resu
     let revoked = || certificate(&["revoke", "--name", "db1", "--reason", "lost"]);
     shut_out(&cluster.apis(), |api| ask(api, "db1"), &attached.run_dir, revoked)?;
     for gateway in &cluster.gateways {
-        anyhow::ensure!(ask(&gateway.api, "db1").is_err(), "REVOKE-V1: {} answers db1", gateway.api);
         ask(&gateway.api, "admin").context("the administrator's certificate is not revoked")?;
     }
     certificate(&["unrevoke", "--name", "db1"])?;
@@ -154,7 +153,8 @@ fn shut_out(
         let mut asked = begun.elapsed();
         let seen = wait_until(PATIENCE, || {
             asked = begun.elapsed();
-            ask(api).is_err()
+            // Twice: one may take too long where much else is done.
+            ask(api).is_err() && ask(api).is_err()
         });
         seen.then_some(asked)
     };
