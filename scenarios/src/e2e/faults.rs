@@ -35,7 +35,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let seed = crate::seed::of_run()?;
     note(format!("HOLDFAST_SEED={seed}"));
     let mut s3 = S3::start(&lab.dir)?;
-    private(&lab.dir.join("credentials"), &s3.credentials(PROFILE))?;
+    std::fs::write(lab.dir.join("credentials"), s3.credentials(PROFILE))?;
     // A setting is an absolute path.
     let keys = lab.dir.join("credentials").canonicalize()?;
     let proxy = Proxy::start(&s3.address(), seed)?;
@@ -223,7 +223,7 @@ fn new_keys(cluster: &Cluster, s3: &mut S3, file: &Path, progress: &Progress) ->
     s3.rekey("holdfast-second", "holdfast-second-secret")?;
     told(cluster, "credentials")?;
     let (whole, beside) = (s3.credentials(PROFILE), file.with_extension("new"));
-    private(&beside, &whole)?;
+    std::fs::write(&beside, &whole)?;
     std::fs::rename(&beside, file)?;
     fine_again(cluster).context("with new keys in the file")?;
     advances(progress, 50).context("with new keys")?;
@@ -233,13 +233,6 @@ fn new_keys(cluster: &Cluster, s3: &mut S3, file: &Path, progress: &Progress) ->
     advances(progress, 50).context("with half a file")?;
     std::fs::write(file, &whole)?;
     fine_again(cluster).context("with the whole file")
-}
-
-/// Writes a file that is its owner's alone.
-fn private(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text)?;
-    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    Ok(())
 }
 
 fn fine_again(cluster: &Cluster) -> Result<()> {
