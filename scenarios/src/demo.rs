@@ -217,7 +217,7 @@ fn shown(args: &Args, begun: Instant, bin: PathBuf, dir: &Path, public: &Path) -
 
 /// The record of this run for `cargo xtask proof`, without its figures.
 fn proof(args: &Args, begun: Instant, held: Held) -> Proof {
-    let mut proof = Proof::now(PROOF, begun.elapsed().as_secs(), held);
+    let mut proof = Proof::now(PROOF, begun.elapsed().as_secs(), held).built(args.build.tested_profile(PROFILE));
     proof.under = if args.secure { "--secure".into() } else { String::new() };
     proof
 }
