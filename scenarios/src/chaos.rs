@@ -235,7 +235,7 @@ fn inside(args: &Args, judge: &Path) -> Result<()> {
     let windows = 16 + args.seconds.div_ceil(client::WINDOW_S) * 4;
     let size = windows * client::WINDOW_BYTES;
     let own = Default::default();
-    let plan = gateways::Plan { set: SET, size, store: &url, env, settings: SMALL, own, secured: None };
+    let plan = gateways::Plan { set: SET, size, store: &url, env, settings: SMALL, own, http: false, secured: None };
     let mut cluster = gateways::Gateways::start(&net, &bin, &dir, plan)?;
     let history = History::default();
     let access = access::Access::new(cluster.door());
