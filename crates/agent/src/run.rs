@@ -68,7 +68,7 @@ const HISTORY_LIMIT: Duration = Duration::from_secs(2);
 
 /// The token in this file.
 fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
-    let text = files::read_text(path, SECRET_BYTES_MAX).map_err(dir_error(path))?;
+    let text = files::read_secret_text(path, SECRET_BYTES_MAX).map_err(|error| dir_error(path)(error.into()))?;
     let token = text.trim();
     if token.is_empty() {
         return Err(RunError::Settings(format!("{}: found nothing, expected a token", path.display())));

@@ -445,17 +445,21 @@ impl EtcdConfig {
     /// Reads the files; `None` if no member is configured.
     ///
     /// # Errors
-    /// A file that cannot be read or is too long, with the name of its setting.
+    /// A file that cannot be read or is too long, or a key that others can read, with the name of its setting.
     pub fn load(&self) -> Result<Option<EtcdOptions>, (String, std::io::Error)> {
         if self.endpoints.is_empty() {
             return Ok(None);
         }
-        let read = |field: &str, path: &Path| {
-            files::read(path, PEM_BYTES_MAX).map_err(|e| (format!("etcd.{field} {}", path.display()), e))
+        let named = |field: &str, path: &Path| format!("etcd.{field} {}", path.display());
+        let read =
+            |field: &str, path: &Path| files::read(path, PEM_BYTES_MAX).map_err(|error| (named(field, path), error));
+        let secret = |path: &Path| match files::read_key(path, PEM_BYTES_MAX) {
+            Ok(key) => Ok(key.into_bytes()),
+            Err(error) => Err((named("key", path), error.into())),
         };
         let ca = self.ca.as_deref().map(|path| read("ca", path)).transpose()?;
         let identity = match (&self.certificate, &self.key) {
-            (Some(certificate), Some(key)) => Some((read("certificate", certificate)?, read("key", key)?)),
+            (Some(certificate), Some(key)) => Some((read("certificate", certificate)?, secret(key)?)),
             _ => None,
         };
         Ok(Some(EtcdOptions { endpoints: self.endpoints.clone(), ca, identity }))

@@ -23,7 +23,7 @@ pub struct TlsFiles {
     pub ca: Option<PathBuf>,
     /// This process's certificate (PEM), made by that authority.
     pub certificate: Option<PathBuf>,
-    /// Its private key (PEM). Only its owner may read the file.
+    /// Its private key (PEM), in a file that no other user can read (SECRET-F2).
     pub key: Option<PathBuf>,
 }
 
