@@ -182,13 +182,13 @@ fn fit(file: &Facts, me: u32, group_reads: bool) -> Result<(), SecretError> {
     Err(SecretError::Exposed { mode, next })
 }
 
-pub(crate) fn text(bytes: Vec<u8>) -> io::Result<String> {
+fn text(bytes: Vec<u8>) -> io::Result<String> {
     let bad = |_| io::Error::new(ErrorKind::InvalidData, "found bytes that are no text, expected UTF-8");
     String::from_utf8(bytes).map_err(bad)
 }
 
 /// Reads only as much as shows that the file is too long, whatever its length is said to be.
-pub(crate) fn whole(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
+fn whole(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     // As long as the file is: a buffer that grows leaves copies of a secret behind.
     let expected = file.metadata()?.len().min(bytes_max);
     let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0).saturating_add(PROBE_BYTES));

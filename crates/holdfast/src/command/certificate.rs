@@ -6,7 +6,7 @@ use super::text::{days_text, member_text, time};
 use crate::cli::{CertificateCommand, Common, WhichArgs};
 use crate::client::{Client, Effect};
 use crate::exit::CliError;
-use crate::output;
+use crate::{output, serve};
 use holdfast_api::v1;
 use holdfast_types::Name;
 use serde::Serialize;
@@ -54,6 +54,7 @@ struct Line {
 }
 
 fn renew(common: &Common, dir: &Path, names: &[Name], days: u64) -> Result<(), CliError> {
+    serve::without_core_dumps();
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     if names.iter().any(|name| name == "ca") {
         return Err(CliError::usage("name ca: the authority is not renewed by this command")
