@@ -277,6 +277,9 @@ async fn metrics(State(door): State<Door>) -> String {
     for (event, count) in counts {
         let _ = writeln!(out, "{name}{{{labels},event=\"{event}\"}} {count}");
     }
+    if let Some(tls) = &door.tls {
+        out += &tls.metrics(&labels);
+    }
     out += &patroni::metrics(&cluster::shown(&door, &view, server));
     out + &holdfast_host::process::page(&view.version)
 }

@@ -140,7 +140,7 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
     let history = history_in(&config.dir, &*host).await?.beside();
     let watched = config.watchdog.kind != WatchdogKind::Off;
     log_settings(&config);
-    let doors = Doors { tcp, local: Some((socket, local)), compares: true };
+    let doors = Doors { tcp, local: Some((socket, local)), tls: host.tls().cloned(), compares: true };
     let dial = client::to_peers(&config, host.tls());
     let agent = Agent::over(config, host, history, doors, token, dial);
     let helper = move || if watched { helper() } else { Ok(()) };
@@ -192,7 +192,7 @@ pub async fn run_over<H: Host>(
     helper: impl Fn() -> std::io::Result<()> + Send,
 ) -> Result<(), RunError> {
     let history = history_in(&config.dir, &*host).await?.at_once();
-    let doors = Doors { tcp: seams.incoming.into(), local: None, compares: false };
+    let doors = Doors { tcp: seams.incoming.into(), local: None, tls: None, compares: false };
     let agent = Agent::over(config, host, history, doors, seams.token, seams.dial);
     agent.run(stop, helper).await
 }
@@ -202,6 +202,7 @@ struct Doors {
     tcp: Bounded,
     /// The Unix socket, and its path.
     local: Option<(PathBuf, Bounded)>,
+    tls: Option<Tls>,
     /// This host is compared with the others.
     compares: bool,
 }
@@ -279,6 +280,7 @@ impl<H: Host> Agent<H> {
             known: known.clone(),
             openers: openers(host.clone()),
             answers: questions(host.clone()),
+            tls: doors.tls,
         };
         let mut tasks = Tasks::default();
         tasks.add(http::keep_schedule(door.clone()));

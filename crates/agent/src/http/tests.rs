@@ -174,6 +174,7 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
             known: Arc::default(),
             openers: Arc::new(|| Box::pin(std::future::ready(crate::host::PoolUsers::default()))),
             answers: Arc::new(Answers::new(Arc::new(|| Box::pin(std::future::ready(None))))),
+            tls: None,
         },
         asked,
         dir,
@@ -443,7 +444,9 @@ async fn secured(dir: &std::path::Path, mode: holdfast_tls::HttpTls) -> (String,
     door.config = Arc::new(config);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let listener = Bounded::new(listener).secured(Some(tls(dir, "db1").acceptor()));
+    let own = tls(dir, "db1");
+    let listener = Bounded::new(listener).secured(Some(own.acceptor()));
+    door.tls = Some(own);
     let serving = tokio::spawn(async move {
         let _kept = kept;
         let answering = async {
@@ -506,6 +509,12 @@ async fn plain_checks_are_for_health_alone() {
     let viewer = dial(dir.path(), "vic", &address, "db1");
     let told = crate::client::ask_over(&viewer, &address, "/primary", None, None, limit).await.unwrap();
     assert!(told.body.contains("db1"), "{told:?}");
+    let page = crate::client::ask_over(&viewer, &address, "/metrics", None, None, limit).await.unwrap().body;
+    for what in ["expires_timestamp_seconds", "warned_timestamp_seconds"] {
+        let line = format!("holdfast_certificate_{what}{{name=\"db1\",set=\"demo\",kind=\"own\"}} ");
+        assert!(page.contains(&line), "{line}: {page}");
+    }
+    assert!(page.contains("holdfast_certificate_files_unusable{name=\"db1\",set=\"demo\"} 0\n"), "{page}");
     for path in ["/status", "/patroni", "/cluster", "/config", "/history", "/metrics", "/challenge"] {
         assert_eq!(crate::client::ask(&address, path, None, None, limit).await.unwrap().code, 403, "{path}");
     }

@@ -108,7 +108,7 @@ fn describe(reply: &v1::CertificatesReply) -> String {
         let issuer =
             if own.issuer.is_empty() { "unknown".to_string() } else { own.issuer.chars().take(SHORT_DIGITS).collect() };
         let name = if own.trouble.is_empty() { own.name.clone() } else { format!("{} ({})", own.name, own.trouble) };
-        let left = days_text(own.days_left);
+        let left = days_text(Some(own));
         [gateway.name.clone(), member_text(gateway.member), name, own.serial.clone(), issuer, left]
     });
     let head = ["GATEWAY", "MEMBER", "CERTIFICATE", "SERIAL NUMBER", "ISSUER", "DAYS LEFT"];
