@@ -5,8 +5,8 @@
 //!
 //! - **SECRET-F1** A cluster key, a passphrase, a token, access keys of a store or an authority's private key is read
 //!   from a regular file only if no other user of the machine can use that file ([`read_secret`]).
-//! - **SECRET-F2** So is the private key of a certificate, but a file of root may be read by its group ([`read_key`]): a
-//!   key that is read again while the process runs cannot be handed over by systemd, which makes a copy.
+//! - **SECRET-F2** So is the private key of a certificate, but a file of root may be read by its group ([`read_key`]):
+//!   a key that is read again while the process runs cannot be handed over by systemd, which makes a copy.
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
