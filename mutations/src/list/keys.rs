@@ -298,6 +298,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "agents-unit-swaps",
+        bug: "by its unit what an agent starts is swapped, perhaps to the set's own devices, and its certificates are not reloaded",
+        rule: "LOCKED-M1",
+        edits: &[Edit {
+            file: "deploy/systemd/holdfast-agent.service",
+            old: "LimitCORE=0\nMemorySwapMax=0\n",
+            new: "LimitCORE=0\n",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["each_unit_keeps_secrets_out_of_core_dumps"])],
+        smoke: false,
+    },
+    Mutation {
         name: "agent-dumps-core",
         bug: "an agent writes core dumps with its token and the key of its certificate",
         rule: "LOCKED-M1",
