@@ -393,9 +393,10 @@ settings! {
         path_style: bool = false;
         /// File with the access keys in the format of the AWS tools: profiles in brackets, aws_access_key_id,
         /// aws_secret_access_key, aws_session_token. A store whose URL has ?profile=NAME uses that profile; all others
-        /// use AWS_PROFILE, or else `default`. You can put new keys there at any time: the gateway reads the file
-        /// within seconds of a change, and at once when its keys are refused. Left out: the keys of the environment, or
-        /// else the file that AWS_SHARED_CREDENTIALS_FILE names, or else the role of this machine, task or pod.
+        /// use AWS_PROFILE, or else `default`. Mode 0600; a file that others can use is refused. You can put new keys
+        /// there at any time: the gateway reads the file within seconds of a change, and at once when its keys are
+        /// refused. Left out: the keys of the environment, or else the file that AWS_SHARED_CREDENTIALS_FILE names, or
+        /// else the role of this machine, task or pod.
         credentials_file: Option<PathBuf> = None, sample "/etc/holdfast/s3-credentials";
         /// Where sets may be put: URLs of buckets, of prefixes in them, or of directories; `endpoint` included, if the
         /// store's URL has one. The same at every gateway. Empty: everywhere that this gateway can reach or write to,
@@ -436,7 +437,7 @@ settings! {
         ca: Option<PathBuf> = None, sample "/etc/holdfast/etcd/ca.pem";
         /// Client certificate (PEM), if the etcd asks for one.
         certificate: Option<PathBuf> = None, sample "/etc/holdfast/etcd/client.pem";
-        /// Private key (PEM) of that certificate.
+        /// Private key (PEM) of that certificate; a file that others can read is refused.
         key: Option<PathBuf> = None, sample "/etc/holdfast/etcd/client.key";
     }
 }
