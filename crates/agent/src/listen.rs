@@ -26,6 +26,7 @@ use crate::seams::{Incoming, Wire};
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use guest::{Asking, Guest, Limits, Places, Seat};
+pub use guest::{CONNECTIONS_MAX, IDLE_LIMIT};
 use holdfast_tls::{Acceptor, Handshakes, HttpClient, HttpConnection};
 use std::io;
 use std::net::SocketAddr;
@@ -34,30 +35,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::Instant;
-
-/// Maximum number of connections.
-pub const CONNECTIONS_MAX: usize = 128;
-
-/// Those among them over which no request came yet.
-const NEWCOMERS_MAX: usize = 64;
-
-/// Those that are proven.
-const PROVEN_MAX: usize = 96;
-
-/// Those that are proven by one certificate.
-const SHARE_MAX: usize = 32;
-
-/// Time until the head of the first request is there.
-const HELLO_LIMIT: Duration = Duration::from_secs(10);
-
-/// Time from the first byte of a request to the begin of its answer. Longer than any command takes.
-const REQUEST_LIMIT: Duration = IDLE_LIMIT;
-
-/// Maximum idle time of a connection. Longer than any command takes.
-pub const IDLE_LIMIT: Duration = Duration::from_secs(30);
-
-/// Bytes of a request with its headers, in one piece or many. The longest body has 16 KiB.
-const UNANSWERED_BYTES_MAX: usize = 48 << 10;
 
 /// Pause after a failure to accept (no more file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -302,6 +279,7 @@ impl Connected<IncomingStream<'_, Bounded>> for Asker {
 
 #[cfg(test)]
 mod tests {
+    use super::guest::UNANSWERED_BYTES_MAX;
     use super::*;
     use holdfast_types::sync::LockExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -259,8 +259,7 @@ impl<H: Host> Agent<H> {
         let now = clock::now();
         let mut machine = Machine::new(config.policy(), now, history.takeovers(now));
         machine.set_paused(pause::was(&pause::file_in(&config.dir)));
-        let config = Arc::new(config);
-        let history = Arc::new(Mutex::new(history));
+        let (config, history) = (Arc::new(config), Arc::new(Mutex::new(history)));
         let (shows, view) = watch::channel(Arc::new(View::of(&machine, &config, now, None, host.pool_look())));
         let (asks, commands) = mpsc::channel(COMMANDS_MAX);
         let ((news, told), (probing, plan)) = (mpsc::channel(NEWS_MAX), watch::channel(None));

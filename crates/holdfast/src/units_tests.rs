@@ -132,7 +132,7 @@ fn the_agent_has_time_to_let_go_of_everything() {
     }
 }
 
-/// A unit of which one is forgotten says nothing: a core dump lies there, or a reload fails, on the day that it is needed.
+/// Where one of these is forgotten nobody notices, until a core dump lies there or a reload fails.
 #[test]
 fn each_unit_keeps_secrets_out_of_core_dumps_and_swap_and_reads_its_certificates_again() {
     let all = units();

@@ -4,9 +4,6 @@
 //!   socket ─▶ Guest: place, times, bytes ─▶ TLS, where the door has it ─▶ Asking: the head of the first request
 //! ```
 
-use super::{
-    CONNECTIONS_MAX, HELLO_LIMIT, IDLE_LIMIT, NEWCOMERS_MAX, PROVEN_MAX, REQUEST_LIMIT, SHARE_MAX, UNANSWERED_BYTES_MAX,
-};
 use crate::seams::Wire;
 use holdfast_tls::HttpConnection;
 use holdfast_types::sync::LockExt;
@@ -20,6 +17,30 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
+
+/// Maximum number of connections.
+pub const CONNECTIONS_MAX: usize = 128;
+
+/// Those among them over which no request came yet.
+const NEWCOMERS_MAX: usize = 64;
+
+/// Those that are proven.
+const PROVEN_MAX: usize = 96;
+
+/// Those that are proven by one certificate.
+const SHARE_MAX: usize = 32;
+
+/// Time until the head of the first request is there.
+const HELLO_LIMIT: Duration = Duration::from_secs(10);
+
+/// Time from the first byte of a request to the begin of its answer. Longer than any command takes.
+const REQUEST_LIMIT: Duration = IDLE_LIMIT;
+
+/// Maximum idle time of a connection. Longer than any command takes.
+pub const IDLE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Bytes of a request with its headers, in one piece or many. The longest body has 16 KiB.
+pub(super) const UNANSWERED_BYTES_MAX: usize = 48 << 10;
 
 /// The times of a connection.
 #[derive(Clone, Copy, Debug)]
