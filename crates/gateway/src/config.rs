@@ -456,7 +456,7 @@ impl EtcdConfig {
             |field: &str, path: &Path| files::read(path, PEM_BYTES_MAX).map_err(|error| (named(field, path), error));
         let secret = |path: &Path| match files::read_key(path, PEM_BYTES_MAX) {
             Ok(key) => Ok(key.into_bytes()),
-            Err(error) => Err((named("key", path), error.into())),
+            Err(error) => Err((named("key", path), std::io::Error::from(error))),
         };
         let ca = self.ca.as_deref().map(|path| read("ca", path)).transpose()?;
         let identity = match (&self.certificate, &self.key) {
