@@ -413,6 +413,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "certificate-proves-nothing-at-an-agent",
+        bug: "a connection with a certificate makes room for strangers at an agent's door",
+        rule: "LISTEN-L7",
+        edits: &[Edit {
+            file: "crates/agent/src/listen.rs",
+            old: "if let HttpClient::Named(caller) = &client {",
+            new: "if let HttpClient::Named(caller) = &client && caller.name.is_empty() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["who_has_shown_a_certificate_keeps_its_place_in_a_flood"])],
+        smoke: false,
+    },
+    Mutation {
         name: "one-certificate-fills-an-agents-door",
         bug: "one stolen certificate holds all places of an agent's door, also against who comes with another one",
         rule: "LISTEN-L7",

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
+#[path = "flood_tests.rs"]
+mod flood;
 #[path = "told_tests.rs"]
 mod told;
 
