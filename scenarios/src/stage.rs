@@ -153,6 +153,7 @@ impl Stage {
         let token = dir.join("agent.token");
         // No real secret: nothing outside of these namespaces reaches the agents.
         std::fs::write(&token, "a-token-for-two-agents\n")?;
+        std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
         let apis: Vec<String> = (0..GATEWAYS).map(|gateway| format!("{}:7400", net::address(gateway))).collect();
         let host = |index: usize| {
             let (name, other) = [("db1", "db2"), ("db2", "db1")][index];

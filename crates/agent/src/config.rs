@@ -356,8 +356,8 @@ settings! {
         /// IP:PORT. Anybody may ask for health checks; commands need the token, or with `[tls]` a certificate. Commands
         /// of root on this host go over `run_dir`/agent.sock and need neither.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8008));
-        /// File with a token, the same on all hosts. A switchover from host to host needs it, or `[tls]`. Left out:
-        /// none.
+        /// File with a token, the same on all hosts. A switchover from host to host needs it, or `[tls]`. Mode 0600; a
+        /// file that others can use is refused. Left out: none.
         token_file: Option<PathBuf> = None, sample "/etc/holdfast/agent.token";
         /// TLS here and towards the agents under `[peers]`, with the files of `[tls]`: the same on all hosts.
         /// `required`: nothing is answered without TLS. `checks`: health checks are, for load balancers that have none.
@@ -385,7 +385,7 @@ settings! {
         ca: Option<PathBuf> = None, sample "/etc/holdfast/tls/ca.pem";
         /// This host's certificate (PEM), with the DNS name host.holdfast.internal. Left out: none.
         certificate: Option<PathBuf> = None, sample "/etc/holdfast/tls/db1.pem";
-        /// Its private key (PEM); a file that everyone can read is refused. Left out: none.
+        /// Its private key (PEM); a file that others can read is refused. Left out: none.
         key: Option<PathBuf> = None, sample "/etc/holdfast/tls/db1.key";
     }
 }

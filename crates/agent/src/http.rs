@@ -299,6 +299,9 @@ async fn metrics(State(door): State<Door>) -> String {
         let _ = writeln!(out, "{name}{{{labels},event=\"{event}\"}} {count}");
     }
     out += &audit::metrics(&labels);
+    if let Some(tls) = &door.tls {
+        out += &tls.metrics(&labels);
+    }
     out += &patroni::metrics(&cluster::shown(&door, &view, server));
     out + &holdfast_host::process::page(&view.version)
 }

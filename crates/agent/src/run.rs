@@ -68,7 +68,7 @@ const HISTORY_LIMIT: Duration = Duration::from_secs(2);
 
 /// The token in this file.
 fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
-    let text = files::read_text(path, SECRET_BYTES_MAX).map_err(dir_error(path))?;
+    let text = files::read_secret_text(path, SECRET_BYTES_MAX).map_err(|error| dir_error(path)(error.into()))?;
     let token = text.trim();
     if token.is_empty() {
         return Err(RunError::Settings(format!("{}: found nothing, expected a token", path.display())));
@@ -141,7 +141,8 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
     let watched = config.watchdog.kind != WatchdogKind::Off;
     log_settings(&config);
     let audit = audit_in(&config, &*host).await?;
-    let doors = Doors { tcp, local: Some((socket, local)), compares: true, audit: audit.clone() };
+    let tls = host.tls().cloned();
+    let doors = Doors { tcp, local: Some((socket, local)), tls, compares: true, audit: audit.clone() };
     let dial = client::to_peers(&config, host.tls());
     let agent = Agent::over(config, host, history, doors, token, dial);
     let helper = move || if watched { helper() } else { Ok(()) };
@@ -195,7 +196,7 @@ pub async fn run_over<H: Host>(
     helper: impl Fn() -> std::io::Result<()> + Send,
 ) -> Result<(), RunError> {
     let history = history_in(&config.dir, &*host).await?.at_once();
-    let doors = Doors { tcp: seams.incoming.into(), local: None, compares: false, audit: None };
+    let doors = Doors { tcp: seams.incoming.into(), local: None, tls: None, compares: false, audit: None };
     let agent = Agent::over(config, host, history, doors, seams.token, seams.dial);
     agent.run(stop, helper).await
 }
@@ -205,6 +206,7 @@ struct Doors {
     tcp: Bounded,
     /// The Unix socket, and its path.
     local: Option<(PathBuf, Bounded)>,
+    tls: Option<Tls>,
     /// This host is compared with the others.
     compares: bool,
     audit: Option<AgentAudit>,
@@ -283,6 +285,7 @@ impl<H: Host> Agent<H> {
             openers: openers(host.clone()),
             answers: questions(host.clone()),
             audit: doors.audit,
+            tls: doors.tls,
         };
         let mut tasks = Tasks::default();
         tasks.add(http::keep_schedule(door.clone()));

@@ -10,7 +10,9 @@ mod places;
 mod refusal;
 mod secret;
 
-pub use conv::{FieldError, disk_from_text, hex128, host_port, member_of, name, owner, request_id, role_name, token};
+pub use conv::{
+    FieldError, disk_from_text, expires_soon, hex128, host_port, member_of, name, owner, request_id, role_name, token,
+};
 pub use places::different_places;
 pub use refusal::{Disposition, LEADER_API_KEY, REFUSAL_KEY, Refusal, RefusalCode};
 

@@ -395,9 +395,10 @@ settings! {
         path_style: bool = false;
         /// File with the access keys in the format of the AWS tools: profiles in brackets, aws_access_key_id,
         /// aws_secret_access_key, aws_session_token. A store whose URL has ?profile=NAME uses that profile; all others
-        /// use AWS_PROFILE, or else `default`. You can put new keys there at any time: the gateway reads the file
-        /// within seconds of a change, and at once when its keys are refused. Left out: the keys of the environment, or
-        /// else the file that AWS_SHARED_CREDENTIALS_FILE names, or else the role of this machine, task or pod.
+        /// use AWS_PROFILE, or else `default`. Mode 0600; a file that others can use is refused. You can put new keys
+        /// there at any time: the gateway reads the file within seconds of a change, and at once when its keys are
+        /// refused. Left out: the keys of the environment, or else the file that AWS_SHARED_CREDENTIALS_FILE names, or
+        /// else the role of this machine, task or pod.
         credentials_file: Option<PathBuf> = None, sample "/etc/holdfast/s3-credentials";
         /// Where sets may be put: URLs of buckets, of prefixes in them, or of directories; `endpoint` included, if the
         /// store's URL has one. Empty: everywhere that this gateway can reach or write to, for whoever may create sets.
@@ -439,7 +440,7 @@ settings! {
         ca: Option<PathBuf> = None, sample "/etc/holdfast/etcd/ca.pem";
         /// Client certificate (PEM), if the etcd asks for one.
         certificate: Option<PathBuf> = None, sample "/etc/holdfast/etcd/client.pem";
-        /// Private key (PEM) of that certificate.
+        /// Private key (PEM) of that certificate; a file that others can read is refused.
         key: Option<PathBuf> = None, sample "/etc/holdfast/etcd/client.key";
     }
 }
@@ -448,17 +449,21 @@ impl EtcdConfig {
     /// Reads the files; `None` if no member is configured.
     ///
     /// # Errors
-    /// A file that cannot be read or is too long, with the name of its setting.
+    /// A file that cannot be read or is too long, or a key that others can read, with the name of its setting.
     pub fn load(&self) -> Result<Option<EtcdOptions>, (String, std::io::Error)> {
         if self.endpoints.is_empty() {
             return Ok(None);
         }
-        let read = |field: &str, path: &Path| {
-            files::read(path, PEM_BYTES_MAX).map_err(|e| (format!("etcd.{field} {}", path.display()), e))
+        let named = |field: &str, path: &Path| format!("etcd.{field} {}", path.display());
+        let read =
+            |field: &str, path: &Path| files::read(path, PEM_BYTES_MAX).map_err(|error| (named(field, path), error));
+        let secret = |path: &Path| match files::read_key(path, PEM_BYTES_MAX) {
+            Ok(key) => Ok(key.into_bytes()),
+            Err(error) => Err((named("key", path), std::io::Error::from(error))),
         };
         let ca = self.ca.as_deref().map(|path| read("ca", path)).transpose()?;
         let identity = match (&self.certificate, &self.key) {
-            (Some(certificate), Some(key)) => Some((read("certificate", certificate)?, read("key", key)?)),
+            (Some(certificate), Some(key)) => Some((read("certificate", certificate)?, secret(key)?)),
             _ => None,
         };
         Ok(Some(EtcdOptions { endpoints: self.endpoints.clone(), ca, identity }))

@@ -150,7 +150,7 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     let revoked = follow_revoked(&config, tls.as_ref())?;
     let listener = listener(listen, view.serving).await?.secured(tls.as_ref().map(Tls::acceptor));
     let (looks, seen) = watch::channel(Arc::new(Look { view, at: clock::now() }));
-    let serving = tokio::spawn(http::serve(listener, Door { looks: seen, tls: config.http_tls() }));
+    let serving = tokio::spawn(http::serve(listener, Door { looks: seen, tls: config.http_tls(), own: tls }));
     // In a task of its own: checks continue while a refresh is under way.
     let looking = tokio::spawn(look(standby.clone(), looks));
     tokio::pin!(stop);

@@ -266,6 +266,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "secure-host-uses-any-set",
+        bug: "the host's certificate of a secure development cluster opens the sets of all others",
+        rule: "TLS-T4",
+        edits: &[Edit {
+            file: "crates/holdfast/src/dev/layout.rs",
+            old: "Wanted { sets, ..Wanted::new(HOST, Role::Host) }",
+            new: "Wanted { hosts: sets, ..Wanted::new(HOST, Role::Host) }",
+        }],
+        tests: &[DEV],
+        smoke: false,
+    },
+    Mutation {
         name: "secure-keys-for-everybody",
         bug: "every user of the machine can enter the folder with the authority's key",
         rule: "R10",

@@ -46,6 +46,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "short-certificates-always-warned-of",
+        bug: "a certificate that lives a day, as step-ca's, is warned of from its first hour to its last",
+        rule: "LIVE-C1",
+        edits: &[Edit {
+            file: "crates/tls/src/expiry.rs",
+            old: "WARN_AHEAD.min(ends.saturating_sub(begins) / WARN_PART)",
+            new: "WARN_AHEAD",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["what_expires_soon_is_warned_of"])],
+        smoke: false,
+    },
+    Mutation {
         name: "interrupted-renewal-stays",
         bug: "a renewal that was interrupted is refused ever after: key and certificate do not fit together",
         rule: "LIVE-C2",

@@ -69,6 +69,7 @@ pub fn configure(guest: &Guest, index: usize, pool: &str) -> Result<()> {
 /// The same, with all lines that differ between parts.
 pub fn configure_with(guest: &Guest, index: usize, more: More<'_>) -> Result<()> {
     guest.put(TOKEN, "a-token-for-two-agents\n")?;
+    guest.run(&format!("chmod 600 {TOKEN}"), LIMIT).map(drop)?;
     guest.put("/etc/holdfast/agent.toml", &settings(guest, index, more))?;
     // Its reboot by sysrq writes nothing back.
     guest.run("sync", LIMIT).map(drop)

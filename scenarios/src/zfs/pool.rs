@@ -165,13 +165,22 @@ pub fn start_database(report: &mut Report, part: &'static str, guest: &Guest) ->
     timed(report, part, guest, "start of PostgreSQL", START)
 }
 
+/// Exports the pool. ZFS calls it busy for a moment also while its own daemon or udev looks at it: tried for 10 s.
+pub const EXPORT: &str = "for _ in $(seq 50); do zpool export tank 2> /tmp/export && exit 0
+grep -q busy /tmp/export || break
+sleep 0.2
+done
+cat /tmp/export >&2
+fuser -vm /tank >&2
+exit 1";
+
 /// Stops PostgreSQL and exports the pool.
 ///
 /// # Errors
 /// When either fails.
 pub fn export(report: &mut Report, part: &'static str, guest: &Guest) -> Result<()> {
-    let script = "su postgres -c \"$B/pg_ctl -D $D -m fast -w stop\" > /dev/null && zpool export tank";
-    timed(report, part, guest, "stop, zpool export", script)
+    let script = format!("su postgres -c \"$B/pg_ctl -D $D -m fast -w stop\" > /dev/null || exit 1\n{EXPORT}");
+    timed(report, part, guest, "stop, zpool export", &script)
 }
 
 /// Checks the pool from end to end, every table against its indexes, and the ledger.

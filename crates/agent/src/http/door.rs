@@ -17,7 +17,7 @@ use crate::seams::Dial;
 use crate::view::View;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use holdfast_tls::HttpTls;
+use holdfast_tls::{HttpTls, Tls};
 use holdfast_types::sync::LockExt;
 use serde::Serialize;
 use std::future::Future;
@@ -51,6 +51,8 @@ pub(crate) struct Door {
     pub answers: Arc<Answers>,
     /// `None`: the settings name none.
     pub audit: Option<AgentAudit>,
+    /// The agent's own certificate, for its metrics.
+    pub tls: Option<Tls>,
 }
 
 /// Asks which processes other than PostgreSQL have the pool open.

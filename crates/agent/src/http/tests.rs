@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
+#[path = "flood_tests.rs"]
+mod flood;
 #[path = "noted_tests.rs"]
 mod noted;
 #[path = "told_tests.rs"]
@@ -177,6 +179,7 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
             openers: Arc::new(|| Box::pin(std::future::ready(crate::host::PoolUsers::default()))),
             answers: Arc::new(Answers::new(Arc::new(|| Box::pin(std::future::ready(None))))),
             audit: None,
+            tls: None,
         },
         asked,
         dir,
@@ -458,6 +461,7 @@ async fn secured_by(
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let listener = Bounded::new(listener).secured(Some(own.acceptor()));
+    door.tls = Some(own);
     let serving = tokio::spawn(async move {
         let _kept = kept;
         let answering = async {
@@ -520,6 +524,12 @@ async fn plain_checks_are_for_health_alone() {
     let viewer = dial(dir.path(), "vic", &address, "db1");
     let told = crate::client::ask_over(&viewer, &address, "/primary", None, None, limit).await.unwrap();
     assert!(told.body.contains("db1"), "{told:?}");
+    let page = crate::client::ask_over(&viewer, &address, "/metrics", None, None, limit).await.unwrap().body;
+    for what in ["expires_timestamp_seconds", "warned_timestamp_seconds"] {
+        let line = format!("holdfast_certificate_{what}{{name=\"db1\",set=\"demo\",kind=\"own\"}} ");
+        assert!(page.contains(&line), "{line}: {page}");
+    }
+    assert!(page.contains("holdfast_certificate_files_unusable{name=\"db1\",set=\"demo\"} 0\n"), "{page}");
     for path in ["/status", "/patroni", "/cluster", "/config", "/history", "/metrics", "/challenge"] {
         assert_eq!(crate::client::ask(&address, path, None, None, limit).await.unwrap().code, 403, "{path}");
     }

@@ -92,6 +92,7 @@ impl AdminDoor {
             days_left: expiry.own.map(|ends| days_left(ends, SystemTime::now())),
             authority_expires_unix: expiry.authority.unwrap_or_default(),
             trouble: tls.trouble().unwrap_or_default(),
+            expires_soon: Some(expiry.is_soon(SystemTime::now())),
         })
     }
 

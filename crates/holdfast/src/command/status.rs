@@ -191,7 +191,7 @@ fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [St
         Some(node) => nbd_text(addresses.nbd, node),
         None => addresses.nbd,
     };
-    let days = days_text(node.and_then(|node| node.certificate.as_ref()?.days_left));
+    let days = days_text(node.and_then(|node| node.certificate.as_ref()));
     [member_text(known.id), known.name, known.region, addresses.api, nbd, state, boot, leads.join(","), days, journal]
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::text::store_text;
 use super::finding::{Finding, Verdict};
-use holdfast_api::{different_places, v1};
+use holdfast_api::{different_places, expires_soon, v1};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -16,9 +16,6 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Fill of a journal, in percent, from which writers are slowed down.
 const FILL_PERCENT: u64 = 60;
-
-/// Days before its end from which a certificate is warned of.
-const WARN_DAYS: i64 = 30;
 
 /// One finding for many things of a kind: all that is wrong, or `well`.
 fn of_all(check: &'static str, wrong: Vec<String>, verdict: Verdict, next: &str, well: String) -> Finding {
@@ -88,12 +85,12 @@ fn journals(status: &v1::ClusterStatusReply) -> Finding {
 
 fn certificates(status: &v1::ClusterStatusReply) -> Finding {
     let wrong = nodes(status).filter_map(|(name, node)| {
-        let days = node.certificate.as_ref()?.days_left?;
-        (days < WARN_DAYS).then(|| format!("that of {name} has {days} days left"))
+        let own = node.certificate.as_ref()?;
+        let days = own.days_left?;
+        expires_soon(own).then(|| format!("that of {name} has {days} days left"))
     });
     let next = "`holdfast certificate renew` makes new ones, which are used without a restart";
-    let well = format!("none expires within {WARN_DAYS} days");
-    of_all("certificates of gateways", wrong.collect(), Verdict::Warning, next, well)
+    of_all("certificates of gateways", wrong.collect(), Verdict::Warning, next, "none expires soon".to_string())
 }
 
 /// The worst of what the gateways say of each set's stores.
