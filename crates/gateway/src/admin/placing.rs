@@ -463,7 +463,7 @@ pub(crate) async fn run(node: Arc<Node>, adopted: Adopted) {
             () = tokio::time::sleep(pause) => {}
         }
         changes.mark_unchanged();
-        let term = adopted.group.leading_term().filter(|term| adopted.group.applied().term == *term);
+        let term = adopted.group.ready_term();
         node.planned.locked().enter(term);
         let Some(term) = term.filter(|_| !node.cluster.state().sets.is_empty()) else { continue };
         let round = door.placing_round(&adopted, term);

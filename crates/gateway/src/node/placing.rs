@@ -64,8 +64,7 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
             () = node.stop.cancelled() => return,
             () = tokio::time::sleep(TURN) => {}
         }
-        let leads = adopted.group.leading_term().is_some_and(|term| adopted.group.applied().term == term);
-        if !leads {
+        if adopted.group.ready_term().is_none() {
             continue;
         }
         let state = node.cluster.state();

@@ -184,7 +184,7 @@ pub(crate) async fn run(node: Arc<Node>, adopted: Adopted) {
             () = node.stop.cancelled() => return,
             () = tokio::time::sleep(TURN) => {}
         }
-        let leads = adopted.group.leading_term().is_some_and(|term| adopted.group.applied().term == term);
+        let leads = adopted.group.ready_term().is_some();
         if !leads || !node.cluster.state().sets.values().any(|entry| ring_of(entry).is_changing()) {
             continue;
         }
