@@ -3,9 +3,8 @@
 //! refuses any other. `control::cluster` decides what a registration changes. `raft::KnownLife` decides whether a disk
 //! remembers the life that was registered last.
 
+use super::{Adopted, Node, peer_book};
 use crate::identity::{Identity, IdentityError};
-use crate::node::{Adopted, Node};
-use crate::peer_book;
 use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, FEATURE_LEVEL, Standing};
 use holdfast_raft::{Group, KnownLife, Life, Lineage, RaftNode, Registered, Registrar, not_who_it_says};
 use holdfast_set::cluster::{Cluster, ClusterError};
