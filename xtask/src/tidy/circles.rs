@@ -1,8 +1,8 @@
 //! Import circles between the modules of a crate: files that need one another can only be read, and moved, together.
 //!
-//! Looked for twice: between files, and between folders. A folder is a module below the crate's root with all that is in
-//! it (`server.rs` and `server/`), so a circle that leads through two files of each is found as well. Arrows are read
-//! from the text (`imports`), without tests. Circles that may stay are listed in `circles/allowed.txt`.
+//! Looked for twice: between files, and between folders. A folder is a module below the crate's root with all that is
+//! in it (`server.rs` and `server/`): a circle of folders can lead through two files of each. Arrows are read from the
+//! text (`imports`), without tests. Circles that may stay are listed in `circles/allowed.txt`.
 
 mod imports;
 mod modules;
