@@ -304,6 +304,14 @@ impl Node {
         })
     }
 
+    /// Waits; returns false if the gateway stops first.
+    pub(crate) async fn passes(&self, time: Duration) -> bool {
+        tokio::select! {
+            () = self.stop.cancelled() => false,
+            () = tokio::time::sleep(time) => true,
+        }
+    }
+
     /// Group 0 refuses this gateway: it stops, for this reason.
     pub(crate) fn refuse(&self, why: String) {
         *self.refused.locked() = Some(why);

@@ -458,9 +458,8 @@ pub(crate) async fn run(node: Arc<Node>, adopted: Adopted) {
             () = tokio::time::sleep(TURN) => Duration::ZERO,
             changed = changes.changed() => if changed.is_ok() { CALM } else { return },
         };
-        tokio::select! {
-            () = node.stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
+        if !node.passes(pause).await {
+            return;
         }
         changes.mark_unchanged();
         let term = adopted.group.ready_term();

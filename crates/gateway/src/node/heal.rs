@@ -62,9 +62,8 @@ pub async fn readmit(node: &Arc<Node>, raft: &RaftNode, group: GroupId) -> bool 
                 }
             }
         }
-        tokio::select! {
-            () = node.stop.cancelled() => return false,
-            () = tokio::time::sleep(ASK_AGAIN) => {}
+        if !node.passes(ASK_AGAIN).await {
+            return false;
         }
     }
 }

@@ -59,11 +59,7 @@ impl Node {
 
 /// Proposes the steps for which sets' leaders are ready, while this gateway leads group 0.
 pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
-    loop {
-        tokio::select! {
-            () = node.stop.cancelled() => return,
-            () = tokio::time::sleep(TURN) => {}
-        }
+    while node.passes(TURN).await {
         if adopted.group.ready_term().is_none() {
             continue;
         }
