@@ -11,11 +11,14 @@ mod depart;
 mod ended;
 mod following;
 mod gauges;
+mod heal;
 mod lives;
 mod members;
+mod peer_book;
 mod placing;
 mod planned;
 mod reconcile;
+mod registration;
 mod retiming;
 mod revoked;
 mod running;
@@ -299,6 +302,14 @@ impl Node {
             });
             whole.await.unwrap_or_else(|e| Err(NodeError::Refused(format!("adopting: {e}"))))
         })
+    }
+
+    /// Waits; returns false if the gateway stops first.
+    pub(crate) async fn passes(&self, time: Duration) -> bool {
+        tokio::select! {
+            () = self.stop.cancelled() => false,
+            () = tokio::time::sleep(time) => true,
+        }
     }
 
     /// Group 0 refuses this gateway: it stops, for this reason.

@@ -1,7 +1,7 @@
 //! Runs one gateway, with the listeners around its node, until it is told to stop.
 
 use crate::access::{ClusterCheck, Guard, Guarded, plaintext_came};
-use crate::admin::AdminDoor;
+use crate::admin::{AdminDoor, start_tasks};
 use crate::audit::{self, Audit};
 use crate::config::{GatewayConfig, NbdTls, SnapshotExports};
 use crate::doors::{self, Client, Door, Place, Standing};
@@ -150,6 +150,7 @@ pub fn run_life(
             None => None,
         };
         let audit = audit::start(&config.audit).map_err(RunError::Audit)?;
+        let seams = Seams { tasks: start_tasks, ..seams };
         let node = Node::open_over(config.clone(), stop.clone(), seams).await?;
         if let Some(begin) = begin {
             let begun = tokio::select! {

@@ -246,7 +246,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "`holdfast dev --secure` lets every host with a certificate use every set, without a token",
         rule: "R10",
         edits: &[Edit {
-            file: "crates/holdfast/src/dev/secure.rs",
+            file: "crates/holdfast/src/command/dev/secure.rs",
             old: "config.plain_exports = false;",
             new: "config.plain_exports = true;",
         }],
@@ -258,7 +258,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a secure directory that is started again without --secure gets a certificate for any owner",
         rule: "R10",
         edits: &[Edit {
-            file: "crates/holdfast/src/dev/layout.rs",
+            file: "crates/holdfast/src/command/dev/layout.rs",
             old: "args.secure || gateways.iter().all(|gateway| secure::is_on(&gateway.config));",
             new: "args.secure;",
         }],
@@ -282,7 +282,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "every user of the machine can enter the folder with the authority's key",
         rule: "R10",
         edits: &[Edit {
-            file: "crates/holdfast/src/dev/layout.rs",
+            file: "crates/holdfast/src/command/dev/layout.rs",
             old: "std::fs::set_permissions(dir, Permissions::from_mode(OWN_FOLDER))",
             new: "std::fs::set_permissions(dir, Permissions::from_mode(OWN_FOLDER | 0o055))",
         }],

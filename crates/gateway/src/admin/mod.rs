@@ -24,13 +24,13 @@ mod snapshot;
 mod space;
 mod status;
 mod stores;
+mod tasks;
 mod volumes;
 
-pub(crate) use keys::data::run as run_data_keys;
 pub(crate) use page::{Gathered, SETS_MAX, SetHere};
-pub(crate) use placing::run as run_placing;
 #[cfg(test)]
 pub(crate) use rollback::SAFETY_LIMIT;
+pub use tasks::start_tasks;
 
 use crate::access::{Asked, Names};
 use crate::node::{Adopted, Node};
