@@ -5,8 +5,8 @@
 //! left, since a host with remains of an old mount must not compete for the lease.
 //!
 //! If a step in good order fails, the lease is not lost for it: a PostgreSQL that does not stop is stopped at once. If
-//! somebody has the pool open, a planned move ends where it began; otherwise the agent waits, if fencing could end in a
-//! reboot (AGENT-A9).
+//! somebody has the pool open, a planned move ends where it began; otherwise the agent waits and keeps the lease, if
+//! fencing could end in a reboot (AGENT-A9).
 
 use super::parts::{Leaving, Step, Then, Way};
 use super::state::{Machine, State};
@@ -196,8 +196,9 @@ impl Machine {
     ) {
         let planned = !matches!(leaving.then, Then::Standby { .. });
         let letting_go = matches!(leaving.step, Step::Stop | Step::Export);
-        // A user of the pool must not keep the lease here for ever, with PostgreSQL down and no host taking over.
-        let waits = planned || in_use && leaving.round + 1 < ROUNDS_BEFORE_STUCK;
+        // Only a person can free a pool that is in use: a reset would hit who looks why PostgreSQL is down. Over a device
+        // that does not serve, the lease is worth nothing here (AGENT-A10).
+        let waits = planned || in_use && (leaving.round + 1 < ROUNDS_BEFORE_STUCK || !self.device_is_gone());
         match (&leaving.then, leaving.step) {
             // Its clients were too slow: nothing is wrong with this host.
             (_, Step::Stop) if leaving.how == Stop::Fast => {
