@@ -76,6 +76,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "unmounted-dataset-passes",
+        bug: "PostgreSQL is started while the dataset of a tablespace has no key: what it writes there is hidden by the dataset later",
+        rule: "ONSET-L4",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/placement/unmounted.rs",
+            old: "    hides || holds(place.what, real, at)\n",
+            new: "    hides && holds(place.what, real, at)\n",
+        }],
+        tests: &[PLACES],
+        smoke: false,
+    },
+    Mutation {
         name: "link-out-of-an-allowed-place",
         bug: "a link whose text begins with an allowed place leads out of it by `..`: PostgreSQL is started off the set",
         rule: "ONSET-L1",
