@@ -164,7 +164,7 @@ fn log_settings(config: &AgentConfig) {
     if !process::Server::of(&config.database).has_user() {
         tracing::warn!(
             user = config.database.user,
-            "database.user is not in /etc/passwd: every process that looks like this PostgreSQL counts as one of it, whichever user runs it"
+            "database.user is not in /etc/passwd: until `id` has told its number, every process that looks like this PostgreSQL counts as one of it, whichever user runs it"
         );
     }
     if config.tls.flags().next().is_some() {
