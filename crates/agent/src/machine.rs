@@ -27,8 +27,8 @@
 //!   interrupted nobody; the next try waits longer each time.
 //! - AGENT-A9 This host is fenced and rebooted only without a lease: it was lost, or is given up because PostgreSQL or
 //!   its device does not work here. A planned move, or the end of the agent, that cannot let go keeps the lease; a new
-//!   agent that finds device and pool starts PostgreSQL again under it. So does a host that gives up while somebody only
-//!   has the pool open: it waits, and says who, until the pool is free or the lease is lost.
+//!   agent that finds device and pool starts PostgreSQL again under it. A host that gives up while somebody only has
+//!   the pool open keeps the lease too: it waits, and says who, until the pool is free or the lease is lost.
 //! - AGENT-A10 A lease that is renewed here while its device does not serve is given away after the time limit of a
 //!   device, but not in a pause: PostgreSQL does not work here, and may on another host.
 

@@ -16,9 +16,9 @@
 //! ONSET-L3  ONSET-L1 and ONSET-L2 hold also for each device of a ZFS pool that these files lie on (data, log, special,
 //!     dedup), also for a side of a mirror. A cache device may be anywhere. Where ZFS does not answer, PostgreSQL is
 //!     started, and the check is repeated while it runs.
-//! ONSET-L4  PostgreSQL is not started while a dataset of the agent's pool is not mounted that holds its files, or would
-//!     hide them: what is written in its place, in the dataset above, is out of sight once it is mounted. Where ZFS
-//!     does not answer, PostgreSQL is started.
+//! ONSET-L4  PostgreSQL is not started while a dataset of the agent's pool is not mounted that holds its files, or
+//!     would hide them: what is written in its place, in the dataset above, is out of sight once it is mounted. Where
+//!     ZFS does not answer, PostgreSQL is started.
 
 mod checks;
 mod disks;

@@ -196,8 +196,8 @@ impl Machine {
     ) {
         let planned = !matches!(leaving.then, Then::Standby { .. });
         let letting_go = matches!(leaving.step, Step::Stop | Step::Export);
-        // Only a person can free a pool that is in use: a reset would hit who looks why PostgreSQL is down. Over a device
-        // that does not serve, the lease is worth nothing here (AGENT-A10).
+        // Only a person can free a pool that is in use, and a reset would hit who looks why PostgreSQL is down. Over a
+        // device that does not serve, the lease is worth nothing here (AGENT-A10).
         let waits = planned || in_use && (leaving.round + 1 < ROUNDS_BEFORE_STUCK || !self.device_is_gone());
         match (&leaving.then, leaving.step) {
             // Its clients were too slow: nothing is wrong with this host.
