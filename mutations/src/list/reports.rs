@@ -397,7 +397,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R8",
         edits: &[Edit {
             file: "crates/store/src/check.rs",
-            old: "vec![0x5a; SEGMENT_BYTES_TARGET]",
+            old: "vec![0x5a; LARGE_BYTES]",
             new: "vec![0x5a; SEGMENT_BYTES_TARGET.min(PART_BYTES)]",
         }],
         tests: &[CHECK],
