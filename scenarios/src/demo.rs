@@ -131,7 +131,8 @@ pub fn demo(args: &Args) -> Result<()> {
     let ran = shown(args, begun, bin, &dir, &public);
     if let Err(error) = &ran {
         // Whatever the error: a run that did not finish counts as failed.
-        let mut proof = Proof::now(PROOF, begun.elapsed().as_secs(), Held::Broken);
+        let proof = Proof::now(PROOF, begun.elapsed().as_secs(), Held::Broken);
+        let mut proof = proof.built(args.build.tested_profile(PROFILE));
         proof.note = format!("{error:#}");
         proof.note();
     }
@@ -199,7 +200,8 @@ fn shown(args: &Args, begun: Instant, bin: PathBuf, dir: &Path, public: &Path) -
 
     let summary = write_summary(dir, args, tps, &rounds)?;
     print_table(&summary);
-    let mut proof = Proof::now(PROOF, begun.elapsed().as_secs(), Held::Held);
+    let proof = Proof::now(PROOF, begun.elapsed().as_secs(), Held::Held);
+    let mut proof = proof.built(args.build.tested_profile(PROFILE));
     proof.faults = summary.rounds.len() as u64;
     proof.did("commits", summary.commits_acknowledged).note();
     line(format!("Took {:.0} s. The same figures: target/demo/summary.json", begun.elapsed().as_secs_f64()));

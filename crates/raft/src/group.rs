@@ -140,13 +140,10 @@ impl RaftGroup {
         self.pacing().give(crate::clock::promise_now())
     }
 
-    /// How long this member still votes for nobody else: by its promise to a leader, or because a quorum has answered
-    /// it as leader.
-    pub(crate) fn withheld(&self) -> Option<Duration> {
-        let promised = self.pacing().left(crate::clock::promise_now());
+    /// Whether a quorum has answered this member as leader, so that it may still read.
+    pub(crate) fn is_answered(&self) -> bool {
         let now = crate::clock::boot_now();
-        let leads = self.quorum_promised().map(|(_, acked)| acked.until.saturating_since(now));
-        promised.max(leads.filter(|left| !left.is_zero()))
+        self.quorum_promised().is_some_and(|(_, acked)| acked.until > now)
     }
 
     /// The last entry of the log here, also if only a snapshot has it.

@@ -95,6 +95,8 @@ mod pre_vote_tests;
 mod start_tests;
 #[cfg(test)]
 mod store_tests;
+#[cfg(test)]
+mod vote_looks_tests;
 
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
 mod proto {

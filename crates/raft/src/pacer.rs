@@ -8,8 +8,8 @@
 //!
 //! PACER-E1  A voter that is bound by a promise votes for nobody. It looks again once its vote is cast, before the
 //!     answer leaves: if it has promised something meanwhile, nobody learns of the vote, as if the answer were lost.
-//!     That vote has ended openraft's own lease. So the first look is not left to openraft either when the group's
-//!     times are openraft's (again).
+//!     That vote has ended openraft's own lease, also for requests that have passed the first look before it. So
+//!     neither look is left to openraft when the group's times are openraft's (again).
 //! PACER-E2  A candidate asks nobody for a vote while it is bound by a promise. It looks after it has voted for itself:
 //!     that vote counts only with those that it asks for.
 //! PACER-E3  A member stands only after a majority (in a joint membership of each part) has said that it would vote for
@@ -183,13 +183,18 @@ impl RaftGroup {
         VoteResponse::new(vote, self.last().map(id_to_raft), false)
     }
 
+    /// See [`crate::pacing::Pacing::first_look`].
+    fn first_look(&self) -> Option<bool> {
+        let leads = self.is_answered();
+        self.pacing().first_look(leads, promise_now())
+    }
+
     /// Whether it would vote for the candidate, while it changes nothing here.
     pub(crate) async fn pre_vote(&self, rpc: VoteRequest<TypeConfig>) -> Result<VoteResponse<TypeConfig>, Status> {
-        if self.withheld().is_some() {
-            return Ok(self.no_vote());
-        }
-        if !self.pacing().is_short() {
-            return self.raft().pre_vote(rpc).await.map_err(fatal);
+        match self.first_look() {
+            None => return Ok(self.no_vote()),
+            Some(false) => return self.raft().pre_vote(rpc).await.map_err(fatal),
+            Some(true) => {}
         }
         let would = would_vote(self.newest_vote().as_ref(), self.last(), &rpc);
         Ok(VoteResponse { vote_granted: would, ..self.no_vote() })
@@ -197,18 +202,17 @@ impl RaftGroup {
 
     /// Votes for the candidate, or not (PACER-E1).
     pub(crate) async fn vote(&self, mut rpc: VoteRequest<TypeConfig>) -> Result<VoteResponse<TypeConfig>, Status> {
-        let mut paced = false;
-        if !rpc.leadership_transfer {
-            if self.withheld().is_some() {
+        let transfer = rpc.leadership_transfer;
+        if !transfer {
+            let Some(disregards) = self.first_look() else {
                 holdfast_reached::reached!("pacing: a vote is asked for while a promise is in force");
                 return Ok(self.no_vote());
-            }
+            };
             // Of the two rules that this overrides, the promise was just looked at, and so was a leader's quorum.
-            paced = self.pacing().is_short();
-            rpc.leadership_transfer = paced;
+            rpc.leadership_transfer = disregards;
         }
         let reply = self.raft().vote(rpc).await.map_err(fatal)?;
-        let bound = self.pacing().left(promise_now()).filter(|_| paced && reply.vote_granted);
+        let bound = self.pacing().second_look(promise_now()).filter(|_| !transfer && reply.vote_granted);
         if let Some(left) = bound {
             holdfast_reached::reached!("pacing: a vote is kept back: a leader was heard meanwhile");
             return Err(Status::unavailable(format!("a leader was heard meanwhile: no vote during {left:?}")));
@@ -222,6 +226,9 @@ mod tests {
     use super::*;
     use crate::config::RaftTiming;
     use crate::group_tests::{GROUP, Host, List};
+    use crate::lives::Life;
+    use futures_util::FutureExt;
+    use holdfast_types::{GroupId, Term};
 
     fn asked(term: u64, last: Option<(u64, u64)>) -> VoteRequest<TypeConfig> {
         let last_log_id = last.map(|(term, index)| id_to_raft(LogId::new(term, index)));
@@ -250,6 +257,28 @@ mod tests {
         assert!(voters.has(MemberId(5)) && !voters.has(MemberId(6)));
         let nobody = Voters { sets: Vec::new(), addresses: BTreeMap::new() };
         assert!(!nobody.are_won_by(&BTreeSet::from([1])), "a group without members");
+    }
+
+    /// PACER-E1, whatever the times are. On one thread: openraft gets no request before it is waited for.
+    #[tokio::test]
+    async fn a_vote_is_kept_back_if_a_leader_was_heard_since_the_first_look() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let seconds = Duration::from_secs;
+        let longest =
+            RaftTiming { election_min: seconds(30), election_max: seconds(60), ..Host::timing(Duration::ZERO) };
+        let node = Host::node_with(dir.path(), 1, longest, Life { disk: 1, boot: 1, nonce: 1 })?;
+        for (number, election_max) in (0..).zip([seconds(60), seconds(45)]) {
+            let id = GroupId(GROUP.0 + number);
+            let group = node.start_local(id, Arc::new(List::default()), None).await?;
+            group.set_times(RaftTiming { election_max, ..longest });
+            let mut vote = Box::pin(group.vote(asked(3, None)));
+            assert!(vote.as_mut().now_or_never().is_none(), "openraft has run meanwhile");
+            assert_eq!(group.promise(Term(2)), longest.read_lease);
+            let answer = vote.await;
+            assert!(answer.as_ref().is_err_and(|why| why.message().contains("a leader was heard")), "{answer:?}");
+        }
+        node.stop().await;
+        Ok(())
     }
 
     /// A member that was started again knows the set's times before it hears the leader. If that is the one of before,

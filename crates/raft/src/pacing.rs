@@ -93,6 +93,19 @@ impl Pacing {
         self.pledge.left(now)
     }
 
+    /// The first look at a request for this member's vote (PACER-E1). `leads`: a quorum has answered it as leader.
+    /// `None`: it votes for nobody else. Otherwise whether openraft is to disregard its own lease, which is longer than
+    /// what was promised.
+    pub(crate) fn first_look(&self, leads: bool, now: MonoTime) -> Option<bool> {
+        let bound = leads || self.left(now).is_some();
+        (!bound).then_some(self.is_short())
+    }
+
+    /// The second look, once the vote is cast: for how long nobody may learn of it.
+    pub(crate) fn second_look(&self, now: MonoTime) -> Option<Duration> {
+        self.left(now)
+    }
+
     /// When this member stands for election, before openraft would let it: an election timeout after its promise has
     /// ended, after it has taken part in an election (`voted`: whoever won that is heard soon), and after a try that
     /// led to nothing. `None`: it is openraft's to say, because the times are openraft's, or because no leader was
@@ -179,6 +192,8 @@ mod tests {
         assert_eq!(pacing.left(at(3999)), Some(Duration::from_millis(1)));
         assert!(pacing.stands_at(ME, at(0)).is_some_and(|stands| stands >= at(4300) && stands < at(4600)));
         assert_eq!(pacing.left(at(4000)), None);
+        assert_eq!((pacing.first_look(false, at(3999)), pacing.first_look(false, at(4000))), (None, Some(true)));
+        assert_eq!(pacing.first_look(true, at(4000)), None, "a leader that may read");
     }
 
     #[test]

@@ -13,6 +13,7 @@ const MODEL: Test =
     file(Layer::Model, "holdfast-control", &["--test", "model"], &["clocks_keep_the_rules_with_changed_times"]);
 const PACED: Test = lib(Layer::Unit, "holdfast-raft", &["pacing::"]);
 const ASKED: Test = lib(Layer::Unit, "holdfast-raft", &["pacer::"]);
+const LOOKS: Test = lib(Layer::Model, "holdfast-raft", &["vote_looks_tests::"]);
 const CLUSTER: Test = lib(Layer::Cluster, "holdfast-raft", &["pacer_tests::"]);
 const TOGETHER: Test = lib(Layer::Cluster, "holdfast-raft", &["beats_tests::"]);
 const CARRIED: Test = lib(Layer::Unit, "holdfast-raft", &["beat_carrier::"]);
@@ -125,11 +126,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a voter with shorter times does not look at its promise: openraft was told to disregard its own lease",
         rule: "PACER-E1",
         edits: &[Edit {
-            file: PACER,
-            old: "            if self.withheld().is_some() {",
-            new: "            if self.withheld().is_some_and(|left| left > Duration::MAX / 2) {",
+            file: PACING,
+            old: "let bound = leads || self.left(now).is_some();",
+            new: "let bound = leads || self.left(now).is_some_and(|left| left > Duration::MAX / 2);",
         }],
-        tests: &[CLUSTER],
+        tests: &[LOOKS, CLUSTER],
         smoke: false,
     },
     Mutation {
@@ -137,11 +138,35 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a voter that kept a vote back leaves the next request to openraft once the times are openraft's: it has no lease any more",
         rule: "PACER-E1",
         edits: &[Edit {
-            file: PACER,
-            old: "        if !rpc.leadership_transfer {\n",
-            new: "        if !rpc.leadership_transfer && self.pacing().is_short() {\n",
+            file: PACING,
+            old: "let bound = leads || self.left(now).is_some();",
+            new: "let bound = leads || (self.is_short() && self.left(now).is_some());",
         }],
-        tests: &[CLUSTER],
+        tests: &[LOOKS, CLUSTER],
+        smoke: false,
+    },
+    Mutation {
+        name: "cast-vote-looked-at-by-present-times",
+        bug: "a vote that was cast is not looked at again once the times are openraft's: one that was kept back before it has ended openraft's lease",
+        rule: "PACER-E1",
+        edits: &[Edit {
+            file: PACING,
+            old: "second_look(&self, now: MonoTime) -> Option<Duration> {\n        self.left(now)\n",
+            new: "second_look(&self, now: MonoTime) -> Option<Duration> {\n        self.left(now).filter(|_| self.is_short())\n",
+        }],
+        tests: &[LOOKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "vote-not-looked-at-again",
+        bug: "a voter answers a candidate although it has heard a leader since it looked at its promise",
+        rule: "PACER-E1",
+        edits: &[Edit {
+            file: PACER,
+            old: ".filter(|_| !transfer && reply.vote_granted);",
+            new: ".filter(|_| transfer && reply.vote_granted);",
+        }],
+        tests: &[ASKED],
         smoke: false,
     },
     Mutation {
