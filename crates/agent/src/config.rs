@@ -462,6 +462,7 @@ impl AgentConfig {
             lease: LeasePolicy { stop_margin: ms(self.lease.stop_margin_ms), ttl: ms(self.lease.ttl_ms) },
             restarts: RestartPolicy { max: database.restarts_max as usize, window: s(database.restart_window_s) },
             fence_reboot: self.pool.fence() == FenceAction::Reboot,
+            ends_users: self.pool.kind == PoolKind::Zfs && self.pool.fence() == FenceAction::Reboot,
             follows: database.follows,
             guard: match self.watchdog.mode {
                 WatchdogMode::Off => Guard::Off,

@@ -444,6 +444,10 @@ impl<H: Host> Agent<H> {
         let pool = self.host.pool_look();
         self.machine.set_unable(&pool.unable);
         self.machine.set_off_set(&pool.off_set, &mut out);
+        let ended = std::mem::take(&mut *self.jobs.ended.locked());
+        if !ended.is_empty() {
+            self.machine.step(clock::now(), Input::UsersEnded(ended), &mut out);
+        }
         self.machine.step(clock::now(), input, &mut out);
         self.follow(out).await;
     }
@@ -518,6 +522,10 @@ impl<H: Host> Agent<H> {
             }
             Action::Export { job, hard } => {
                 self.start(For::Release, job, move |host| async move { host.export(hard).await });
+            }
+            Action::EndUsers { job, most } => {
+                let ended = self.jobs.ended.clone();
+                self.start(For::Release, job, move |host| beside::end_users(host, most, ended.clone()));
             }
             Action::Arm { job } => self.start(For::Use, job, |host| async move { host.arm().await }),
             Action::StartDatabase { job } => {

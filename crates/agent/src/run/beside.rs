@@ -1,7 +1,7 @@
 //! Tasks beside the agent's own: doors, probes of PostgreSQL, questions about the lease.
 
 use crate::clock;
-use crate::host::{Host, NotDone};
+use crate::host::{Ended, Host, NotDone};
 use crate::http::{self, Answers, AskServer, Asked, Door, Openers};
 use crate::listen::Bounded;
 use crate::machine::{DatabaseView, Job, LeaseView};
@@ -53,6 +53,11 @@ pub(super) fn openers<H: Host>(host: Arc<H>) -> Openers {
         let host = host.clone();
         Box::pin(async move { host.openers().await })
     })
+}
+
+/// A job: ends users of the pool.
+pub(super) async fn end_users<H: Host>(host: Arc<H>, most: usize, ended: Ended) -> Result<(), String> {
+    host.end_users(most, ended).await
 }
 
 /// For the documents of Patroni's REST API.
