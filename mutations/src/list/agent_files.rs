@@ -49,11 +49,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "device.is_some_and(|device| self.devices.contains(&device))",
             new: "device.is_some()",
         }],
-        tests: &[lib(
-            Layer::Unit,
-            "holdfast-agent",
-            &["a_process_at_that_path_on_another_file_system_is_not_ended"],
-        )],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_process_at_that_path_on_another_file_system_is_not_ended"])],
         smoke: false,
     },
     Mutation {

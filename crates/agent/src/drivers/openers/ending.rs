@@ -65,7 +65,7 @@ impl Pool {
 
     /// What this process has open there.
     fn open_of(&self, proc: &Path, pid: i32) -> Option<String> {
-        open_of(proc, pid, &self.roots, false, &|seen| self.has(seen))
+        open_of(proc, pid, &self.roots, false, &|seen: &Seen<'_>| self.has(seen))
     }
 }
 
