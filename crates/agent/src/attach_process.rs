@@ -411,9 +411,13 @@ fn kernel_has_one(sys: &Path, dir: &Path) -> bool {
     }
 }
 
+/// Number of the process that holds the lock of this run directory, or did last.
+pub(crate) fn pid_in(dir: &Path) -> Option<i32> {
+    std::fs::read_to_string(dir.join("attach.lock")).ok()?.trim().parse().ok()
+}
+
 fn signal(dir: &Path, what: Signal) {
-    let text = std::fs::read_to_string(dir.join("attach.lock")).unwrap_or_default();
-    if let Ok(pid) = text.trim().parse::<i32>() {
+    if let Some(pid) = pid_in(dir) {
         process::signal(pid, what);
     }
 }

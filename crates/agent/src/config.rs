@@ -246,8 +246,8 @@ settings! {
         export_timeout_s: u64 = 20;
         /// For a host that has lost its lease, or gives it up because of a fault of its own, and cannot release device
         /// or pool: "retry" for ever, or "reboot" the machine, which is the only way out of a suspended ZFS pool. Never
-        /// used for a switchover, nor for a pool that somebody has open. Left out: "reboot" if kind is "zfs", else
-        /// "retry".
+        /// used for a switchover, nor for a pool that somebody has open: with "reboot" and kind "zfs", processes that
+        /// keep the pool open are ended when the lease is given up. Left out: "reboot" if kind is "zfs", else "retry".
         fence_action: Option<FenceAction> = None, sample "retry";
     }
 }
@@ -475,6 +475,7 @@ impl AgentConfig {
             lease: LeasePolicy { stop_margin: ms(self.lease.stop_margin_ms), ttl: ms(self.lease.ttl_ms) },
             restarts: RestartPolicy { max: database.restarts_max as usize, window: s(database.restart_window_s) },
             fence_reboot: self.pool.fence() == FenceAction::Reboot,
+            ends_users: self.pool.kind == PoolKind::Zfs && self.pool.fence() == FenceAction::Reboot,
             follows: database.follows,
             guard: match self.watchdog.mode {
                 WatchdogMode::Off => Guard::Off,

@@ -13,7 +13,7 @@ use crate::attach_process::Attach;
 use crate::client;
 use crate::cluster::Gateways;
 use crate::config::{AgentConfig, PoolKind, WatchdogMode};
-use crate::host::{AttachLook, Host, NotDone, PoolLook, PoolUsers};
+use crate::host::{AttachLook, Ended, Host, NotDone, PoolLook, PoolUsers};
 use crate::hostid::{self, Told};
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
 use crate::process;
@@ -431,6 +431,15 @@ impl Host for Real {
 
     async fn openers(&self) -> PoolUsers {
         openers::openers(&self.config).await
+    }
+
+    async fn end_users(&self, most: usize, ended: Ended) -> Result<(), String> {
+        // OWN-P1: who uses somebody else's pool goes on.
+        let ours = ownership::there(&self.config).await?;
+        if ours && self.config.pool.kind == PoolKind::Zfs {
+            openers::end_users(&self.config, most, &ended).await?;
+        }
+        Ok(())
     }
 
     async fn export(&self, hard: bool) -> Result<(), NotDone> {

@@ -5,6 +5,7 @@ use crate::machine::{AttachEnd, AttachView, DatabaseView, Found, LeaseView, Role
 use crate::server::ServerView;
 use holdfast_types::MonoTime;
 use std::future::Future;
+use std::sync::{Arc, Mutex};
 
 /// State of the attach process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,9 @@ impl PoolUsers {
         [self.staying.as_slice(), &self.leaving].concat()
     }
 }
+
+/// Processes that were ended, each by name, number and user, until the agent's task takes them out.
+pub type Ended = Arc<Mutex<Vec<String>>>;
 
 /// Reason why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +110,15 @@ pub trait Host: Send + Sync + 'static {
     /// Processes other than PostgreSQL that have something of the pool open. Reads only, and waits for no device.
     fn openers(&self) -> impl Future<Output = PoolUsers> + Send {
         std::future::ready(PoolUsers::default())
+    }
+    /// Ends processes that have something of the pool open, `most` at most, and adds them to `ended`. Never the agent,
+    /// attach, their helpers, or the machine's first process. Some may be left.
+    ///
+    /// # Errors
+    /// They could not be found.
+    fn end_users(&self, most: usize, ended: Ended) -> impl Future<Output = Result<(), String>> + Send {
+        let _ = (most, ended);
+        std::future::ready(Ok(()))
     }
     /// Unmounts, or exports.
     ///

@@ -27,8 +27,9 @@
 //!   interrupted nobody; the next try waits longer each time.
 //! - AGENT-A9 This host is fenced and rebooted only without a lease: it was lost, or is given up because PostgreSQL or
 //!   its device does not work here. A planned move, or the end of the agent, that cannot let go keeps the lease; a new
-//!   agent that finds device and pool starts PostgreSQL again under it. A host that gives up waits for the pool's
-//!   users, not for ever.
+//!   agent that finds device and pool starts PostgreSQL again under it. A host that gives up while somebody only has
+//!   the pool open keeps the lease too. It says who, and after some rounds ends these processes where fencing would
+//!   reset the machine, but not in a pause; otherwise it waits until the pool is free or the lease is lost.
 //! - AGENT-A10 A lease that is renewed here while its device does not serve is given away after the time limit of a
 //!   device, but not in a pause: PostgreSQL does not work here, and may on another host.
 
@@ -89,6 +90,7 @@ impl Machine {
             Input::Database(view) => self.database_seen(now, view),
             Input::Done { job, result } => self.done(now, job, result, out),
             Input::Refused { job, why } => self.refused(now, job, why, out),
+            Input::UsersEnded(ended) => self.users_ended(&ended, out),
         }
         self.settle(now, out);
         in_order(out);

@@ -168,7 +168,7 @@ fn log_settings(config: &AgentConfig) {
     if !process::Server::of(&config.database).has_user() {
         tracing::warn!(
             user = config.database.user,
-            "database.user is not in /etc/passwd: every process that looks like this PostgreSQL counts as one of it, whichever user runs it"
+            "database.user is not in /etc/passwd: until `id` has told its number, every process that looks like this PostgreSQL counts as one of it, whichever user runs it"
         );
     }
     if config.tls.flags().next().is_some() {
@@ -451,6 +451,10 @@ impl<H: Host> Agent<H> {
         let pool = self.host.pool_look();
         self.machine.set_unable(&pool.unable);
         self.machine.set_off_set(&pool.off_set, &mut out);
+        let ended = std::mem::take(&mut *self.jobs.ended.locked());
+        if !ended.is_empty() {
+            self.machine.step(clock::now(), Input::UsersEnded(ended), &mut out);
+        }
         self.machine.step(clock::now(), input, &mut out);
         self.follow(out).await;
     }
@@ -525,6 +529,10 @@ impl<H: Host> Agent<H> {
             }
             Action::Export { job, hard } => {
                 self.start(For::Release, job, move |host| async move { host.export(hard).await });
+            }
+            Action::EndUsers { job, most } => {
+                let ended = self.jobs.ended.clone();
+                self.start(For::Release, job, move |host| beside::end_users(host, most, ended.clone()));
             }
             Action::Arm { job } => self.start(For::Use, job, |host| async move { host.arm().await }),
             Action::StartDatabase { job } => {

@@ -88,9 +88,10 @@ pub struct RunDir {
     _lock: File,
 }
 
+/// Whoever may open it may hold it, and then no process can attach the set.
 fn open_lock(path: &Path) -> Result<File, DirError> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o644);
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
     options.open(path).map_err(at(path))
 }
 
@@ -223,6 +224,15 @@ mod tests {
         drop(held);
         assert!(matches!(running(&path), Err(DirError::NotAttached { .. })));
         drop(RunDir::take(&path).unwrap());
+    }
+
+    /// The directory may be an older one, which others may enter.
+    #[test]
+    fn nobody_else_may_hold_the_lock_of_a_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let _held = RunDir::take(dir.path()).unwrap();
+        let lock = std::fs::metadata(dir.path().join("attach.lock")).unwrap();
+        assert_eq!(lock.permissions().mode() & 0o777, 0o600);
     }
 
     #[tokio::test]

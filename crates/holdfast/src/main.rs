@@ -16,6 +16,7 @@ mod timestamp;
 
 use clap::Parser;
 use exit::{CliError, Exit};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Many small buffers of mixed lifetimes across threads: mimalloc gives memory back better than the system's allocator
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
                 let _ = error.print();
                 return ExitCode::from(Exit::Done as u8);
             }
-            if wants_json(std::env::args()) {
+            if wants_json(std::env::args_os()) {
                 let text = error.render().to_string();
                 return fail(output::Format::Json, &CliError::usage(text.trim_end().trim_start_matches("error: ")));
             }
@@ -85,9 +86,9 @@ fn abort_on_panic() {
     }));
 }
 
-/// Whether the arguments ask for JSON; a guess if they are invalid.
-fn wants_json(args: impl Iterator<Item = String>) -> bool {
-    let args: Vec<String> = args.collect();
+/// Whether the arguments ask for JSON; a guess if they are invalid. They may be no text.
+fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
+    let args: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
     let pair = |pair: &[String]| pair[0] == "--output" && pair[1] == "json";
     args.iter().any(|arg| arg == "--output=json") || args.windows(2).any(pair)
 }
@@ -108,6 +109,7 @@ fn fail(output: output::Format, error: &CliError) -> ExitCode {
 mod tests {
     use super::*;
     use rustix::process::Signal;
+    use std::os::unix::ffi::OsStringExt;
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
@@ -118,7 +120,8 @@ mod tests {
     #[test]
     fn a_panic_in_a_task_ends_the_process() {
         if std::env::var_os(PANICS).is_some() {
-            abort_on_panic();
+            // The program itself, which refuses the arguments of a test, and has set its hook by then.
+            let _ = main();
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             // Without the hook the runtime keeps the panic for whoever asks.
             let _ = runtime.block_on(async { tokio::spawn(async { panic!("on purpose") }).await });
@@ -130,5 +133,12 @@ mod tests {
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.signal(), Some(Signal::ABORT.as_raw()), "{}: {said}", ended.status);
         assert!(said.contains("on purpose"), "{said}");
+    }
+
+    #[test]
+    fn an_argument_that_is_no_text_is_no_broken_invariant() {
+        let args = |last: OsString| ["holdfast".into(), "--output".into(), "json".into(), last].into_iter();
+        assert!(wants_json(args(OsString::from_vec(vec![0xff]))));
+        assert!(!wants_json(args(OsString::new()).skip(2)));
     }
 }

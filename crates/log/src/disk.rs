@@ -14,9 +14,9 @@ use holdfast_types::sync::LockExt;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, IoSlice};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -26,6 +26,8 @@ const READY_WANTED: usize = 2;
 /// Zeroes written at a time, in bytes.
 const FILL_BYTES: usize = 1 << 20;
 const LOCK_NAME: &str = "lock";
+/// Another user who could open the lock could hold it, and the gateway would not start.
+const LOCK_MODE: u32 = 0o600;
 /// File systems (`f_type` of statfs(2)) where a write with RWF_DSYNC is a write and an fdatasync of its range: ext2,
 /// ext3 and ext4; XFS. Others take the flag too and need not act on it: FUSE with direct I/O only hands it on.
 const DSYNC_KEPT: [u64; 2] = [0xef53, 0x5846_5342];
@@ -80,8 +82,11 @@ impl RealDisk {
         let failed = |source| OpenError::Io { dir: dir.to_path_buf(), source };
         // R1: nobody else syncs the directory's name, and without the name the journal is lost.
         holdfast_folder::make(dir).map_err(failed)?;
-        let lock_path = dir.join(LOCK_NAME);
-        let lock_file = OpenOptions::new().create(true).truncate(false).write(true).open(lock_path).map_err(failed)?;
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(LOCK_MODE);
+        let lock_file = options.open(dir.join(LOCK_NAME)).map_err(failed)?;
+        // That of an earlier version; another user's file is used as it is.
+        let _ = lock_file.set_permissions(Permissions::from_mode(LOCK_MODE));
         match rustix::fs::flock(&lock_file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(OpenError::Locked { dir: dir.to_path_buf() }),
@@ -423,6 +428,19 @@ mod tests {
         for says_nothing in [Errno::IO, Errno::MFILE] {
             assert_eq!(works(says_nothing).expect_err("no answer").raw_os_error(), Some(says_nothing.raw_os_error()));
         }
+    }
+
+    /// With `data_dir` made by hand, others may enter it.
+    #[test]
+    fn nobody_else_may_hold_the_lock_of_a_journal() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let lock = dir.path().join(LOCK_NAME);
+        let mode = || std::fs::metadata(&lock).expect("a lock").permissions().mode() & 0o777;
+        drop(RealDisk::open(dir.path(), 1 << 20, 4).expect("opens"));
+        assert_eq!(mode(), 0o600);
+        std::fs::set_permissions(&lock, Permissions::from_mode(0o644)).expect("as an earlier version made it");
+        drop(RealDisk::open(dir.path(), 1 << 20, 4).expect("opens"));
+        assert_eq!(mode(), 0o600);
     }
 
     #[test]

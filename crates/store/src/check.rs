@@ -3,7 +3,7 @@
 //! store check` (ADR 0008).
 //!
 //! ```text
-//!   large     put, as long as a segment ─▶ its end read ───────────────────────────────┐
+//!   large     put, as long as the longest segment ─▶ its end read ─────────────────────┐
 //!   order-…   put, in another order than that of their names ──────────────────────────┤
 //!   once      put ─▶ something else put there: refused? ─▶ read ───────────────────────┤
 //!   swapped   made ─▶ swapped ─▶ swapped from the version before: refused? ─▶ read ────┴─▶ all listed, and again from the middle on ─▶ all deleted
@@ -20,13 +20,13 @@ use crate::health::Kind;
 use crate::{BoxFuture, ObjectStore, Version, page};
 use bytes::Bytes;
 use futures_util::future::join_all;
-use holdfast_types::limits::SEGMENT_BYTES_TARGET;
+use holdfast_types::limits::{EXTENT_BYTES_MAX, SEGMENT_BYTES_TARGET};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Default limit for one store: 13 requests of 700 ms one after the other, and a segment over a link of some 13 Mbit/s.
+/// Default limit for one store: 13 requests of 700 ms one after the other, and a segment over a link of some 14 Mbit/s.
 pub const CHECK_LIMIT: Duration = Duration::from_secs(20);
 
 /// Limit for the deletion after the check.
@@ -157,9 +157,16 @@ impl Names {
     }
 }
 
-/// As long as a segment; each part of it has its own number.
+/// A segment is closed once it has [`SEGMENT_BYTES_TARGET`] or more: the last extent and the table of all come on top.
+/// A proxy that lets exactly 16 MiB through would refuse each of them.
+const LARGE_BYTES: usize = SEGMENT_BYTES_TARGET + (2 << 20);
+
+const _: () = assert!(LARGE_BYTES > SEGMENT_BYTES_TARGET + 2 * EXTENT_BYTES_MAX);
+const _: () = assert!(LARGE_BYTES.is_multiple_of(PART_BYTES));
+
+/// As long as the longest segment; each part of it has its own number.
 fn large() -> Bytes {
-    let mut body = vec![0x5a; SEGMENT_BYTES_TARGET];
+    let mut body = vec![0x5a; LARGE_BYTES];
     for (number, part) in body.chunks_exact_mut(PART_BYTES).enumerate() {
         part[..8].copy_from_slice(&(number as u64).to_le_bytes());
     }

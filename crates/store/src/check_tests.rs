@@ -69,13 +69,16 @@ async fn a_store_that_ignores_conditions_is_found_and_keeps_nothing() {
 /// A proxy in front of the store refuses segments: the journal could not be uploaded, and would fill.
 #[tokio::test]
 async fn a_store_that_refuses_a_segment_is_found_and_keeps_nothing() {
-    let store = store(0, Faults { refuses_above: Some(1 << 20), ..Faults::default() });
-    let error = check(&store, 1, PATIENCE).await.expect_err("too large");
-    assert!(
-        !error.is_undecided() && error.to_string().contains("-large\" at") && error.to_string().contains("413"),
-        "{error}"
-    );
-    assert_eq!(left(&store), 0);
+    // `client_max_body_size 16m`: a segment is closed at 16 MiB or above.
+    for most in [1 << 20, 16 << 20, 17 << 20] {
+        let store = store(0, Faults { refuses_above: Some(most), ..Faults::default() });
+        let error = check(&store, 1, PATIENCE).await.expect_err("too large");
+        assert!(
+            !error.is_undecided() && error.to_string().contains("-large\" at") && error.to_string().contains("413"),
+            "{most}: {error}"
+        );
+        assert_eq!(left(&store), 0, "{most}");
+    }
 }
 
 /// A loop over pages would never end, or would skip keys.

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -36,6 +36,9 @@ use tokio::task::JoinSet;
 
 /// Our own directory; no key begins with a dot.
 const OWN: &str = ".holdfast";
+/// Who may open the lock for swaps, at most: whoever may can hold it, and each swap would wait for ever. Gateways may
+/// share a directory by their group.
+const LOCK_MODE: u32 = 0o660;
 /// A temporary file that was not touched for this long belongs to no running writer.
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Objects in one page of a listing. Each page reads the directory again, so pages are few and large.
@@ -266,7 +269,7 @@ impl Shared {
         holdfast_folder::make(&self.path.join(OWN)).map_err(failed)?;
         let root = self.path.canonicalize().map_err(failed)?;
         remove_leftovers(&root).map_err(failed)?;
-        File::options().create(true).append(true).open(root.join(OWN).join("swap.lock")).map_err(failed)?;
+        make_lock(&root.join(OWN).join("swap.lock")).map_err(failed)?;
         for dir in [root.join(OWN), root.clone()] {
             sync_dir(&dir).map_err(failed)?;
         }
@@ -577,6 +580,15 @@ impl ObjectStore for Directory {
         let (owned, expected) = (key.to_owned(), expected.cloned());
         Box::pin(self.run(Op::Swap, key, move |shared| shared.swap(&owned, expected.as_ref(), &body)))
     }
+}
+
+/// Makes the lock for swaps, or takes from others what an earlier version gave them.
+fn make_lock(path: &Path) -> io::Result<()> {
+    let lock = File::options().create(true).append(true).mode(LOCK_MODE).open(path)?;
+    let mode = lock.metadata()?.permissions().mode();
+    // Only its owner can.
+    let _ = lock.set_permissions(fs::Permissions::from_mode(mode & LOCK_MODE));
+    Ok(())
 }
 
 #[cfg(test)]

@@ -42,6 +42,19 @@ async fn nothing_temporary_is_left_or_listed() {
     assert_eq!(keys, ["k", "s"]);
 }
 
+/// Whoever holds it stops all swaps, and with them the generation of each set.
+#[test]
+fn nobody_else_may_hold_the_lock_for_swaps() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let lock = dir.path().join(OWN).join("swap.lock");
+    let others = || fs::metadata(&lock).expect("a lock").permissions().mode() & 0o007;
+    Directory::open(dir.path()).expect("open");
+    assert_eq!(others(), 0);
+    fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).expect("as an earlier version made it");
+    Directory::open(dir.path()).expect("open");
+    assert_eq!(others(), 0);
+}
+
 /// A failed read proves nothing: the result "changed, and nothing is there" would be a conclusion.
 #[tokio::test]
 async fn a_swap_of_what_cannot_be_read_concludes_nothing() {

@@ -172,6 +172,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "given-up-host-resets",
+        bug: "who has the pool open to see why PostgreSQL is down is reset on ZFS after five rounds, under a lease that is held",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/machine/step_down.rs",
+            old: "(leaving.round + 1 < ROUNDS_BEFORE_STUCK || !self.device_is_gone())",
+            new: "leaving.round + 1 < ROUNDS_BEFORE_STUCK",
+        }],
+        tests: &[STORIES],
+        smoke: false,
+    },
+    Mutation {
         name: "commands-from-loopback",
         bug: "any user of the host can give the agent commands over loopback",
         rule: "HEALTH-H2",

@@ -1,9 +1,57 @@
 //! What the agent of a PostgreSQL host keeps on its disk: the history, a pause, a scheduled switchover; moments that
-//! its processes tell one another in files; what hangs, and what is found by another name.
+//! its processes tell one another in files; what hangs, and what is found by another name; which processes it ends.
 
 use crate::bug::{Edit, Layer, Mutation, file, lib};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "users-never-ended",
+        bug: "one forgotten shell in the pool of a host that gives its lease up keeps every host without PostgreSQL",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/machine/step_down.rs",
+            old: "        given_up && left && self.policy.ends_users",
+            new: "        given_up && left && false",
+        }],
+        tests: &[lib(Layer::Story, "holdfast-agent", &["machine::story_tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "users-ended-in-a-pause",
+        bug: "the shell of an operator who has paused the agent and works in the pool is killed",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/machine/step_down.rs",
+            old: "self.policy.ends_users && !self.orders.paused && ",
+            new: "self.policy.ends_users && ",
+        }],
+        tests: &[lib(Layer::Story, "holdfast-agent", &["machine::story_tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "reused-pid-is-ended",
+        bug: "a user of the pool ends while it is looked for, its number is given to another process, and that one is killed",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/openers/ending.rs",
+            old: "        let open = pool.open_of(proc, pid)?;\n",
+            new: "        let open = pool.open_of(proc, pid).unwrap_or_default();\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_number_that_is_used_again_is_not_ended"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "users-by-their-path-alone",
+        bug: "a process that works at the pool's path on another file system (below the mount, in a namespace) is killed",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/openers/ending.rs",
+            old: "device.is_some_and(|device| self.devices.contains(&device))",
+            new: "device.is_some()",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_process_at_that_path_on_another_file_system_is_not_ended"])],
+        smoke: false,
+    },
     Mutation {
         name: "history-waited-for",
         bug: "the agent's task waits for the disk of its history: a busy disk keeps its signs of life away, and the watchdog ends a healthy PostgreSQL",

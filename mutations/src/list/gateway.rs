@@ -481,8 +481,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A2",
         edits: &[Edit {
             file: "crates/agent/src/machine/step_down.rs",
-            old: "            Step::Stop => Step::Export,\n            Step::Export => Step::Detach,",
-            new: "            Step::Stop | Step::Export => Step::Detach,",
+            old: "            Step::Stop => Step::EndUsers,\n",
+            new: "            Step::Stop => Step::Detach,\n",
         }],
         tests: &[AGENT],
         smoke: false,

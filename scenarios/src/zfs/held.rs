@@ -1,9 +1,10 @@
 //! A process works in the pool of the primary: a planned switchover is refused before anything is stopped, and names
 //! it. Neither PostgreSQL nor the machine ends. Another one opens the pool only once PostgreSQL has stopped for the
 //! switchover, so that the export fails: PostgreSQL is started again in place, under the same lease. Once the process
-//! has gone, the same switchover succeeds.
+//! has gone, the same switchover succeeds. At last PostgreSQL starts no more there: the agent ends a process that works
+//! in the pool, gives the lease up, and the other guest takes over.
 
-use super::agents::{asks, becomes_primary, stands_by, view};
+use super::agents::{asks, becomes_primary, last_reason, stands_by, view};
 use super::guest::Guest;
 use super::lab::{LIMIT, Lab};
 use super::multihost::{REFUSED, moved, switchover};
@@ -19,6 +20,9 @@ const PART: &str = "agents";
 /// The process, as `pgrep -fx` finds it.
 const HOLDS: &str = "sleep 7777";
 
+/// PostgreSQL's program. Without its mode it starts on this guest no more.
+const PROGRAM: &str = "/usr/lib/postgresql/15/bin/postgres";
+
 /// The act; `primary` is primary before and after it.
 ///
 /// # Errors
@@ -26,9 +30,7 @@ const HOLDS: &str = "sleep 7777";
 pub fn act(lab: &Lab, report: &mut Report, primary: &Guest, standby: &Guest) -> Result<()> {
     step("A process works in the pool: a planned switchover");
     let mut session = Lab::session(primary)?;
-    primary.leave_running(&format!("cd /tank/pg && exec {HOLDS}"))?;
-    let works = wait_until(LIMIT, || primary.run(&format!("pgrep -fx '{HOLDS}'"), LIMIT).is_ok());
-    anyhow::ensure!(works, "{}: found no process {HOLDS}", primary.name);
+    works(primary)?;
     report.fault();
     let (code, said) = switchover(primary, standby)?;
     anyhow::ensure!(code == REFUSED, "AGENT-A9: found exit code {code}, expected {REFUSED}: {said}");
@@ -46,7 +48,18 @@ pub fn act(lab: &Lab, report: &mut Report, primary: &Guest, standby: &Guest) -> 
     moved(standby, primary)?;
     stands_by(standby)?;
     report.add(PART, "the same once it has gone: the other one primary", Some(took), "and back");
+    given_up(lab, report, primary, standby)
+}
+
+/// Leaves a process in the pool.
+fn works(guest: &Guest) -> Result<()> {
+    guest.leave_running(&format!("cd /tank/pg && exec {HOLDS}"))?;
+    anyhow::ensure!(wait_until(LIMIT, || is_there(guest)), "{}: found no process {HOLDS}", guest.name);
     Ok(())
+}
+
+fn is_there(guest: &Guest) -> bool {
+    guest.run(&format!("pgrep -fx '{HOLDS}'"), LIMIT).is_ok()
 }
 
 /// Ends the process, and waits until it has gone.
@@ -55,13 +68,17 @@ fn let_go(guest: &Guest) -> Result<()> {
     guest.run(&script, LIMIT).map(drop)
 }
 
+/// The id of the guest's boot, which a reset changes.
+fn boot(guest: &Guest) -> Result<String> {
+    Ok(guest.run("cat /proc/sys/kernel/random/boot_id", LIMIT)?.trim().to_string())
+}
+
 /// What a stop and a reset change: the id of the guest's boot, the number of PostgreSQL's first process. And the epoch
 /// of its lease.
 fn marks(guest: &Guest) -> Result<(String, String, u64)> {
-    let boot = guest.run("cat /proc/sys/kernel/random/boot_id", LIMIT)?;
     let first = guest.run(&format!("head -n 1 {DATA}/postmaster.pid"), LIMIT)?;
     let epoch = view(guest)?["epoch"].as_u64().with_context(|| format!("{}: an epoch", guest.name))?;
-    Ok((boot.trim().to_string(), first.trim().to_string(), epoch))
+    Ok((boot(guest)?, first.trim().to_string(), epoch))
 }
 
 /// The process comes when PostgreSQL has stopped: no plan could name it, and the export finds the pool busy.
@@ -89,4 +106,30 @@ fn late(lab: &Lab, report: &mut Report, primary: &Guest, standby: &Guest) -> Res
     primary.run("mountpoint -q /tank/pg && mountpoint -q /tank/pg/wal", LIMIT).context("the datasets are mounted")?;
     report.add(PART, "busy export after the stop: primary again in place", Some(took), lab.check_ledger(primary)?);
     Ok(())
+}
+
+/// PostgreSQL ends, and starts no more on this host, while a forgotten process works in the pool.
+fn given_up(lab: &Lab, report: &mut Report, primary: &Guest, standby: &Guest) -> Result<()> {
+    step("PostgreSQL starts no more while a process works in the pool: the lease is given up");
+    let before = boot(primary)?;
+    works(primary)?;
+    report.fault();
+    let begun = Instant::now();
+    primary.run(&format!("chmod a-x {PROGRAM} && kill -9 $(head -n 1 {DATA}/postmaster.pid)"), LIMIT)?;
+    becomes_primary(standby)?;
+    let took = begun.elapsed().as_secs_f64();
+    primary.run(&format!("chmod a+x {PROGRAM}"), LIMIT)?;
+    let after = boot(primary)?;
+    anyhow::ensure!(after == before, "AGENT-A9: {} was reset", primary.name);
+    anyhow::ensure!(!is_there(primary), "AGENT-A9: found {HOLDS} on {}, expected that it was ended", primary.name);
+    let ended = last_reason(primary, "user-ended")?;
+    for words in ["sleep (pid ", "uid 0", "/tank/pg", "SIGTERM"] {
+        anyhow::ensure!(ended.contains(words), "AGENT-A9: found {ended:?}, expected {words:?}");
+    }
+    let verdict = lab.check_ledger(standby)?;
+    let what = "PostgreSQL starts no more, a process in the pool is ended: the other one primary";
+    report.add(PART, what, Some(took), verdict);
+    stands_by(primary)?;
+    moved(standby, primary)?;
+    stands_by(standby)
 }

@@ -118,6 +118,7 @@ fn a_host_on_zfs_that_cannot_let_go_reboots_unless_told_otherwise() {
         let config = AgentConfig::parse(&format!("[pool]\n{kind}\n{said}\n")).unwrap();
         config.validate().unwrap();
         assert_eq!(config.policy().fence_reboot, reboots, "{kind} {said}");
+        assert_eq!(config.policy().ends_users, reboots && kind == zfs, "{kind} {said}");
         assert_eq!(config.pool.reboots_by(), by, "{kind} {said}");
     }
 }

@@ -48,7 +48,7 @@ fn leaves(of: &Path, server: &Server) -> bool {
 }
 
 /// The user that started a process.
-fn user(of: &Path) -> Option<u32> {
+pub fn user(of: &Path) -> Option<u32> {
     let status = std::fs::read(of.join("status")).ok()?;
     let status = String::from_utf8_lossy(&status);
     status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok())

@@ -2,6 +2,7 @@
 //! and no pool exported. They are found in /proc, without a read from the pool's device. So are mount namespaces that
 //! keep a copy of its mounts.
 
+mod ending;
 mod family;
 mod namespaces;
 
@@ -10,6 +11,7 @@ use super::placement::{of_pool, scratch};
 use crate::config::{AgentConfig, PoolKind};
 use crate::host::PoolUsers;
 use crate::process;
+pub use ending::end_users;
 use family::{comes_from, named_process, parents};
 use holdfast_host::mounts::{self, Mount, mounts_of, points_below};
 use std::collections::BTreeSet;
@@ -71,12 +73,27 @@ fn devices(roots: &[PathBuf], table: &[u8]) -> BTreeSet<String> {
     mounts_of(table).into_iter().filter(|mount| roots.contains(&mount.at)).map(|mount| mount.device).collect()
 }
 
-/// The first thing found that a process has open below one of these places. For the agent itself (`own`) only its
-/// working directory counts: it opens and closes files there.
-fn open_of(proc: &Path, pid: i32, roots: &[PathBuf], own: bool) -> Option<String> {
+/// Something that a process has open below one of the pool's places, by its path.
+enum Seen<'a> {
+    /// A link in the process's directory that leads there.
+    Link(&'a Path),
+    /// A line of its memory map.
+    Map(&'a str),
+}
+
+/// The first thing found that a process has open below one of these places, and that counts. For the agent itself
+/// (`own`) only its working directory does: it opens and closes files there.
+fn open_of(
+    proc: &Path,
+    pid: i32,
+    roots: &[PathBuf],
+    own: bool,
+    counts: &dyn Fn(&Seen<'_>) -> bool,
+) -> Option<String> {
     let of = proc.join(pid.to_string());
     let below = |path: &Path| roots.iter().any(|root| path.starts_with(root));
-    let link = |name: &str| std::fs::read_link(of.join(name)).ok().filter(|path| below(path));
+    let leads = |at: &Path| std::fs::read_link(at).ok().filter(|path| below(path) && counts(&Seen::Link(at)));
+    let link = |name: &str| leads(&of.join(name));
     if let Some(path) = link("cwd") {
         return Some(format!("works in {}", path.display()));
     }
@@ -86,15 +103,16 @@ fn open_of(proc: &Path, pid: i32, roots: &[PathBuf], own: bool) -> Option<String
     if let Some(path) = link("root").or_else(|| link("exe")) {
         return Some(format!("runs from {}", path.display()));
     }
-    let files = std::fs::read_dir(of.join("fd")).into_iter().flatten();
-    let file = files.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()).find(|path| below(path));
-    if let Some(path) = file {
+    let mut files = std::fs::read_dir(of.join("fd")).into_iter().flatten();
+    if let Some(path) = files.find_map(|entry| leads(&entry.ok()?.path())) {
         return Some(format!("has {} open", path.display()));
     }
     let maps = std::fs::read(of.join("maps")).unwrap_or_default();
     let maps = String::from_utf8_lossy(&maps);
-    let mut paths = maps.lines().filter_map(|line| line.find('/').map(|at| line[at..].trim_end_matches(DELETED)));
-    paths.find(|path| below(Path::new(path))).map(|path| format!("has {path} in its memory"))
+    let mut paths =
+        maps.lines().filter_map(|line| line.find('/').map(|at| (line, line[at..].trim_end_matches(DELETED))));
+    let found = paths.find(|(line, path)| below(Path::new(path)) && counts(&Seen::Map(line)));
+    found.map(|(_, path)| format!("has {path} in its memory"))
 }
 
 /// `but`: processes that do not count; `leaving`: those that end by themselves. Both with their descendants.
@@ -105,7 +123,7 @@ fn openers_in(proc: &Path, own: i32, roots: &[PathBuf], but: &BTreeSet<i32>, lea
         // In a container the same path may be another place.
         let here: Vec<PathBuf> =
             roots.iter().filter(|root| !process::is_elsewhere(proc, *pid, root)).cloned().collect();
-        let Some(open) = open_of(proc, *pid, &here, *pid == own) else { continue };
+        let Some(open) = open_of(proc, *pid, &here, *pid == own, &|_| true) else { continue };
         let leaves = comes_from(*pid, leaving, &parents);
         let list = if leaves { &mut users.leaving } else { &mut users.staying };
         list.push(named_process(proc, *pid, &open));

@@ -16,11 +16,15 @@
 //! ONSET-L3  ONSET-L1 and ONSET-L2 hold also for each device of a ZFS pool that these files lie on (data, log, special,
 //!     dedup), also for a side of a mirror. A cache device may be anywhere. Where ZFS does not answer, PostgreSQL is
 //!     started, and the check is repeated while it runs.
+//! ONSET-L4  PostgreSQL is not started while a dataset of the agent's pool is not mounted that holds its files, or
+//!     would hide them: what is written in its place, in the dataset above, is out of sight once it is mounted. Where
+//!     ZFS does not answer, PostgreSQL is started.
 
 mod checks;
 mod disks;
 mod error;
 pub mod scratch;
+mod unmounted;
 mod vdevs;
 
 pub use checks::Checks;
@@ -89,7 +93,7 @@ impl What {
     }
 }
 
-/// Something of PostgreSQL's that does not lie on the set.
+/// A place of PostgreSQL's files, mostly one that does not lie on the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffSet {
     what: What,
@@ -184,6 +188,8 @@ fn pool_of(mount: &Mount) -> Option<&str> {
 struct Seen {
     /// Not on the set.
     off: Vec<OffSet>,
+    /// On the set.
+    on: Vec<OffSet>,
     /// On a ZFS pool that the agent did not import, by its name: its devices decide.
     on_pools: Vec<(String, OffSet)>,
 }
@@ -212,7 +218,10 @@ impl Places<'_> {
         };
         let is_set = |mount: &Mount| is_mounted(mount) && self.disks.have_further(mount);
         match mount {
-            Some(mount) if is_set(mount) => return true,
+            Some(mount) if is_set(mount) => {
+                seen.on.push(off);
+                return true;
+            }
             Some(mount) => match pool_of(mount) {
                 Some(pool) => seen.on_pools.push((pool.into(), off)),
                 None => seen.off.push(off),
@@ -329,6 +338,8 @@ type Pools = BTreeMap<String, Result<Vec<Vdev>, NotRan>>;
 #[derive(Debug)]
 struct Found {
     files: Vec<OffSet>,
+    /// Places that are on the set.
+    on: Vec<OffSet>,
     /// Or why ZFS did not say it.
     devices: Result<Vec<OffDevice>, PlacementError>,
 }
@@ -356,7 +367,7 @@ fn decided(own: Option<&str>, seen: Seen, pools: &Pools, disks: &Disks<'_>) -> R
             _ => files.push(off),
         }
     }
-    Ok(Found { files, devices: off_devices(&used, pools, disks) })
+    Ok(Found { files, on: seen.on, devices: off_devices(&used, pools, disks) })
 }
 
 fn off_devices(used: &BTreeSet<&str>, pools: &Pools, disks: &Disks<'_>) -> Result<Vec<OffDevice>, PlacementError> {
@@ -428,11 +439,11 @@ pub async fn off_set(config: &AgentConfig, checks: &Arc<Checks>) -> Result<Strin
     if is_unknown(config) {
         return Ok(String::new());
     }
-    let Found { files, devices } = look(config, checks).await?;
+    let Found { files, devices, .. } = look(config, checks).await?;
     Ok(words(config, files, devices?).await)
 }
 
-/// Checks ONSET-L1 and ONSET-L3 before a start.
+/// Checks ONSET-L1, ONSET-L3 and ONSET-L4 before a start.
 ///
 /// # Errors
 /// What does not lie on the set, and what to do about it; or it could not be checked.
@@ -446,15 +457,31 @@ pub async fn may_start(config: &AgentConfig, checks: &Arc<Checks>) -> Result<(),
     }
     let limit = CHECK_LIMIT.max(Duration::from_secs(config.pool.import_timeout_s));
     let found = tokio::time::timeout(limit, look(config, checks)).await;
-    let Found { files, devices } = found.map_err(|_| PlacementError::Late)??;
+    let Found { files, on, devices } = found.map_err(|_| PlacementError::Late)??;
     let devices = devices.unwrap_or_else(|why| {
         let why = why.to_string();
         tracing::warn!(why, "PostgreSQL is started; the devices of its pool are checked again while it runs");
         Vec::new()
     });
-    match words(config, files, devices).await {
-        off if off.is_empty() => Ok(()),
-        off => Err(PlacementError::OffSet(off)),
+    let mut off = words(config, files, devices).await;
+    if off.is_empty() {
+        off = not_mounted(config, &on).await?;
+    }
+    if off.is_empty() { Ok(()) } else { Err(PlacementError::OffSet(off)) }
+}
+
+/// Text about datasets of the agent's pool that have to be mounted before a start, "" for none (ONSET-L4).
+async fn not_mounted(config: &AgentConfig, on: &[OffSet]) -> Result<String, PlacementError> {
+    let Some(pool) = own_pool(config) else { return Ok(String::new()) };
+    match datasets::unmounted(pool).await {
+        Ok(missing) => {
+            let table = mounts::table().map_err(PlacementError::Mounts)?;
+            Ok(unmounted::told(on, &missing, &mounts::mounts_of(&table)))
+        }
+        Err(why) => {
+            tracing::warn!(why, "PostgreSQL is started without a look at the datasets of its pool");
+            Ok(String::new())
+        }
     }
 }
 

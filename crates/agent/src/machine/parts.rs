@@ -186,6 +186,8 @@ pub(super) enum Then {
 pub(super) enum Step {
     Checkpoint,
     Stop,
+    /// Users of the pool are ended, if they have been asked to leave often enough.
+    EndUsers,
     Export,
     Detach,
     /// Waits until this time, then the next round begins.
@@ -206,6 +208,8 @@ pub(super) struct Leaving {
     pub then: Then,
     pub round: u32,
     pub failed: String,
+    /// Number of processes that were ended for it.
+    pub ended: usize,
 }
 
 impl Leaving {

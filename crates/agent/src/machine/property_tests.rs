@@ -124,6 +124,11 @@ impl World {
                     prop_assert!(*hard || !self.running, "AGENT-A2: export under a running PostgreSQL: {self:?}");
                     self.jobs.push((*job, action));
                 }
+                Action::EndUsers { job, .. } => {
+                    let demotes = machine.state() == StateName::Demoting && !machine.paused();
+                    prop_assert!(demotes && !self.running, "AGENT-A9: {}: {self:?}", machine.state());
+                    self.jobs.push((*job, action));
+                }
                 Action::Detach { job, hard } => {
                     prop_assert!(
                         *hard || !self.mounted && !self.running,
@@ -401,7 +406,8 @@ enum Ends {
 /// each job ends in some way. Returns its actions.
 fn planned(command: Command, ends: Vec<(u64, Ends)>) -> (Machine, Vec<Action>) {
     let mut now = MonoTime(1_000_000_000_000);
-    let mut machine = Machine::new(Policy { fence_reboot: true, ..policy() }, now, Vec::new());
+    let policy = Policy { fence_reboot: true, ends_users: true, ..policy() };
+    let mut machine = Machine::new(policy, now, Vec::new());
     let renewed = |now| {
         Input::Attach(AttachView {
             phase: AttachPhase::Serving,
@@ -417,6 +423,7 @@ fn planned(command: Command, ends: Vec<(u64, Ends)>) -> (Machine, Vec<Action>) {
             Action::Checkpoint { job }
             | Action::StopDatabase { job, .. }
             | Action::Export { job, .. }
+            | Action::EndUsers { job, .. }
             | Action::Detach { job, .. }
             | Action::Import { job, .. }
             | Action::StartDatabase { job }
@@ -480,7 +487,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
     fn invariants_hold_where_fencing_ends_in_a_reboot(story in prop::collection::vec(happens(), 1..120)) {
-        let policy = Policy { fence_reboot: true, ..unlimited() };
+        let policy = Policy { fence_reboot: true, ends_users: true, ..unlimited() };
         prop_assert_eq!(run_under(story, policy)?, StateName::Primary);
     }
 
@@ -495,7 +502,10 @@ proptest! {
         for action in did {
             let by_force = matches!(
                 action,
-                Action::Reboot(_) | Action::Export { hard: true, .. } | Action::Detach { hard: true, .. }
+                Action::Reboot(_)
+                    | Action::EndUsers { .. }
+                    | Action::Export { hard: true, .. }
+                    | Action::Detach { hard: true, .. }
             );
             prop_assert!(!by_force, "AGENT-A9: {action:?}");
         }

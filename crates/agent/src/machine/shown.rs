@@ -115,7 +115,8 @@ impl Machine {
             State::Attaching | State::Importing(_) | State::Starting(_) | State::Primary | State::Following => true,
             // The lease counts as given back once the step that gives it back has begun.
             State::Demoting(leaving) => {
-                self.lease.attach.is_some() && matches!(leaving.step, Step::Checkpoint | Step::Stop | Step::Export)
+                let before = matches!(leaving.step, Step::Checkpoint | Step::Stop | Step::EndUsers | Step::Export);
+                self.lease.attach.is_some() && before
             }
         };
         let attach = self.lease.attach.as_ref();

@@ -5,8 +5,9 @@
 //! left, since a host with remains of an old mount must not compete for the lease.
 //!
 //! If a step in good order fails, the lease is not lost for it: a PostgreSQL that does not stop is stopped at once. If
-//! somebody has the pool open, a planned move ends where it began; otherwise the agent waits, if fencing could end in a
-//! reboot (AGENT-A9).
+//! somebody has the pool open, a planned move ends where it began; otherwise the agent waits and keeps the lease, if
+//! fencing could end in a reboot. Where the lease is given up for a fault of this host, other hosts wait for it: then
+//! processes that have the pool open are ended after some rounds (AGENT-A9).
 
 use super::parts::{Leaving, Step, Then, Way};
 use super::state::{Machine, State};
@@ -16,6 +17,9 @@ use std::time::Duration;
 
 /// Rounds of a forced end before the history reports "stuck", and the machine is rebooted if that is configured.
 pub(super) const ROUNDS_BEFORE_STUCK: u32 = 5;
+
+/// So many users of the pool are ended on one way to standby, at most. A service may start its own again and again.
+const USERS_ENDED_MAX: usize = 64;
 
 /// Pause between two rounds. Once it is stuck, the pause doubles after each.
 const ROUND_PAUSE: Duration = Duration::from_secs(1);
@@ -118,7 +122,8 @@ impl Machine {
         let why = reason.clone();
         // A clean stop writes a checkpoint, which a dead device would not take.
         let how = if self.device_is_gone() { Stop::Immediate } else { Stop::Fast };
-        let leaving = Leaving { step: first, job: None, hard, how, reason, then, round: 0, failed: String::new() };
+        let leaving =
+            Leaving { step: first, job: None, hard, how, reason, then, round: 0, failed: String::new(), ended: 0 };
         self.enter(now, if hard { State::Fencing(leaving.clone()) } else { State::Demoting(leaving.clone()) }, &why);
         self.go_on(now, leaving, out);
     }
@@ -140,7 +145,13 @@ impl Machine {
                     out.push(Action::StopDatabase { job, how: if hard { Stop::Kill } else { leaving.how } });
                     leaving.job = Some(job);
                 }
-                Step::Stop => leaving.step = Step::Export,
+                Step::Stop => leaving.step = Step::EndUsers,
+                Step::EndUsers if leaving.round + 1 >= ROUNDS_BEFORE_STUCK && self.may_end_users(&leaving) => {
+                    let job = self.job();
+                    out.push(Action::EndUsers { job, most: USERS_ENDED_MAX.saturating_sub(leaving.ended) });
+                    leaving.job = Some(job);
+                }
+                Step::EndUsers => leaving.step = Step::Export,
                 Step::Export if self.present.mounted => {
                     let job = self.job();
                     out.push(Action::Export { job, hard });
@@ -185,6 +196,24 @@ impl Machine {
         self.failed_in_good_order(now, leaving, true, why, out);
     }
 
+    /// Whether users of the pool may be ended on this way: only where the lease is given up, other hosts wait for it,
+    /// and nobody has ordered anything. In a pause nothing is ended: an operator may be at work in the pool.
+    fn may_end_users(&self, leaving: &Leaving) -> bool {
+        let given_up = !leaving.hard && matches!(leaving.then, Then::Standby { .. });
+        let left = leaving.ended < USERS_ENDED_MAX;
+        given_up && left && self.policy.ends_users && !self.orders.paused && !self.device_is_gone()
+    }
+
+    /// Processes were ended because they kept the pool open.
+    pub(super) fn users_ended(&mut self, ended: &[String], out: &mut Vec<Action>) {
+        if let State::Demoting(leaving) = &mut self.state {
+            leaving.ended += ended.len();
+        }
+        for process in ended {
+            self.record(Event::UserEnded, process, out);
+        }
+    }
+
     /// A step in good order failed (AGENT-A9). The lease is ours: another input would have reported its loss before.
     fn failed_in_good_order(
         &mut self,
@@ -196,8 +225,9 @@ impl Machine {
     ) {
         let planned = !matches!(leaving.then, Then::Standby { .. });
         let letting_go = matches!(leaving.step, Step::Stop | Step::Export);
-        // A user of the pool must not keep the lease here for ever, with PostgreSQL down and no host taking over.
-        let waits = planned || in_use && leaving.round + 1 < ROUNDS_BEFORE_STUCK;
+        // No reset for a pool that is in use: who has it open is ended, or only a person can free it. Over a device
+        // that does not serve, the lease is worth nothing here (AGENT-A10).
+        let waits = planned || in_use && (leaving.round + 1 < ROUNDS_BEFORE_STUCK || !self.device_is_gone());
         match (&leaving.then, leaving.step) {
             // Its clients were too slow: nothing is wrong with this host.
             (_, Step::Stop) if leaving.how == Stop::Fast => {
@@ -210,7 +240,12 @@ impl Machine {
                 self.stay(now, &to, &why, out);
             }
             _ if letting_go && self.policy.fence_reboot && waits => {
-                leaving.failed = why;
+                let asked = in_use && leaving.round + 1 < ROUNDS_BEFORE_STUCK && self.may_end_users(&leaving);
+                let then = format!("; in round {ROUNDS_BEFORE_STUCK} the agent ends the processes that it finds");
+                leaving.failed = if asked { why + &then } else { why };
+                if asked && leaving.round == 0 {
+                    self.record(Event::InUse, &leaving.failed, out);
+                }
                 self.next_round(now, &mut leaving, out);
                 self.state = State::Demoting(leaving);
             }
@@ -245,10 +280,10 @@ impl Machine {
             (Step::Stop, Ok(())) => self.present.running = false,
             (Step::Export, Ok(())) => self.present.mounted = false,
             (Step::Detach, Ok(())) => (self.present.attached, self.lease.attach) = (false, None),
-            (Step::Checkpoint | Step::Rest(_), _) | (_, Err(_)) => {}
+            (Step::Checkpoint | Step::EndUsers | Step::Rest(_), _) | (_, Err(_)) => {}
         }
         if let Err(why) = result
-            && step != Step::Checkpoint
+            && !matches!(step, Step::Checkpoint | Step::EndUsers)
         {
             if !leaving.hard {
                 return self.failed_in_good_order(now, leaving, false, why, out);
@@ -261,7 +296,8 @@ impl Machine {
         }
         leaving.step = match step {
             Step::Checkpoint => Step::Stop,
-            Step::Stop => Step::Export,
+            Step::Stop => Step::EndUsers,
+            Step::EndUsers => Step::Export,
             Step::Export => Step::Detach,
             Step::Detach | Step::Rest(_) => Step::Detach,
         };

@@ -11,6 +11,7 @@
 //!   ok | fail TEXT                 the newest job
 //!   pause | resume | restart | shutdown | failover REASON | switchover HOST | claim HOST MS
 //!   refuse TEXT                    the newest job: nothing was done
+//!   ended TEXT                     a process that had the pool open was ended
 //!   off-set [TEXT]                 files that do not lie on the set; without text: none
 //!   unable [TEXT]                  why this host could not take over, also by command; without text: no obstacle
 //!   wait MS                        ticks every 100 ms
@@ -42,6 +43,7 @@ pub(super) fn policy() -> Policy {
         lease: LeasePolicy { stop_margin: Duration::from_millis(300), ttl: Duration::from_secs(3) },
         restarts: RestartPolicy { max: 2, window: Duration::from_secs(300) },
         fence_reboot: false,
+        ends_users: false,
         follows: false,
         guard: Guard::Off,
     }
@@ -94,6 +96,7 @@ impl Teller {
                 Action::Detach { job, .. }
                 | Action::Import { job, .. }
                 | Action::Export { job, .. }
+                | Action::EndUsers { job, .. }
                 | Action::Arm { job }
                 | Action::StartDatabase { job }
                 | Action::StopDatabase { job, .. }
@@ -183,6 +186,7 @@ impl Teller {
             "ok" => self.input(Input::Done { job: self.job, result: Ok(()) }),
             "fail" => self.input(Input::Done { job: self.job, result: Err(rest(1)) }),
             "refuse" => self.input(Input::Refused { job: self.job, why: rest(1) }),
+            "ended" => self.input(Input::UsersEnded(vec![rest(1)])),
             "off-set" => {
                 let mut out = Vec::new();
                 self.machine.set_off_set(&rest(1), &mut out);
@@ -228,6 +232,7 @@ fn settings(policy: &mut Policy, words: &str) {
             "automatic" => policy.takeover.automatic = value == "true",
             "nofailover" => policy.takeover.nofailover = value == "true",
             "reboot" => policy.fence_reboot = value == "true",
+            "ends_users" => policy.ends_users = value == "true",
             "start_timeout" => policy.timeouts.start = ms(value),
             "follows" => policy.follows = value == "true",
             "watchdog" => {

@@ -20,6 +20,8 @@ pub struct Policy {
     pub restarts: RestartPolicy,
     /// A device or pool that cannot be released is ended by a reboot.
     pub fence_reboot: bool,
+    /// Processes that keep the pool open are ended when this host gives its lease up.
+    pub ends_users: bool,
     /// A PostgreSQL that is a standby is accepted.
     pub follows: bool,
     /// The machine's watchdog.
@@ -248,6 +250,8 @@ pub enum Input {
         /// The reason, and the remedy.
         why: String,
     },
+    /// These processes were ended by [`Action::EndUsers`], which goes on or is answered next; for people.
+    UsersEnded(Vec<String>),
 }
 
 /// How PostgreSQL is stopped.
@@ -289,6 +293,13 @@ pub enum Action {
         job: Job,
         /// Errors are expected: the device is dead.
         hard: bool,
+    },
+    /// End processes that have the pool open. [`Input::UsersEnded`] says which.
+    EndUsers {
+        /// Answered when they have ended, or have not although they were killed.
+        job: Job,
+        /// At most so many.
+        most: usize,
     },
     /// Wait until the machine's watchdog counts down; [`super::Machine::guarded`] requested it before.
     Arm {
@@ -409,6 +420,10 @@ pub enum Event {
     CutOff,
     /// A planned move was given up: somebody has the pool open. PostgreSQL is started again here.
     SwitchoverRefused,
+    /// The lease is to be given up, and somebody has the pool open. Who still has after some rounds is ended.
+    InUse,
+    /// A process that kept the pool open was ended.
+    UserEnded,
     /// Given away in good order.
     Demoted,
     /// Another owner has the lease, or the device is gone.
@@ -438,6 +453,8 @@ impl fmt::Display for Event {
             Event::OffSet => "off-set",
             Event::CutOff => "cut-off",
             Event::SwitchoverRefused => "switchover-refused",
+            Event::InUse => "in-use",
+            Event::UserEnded => "user-ended",
             Event::Demoted => "demoted",
             Event::Fenced => "fenced",
             Event::Stuck => "stuck",

@@ -3,14 +3,18 @@
 //! Such a program keeps its log open for as long as it runs. So a log that is too long is copied to `NAME.1`, in place
 //! of an earlier one, and truncated. Output between the two steps is lost.
 
+use rustix::process::geteuid;
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Logs contain statements, their values and names of users.
 const MODE: u32 = 0o600;
+
+/// What is left of the mode of an earlier log: a person may let a group read it.
+const MODE_MAX: u32 = 0o640;
 
 /// Length of the end of a log that is kept, at most: a program may write much between two looks at its log.
 const KEPT_BYTES_MAX: u64 = 16 << 20;
@@ -21,7 +25,21 @@ const KEPT_BYTES_MAX: u64 = 16 << 20;
 /// It could not be opened.
 pub fn open(path: &Path, bytes_max: u64) -> io::Result<File> {
     bound(path, bytes_max)?;
-    OpenOptions::new().create(true).append(true).mode(MODE).open(path)
+    let log = OpenOptions::new().create(true).append(true).mode(MODE).open(path)?;
+    if let Err(error) = close_to_others(&log) {
+        tracing::warn!(path = %path.display(), %error, "other users may be able to read this log");
+    }
+    Ok(log)
+}
+
+/// An earlier version made logs that everybody can read. A device that a link leads to stays as it is.
+fn close_to_others(log: &File) -> io::Result<()> {
+    let found = log.metadata()?;
+    let mode = found.mode() & 0o777;
+    if !found.is_file() || found.uid() != geteuid().as_raw() || mode & !MODE_MAX == 0 {
+        return Ok(());
+    }
+    log.set_permissions(Permissions::from_mode(mode & MODE_MAX))
 }
 
 /// Opens a log that begins anew, to be appended to: a log that is truncated while it is written must not get a hole.
@@ -77,7 +95,6 @@ fn keep(log: &mut File, earlier: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::io::Write;
-    use std::os::unix::fs::PermissionsExt;
 
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -89,6 +106,18 @@ mod tests {
         let path = dir.path().join("postgresql.log");
         open(&path, 10).unwrap();
         assert_eq!(mode(&path), 0o600);
+        // That of an earlier version, and one that a group may read.
+        for before in [0o644, 0o640, 0o666] {
+            std::fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
+            open(&path, 10).unwrap();
+            assert_eq!(mode(&path), 0o640, "{before:o}");
+        }
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        open(&path, 10).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        let null = std::fs::metadata("/dev/null").unwrap().permissions();
+        open(Path::new("/dev/null"), 10).unwrap();
+        assert_eq!(std::fs::metadata("/dev/null").unwrap().permissions(), null, "a device is no log");
     }
 
     /// Its program goes on writing and notices nothing.

@@ -1,13 +1,22 @@
 //! How one PostgreSQL of this host is recognised: its data directory, the users that may run it, and its program.
 
+use super::system;
 use crate::config::DatabaseConfig;
+use holdfast_types::sync::LockExt;
 use rustix::process::geteuid;
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Mutex;
 
 /// The list of this host's users.
 const PASSWD: &str = "/etc/passwd";
+
+/// Numbers of users that are not in this list, by `id`; `None` while it is asked. A directory service may not answer:
+/// nobody waits for it.
+static TOLD: Mutex<BTreeMap<String, Option<u32>>> = Mutex::new(BTreeMap::new());
 
 /// What the kernel appends to the path of a program whose file was removed.
 const DELETED: &str = " (deleted)";
@@ -22,37 +31,51 @@ pub struct Server {
     /// Its data directory.
     pub data: PathBuf,
     program: Option<PathBuf>,
-    /// Real uids; `None` if the user is not known: then the processes of all users count.
+    /// Name of its user.
+    user: String,
+    /// Real uids; `None` if this host's list does not have the user. Then the processes of all users count until `id`
+    /// has told its number.
     users: Option<BTreeSet<u32>>,
 }
 
 impl Server {
-    /// Of these settings. Reads the list of users of this host, and asks no directory service.
+    /// Of these settings. Reads the list of users of this host, and waits for no directory service.
     pub fn of(settings: &DatabaseConfig) -> Self {
         let passwd = std::fs::read(PASSWD).unwrap_or_default();
         let uid = uid_in(&String::from_utf8_lossy(&passwd), &settings.user);
+        if uid.is_none() {
+            ask(&settings.user);
+        }
         Self {
             data: settings.data.clone(),
             program: settings.bin_dir.join("postgres").canonicalize().ok(),
-            // A process of root may become the server.
-            users: uid.map(|uid| [uid, 0, geteuid().as_raw()].into()),
+            user: settings.user.clone(),
+            users: uid.map(with_root),
         }
     }
 
     /// With these users alone.
     #[cfg(test)]
     pub fn for_test(data: &Path, users: Option<&[u32]>) -> Self {
-        Self { data: data.into(), program: None, users: users.map(|users| users.iter().copied().collect()) }
+        let users = users.map(|users| users.iter().copied().collect());
+        Self { data: data.into(), program: None, user: String::new(), users }
     }
 
     /// Whether its user is known. If not, processes of all users count that look like it.
     pub fn has_user(&self) -> bool {
-        self.users.is_some()
+        self.users().is_some()
+    }
+
+    fn users(&self) -> Option<Cow<'_, BTreeSet<u32>>> {
+        match &self.users {
+            Some(users) => Some(Cow::Borrowed(users)),
+            None => TOLD.locked().get(&self.user).copied().flatten().map(|uid| Cow::Owned(with_root(uid))),
+        }
     }
 
     /// Whether a process of this user can belong to it.
     pub fn may_run_as(&self, uid: u32) -> bool {
-        self.users.as_ref().is_none_or(|users| users.contains(&uid))
+        self.users().is_none_or(|users| users.contains(&uid))
     }
 
     /// Whether a process runs its program, by whatever name.
@@ -88,6 +111,39 @@ impl Server {
     }
 }
 
+/// A process of root may become the server.
+fn with_root(uid: u32) -> BTreeSet<u32> {
+    [uid, 0, geteuid().as_raw()].into()
+}
+
+/// Asks for the number of a user of a directory service (LDAP), in a thread of its own. Once it failed, the next server
+/// of that user asks again.
+fn ask(user: &str) {
+    if TOLD.locked().contains_key(user) {
+        return;
+    }
+    TOLD.locked().insert(user.into(), None);
+    let name = user.to_string();
+    let note = move || {
+        let uid = id_of(&name);
+        let mut told = TOLD.locked();
+        match uid {
+            Some(_) => told.insert(name, uid),
+            None => told.remove(&name),
+        };
+    };
+    if std::thread::Builder::new().name("holdfast-user".into()).spawn(note).is_err() {
+        TOLD.locked().remove(user);
+    }
+}
+
+/// The number of a user, by `id`.
+fn id_of(user: &str) -> Option<u32> {
+    let mut id = system("id").into_std();
+    let said = id.args(["-u", "--", user]).stdin(Stdio::null()).output().ok()?;
+    if said.status.success() { String::from_utf8(said.stdout).ok()?.trim().parse().ok() } else { None }
+}
+
 /// The number of a user, by the text of the list of users.
 fn uid_in(passwd: &str, user: &str) -> Option<u32> {
     passwd.lines().find_map(|line| {
@@ -107,6 +163,26 @@ mod tests {
         assert_eq!(uid_in(passwd, "postgres"), Some(105));
         assert_eq!(uid_in(passwd, "postgre"), None);
         assert_eq!(uid_in("postgres:x\n", "postgres"), None);
+    }
+
+    /// Otherwise each user's `postgres -D DATA` counts, and nobody takes over on that host.
+    #[test]
+    fn a_user_of_a_directory_service_is_known_once_id_has_told_its_number() {
+        assert_eq!((id_of("root"), id_of("holdfast-no-such-user")), (Some(0), None));
+        let of = |user: &str| Server { user: user.into(), ..Server::for_test(Path::new("/srv/pg/data"), None) };
+        let theirs = geteuid().as_raw() + 2;
+        assert!(!of("holdfast-ldap").has_user() && of("holdfast-ldap").may_run_as(theirs), "not known yet");
+        TOLD.locked().insert("holdfast-ldap".into(), Some(geteuid().as_raw() + 1));
+        let known = of("holdfast-ldap");
+        assert!(known.has_user() && known.may_run_as(geteuid().as_raw() + 1) && known.may_run_as(0));
+        assert!(!known.may_run_as(theirs));
+        // One that is not in the list of this host is asked for.
+        ask("root");
+        let begun = std::time::Instant::now();
+        while !of("root").has_user() {
+            assert!(begun.elapsed().as_secs() < 20, "no answer of `id`");
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::error::RunError;
 use crate::clock;
 use crate::config::AgentConfig;
-use crate::host::{Host, NotDone};
+use crate::host::{Ended, Host, NotDone};
 use crate::http::{self, AgentAudit, Answers, AskServer, Asked, Door, Openers};
 use crate::listen::{self, Bounded};
 use crate::machine::{DatabaseView, Job, LeaseView};
@@ -80,6 +80,11 @@ pub(super) fn openers<H: Host>(host: Arc<H>) -> Openers {
         let host = host.clone();
         Box::pin(async move { host.openers().await })
     })
+}
+
+/// A job: ends users of the pool.
+pub(super) async fn end_users<H: Host>(host: Arc<H>, most: usize, ended: Ended) -> Result<(), String> {
+    host.end_users(most, ended).await
 }
 
 /// For the documents of Patroni's REST API.

@@ -4,7 +4,7 @@
 //! start a program, goes on meanwhile on a thread of its own. What a later job finds before that moment is not yet the
 //! end: PostgreSQL that does not run may be started a moment later, and nobody would stop it.
 
-use crate::host::NotDone;
+use crate::host::{Ended, NotDone};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -31,6 +31,8 @@ pub(super) struct Jobs {
     /// Number of those that have not ended.
     alive: Arc<watch::Sender<usize>>,
     last: Option<AbortHandle>,
+    /// Processes that a job has ended, and that the machine does not know of yet.
+    pub(super) ended: Ended,
 }
 
 /// Counts a job until it has ended, in whatever way.

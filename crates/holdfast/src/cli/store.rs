@@ -30,7 +30,7 @@ Examples:
 
 Sets need conditional PUTs (If-None-Match, If-Match): with them the store fences gateways of a
 cluster that has been recovered elsewhere. This check finds stores that ignore the conditions, that
-list in another order, and that do not take an object of 16 MiB. The gateways make the same check
+list in another order, and that do not take an object of 18 MiB. The gateways make the same check
 before they create a set or add a store. The test objects are deleted afterwards; a missing
 directory is created. --timeout applies to each store. Ends with 1 if a store is unfit or refuses
 access, with 4 if a store does not answer.

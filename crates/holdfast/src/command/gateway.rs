@@ -51,10 +51,15 @@ pub fn settings(args: &GatewayRunArgs) -> Result<GatewayConfig, CliError> {
         Some(path) => read(path)?,
     };
     put_all(&mut table, &args.set)?;
+    let says_snapshots = table.contains_key("snapshot_exports");
     let from = args.config.as_deref().map_or("settings".to_string(), |path| path.display().to_string());
     let mut config: GatewayConfig =
         table.try_into().map_err(|error| CliError::usage(from.clone()).because(&error).next(EXPLAINED))?;
     apply(args, &mut config);
+    // R10: a word of its own about snapshots outranks an option for volumes and snapshots.
+    if args.plain_exports && !says_snapshots {
+        config.snapshot_exports = config::SnapshotExports::Open;
+    }
     config.validate().map_err(|error| CliError::usage(from).because(&error).next(EXPLAINED))?;
     Ok(config)
 }
@@ -119,9 +124,7 @@ fn apply(args: &GatewayRunArgs, config: &mut GatewayConfig) {
     config.nbd_listen = args.nbd_listen.or(config.nbd_listen);
     config.nbd_unix = args.nbd_unix.clone().or(config.nbd_unix.take());
     config.http_listen = args.http_listen.or(config.http_listen);
-    if args.plain_exports {
-        (config.plain_exports, config.snapshot_exports) = (true, config::SnapshotExports::Open);
-    }
+    config.plain_exports |= args.plain_exports;
     if let Some(file) = &args.key_file {
         // The option replaces all key sources of the file.
         config.key = config::KeyConfig { file: Some(file.clone()), ..Default::default() };

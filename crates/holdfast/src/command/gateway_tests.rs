@@ -31,6 +31,21 @@ fn the_last_word_counts() {
     assert_eq!(config.nbd_address().as_deref(), Some("127.0.0.1:1001"));
 }
 
+/// A gateway whose file closes snapshots does not open them to everybody for a trial with volumes.
+#[test]
+fn plain_exports_open_snapshots_unless_the_settings_say_otherwise() {
+    let closed = FILE.replace("nbd_listen", "snapshot_exports = \"token\"\nnbd_listen");
+    let line = "--set upload.bytes=128MiB --plain-exports";
+    let of = |file: &str, line: &str| {
+        let config = settings_of(file, line).unwrap();
+        (config.plain_exports, config.snapshot_exports)
+    };
+    assert_eq!(of(FILE, line), (true, config::SnapshotExports::Open));
+    assert_eq!(of(&closed, line), (true, config::SnapshotExports::Token));
+    assert_eq!(of(FILE, &format!("{line} --set snapshot_exports=token")), (true, config::SnapshotExports::Token));
+    assert_eq!(of(FILE, "--set upload.bytes=128MiB"), (false, config::SnapshotExports::Token));
+}
+
 #[test]
 fn set_takes_values_with_and_without_quotes() {
     let line = "--set upload.bytes=64MiB --set upload.compression=zstd --set upload.parallel=8 --set nbd_unix=/run/x --set region=\"eu\"";

@@ -245,6 +245,52 @@ fn a_dataset_that_is_not_mounted_leaves_the_hosts_own_disk() {
     assert_eq!(stage.told(), "");
 }
 
+/// The dataset of a tablespace has no key: its directory is one of the dataset above, and all of it is on the set.
+/// Crash recovery makes files there, which are hidden once the dataset is mounted (ONSET-L4).
+#[test]
+fn a_dataset_in_another_one_is_mounted_before_a_start() {
+    let mut stage = Stage::new(PoolKind::Zfs);
+    stage.mount("0:50", "set", "zfs", "tank");
+    stage.link("pg_tblspc/16384", stage.at.join("set/space"));
+    let found = stage.found().unwrap();
+    assert!(found.files.is_empty(), "{found:?}");
+    let mounted = holdfast_host::mounts::mounts_of(stage.mounts.join("\n").as_bytes());
+    let told = |at: &str, canmount: &str| {
+        let line = format!("tank/x\t{}\t{canmount}\tno\tunavailable\ttank/x", stage.at.join(at).display());
+        unmounted::told(&found.on, &datasets::unmounted_of(&line), &mounted)
+    };
+    for (at, missing) in [
+        ("set/space", "pg_tblspc/16384: found nothing mounted on"),
+        ("set/space/PG_15_202209061", "pg_tblspc/16384: found"),
+        ("set/data", "data: found nothing mounted on"),
+        ("set/data/pg_wal", "data: found nothing mounted on"),
+        ("set/data/base/16384", "data: found"),
+        // It would lie below what is mounted.
+        ("set", ""),
+        ("", ""),
+        // Not PostgreSQL's, or without worth.
+        ("set/data/clone", ""),
+        ("set/space/clone", ""),
+        ("set/space/PG_15_202209061/pgsql_tmp", ""),
+        ("set/data/pg_stat_tmp", ""),
+        ("set/other", ""),
+        ("set/data2", ""),
+    ] {
+        let told = told(at, "on");
+        assert!(if missing.is_empty() { told.is_empty() } else { told.contains(missing) }, "{at}: {told}");
+    }
+    let noauto = told("set/space", "noauto");
+    assert!(noauto.contains("`zfs load-key tank/x`, then `zfs mount tank/x`"), "{noauto}");
+    assert!(noauto.contains("`zfs set canmount=off tank/x`"), "{noauto}");
+    assert_eq!(told("set/space", "off"), "", "nobody can mount it");
+    // Another one took its place.
+    stage.mounts.push(format!("9 2 0:51 / {} rw - zfs tank/y rw", stage.at.join("set/space").display()));
+    let found = stage.found().unwrap();
+    let mounted = holdfast_host::mounts::mounts_of(stage.mounts.join("\n").as_bytes());
+    let line = format!("tank/x\t{}\tnoauto\tno\t-\t-", stage.at.join("set/space").display());
+    assert_eq!(unmounted::told(&found.on, &datasets::unmounted_of(&line), &mounted), "");
+}
+
 /// `initdb -X /ssd/wal`: the first write passes, and all commits are lost with the host.
 #[test]
 fn wal_and_tablespaces_over_a_link_are_looked_at_where_they_lie() {

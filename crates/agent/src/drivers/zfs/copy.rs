@@ -25,12 +25,13 @@ const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
 /// Steps 1 and 2, or neither. It runs in the background of the shell, and ignores signals that a terminal or a service
 /// manager sends to a whole group: ending the shell, at a limit or at shutdown, must not leave a pool with another
-/// pool's guid behind. The lock is held until the last of these programs has ended. A pool that cannot write is not
-/// exported (STANDBY-U9).
+/// pool's guid behind. The lock is held until the last of these programs has ended; whoever can open it can hold it.
+/// A pool that cannot write is not exported (STANDBY-U9).
 const IMPORT: &str = "\
 lock=$1
 name=$2
 shift 2
+(umask 077 && : >>\"$lock\" && chmod 600 \"$lock\")
 (
   trap '' HUP INT PIPE TERM
   flock -n 3 || { echo \"$lock: found an earlier import that goes on, expected none\" >&2; exit 1; }
@@ -346,6 +347,18 @@ mod tests {
         write(stage.file("datasets"), line.repeat(SAID_BYTES_MAX / line.len() + 1)).unwrap();
         let why = import(&stage.zfs, &stage.root(), &stage.lock()).await.unwrap_err();
         assert!(why.contains("too many datasets"), "{why}");
+    }
+
+    /// Whoever holds it stops each later import, and the end of each copy.
+    #[tokio::test]
+    async fn nobody_else_may_hold_the_lock_of_an_import() {
+        use std::os::unix::fs::PermissionsExt;
+        let stage = stage();
+        // That of an earlier version.
+        write(stage.lock(), "").unwrap();
+        std::fs::set_permissions(stage.lock(), std::fs::Permissions::from_mode(0o644)).unwrap();
+        import(&stage.zfs, &stage.root(), &stage.lock()).await.unwrap();
+        assert_eq!(std::fs::metadata(stage.lock()).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[tokio::test]

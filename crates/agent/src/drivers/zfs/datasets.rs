@@ -2,7 +2,7 @@
 //! have `canmount=noauto`.
 
 use crate::process::{run, system};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Time limit of the question about them.
@@ -34,11 +34,48 @@ fn dataset(line: &str) -> Option<Dataset<'_>> {
     })
 }
 
-/// How to mount the dataset of the pool that belongs at `path`; "" if none is missing, or ZFS does not say.
-pub async fn advice(pool: &str, path: &Path) -> String {
+/// A dataset that is not mounted, although it could be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unmounted {
+    /// Its name.
+    pub name: String,
+    /// Where it belongs.
+    pub at: PathBuf,
+    /// How to mount it.
+    pub advice: String,
+}
+
+/// Output of `zfs list` for the datasets of a pool.
+async fn listed(pool: &str) -> Result<String, String> {
     let mut command = system("zfs");
     command.args(["list", "-H", "-r", "-t", "filesystem", "-o", COLUMNS, pool]);
-    match run(command, ASK_LIMIT).await {
+    run(command, ASK_LIMIT).await
+}
+
+/// The datasets of the pool that are not mounted, and have a place of their own.
+///
+/// # Errors
+/// ZFS does not say.
+pub async fn unmounted(pool: &str) -> Result<Vec<Unmounted>, String> {
+    Ok(unmounted_of(&listed(pool).await?))
+}
+
+/// The same from the output of `zfs list`. Nobody can mount a dataset with `canmount=off`: it only has properties for
+/// those below it. Pure.
+pub fn unmounted_of(listed: &str) -> Vec<Unmounted> {
+    let missing = listed.lines().filter_map(dataset).filter(|dataset| !dataset.mounted && dataset.canmount != "off");
+    let placed = missing.filter(|dataset| dataset.mountpoint.starts_with('/'));
+    let named = placed.map(|dataset| Unmounted {
+        name: dataset.name.into(),
+        at: dataset.mountpoint.into(),
+        advice: told(&dataset),
+    });
+    named.collect()
+}
+
+/// How to mount the dataset of the pool that belongs at `path`; "" if none is missing, or ZFS does not say.
+pub async fn advice(pool: &str, path: &Path) -> String {
+    match listed(pool).await {
         Ok(listed) => advice_of(&listed, path),
         Err(why) => {
             tracing::debug!(why, "could not list the datasets of the pool");
@@ -55,7 +92,12 @@ fn advice_of(listed: &str, path: &Path) -> String {
     let Some(dataset) = nearest.or_else(|| missing().find(|dataset| dataset.mountpoint == "legacy")) else {
         return String::new();
     };
-    let Dataset { name, mountpoint, canmount, has_no_key, encryption_root, .. } = dataset;
+    told(&dataset)
+}
+
+/// Why it is not mounted, and what mounts it.
+fn told(dataset: &Dataset<'_>) -> String {
+    let Dataset { name, mountpoint, canmount, has_no_key, encryption_root, .. } = *dataset;
     let (mut why, mut todo) = (Vec::new(), Vec::new());
     if has_no_key {
         why.push("its key is not loaded".to_string());
@@ -111,5 +153,20 @@ mod tests {
         ];
         assert!(of(&wal, "/tank/pg/wal/data").starts_with("dataset tank/pg/wal is not mounted: "));
         assert_eq!(of(&["tank/pg\t/tank/pg\ton\tyes\tavailable\ttank/pg", "?"], path), "");
+    }
+
+    #[test]
+    fn a_dataset_that_could_be_mounted_and_is_not_is_listed_with_its_place() {
+        let listed = [
+            "tank\t/tank\toff\tno\t-\t-",
+            "tank/pg\t/tank/pg\ton\tyes\t-\t-",
+            "tank/pg/ts\t/tank/pg/ts\ton\tno\tunavailable\ttank/pg/ts",
+            "tank/old\tlegacy\ton\tno\t-\t-",
+            "tank/none\tnone\ton\tno\t-\t-",
+        ];
+        let found = unmounted_of(&listed.join("\n"));
+        let [missing] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((missing.name.as_str(), missing.at.as_path()), ("tank/pg/ts", Path::new("/tank/pg/ts")));
+        assert!(missing.advice.contains("`zfs load-key tank/pg/ts`, then `zfs mount tank/pg/ts`"), "{found:?}");
     }
 }

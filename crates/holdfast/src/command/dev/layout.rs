@@ -414,7 +414,7 @@ fn expect_free(gateways: &[DevGateway]) -> Result<(), CliError> {
 }
 
 fn lock(path: &Path) -> Result<File, CliError> {
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(at(path))?;
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(at(path))?;
     let taken = flock(&file, FlockOperation::NonBlockingLockExclusive);
     taken.map_err(|_| {
         CliError::failed(format!("{}: locked by another `holdfast dev`", path.display()))
