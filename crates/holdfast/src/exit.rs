@@ -27,7 +27,7 @@ pub enum Exit {
     Damaged = 8,
 }
 
-/// Shown below every `--help`.
+/// Shown by `holdfast --help`.
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0  done, or there was nothing to do

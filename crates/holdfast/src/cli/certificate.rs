@@ -1,6 +1,5 @@
 //! Arguments of `holdfast certificate`.
 
-use super::values::with_codes;
 use clap::{Args, Subcommand};
 use holdfast_tls::make::DAYS_MAX;
 use holdfast_types::Name;
@@ -10,10 +9,10 @@ use std::path::PathBuf;
 #[derive(Debug, Subcommand)]
 pub enum CertificateCommand {
     /// Show the certificate of each gateway (name, issuer, days left), and what is revoked
-    #[command(visible_alias = "show", after_long_help = with_codes(LIST))]
+    #[command(visible_alias = "show", after_long_help = LIST)]
     List,
     /// Shut a certificate out: no gateway takes it any more, and its connections end within a second
-    #[command(after_long_help = with_codes(REVOKE))]
+    #[command(after_long_help = REVOKE)]
     Revoke {
         /// Which
         #[command(flatten)]
@@ -27,7 +26,7 @@ pub enum CertificateCommand {
     },
     /// Issue new certificates with new keys in the place of old ones, with the same names, by the CA in the same
     /// directory; contacts no gateway
-    #[command(after_long_help = with_codes(RENEW))]
+    #[command(after_long_help = RENEW)]
     Renew {
         /// Directory of the CA with its key, and of the certificates, as `holdfast cluster certificates` made it
         #[arg(long, value_name = "DIR")]
@@ -40,7 +39,7 @@ pub enum CertificateCommand {
         days: u64,
     },
     /// Take a certificate off the list: it counts again until it expires
-    #[command(after_long_help = with_codes(UNREVOKE))]
+    #[command(after_long_help = UNREVOKE)]
     Unrevoke {
         /// Which
         #[command(flatten)]

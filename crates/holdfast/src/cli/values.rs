@@ -5,7 +5,7 @@ use holdfast_set::recovery::Stores;
 use holdfast_types::{ByteSize, MemberId, Name, Owner, Placement};
 use std::str::FromStr;
 
-/// Examples, followed by the exit codes.
+/// Examples, followed by the exit codes: for `holdfast` itself.
 pub fn with_codes(examples: &str) -> String {
     format!("{examples}\n{EXIT_CODES}")
 }
