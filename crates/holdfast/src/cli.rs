@@ -103,10 +103,10 @@ pub enum Command {
     /// Run a gateway; add, remove, replace and drain gateways
     #[command(subcommand)]
     Gateway(GatewayCommand),
-    /// Create, show, check, clone and delete sets; change their stores and snapshot schedules
+    /// Create, show, check, clone, place, limit and delete sets; change their stores and snapshot schedules
     #[command(subcommand)]
     Set(SetCommand),
-    /// Create, resize, rename, delete, import and export volumes
+    /// Create, resize, rename, limit, delete, import and export volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Create, list, compare and delete snapshots of a set; roll back to one

@@ -31,14 +31,14 @@ pub enum CertificateCommand {
         /// Directory of the CA with its key, and of the certificates, as `holdfast cluster certificates` made it
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
-        /// NAME of NAME.pem and NAME.key
+        /// Base name of the files NAME.pem and NAME.key
         #[arg(required = true, value_name = "NAME")]
         names: Vec<Name>,
         /// Validity of the certificates in days
         #[arg(long, value_name = "DAYS", default_value_t = 825, value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
         days: u64,
     },
-    /// Take a certificate off the list: it counts again until it expires
+    /// Take a certificate off the list: it is valid again until it expires
     #[command(after_long_help = UNREVOKE)]
     Unrevoke {
         /// Which
@@ -54,7 +54,7 @@ pub struct WhichArgs {
     /// The certificate of this serial number, in hex
     #[arg(long, value_name = "HEX")]
     pub serial: Option<String>,
-    /// All certificates of this common name, those that are issued later as well
+    /// All certificates of this common name, also future ones
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 }
@@ -85,9 +85,9 @@ Examples:
 
 openssl x509 -in db1.pem -noout -serial prints a serial number; those of gateways are in
 `holdfast certificate list`. After --name, a new certificate of the same name is refused too: use
---serial to replace one. Your own certificate is not revoked by you, so one administrator is always
-left. Gateways check the list; hosts and commands do not: for a gateway's key in wrong hands change
-the authority as well.
+--serial to replace one. You cannot revoke your own certificate, so one administrator is always
+left. Gateways check the list; hosts and commands do not: if a gateway's key was stolen, replace the
+CA too.
 ";
 
 const UNREVOKE: &str = "\

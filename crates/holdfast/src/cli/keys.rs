@@ -47,7 +47,7 @@ pub enum KeyCommand {
     /// contacts no gateway
     #[command(after_long_help = KDF)]
     Kdf,
-    /// Make a new cluster key that lies on disk only as Vault or AWS KMS has wrapped it; contacts no gateway
+    /// Make a new cluster key that is stored only encrypted by Vault or AWS KMS; contacts no gateway
     #[command(after_long_help = ENVELOPE)]
     Envelope {
         /// Settings of a gateway whose key names `envelope`, and `vault` or `kms`; the envelope is written there
@@ -126,6 +126,6 @@ prints the key's fingerprint. Copy the envelope to every gateway, and to the pla
 look for it in a recovery. In a running cluster, go on with `holdfast key rotate-cluster`. The key
 itself is written nowhere: if Vault or KMS loses its own key, all data is lost.
 
-An envelope for `command` is made by the program's own counterpart, for example:
+An envelope for `command` is made with the matching encryption command, for example:
   head -c 32 /dev/urandom | gpg --encrypt -r holdfast > cluster.envelope
 ";

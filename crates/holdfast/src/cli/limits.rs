@@ -8,8 +8,7 @@ pub(super) const OF_SET: &str = "\
 Without options: shows the limit. With options: changes it; what is not given stays. It is for all
 clients of all volumes of the set together; `holdfast volume limit` is for those of one volume, and
 a request waits for both. Clients that are connected are limited at once. A request that has to wait
-is answered later, never with an error. What a limit allows and clients do not use is saved up, as
-much as --burst gives at the rate.
+is answered later, never with an error. Unused capacity is saved, up to --burst seconds of it.
 
 Flushes are not counted, but wait behind a request of their connection that waits. Clients of
 snapshots are not limited. A write or read of any size counts as one request. Set the limit again
@@ -43,7 +42,7 @@ pub struct LimitArgs {
     /// Bytes per second that are read and written, at least 1MiB; 0B: not limited
     #[arg(long, value_name = "SIZE")]
     pub bytes: Option<ByteSize>,
-    /// Time for which what is not used is saved up, 100ms to 10m [default: 1s]
+    /// Burst: unused capacity is saved for up to this time, 100ms to 10m [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
     pub burst: Option<Duration>,
     /// Remove the limit

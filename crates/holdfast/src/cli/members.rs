@@ -102,9 +102,9 @@ Examples:
   holdfast gateway add 10.0.0.4:7400
 
 The new gateway must be running (holdfast gateway run) with an empty data_dir. It copies the log
-of the cluster's Raft group from its leader, and becomes a voter when it has caught up; and the same
-with each set that has fewer than three voters or, a little later, moves to it. Its settings decide
-whether it is a gateway or a witness (role = \"witness\"), and where it stands (locality).
+of the cluster's Raft group from its leader, and becomes a voter when it has caught up. Then it does
+the same for each set that has fewer than three voters or, a little later, moves to it. Its settings
+decide whether it is a gateway or a witness (role = \"witness\"), and where it stands (locality).
 ";
 
 const REMOVE: &str = "\

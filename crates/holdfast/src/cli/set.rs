@@ -60,14 +60,14 @@ The view of its leader. With --any-view the view of any gateway, without the spa
                      checkpoint, and after a recovery until the next checkpoint
   not uploaded       bytes that are only in the journals of the gateways
   store health       ok, or the problem, since when, and whether an operator must act
-  scrub              the verification in the background: see `holdfast set scrub`
+  scrub              verification in the background: see `holdfast set scrub`
   members            voters of its Raft group
-  limit              how fast all its clients together may go: see `holdfast set limit`
-  policy             what it asks of its voters: see `holdfast set place`
+  limit              limit of all its clients together: see `holdfast set limit`
+  policy             its requirements for voters: see `holdfast set place`
   placing, voter     what the present voters survive, and where each of them is
-  violated           what the policy asks for and is not so, and since when the cluster's leader knows
-  moves              the voters that the set gets next, and why
-  clone              each clone, with its snapshot and the log index of that
+  violated           requirements of the policy that are not met, and since when
+  moves              the next voters of the set, and why
+  clone              each clone, with its snapshot and the log index of the snapshot
   store N            with several stores: missing objects and health of each
   retired objects    objects that are no longer needed and are still in the store
 
@@ -186,7 +186,7 @@ pub enum SetCommand {
     /// Show the stores of a set; add, drain and replace stores while the set is in use
     #[command(subcommand, after_long_help = STORES)]
     Stores(StoresCommand),
-    /// Show why a set's voters are these, or change which loss the set survives and where its voters may be
+    /// Show why these gateways vote for the set, or change which loss it survives and where its voters may be
     #[command(after_long_help = PLACE)]
     Place(PlaceArgs),
     /// Limit how fast the clients of a set may go, or show the limit

@@ -5,9 +5,10 @@ use clap::Subcommand;
 use holdfast_types::Name;
 
 const CREATE: &str = "\
-A snapshot contains all volumes of a set at one point in time, between the call and its answer.
-Writes acknowledged before the call are in it. It needs space only for later changes, independent
-of the volumes' size. A set has at most 128 snapshots, including scheduled and pending ones.
+A snapshot contains all volumes of a set at one point in time, after the call starts and before it
+returns. Writes acknowledged before the call are in it. It needs space only for later changes,
+independent of the volumes' size. A set has at most 128 snapshots, including scheduled and pending
+ones.
 
 Every gateway exports it over NBD, read-only and without a lease. `holdfast snapshot token` prints
 the addresses with the token.

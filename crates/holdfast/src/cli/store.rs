@@ -49,7 +49,7 @@ pub struct KeyArgs {
     /// Environment variable with the passphrase
     #[arg(long, value_name = "NAME")]
     pub passphrase_env: Option<String>,
-    /// Settings of a gateway: what their sections key and key_previous name, an envelope too
+    /// Settings of a gateway: the key is taken from [key] and [key_previous], envelopes included
     #[arg(long, value_name = "FILE")]
     pub key_config: Option<PathBuf>,
 }

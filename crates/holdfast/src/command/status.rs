@@ -52,7 +52,7 @@ fn violated(status: &v1::ClusterStatusReply) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    format!("\n\n{}", output::table(["SET", "SEEN FIRST", "VIOLATED"], rows))
+    format!("\n\n{}", output::table(["SET", "SINCE", "VIOLATED"], rows))
 }
 
 /// Where the owner of each set stands, beside where the set is served. Empty if no owner has said so.
@@ -68,7 +68,7 @@ fn owners(status: &v1::ClusterStatusReply) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    format!("\n\n{}", output::table(["OWNER OF", "STANDS IN", "SERVED BY", "WHICH IS IN"], rows))
+    format!("\n\n{}", output::table(["SET", "OWNER'S REGION", "SERVED BY", "GATEWAY'S REGION"], rows))
 }
 
 /// Share of reads that each tier of each gateway answered, since its start and over the last minutes. Empty if there
@@ -88,7 +88,7 @@ fn reads(status: &v1::ClusterStatusReply) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let head = ["READS AT", "SINCE", "PARTS", "JOURNAL", "MEMORY", "DISK", "STORE", "SHARED"];
+    let head = ["GATEWAY", "SINCE", "PARTS", "JOURNAL", "MEMORY", "DISK", "STORE", "SHARED"];
     format!("\n\n{}", output::table(head, rows))
 }
 
