@@ -75,7 +75,7 @@ impl Clock {
 /// call changes nothing.
 pub fn replace(clock: fn() -> MonoTime) {
     if REPLACED.set(clock).is_err() {
-        tracing::error!("the clock was replaced before");
+        tracing::error!("the clock can be replaced only once");
     }
 }
 

@@ -98,7 +98,7 @@ impl Address {
         loop {
             match self.listen().await {
                 Ok(source) => {
-                    tracing::info!(address = self.shown(), "it is possible to listen now");
+                    tracing::info!(address = self.shown(), "listening again");
                     return source;
                 }
                 Err(error) => {

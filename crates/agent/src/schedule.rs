@@ -138,7 +138,7 @@ impl Schedule {
             && error.kind() != std::io::ErrorKind::NotFound
         {
             let path = path.display();
-            tracing::error!(%path, %error, "a scheduled switchover cannot be read, and is not carried out: ask for it anew");
+            tracing::error!(%path, %error, "a scheduled switchover cannot be read, and is not carried out: request it again");
         }
         Self { path, sync: sync_above, change: Mutex::default(), kept: Mutex::new(read.ok()) }
     }
@@ -197,7 +197,7 @@ impl Schedule {
             };
             if let Err(error) = undone {
                 let path = self.path.display();
-                tracing::error!(%path, %error, "a refused change of a scheduled switchover may count after a restart");
+                tracing::error!(%path, %error, "a refused change of a scheduled switchover may take effect after a restart");
             }
         }
         synced

@@ -348,7 +348,7 @@ impl Copy {
             Err(error) => {
                 if !failed {
                     let set = &self.options.set;
-                    tracing::error!(%set, %error, "status.json is old from now on; everything else goes on");
+                    tracing::error!(%set, %error, "cannot update status.json; everything else works");
                 }
                 true
             }

@@ -47,7 +47,7 @@ pub struct Clocks {
 /// Replaces the clocks for the life of the process, for a simulation (ADR 0017). A second call changes nothing.
 pub fn replace_clocks(clocks: fn() -> Clocks) {
     if REPLACED.set(clocks).is_err() {
-        tracing::error!("the clocks are replaced already");
+        tracing::error!("the clocks can be replaced only once");
     }
 }
 

@@ -327,7 +327,7 @@ impl Peer for Handler {
         let gone = self.node.denied(&group, LogId::new(acked.term, acked.index));
         if !gone {
             holdfast_reached::reached!("reversion: a leader is wrong that a log went backwards");
-            tracing::warn!(group = %group.id(), %from, ?acked, "a leader says that this log went backwards; it did not");
+            tracing::warn!(group = %group.id(), %from, ?acked, "a leader reports that this log went backwards, but it did not");
         }
         Ok(self.answer(proto::DeniedReply { gone }))
     }

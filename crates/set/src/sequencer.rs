@@ -391,7 +391,7 @@ async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verd
             Err(e) => {
                 holdfast_reached::reached!("sequencer: an entry comes back without an answer");
                 if first {
-                    tracing::info!(error = %e, "a write came back without an answer; its connections are closed");
+                    tracing::info!(error = %e, "a write has an unknown outcome; its connections are closed");
                 }
                 Err(WriteFailure::Gone)
             }

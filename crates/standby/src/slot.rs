@@ -317,7 +317,7 @@ impl Slot {
             pool::export(&self.config, false).await
         };
         if let Err(why) = soft.await {
-            tracing::warn!(why, "taken down by force");
+            tracing::warn!(why, "could not be stopped cleanly: forced");
             return self.force_down().await;
         }
         self.end_copy().await

@@ -189,7 +189,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R10",
         edits: &[Edit {
             file: "crates/agent/src/http.rs",
-            old: "    tracing::info!(path = uri.path(), by, \"a command was let in\");\n",
+            old: "    tracing::info!(path = uri.path(), by, \"a command was accepted\");\n",
             new: "",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_command_is_in_the_log_before_it_is_carried_out"])],

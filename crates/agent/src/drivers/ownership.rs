@@ -119,7 +119,7 @@ pub fn note(config: &AgentConfig) {
         PoolKind::Ext4 | PoolKind::Xfs => match mount_at(&config.pool.mount) {
             Ok(mounted) => mounted,
             Err(why) => {
-                tracing::warn!(why, "could not note what was mounted");
+                tracing::warn!(why, "cannot record what was mounted");
                 return;
             }
         },
@@ -136,7 +136,7 @@ pub fn note_copy(config: &AgentConfig, guid: &str) {
 fn keep(config: &AgentConfig, words: io::Result<String>) {
     let path = config.run_dir.join(NOTE);
     if let Err(error) = words.and_then(|words| std::fs::write(&path, words)) {
-        tracing::warn!(path = %path.display(), %error, "could not note what was mounted");
+        tracing::warn!(path = %path.display(), %error, "cannot record what was mounted");
     }
 }
 
@@ -145,7 +145,7 @@ pub fn forget(config: &AgentConfig) {
     let path = config.run_dir.join(NOTE);
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "could not remove the note of what was imported");
+            tracing::warn!(path = %path.display(), %error, "cannot remove the record of what was imported");
         }
         _ => {}
     }
