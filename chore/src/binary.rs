@@ -165,8 +165,7 @@ pub fn fresh_dir_after(name: &str, before: impl FnOnce(&Path) -> Result<()>) -> 
 }
 
 /// A folder with a short path outside of the tree, readable by all users: the system user postgres must reach its
-/// files, and a
-/// socket's path may have at most 107 bytes. Dropping the guard removes it.
+/// files, and a socket's path may have at most 107 bytes. Dropping the guard removes it.
 ///
 /// # Errors
 /// When it cannot be created.

@@ -39,7 +39,7 @@ enum Chore {
     Chaos(Other),
     /// Simulate a whole cluster in one process: one seed decides everything, time included
     Sim(sim::Args),
-    /// Give decoders bytes that an engine thinks up: each target for a time; findings are saved
+    /// Give decoders generated input: each target for a time; findings are saved
     Fuzz(fuzz::Args),
     /// Cut the power under PostgreSQL and three gateways: disks lose what was not synced, no acknowledged write is lost
     Power(Other),

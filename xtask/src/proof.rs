@@ -33,8 +33,8 @@ const NOTHING_SAID: &str = "the end of its output says what";
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask proof             shows the runs recorded below target/, and those in the repository
-    cargo xtask proof --keep      adds the runs recorded below target/ to docs/proof/runs.jsonl, then does the same as --page
-    cargo xtask proof --page      writes the table on docs/proof/README.md and the matrix on docs/proof/jepsen.md")]
+  cargo xtask proof --keep      adds those below target/ to docs/proof/runs.jsonl, then writes the pages
+  cargo xtask proof --page      writes docs/proof/README.md (table) and docs/proof/jepsen.md (matrix)")]
 pub struct Args {
     /// Add the runs recorded below target/ to docs/proof/runs.jsonl, and write the tables
     #[arg(long)]

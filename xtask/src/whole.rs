@@ -20,9 +20,10 @@ use std::time::Instant;
 #[command(after_long_help = "Examples:
   cargo xtask test                        the gate: 40 minutes on two processors
   cargo xtask test --quick                five minutes, while you work
-    cargo xtask test --all --list           lists the parts of the long run
-    cargo xtask test --all --part jepsen    runs one of them
-    cargo xtask test --all --from chaos     runs that part and all after it; cargo xtask proof --keep adds the recorded runs to the repository")]
+  cargo xtask test --all --list           lists the parts of the long run
+  cargo xtask test --all --part jepsen    runs one of them
+  cargo xtask test --all --from chaos     runs that part and all after it
+  cargo xtask proof --keep                adds the recorded runs to the repository")]
 pub struct Args {
     /// Run the short tier: five minutes
     #[arg(long, conflicts_with = "all")]

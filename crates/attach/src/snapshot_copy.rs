@@ -131,13 +131,13 @@ pub enum SnapshotCopyError {
         source: std::io::Error,
     },
     /// It was deleted; another snapshot may have its name now.
-    #[error("the snapshot is gone: {why}: the copy is of no use any more: make a new one")]
+    #[error("the snapshot is gone: {why}: this copy is unusable: create a new one")]
     Gone {
         /// The finding.
         why: String,
     },
     /// A device ended while in use.
-    #[error("{which}: the copy is of no use any more: make a new one")]
+    #[error("{which}: this copy is unusable: create a new one")]
     DeviceEnded {
         /// The device and the reason.
         which: String,

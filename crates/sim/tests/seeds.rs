@@ -298,8 +298,8 @@ fn sets_that_are_created_in_calls_that_were_given_up_open() {
     scene("sets-given-up");
 }
 
-/// DELETE-D1 to DELETE-D4 of `control::cluster::deletion`, END-E1 and END-E2 of `raft::ended`, TOMB-T1 and TOMB-T2 of
-/// the removal.
+/// DELETE-D1 to DELETE-D4 of `control::cluster::deletion`, END-E1 and END-E2 of `raft::end_group`, TOMB-T1 and TOMB-T2
+/// of the removal.
 #[test]
 fn of_a_set_that_is_deleted_under_faults_nothing_is_left() {
     scenes("deleted-set", 12);

@@ -367,8 +367,7 @@ fn off_devices(used: &BTreeSet<&str>, pools: &Pools, disks: &Disks<'_>) -> Resul
     Ok(off)
 }
 
-/// Whether nothing can be said: with neither a pool nor devices of the agent's there is no file system that it could
-/// know.
+/// True if the check is impossible: the agent has no pool and no device, so it knows no file system.
 fn is_unknown(config: &AgentConfig) -> bool {
     config.pool.kind == PoolKind::None && config.attach.device == Device::None
 }

@@ -369,7 +369,9 @@ impl Way {
                 }
                 Err(_) if self.stopping.is_cancelled() => return Ok(None),
                 Err(error) if tries == GIVE_TRIES_MAX => return Err(error),
-                Err(error) => tracing::warn!(device = driver::node(index), %error, tries, "cannot replace the socket; retrying"),
+                Err(error) => {
+                    tracing::warn!(device = driver::node(index), %error, tries, "cannot replace the socket; retrying");
+                }
             }
             tokio::select! {
                 () = self.stopping.cancelled() => return Ok(None),

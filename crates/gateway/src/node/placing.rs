@@ -1,5 +1,5 @@
 //! Changes of a set's stores (ADR 0018). Each gateway opens the stores in group 0. The leader of group 0 asks the set's
-//! leader whether the next step is allowed, and proposes it (PAIR-P1).
+//! leader whether the next step is allowed, and proposes it (PLACE-P1).
 
 use super::{Adopted, Node};
 use holdfast_control::cluster::ClusterCommand;
