@@ -209,7 +209,7 @@ impl Whole<'_> {
         [("HOLDFAST_SEED", self.seed.to_string()), ("HOLDFAST_TIER", tier.to_owned())]
     }
 
-    /// The same for cargo's tests, and where they write which probes they reach.
+    /// Like `told`, for cargo's tests, and where they write which probes they reach.
     fn told_of_tests(&self) -> Vec<(&'static str, String)> {
         let (name, file) = holdfast_chore::reached::variable("tests");
         self.told().into_iter().chain([(name, file.display().to_string())]).collect()

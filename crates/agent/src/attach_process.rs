@@ -125,7 +125,7 @@ pub fn running(dir: &Path) -> io::Result<bool> {
     holdfast_host::lock::is_locked(dir, "attach.lock")
 }
 
-/// The same for callers that must continue: unknown counts as present.
+/// Like `running`, for callers that must continue: unknown counts as present.
 pub fn may_run(dir: &Path) -> bool {
     running(dir).unwrap_or(true)
 }

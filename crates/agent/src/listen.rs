@@ -276,7 +276,7 @@ pub enum Asker {
     Local,
     /// Any process at this address, which may be on this host too. The door has no TLS.
     Remote(SocketAddr),
-    /// The same at a door with TLS.
+    /// Like `Remote`, at a door with TLS.
     Met(SocketAddr, HttpClient),
 }
 

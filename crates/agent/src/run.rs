@@ -178,7 +178,7 @@ fn log_settings(config: &AgentConfig) {
     }
 }
 
-/// The same on another host than this machine, over other seams: for a simulation (ADR 0017). It takes no lock, and
+/// Like `run`, on another host than this machine, over other seams: for a simulation (ADR 0017). It takes no lock, and
 /// starts `helper` whenever none runs for this run directory. Lines of its history are written at once: a thread would
 /// bring an order of its own into the run.
 ///

@@ -81,7 +81,7 @@ fn boxed(
     Box::pin(run_over(options, Seams::default(), stop, on_ready))
 }
 
-/// The same with other seams than those of a real host.
+/// Like `run`, with other seams than those of a real host.
 ///
 /// # Errors
 /// As [`run`].

@@ -340,7 +340,7 @@ impl Copy {
         self.dir.show(&self.status(phase))
     }
 
-    /// The same if a full /run must not end the copy; logs it once, unless it `failed` before. Returns whether it
+    /// Like `show`, if a full /run must not end the copy; logs it once, unless it `failed` before. Returns whether it
     /// failed.
     fn show_or_log(&self, phase: Phase, failed: bool) -> bool {
         match self.show(phase) {

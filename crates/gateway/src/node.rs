@@ -181,7 +181,7 @@ impl Node {
         Self::open_over(config, stop, Seams::default()).await
     }
 
-    /// The same with another disk, store and network.
+    /// Like `open`, with another disk, store and network.
     ///
     /// # Errors
     /// [`NodeError`].

@@ -27,7 +27,7 @@ static REPLACED: OnceLock<fn() -> Clocks> = OnceLock::new();
 /// What this process has read of CLOCK_BOOTTIME.
 static STEADY: Mutex<SteadyClock> = Mutex::new(SteadyClock::new());
 
-/// The same of CLOCK_MONOTONIC.
+/// Like `STEADY`, of CLOCK_MONOTONIC.
 static STEADY_MONOTONIC: Mutex<SteadyClock> = Mutex::new(SteadyClock::new());
 
 /// A sleep of at most this does not sleep. openraft's forwarder of completed writes waits a microsecond after each, to

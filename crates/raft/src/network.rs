@@ -268,7 +268,7 @@ impl Client {
         Ok((reply.into_inner(), promised))
     }
 
-    /// The same together with those of other groups (ADR 0059).
+    /// Like `beat_alone`, together with those of other groups (ADR 0059).
     async fn beat_together(
         &self,
         message: proto::AppendRequest,

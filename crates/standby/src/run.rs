@@ -52,7 +52,7 @@ struct Turns {
     retry: Duration,
     /// End of this process's own last refresh, even if that could not be stored.
     refreshed: Option<Instant>,
-    /// The same, of one that failed since.
+    /// Like `refreshed`, of one that failed since.
     failed: Option<Instant>,
 }
 

@@ -332,7 +332,7 @@ impl Slot {
         Ok(())
     }
 
-    /// The same with a ZFS pool on the copy (STANDBY-U9): the copy stays as long as its pool.
+    /// Like `end_copy`, with a ZFS pool on the copy (STANDBY-U9): the copy stays as long as its pool.
     async fn pool_down(&self) -> Result<(), String> {
         // An abandoned import runs to its end.
         let _turn = self.zfs.turn().await;

@@ -67,7 +67,7 @@ fn behind(device: &Path) -> Option<Behind> {
     behind_in(Path::new("/sys"), &whole)
 }
 
-/// The same for a whole device by its name, as `sys` shows it.
+/// Like `behind`, for a whole device by its name, as `sys` shows it.
 pub(super) fn behind_in(sys: &Path, name: &str) -> Option<Behind> {
     let read = |file: &str| read_to_string(sys.join("block").join(name).join(file)).ok();
     let loops = read("loop/backing_file").map(|file| Behind::Loop(PathBuf::from(file.trim_end())));
@@ -128,7 +128,7 @@ pub fn note(config: &AgentConfig) {
     keep(config, words(config, mounted.as_ref(), None));
 }
 
-/// The same for a copy of a pool, which has its own guid.
+/// Like `note`, for a copy of a pool, which has its own guid.
 pub fn note_copy(config: &AgentConfig, guid: &str) {
     keep(config, words(config, None, Some(guid)));
 }
@@ -224,7 +224,7 @@ pub async fn there(config: &AgentConfig) -> Result<bool, NotOurs> {
     }
 }
 
-/// The same for a ZFS pool, with this `zpool`. `guid`: the guid of the pool that now has the name, if it is a copy
+/// Like `there`, for a ZFS pool, with this `zpool`. `guid`: the guid of the pool that now has the name, if it is a copy
 /// ([`note_copy`]).
 ///
 /// # Errors

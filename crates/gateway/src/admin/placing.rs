@@ -182,7 +182,7 @@ fn log_told(state: &ClusterState, all: &[Told]) {
 struct Looked {
     rules: Rules,
     view: View,
-    /// The same, with the homes of sets that follow their owners.
+    /// Like `view`, with the homes of sets that follow their owners.
     towards: View,
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 /// Most sets that get other voters at the same time: each copies a journal's part of one set, and a state.
 const MOVES_AT_ONCE: usize = 2;
-/// The same where a lost or leaving voter is replaced, or a loss is survived again: the next loss could stop the set.
+/// Like `MOVES_AT_ONCE`, where a lost or leaving voter is replaced, or a loss is survived again: the next loss could
+/// stop the set.
 const REPAIRS_AT_ONCE: usize = 8;
 
 settings! {
