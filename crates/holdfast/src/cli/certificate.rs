@@ -52,7 +52,7 @@ pub enum CertificateCommand {
 #[group(required = true, multiple = false)]
 pub struct WhichArgs {
     /// The certificate of this serial number, in hex
-    #[arg(long, value_name = "HEX")]
+    #[arg(long, value_name = "HEX", value_parser = holdfast_tls::serial_of)]
     pub serial: Option<String>,
     /// All certificates of this common name, also future ones
     #[arg(long, value_name = "NAME")]

@@ -37,13 +37,13 @@ Examples:
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct LimitArgs {
     /// Requests per second, at least 10; 0: not limited
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = super::values::iops)]
     pub iops: Option<u32>,
     /// Bytes per second that are read and written, at least 1MiB; 0B: not limited
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = super::values::bytes_per_second)]
     pub bytes: Option<ByteSize>,
     /// Burst: unused capacity is saved for up to this time, 100ms to 10m [default: 1s]
-    #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = super::values::burst)]
     pub burst: Option<Duration>,
     /// Remove the limit
     #[arg(long, conflicts_with_all = ["iops", "bytes", "burst"])]

@@ -4,7 +4,7 @@ use super::limits::{LimitArgs, OF_SET};
 use super::paths::SnapshotArg;
 use super::placing::{PLACE, PlaceArgs, PolicyArgs};
 use super::stores::{STORES, StoresCommand};
-use super::values::{VolumeArg, store_url};
+use super::values::{VolumeArg, schedule, store_url};
 use clap::{ArgAction, Args, Subcommand};
 use holdfast_types::Name;
 
@@ -222,7 +222,7 @@ pub enum SetCommand {
         /// The set
         set: Name,
         /// Rules such as 15mx8,1hx24,1dx30 (units s, m, h, d, w), or off
-        #[arg(value_name = "RULES")]
+        #[arg(value_name = "RULES", value_parser = schedule)]
         schedule: String,
     },
     /// Create a new writable set from a snapshot of another set; takes the same short time for any size
