@@ -174,7 +174,7 @@ impl Looked {
         match self.hangs.as_str() {
             "" => Ok(()),
             hangs => Err(format!(
-                "{hangs}: it was killed and hangs in the kernel, since a device does not answer; it may go on at any time: if it remains, reboot this host"
+                "{hangs}: it was killed and hangs in the kernel, since a device does not answer; it may continue at any time: if it remains, reboot this host"
             )),
         }
     }

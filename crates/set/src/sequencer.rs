@@ -352,7 +352,7 @@ async fn submit_loop(
             }
             Err(e) => {
                 holdfast_reached::reached!("sequencer: the group takes no more entries of this term");
-                tracing::info!(%epoch, %seq, error = %e, "sequencer ends: the group accepts no more entries");
+                tracing::info!(%epoch, %seq, error = %e, "sequencer stops: the group accepts no further entries");
                 for answer in answers {
                     let _ = answer.send(Err(WriteFailure::Gone));
                 }

@@ -341,7 +341,7 @@ impl Slot {
         // An import may be late, or a killed process may have started it: its pool may appear the next moment, with the
         // guid of the original pool.
         if is_locked(run_dir, IMPORT_LOCK).map_err(|error| format!("{}: {error}", run_dir.display()))? {
-            return Err(format!("pool {name}: an import of it goes on; its copy stays until that has ended"));
+            return Err(format!("pool {name}: an import of it still runs; its copy stays until that has ended"));
         }
         let found = self.imported().await?;
         if let Some(found) = &found {

@@ -281,7 +281,7 @@ fn unanswered(name: &str, noted: &Noted, not: NotRan) -> Result<bool, NotOurs> {
         (NotRan::Late(_), Noted::Yes) => Ok(true),
         // It is noted only once it is imported.
         (not, Noted::No) if !begun.is_empty() => Err(NotOurs::Unlooked(format!(
-            "pool {name}: {}: it was killed and goes on in the kernel, so the pool may be there: {not}",
+            "pool {name}: {}: it was killed and still runs in the kernel, so the pool may be there: {not}",
             begun.join("; ")
         ))),
         // This does not mean that the pool is there: ZFS answers no question while it imports any pool of the host.

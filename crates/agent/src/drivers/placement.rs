@@ -137,7 +137,7 @@ impl OffSet {
         if let Some((_, Some(mount))) = &self.real
             && disks::further(mount).next().is_some()
         {
-            return "each device of this file system has to be the set's, those for its log and realtime files too: make it anew without devices of the host".into();
+            return "each device of this file system has to be the set's, those for its log and realtime files too: create it again without devices of the host".into();
         }
         let place = self.place().display();
         match (self.what, config.pool.kind) {

@@ -119,7 +119,7 @@ async fn clear_left(mount: &Path) -> Result<(), DeviceError> {
         if !unmount(mount).await && begun.elapsed() >= STOP_LIMIT {
             let over = if loops.is_empty() { "it".to_string() } else { format!("/dev/{}", loops.join(", /dev/")) };
             let why = format!(
-                "{}: found the mount of an earlier process in use, expected none: unmount what stands on {over} first, then attach anew",
+                "{}: found the mount of an earlier process in use, expected none: unmount what is on {over} first, then attach again",
                 mount.display()
             );
             return Err(DeviceError::Program { program: "umount", why });

@@ -82,7 +82,7 @@ impl Keeper {
             self.shared.grow(volume, size);
             let (name, from) = (&ours[volume].name, ours[volume].size);
             if self.options.device == DeviceKind::Nbdfuse {
-                tracing::warn!(%set, volume = %name, from, size, "the volume grew; its loop device keeps its size until it is detached and attached anew");
+                tracing::warn!(%set, volume = %name, from, size, "the volume grew; its loop device keeps its size until it is detached and attached again");
             } else {
                 tracing::info!(%set, volume = %name, from, size, "the volume grew");
             }

@@ -156,7 +156,7 @@ pub enum ClusterRefusal {
     },
     /// It was a member before (CLUSTER-C1).
     #[error(
-        "{id} was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it \
+        "{id} was removed from this cluster permanently; to use its machine again, give its gateway an empty data_dir and let it \
          in as a new member (holdfast gateway add)"
     )]
     MemberRemoved {
