@@ -162,7 +162,7 @@ impl CliError {
 fn advice_on_path(kind: ErrorKind) -> Option<&'static str> {
     Some(match kind {
         ErrorKind::NotFound => "check the path: this file or directory does not exist",
-        ErrorKind::PermissionDenied => "run this as a user who may use this path, or change its owner or mode",
+        ErrorKind::PermissionDenied => "run this as a user who may do this, or change the owner or mode of the path",
         ErrorKind::IsADirectory => "name a file, not a directory",
         ErrorKind::NotADirectory => "check the path: a part of it is not a directory",
         ErrorKind::ReadOnlyFilesystem => "name a path on a file system that can be written",
