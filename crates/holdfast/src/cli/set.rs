@@ -186,7 +186,7 @@ pub enum SetCommand {
     /// Show the stores of a set; add, drain and replace stores while the set is in use
     #[command(subcommand, after_long_help = STORES)]
     Stores(StoresCommand),
-    /// Show why these gateways vote for the set, or change which loss it survives and where its voters may be
+    /// Show why these gateways vote for the set; change which loss it survives and where its voters may be
     #[command(after_long_help = PLACE)]
     Place(PlaceArgs),
     /// Limit how fast the clients of a set may go, or show the limit
