@@ -2,9 +2,8 @@
 //! starts the programs that run the other chores.
 //!
 //! Owns: checks of the source tree, cargo's tests, the order of a whole run. Does not own: scenarios, benchmarks, known
-//! bugs, packages. They are
-//! separate programs (`scenarios/`, `bench/`, `mutations/`, `dist/`), so that this one compiles in seconds on a fresh
-//! machine.
+//! bugs, packages. They are separate programs (`scenarios/`, `bench/`, `mutations/`, `dist/`), so that this one
+//! compiles in seconds on a fresh machine.
 
 mod fuzz;
 mod parts;

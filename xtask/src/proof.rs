@@ -1,7 +1,6 @@
 //! `proof`: counts recorded runs. Chores that prove something record each run below `target/`. `proof --keep` copies
-//! the records into the
-//! repository. The table on docs/proof/README.md and the matrix on docs/proof/jepsen.md are generated from the records
-//! in the repository only.
+//! the records into the repository. The table on docs/proof/README.md and the matrix on docs/proof/jepsen.md are
+//! generated from the records in the repository only.
 //!
 //! ```text
 //!   chaos, sim, power, demo, jepsen, zfs, e2e ─▶ target/proof/runs.jsonl ─▶ docs/proof/runs.jsonl ─▶ the table on docs/proof/README.md, the matrix on docs/proof/jepsen.md
