@@ -10,8 +10,8 @@
 //! | s | the same as d, with a real S3 server (versitygw) instead of a folder |
 //! | f | ext4 over the floor: three processes that do the least there is to do for a durable write on three disks |
 //! | z | ext4 over the peer, ZeroFS, through the same attach path, with its own S3 server |
-//! | t | c with NBD over TLS, for the rows of fio's nbd engine |
-//! | u | d with TLS on each link, for the same rows |
+//! | t | the same as c, with NBD over TLS |
+//! | u | the same as d, with TLS on each link |
 //!
 //! Only ratios within one run mean anything. Each round measures all targets one after the other; ratios are computed
 //! within a round, and their median over the rounds is printed. Only one target runs at a time; the servers of the

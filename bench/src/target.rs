@@ -34,7 +34,7 @@ pub enum Kind {
     Peer,
     /// Three processes that do the least there is to do for a write on three disks (`bench/floor`).
     Floor,
-    /// One gateway, to which fio speaks NBD over TLS. Rows of fio's nbd engine alone.
+    /// One gateway, to which fio and nbdfuse speak NBD over TLS.
     OneGatewayTls,
     /// Three gateways with TLS on each link: NBD, and from gateway to gateway.
     ThreeGatewaysTls,
@@ -94,11 +94,6 @@ impl Kind {
     fn has_tls(self) -> bool {
         matches!(self, Self::OneGatewayTls | Self::ThreeGatewaysTls)
     }
-
-    /// Whether it has this row: those with TLS have the rows of fio's nbd engine.
-    fn has(self, work: Work) -> bool {
-        !self.has_tls() || matches!(work, Work::Raw(..))
-    }
 }
 
 /// One storage with its file system, fio's file and a database.
@@ -107,7 +102,7 @@ pub struct Target {
     kind: Kind,
     dir: PathBuf,
     mount: PathBuf,
-    /// The home of fio's user, with its certificate, where there is TLS.
+    /// The home of fio's user, with its certificate, where there is TLS. nbdfuse uses the same certificate.
     home: PathBuf,
     /// The backing file of a local disk or of nbdkit.
     backing: PathBuf,
@@ -192,10 +187,6 @@ impl Target {
         if let Some(uri) = up.uri() {
             rows::fill(&target.raw(uri), scale.fio_mib)?;
         }
-        if kind.has_tls() {
-            target.put_down(up)?;
-            return Ok(target);
-        }
         let mut device = target.attach(&up)?;
         cmd("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(device.path()).arg(format!("{}M", scale.fs_mib)).run()?;
         device.mount(&target.mount)?;
@@ -260,6 +251,9 @@ impl Target {
             Some(uri) => {
                 // The floor serves one connection at a time.
                 let connections = if self.kind == Kind::Floor { 1 } else { CONNECTIONS };
+                if self.kind.has_tls() {
+                    return Device::nbds(uri, &certificate_in(&self.home), connections, &self.dir);
+                }
                 Device::nbd(uri, connections, &self.dir)
             }
         }
@@ -297,7 +291,7 @@ impl Target {
                 measured.insert(row.key, fio_row(&place, args, scale, &up.pids())?);
             }
         }
-        if rows.iter().filter(|r| self.kind.has(r.work)).all(|r| matches!(r.work, Work::Raw(..))) {
+        if rows.iter().all(|r| matches!(r.work, Work::Raw(..))) {
             self.put_down(up)?;
             return Ok(measured);
         }
@@ -348,7 +342,7 @@ fn up_with(mut cluster: Cluster) -> Result<Up> {
 /// commands need. fio's libnbd finds its certificate in `home`: fio does not let it read one that the URI names.
 fn certified(bin: &Path, dir: &Path, home: &Path) -> Result<Vec<(String, String)>> {
     let certificates = Certificates::make(bin, &dir.join("tls"), &["--host", "fio", "--admin", "admin"])?;
-    let (from, into) = (certificates.for_others("fio")?, home.join(".pki").join("libnbd"));
+    let (from, into) = (certificates.for_others("fio")?, certificate_in(home));
     std::fs::create_dir_all(&into)?;
     for file in ["ca-cert.pem", "client-cert.pem", "client-key.pem"] {
         let to = into.join(file);
@@ -357,6 +351,11 @@ fn certified(bin: &Path, dir: &Path, home: &Path) -> Result<Vec<(String, String)
         std::fs::set_permissions(&to, std::fs::Permissions::from_mode(0o644))?;
     }
     Ok(certificates.env("admin"))
+}
+
+/// Where libnbd finds the certificate of the user whose home this is.
+fn certificate_in(home: &Path) -> PathBuf {
+    home.join(".pki").join("libnbd")
 }
 
 /// A file of written zeroes: a sparse file would be allocated during the measurement.

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+/// Profiles of Cargo.toml whose folders have their names.
+const PROFILES: [&str; 3] = ["release", "quick", "fuzz"];
+
 /// Which `holdfast` to use, or how to build it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Build {
@@ -44,10 +47,30 @@ impl Build {
         built(&[of(package, profile), vec!["--bin", name]].concat(), name, profile)
     }
 
+    /// Cargo profile of the program that [`Build::binary`] returns, for the record of a run; see [`profile_of`].
+    pub fn tested_profile(&self, usual: &str) -> String {
+        match &self.bin {
+            Some(bin) => profile_of(bin),
+            None => self.profile.as_deref().unwrap_or(usual).to_owned(),
+        }
+    }
+
     /// Text about the build, to print beside measurements.
     pub fn describe(&self, usual: &str) -> String {
         let profile = self.profile.as_deref().unwrap_or(usual);
         self.bin.as_ref().map_or_else(|| profile.to_owned(), |_| "given program".into())
+    }
+}
+
+/// Cargo profile that built this program, by the folder that cargo put it into; "" if it lies elsewhere.
+pub fn profile_of(bin: &Path) -> String {
+    let bin = bin.canonicalize().unwrap_or_else(|_| bin.to_owned());
+    let folder = bin.parent().and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or_default();
+    match folder {
+        // Its profiles `dev` and `test` share this folder.
+        "debug" => "dev".to_owned(),
+        known if PROFILES.contains(&known) => known.to_owned(),
+        _ => String::new(),
     }
 }
 
@@ -190,6 +213,25 @@ mod tests {
         let kept = dir.join(".cargo-lock").exists();
         std::fs::remove_dir_all(&dir).unwrap();
         assert!(kept && refused.contains("cargo keeps a profile's builds there"), "{refused}");
+    }
+
+    #[test]
+    fn the_profile_of_a_program_is_known_by_its_folder() {
+        for (bin, profile) in [
+            ("/nowhere/target/debug/holdfast", "dev"),
+            ("/nowhere/target/release/holdfast", "release"),
+            ("/nowhere/target/x86_64-unknown-linux-musl/release/holdfast", "release"),
+            ("/nowhere/target/quick/holdfast", "quick"),
+            ("/usr/nowhere/holdfast", ""),
+            ("holdfast-nowhere", ""),
+        ] {
+            assert_eq!(profile_of(Path::new(bin)), profile, "{bin}");
+            let given = Build { bin: Some(bin.into()), profile: Some("quick".into()) };
+            assert_eq!(given.tested_profile("dev"), profile, "what was given, and not what would be built");
+        }
+        let built = |profile: Option<&str>| Build { bin: None, profile: profile.map(str::to_owned) };
+        assert_eq!(built(None).tested_profile("dev"), "dev");
+        assert_eq!(built(Some("release")).tested_profile("dev"), "release");
     }
 
     #[test]

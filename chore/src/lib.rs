@@ -4,8 +4,10 @@
 //! Owns: helpers that know nothing of gateways. Does not own: scenarios, code of the product.
 
 pub mod binary;
+mod by_id;
 pub mod cmd;
 pub mod ends;
+mod poll;
 pub mod process;
 pub mod proof;
 pub mod reached;

@@ -1,16 +1,13 @@
 //! Background processes: each has its own process group, logs to a file, and ends when this process ends.
 
-mod by_id;
-mod poll;
-
-use crate::undo::{Guard, Undo};
-use crate::{cmd, ends};
-use anyhow::{Context, Result, bail};
-pub use by_id::{
+pub use crate::by_id::{
     Signal, is_alive, is_stopped, is_zombie, kill_group, parent_of, peak_resident_bytes, processor_seconds,
     resident_bytes, signal, start_of,
 };
-pub use poll::{POLL, wait_until};
+pub use crate::poll::{POLL, wait_until};
+use crate::undo::{Guard, Undo};
+use crate::{cmd, ends};
+use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

@@ -43,6 +43,9 @@ pub struct Run {
     /// Commit of the tree, followed by `+` if it had uncommitted changes. Empty if it is not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub commit: String,
+    /// Cargo profile of the program that was tested: `dev`, `release`. Empty if it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub profile: String,
     /// How long it lasted, in seconds.
     pub seconds: u64,
     /// The first seed, if there is one.
@@ -71,6 +74,7 @@ impl Run {
             under: String::new(),
             day: said(cmd("date").args(["-u", "+%F"])),
             commit: format!("{commit}{mark}"),
+            profile: String::new(),
             seconds,
             seed: None,
             faults: 0,
@@ -78,6 +82,12 @@ impl Run {
             verdict,
             note: String::new(),
         }
+    }
+
+    /// With the profile of the program that was tested.
+    pub fn built(mut self, profile: impl Into<String>) -> Self {
+        self.profile = profile.into();
+        self
     }
 
     /// Adds successful operations.
@@ -192,6 +202,18 @@ mod tests {
         assert_eq!(jepsen(row).expect("a run").verdict, Verdict::Broken);
         let lie = "| order | kill | early-ack | 60 | 7 | 1 write | 0 | 2 | 1 | 1 | **invalid** (workload) |";
         assert_eq!(jepsen(lie), None, "it proves the checker");
+    }
+
+    #[test]
+    fn a_row_without_a_profile_is_a_run_all_the_same() {
+        let row = r#"{"what":"chaos","day":"2026-11-28","seconds":90,"faults":20,"did":{"read":7},"verdict":"held"}"#;
+        let older: Run = serde_json::from_str(row).expect("a run");
+        assert_eq!((older.profile.as_str(), older.faults), ("", 20));
+        assert_eq!(serde_json::to_string(&older).expect("a row"), row, "it is kept as it was");
+        let newer = older.built("release");
+        let text = serde_json::to_string(&newer).expect("a row");
+        assert!(text.contains(r#""profile":"release""#), "{text}");
+        assert_eq!(serde_json::from_str::<Run>(&text).expect("a run"), newer);
     }
 
     #[test]

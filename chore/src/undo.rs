@@ -8,8 +8,9 @@
 //! ```
 //! A signal handler cannot catch SIGKILL and needs `unsafe` or a runtime. A closing pipe needs neither.
 
+use crate::by_id::{Signal, is_zombie, kill_group, signal, start_of};
 use crate::cmd;
-use crate::process::{Signal, is_zombie, kill_group, signal, start_of, wait_until};
+use crate::poll::wait_until;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -15,7 +15,7 @@ pub mod seed;
 mod siege;
 mod verdict;
 
-use crate::binary::{Build, fresh_dir, root};
+use crate::binary::{Build, fresh_dir, profile_of, root};
 use crate::cmd::cmd;
 use crate::cmd::missing;
 use crate::process::{SetOnDrop, wait_until};
@@ -166,7 +166,7 @@ fn run(args: &Args, count: &mut Count) -> Result<()> {
         .context("no summary")
         .and_then(|text| serde_json::from_slice::<Summary>(&text).context("summary.json"));
     match (ended, summary) {
-        (Ok(()), Ok(summary)) => report(&name, &summary, count),
+        (Ok(()), Ok(summary)) => report(&name, &summary, profile_of(&bin), count),
         (Err(e), _) | (_, Err(e)) => count.check(&name, Err(e).with_context(|| format!("see {}", dir.display()))),
     }
     let wrong = crate::ends::fine(&crate::ends::look_through(&dir));
@@ -180,7 +180,7 @@ fn run(args: &Args, count: &mut Count) -> Result<()> {
     Ok(())
 }
 
-fn report(name: &str, summary: &Summary, count: &mut Count) {
+fn report(name: &str, summary: &Summary, profile: String, count: &mut Count) {
     let f = &summary.figures;
     note(format!(
         "{} reads, {} writes, {} unknown, {} refused; {} contended; {} registers; {} grants; {} faults of {} kinds",
@@ -193,7 +193,7 @@ fn report(name: &str, summary: &Summary, count: &mut Count) {
     if summary.lie.is_none() {
         let good = summary.checks.iter().all(|check| check.failed.is_none());
         let mut run = Run::now("chaos", f.seconds, if good { proof::Verdict::Held } else { proof::Verdict::Broken });
-        (run.seed, run.faults) = (Some(summary.seed), f.faults);
+        (run.seed, run.faults, run.profile) = (Some(summary.seed), f.faults, profile);
         run.did("read", f.reads_ok).did("write", f.writes_ok).did("grant", f.grants).note();
     }
     for check in &summary.checks {
@@ -235,7 +235,7 @@ fn inside(args: &Args, judge: &Path) -> Result<()> {
     let windows = 16 + args.seconds.div_ceil(client::WINDOW_S) * 4;
     let size = windows * client::WINDOW_BYTES;
     let own = Default::default();
-    let plan = gateways::Plan { set: SET, size, store: &url, env, settings: SMALL, own, secured: None };
+    let plan = gateways::Plan { set: SET, size, store: &url, env, settings: SMALL, own, http: false, secured: None };
     let mut cluster = gateways::Gateways::start(&net, &bin, &dir, plan)?;
     let history = History::default();
     let access = access::Access::new(cluster.door());

@@ -1,6 +1,8 @@
 //! A cluster on this machine, started by `holdfast dev`. Its gateways can be killed, paused and restarted one by one.
 
+mod client;
 mod members;
+mod secured;
 
 use crate::cmd::{cmd, tail_of};
 use crate::ends;
@@ -8,6 +10,7 @@ use crate::nbd::{Client, NbdError, Uri};
 use crate::process::{self, Launch, POLL, Proc, Signal, wait_until};
 use crate::undo::{Guard, Undo};
 use anyhow::{Context, Result, bail};
+use secured::Secured;
 use serde::Deserialize;
 use std::io::BufRead;
 use std::net::{TcpListener, TcpStream};
@@ -67,6 +70,8 @@ pub struct Cluster {
     pub gateways: Vec<Gateway>,
     port: u16,
     dev: Proc,
+    /// Of a cluster with everything on that keeps others out.
+    secured: Option<Secured>,
 }
 
 /// How long `holdfast dev` may take until all its gateways run.
@@ -74,6 +79,9 @@ const ANNOUNCED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Pause between two checks whether success is still possible.
 const HOPE_LOOK: Duration = Duration::from_millis(100);
+
+/// Why a start cannot succeed any more, if it cannot.
+type Hopeless<'a> = &'a dyn Fn() -> Option<String>;
 
 /// Timeout of one attempt to reach a gateway. A running gateway answers much faster.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -93,12 +101,17 @@ impl Cluster {
         Self::start_at(options, port, &|| None)
     }
 
-    fn start_at(options: Options, port: u16, hopeless: &dyn Fn() -> Option<String>) -> Result<Self> {
+    fn start_at(options: Options, port: u16, hopeless: Hopeless<'_>) -> Result<Self> {
+        Self::start_with(options, port, &[], hopeless)
+    }
+
+    /// `more`: further arguments of `holdfast dev`.
+    fn start_with(options: Options, port: u16, more: &[&str], hopeless: Hopeless<'_>) -> Result<Self> {
         std::fs::create_dir_all(&options.dir)?;
         let log = options.dir.with_extension("log");
         let mut command = cmd(&options.bin).args(["dev", "--output", "json", "--dir"]).arg(&options.dir);
         command = command.args(["--gateways", &options.gateways.to_string(), "--nbd-port", &port.to_string()]);
-        command = command.args(["--set", SET, "--volume", &format!("{VOLUME}={}", options.size)]);
+        command = command.args(["--set", SET, "--volume", &format!("{VOLUME}={}", options.size)]).args(more);
         if let Some(store) = &options.store {
             command = command.args(["--store", store]);
         }
@@ -133,7 +146,12 @@ impl Cluster {
                 Err(_) => bail!("holdfast dev announced nothing for {ANNOUNCED_WITHIN:?}: {}", tail_of(&log, 8)),
             }
         };
-        let said: Announcement = serde_json::from_str(&line).with_context(|| format!("holdfast dev said: {line}"))?;
+        Self::announced(options, port, dev, &line)
+    }
+
+    /// The cluster of a `holdfast dev` that has printed this line.
+    fn announced(mut options: Options, port: u16, dev: Proc, line: &str) -> Result<Self> {
+        let said: Announcement = serde_json::from_str(line).with_context(|| format!("holdfast dev said: {line}"))?;
         let n = options.gateways;
         anyhow::ensure!(
             said.nbd.len() == n && said.api.len() == n && said.pids.len() == n,
@@ -142,12 +160,15 @@ impl Cluster {
             said.api.len(),
             said.pids.len()
         );
+        let secured = said.nbd.iter().any(|at| at.starts_with(secured::SCHEME)).then(|| Secured::of(&options.dir));
+        options.env.extend(secured.iter().flat_map(Secured::env));
         let mut gateways = Vec::new();
         for ((nbd, api), pid) in said.nbd.iter().zip(said.api).zip(said.pids) {
-            let (nbd, launch, guard) = (Uri::parse(nbd)?, Launch::of(pid)?, guard_of(pid)?);
+            let nbd = Uri::parse(&nbd.replacen(secured::SCHEME, "nbd://", 1))?;
+            let (launch, guard) = (Launch::of(pid)?, guard_of(pid)?);
             gateways.push(Gateway { nbd, api, pid, launch, own: None, guard });
         }
-        let mut cluster = Self { options, gateways, port, dev };
+        let mut cluster = Self { options, gateways, port, dev, secured };
         cluster.serving(Duration::from_secs(60))?;
         Ok(cluster)
     }
@@ -215,6 +236,9 @@ impl Cluster {
     /// # Errors
     /// When none does within `limit`; says what each answered last.
     pub fn first_to_serve(&mut self, among: &[usize], since: Instant, limit: Duration) -> Result<(usize, Duration)> {
+        if self.secured.is_some() {
+            return self.first_to_grant(among, since, limit);
+        }
         let found = AtomicBool::new(false);
         let (tell, told) = mpsc::channel();
         let answers = std::thread::scope(|scope| {

@@ -6,6 +6,8 @@
 //!     │                                               nbdfuse ══NBD══▶ g2   (after the takeover)
 //!     └──▶ ledger files on the local disk: one line for each acknowledged commit; compared with the table afterwards
 //! ```
+//! With `--secure` the same on `holdfast dev --secure`: nbdfuse comes through TLS, with a certificate and the token of
+//! a lease that is continued at the next gateway.
 
 pub mod failover;
 
@@ -53,6 +55,9 @@ pub struct Args {
     /// Store URL, such as s3://bucket/prefix; the embedded store if none is given
     #[arg(long, value_name = "URL")]
     store: Option<String>,
+    /// Switch everything on that keeps others out, by `holdfast dev --secure`: TLS for every client, roles, tokens
+    #[arg(long)]
+    secure: bool,
     /// Do not install missing programs
     #[arg(long)]
     no_setup: bool,
@@ -108,6 +113,8 @@ struct Summary {
     pgbench: String,
     ledger_writers: usize,
     gateways: usize,
+    /// Whether everything was on that keeps others out.
+    secure: bool,
     profile: String,
     rounds: Vec<Round>,
 }
@@ -123,15 +130,16 @@ pub fn demo(args: &Args) -> Result<()> {
     let begun = Instant::now();
     setup::must_be_able_to_mount()?;
     if !args.no_setup {
-        setup::setup(For::Demo)?;
+        // nbdsh, which asks for the gateway that serves, is not needed otherwise.
+        setup::setup(if args.secure { For::Tests } else { For::Demo })?;
     }
     let bin = args.build.binary(PROFILE)?;
-    let dir = fresh_dir("demo")?;
+    let dir = fresh_dir(if args.secure { "demo-secure" } else { "demo" })?;
     let (public, _guard) = public_dir("demo")?;
     let ran = shown(args, begun, bin, &dir, &public);
     if let Err(error) = &ran {
         // Whatever the error: a run that did not finish counts as failed.
-        let mut proof = Proof::now(PROOF, begun.elapsed().as_secs(), Held::Broken);
+        let mut proof = proof(args, begun, Held::Broken);
         proof.note = format!("{error:#}");
         proof.note();
     }
@@ -149,7 +157,7 @@ fn shown(args: &Args, begun: Instant, bin: PathBuf, dir: &Path, public: &Path) -
         settings: Vec::new(),
         env: Vec::new(),
     };
-    let mut cluster = Cluster::start(options)?;
+    let mut cluster = if args.secure { Cluster::start_secure(options)? } else { Cluster::start(options)? };
     for (i, gateway) in cluster.gateways.iter().enumerate() {
         note(format!("{}  pid {:<8} {}  api {}", cluster.name(i), gateway.pid, gateway.nbd, gateway.api));
     }
@@ -199,11 +207,19 @@ fn shown(args: &Args, begun: Instant, bin: PathBuf, dir: &Path, public: &Path) -
 
     let summary = write_summary(dir, args, tps, &rounds)?;
     print_table(&summary);
-    let mut proof = Proof::now(PROOF, begun.elapsed().as_secs(), Held::Held);
+    let mut proof = proof(args, begun, Held::Held);
     proof.faults = summary.rounds.len() as u64;
     proof.did("commits", summary.commits_acknowledged).note();
-    line(format!("Took {:.0} s. The same figures: target/demo/summary.json", begun.elapsed().as_secs_f64()));
+    let figures = dir.join("summary.json");
+    line(format!("Took {:.0} s. The same figures: {}", begun.elapsed().as_secs_f64(), figures.display()));
     Ok(())
+}
+
+/// The record of this run for `cargo xtask proof`, without its figures.
+fn proof(args: &Args, begun: Instant, held: Held) -> Proof {
+    let mut proof = Proof::now(PROOF, begun.elapsed().as_secs(), held).built(args.build.tested_profile(PROFILE));
+    proof.under = if args.secure { "--secure".into() } else { String::new() };
+    proof
 }
 
 fn kill_round(
@@ -317,6 +333,7 @@ fn write_summary(dir: &Path, args: &Args, tps: f64, rounds: &[Round]) -> Result<
         pgbench: format!("TPC-B, scale {}, {}, synchronous_commit = on", args.scale, PGBENCH.join(" ")),
         ledger_writers: LEDGER_WRITERS,
         gateways: 3,
+        secure: args.secure,
         profile: args.build.describe(PROFILE),
         rounds: rounds.to_vec(),
     };

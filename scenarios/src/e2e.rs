@@ -91,6 +91,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+/// The tests' profile.
+const PROFILE: &str = "dev";
+
 /// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -170,7 +173,7 @@ fn noted(args: &Args, count: Count, took: Duration) -> Run {
     let words = [long, tier].into_iter().filter(|word| !word.is_empty());
     let under = words.chain(args.names.iter().map(String::as_str));
     let mut run = Run::now("scenarios", took.as_secs(), verdict).did("scenarios", count.passed);
-    run.under = under.collect::<Vec<_>>().join(" ");
+    (run.under, run.profile) = (under.collect::<Vec<_>>().join(" "), args.build.tested_profile(PROFILE));
     if run.verdict == Verdict::Broken
         && let Some(first) = crate::say::failings().first()
     {
@@ -188,7 +191,7 @@ pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
         let all: Vec<&str> = SCENARIOS.iter().map(|s| s.name).collect();
         anyhow::ensure!(all.contains(&name.as_str()), "no scenario {name:?}; there are: {}", all.join(", "));
     }
-    let bin = args.build.binary("dev")?;
+    let bin = args.build.binary(PROFILE)?;
     let older = args.older_bin.as_ref().map(|bin| bin.canonicalize().with_context(|| bin.display().to_string()));
     let older = older.transpose()?;
     step("End-to-end scenarios");

@@ -4,7 +4,7 @@
 //! Otherwise it forwards byte for byte: signatures stay valid, because nothing signed is changed (except where that is
 //! the fault).
 
-mod http;
+pub mod http;
 
 use anyhow::{Context, Result};
 use http::{Message, read_reply, read_request};

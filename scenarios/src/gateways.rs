@@ -28,6 +28,8 @@ pub struct Plan<'a> {
     pub settings: &'a str,
     /// Differences between the gateways.
     pub own: [Own; GATEWAYS],
+    /// Whether each has an HTTP door, for metrics and health checks.
+    pub http: bool,
     /// With it, everything that keeps others out is on; it has a certificate of each gateway, by its name, and one that
     /// is called `admin`.
     pub secured: Option<Certificates>,
@@ -55,6 +57,14 @@ pub fn nbd(gateway: usize) -> String {
 /// Address of a gateway's admin API.
 pub fn api(gateway: usize) -> String {
     format!("{}:7400", address(gateway))
+}
+
+/// Port of the HTTP door of a gateway that has one.
+pub const HTTP: u16 = 7403;
+
+/// Its address.
+pub fn http(gateway: usize) -> String {
+    format!("{}:{HTTP}", address(gateway))
 }
 
 /// Suffix that a twin's data folder adds to the name of its gateway.
@@ -88,9 +98,11 @@ impl Gateways {
         for gateway in 0..GATEWAYS {
             let (name, at) = (name(gateway), address(gateway));
             let access = match &wanted.secured {
-                Some(certificates) => secured(dir, &name, wanted.store, certificates),
+                Some(certificates) => secured(dir, &name, wanted.store, certificates, wanted.http),
                 None => String::from(OPEN),
             };
+            let door = if wanted.http { format!("http_listen = {:?}\n", http(gateway)) } else { String::new() };
+            let access = door + &access;
             let settings = settings(dir, &name, &at, &access) + wanted.settings + &wanted.own[gateway].settings;
             std::fs::write(dir.join(format!("{name}.toml")), settings)?;
             plan += &format!("[[gateways]]\nname = \"{name}\"\nregion = \"local\"\napi = \"{at}:7400\"\n");
@@ -317,12 +329,13 @@ impl Door {
 const OPEN: &str = "plain_exports = true\nsnapshot_exports = \"open\"\nplaintext_network = true\n";
 
 /// TLS for everybody, NBD too; exports only with a token; an audit log; no other store. As `holdfast dev --secure`.
-fn secured(dir: &Path, name: &str, store: &str, certificates: &Certificates) -> String {
+fn secured(dir: &Path, name: &str, store: &str, certificates: &Certificates, http: bool) -> String {
     let log = dir.join(format!("{name}.audit.log"));
-    format!("{}[audit]\nlog = {log:?}\n[store]\nallowed = [{store:?}]\n", certificates.section(name))
+    let http = if http { "http = \"required\"\n" } else { "" };
+    format!("{}{http}[audit]\nlog = {log:?}\n[store]\nallowed = [{store:?}]\n", certificates.section(name))
 }
 
-/// `access`: who may use it, [`OPEN`] or [`secured`].
+/// `access`: who may use it, [`OPEN`] or [`secured`], and other lines before the sections.
 fn settings(dir: &Path, name: &str, at: &str, access: &str) -> String {
     let dir = dir.display();
     format!(

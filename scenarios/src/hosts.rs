@@ -125,6 +125,7 @@ impl<'a> Plan<'a> {
 fn shared_token(dir: &Path) -> Result<PathBuf> {
     let path = dir.parent().context("the folder of a host has no parent")?.join("agent.token");
     std::fs::write(&path, "the token of a scenario\n")?;
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
     Ok(path)
 }
 

@@ -18,7 +18,7 @@ mod jars;
 mod judges;
 mod postgres;
 
-use crate::binary::{Build, fresh_dir, root};
+use crate::binary::{Build, fresh_dir, profile_of, root};
 use crate::cmd::missing;
 use crate::cmd::{cmd, on_path, show, tail_of};
 use crate::net;
@@ -307,7 +307,7 @@ fn all(args: &Args) -> Result<Verdict> {
         });
         worst = worst.max(verdict);
         if let Some(run) = proof::jepsen(&row) {
-            run.note();
+            run.built(profile_of(given.bin)).note();
         }
         rows.push(row);
         std::fs::write(dir.join("results.md"), rows.join("\n") + "\n")?;

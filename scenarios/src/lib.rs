@@ -28,6 +28,7 @@ pub mod relay;
 pub mod s3;
 mod shape;
 mod stage;
+mod vault;
 pub mod web;
 mod zfs;
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::time::Duration;
 
 /// Address of an export: `nbd://HOST:PORT/NAME`.
@@ -35,6 +36,13 @@ impl Uri {
     /// Another export of the same server.
     pub fn with_export(&self, export: &str) -> Self {
         Self { addr: self.addr.clone(), export: export.into() }
+    }
+
+    /// The same through TLS, for clients of libnbd: with the certificate in this folder. A `?` in the export's name is
+    /// a part of the name.
+    pub fn through_tls(&self, certificate: &Path) -> String {
+        let export = self.export.replace('?', "%3F");
+        format!("nbds://{}/{export}?tls-certificates={}", self.addr, certificate.display())
     }
 }
 
@@ -366,6 +374,10 @@ mod tests {
         assert_eq!(uri.to_string(), "nbd://127.0.0.1:10809/demo/vol1");
         assert!(Uri::parse("nbd+unix:///x").is_err());
         assert!(Uri::parse("nbd://host/x").is_err());
+        assert_eq!(
+            uri.with_export("demo/vol1?token=7&conn=0").through_tls(Path::new("/tls")),
+            "nbds://127.0.0.1:10809/demo/vol1%3Ftoken=7&conn=0?tls-certificates=/tls"
+        );
         Ok(())
     }
 }

@@ -28,10 +28,9 @@ impl OneHost {
     /// When that gateway does not accept it within `limit`.
     pub fn attach(&mut self, cluster: &Cluster, gateway: usize, limit: Duration) -> Result<()> {
         let begun = Instant::now();
-        let uri = &cluster.gateways[gateway].nbd;
         let work = self.work.join(cluster.name(gateway));
         loop {
-            match Device::nbd(uri, CONNECTIONS, &work) {
+            match cluster.device(gateway, CONNECTIONS, &work) {
                 Ok(device) => {
                     self.device = Some(device);
                     return Ok(());

@@ -8,13 +8,14 @@ mod links;
 mod record;
 
 use crate::cmd::cmd;
-use crate::gateways::VOLUME;
+use crate::gateways::{self, GATEWAYS, VOLUME};
 use crate::hosts::Host;
 use crate::net::HUB;
 use crate::process::wait_until;
 use crate::s3::S3;
 use crate::say::{Failed, line, note, step};
 use crate::stage::{self, Below, LIMIT, SET, Stage};
+use crate::web::page;
 use anyhow::{Context, Result};
 use links::{Crossings, Secret};
 use record::Recorder;
@@ -50,6 +51,9 @@ const IN_CLEAR: &str =
 
 /// The token of the stage's agents.
 const AGENTS_TOKEN: &str = "a-token-for-two-agents";
+
+/// What is before a token in the name of an export.
+const TOKEN_OF_EXPORT: &str = "?token=";
 
 /// Name of a snapshot.
 const SNAPSHOT: &str = "marked";
@@ -91,7 +95,7 @@ fn recorded(bin: &Path, dir: &Path, secure: bool) -> Result<Crossings> {
     std::fs::create_dir_all(dir)?;
     let net = Stage::net(dir)?;
     let mut s3 = S3::start_on(&stage::cluster(dir), HUB)?;
-    let below = Below { store: s3.url(), env: s3.env(), secure, settings: IN_CLEAR, ..Below::usual(dir) };
+    let below = Below { store: s3.url(), env: s3.env(), secure, settings: IN_CLEAR, http: true, ..Below::usual(dir) };
     let mut stage = Stage::on(net, bin, dir, below)?;
     step("Everything that crosses the network is recorded");
     let recorder = Recorder::start()?;
@@ -104,7 +108,11 @@ fn recorded(bin: &Path, dir: &Path, secure: bool) -> Result<Crossings> {
     stage.gateways.stop()?;
     let store: SocketAddrV4 = s3.address().parse()?;
     s3.stop()?;
-    let mut words: Vec<(Secret, Vec<u8>)> = vec![(Secret::Pattern, PATTERN.into()), (Secret::SetName, SET.into())];
+    let mut words: Vec<(Secret, Vec<u8>)> = vec![
+        (Secret::Pattern, PATTERN.into()),
+        (Secret::TokenOfExport, TOKEN_OF_EXPORT.into()),
+        (Secret::SetName, SET.into()),
+    ];
     for token in tokens {
         // Tokens of the gateways are numbers, which may cross as such.
         if let Ok(number) = u128::from_str_radix(&token, 16) {
@@ -126,12 +134,14 @@ fn use_it(stage: &mut Stage) -> Result<Vec<String>> {
     ask(&["cluster", "status"])?;
     ask(&["set", "show", SET])?;
     ask(&["snapshot", "create", &snapshot])?;
+    // In plain text: whether the door tells anything is what is looked at.
+    (0..GATEWAYS).try_for_each(|gateway| page(&gateways::http(gateway), "/metrics").map(drop))?;
     let told = ask(&["snapshot", "token", &snapshot])?;
     let token = told["token"].as_str().with_context(|| format!("no token: {told}"))?;
     let mut tokens = vec![AGENTS_TOKEN.to_string(), token.to_string()];
     open_as_others(stage, &told)?;
-    // Attach keeps its token for a kernel's device alone; without one, that of the snapshot is looked for, and that of
-    // the agents, which must cross nowhere.
+    // Attach keeps its token for a kernel's device alone. Without one, it is looked for by what is before it in the
+    // name of its export. Those of the snapshot and of the agents, which must cross nowhere, are looked for as such.
     tokens.extend(stage.hosts[from].lease_token());
     note("written, and a snapshot taken and opened by libnbd");
 

@@ -12,7 +12,7 @@
 mod disk;
 pub mod mount;
 
-use crate::binary::{Build, fresh_dir, public_dir};
+use crate::binary::{Build, fresh_dir, profile_of, public_dir};
 use crate::chaos::seed::Seeded;
 use crate::cluster::{Cluster, Options};
 use crate::ledger::{Ledger, Verdict};
@@ -117,7 +117,7 @@ pub fn chore(args: &Args) -> Result<()> {
         .map_or_else(|_| Ok(serde_json::Value::Null), |text| serde_json::from_slice(&text))?;
     let figure = |name: &str| figures[name].as_u64().unwrap_or_default();
     let mut proof = Proof::now("power cuts below PostgreSQL", begun.elapsed().as_secs(), proof::held(&ended));
-    (proof.seed, proof.faults) = (Some(seed), figure("rounds"));
+    (proof.seed, proof.faults, proof.profile) = (Some(seed), figure("rounds"), profile_of(&bin));
     proof.did("commits", figure("commits_acknowledged")).note();
     ended?;
     line(format!("Took {:.0} s. The same figures: target/power/summary.json", begun.elapsed().as_secs_f64()));

@@ -65,6 +65,8 @@ pub struct Below {
     pub agent: &'static str,
     /// Extras of each gateway.
     pub own: [Own; GATEWAYS],
+    /// Whether each gateway has an HTTP door.
+    pub http: bool,
     /// Switches everything on that keeps others out, as `holdfast dev --secure` does: TLS, roles, tokens for exports,
     /// an audit log, a list of stores.
     pub secure: bool,
@@ -74,7 +76,8 @@ impl Below {
     /// Default settings, with a folder as the store.
     pub fn usual(dir: &Path) -> Self {
         let store = format!("file://{}/store", cluster(dir).display());
-        Self { store, env: Vec::new(), settings: GATEWAY, agent: AGENT, own: Default::default(), secure: false }
+        let (env, own) = (Vec::new(), Default::default());
+        Self { store, env, settings: GATEWAY, agent: AGENT, own, http: false, secure: false }
     }
 }
 
@@ -140,16 +143,17 @@ impl Stage {
     /// # Errors
     /// When something does not come up.
     pub fn on(net: Net, bin: &Path, dir: &Path, below: Below) -> Result<Self> {
-        let Below { store, env, settings, agent, own, secure } = below;
+        let Below { store, env, settings, agent, own, http, secure } = below;
         let certificates = if secure { Some(certificates(bin, dir)?) } else { None };
         let secured = certificates.clone();
-        let plan = gateways::Plan { set: SET, size: VOLUME_BYTES, store: &store, env, settings, own, secured };
+        let plan = gateways::Plan { set: SET, size: VOLUME_BYTES, store: &store, env, settings, own, http, secured };
         let gateways = Gateways::start(&net, bin, &cluster(dir), plan)?;
 
         let (open, public) = public_dir("failover")?;
         let token = dir.join("agent.token");
         // No real secret: nothing outside of these namespaces reaches the agents.
         std::fs::write(&token, "a-token-for-two-agents\n")?;
+        std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
         let apis: Vec<String> = (0..GATEWAYS).map(|gateway| format!("{}:7400", net::address(gateway))).collect();
         let host = |index: usize| {
             let (name, other) = [("db1", "db2"), ("db2", "db1")][index];

@@ -24,13 +24,14 @@ mod lab;
 mod last_words;
 mod mirror;
 mod multihost;
+mod off_set;
 mod pool;
 mod report;
 mod second_device;
 mod standby;
 mod watchdog;
 
-use crate::binary::{fresh_dir_after, root};
+use crate::binary::{fresh_dir_after, profile_of, root};
 use crate::cmd::cmd;
 use crate::cmd::missing;
 use crate::net;
@@ -82,13 +83,13 @@ pub fn chore(args: &Args) -> Result<()> {
     kept::begin(&dir, part.get_name())?;
     let begun = Instant::now();
     let ran = again.show();
-    noted(&dir, part.get_name(), begun.elapsed().as_secs(), ran.is_ok());
+    noted(&dir, (part.get_name(), profile_of(&bin)), begun.elapsed().as_secs(), ran.is_ok());
     line(format!("Logs: {}", dir.display()));
     ran.map_err(|_| Failed.into())
 }
 
 /// Records the run for `cargo xtask proof`. A run without figures has shown nothing.
-fn noted(dir: &Path, part: &str, seconds: u64, held: bool) {
+fn noted(dir: &Path, (part, profile): (&str, String), seconds: u64, held: bool) {
     let read = std::fs::read(dir.join(report::FILE)).ok();
     let figures = read.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
     let verdict = match (&figures, held) {
@@ -98,7 +99,7 @@ fn noted(dir: &Path, part: &str, seconds: u64, held: bool) {
     };
     let figure = |name: &str| figures.as_ref().and_then(|figures| figures[name].as_u64()).unwrap_or_default();
     let mut proof = Proof::now("PostgreSQL on ZFS in virtual machines", seconds, verdict);
-    (proof.under, proof.faults) = (part.to_owned(), figure("faults"));
+    (proof.under, proof.faults, proof.profile) = (part.to_owned(), figure("faults"), profile);
     if verdict == Verdict::Broken {
         // Empty if the process ended without an error message: `proof --keep` then asks for a reason.
         let failed = figures.as_ref().and_then(|figures| figures["failed"].as_str());
@@ -180,7 +181,7 @@ fn of<T>(part: Part, result: Result<T>) -> Result<T> {
 
 fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
     let part = args.part;
-    if !matches!(part, Part::Mirror | Part::SecondDevice) {
+    if !matches!(part, Part::Mirror | Part::OffSet | Part::SecondDevice) {
         let mut a = of(Part::Devices, devices::make(lab, report, args))?;
         if part.runs(Part::Devices) {
             of(Part::Devices, devices::grow(lab, report, args, &a))?;
@@ -207,7 +208,7 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
             let mut pair = of(Part::Agents, agents::pair(lab, report, a))?;
             if part.runs(Part::Agents) {
                 pair = of(Part::Agents, agents::acts(lab, report, args, pair))?;
-                of(Part::Agents, held::act(report, &pair.0, &pair.1))?;
+                of(Part::Agents, held::act(lab, report, &pair.0, &pair.1))?;
             }
             let (mut primary, mut standby) = ((pair.0, 0), (pair.1, 1));
             if part.runs(Part::CutOff) {
@@ -222,6 +223,9 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
     }
     if part.runs(Part::Mirror) {
         of(Part::Mirror, mirror::acts(lab, report, args))?;
+    }
+    if part.runs(Part::OffSet) {
+        of(Part::OffSet, off_set::acts(lab, report, args))?;
     }
     if part.runs(Part::SecondDevice) {
         of(Part::SecondDevice, second_device::acts(lab, report, args))?;

@@ -107,6 +107,7 @@ pub const PARTS: &[Part] = &[
     part("fuzz", ALL, Work::Fuzz, "a minute for each decoder of what strangers send and stores return"),
     part("scenarios-long", ALL, Work::Counted(SCENARIOS, &["e2e", "--long"]), "longer outages, more rounds"),
     part("demo", ALL, Work::Plain(SCENARIOS, &["demo"]), "the first command that a new user runs"),
+    part("demo-secure", ALL, Work::Plain(SCENARIOS, &["demo", "--secure"]), "the same with everything on"),
     part("failover", ALL, Work::Plain(SCENARIOS, &["demo", "failover"]), "measures each phase of a failover"),
     part("power", ALL, Work::Plain(SCENARIOS, &["power", "--rounds", "50"]), "power cuts under PostgreSQL"),
     part("jepsen", ALL, Work::Plain(SCENARIOS, &["jepsen"]), "all workloads; needs Java"),

@@ -165,8 +165,9 @@ mod tests {
 
     fn broken(note: &str) -> Run {
         let (what, under, day) = ("zfs".to_string(), "standby".to_string(), "2026-11-25".to_string());
-        let (commit, did, note) = ("af960c7".to_string(), BTreeMap::new(), note.to_string());
-        Run { what, under, day, commit, seconds: 254, seed: None, faults: 0, did, verdict: Verdict::Broken, note }
+        let (commit, profile) = ("af960c7".to_string(), String::new());
+        let (did, verdict, note) = (BTreeMap::new(), Verdict::Broken, note.to_string());
+        Run { what, under, day, commit, profile, seconds: 254, seed: None, faults: 0, did, verdict, note }
     }
 
     #[test]

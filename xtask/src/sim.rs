@@ -106,7 +106,8 @@ pub fn chore(args: &Args) -> Result<()> {
     if args.broken.is_none()
         && let Some(mut run) = proof::simulation(&said)
     {
-        run.under = under(args);
+        // That of the simulation itself, which has the code of the gateways in it.
+        (run.under, run.profile) = (under(args), "dev".into());
         if run.verdict == Verdict::Broken && !failed.is_empty() {
             run.note = proof::ended_at(&failed);
         }

@@ -2,6 +2,7 @@
 //! and its status file.
 
 use crate::clock;
+use crate::cluster::REVOKED_FILE;
 use crate::config::AgentConfig;
 use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, AttachView};
@@ -13,6 +14,7 @@ use rustix::process::Signal;
 use serde::Deserialize;
 use std::fs::DirEntry;
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
@@ -29,6 +31,9 @@ const HARD_DETACH_LIMIT: Duration = Duration::from_secs(2);
 
 /// Time limit from SIGKILL until its lock is free.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long the start waits for the disk that has the list of revoked certificates.
+const HAND_OVER_LIMIT: Duration = Duration::from_millis(500);
 
 /// Attach's own output is cut beyond this many bytes.
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -142,6 +147,8 @@ pub struct Attach {
     /// Removes what a killed process left in the kernel.
     abandon: Vec<String>,
     dir: PathBuf,
+    /// The agent's list of revoked certificates (REVOKE-V4).
+    revoked: PathBuf,
     log: PathBuf,
     detach_limit: Duration,
     inner: Mutex<Inner>,
@@ -175,6 +182,7 @@ impl Attach {
             program: config.attach.program.clone().unwrap_or_else(own),
             args,
             abandon,
+            revoked: config.dir.join(REVOKED_FILE),
             log: config.run_dir.join("attach.log"),
             dir,
             detach_limit: Duration::from_millis(config.attach.detach_timeout_ms),
@@ -217,6 +225,7 @@ impl Attach {
         // A killed process had no chance to do this.
         self.clear().await;
         let _ = std::fs::remove_file(self.dir.join("status.json"));
+        self.hand_over_revoked().await;
         let at = |error: std::io::Error| format!("{}: {error}", self.log.display());
         let log = process::log::begin(&self.log).map_err(at)?;
         let mut command = Command::new(&self.program);
@@ -227,6 +236,28 @@ impl Attach {
         let child = command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))?;
         *self.inner() = Inner { child: Some(child), expected: true, last: None };
         Ok(())
+    }
+
+    /// Gives it the agent's list of revoked certificates, which is newer than its own of an earlier run, or of none
+    /// after a reboot (REVOKE-V4). It is started in any case: a gateway tells it the list.
+    async fn hand_over_revoked(&self) {
+        let (from, dir) = (self.revoked.clone(), self.dir.clone());
+        let copying = tokio::task::spawn_blocking(move || {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+            let next = dir.join("revoked.copied");
+            std::fs::copy(&from, &next)?;
+            std::fs::rename(&next, dir.join(REVOKED_FILE))
+        });
+        let done = tokio::time::timeout(HAND_OVER_LIMIT, copying).await;
+        let why = match done {
+            Ok(Ok(Ok(()))) => return,
+            // No TLS, or nothing was ever revoked.
+            Ok(Ok(Err(error))) if error.kind() == ErrorKind::NotFound => return,
+            Ok(Ok(Err(error))) => error.to_string(),
+            Ok(Err(ended)) => ended.to_string(),
+            Err(_) => format!("not within {HAND_OVER_LIMIT:?}"),
+        };
+        tracing::warn!(file = %self.revoked.display(), why, "attach begins without this list of revoked certificates");
     }
 
     /// Its state.

@@ -1,16 +1,22 @@
-//! Asks all gateways at once for the owner of the lease; the first answer that knows it counts.
+//! Asks all gateways at once for the owner of the lease; the first answer that knows it counts. Asks each of them,
+//! again and again, which certificates are revoked (REVOKE-V3).
 
 use crate::machine::LeaseView;
 use holdfast_api::v1::admin_client::AdminClient;
-use holdfast_api::v1::{GetLeaseReply, GetLeaseRequest};
+use holdfast_api::v1::{GetLeaseReply, GetLeaseRequest, ListRevokedRequest};
 use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Refusal, RefusalCode};
-use holdfast_tls::Dialer;
+use holdfast_tls::{Dialer, Kept, Revoked, Told};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::path::Path;
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tonic::transport::Channel;
 
 /// Time limit of one question.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
+/// The list of revoked certificates, in a directory that outlives the process.
+pub(crate) const REVOKED_FILE: &str = "revoked.json";
 /// HTTP/2 pings: a gateway that is cut off is noticed because it does not answer them.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,6 +41,16 @@ impl Gateways {
             doors.push((address.clone(), dialer.channel(&endpoint.tcp_nodelay(true))));
         }
         Ok(Self { set: set.into(), doors })
+    }
+
+    /// The certificates that were revoked when this was last known, as `dir` has them, count no more in this process
+    /// when this returns. From then on a task follows the gateways (REVOKE-V3). `None`: no TLS.
+    pub fn follow_revoked(&self, dialer: &Dialer, dir: &Path) -> Option<JoinHandle<Infallible>> {
+        let kept = Kept::open(dialer, dir.join(REVOKED_FILE))?;
+        let doors: BTreeMap<String, Channel> = self.doors.iter().cloned().collect();
+        let addresses: Vec<String> = doors.keys().cloned().collect();
+        let ask = move |address: String, known: String| revoked(doors.get(&address).cloned(), known);
+        Some(tokio::spawn(kept.follow(move || addresses.clone(), ask)))
     }
 
     /// The owner of the lease.
@@ -62,6 +78,16 @@ impl Gateways {
         }
         first_answer(asked).await
     }
+}
+
+/// What one gateway says about revoked certificates.
+async fn revoked(door: Option<Channel>, known: String) -> Result<Told, String> {
+    let door = door.ok_or_else(|| "an unknown address".to_string())?;
+    let mut client = AdminClient::new(door).max_decoding_message_size(ADMIN_MESSAGE_BYTES_MAX);
+    let told = client.list_revoked(ListRevokedRequest { known }).await.map_err(|status| status.message().to_string())?;
+    let told = told.into_inner();
+    let (serials, names) = (told.serials.into_iter().collect(), told.names.into_iter().collect());
+    Ok(Told { digest: told.digest, list: Revoked { serials, names, ..Revoked::default() } })
 }
 
 /// `None`: a gateway that does not know.

@@ -14,7 +14,7 @@ pub use check::{ConfigError, Problem};
 pub use document::sample;
 use holdfast_settings::settings;
 use holdfast_tls::{HttpTls, Tls, TlsError, TlsFiles};
-use holdfast_types::Locality;
+use holdfast_types::{ByteSize, Locality};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -152,6 +152,8 @@ settings! {
         watchdog: WatchdogConfig = WatchdogConfig::default();
         /// Health checks and commands over HTTP, as Patroni's load balancer files expect them.
         http: HttpConfig = HttpConfig::default();
+        /// A line of JSON for each command that comes over HTTP or the agent's socket.
+        audit: AuditConfig = AuditConfig::default();
         /// Programs that the agent runs when something happens.
         hooks: HooksConfig = HooksConfig::default();
         /// Mutually authenticated TLS with the gateways, for the agent and its attach, and with other agents: all three
@@ -353,13 +355,24 @@ settings! {
         /// IP:PORT. Anybody may ask for health checks; commands need the token, or with `[tls]` a certificate. Commands
         /// of root on this host go over `run_dir`/agent.sock and need neither.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8008));
-        /// File with a token, the same on all hosts. A switchover from host to host needs it, or `[tls]`. Left out:
-        /// none.
+        /// File with a token, the same on all hosts. A switchover from host to host needs it, or `[tls]`. Mode 0600; a
+        /// file that others can use is refused. Left out: none.
         token_file: Option<PathBuf> = None, sample "/etc/holdfast/agent.token";
         /// TLS here and towards the agents under `[peers]`, with the files of `[tls]`: the same on all hosts.
         /// `required`: nothing is answered without TLS. `checks`: health checks are, for load balancers that have none.
         /// `off`: plain text only. Left out: `required` with these files, else `off`.
         tls: Option<HttpTls> = None, sample "checks";
+    }
+}
+
+settings! {
+    /// A line of JSON for each command that comes over HTTP or the agent's socket.
+    pub struct AuditConfig {
+        /// The file; only the agent's user can read it. Commands never wait for it: see
+        /// holdfast_agent_audit_dropped_total and holdfast_agent_audit_errors_total. Left out: none.
+        log: Option<PathBuf> = None, sample "/var/lib/holdfast-agent/audit.log";
+        /// Size at which the file is renamed to FILE.1, in place of an earlier one, and begun anew, 1MiB to 16GiB.
+        rotate: ByteSize = ByteSize(64 << 20);
     }
 }
 
@@ -371,7 +384,7 @@ settings! {
         ca: Option<PathBuf> = None, sample "/etc/holdfast/tls/ca.pem";
         /// This host's certificate (PEM), with the DNS name host.holdfast.internal. Left out: none.
         certificate: Option<PathBuf> = None, sample "/etc/holdfast/tls/db1.pem";
-        /// Its private key (PEM); a file that everyone can read is refused. Left out: none.
+        /// Its private key (PEM); a file that others can read is refused. Left out: none.
         key: Option<PathBuf> = None, sample "/etc/holdfast/tls/db1.key";
     }
 }

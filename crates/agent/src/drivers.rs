@@ -266,8 +266,11 @@ impl Real {
             // Until the process ends: a new certificate needs no new agent.
             tokio::spawn(async move { tls.follow().await });
         }
+        let gateways = Gateways::new(&config.set, &config.gateways, &dialer)?;
+        // Before anything is asked, and before the doors open.
+        gateways.follow_revoked(&dialer, &config.dir);
         Ok(Self {
-            gateways: Gateways::new(&config.set, &config.gateways, &dialer)?,
+            gateways,
             attach: Attach::new(config),
             database: Database::new(config),
             hooks: Hooks::new(config),

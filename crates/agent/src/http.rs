@@ -13,8 +13,11 @@
 //!     metrics do not claim it either.
 //! HEALTH-H5  However many clients ask or hang up, PostgreSQL and the other hosts are asked at most once a second.
 //!     PostgreSQL is not asked while its device may wait ([`answers`]).
+//! HEALTH-H6  Each command leaves one line in the audit log, if there is one, once it is answered or its caller has
+//!     gone. Those that are not let in leave few ([`audit`]).
 
 mod answers;
+mod audit;
 mod cluster;
 mod commands;
 mod door;
@@ -24,6 +27,7 @@ mod rules;
 mod timed;
 
 pub(crate) use answers::{Answers, AskServer};
+pub(crate) use audit::AgentAudit;
 pub(crate) use door::{Asked, Door, Openers};
 pub(crate) use timed::keep_schedule;
 
@@ -32,13 +36,14 @@ use crate::facts::{Facts, Weight};
 use crate::listen::{Asker, Bounded};
 use crate::machine::{Command, StateName};
 use crate::view::{Added, View};
-use axum::Router;
+use audit::{Line, Noted};
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, any, on, post};
+use axum::{Extension, Router};
 use door::{Reply, json};
 use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
@@ -150,17 +155,25 @@ pub(crate) async fn serve(listener: impl Into<Bounded>, door: Door) -> std::io::
 async fn guard(
     State(door): State<Door>,
     ConnectInfo(who): ConnectInfo<Asker>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    let path = request.uri().path();
-    let is_command = rules::rule(path).is_some_and(|rule| rule.what == What::Command);
-    let passes = match door.pass(&who, path) {
+    let path = request.uri().path().to_string();
+    let command = rules::rule(&path).filter(|rule| rule.what == What::Command);
+    let given = command.filter(|_| request.method() == Method::POST);
+    let line = given.zip(door.audit.as_ref());
+    let line = line.map(|(rule, audit)| Line::begin(audit, &door.config.set, &who, rule.path));
+    request.extensions_mut().insert(line.as_ref().map(Line::noted).unwrap_or_default());
+    let passes = match door.pass(&who, &path) {
         Pass::Yes => true,
-        Pass::WithToken => is_command || door.has_token(request.headers()),
+        Pass::WithToken => command.is_some() || door.has_token(request.headers()),
         Pass::No => false,
     };
-    if passes { next.run(request).await } else { door.refused(&who, path).into_response() }
+    let response = if passes { next.run(request).await } else { door.refused(&who, &path).into_response() };
+    if let Some(line) = line {
+        line.ended(response.status().as_u16());
+    }
+    response
 }
 
 async fn health(State(door): State<Door>, ConnectInfo(who): ConnectInfo<Asker>, request: Request) -> Response {
@@ -207,6 +220,7 @@ async fn challenge(State(door): State<Door>) -> Response {
 async fn command(
     State(door): State<Door>,
     ConnectInfo(who): ConnectInfo<Asker>,
+    Extension(noted): Extension<Noted>,
     headers: HeaderMap,
     uri: axum::http::Uri,
     body: Bytes,
@@ -218,6 +232,12 @@ async fn command(
     if proof.is_none() && !door.may_command(&who, uri.path(), &headers) {
         return door.refused(&who, uri.path()).into_response();
     }
+    let with = match (&who, &proof) {
+        (Asker::Local, _) => "socket",
+        (_, None) if door.pass(&who, uri.path()) == Pass::Yes => "certificate",
+        _ => "token",
+    };
+    noted.let_in(with, &body);
     let by = rules::by(&who);
     // Before it is carried out: a caller that hangs up ends this, and not what it has begun.
     tracing::info!(path = uri.path(), by, "a command was accepted");
@@ -231,6 +251,7 @@ async fn command(
         _ => commands::switchover(&door, &body).await,
     };
     let reply = done.unwrap_or_else(|reply| reply);
+    noted.answered(&reply.words());
     tracing::info!(path = uri.path(), by, code = reply.code.as_u16(), "a command was answered");
     match (proof, &door.token) {
         (Some(proof), Some(token)) => reply.proven(&proof, token),
@@ -276,6 +297,10 @@ async fn metrics(State(door): State<Door>) -> String {
     let _ = writeln!(out, "# HELP {name} Lines of the history by event.\n# TYPE {name} gauge");
     for (event, count) in counts {
         let _ = writeln!(out, "{name}{{{labels},event=\"{event}\"}} {count}");
+    }
+    out += &audit::metrics(&labels);
+    if let Some(tls) = &door.tls {
+        out += &tls.metrics(&labels);
     }
     out += &patroni::metrics(&cluster::shown(&door, &view, server));
     out + &holdfast_host::process::page(&view.version)

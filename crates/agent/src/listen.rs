@@ -1,8 +1,9 @@
 //! Connections of a port that anybody can reach: limited in number and in idle time. A client that opens many of them,
 //! or sends nothing, uses up neither the file descriptors of this process nor the places of others.
 //!
-//! LISTEN-L1  At most [`CONNECTIONS_MAX`] connections. One more closes the oldest. A health check is over at once, so
-//!     the oldest connections are those over which nothing is asked.
+//! LISTEN-L1  At most [`CONNECTIONS_MAX`] connections, and `NEWCOMERS_MAX` of them over which no request came yet. One
+//!     more closes the oldest of these; if they have places and the door is full, the oldest that is not proven. A
+//!     health check is over at once, so the oldest connections are those over which nothing is asked.
 //! LISTEN-L2  A connection over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a
 //!     header.
 //! LISTEN-L3  An agent that finds something of an earlier one goes on with it, also if it cannot listen. It tries to
@@ -11,6 +12,12 @@
 //!     has it, and would switch the failover to this host off.
 //! LISTEN-L4  A client sends no more than `UNANSWERED_BYTES_MAX` before an answer begins: no request here is longer.
 //! LISTEN-L5  With TLS, handshakes go on beside each other, each in the place of its connection.
+//! LISTEN-L6  The head of a first request has to be there within `HELLO_LIMIT`, with the TLS handshake before it. From
+//!     the first byte of a request to the begin of its answer `REQUEST_LIMIT` passes at most, whatever comes meanwhile.
+//! LISTEN-L7  Who has shown a certificate of the authority is proven, and makes room for nobody. At most `PROVEN_MAX`
+//!     connections are, and `SHARE_MAX` of one certificate: some places are always left for others.
+
+mod guest;
 
 use crate::host::Host;
 use crate::local;
@@ -18,29 +25,16 @@ use crate::machine::Found;
 use crate::seams::{Incoming, Wire};
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use guest::{Asking, Guest, Limits, Places, Seat};
+pub use guest::{CONNECTIONS_MAX, IDLE_LIMIT};
 use holdfast_tls::{Acceptor, Handshakes, HttpClient, HttpConnection};
-use holdfast_types::sync::LockExt;
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::oneshot;
-use tokio::time::{Instant, Sleep};
-
-/// Maximum number of connections.
-pub const CONNECTIONS_MAX: usize = 128;
-
-/// Maximum idle time of a connection. Longer than any command takes.
-pub const IDLE_LIMIT: Duration = Duration::from_secs(30);
-
-/// Bytes of a request with its headers, in one piece or many. The longest body has 16 KiB.
-const UNANSWERED_BYTES_MAX: usize = 48 << 10;
+use tokio::time::Instant;
 
 /// Pause after a failure to accept (no more file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -48,16 +42,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Pause between two tries to listen; and the interval in which a failure is logged again.
 const LISTEN_PAUSE: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
 const LISTEN_LOGGED: Duration = Duration::from_secs(60);
-
-#[derive(Debug, Default)]
-struct Places {
-    next: u64,
-    taken: BTreeMap<u64, oneshot::Sender<()>>,
-}
-
-fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
-    places.locked()
-}
 
 /// Source of connections.
 #[derive(Debug)]
@@ -145,9 +129,9 @@ impl Source {
 pub struct Bounded {
     source: Source,
     places: Arc<Mutex<Places>>,
-    idle: Duration,
+    limits: Limits,
     /// With TLS.
-    handshakes: Option<Handshakes<SocketAddr>>,
+    handshakes: Option<Handshakes<(SocketAddr, Seat)>>,
 }
 
 impl Bounded {
@@ -170,7 +154,7 @@ impl Bounded {
 
 impl From<Source> for Bounded {
     fn from(source: Source) -> Self {
-        Self { source, places: Arc::default(), idle: IDLE_LIMIT, handshakes: None }
+        Self { source, places: Arc::default(), limits: Limits::default(), handshakes: None }
     }
 }
 
@@ -234,17 +218,24 @@ impl Listener for Bounded {
                 None => self.source.accept().await,
                 Some(handshakes) => tokio::select! {
                     biased;
-                    (connection, client, from) = handshakes.next() => return (connection, Asker::Met(from, client)),
+                    (connection, client, (from, seat)) = handshakes.next() => {
+                        if let HttpClient::Named(caller) = &client {
+                            seat.proves(&caller.name);
+                        }
+                        let connection: HttpConnection = Box::new(Asking::new(connection, seat));
+                        return (connection, Asker::Met(from, client));
+                    }
                     accepted = self.source.accept() => accepted,
                 },
             };
             match accepted {
                 Ok((socket, from)) => {
-                    let guest = Guest::new(socket, &self.places, self.idle);
+                    let guest = Guest::new(socket, &self.places, self.limits);
+                    let seat = guest.seat();
                     match (&mut self.handshakes, from) {
-                        (Some(handshakes), Asker::Remote(at)) => handshakes.begin(guest, at),
+                        (Some(handshakes), Asker::Remote(at)) => handshakes.begin(guest, (at, seat)),
                         (_, from) => {
-                            let connection: HttpConnection = Box::new(guest);
+                            let connection: HttpConnection = Box::new(Asking::new(Box::new(guest), seat));
                             return (connection, from);
                         }
                     }
@@ -286,105 +277,11 @@ impl Connected<IncomingStream<'_, Bounded>> for Asker {
     }
 }
 
-/// A connection with its place.
-pub struct Guest {
-    socket: Box<dyn Wire>,
-    id: u64,
-    places: Arc<Mutex<Places>>,
-    /// Ready once a newer connection takes the place. `None` after that: a finished receiver must not be polled again.
-    evicted: Option<oneshot::Receiver<()>>,
-    idle: Duration,
-    alarm: Pin<Box<Sleep>>,
-    /// Bytes that came since the last answer.
-    unanswered: usize,
-}
-
-impl Guest {
-    fn new(socket: Box<dyn Wire>, places: &Arc<Mutex<Places>>, idle: Duration) -> Self {
-        let (evict, evicted) = oneshot::channel();
-        let mut inner = lock(places);
-        if inner.taken.len() >= CONNECTIONS_MAX
-            && let Some((_, oldest)) = inner.taken.pop_first()
-        {
-            let _ = oldest.send(());
-        }
-        inner.next += 1;
-        let id = inner.next;
-        inner.taken.insert(id, evict);
-        drop(inner);
-        let (evicted, alarm) = (Some(evicted), Box::pin(tokio::time::sleep(idle)));
-        Self { socket, id, places: places.clone(), evicted, idle, alarm, unanswered: 0 }
-    }
-
-    /// LISTEN-L1, LISTEN-L2: whether the connection may continue. `cx` is woken when it may not.
-    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if let Some(evicted) = &mut self.evicted
-            && Pin::new(evicted).poll(cx).is_ready()
-        {
-            self.evicted = None;
-        }
-        if self.evicted.is_none() {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "a newer connection took its place"));
-        }
-        if self.alarm.as_mut().poll(cx).is_ready() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing came or went"));
-        }
-        Ok(())
-    }
-
-    fn moved<T>(&mut self, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if done.is_ready() {
-            let until = Instant::now() + self.idle;
-            self.alarm.as_mut().reset(until);
-        }
-        done
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        lock(&self.places).taken.remove(&self.id);
-    }
-}
-
-impl AsyncRead for Guest {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        this.check(cx)?;
-        if this.unanswered > UNANSWERED_BYTES_MAX {
-            let why = "found a request without an end, expected a short one (LISTEN-L4)";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
-        }
-        let before = buf.filled().len();
-        let done = Pin::new(&mut this.socket).poll_read(cx, buf);
-        this.unanswered = this.unanswered.saturating_add(buf.filled().len() - before);
-        this.moved(done)
-    }
-}
-
-impl AsyncWrite for Guest {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        this.check(cx)?;
-        let done = Pin::new(&mut this.socket).poll_write(cx, bytes);
-        if let Poll::Ready(Ok(1..)) = done {
-            this.unanswered = 0;
-        }
-        this.moved(done)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::guest::UNANSWERED_BYTES_MAX;
     use super::*;
+    use holdfast_types::sync::LockExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
@@ -392,14 +289,76 @@ mod tests {
     async fn an_idle_connection_is_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut bounded = Bounded { idle: Duration::from_millis(50), ..Bounded::new(listener) };
+        let limits = Limits { hello: Duration::from_millis(50), ..Limits::default() };
+        let mut bounded = Bounded { limits, ..Bounded::new(listener) };
         let _silent = TcpStream::connect(address).await.unwrap();
         let (mut guest, _) = bounded.accept().await;
         let mut bytes = [0; 16];
         let read = tokio::time::timeout(Duration::from_secs(20), guest.read(&mut bytes)).await.unwrap();
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop(guest);
-        assert!(lock(&bounded.places).taken.is_empty(), "its place is free");
+        assert_eq!(bounded.places.locked().taken(), 0, "its place is free");
+    }
+
+    /// Reads on until the connection ends.
+    async fn ended(guest: &mut HttpConnection) -> io::Error {
+        let reading = async {
+            loop {
+                if let Err(error) = guest.read(&mut [0; 16]).await {
+                    return error;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), reading).await.expect("it ends")
+    }
+
+    /// Sends a byte now and then, as long as somebody takes it.
+    async fn drip(client: &mut TcpStream) {
+        while client.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        std::future::pending().await
+    }
+
+    /// LISTEN-L6: a byte now and then keeps no place.
+    #[tokio::test]
+    async fn a_request_that_never_ends_is_closed_in_time() {
+        let short = Duration::from_millis(100);
+        let hello = Limits { hello: short, ..Limits::default() };
+        let request = Limits { request: short, ..Limits::default() };
+        for (limits, first, says) in [(hello, "", "no request came"), (request, "GET / HTTP/1.1\r\n\r\n", "too long")] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut bounded = Bounded { limits, ..Bounded::new(listener) };
+            let mut client = TcpStream::connect(address).await.unwrap();
+            let (mut guest, _) = bounded.accept().await;
+            if !first.is_empty() {
+                client.write_all(first.as_bytes()).await.unwrap();
+                guest.read_exact(&mut vec![0; first.len()]).await.unwrap();
+                guest.write_all(b"HTTP/1.1 200").await.unwrap();
+            }
+            let error = tokio::select! {
+                error = ended(&mut guest) => error,
+                () = drip(&mut client) => unreachable!("it never ends"),
+            };
+            assert!(error.kind() == io::ErrorKind::TimedOut && error.to_string().contains(says), "{error}");
+        }
+    }
+
+    /// Between two requests a client may be silent for longer than a newcomer.
+    #[tokio::test]
+    async fn who_has_asked_may_be_silent_for_a_while() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits = Limits { hello: Duration::from_secs(1), ..Limits::default() };
+        let mut bounded = Bounded { limits, ..Bounded::new(listener) };
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (mut guest, _) = bounded.accept().await;
+        let head = b"GET / HTTP/1.1\r\n\r\n";
+        client.write_all(head).await.unwrap();
+        guest.read_exact(&mut [0; 18]).await.unwrap();
+        let silent = tokio::time::timeout(Duration::from_millis(1500), guest.read(&mut [0; 16])).await;
+        assert!(silent.is_err(), "{silent:?}");
     }
 
     #[tokio::test]

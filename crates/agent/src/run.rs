@@ -19,7 +19,7 @@ use crate::config::{AgentConfig, Device, PoolKind, WatchdogKind, WatchdogMode};
 use crate::facts;
 use crate::history::History;
 use crate::host::{AttachLook, Host, NotDone};
-use crate::http::{self, Asked, Door};
+use crate::http::{self, AgentAudit, Asked, Door};
 use crate::listen::{self, Bounded};
 use crate::local;
 use crate::machine::{Action, AttachPhase, Command, Input, Job, Machine, Refused, StateName};
@@ -30,7 +30,7 @@ use crate::schedule::Schedule;
 use crate::seams::{Dial, Seams};
 use crate::view::View;
 use crate::watchdog;
-use beside::{News, Probing, Tasks, answer, openers, poller, prober, questions};
+use beside::{News, Probing, Tasks, answer, audit_in, end_audit, openers, poller, prober, questions};
 pub use error::RunError;
 use error::dir_error;
 use holdfast_host::lock::{is_locked, lock};
@@ -68,7 +68,7 @@ const HISTORY_LIMIT: Duration = Duration::from_secs(2);
 
 /// The token in this file.
 fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
-    let text = files::read_text(path, SECRET_BYTES_MAX).map_err(dir_error(path))?;
+    let text = files::read_secret_text(path, SECRET_BYTES_MAX).map_err(|error| dir_error(path)(error.into()))?;
     let token = text.trim();
     if token.is_empty() {
         return Err(RunError::Settings(format!("{}: found nothing, expected a token", path.display())));
@@ -140,11 +140,15 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
     let history = history_in(&config.dir, &*host).await?.beside();
     let watched = config.watchdog.kind != WatchdogKind::Off;
     log_settings(&config);
-    let doors = Doors { tcp, local: Some((socket, local)), compares: true };
+    let audit = audit_in(&config, &*host).await?;
+    let tls = host.tls().cloned();
+    let doors = Doors { tcp, local: Some((socket, local)), tls, compares: true, audit: audit.clone() };
     let dial = client::to_peers(&config, host.tls());
     let agent = Agent::over(config, host, history, doors, token, dial);
     let helper = move || if watched { helper() } else { Ok(()) };
-    agent.run(stop, helper).await
+    let ended = agent.run(stop, helper).await;
+    end_audit(audit).await;
+    ended
 }
 
 /// Logs settings with consequences that may surprise.
@@ -192,7 +196,7 @@ pub async fn run_over<H: Host>(
     helper: impl Fn() -> std::io::Result<()> + Send,
 ) -> Result<(), RunError> {
     let history = history_in(&config.dir, &*host).await?.at_once();
-    let doors = Doors { tcp: seams.incoming.into(), local: None, compares: false };
+    let doors = Doors { tcp: seams.incoming.into(), local: None, tls: None, compares: false, audit: None };
     let agent = Agent::over(config, host, history, doors, seams.token, seams.dial);
     agent.run(stop, helper).await
 }
@@ -202,8 +206,10 @@ struct Doors {
     tcp: Bounded,
     /// The Unix socket, and its path.
     local: Option<(PathBuf, Bounded)>,
+    tls: Option<Tls>,
     /// This host is compared with the others.
     compares: bool,
+    audit: Option<AgentAudit>,
 }
 
 /// What comes to the agent's task.
@@ -258,8 +264,7 @@ impl<H: Host> Agent<H> {
         let now = clock::now();
         let mut machine = Machine::new(config.policy(), now, history.takeovers(now));
         machine.set_paused(pause::was(&pause::file_in(&config.dir)));
-        let config = Arc::new(config);
-        let history = Arc::new(Mutex::new(history));
+        let (config, history) = (Arc::new(config), Arc::new(Mutex::new(history)));
         let (shows, view) = watch::channel(Arc::new(View::of(&machine, &config, now, None, host.pool_look())));
         let (asks, commands) = mpsc::channel(COMMANDS_MAX);
         let ((news, told), (probing, plan)) = (mpsc::channel(NEWS_MAX), watch::channel(None));
@@ -279,6 +284,8 @@ impl<H: Host> Agent<H> {
             known: known.clone(),
             openers: openers(host.clone()),
             answers: questions(host.clone()),
+            audit: doors.audit,
+            tls: doors.tls,
         };
         let mut tasks = Tasks::default();
         tasks.add(http::keep_schedule(door.clone()));

@@ -96,6 +96,12 @@ pub fn member_of(node: &v1::Node) -> v1::Member {
     }
 }
 
+/// Whether a gateway's certificate should be renewed.
+pub fn expires_soon(certificate: &v1::NodeCertificate) -> bool {
+    // An older gateway does not say so.
+    certificate.expires_soon.unwrap_or_else(|| certificate.days_left.is_some_and(|days| days < 30))
+}
+
 /// Name of a role, as in `--output json`.
 pub fn role_name(role: i32) -> &'static str {
     match v1::Role::try_from(role).unwrap_or(v1::Role::Unspecified) {

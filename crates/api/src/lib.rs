@@ -1,15 +1,19 @@
 //! Admin API: messages and service generated from `proto/admin.proto`, conversions to our types, and the error model.
 //!
 //! Owns: the wire form of the admin API, the list of its calls ([`METHODS`]), refusals and their encoding
-//! ([`Refusal`]), the comparison of two lists of volumes. Does not own: any other decision, any connection, any retry
-//! (the caller's), the peer protocol (raft's). Depends on: types.
+//! ([`Refusal`]), the comparison of two lists of volumes and of the gateways' allowed stores. Does not own: any other
+//! decision, any connection, any retry (the caller's), the peer protocol (raft's). Depends on: types.
 
 pub mod compared;
 mod conv;
+mod places;
 mod refusal;
 mod secret;
 
-pub use conv::{FieldError, disk_from_text, hex128, host_port, member_of, name, owner, request_id, role_name, token};
+pub use conv::{
+    FieldError, disk_from_text, expires_soon, hex128, host_port, member_of, name, owner, request_id, role_name, token,
+};
+pub use places::different_places;
 pub use refusal::{Disposition, LEADER_API_KEY, REFUSAL_KEY, Refusal, RefusalCode};
 
 /// Generated from `proto/admin.proto`; its comments are the reference.

@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 /// A client of one gateway.
 pub(crate) type Client = AdminClient<Channel>;
@@ -125,7 +125,10 @@ impl AdminClients {
             }
             return Said::Refused(refusal);
         }
-        self.lock().channels.remove(address);
+        // An earlier gateway: nothing is wrong with the connection.
+        if status.code() != Code::Unimplemented {
+            self.lock().channels.remove(address);
+        }
         Said::Nothing(format!("{address}: {}", innermost(&status)))
     }
 

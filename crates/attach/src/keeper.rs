@@ -14,6 +14,7 @@ use crate::device::{self, Devices, SYNC_LIMIT};
 use crate::dir::RunDir;
 use crate::lease_file::Lease;
 use crate::machine::{Action, Machine, Phase};
+use crate::revoked;
 use crate::seams::Seams;
 use crate::shared::Shared;
 use crate::status::{Status, VolumeStatus};
@@ -101,6 +102,13 @@ pub async fn run_over(
     let (news, told) = mpsc::unbounded_channel();
     let end = CancellationToken::new();
     let _ends = end.clone().drop_guard();
+    if let Some(following) = revoked::follow(&options.dialer, &doors, dir.path()) {
+        let ended = end.clone();
+        tokio::spawn(async move {
+            ended.cancelled().await;
+            following.abort();
+        });
+    }
     let keeper = Keeper {
         sockets: Vec::new(),
         seams,

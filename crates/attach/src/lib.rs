@@ -26,6 +26,7 @@ mod lease_file;
 pub mod machine;
 mod outbox;
 pub mod requests;
+mod revoked;
 mod seams;
 mod shared;
 mod snapshot_copy;

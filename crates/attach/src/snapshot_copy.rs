@@ -23,6 +23,7 @@ use crate::admin_client::{self, AdminClients, call};
 use crate::device::{self, DeviceError, DeviceKind, Devices};
 use crate::dir::{DirError, RunDir};
 use crate::machine::Phase;
+use crate::revoked;
 use crate::status::VolumeStatus;
 use base::{Base, Gateways, Patience};
 use disk::Disk;
@@ -246,6 +247,7 @@ impl Copy {
             SnapshotCopyError::Unreachable { set: set.clone(), snapshot, limit, last }
         };
         let doors = Arc::new(AdminClients::new(options.dialer.clone(), &options.api));
+        let revoked = revoked::follow(&options.dialer, &doors, dir.path());
         let known = || unreachable(format!("no gateway of {} answered", doors.known().join(", ")));
         let snapshot = tokio::time::timeout_at(deadline, find(&doors, options)).await.map_err(|_| known())??;
         let gateways = Arc::new(Gateways::over(options.dialer.connector()));
@@ -276,6 +278,7 @@ impl Copy {
             let disk = Disk::new(plain, base, volume.size_bytes, &options.scratch, options.scratch_max);
             copy.disks.push(Arc::new(disk.map_err(at(&options.scratch))?));
         }
+        copy.tasks.extend(revoked.map(|following| following.abort_handle()));
         copy.show(Phase::Connecting)?;
         copy.reach(deadline, unreachable).await?;
         let learning = tokio::spawn(follow(doors, copy.gateways.clone(), identity, options.clone()));

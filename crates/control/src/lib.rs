@@ -11,7 +11,7 @@
 //!   members  next voters of a group, possible leaders, allowed removals                    (decided by leaders)
 //!   keys     next step of a change of the cluster key                                      (decided by group 0's leader)
 //!   pair     two gateways with an etcd: which one may answer, and which one wrote a head   (one node only)
-//!   serve    a leader's decisions by its own clock: read lease, expiry, embargo, cut-off   (one node only)
+//!   serve    a leader's decisions by its own clock: read lease, expiry, cut-off            (one node only)
 //! ```
 //!
 //! Owns: the replicated commands, their answers and refusals, and the time arithmetic behind serving. Does not own:

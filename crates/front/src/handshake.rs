@@ -15,7 +15,7 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -110,6 +110,10 @@ pub(super) struct Progress {
     last: Mutex<Instant>,
     /// The client still has to show a certificate. Until then it is told nothing else, and gains no time by asking.
     is_stranger: AtomicBool,
+    /// Options that arrived; of a stranger none counts.
+    options: AtomicU32,
+    /// A certificate was shown: its time is not that of the options.
+    was_stranger: AtomicBool,
 }
 
 impl Progress {
@@ -117,32 +121,42 @@ impl Progress {
     pub(super) fn new(tls: Option<&FrontTls>) -> Self {
         let begun = Instant::now();
         let is_stranger = tls.is_some_and(|tls| tls.mode() == TlsMode::Required);
-        Self { begun, last: Mutex::new(begun), is_stranger: AtomicBool::new(is_stranger) }
+        let (is_stranger, options, was_stranger) = (is_stranger.into(), AtomicU32::new(0), AtomicBool::new(false));
+        Self { begun, last: Mutex::new(begun), is_stranger, options, was_stranger }
     }
 
     /// An option has arrived.
     fn asked(&self) {
         if !self.is_stranger.load(Ordering::Relaxed) {
             *self.last.locked() = Instant::now();
+            self.options.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// When the handshake has to be done, by the options until now.
+    fn end(&self, limits: &FrontLimits) -> Instant {
+        let of_options = limits.handshake_option.saturating_mul(self.options.load(Ordering::Relaxed));
+        let first = limits.handshake_timeout.saturating_mul(1 + u32::from(self.was_stranger.load(Ordering::Relaxed)));
+        self.begun + limits.handshake_total.min(first.saturating_add(of_options))
     }
 
     /// A certificate that is for NBD was shown.
     fn introduced(&self) {
-        self.is_stranger.store(false, Ordering::Relaxed);
+        self.was_stranger.store(self.is_stranger.swap(false, Ordering::Relaxed), Ordering::Relaxed);
         self.asked();
     }
 
     /// Runs a handshake that notes its progress here. `None`: an option, or the whole of it, took too long.
     pub(super) async fn limit<T>(&self, limits: &FrontLimits, shaking: impl Future<Output = T>) -> Option<T> {
         let mut shaking = pin!(shaking);
-        let end = self.begun + limits.handshake_total;
+        let until = || self.end(limits).min(*self.last.locked() + limits.handshake_timeout);
         loop {
-            let until = end.min(*self.last.locked() + limits.handshake_timeout);
-            if let Ok(done) = tokio::time::timeout_at(until, shaking.as_mut()).await {
+            let end = until();
+            if let Ok(done) = tokio::time::timeout_at(end, shaking.as_mut()).await {
                 return Some(done);
             }
-            if until >= end || *self.last.locked() + limits.handshake_timeout <= until {
+            // No option has arrived meanwhile that would give it more.
+            if until() <= end {
                 return None;
             }
         }
@@ -282,6 +296,7 @@ mod tests {
         let progress = Progress::new(None);
         let slow = async {
             // As if options continued to arrive.
+            progress.asked();
             *progress.last.locked() = Instant::now() + long / 2;
             tokio::time::sleep(short * 3).await;
         };
@@ -292,5 +307,21 @@ mod tests {
             Progress::new(None).limit(&limits, std::future::pending::<()>()).await.is_none(),
             "the whole took too long"
         );
+    }
+
+    /// Whoever sends an option now and then would keep a place among the handshakes for ten minutes.
+    #[tokio::test]
+    async fn an_option_now_and_then_gains_no_time() {
+        let [timeout, option] = [200, 1].map(Duration::from_millis);
+        let limits = FrontLimits { handshake_timeout: timeout, handshake_option: option, ..FrontLimits::default() };
+        let progress = Progress::new(None);
+        let slow = async {
+            for _ in 0..10_000 {
+                progress.asked();
+                tokio::time::sleep(timeout / 4).await;
+            }
+        };
+        let limited = progress.limit(&limits, slow);
+        assert!(tokio::time::timeout(Duration::from_secs(20), limited).await.expect("it is closed").is_none());
     }
 }

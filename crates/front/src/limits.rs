@@ -24,7 +24,9 @@ pub struct FrontLimits {
     /// Maximum time for one option of a handshake, from the option before it to its answer. The first begins with the
     /// connection. Where a certificate is needed, all options up to it have this time together.
     pub handshake_timeout: Duration,
-    /// Maximum time of a whole handshake. A client that lists all exports asks about each of them.
+    /// Maximum time of a whole handshake: [`Self::handshake_timeout`], and this for each option.
+    pub handshake_option: Duration,
+    /// And no more than this. A client that lists all exports asks about each of them.
     pub handshake_total: Duration,
     /// A peer that sends a payload, or takes its replies, at less than [`STALL_BYTES_MIN`] in this time is closed.
     pub stall_timeout: Duration,
@@ -64,6 +66,9 @@ const _: () = assert!(UNPAID_BYTES_MAX < OWN_BYTES_MAX);
 /// Minimum progress, in bytes per [`FrontLimits::stall_timeout`].
 pub const STALL_BYTES_MIN: u64 = 1 << 20;
 
+/// More than an option takes on a slow line. A client that sends one now and then keeps no place by it.
+const HANDSHAKE_OPTION: Duration = Duration::from_secs(2);
+
 /// Two options for each of 1024 exports, at a quarter of a second each.
 const HANDSHAKE_TOTAL: Duration = Duration::from_secs(600);
 
@@ -77,6 +82,7 @@ impl Default for FrontLimits {
             connection_bytes: 64 << 20,
             gateway_bytes: 512 << 20,
             handshake_timeout: Duration::from_secs(10),
+            handshake_option: HANDSHAKE_OPTION,
             handshake_total: HANDSHAKE_TOTAL,
             stall_timeout: Duration::from_secs(30),
             unreadable_pause: Duration::from_secs(1),

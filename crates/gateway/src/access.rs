@@ -10,10 +10,11 @@
 //! - **ACCESS-A2** A host acts only under its owner names and on its sets (TLS-T4), an operator destroys no volume and
 //!   gets no token, and a gateway deletes a set only for another one that has checked it. Nobody puts a set outside of
 //!   `store.allowed`.
-//! - **ACCESS-A3** Each call that a rule notes, and each that was refused for its certificate or for its store, leaves
-//!   one line in the audit log of the gateway that was asked, also if its caller did not wait. Calls that hosts repeat
-//!   many times a second (`Rule::repeated`) leave none if they were not carried out because another gateway must be
-//!   asked, or this one is busy.
+//! - **ACCESS-A3** Each call that a rule notes, and each that was refused for its certificate or for its store (between
+//!   gateways, where appends have connections of their own, also for its cluster or its life), leaves one line in the
+//!   audit log of the gateway that was asked, also if its caller did not wait. Calls that hosts repeat many times a
+//!   second (`Rule::repeated`) leave none if they were not carried out because another gateway must be asked, or this
+//!   one is busy.
 //! - **ACCESS-A4** Refusals of one certificate by one method leave one line in 60 s, those by ACCESS-A5 too; the next
 //!   one says how many there were meanwhile. Otherwise whoever is refused could wash out the lines of others.
 //! - **ACCESS-A5** Of each method a bounded number of calls runs at a time, over all callers (`Bounds::at_once`), and
@@ -23,6 +24,10 @@
 //!   ACCESS-A6, until it has begun.
 //! - **ACCESS-A6** A request has a length that its method may have, and is carried out within the method's deadline.
 //!   Between gateways nothing of it is read that does not name this cluster.
+//! - **ACCESS-A7** A host whose certificate names its sets is told no name of another set, of its snapshots or of its
+//!   stores. Numbers of sets and groups it is told.
+//! - **ACCESS-A8** While the gateways that answer have different `store.allowed`, no set is put into a store. Otherwise
+//!   the list of whichever gateway leads would count, and one gateway without a list would allow everything.
 //!
 //! Without TLS everybody who reaches a door may do everything there. Calls inside the process pass no door.
 
@@ -38,3 +43,5 @@ mod tests;
 
 pub(crate) use guard::{Asked, ClusterCheck, Guard, Guarded, plaintext_came};
 pub(crate) use named::Names;
+#[cfg(test)]
+pub(crate) use tests::asked;

@@ -20,6 +20,7 @@ use holdfast_control::cluster::MemberRole;
 use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
 use holdfast_settings::settings;
+use holdfast_tls::HttpTls;
 use holdfast_tls::files::{self, PEM_BYTES_MAX};
 use holdfast_types::{ByteSize, Locality, Name};
 pub use key::KeyConfig;
@@ -188,7 +189,8 @@ settings! {
         /// Mutual TLS for NBD, the admin API and between gateways (R10): set all three files, or none. `holdfast
         /// cluster certificates` makes them.
         tls: TlsConfig = TlsConfig::default();
-        /// A line of JSON for each call of the admin API that changes something or was refused.
+        /// A line of JSON for each call of the admin API that changes something or was refused, and for each refused
+        /// call between gateways.
         audit: AuditConfig = AuditConfig::default();
         /// An etcd that receives each lease grant, for tools that follow etcd. Nothing waits for it, and nothing is
         /// read from it.
@@ -393,13 +395,14 @@ settings! {
         path_style: bool = false;
         /// File with the access keys in the format of the AWS tools: profiles in brackets, aws_access_key_id,
         /// aws_secret_access_key, aws_session_token. A store whose URL has ?profile=NAME uses that profile; all others
-        /// use AWS_PROFILE, or else `default`. You can put new keys there at any time: the gateway reads the file
-        /// within seconds of a change, and at once when its keys are refused. Left out: the keys of the environment, or
-        /// else the file that AWS_SHARED_CREDENTIALS_FILE names, or else the role of this machine, task or pod.
+        /// use AWS_PROFILE, or else `default`. Mode 0600; a file that others can use is refused. You can put new keys
+        /// there at any time: the gateway reads the file within seconds of a change, and at once when its keys are
+        /// refused. Left out: the keys of the environment, or else the file that AWS_SHARED_CREDENTIALS_FILE names, or
+        /// else the role of this machine, task or pod.
         credentials_file: Option<PathBuf> = None, sample "/etc/holdfast/s3-credentials";
         /// Where sets may be put: URLs of buckets, of prefixes in them, or of directories; `endpoint` included, if the
-        /// store's URL has one. The same at every gateway. Empty: everywhere that this gateway can reach or write to,
-        /// for whoever may create sets.
+        /// store's URL has one. Empty: everywhere that this gateway can reach or write to, for whoever may create sets.
+        /// The same at every gateway: while they differ, no set is put into a store.
         allowed: Vec<String> = Vec::new();
         /// Timeout for one attempt to read, list or delete, in milliseconds, 100 to 120000. Shorter: a hanging
         /// connection is noticed sooner. Too short for the network: no read ever succeeds.
@@ -415,7 +418,8 @@ settings! {
 }
 
 settings! {
-    /// A line of JSON for each call of the admin API that changes something or was refused.
+    /// A line of JSON for each call of the admin API that changes something or was refused, and for each refused
+    /// call between gateways.
     pub struct AuditConfig {
         /// The file; only the gateway's user can read it. Calls never wait for it: see holdfast_audit_dropped_total
         /// and holdfast_audit_errors_total. Left out: none.
@@ -436,7 +440,7 @@ settings! {
         ca: Option<PathBuf> = None, sample "/etc/holdfast/etcd/ca.pem";
         /// Client certificate (PEM), if the etcd asks for one.
         certificate: Option<PathBuf> = None, sample "/etc/holdfast/etcd/client.pem";
-        /// Private key (PEM) of that certificate.
+        /// Private key (PEM) of that certificate; a file that others can read is refused.
         key: Option<PathBuf> = None, sample "/etc/holdfast/etcd/client.key";
     }
 }
@@ -445,17 +449,21 @@ impl EtcdConfig {
     /// Reads the files; `None` if no member is configured.
     ///
     /// # Errors
-    /// A file that cannot be read or is too long, with the name of its setting.
+    /// A file that cannot be read or is too long, or a key that others can read, with the name of its setting.
     pub fn load(&self) -> Result<Option<EtcdOptions>, (String, std::io::Error)> {
         if self.endpoints.is_empty() {
             return Ok(None);
         }
-        let read = |field: &str, path: &Path| {
-            files::read(path, PEM_BYTES_MAX).map_err(|e| (format!("etcd.{field} {}", path.display()), e))
+        let named = |field: &str, path: &Path| format!("etcd.{field} {}", path.display());
+        let read =
+            |field: &str, path: &Path| files::read(path, PEM_BYTES_MAX).map_err(|error| (named(field, path), error));
+        let secret = |path: &Path| match files::read_key(path, PEM_BYTES_MAX) {
+            Ok(key) => Ok(key.into_bytes()),
+            Err(error) => Err((named("key", path), std::io::Error::from(error))),
         };
         let ca = self.ca.as_deref().map(|path| read("ca", path)).transpose()?;
         let identity = match (&self.certificate, &self.key) {
-            (Some(certificate), Some(key)) => Some((read("certificate", certificate)?, read("key", key)?)),
+            (Some(certificate), Some(key)) => Some((read("certificate", certificate)?, secret(key)?)),
             _ => None,
         };
         Ok(Some(EtcdOptions { endpoints: self.endpoints.clone(), ca, identity }))
@@ -514,5 +522,15 @@ impl GatewayConfig {
     pub fn http_address(&self) -> Option<String> {
         let listen = self.http_listen?;
         Some(self.advertise.http.clone().unwrap_or_else(|| listen.to_string()))
+    }
+
+    /// That the HTTP port tells names of sets to other machines without TLS, although this gateway has a certificate.
+    pub fn names_in_plain(&self) -> Option<&'static str> {
+        let reached = self.http_listen.is_some_and(|listen| !listen.ip().is_loopback());
+        let plain = reached && self.tls.any() && self.tls.http_mode() == HttpTls::Off;
+        plain.then_some(
+            "[tls] http is \"off\": whoever reaches http_listen reads the names of sets and gateways in /metrics, and \
+             needs no certificate",
+        )
     }
 }

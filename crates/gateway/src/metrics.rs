@@ -71,6 +71,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "holdfast_certificate_files_unusable",
         "1 while the changed TLS files cannot be used, so that those read before stay in use.",
     ),
+    (
+        Kind::Gauge,
+        "holdfast_certificate_warned_timestamp_seconds",
+        "Unix time from which that is warned of: 30 days ahead, or in the last third of its life if that is shorter.",
+    ),
     (Kind::Counter, "holdfast_checkpoints_total", "Checkpoints that this gateway completed."),
     (
         Kind::Counter,

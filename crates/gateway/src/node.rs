@@ -11,11 +11,14 @@ mod depart;
 mod ended;
 mod following;
 mod gauges;
+mod heal;
 mod lives;
 mod members;
+mod peer_book;
 mod placing;
 mod planned;
 mod reconcile;
+mod registration;
 mod retiming;
 mod revoked;
 mod running;
@@ -51,7 +54,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
 pub(crate) use planned::{Planned, Runs, Seen, Told, Wants};
-pub(crate) use revoked::bearer;
+pub(crate) use revoked::{bearer, list as revoked_list};
 pub use seams::Seams;
 
 use running::Running;
@@ -301,6 +304,14 @@ impl Node {
         })
     }
 
+    /// Waits; returns false if the gateway stops first.
+    pub(crate) async fn passes(&self, time: Duration) -> bool {
+        tokio::select! {
+            () = self.stop.cancelled() => false,
+            () = tokio::time::sleep(time) => true,
+        }
+    }
+
     /// Group 0 refuses this gateway: it stops, for this reason.
     pub(crate) fn refuse(&self, why: String) {
         *self.refused.locked() = Some(why);
@@ -352,13 +363,14 @@ impl Node {
     }
 
     /// Files of the certificate that cannot be used, certificates that expire soon or are revoked, plain text beside
-    /// TLS.
+    /// TLS, at the doors and at HTTP.
     pub fn certificate_warnings(&self) -> Vec<String> {
         let warnings = self.tls.as_ref().map(Tls::warnings).unwrap_or_default();
         let transition = self.config.tls.transition.map(|step| {
             format!("[tls] transition = {:?}: whoever connects without TLS may do everything", step.as_str())
         });
-        warnings.into_iter().chain(self.revoked_warning()).chain(transition).collect()
+        let names = self.config.names_in_plain().map(str::to_string);
+        warnings.into_iter().chain(self.revoked_warning()).chain(transition).chain(names).collect()
     }
 
     /// All warnings, one line each: none of them keeps this gateway from serving.

@@ -1,8 +1,8 @@
 //! Runs one gateway, with the listeners around its node, until it is told to stop.
 
 use crate::access::{ClusterCheck, Guard, Guarded, plaintext_came};
-use crate::admin::AdminDoor;
-use crate::audit::Audit;
+use crate::admin::{AdminDoor, start_tasks};
+use crate::audit::{self, Audit};
 use crate::config::{GatewayConfig, NbdTls, SnapshotExports};
 use crate::doors::{self, Client, Door, Place, Standing};
 use crate::http;
@@ -13,7 +13,7 @@ use holdfast_api::v1::admin_server::AdminServer;
 use holdfast_front::{Front, FrontLimits, FrontTls, LimitsError};
 use holdfast_raft::{Admitted, Known, RaftNode, Sorted};
 use holdfast_set::device::NodeExports;
-use holdfast_tls::{Either, HttpTls, Role, Tls, admits};
+use holdfast_tls::{Either, HttpTls, Role, Tls, TlsStream, admits, certificate};
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -149,7 +149,8 @@ pub fn run_life(
             Some(addr) => Some(listen("http", addr).await?),
             None => None,
         };
-        let audit = Audit::start(&config.audit).map_err(RunError::Audit)?;
+        let audit = audit::start(&config.audit).map_err(RunError::Audit)?;
+        let seams = Seams { tasks: start_tasks, ..seams };
         let node = Node::open_over(config.clone(), stop.clone(), seams).await?;
         if let Some(begin) = begin {
             let begun = tokio::select! {
@@ -166,7 +167,7 @@ pub fn run_life(
         let exports = exports(&config, &node);
         let mut doors: JoinSet<DoorEnd> = JoinSet::new();
         doors.spawn(serve_api(api, node.clone(), audit.clone(), stop.clone()));
-        doors.spawn(serve_peers(peer, node.clone(), stop.clone()));
+        doors.spawn(serve_peers(peer, node.clone(), audit.clone(), stop.clone()));
         if let Some(tls) = node.tls.clone() {
             doors.spawn(follow_certificate(tls));
         }
@@ -197,6 +198,9 @@ pub fn run_life(
 }
 
 async fn serve_http(listener: TcpListener, node: Arc<Node>, mode: HttpTls) -> DoorEnd {
+    if let Some(why) = node.config.names_in_plain() {
+        tracing::warn!("{why}");
+    }
     ("http", http::serve(listener, node, mode).await.map_err(|e| e.to_string()))
 }
 
@@ -291,9 +295,9 @@ async fn follow_certificate(tls: Tls) -> DoorEnd {
     match tls.follow().await {}
 }
 
-async fn serve_peers(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {
+async fn serve_peers(listener: TcpListener, node: Arc<Node>, audit: Option<Audit>, stop: CancellationToken) -> DoorEnd {
     let incoming = Door::new("peer", listener, doors::PEERS).incoming();
-    ("peer door", serve_peers_over(incoming, node, None, stop).await)
+    ("peer door", serve_peers_over(incoming, node, None, audit, stop).await)
 }
 
 /// Serves the peer API and the admin API on the same connections, without TLS: a simulation has a single listener.
@@ -309,7 +313,7 @@ where
     C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     let admin = admin_door(node.clone(), None);
-    serve_peers_over(incoming, node, Some(admin), stop).await
+    serve_peers_over(incoming, node, Some(admin), None, stop).await
 }
 
 /// Serves NBD on the incoming connections, as long as the front lives.
@@ -334,68 +338,93 @@ async fn serve_peers_over<C>(
     incoming: impl Stream<Item = std::io::Result<C>> + Send + 'static,
     node: Arc<Node>,
     admin: Option<GuardedAdmin>,
+    audit: Option<Audit>,
     stop: CancellationToken,
 ) -> Result<(), String>
 where
     C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     // Before adoption, peers are not served: their connections are closed.
-    let raft = loop {
-        if let Some(raft) = node.raft() {
-            break raft;
-        }
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = tokio::time::sleep(Duration::from_millis(20)) => {}
-        }
-    };
+    let Some(raft) = adopted(&node, &stop).await else { return Ok(()) };
+    let guard = peer_guard(&node, &raft, audit);
+    let appends = guard.clone();
     // R10: with a certificate, a listener accepts only mutual TLS.
     let Some(acceptor) = node.tls.as_ref().map(Tls::acceptor) else {
-        let plain = |connection: C| {
-            let known = known(place_of(&connection));
-            std::future::ready(Ok(Admitted { connection, may_append: Ok(()), known }))
+        let plain = move |connection: C| {
+            let client = client_of(&connection);
+            let (known, refused) = (known(client.as_ref()), refused(&appends, client, None));
+            std::future::ready(Ok(Admitted { connection, may_append: Ok(()), known, refused }))
         };
-        return serve_calls(raft.sorted(incoming, plain), node, raft, admin, stop).await;
+        return serve_calls(raft.sorted(incoming, plain), raft, guard, admin, stop).await;
     };
     if node.config.tls.transition.is_some() {
         let open = move |connection: C| {
-            let acceptor = acceptor.clone();
+            let (acceptor, appends) = (acceptor.clone(), appends.clone());
             async move {
-                let known = known(place_of(&connection));
+                let client = client_of(&connection);
+                let known = known(client.as_ref());
                 let connection = acceptor.accept_either(connection).await?;
-                let may_append = match &connection {
+                let (may_append, own) = match &connection {
                     Either::Plain(_) => {
                         plaintext_came("peer connection");
-                        Ok(())
+                        (Ok(()), None)
                     }
-                    Either::Tls(tls) => admits(tls, GATEWAYS).map(drop),
+                    Either::Tls(tls) => may_append(tls),
                 };
-                Ok::<_, std::io::Error>(Admitted { connection, may_append, known })
+                let refused = refused(&appends, client, own);
+                Ok::<_, std::io::Error>(Admitted { connection, may_append, known, refused })
             }
         };
-        return serve_calls(raft.sorted(incoming, open), node, raft, admin, stop).await;
+        return serve_calls(raft.sorted(incoming, open), raft, guard, admin, stop).await;
     }
     let open = move |connection: C| {
-        let acceptor = acceptor.clone();
+        let (acceptor, appends) = (acceptor.clone(), appends.clone());
         async move {
-            let known = known(place_of(&connection));
+            let client = client_of(&connection);
+            let known = known(client.as_ref());
             let connection = acceptor.accept(connection).await?;
-            // TLS-T3: only a gateway may append.
-            let may_append = admits(&connection, GATEWAYS).map(drop);
-            Ok::<_, std::io::Error>(Admitted { connection, may_append, known })
+            let (may_append, own) = may_append(&connection);
+            let refused = refused(&appends, client, own);
+            Ok::<_, std::io::Error>(Admitted { connection, may_append, known, refused })
         }
     };
-    serve_calls(raft.sorted(incoming, open), node, raft, admin, stop).await
+    serve_calls(raft.sorted(incoming, open), raft, guard, admin, stop).await
 }
 
-/// The connection's place at its listener. A simulation has none.
-fn place_of<C: Connected>(connection: &C) -> Option<Place> {
+/// What serves peers, once the node is adopted; `None`: the gateway stops first.
+async fn adopted(node: &Node, stop: &CancellationToken) -> Option<RaftNode> {
+    loop {
+        if let Some(raft) = node.raft() {
+            return Some(raft);
+        }
+        tokio::select! {
+            () = stop.cancelled() => return None,
+            () = tokio::time::sleep(Duration::from_millis(20)) => {}
+        }
+    }
+}
+
+/// TLS-T3: only a gateway may vote, append and ask for votes.
+fn peer_guard(node: &Node, raft: &RaftNode, audit: Option<Audit>) -> Guard {
+    let ours = raft.clone();
+    let cluster: ClusterCheck = Arc::new(move |headers: &HeaderMap| ours.check_cluster(headers));
+    Guard::peer(node.tls.as_ref().map(|tls| tls.revocations().clone()), Some(cluster), audit)
+}
+
+/// Whether the peer of a connection may append, and its certificate.
+fn may_append<C>(connection: &TlsStream<C>) -> (Result<(), String>, Option<Vec<u8>>) {
+    (admits(connection, GATEWAYS).map(drop), certificate(connection).map(<[u8]>::to_vec))
+}
+
+/// What the listener knows of a connection. A simulation has no such listener.
+fn client_of<C: Connected>(connection: &C) -> Option<Client> {
     let info: Box<dyn Any> = Box::new(connection.connect_info());
-    info.downcast::<Client>().ok().map(|client| client.place)
+    info.downcast::<Client>().ok().map(|client| *client)
 }
 
 /// DOOR-D5: who begins an append stream has proven to be a member.
-fn known(place: Option<Place>) -> Known {
+fn known(client: Option<&Client>) -> Known {
+    let place: Option<Place> = client.map(|client| client.place.clone());
     Box::new(move || {
         if let Some(place) = place {
             place.shows(Standing::Proven);
@@ -403,22 +432,24 @@ fn known(place: Option<Place>) -> Known {
     })
 }
 
+/// ACCESS-A3: who wants to append and may not leaves a line.
+fn refused(guard: &Guard, client: Option<Client>, certificate_der: Option<Vec<u8>>) -> Known {
+    let guard = guard.clone();
+    Box::new(move || guard.appends_refused(certificate_der.as_deref(), client.as_ref()))
+}
+
 /// Serves the calls of peers: everything but append streams.
 async fn serve_calls<C>(
     incoming: Sorted<C>,
-    node: Arc<Node>,
     raft: RaftNode,
+    guard: Guard,
     admin: Option<GuardedAdmin>,
     stop: CancellationToken,
 ) -> Result<(), String>
 where
     C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
-    let ours = raft.clone();
-    let cluster: ClusterCheck = Arc::new(move |headers: &HeaderMap| ours.check_cluster(headers));
-    // TLS-T3: only a gateway may vote, append and ask for votes.
-    let revocations = node.tls.as_ref().map(|tls| tls.revocations().clone());
-    let door = Guarded::new(raft.service(), Guard::peer(revocations, Some(cluster)));
+    let door = Guarded::new(raft.service(), guard);
     let served = doors::server()
         .max_concurrent_streams(doors::PEER_STREAMS)
         .initial_stream_window_size(WINDOW_BYTES)

@@ -11,6 +11,7 @@ mod connect;
 mod console;
 mod csi;
 mod deletion;
+mod dev;
 mod diff;
 mod doctor;
 mod extras;
@@ -42,7 +43,6 @@ mod volume;
 mod watch;
 
 use crate::cli::{AgentCommand, Cli, ClusterCommand, Command, Common, CsiServices, GatewayCommand, StandbyCommand};
-use crate::dev;
 use crate::exit::CliError;
 use crate::output::LogFormat;
 use holdfast_tls::Role;

@@ -7,7 +7,6 @@
 mod cli;
 mod client;
 mod command;
-mod dev;
 mod duration;
 mod exit;
 mod output;

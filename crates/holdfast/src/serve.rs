@@ -34,6 +34,13 @@ pub fn without_core_dumps() {
     }
 }
 
+/// The same for a process that starts PostgreSQL, whose own core dumps are its settings' matter.
+pub fn without_own_core_dumps() {
+    if let Err(error) = holdfast_locked::no_own_core_dumps() {
+        tracing::warn!(%error, "core dumps of this process could not be switched off: they would hold its keys");
+    }
+}
+
 /// Runs a gateway until it fails, or SIGINT or SIGTERM tells it to stop.
 pub async fn gateway(config: GatewayConfig) -> Result<(), CliError> {
     ignore_hangup()?;

@@ -132,6 +132,18 @@ fn the_agent_has_time_to_let_go_of_everything() {
     }
 }
 
+/// Where one of these is forgotten nobody notices, until a core dump lies there or a reload fails.
+#[test]
+fn each_unit_keeps_secrets_out_of_core_dumps_and_reads_its_certificates_again() {
+    let all = units();
+    for (name, _) in EXPOSURE_MAX {
+        let unit = all.iter().find(|unit| unit.name == name).unwrap();
+        for line in ["LimitCORE=0", "ExecReload=/bin/kill -HUP $MAINPID"] {
+            assert!(unit.text.lines().any(|found| found == line), "{name}: {line}");
+        }
+    }
+}
+
 /// The complaints of `systemd-analyze verify` about a unit of that name; `None` without that program.
 fn verified(dir: &Path, name: &str, text: &str) -> Option<Result<(), String>> {
     let path = dir.join(name);

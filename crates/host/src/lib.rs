@@ -1,10 +1,11 @@
 //! What processes ask the kernel of their host: table of mounts, lock files, files that are rewritten all the time,
-//! unread bytes of sockets, metrics of the own process, clock of leases, time of day.
+//! unread bytes of sockets, metrics of the own process, clock of leases, time of day. And the file of an audit log.
 //!
 //! Owns: reading `/proc/self`, `flock` on lock files, files that can be rewritten without new space, the look at what a
 //! socket's client left, CLOCK_BOOTTIME, the wall clock. Does not own: mounting, other processes, devices. Depends on:
 //! nothing of ours.
 
+pub mod audit;
 pub mod lock;
 pub mod mounts;
 pub mod process;

@@ -16,7 +16,7 @@
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 use rustix::param::page_size;
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use std::fmt;
 use std::io;
 use std::ops::Deref;
@@ -101,7 +101,19 @@ impl fmt::Debug for LockedKey {
 /// # Errors
 /// The kernel's, of the step that it refused. The other step is made as well.
 pub fn no_core_dumps() -> io::Result<()> {
-    let limit = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    switched_off(Some(0))
+}
+
+/// The same for a process that starts a database: the programs that it starts may raise their limit again.
+///
+/// # Errors
+/// As [`no_core_dumps`].
+pub fn no_own_core_dumps() -> io::Result<()> {
+    switched_off(getrlimit(Resource::Core).maximum)
+}
+
+fn switched_off(maximum: Option<u64>) -> io::Result<()> {
+    let limit = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum });
     // Read now: rustix takes it from /proc/self/auxv on kernels before 6.4, which belongs to root from here on. Its
     // panic would end each start of a gateway that does not run as root.
     let _ = page_size();
@@ -112,7 +124,7 @@ pub fn no_core_dumps() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::{dumpable_behavior, geteuid, getrlimit};
+    use rustix::process::{dumpable_behavior, geteuid};
 
     /// The lines of /proc/self/smaps for the mapping that has this address.
     fn smaps_of(address: usize) -> String {
@@ -175,6 +187,11 @@ mod tests {
     /// Of this test's process; it ends soon after.
     #[test]
     fn a_process_can_be_kept_from_dumping_core() {
+        let before = getrlimit(Resource::Core).maximum;
+        no_own_core_dumps().expect("the kernel allows both");
+        assert_eq!(dumpable_behavior().expect("asked"), DumpableBehavior::NotDumpable);
+        let limit = getrlimit(Resource::Core);
+        assert_eq!((limit.current, limit.maximum), (Some(0), before), "what it starts may raise its limit");
         no_core_dumps().expect("the kernel allows both");
         assert_eq!(dumpable_behavior().expect("asked"), DumpableBehavior::NotDumpable);
         assert_eq!(getrlimit(Resource::Core).maximum, Some(0));

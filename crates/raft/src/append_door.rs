@@ -6,17 +6,17 @@ use crate::admitted::Admitted;
 use crate::append_frames::PREFACE;
 use crate::append_receiver::serve;
 use crate::node::RaftNode;
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
+use holdfast_tls::Peeked;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tonic::transport::server::Connected;
 
 /// Bytes of the first read of a connection.
 const FIRST_BYTES: usize = 64;
@@ -86,7 +86,7 @@ impl Places {
 /// Where the connections of a door go.
 struct Sorter<O> {
     node: RaftNode,
-    calls: mpsc::Sender<io::Result<Opened<O>>>,
+    calls: mpsc::Sender<io::Result<Peeked<O>>>,
     places: Arc<Places>,
 }
 
@@ -136,7 +136,7 @@ where
         admitted.connection.read_buf(&mut first).await?;
         Ok::<_, io::Error>(admitted)
     };
-    let Admitted { connection, may_append, known } = match opened.await {
+    let Admitted { connection, may_append, known, refused } = match opened.await {
         Ok(opened) => opened,
         Err(error) => {
             tracing::debug!(%error, "a connection of a peer ended before its first bytes");
@@ -154,75 +154,23 @@ where
                 return;
             };
             places.said.store(false, Ordering::Relaxed);
-            serve(sorter.node, Admitted { connection, may_append, known }, first).await;
+            serve(sorter.node, Admitted { connection, may_append, known, refused }, first).await;
         }
         // The server may have stopped.
-        Some(_) => drop(sorter.calls.send(Ok(Opened { first, connection })).await),
+        Some(_) => drop(sorter.calls.send(Ok(Peeked::new(first.to_vec(), connection))).await),
     }
 }
 
 /// The gRPC connections of [`RaftNode::sorted`].
 pub struct Sorted<O> {
-    waiting: mpsc::Receiver<io::Result<Opened<O>>>,
+    waiting: mpsc::Receiver<io::Result<Peeked<O>>>,
     _accepting: JoinSet<()>,
 }
 
 impl<O> Stream for Sorted<O> {
-    type Item = io::Result<Opened<O>>;
+    type Item = io::Result<Peeked<O>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.waiting.poll_recv(context)
-    }
-}
-
-/// A connection whose first bytes were looked at. It yields them again.
-pub struct Opened<C> {
-    first: BytesMut,
-    connection: C,
-}
-
-impl<C: AsyncRead + Unpin> AsyncRead for Opened<C> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.first.is_empty() {
-            return Pin::new(&mut self.connection).poll_read(context, buf);
-        }
-        let len = self.first.len().min(buf.remaining());
-        buf.put_slice(&self.first[..len]);
-        self.first.advance(len);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<C: AsyncWrite + Unpin> AsyncWrite for Opened<C> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.connection).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.connection).poll_write_vectored(context, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.connection.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_shutdown(context)
-    }
-}
-
-impl<C: Connected> Connected for Opened<C> {
-    type ConnectInfo = C::ConnectInfo;
-
-    fn connect_info(&self) -> C::ConnectInfo {
-        self.connection.connect_info()
     }
 }

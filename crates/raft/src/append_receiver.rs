@@ -180,7 +180,7 @@ pub(crate) async fn serve<C>(node: RaftNode, admitted: Admitted<C>, first: Bytes
 where
     C: AsyncRead + AsyncWrite + Send,
 {
-    let Admitted { connection, may_append, known } = admitted;
+    let Admitted { connection, may_append, known, refused } = admitted;
     let log = node.log().clone();
     let (read, mut write) = tokio::io::split(connection);
     let reader = Reader { connection: read, received: Received::from_sender(first), refused: false };
@@ -202,6 +202,9 @@ where
     match end {
         End::Gone(why) => tracing::debug!(?from, %why, "append connection ended"),
         End::Refused(status) => {
+            if status.code() == Code::PermissionDenied {
+                refused();
+            }
             let why = status.message();
             if is_told(from, status.code()) {
                 tracing::warn!(?from, %why, "append connection closed: invalid frame");

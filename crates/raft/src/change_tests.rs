@@ -51,9 +51,7 @@ async fn half_out(hosts: &[Host]) -> anyhow::Result<(usize, MemberId)> {
     let later = async {
         loop {
             for (next, host) in hosts.iter().enumerate() {
-                let Some(term) = host.group.leading_term().filter(|term| host.group.applied().term == *term) else {
-                    continue;
-                };
+                let Some(term) = host.group.ready_term() else { continue };
                 if Some(term) > old && host.node.member() != gone {
                     return anyhow::Ok(next);
                 }

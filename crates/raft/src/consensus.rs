@@ -146,6 +146,12 @@ pub trait Consensus: Send + Sync + 'static {
     /// The last entry applied here.
     fn applied(&self) -> LogId;
 
+    /// As [`Consensus::leading_term`], once this member has applied an entry of that term: so it knows all that was
+    /// committed before.
+    fn ready_term(&self) -> Option<Term> {
+        self.leading_term().filter(|term| self.applied().term == *term)
+    }
+
     /// The last entry that the newest snapshot here covers.
     fn snapshot_last(&self) -> Option<LogId>;
 

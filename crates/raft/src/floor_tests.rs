@@ -188,7 +188,7 @@ async fn a_member_that_has_what_it_acknowledged_goes_on() -> anyhow::Result<()> 
     Ok(())
 }
 
-/// DOOR-D5: a door learns of a member once a stream of it has begun, and of nobody else.
+/// DOOR-D5: a door learns of a member once a stream of it has begun, and of nobody else; and who was refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_door_learns_who_is_a_member() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -198,13 +198,14 @@ async fn a_door_learns_who_is_a_member() -> anyhow::Result<()> {
         if let Some(cluster) = cluster {
             call.metadata_mut().insert(META_CLUSTER, cluster.parse()?);
         }
-        let known = Arc::new(AtomicBool::new(false));
-        let tell = known.clone();
+        let [known, refused] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (tell, tell_refused) = (known.clone(), refused.clone());
         let (near, far) = tokio::io::duplex(1 << 16);
         let admitted = Admitted {
             connection: far,
             may_append: Ok(()),
             known: Box::new(move || tell.store(true, Ordering::SeqCst)),
+            refused: Box::new(move || tell_refused.store(true, Ordering::SeqCst)),
         };
         let serving = tokio::spawn(serve(at.host.node.clone(), admitted, BytesMut::new()));
         let mut teller = Teller::on(Box::new(near));
@@ -212,6 +213,7 @@ async fn a_door_learns_who_is_a_member() -> anyhow::Result<()> {
         assert_eq!((welcome, known.load(Ordering::SeqCst)), (member, member), "cluster {cluster:?}");
         drop(teller);
         serving.await?;
+        assert_eq!(refused.load(Ordering::SeqCst), !member, "cluster {cluster:?}");
     }
     at.end().await;
     Ok(())

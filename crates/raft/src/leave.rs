@@ -41,9 +41,6 @@ use tonic::transport::Channel;
 /// Time limit for the answer of a peer. The leader may need to hear from its quorum.
 const ASK_LIMIT: Duration = Duration::from_secs(3);
 
-/// Interval between checks of a group that learns again.
-const LOOK: Duration = Duration::from_millis(100);
-
 /// What this disk has of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -205,21 +202,7 @@ impl RaftNode {
     pub(crate) fn watch_returning(&self, group: Arc<RaftGroup>, since: LogId) {
         let node = self.downgrade();
         tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(LOOK).await;
-                let Some(node) = node.upgrade() else { return };
-                let status = group.status();
-                if status.leadership.stopped {
-                    return;
-                }
-                let voter = status.members.iter().any(|m| m.member == node.member() && m.voter);
-                // The memberships before `since` may be replayed on the way.
-                let past = status.applied.is_some_and(|applied| applied.index > since.index);
-                // After `past` was looked at: when this ends, the log has `since`.
-                node.look_at_floor(&group);
-                if !voter || !past {
-                    continue;
-                }
+            while let Some(node) = node.voter_again(&group, since).await {
                 match node.returned(group.id(), since).await {
                     Ok(()) => return,
                     Err(error) => {

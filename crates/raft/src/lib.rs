@@ -107,7 +107,7 @@ mod proto {
 pub const PEER_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/methods.rs"));
 
 pub use admitted::{Admitted, Known};
-pub use append_door::{APPEND_CONNECTIONS_MAX, Opened, Sorted};
+pub use append_door::{APPEND_CONNECTIONS_MAX, Sorted};
 pub use change::CommittedMembers;
 pub use clock::{Clocks, boot_now, boot_reading, monotonic_now, promise_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};

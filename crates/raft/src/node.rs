@@ -14,6 +14,7 @@ use crate::quarantine::Healing;
 use futures_util::future::BoxFuture;
 use holdfast_log::{NodeLog, Sealing};
 use holdfast_tls::Dialer;
+use holdfast_types::pledge::VoteEmbargo;
 use holdfast_types::sync::RwLockExt;
 use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
 use std::collections::BTreeMap;
@@ -268,18 +269,18 @@ impl RaftNode {
 
     /// Time left of the vote embargo after the process start.
     pub fn embargo_left(&self) -> Option<Duration> {
-        let until = self.inner.started.saturating_add(self.inner.config.timing.embargo);
-        let left = until.saturating_since(promise_now());
-        (!left.is_zero()).then_some(left)
+        self.embargo(None).left(promise_now())
     }
 
     /// Time left of the vote embargo of one group: after the process start, or after this process stopped the group. A
     /// group that starts has forgotten what it promised (R3), also within one process.
     pub(crate) fn embargo_of(&self, id: GroupId) -> Option<Duration> {
         let stopped = self.inner.stopped.reading().get(&id).copied();
-        let until = stopped.map(|at| at.saturating_add(self.inner.config.timing.embargo));
-        let left = until.map(|until| until.saturating_since(promise_now())).filter(|left| !left.is_zero());
-        left.max(self.embargo_left())
+        self.embargo(stopped).left(promise_now())
+    }
+
+    fn embargo(&self, stopped: Option<MonoTime>) -> VoteEmbargo {
+        VoteEmbargo::new(self.inner.started, stopped, self.inner.config.timing.embargo)
     }
 
     /// This process has stopped the group, and may start it again.

@@ -3,7 +3,7 @@
 //! `RaftGroup::expel`.
 
 use crate::group::RaftGroup;
-use crate::node::{NodeError, RaftNode};
+use crate::node::{NodeError, RaftNode, WeakNode};
 use crate::peer_call::Said;
 use crate::proto::peer_client::PeerClient;
 use crate::proto::{self, readmit_reply::Result as Outcome};
@@ -168,24 +168,7 @@ impl RaftNode {
     pub(crate) fn watch_rejoining(&self, group: Arc<RaftGroup>, since: LogId) {
         let node = self.downgrade();
         tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(LOOK).await;
-                let Some(node) = node.upgrade() else { return };
-                let status = group.status();
-                if status.leadership.stopped {
-                    return;
-                }
-                let voter = status.members.iter().any(|m| m.member == node.member() && m.voter);
-                // The membership without us may be replayed to us on the way: only a later one counts.
-                let past = status.applied.is_some_and(|applied| applied.index > since.index);
-                holdfast_reached::reached!(
-                    "readmission: the membership before the removal is replayed",
-                    voter && !past
-                );
-                node.look_at_floor(&group);
-                if !voter || !past {
-                    continue;
-                }
+            while let Some(node) = node.voter_again(&group, since).await {
                 if let Err(error) = quarantine::clear(node.snapshots_dir(), group.id()) {
                     tracing::warn!(group = %group.id(), %error, "healed, but its note of quarantine cannot be removed; trying again");
                     continue;
@@ -196,6 +179,33 @@ impl RaftNode {
                 return;
             }
         });
+    }
+}
+
+impl WeakNode {
+    /// Waits until this member, which learns the group again, is a voter of it as of an entry after `since`. `None`:
+    /// the group or the node has stopped.
+    pub(crate) async fn voter_again(&self, group: &RaftGroup, since: LogId) -> Option<RaftNode> {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let node = self.upgrade()?;
+            let status = group.status();
+            if status.leadership.stopped {
+                return None;
+            }
+            let voter = status.members.iter().any(|m| m.member == node.member() && m.voter);
+            // The memberships before `since`, and the one without us, may be replayed on the way.
+            let past = status.applied.is_some_and(|applied| applied.index > since.index);
+            holdfast_reached::reached!(
+                "readmission: the membership before the removal is replayed",
+                voter && !past && node.is_healing(group.id())
+            );
+            // After `past` was looked at: when this ends, the log has `since`.
+            node.look_at_floor(group);
+            if voter && past {
+                return Some(node);
+            }
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::error::{SealError, hex};
 use crate::fingerprint::KeyFingerprint;
 use crate::kdf::{Argon2id, argon2_parameters};
 use crate::part::TAG_BYTES;
+use crate::wrapped::{checked, field};
 use argon2::{Algorithm, Argon2, Params, Version};
 use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
@@ -201,21 +202,7 @@ impl ClusterKey {
     /// # Errors
     /// One for each kind of mismatch; see [`SealError`].
     pub fn unwrap(&self, wrapped: &[u8], set: SetId, key_id: u32) -> Result<DataKey, SealError> {
-        let wrapped: &[u8; WRAPPED_KEY_BYTES] = wrapped
-            .try_into()
-            .map_err(|_| SealError::WrappedLength { found: wrapped.len(), expected: WRAPPED_KEY_BYTES })?;
-        let magic: [u8; 8] = field(wrapped, 0);
-        if magic != WRAPPED_MAGIC {
-            return Err(SealError::WrappedMagic { found: magic, expected: WRAPPED_MAGIC });
-        }
-        let version = u32::from_le_bytes(field(wrapped, 8));
-        if version != WRAPPED_VERSION {
-            return Err(SealError::WrappedVersion { found: version, expected: WRAPPED_VERSION });
-        }
-        let length = u32::from_le_bytes(field(wrapped, 12)) as usize;
-        if length != WRAPPED_KEY_BYTES {
-            return Err(SealError::WrappedLength { found: length, expected: WRAPPED_KEY_BYTES });
-        }
+        let wrapped: &[u8; WRAPPED_KEY_BYTES] = checked(wrapped, WRAPPED_MAGIC, WRAPPED_VERSION)?;
         let found_set = holdfast_types::GroupId(u64::from_le_bytes(field(wrapped, 20)));
         if found_set != set {
             return Err(SealError::WrappedSet { found: found_set, expected: set });
@@ -249,13 +236,6 @@ pub fn wrapped_by(wrapped: &[u8]) -> Option<KeyFingerprint> {
     let wrapped: &[u8; WRAPPED_KEY_BYTES] = wrapped.try_into().ok()?;
     let magic: [u8; 8] = field(wrapped, 0);
     (magic == WRAPPED_MAGIC).then(|| KeyFingerprint(u64::from_le_bytes(field(wrapped, 28))))
-}
-
-/// `N` bytes at `at` of a wrapped key with checked length; all offsets are constants of the layout above.
-fn field<const N: usize>(wrapped: &[u8; WRAPPED_KEY_BYTES], at: usize) -> [u8; N] {
-    let mut out = [0u8; N];
-    out.copy_from_slice(&wrapped[at..at + N]);
-    out
 }
 
 #[cfg(test)]

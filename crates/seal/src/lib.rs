@@ -39,6 +39,7 @@ mod node;
 mod object;
 mod part;
 mod ring;
+mod wrapped;
 
 pub use entry::{ENTRY_KEY_BYTES, EntryKey};
 pub use error::{SealError, SealedKind, SealedPart};

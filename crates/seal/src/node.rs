@@ -17,6 +17,7 @@ use crate::error::{SealError, hex};
 use crate::fingerprint::KeyFingerprint;
 use crate::key::{ClusterKey, derive};
 use crate::part::TAG_BYTES;
+use crate::wrapped::{checked, field};
 use chacha20poly1305::AeadInOut;
 use chacha20poly1305::aead::inout::InOutBuf;
 use holdfast_locked::LockedKey;
@@ -148,21 +149,7 @@ impl ClusterKey {
     /// # Errors
     /// One for each kind of mismatch; see [`SealError`].
     pub fn unwrap_node(&self, wrapped: &[u8], disk: u128) -> Result<NodeKey, SealError> {
-        let wrapped: &[u8; WRAPPED_NODE_KEY_BYTES] = wrapped
-            .try_into()
-            .map_err(|_| SealError::WrappedLength { found: wrapped.len(), expected: WRAPPED_NODE_KEY_BYTES })?;
-        let magic: [u8; 8] = field(wrapped, 0);
-        if magic != MAGIC {
-            return Err(SealError::WrappedMagic { found: magic, expected: MAGIC });
-        }
-        let version = u32::from_le_bytes(field(wrapped, 8));
-        if version != WRAPPED_NODE_KEY_VERSION {
-            return Err(SealError::WrappedVersion { found: version, expected: WRAPPED_NODE_KEY_VERSION });
-        }
-        let length = u32::from_le_bytes(field(wrapped, 12)) as usize;
-        if length != WRAPPED_NODE_KEY_BYTES {
-            return Err(SealError::WrappedLength { found: length, expected: WRAPPED_NODE_KEY_BYTES });
-        }
+        let wrapped: &[u8; WRAPPED_NODE_KEY_BYTES] = checked(wrapped, MAGIC, WRAPPED_NODE_KEY_VERSION)?;
         let found = u128::from_le_bytes(field(wrapped, 16));
         if found != disk {
             return Err(SealError::WrappedDisk { found, expected: disk });
@@ -191,13 +178,6 @@ pub fn node_wrapped_by(wrapped: &[u8]) -> Option<KeyFingerprint> {
     let wrapped: &[u8; WRAPPED_NODE_KEY_BYTES] = wrapped.try_into().ok()?;
     let magic: [u8; 8] = field(wrapped, 0);
     (magic == MAGIC).then(|| KeyFingerprint(u64::from_le_bytes(field(wrapped, 32))))
-}
-
-/// `N` bytes at `at` of a wrapped key with checked length; all offsets are constants of the layout above.
-fn field<const N: usize>(wrapped: &[u8; WRAPPED_NODE_KEY_BYTES], at: usize) -> [u8; N] {
-    let mut out = [0u8; N];
-    out.copy_from_slice(&wrapped[at..at + N]);
-    out
 }
 
 #[cfg(test)]

@@ -53,12 +53,11 @@ pub(super) type Pay<'a> = &'a (dyn Fn(u64) + Sync);
 
 pub use crate::set_key::SetKey;
 
-mod error;
 mod extents;
 mod opened;
 mod partial;
 
-pub use error::MapError;
+pub use crate::map_error::MapError;
 pub(super) use opened::aside;
 pub(crate) use opened::{span, together};
 

@@ -1,6 +1,6 @@
 //! The data keys of a clone's origins, and the place of a part of a range in the set or in one of its origins.
 
-use crate::mapping::MapError;
+use crate::map_error::MapError;
 use crate::set_key::SetKey;
 use holdfast_control::set::RootRef;
 use holdfast_types::sync::LockExt;

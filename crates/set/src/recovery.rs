@@ -20,10 +20,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-mod found;
 pub mod snapshots;
 
-pub use found::Found;
+pub use crate::found::Found;
 
 /// Set numbers below and above the listed ones that are tried by key: a stale listing may lack the newest sets.
 const NUMBERS_PROBED: u64 = 32;

@@ -17,13 +17,11 @@
 //! continues in small steps while the set is busy. Its position is in a file of the data directory: a restart continues
 //! there, another gateway begins with its own.
 
-mod board;
-pub mod book;
 mod brake;
 mod leaves;
 mod state;
 
-pub use board::{ScrubBoard, Shown};
+pub use crate::boards::{ScrubBoard, Shown, book};
 pub use state::{ScrubSettings, Scrubber};
 
 use crate::mapping::in_trouble;

@@ -7,14 +7,13 @@
 //!   release, other grant, lost leadership, cut off  ─▶ that `Serving` ends; its connections close unanswered (R8)
 //! ```
 
+use crate::boards::{PlacingBoard, ScrubBoard};
 use crate::gate::Gate;
 use crate::head::HeadKeeper;
 use crate::host::{SetHost, decode_answer};
 use crate::pace::JournalPace;
 use crate::reader::Reader;
-use crate::scrub::ScrubBoard;
 use crate::sequencer::{Admission, Pace, Sequencer, Verdict, WriteFailure};
-use crate::store_migration::PlacingBoard;
 use bytes::Bytes;
 use holdfast_control::serve::{Timing, WhyNot};
 use holdfast_control::set::{Judged, Lease, SetAnswer, SetCommand, SetRefusal};
@@ -557,7 +556,7 @@ impl SetServer {
 
     /// The term in which this gateway leads, once it has applied an entry of that term.
     pub fn leading_ready(&self) -> Option<Term> {
-        self.group.leading_term().filter(|term| self.group.applied().term == *term)
+        self.group.ready_term()
     }
 
     /// As [`SetServer::leading_ready`], but `None` if the head in the store belongs to another cluster. Background work

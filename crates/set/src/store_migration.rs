@@ -16,10 +16,6 @@
 //!
 //! Every step may be repeated, by this leader or the next one.
 
-mod board;
-
-pub use board::PlacingBoard;
-
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::mapping::Mapping;
 use crate::server::SetServer;

@@ -277,7 +277,7 @@ impl Uploader {
         let mut pause = FIRST_PAUSE;
         self.server.head.note_root(at, root);
         loop {
-            self.server.head.note_here(&self.server, Some(term));
+            self.server.head.note_here(&self.server.group, &self.server.host, Some(term));
             let outcome = tokio::select! {
                 outcome = self.server.head.commit(&*place, term, covered, epoch, content.clone()) => outcome,
                 () = self.stop.cancelled() => return Err(UploadError::Stopping),

@@ -4,7 +4,7 @@
 //! Also reads data that only the snapshots listed in the head have (`snapshots`). Data that no map names any more (dead
 //! extents, objects of older checkpoints) is not read; its damage is harmless.
 
-use crate::recovery::Found;
+use crate::found::Found;
 use holdfast_control::set::CLONE_DEPTH_MAX;
 use holdfast_store::{StoreError, keys};
 use pages::check_pages;

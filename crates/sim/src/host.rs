@@ -13,6 +13,7 @@ use crate::slices::Slices;
 use crate::store::{Server, Way, open};
 use crate::sync::lock;
 use crate::time::{Clock, MachineTime};
+use holdfast_gateway::admin::start_tasks;
 use holdfast_gateway::config::{GatewayConfig, GatewayRole, KeyConfig};
 use holdfast_gateway::node::{Node, Seams};
 use holdfast_gateway::serve_nbd_over;
@@ -406,6 +407,7 @@ impl Host {
             leaves: LeafShape { pages: 1, objects: 2, packs: 4, ..LeafShape::DEFAULT },
             // Two or three leaves: the others are always away.
             leaf_bytes: 400,
+            tasks: start_tasks,
         }
     }
 

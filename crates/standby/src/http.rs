@@ -13,7 +13,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use holdfast_agent::clock;
 use holdfast_agent::listen::{Asker, Bounded};
-use holdfast_tls::{HttpClient, HttpTls, Role};
+use holdfast_tls::{HttpClient, HttpTls, Role, Tls};
 use holdfast_types::MonoTime;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ fn document(view: &StandbyView) -> serde_json::Value {
     document
 }
 
-fn metrics(view: &StandbyView) -> String {
+fn metrics(view: &StandbyView, own: Option<&Tls>) -> String {
     let mut out = String::new();
     let labels = format!("name=\"{}\",set=\"{}\"", view.name, view.set);
     let yes = |is: bool| f64::from(u8::from(is));
@@ -99,6 +99,9 @@ fn metrics(view: &StandbyView) -> String {
     gauge("holdfast_standby_scratch_bytes", "What was written to the copy.", view.scratch_bytes as f64);
     gauge("holdfast_standby_scratch_max_bytes", "What may be written to the copy.", view.scratch_max_bytes as f64);
     gauge("holdfast_standby_refresh_failed", "The last refresh failed.", yes(view.failure.is_some()));
+    if let Some(own) = own {
+        out += &own.metrics(&labels);
+    }
     out + &holdfast_host::process::page(env!("CARGO_PKG_VERSION"))
 }
 
@@ -158,6 +161,8 @@ pub struct Door {
     pub looks: watch::Receiver<Arc<Look>>,
     /// As the listener has it.
     pub tls: HttpTls,
+    /// The certificate of the listener, for its metrics.
+    pub own: Option<Tls>,
 }
 
 /// Serves until it is dropped.
@@ -178,7 +183,7 @@ async fn answer(State(door): State<Door>, ConnectInfo(who): ConnectInfo<Asker>, 
         return (StatusCode::FORBIDDEN, refusal(&who)).into_response();
     }
     match path {
-        "/metrics" => return metrics(&view).into_response(),
+        "/metrics" => return metrics(&view, door.own.as_ref()).into_response(),
         "/patroni" => return json(StatusCode::OK, &document(&view)),
         _ => {}
     }
@@ -284,9 +289,9 @@ mod tests {
         assert_eq!(well(&good, "/nonsense", None), None);
         let later = aged(&good, Duration::from_secs(9));
         assert_eq!((later.serving, later.age_ms), (true, Some(69_500)));
-        let stale = metrics(&aged(&good, STALE));
+        let stale = metrics(&aged(&good, STALE), None);
         assert!(stale.contains("holdfast_standby_serving{name=\"r\",set=\"demo\"} 0\n"), "{stale}");
         assert!(stale.contains("holdfast_standby_age_seconds{name=\"r\",set=\"demo\"} 70.5\n"), "{stale}");
-        assert!(metrics(&good).contains("holdfast_standby_age_seconds{name=\"r\",set=\"demo\"} 60.5\n"));
+        assert!(metrics(&good, None).contains("holdfast_standby_age_seconds{name=\"r\",set=\"demo\"} 60.5\n"));
     }
 }

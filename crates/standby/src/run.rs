@@ -4,10 +4,11 @@ use crate::config::StandbyConfig;
 use crate::http::{self, Door, Look};
 use crate::swap::Place;
 use crate::{RUN_LOCK, Standby, Which};
-use holdfast_agent::clock;
 use holdfast_agent::listen::Bounded;
+use holdfast_agent::{Gateways, clock};
 use holdfast_host::lock::lock;
-use holdfast_tls::{HttpTls, Role, Tls};
+use holdfast_tls::{Dialer, HttpTls, Role, Tls};
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 /// Pause between two checks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -115,6 +117,12 @@ fn http_tls(config: &StandbyConfig) -> Result<Option<Tls>, String> {
     config.tls.load(Role::Admin).map_err(|error| format!("[tls]: {error}"))
 }
 
+/// Certificates that are revoked are not taken at the door either (REVOKE-V3).
+fn follow_revoked(config: &StandbyConfig, tls: Option<&Tls>) -> Result<Option<JoinHandle<Infallible>>, String> {
+    let dialer = Dialer::from(tls);
+    Ok(Gateways::new(&config.set, &config.gateways, &dialer)?.follow_revoked(&dialer, &config.dir))
+}
+
 /// Checks the standby at intervals, for ever.
 async fn look(standby: Arc<Standby>, looks: watch::Sender<Arc<Look>>) {
     loop {
@@ -138,9 +146,11 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     let tls = http_tls(&config)?;
     // A new certificate needs no new standby.
     let following = tls.clone().map(|tls| tokio::spawn(async move { tls.follow().await }));
+    // Before the door opens (REVOKE-V4).
+    let revoked = follow_revoked(&config, tls.as_ref())?;
     let listener = listener(listen, view.serving).await?.secured(tls.as_ref().map(Tls::acceptor));
     let (looks, seen) = watch::channel(Arc::new(Look { view, at: clock::now() }));
-    let serving = tokio::spawn(http::serve(listener, Door { looks: seen, tls: config.http_tls() }));
+    let serving = tokio::spawn(http::serve(listener, Door { looks: seen, tls: config.http_tls(), own: tls }));
     // In a task of its own: checks continue while a refresh is under way.
     let looking = tokio::spawn(look(standby.clone(), looks));
     tokio::pin!(stop);
@@ -161,7 +171,7 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     };
     looking.abort();
     serving.abort();
-    if let Some(following) = following {
+    for following in [following, revoked].into_iter().flatten() {
         following.abort();
     }
     // An interrupted refresh may have left parts in either of the two slots.

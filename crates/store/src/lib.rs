@@ -5,7 +5,7 @@
 //! for tests ([`Faulty`]); requests to key services over the same connections ([`service`]). Nothing else in Holdfast
 //! names the AWS SDK.
 //! Does not own: what is inside an object, which objects must exist (the replicated state says so, R7), how many
-//! stores must have one, or when one may be deleted. Depends on `types` only.
+//! stores must have one, or when one may be deleted. Depends on types, folder, host, and on tls for files with secrets.
 //!
 //! ```text
 //!   open("s3://...")    --> Retrying --> s3: one attempt each --> HTTP

@@ -81,6 +81,12 @@ pub enum CredentialsProblem {
         /// The system's message.
         found: String,
     },
+    /// Other users of this machine can use it (SECRET-F1).
+    #[error("{found}")]
+    Exposed {
+        /// What makes it so, and what to do.
+        found: String,
+    },
     /// A directory, a pipe or a device.
     #[error("found no regular file, expected one, because it is read repeatedly")]
     NoFile,

@@ -96,10 +96,15 @@ impl Acceptor {
 /// # Errors
 /// What was found and what was expected; for the peer.
 pub fn admits<C>(connection: &TlsStream<C>, allowed: &[Role]) -> Result<Caller, String> {
-    let own = connection.get_ref().1.peer_certificates().and_then(|all| all.first());
-    let caller = Caller::at_door(own.map(|own| own.as_ref())).map_err(|status| status.message().to_string())?;
+    let caller = Caller::at_door(certificate(connection)).map_err(|status| status.message().to_string())?;
     caller.has_one_of(allowed)?;
     Ok(caller)
+}
+
+/// The peer's own certificate, if it has shown one.
+pub fn certificate<C>(connection: &TlsStream<C>) -> Option<&[u8]> {
+    let all = connection.get_ref().1.peer_certificates()?;
+    all.first().map(|own| own.as_ref())
 }
 
 type Done<O> = mpsc::Sender<io::Result<O>>;

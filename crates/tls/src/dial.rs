@@ -1,6 +1,7 @@
 //! Connects clients to gateways.
 
 use crate::live::Live;
+use crate::revoked::{Checked, Revocations};
 use crate::role::{Caller, Role};
 use crate::stream::{ClientStream, Connection, Dial, HANDSHAKE_TIMEOUT, dial, secure, within};
 use hyper_util::rt::TokioIo;
@@ -57,6 +58,11 @@ impl Dialer {
     /// Without TLS, over a simulated network.
     pub fn over(connect: Connect, dial: Dial) -> Self {
         Self { tls: None, over: Some(Over { connect, dial }) }
+    }
+
+    /// The certificates that count no more, for this process. `None`: it has none of its own.
+    pub fn revocations(&self) -> Option<Revocations> {
+        self.tls.as_ref().map(|live| live.revocations().clone())
     }
 
     /// TLS for a connection that begins without (NBD). `None`: this process has no certificate.
@@ -146,31 +152,34 @@ impl fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// `connection` after the handshake, in which the server has proved to be a gateway of this cluster (TLS-T2).
+    /// `connection` after the handshake, in which the server has proved to be a gateway of this cluster (TLS-T2). It
+    /// ends when that one's certificate is revoked (REVOKE-V2).
     ///
     /// # Errors
-    /// No handshake within five seconds, or none with a gateway's certificate.
-    pub async fn connect<C>(&self, connection: C) -> io::Result<ClientStream<C>>
+    /// No handshake within five seconds, or none with a gateway's certificate that is not revoked.
+    pub async fn connect<C>(&self, connection: C) -> io::Result<Checked<ClientStream<C>>>
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
-        secure(self.0.current().configs.client, Role::Gateway, connection).await
+        let secured = secure(self.0.current().configs.client, Role::Gateway, connection).await?;
+        let own = secured.get_ref().1.peer_certificates().and_then(|all| all.first()).map(|own| own.to_vec());
+        self.0.revocations().follow(secured, own)
     }
 
     /// `connection` after the handshake, in which the server has proved to be a host of this cluster, and what its
-    /// certificate says. The caller checks which host that is.
+    /// certificate says. The caller checks which host that is. It ends when that certificate is revoked (REVOKE-V2).
     ///
     /// # Errors
-    /// No handshake within five seconds, or none with a host's certificate.
-    pub async fn connect_host<C>(&self, connection: C) -> io::Result<(ClientStream<C>, Caller)>
+    /// No handshake within five seconds, or none with a host's certificate that is not revoked.
+    pub async fn connect_host<C>(&self, connection: C) -> io::Result<(Checked<ClientStream<C>>, Caller)>
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
         let secured = secure(self.0.current().configs.client, Role::Host, connection).await?;
-        let own = secured.get_ref().1.peer_certificates().and_then(|all| all.first());
-        let peer = Caller::at_door(own.map(|own| own.as_ref()));
+        let own = secured.get_ref().1.peer_certificates().and_then(|all| all.first()).map(|own| own.to_vec());
+        let peer = Caller::at_door(own.as_deref());
         let peer = peer.map_err(|status| io::Error::other(status.message().to_string()))?;
-        Ok((secured, peer))
+        Ok((self.0.revocations().follow(secured, own)?, peer))
     }
 }
 

@@ -11,27 +11,28 @@ use tonic::transport::server::{Connected, TlsConnectInfo};
 /// The first byte of TLS (RFC 8446, 5.1: a handshake). HTTP and append streams begin with letters.
 pub(crate) const HANDSHAKE: u8 = 0x16;
 
-/// A connection whose first byte was looked at. It yields it again.
+/// A connection whose first bytes were looked at. It yields them again.
 pub struct Peeked<C> {
-    first: Option<u8>,
+    first: Vec<u8>,
     inner: C,
 }
 
 impl<C> Peeked<C> {
-    pub(crate) fn new(first: u8, inner: C) -> Self {
-        Self { first: Some(first), inner }
+    /// `first` were read from `inner`.
+    pub fn new(first: Vec<u8>, inner: C) -> Self {
+        Self { first, inner }
     }
 }
 
 impl<C: AsyncRead + Unpin> AsyncRead for Peeked<C> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if buf.remaining() > 0
-            && let Some(first) = self.first.take()
-        {
-            buf.put_slice(&[first]);
-            return Poll::Ready(Ok(()));
+        if self.first.is_empty() {
+            return Pin::new(&mut self.inner).poll_read(cx, buf);
         }
-        Pin::new(&mut self.inner).poll_read(cx, buf)
+        let len = self.first.len().min(buf.remaining());
+        buf.put_slice(&self.first[..len]);
+        self.first.drain(..len);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -114,7 +115,7 @@ impl Acceptor {
         C: AsyncRead + AsyncWrite + Unpin,
     {
         let first = within(HANDSHAKE_TIMEOUT, "first byte", connection.read_u8()).await?;
-        let peeked = Peeked::new(first, connection);
+        let peeked = Peeked::new(vec![first], connection);
         if first != HANDSHAKE {
             return Ok(Either::Plain(peeked));
         }

@@ -1,6 +1,7 @@
+use crate::files::SecretError;
 use crate::role::Role;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A problem with a certificate, a key, or a file of one.
 #[derive(Debug, thiserror::Error)]
@@ -30,13 +31,14 @@ pub enum TlsError {
         /// The expected content.
         expected: &'static str,
     },
-    /// The key could be read by everyone on this machine.
-    #[error("{}: found mode {mode:03o}, expected a key that others cannot read; run chmod 600", path.display())]
+    /// Other users of this machine can use the key (SECRET-F1, SECRET-F2).
+    #[error("{}: {source}", path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
+        /// What makes it so.
+        #[source]
+        source: SecretError,
     },
     /// A certificate has another role than its process needs.
     #[error("{}: found a certificate of {found}, expected one of {expected}", path.display())]
@@ -62,4 +64,15 @@ pub enum TlsError {
         /// The reason.
         reason: String,
     },
+}
+
+impl TlsError {
+    /// The file at `path` with a private key was not read.
+    pub(crate) fn of_secret(path: &Path, error: SecretError) -> Self {
+        let path = path.into();
+        match error {
+            SecretError::Io(source) => Self::File { path, source },
+            source => Self::Exposed { path, source },
+        }
+    }
 }

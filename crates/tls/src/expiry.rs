@@ -6,47 +6,94 @@ use webpki::{EndEntityCert, Error, KeyUsage};
 
 const DAY: u64 = 24 * 3600;
 
-/// A certificate that expires within this time is warned of, in days.
-const WARN_DAYS: u64 = 30;
+const HOUR: u64 = 3600;
+
+/// A certificate that expires within this time is warned of, or in this part of its life if that is shorter. Where
+/// certificates live a day (step-ca), a program renews them when that part begins.
+const WARN_AHEAD: u64 = 30 * DAY;
+const WARN_PART: u64 = 3;
 
 /// When the certificates of a process expire, in seconds since 1970. `None`: no certificate can be read for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expiry {
     /// The first to expire of the process's certificate and what was sent along with it.
     pub own: Option<u64>,
+    /// From when on that is warned of.
+    pub own_warned: Option<u64>,
     /// The last to expire of the authorities: until then there is one.
     pub authority: Option<u64>,
+    /// From when on that is warned of.
+    pub authority_warned: Option<u64>,
+}
+
+/// The life of a certificate, in seconds since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Life {
+    ends: u64,
+    warned: u64,
+}
+
+impl Life {
+    fn new(begins: u64, ends: u64) -> Self {
+        let ahead = WARN_AHEAD.min(ends.saturating_sub(begins) / WARN_PART);
+        Self { ends, warned: ends - ahead }
+    }
+
+    /// The parser gives a certificate's times to nobody but in these errors, which it finds before it looks for an
+    /// issuer.
+    fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let certificate = EndEntityCert::try_from(certificate).ok()?;
+        let judged = |at: Duration| {
+            let at = UnixTime::since_unix_epoch(at);
+            certificate.verify_for_usage(&[], &[], &[], at, KeyUsage::client_auth(), None, None).err()
+        };
+        let Error::CertExpired { not_after, .. } = judged(Duration::MAX)? else { return None };
+        let begins = match judged(Duration::ZERO)? {
+            Error::CertNotValidYet { not_before, .. } => not_before.as_secs(),
+            _ => 0,
+        };
+        Some(Self::new(begins, not_after.as_secs()))
+    }
 }
 
 impl Expiry {
     pub(crate) fn of(own: &[CertificateDer<'_>], ca: &[CertificateDer<'_>]) -> Self {
-        Self { own: own.iter().filter_map(not_after).min(), authority: ca.iter().filter_map(not_after).max() }
+        let (own, ca) = (own.iter().filter_map(Life::of).min(), ca.iter().filter_map(Life::of).max());
+        Self {
+            own: own.map(|life| life.ends),
+            own_warned: own.map(|life| life.warned),
+            authority: ca.map(|life| life.ends),
+            authority_warned: ca.map(|life| life.warned),
+        }
     }
 
-    /// What is to be said, where less than 30 days are left at `now`.
+    /// Whether the own certificate is to be warned of at `now`.
+    pub fn is_soon(self, now: SystemTime) -> bool {
+        self.own_warned.is_some_and(|warned| unix(now) >= warned)
+    }
+
+    /// What is to be said, of what ends soon at `now`.
     pub(crate) fn warnings(self, now: SystemTime) -> impl Iterator<Item = String> {
-        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let all = [("certificate", self.own), ("authority", self.authority)];
-        all.into_iter().filter_map(move |(what, ends)| {
-            let ends = ends?;
-            match ends.checked_sub(now).map(|left| left / DAY) {
-                None => Some(format!("the TLS {what} expired {} days ago", (now - ends) / DAY)),
-                Some(days) if days < WARN_DAYS => Some(format!("the TLS {what} expires in {days} days")),
+        let now = unix(now);
+        let own = ("certificate", self.own, self.own_warned);
+        let all = [own, ("authority", self.authority, self.authority_warned)];
+        all.into_iter().filter_map(move |(what, ends, warned)| {
+            let (ends, warned) = (ends?, warned?);
+            match ends.checked_sub(now) {
+                None => Some(format!("the TLS {what} expired {} ago", span(now - ends))),
+                Some(left) if now >= warned => Some(format!("the TLS {what} expires in {}", span(left))),
                 Some(_) => None,
             }
         })
     }
 }
 
-/// The parser gives a certificate's time to nobody but in this error, which it finds before it looks for an issuer.
-fn not_after(certificate: &CertificateDer<'_>) -> Option<u64> {
-    let certificate = EndEntityCert::try_from(certificate).ok()?;
-    let at_the_end = UnixTime::since_unix_epoch(Duration::MAX);
-    let judged = certificate.verify_for_usage(&[], &[], &[], at_the_end, KeyUsage::client_auth(), None, None);
-    match judged.err()? {
-        Error::CertExpired { not_after, .. } => Some(not_after.as_secs()),
-        _ => None,
-    }
+fn unix(at: SystemTime) -> u64 {
+    at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn span(seconds: u64) -> String {
+    if seconds < 2 * DAY { format!("{} hours", seconds / HOUR) } else { format!("{} days", seconds / DAY) }
 }
 
 #[cfg(test)]
@@ -54,16 +101,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_are_warned_of_thirty_days_ahead() {
-        let expiry = Expiry { own: Some(100 * DAY), authority: None };
+    fn certificates_are_warned_of_thirty_days_ahead_or_in_their_last_third() {
+        let of = |begins, ends| {
+            let life = Life::new(begins, ends);
+            Expiry { own: Some(life.ends), own_warned: Some(life.warned), authority: None, authority_warned: None }
+        };
+        let expiry = of(0, 100 * DAY);
         let said = |expiry: Expiry, now: u64| {
             expiry.warnings(SystemTime::UNIX_EPOCH + Duration::from_secs(now)).collect::<Vec<_>>()
         };
-        assert_eq!(said(expiry, 70 * DAY), Vec::<String>::new());
+        assert_eq!(said(expiry, 70 * DAY - 1), Vec::<String>::new());
+        assert_eq!(said(expiry, 70 * DAY), ["the TLS certificate expires in 30 days"]);
         assert_eq!(said(expiry, 70 * DAY + 1), ["the TLS certificate expires in 29 days"]);
-        assert_eq!(said(expiry, 100 * DAY), ["the TLS certificate expires in 0 days"]);
+        assert_eq!(said(expiry, 100 * DAY), ["the TLS certificate expires in 0 hours"]);
         assert_eq!(said(expiry, 103 * DAY), ["the TLS certificate expired 3 days ago"]);
-        let both = Expiry { authority: Some(99 * DAY), ..expiry };
+        let both = Expiry { authority: Some(99 * DAY), authority_warned: Some(69 * DAY), ..expiry };
         assert_eq!(said(both, 98 * DAY).len(), 2);
+        // A day, as step-ca's: most of its life nobody has to hear of it.
+        let short = of(100 * DAY, 101 * DAY);
+        assert_eq!(said(short, 100 * DAY + 15 * HOUR), Vec::<String>::new());
+        assert!(!short.is_soon(SystemTime::UNIX_EPOCH + Duration::from_secs(100 * DAY)));
+        assert_eq!(said(short, 100 * DAY + 17 * HOUR), ["the TLS certificate expires in 7 hours"]);
+    }
+
+    #[test]
+    fn both_ends_of_a_certificate_are_read() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::default();
+        (params.not_before, params.not_after) = (at(20_000 * DAY).into(), at(20_001 * DAY).into());
+        let made = params.self_signed(&key).expect("a certificate");
+        let found = Expiry::of(std::slice::from_ref(made.der()), &[]);
+        assert_eq!((found.own, found.own_warned), (Some(20_001 * DAY), Some(20_001 * DAY - 8 * HOUR)));
+        assert_eq!((found.authority, found.authority_warned), (None, None));
     }
 }

@@ -3,8 +3,10 @@
 //! Reads at most a bound: a setting that names a device, a log or an image by mistake is reported at once and does not
 //! fill the memory. A pipe works too, for handing over a secret.
 //!
-//! - **SECRET-F1** A cluster key, a passphrase or a token is read from a regular file only if no other user of the
-//!   machine can use that file ([`read_secret`]).
+//! - **SECRET-F1** A cluster key, a passphrase, a token, access keys of a store or an authority's private key is read
+//!   from a regular file only if no other user of the machine can use that file ([`read_secret`]).
+//! - **SECRET-F2** So is the private key of a certificate, but a file of root may be read by its group ([`read_key`]):
+//!   a key that is read again while the process runs cannot be handed over by systemd, which makes a copy.
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -82,19 +84,59 @@ pub enum SecretError {
     },
 }
 
+impl From<SecretError> for io::Error {
+    fn from(error: SecretError) -> Self {
+        match error {
+            SecretError::Io(error) => error,
+            exposed => Self::new(ErrorKind::PermissionDenied, exposed.to_string()),
+        }
+    }
+}
+
 /// Reads a file with a secret (SECRET-F1). The caller wipes what it gets.
 ///
 /// # Errors
 /// [`SecretError`].
 pub fn read_secret(path: &Path, bytes_max: u64) -> Result<Vec<u8>, SecretError> {
     let file = File::open(path)?;
+    check_secret(path, &file)?;
+    Ok(whole(&file, bytes_max)?)
+}
+
+/// The same for a text file.
+///
+/// # Errors
+/// As [`read_secret`]; [`ErrorKind::InvalidData`] if it is not UTF-8.
+pub fn read_secret_text(path: &Path, bytes_max: u64) -> Result<String, SecretError> {
+    Ok(text(read_secret(path, bytes_max)?)?)
+}
+
+/// Reads a file with the private key of a certificate (SECRET-F2).
+///
+/// # Errors
+/// As [`read_secret_text`].
+pub fn read_key(path: &Path, bytes_max: u64) -> Result<String, SecretError> {
+    let file = File::open(path)?;
+    check(&file, true)?;
+    Ok(text(whole(&file, bytes_max)?)?)
+}
+
+/// SECRET-F1 for a file that was opened at `path`.
+///
+/// # Errors
+/// As [`read_secret`].
+pub fn check_secret(path: &Path, file: &File) -> Result<(), SecretError> {
+    let ours = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+    check(file, is_credential(path, ours.as_deref()))
+}
+
+fn check(file: &File, group_reads: bool) -> Result<(), SecretError> {
     let found = file.metadata()?;
     // Nobody else reads or changes what is in a pipe of this process.
     if found.is_file() {
-        let ours = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
-        fit(&Facts::of(&found), geteuid().as_raw(), is_credential(path, ours.as_deref()))?;
+        fit(&Facts::of(&found), geteuid().as_raw(), group_reads)?;
     }
-    Ok(whole(&file, bytes_max)?)
+    Ok(())
 }
 
 /// What decides whether a file may have a secret.
@@ -117,30 +159,36 @@ fn is_credential(path: &Path, ours: Option<&Path>) -> bool {
     within && !path.components().any(|part| part == Component::ParentDir)
 }
 
-/// SECRET-F1. `handed_over`: the file is a credential of systemd. Such a file is root's, with the mode 0440: the bit
-/// for the group is the mask of the entry that lets the service's user read it.
-fn fit(file: &Facts, me: u32, handed_over: bool) -> Result<(), SecretError> {
+/// SECRET-F1, SECRET-F2. `group_reads`: of a file of root the group may read. A credential of systemd is root's, with
+/// the mode 0440: the bit for the group is the mask of the entry that lets the service's user read it.
+fn fit(file: &Facts, me: u32, group_reads: bool) -> Result<(), SecretError> {
     let (mode, owner) = (file.mode, file.owner);
     // Root may use a file of the person who runs the command.
     if owner != me && owner != 0 && me != 0 {
         return Err(SecretError::Owner { owner, expected: me });
     }
-    let others = if handed_over && owner == 0 { 0o037 } else { 0o077 };
+    let others = if group_reads && owner == 0 { 0o037 } else { 0o077 };
     if mode & others == 0 {
         return Ok(());
     }
     // With the mode alone, this process could not read a file of root any more.
-    let next = if owner == me { "chmod 600" } else { "chown it to the user who runs this process, and chmod 600" };
+    let next = if owner == me {
+        "chmod 600"
+    } else if group_reads && owner == 0 {
+        "chgrp it to the group of the user who runs this process, and chmod 640"
+    } else {
+        "chown it to the user who runs this process, and chmod 600"
+    };
     Err(SecretError::Exposed { mode, next })
 }
 
-pub(crate) fn text(bytes: Vec<u8>) -> io::Result<String> {
+fn text(bytes: Vec<u8>) -> io::Result<String> {
     let bad = |_| io::Error::new(ErrorKind::InvalidData, "found bytes that are no text, expected UTF-8");
     String::from_utf8(bytes).map_err(bad)
 }
 
 /// Reads only as much as shows that the file is too long, whatever its length is said to be.
-pub(crate) fn whole(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
+fn whole(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     // As long as the file is: a buffer that grows leaves copies of a secret behind.
     let expected = file.metadata()?.len().min(bytes_max);
     let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0).saturating_add(PROBE_BYTES));
@@ -183,7 +231,7 @@ mod tests {
         const ME: u32 = 1000;
         const OTHER: u32 = 1001;
         let judge =
-            |mode, owner, me, handed_over| fit(&Facts { mode, owner }, me, handed_over).map_err(|e| e.to_string());
+            |mode, owner, me, group_reads| fit(&Facts { mode, owner }, me, group_reads).map_err(|e| e.to_string());
         for (mode, owner) in [(0o600, ME), (0o400, ME), (0o600, 0)] {
             assert_eq!(judge(mode, owner, ME, false), Ok(()), "{mode:o} of {owner}");
         }
@@ -194,7 +242,7 @@ mod tests {
         let told = judge(0o600, OTHER, ME, false).expect_err("another user's");
         assert!(told.contains("belongs to user 1001, expected user 1000"), "{told}");
         assert_eq!(judge(0o600, OTHER, 0, false), Ok(()), "root");
-        // A credential of systemd, and what is none.
+        // A credential of systemd or the key of a certificate, and what is none.
         assert_eq!(judge(0o440, 0, ME, true), Ok(()));
         for (mode, owner) in [(0o444, 0), (0o460, 0), (0o440, ME)] {
             assert!(judge(mode, owner, ME, true).is_err(), "{mode:o} of {owner}");
@@ -202,6 +250,9 @@ mod tests {
         // A file that root shares with a group, as in a container: the mode alone is not enough.
         let told = judge(0o640, 0, ME, false).expect_err("root's, for a group");
         assert!(told.contains("chown it to the user who runs this process, and chmod 600"), "{told}");
+        let told = judge(0o644, 0, ME, true).expect_err("a key for everybody");
+        assert!(told.contains("and chmod 640"), "{told}");
+        assert!(judge(0o640, 0, 0, false).expect_err("root's own").contains("chmod 600"));
     }
 
     #[test]
@@ -226,8 +277,11 @@ mod tests {
         let set = |mode| std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("a mode");
         set(0o640);
         assert!(matches!(read_secret(&path, 100), Err(SecretError::Exposed { mode: 0o640, .. })));
+        set(0o604);
+        assert!(matches!(read_key(&path, 100), Err(SecretError::Exposed { mode: 0o604, .. })));
         set(0o600);
         assert_eq!(read_secret(&path, 100).expect("ours"), b"secret");
+        assert_eq!(read_key(&path, 100).expect("ours"), "secret");
         assert!(matches!(read_secret(&path, 5), Err(SecretError::Io(e)) if e.kind() == ErrorKind::FileTooLarge));
         assert!(matches!(read_secret(&dir.path().join("none"), 5), Err(SecretError::Io(_))));
     }

@@ -63,7 +63,7 @@ where
     C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let first = connection.read_u8().await?;
-    let connection = Peeked::new(first, connection);
+    let connection = Peeked::new(vec![first], connection);
     if first != HANDSHAKE {
         let plain: HttpConnection = Box::new(connection);
         return Ok((plain, HttpClient::Plain));

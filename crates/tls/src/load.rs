@@ -2,15 +2,14 @@
 
 use crate::error::TlsError;
 use crate::expiry::Expiry;
-use crate::files::{PEM_BYTES_MAX, text, whole};
+use crate::files::{PEM_BYTES_MAX, read_key, read_text};
 use crate::revoked::Revocations;
 use crate::role::{Caller, Role, roles_text};
 use crate::shown::Shown;
 use crate::stream::Configs;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use std::fs::File;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The three files, and the role that the certificate must have.
@@ -43,17 +42,9 @@ impl Stamp {
     }
 }
 
-fn read(path: &Path) -> Result<(String, u32), TlsError> {
-    let failed = |source| TlsError::File { path: path.into(), source };
-    let file = File::open(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
-    // A file that is too long is refused, not cut. Otherwise an authority at its end would be missing.
-    let text = whole(&file, PEM_BYTES_MAX).and_then(text).map_err(failed)?;
-    Ok((text, mode))
-}
-
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let (text, _) = read(path)?;
+    // A file that is too long is refused, not cut. Otherwise an authority at its end would be missing.
+    let text = read_text(path, PEM_BYTES_MAX).map_err(|source| TlsError::File { path: path.into(), source })?;
     let bad = |found| TlsError::Content { path: path.into(), found, expected: "a certificate (PEM)" };
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
     let all = all.map_err(|error| bad(error.to_string()))?;
@@ -87,10 +78,7 @@ impl Paths {
             let found = roles_text(&roles);
             return Err(TlsError::Role { path: self.certificate.clone(), found, expected: self.role });
         }
-        let (key_text, mode) = read(&self.key)?;
-        if mode & 0o007 != 0 {
-            return Err(TlsError::Exposed { path: self.key.clone(), mode });
-        }
+        let key_text = read_key(&self.key, PEM_BYTES_MAX).map_err(|error| TlsError::of_secret(&self.key, error))?;
         let key = PrivateKeyDer::from_pem_slice(key_text.as_bytes()).map_err(|error| TlsError::Content {
             path: self.key.clone(),
             found: error.to_string(),

@@ -6,7 +6,7 @@
 //! ```
 
 use crate::error::TlsError;
-use crate::files::{self, PEM_BYTES_MAX};
+use crate::files::{self, PEM_BYTES_MAX, SecretError};
 use crate::role::{OWNER_URI, Role, SET_URI, check_name, is_known};
 use rcgen::string::Ia5String;
 use rcgen::{
@@ -141,7 +141,7 @@ pub(crate) fn sign(
 fn authority(dir: &Path) -> Result<(Issuer<'static, KeyPair>, bool), TlsError> {
     let (certificate_path, key_path) = (dir.join("ca.pem"), dir.join("ca.key"));
     let make = failed(AUTHORITY);
-    match files::read_text(&key_path, PEM_BYTES_MAX) {
+    match files::read_secret_text(&key_path, PEM_BYTES_MAX) {
         Ok(text) => {
             let key = KeyPair::from_pem(&text).map_err(|error| TlsError::Content {
                 path: key_path,
@@ -152,7 +152,7 @@ fn authority(dir: &Path) -> Result<(Issuer<'static, KeyPair>, bool), TlsError> {
             std::fs::metadata(&certificate_path).map_err(|source| file(&certificate_path, source))?;
             Ok((Issuer::new(authority_params(), key), false))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        Err(SecretError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
             let key = KeyPair::generate().map_err(&make)?;
             let params = authority_params();
             let certificate = params.self_signed(&key).map_err(&make)?;
@@ -160,7 +160,7 @@ fn authority(dir: &Path) -> Result<(Issuer<'static, KeyPair>, bool), TlsError> {
             write_new(&key_path, &key.serialize_pem(), 0o600)?;
             Ok((Issuer::new(params, key), true))
         }
-        Err(error) => Err(file(&key_path, error)),
+        Err(error) => Err(TlsError::of_secret(&key_path, error)),
     }
 }
 

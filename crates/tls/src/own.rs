@@ -11,9 +11,23 @@ use crate::role::Role;
 use crate::shown::Shown;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Metrics and their explanations, as a gateway's.
+const EXPIRES: (&str, &str) = (
+    "holdfast_certificate_expires_timestamp_seconds",
+    "Unix time when the TLS certificate expires (kind own), and the last authority that is trusted (authority).",
+);
+const WARNED: (&str, &str) = (
+    "holdfast_certificate_warned_timestamp_seconds",
+    "Unix time from which that is warned of: 30 days ahead, or in the last third of its life if that is shorter.",
+);
+const UNUSABLE: (&str, &str) = (
+    "holdfast_certificate_files_unusable",
+    "1 while the changed TLS files cannot be used, so that those read before stay in use.",
+);
 
 /// Paths of the three files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +37,7 @@ pub struct TlsFiles {
     pub ca: Option<PathBuf>,
     /// This process's certificate (PEM), made by that authority.
     pub certificate: Option<PathBuf>,
-    /// Its private key (PEM). Only its owner may read the file.
+    /// Its private key (PEM), in a file that no other user can read (SECRET-F2).
     pub key: Option<PathBuf>,
 }
 
@@ -95,7 +109,24 @@ impl Tls {
         self.live.trouble()
     }
 
-    /// What to tell a person: files that cannot be used, certificates that expire within 30 days.
+    /// The metrics of the certificates in use, for Prometheus, each with these `labels`.
+    pub fn metrics(&self, labels: &str) -> String {
+        let (expiry, unusable) = (self.expiry(), u8::from(self.trouble().is_some()));
+        let mut out = String::new();
+        let ends = [("own", expiry.own), ("authority", expiry.authority)];
+        let warned = [("own", expiry.own_warned), ("authority", expiry.authority_warned)];
+        for ((name, help), all) in [(EXPIRES, ends), (WARNED, warned)] {
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+            for (kind, at) in all.into_iter().filter_map(|(kind, at)| Some((kind, at?))) {
+                let _ = writeln!(out, "{name}{{{labels},kind=\"{kind}\"}} {at}");
+            }
+        }
+        let (name, help) = UNUSABLE;
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{{labels}}} {unusable}");
+        out
+    }
+
+    /// What to tell a person: files that cannot be used, certificates that expire soon.
     pub fn warnings(&self) -> Vec<String> {
         self.live.warnings()
     }

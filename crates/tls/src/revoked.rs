@@ -7,6 +7,7 @@
 
 use crate::der::{common_name, hex};
 use rustls_pki_types::{CertificateDer, UnixTime};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
@@ -34,9 +35,34 @@ pub struct Revoked {
     pub serials: BTreeSet<String>,
     /// Common names.
     pub names: BTreeSet<String>,
+    /// There is a list that could not be read, so it may be longer than this: a door takes no certificate (REVOKE-V4).
+    pub unread: bool,
 }
 
 impl Revoked {
+    /// Serial numbers and names together.
+    pub fn len(&self) -> usize {
+        self.serials.len() + self.names.len()
+    }
+
+    /// Whether nothing is on it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// SHA-256 of all that is on it, in hex: tells lists apart, and whole ones from others.
+    pub fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for (kind, all) in [(b's', &self.serials), (b'n', &self.names)] {
+            for one in all {
+                hash.update([kind]);
+                hash.update((one.len() as u64).to_le_bytes());
+                hash.update(one.as_bytes());
+            }
+        }
+        hex(&hash.finalize())
+    }
+
     /// REVOKE-V1.
     ///
     /// # Errors
@@ -129,6 +155,15 @@ impl Revocations {
         self.0.borrow().check(one)
     }
 
+    /// The same for a client's certificate at a door, which REVOKE-V4 keeps out as well.
+    pub(crate) fn check_client(&self, one: &Identity) -> Result<(), Error> {
+        let list = self.0.borrow();
+        if list.unread {
+            return Err(Error::General("the list of revoked certificates could not be read (REVOKE-V4)".to_string()));
+        }
+        list.check(one).map_err(|_| Error::InvalidCertificate(CertificateError::Revoked))
+    }
+
     /// Waits until the certificate is on the list. For ever if it never is.
     fn wait(&self, one: Arc<Identity>) -> Ending {
         let mut list = self.0.subscribe();
@@ -205,6 +240,13 @@ impl<T> Checked<T> {
             }
         }
         if self.ending.is_some() { Ok(()) } else { Err(self.failed()) }
+    }
+}
+
+impl<T> fmt::Debug for Checked<T> {
+    /// Without what is sent.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Checked({})", self.peer)
     }
 }
 
@@ -288,7 +330,7 @@ impl ClientCertVerifier for Verifier {
         let verified = self.chain.verify_client_cert(own, intermediates, now)?;
         let bad = |_| Error::InvalidCertificate(CertificateError::BadEncoding);
         let identity = Identity::of(own.as_ref()).map_err(bad)?;
-        self.revocations.check(&identity).map_err(|_| Error::InvalidCertificate(CertificateError::Revoked))?;
+        self.revocations.check_client(&identity)?;
         Ok(verified)
     }
 

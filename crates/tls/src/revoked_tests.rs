@@ -151,3 +151,42 @@ async fn an_open_connection_of_a_revoked_certificate_ends() {
     assert!(called.write_all(b"x").await.is_err());
     assert!(called.read(&mut [0; 8]).await.is_err());
 }
+
+/// REVOKE-V1 and REVOKE-V2 at a host: its NBD connections to a gateway, and those to other agents.
+#[tokio::test]
+async fn a_host_leaves_a_server_whose_certificate_is_revoked() {
+    let dir = tempfile::tempdir().expect("a directory");
+    cluster(dir.path());
+    certificates(dir.path(), &[wanted("db2", Role::Host)], 30).expect("made");
+    let (gateway, other) = (load(dir.path(), "g1", Role::Gateway), load(dir.path(), "db2", Role::Host));
+    let host = load(dir.path(), "db1", Role::Host);
+    let connector = Dialer::from(&host).connector().expect("it has a certificate");
+    for (server, name) in [(&gateway, "g1"), (&other, "db2")] {
+        host.revocations().replace(Revoked::default());
+        let meet = async || {
+            let (near, far) = tokio::io::duplex(4096);
+            let acceptor = server.acceptor();
+            let called = async {
+                match name {
+                    "g1" => connector.connect(near).await,
+                    _ => connector.connect_host(near).await.map(|(secured, _)| secured),
+                }
+            };
+            soon(async { tokio::join!(called, acceptor.accept(far)) }).await
+        };
+        let (called, served) = meet().await;
+        let (mut called, mut served) = (called.expect("a handshake"), served.expect("a handshake"));
+        served.write_all(b"a").await.expect("written");
+        served.flush().await.expect("written");
+        soon(called.read_exact(&mut [0])).await.expect("read");
+        let waiting = async { called.read(&mut [0; 8]).await };
+        let revoking = async {
+            tokio::task::yield_now().await;
+            host.revocations().replace(names(&[name]));
+        };
+        let (read, ()) = soon(async { tokio::join!(waiting, revoking) }).await;
+        assert_eq!(read.expect_err("it has ended").kind(), io::ErrorKind::ConnectionAborted, "{name}");
+        let told = meet().await.0.err().expect("refused").to_string();
+        assert!(told.ends_with("which is revoked"), "{told}");
+    }
+}

@@ -184,6 +184,11 @@ impl Caller {
             "found set {set} in an export of host {whose}, expected one of {sets}: the sets in its certificate"
         ))
     }
+
+    /// TLS-T4: whether it may know of all sets. Only hosts are bound to sets.
+    pub fn sees_all(&self) -> bool {
+        self.sets.is_empty() || self.roles.iter().any(|role| *role != Role::Host)
+    }
 }
 
 /// Whether a URI name is meant for this program.

@@ -69,6 +69,7 @@ fn a_certificate_says_whose_it_is_and_what_it_is_bound_to() {
     let db2 = caller(dir.path(), "db2");
     assert!(db2.may_own("db2") && db2.may_own("site/db2") && !db2.may_own("db1") && !db2.may_own("*"));
     assert!(db2.may_use("demo") && !db2.may_use("demo2") && !db2.may_use(""));
+    assert!(db1.sees_all() && !db2.sees_all() && caller(dir.path(), "vic").sees_all());
     assert!(caller(dir.path(), "any").may_own("db7"));
     let why = db1.has_one_of(&[Role::Operator, Role::Admin]).expect_err("a host is neither");
     assert_eq!(why, "found role host of certificate db1, expected one of operator, admin");
@@ -208,7 +209,18 @@ fn bad_files_are_named() {
     let key = good.key.clone().expect("a key");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("chmod");
     let text = bad(&good);
-    assert!(text.contains("g1.key: found mode 644"), "{text}");
+    assert!(text.contains("g1.key: found mode 0644") && text.contains("chmod 600"), "SECRET-F2: {text}");
+    // A member of the group could read it.
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o660)).expect("chmod");
+    assert!(bad(&good).contains("g1.key: found mode 0660"), "SECRET-F2");
+    // Whoever has the authority's key makes every certificate.
+    let ca = dir.path().join("ca.key");
+    std::fs::set_permissions(&ca, std::fs::Permissions::from_mode(0o644)).expect("chmod");
+    let text = certificates(dir.path(), &[wanted("g9", Role::Gateway)], 30).expect_err("SECRET-F1").to_string();
+    assert!(text.contains("ca.key: found mode 0644") && text.contains("chmod 600"), "{text}");
+    assert!(!dir.path().join("g9.pem").exists());
+    let text = crate::renew(dir.path(), &["g1".to_string()], 30).expect_err("SECRET-F1").to_string();
+    assert!(text.contains("ca.key: found mode 0644"), "{text}");
 }
 
 /// A service that answers every call with `Unimplemented`: a call that gets this answer has passed the door.

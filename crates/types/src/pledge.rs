@@ -61,6 +61,29 @@ impl Pledge {
     }
 }
 
+/// Until when a voter takes part in no election, since it has forgotten what it promised (R3). Promises are in memory
+/// only: a start of the process forgets all of them, a stop of one group those of this group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VoteEmbargo {
+    until: MonoTime,
+}
+
+impl VoteEmbargo {
+    /// Of one group. `started`: the start of the process, read before its first message to a peer could leave.
+    /// `stopped`: when this process stopped the group that it has started again. `longest`: longer than any promise
+    /// of before (PLEDGE-P4).
+    pub fn new(started: MonoTime, stopped: Option<MonoTime>, longest: Duration) -> Self {
+        let forgot = stopped.map_or(started, |stopped| stopped.max(started));
+        Self { until: forgot.saturating_add(longest) }
+    }
+
+    /// How long it still neither votes nor stands; `None` if it may take part.
+    pub fn left(&self, now: MonoTime) -> Option<Duration> {
+        let left = self.until.saturating_since(now);
+        (!left.is_zero()).then_some(left)
+    }
+}
+
 /// Until when a leader may read because of an answer to what it sent at `sent` (PLEDGE-P3). `longest`: what its own
 /// settings allow; a voter with other settings gives it no more.
 pub fn reads_until(sent: MonoTime, longest: Duration, theirs: Duration) -> MonoTime {
@@ -104,6 +127,18 @@ mod tests {
         assert_eq!(pledge.until(), Some(at(1600)));
         assert_eq!(pledge.give(at(1200)), LONG.read);
         assert_eq!(pledge.until(), Some(at(3300)));
+    }
+
+    /// R3: what was promised until the start, or until the stop of the group, is forgotten.
+    #[test]
+    fn a_vote_embargo_lasts_for_its_time_after_the_start_or_the_stop() {
+        let of = |stopped| VoteEmbargo::new(at(1000), stopped, LONG.silence);
+        assert_eq!(of(None).left(at(1000)), Some(LONG.silence));
+        assert_eq!(of(None).left(at(3099)), Some(Duration::from_millis(1)));
+        assert_eq!(of(None).left(at(3100)), None);
+        assert_eq!(of(Some(at(5000))).left(at(5000)), Some(LONG.silence), "the start was long ago");
+        assert_eq!(of(Some(at(5000))).left(at(7100)), None);
+        assert_eq!(of(Some(at(900))), of(None), "the process has started since");
     }
 
     /// PLEDGE-P3.

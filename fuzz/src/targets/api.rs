@@ -25,6 +25,8 @@ messages! {
     CertificatesReply
     RevokeCertificateRequest
     UnrevokeCertificateRequest
+    ListRevokedRequest
+    ListRevokedReply
     RevokedReply
     ChangePolicyRequest
     GetPlacingRequest

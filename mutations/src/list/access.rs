@@ -8,6 +8,8 @@ const ACCESS: Test = lib(Layer::Unit, "holdfast-gateway", &["access::"]);
 
 const RULES: &str = "crates/agent/src/http/rules.rs";
 
+const AGENT_AUDIT: &str = "crates/agent/src/http/audit.rs";
+
 /// The HTTP door of an agent.
 const AGENT_DOOR: Test = lib(Layer::Unit, "holdfast-agent", &["http::"]);
 
@@ -112,11 +114,139 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "gateways-allow-different-stores",
+        bug: "a set is put anywhere while the gateway without a list of allowed stores leads, whatever the others allow",
+        rule: "ACCESS-A8",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/checks.rs",
+            old: "        if told.is_empty() {\n",
+            new: "        if told.len() < usize::MAX {\n",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-gateway",
+            &["no_set_is_put_into_a_store_while_the_gateways_allow_different_ones"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "new-stores-not-compared",
+        bug: "a set that exists is put into other stores while the gateways allow different ones",
+        rule: "ACCESS-A8",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/placement.rs",
+            old: "            self.places_agree().await?;\n",
+            new: "",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-gateway",
+            &["no_set_is_put_into_a_store_while_the_gateways_allow_different_ones"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "host-reads-all-names",
+        bug: "a host that is bound to its set reads the names of all sets, and where their owners stand",
+        rule: "ACCESS-A7",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/concealed.rs",
+            old: "caller.filter(|caller| !caller.sees_all())",
+            new: "caller.filter(|caller| !caller.sees_all() && caller.may_use(\"\"))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["concealed::", "a_host_of_one_set_is_told_no_other_name"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "host-is-told-all-names-by-a-call",
+        bug: "a call tells a host that is bound to its set everything that it tells an administrator",
+        rule: "ACCESS-A7",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/mod.rs",
+            old: ".for_caller(caller.as_ref())))",
+            new: ".for_caller(caller.as_ref().filter(|caller| caller.sees_all()))))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_host_of_one_set_is_told_no_other_name"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "host-reads-snapshots-of-others-in-keys",
+        bug: "what the state of a gateway says of data keys tells a host names of other sets' snapshots",
+        rule: "ACCESS-A7",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/concealed.rs",
+            old: "        self.keys = None;\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["concealed::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "certificates-of-one-name-look-alike",
+        bug: "refusals of a stolen certificate hide those of its owner's, since the audit log counts by the name",
+        rule: "ACCESS-A4",
+        edits: &[Edit {
+            file: GUARD,
+            old: "caller.map_or(\"\", |caller| caller.serial.as_str())",
+            new: "caller.map_or(\"\", |caller| caller.name.as_str())",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["two_certificates_of_one_name_are_told_apart"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "audit-forgets-refused-peers",
+        bug: "a call between gateways by a copy of a disk, or of another cluster, leaves no line in the audit log",
+        rule: "ACCESS-A3",
+        edits: &[Edit {
+            file: GUARD,
+            old: "refusal.is_none_or(|code|",
+            new: "refusal.is_some_and(|code|",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["refusals_between_gateways_leave_a_line"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "audit-forgets-refused-appends",
+        bug: "who wants to append by the certificate of a host is refused, and leaves no line in the audit log",
+        rule: "ACCESS-A3",
+        edits: &[Edit {
+            file: "crates/raft/src/append_receiver.rs",
+            old: "            if status.code() == Code::PermissionDenied {\n",
+            new: "            if status.code() == Code::Unauthenticated {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["a_door_learns_who_is_a_member"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "open-snapshots-not-shown",
+        bug: "the status of a cluster does not show that a gateway opens snapshots without a token",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/status.rs",
+            old: "let snapshots = node.open_snapshots.then(",
+            new: "let snapshots = (node.open_snapshots && !node.disk.is_empty()).then(",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["snapshots_that_need_no_token_are_shown"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "names-over-plain-http-not-told",
+        bug: "nobody is told that metrics name all sets to other machines, although the gateway has a certificate",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/gateway/src/config.rs",
+            old: "let plain = reached && self.tls.any() &&",
+            new: "let plain = reached && self.tls.http.is_some() && self.tls.any() &&",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["names_in_plain_text_are_told_of"])],
+        smoke: false,
+    },
+    Mutation {
         name: "secure-cluster-without-tokens",
         bug: "`holdfast dev --secure` lets every host with a certificate use every set, without a token",
         rule: "R10",
         edits: &[Edit {
-            file: "crates/holdfast/src/dev/secure.rs",
+            file: "crates/holdfast/src/command/dev/secure.rs",
             old: "config.plain_exports = false;",
             new: "config.plain_exports = true;",
         }],
@@ -128,9 +258,21 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a secure directory that is started again without --secure gets a certificate for any owner",
         rule: "R10",
         edits: &[Edit {
-            file: "crates/holdfast/src/dev/layout.rs",
+            file: "crates/holdfast/src/command/dev/layout.rs",
             old: "args.secure || gateways.iter().all(|gateway| secure::is_on(&gateway.config));",
             new: "args.secure;",
+        }],
+        tests: &[DEV],
+        smoke: false,
+    },
+    Mutation {
+        name: "secure-host-uses-any-set",
+        bug: "the host's certificate of a secure development cluster opens the sets of all others",
+        rule: "TLS-T4",
+        edits: &[Edit {
+            file: "crates/holdfast/src/dev/layout.rs",
+            old: "Wanted { sets, ..Wanted::new(HOST, Role::Host) }",
+            new: "Wanted { hosts: sets, ..Wanted::new(HOST, Role::Host) }",
         }],
         tests: &[DEV],
         smoke: false,
@@ -140,7 +282,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "every user of the machine can enter the folder with the authority's key",
         rule: "R10",
         edits: &[Edit {
-            file: "crates/holdfast/src/dev/layout.rs",
+            file: "crates/holdfast/src/command/dev/layout.rs",
             old: "std::fs::set_permissions(dir, Permissions::from_mode(OWN_FOLDER))",
             new: "std::fs::set_permissions(dir, Permissions::from_mode(OWN_FOLDER | 0o055))",
         }],
@@ -261,8 +403,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R10",
         edits: &[Edit {
             file: "crates/holdfast/src/command/status.rs",
-            old: "chain(node.plain_exports.then(",
-            new: "chain((node.plain_exports && !node.disk.is_empty()).then(",
+            old: "let plain = node.plain_exports.then(",
+            new: "let plain = (node.plain_exports && !node.disk.is_empty()).then(",
         }],
         tests: &[file(
             Layer::Unit,
@@ -306,6 +448,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        Role::Host => may_use || !may_use,\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-standby", &["http::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "agents-audit-forgets-commands",
+        bug: "the commands that an agent carries out leave no line in its audit log",
+        rule: "HEALTH-H6",
+        edits: &[Edit {
+            file: "crates/agent/src/http.rs",
+            old: "command.filter(|_| request.method() == Method::POST);",
+            new: "command.filter(|_| request.method() == Method::PUT);",
+        }],
+        tests: &[AGENT_DOOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "agents-audit-forgets-who-does-not-wait",
+        bug: "a command whose caller has gone leaves no line, although it may have moved PostgreSQL",
+        rule: "HEALTH-H6",
+        edits: &[Edit {
+            file: AGENT_AUDIT,
+            old: "        let facts = self.noted.0.locked();\n        let repeated",
+            new: "        if self.code.is_none() {\n            return;\n        }\n        let facts = self.noted.0.locked();\n        let repeated",
+        }],
+        tests: &[AGENT_DOOR],
+        smoke: false,
+    },
+    Mutation {
+        name: "agents-audit-washed-out",
+        bug: "strangers whose commands are refused push the lines of all others out of an agent's audit log",
+        rule: "HEALTH-H6",
+        edits: &[Edit {
+            file: AGENT_AUDIT,
+            old: "        if self.lines >= REFUSED_MAX {\n",
+            new: "        if self.lines > u32::MAX - REFUSED_MAX {\n",
+        }],
+        tests: &[AGENT_DOOR],
         smoke: false,
     },
 ];

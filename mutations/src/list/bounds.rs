@@ -6,6 +6,7 @@ const PLACES: &str = "crates/gateway/src/doors/places.rs";
 const DOORS: &str = "crates/gateway/src/doors.rs";
 const BOUNDS: &str = "crates/gateway/src/access/bounds.rs";
 const GUARD: &str = "crates/gateway/src/access/guard.rs";
+const GUEST: &str = "crates/agent/src/listen/guest.rs";
 const PIECES: &str = "crates/raft/src/snapshot_pieces.rs";
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -368,11 +369,71 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "an agent reads headers that never end",
         rule: "LISTEN-L4",
         edits: &[Edit {
-            file: "crates/agent/src/listen.rs",
+            file: GUEST,
             old: "if this.unanswered > UNANSWERED_BYTES_MAX {",
             new: "if this.unanswered > usize::MAX - UNANSWERED_BYTES_MAX {",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_request_without_an_end_is_not_read"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "agent-waits-for-a-first-request",
+        bug: "whoever sends a byte now and then keeps a place at an agent's door for ever, without a certificate",
+        rule: "LISTEN-L6",
+        edits: &[Edit {
+            file: GUEST,
+            old: "if !self.seat.asked.load(Ordering::Acquire) {",
+            new: "if !self.seat.asked.load(Ordering::Acquire) && self.begun.is_none() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_request_that_never_ends_is_closed_in_time"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "agent-waits-for-a-slow-request",
+        bug: "a request of which a byte comes now and then keeps a place at an agent's door for ever",
+        rule: "LISTEN-L6",
+        edits: &[Edit {
+            file: GUEST,
+            old: "Some(end) if end < idle => (end, ",
+            new: "Some(end) if end < self.accepted => (end, ",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_request_that_never_ends_is_closed_in_time"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "strangers-fill-an-agents-door",
+        bug: "strangers who ask take the places of hosts with a certificate at an agent's door, and no switchover gets in",
+        rule: "LISTEN-L7",
+        edits: &[Edit {
+            file: GUEST,
+            old: "self.oldest(Standing::Asked).or_else(|| self.oldest(Standing::New))",
+            new: "self.held.keys().next().copied()",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_flood_takes_no_place_of_who_has_asked_or_is_proven"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "certificate-proves-nothing-at-an-agent",
+        bug: "a connection with a certificate makes room for strangers at an agent's door",
+        rule: "LISTEN-L7",
+        edits: &[Edit {
+            file: "crates/agent/src/listen.rs",
+            old: "if let HttpClient::Named(caller) = &client {",
+            new: "if let HttpClient::Named(caller) = &client && caller.name.is_empty() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["who_has_shown_a_certificate_keeps_its_place_in_a_flood"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-certificate-fills-an-agents-door",
+        bug: "one stolen certificate holds all places of an agent's door, also against who comes with another one",
+        rule: "LISTEN-L7",
+        edits: &[Edit {
+            file: GUEST,
+            old: "(self.count(Standing::Proven) >= PROVEN_MAX || of_it >= SHARE_MAX)",
+            new: "self.count(Standing::Proven) >= PROVEN_MAX",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["places_are_left_for_who_is_not_proven"])],
         smoke: false,
     },
     Mutation {

@@ -4,6 +4,8 @@ use crate::bug::{Edit, Layer, Mutation, Test, lib};
 
 const REVOKED: &str = "crates/tls/src/revoked.rs";
 
+const KEPT: &str = "crates/tls/src/kept.rs";
+
 const STATE: &str = "crates/control/src/cluster/revoked.rs";
 
 const STATE_TEST: Test = lib(Layer::Unit, "holdfast-control", &["whoever_revokes_is_left_over"]);
@@ -41,6 +43,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "Configs::new(ca, own[..1].to_vec(), key, revocations)",
         }],
         tests: &[lib(Layer::Unit, "holdfast-tls", &["certificates_of_other_authorities_work_as_they_come"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "short-certificates-always-warned-of",
+        bug: "a certificate that lives a day, as step-ca's, is warned of from its first hour to its last",
+        rule: "LIVE-C1",
+        edits: &[Edit {
+            file: "crates/tls/src/expiry.rs",
+            old: "WARN_AHEAD.min(ends.saturating_sub(begins) / WARN_PART)",
+            new: "WARN_AHEAD",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["what_expires_soon_is_warned_of"])],
         smoke: false,
     },
     Mutation {
@@ -201,6 +215,114 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "Role::Operator if self.grants && self.destroys => Err(",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["an_operator_gets_no_token"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "silence-empties-the-list",
+        bug: "an agent whose gateways do not answer forgets which certificates are revoked",
+        rule: "REVOKE-V3",
+        edits: &[Edit {
+            file: KEPT,
+            old: "        if answered.len() * 2 > count {\n",
+            new: "        if answered.len() * 2 > count || answered.is_empty() {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["what_a_gateway_has_named_is_not_forgotten_by_silence"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-gateway-empties-the-list",
+        bug: "one gateway that is cut off, and names nobody, takes what the others have named off an agent's list",
+        rule: "REVOKE-V3",
+        edits: &[Edit {
+            file: KEPT,
+            old: "        if answered.len() * 2 > count {\n",
+            new: "        if !answered.is_empty() && count > 0 {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["what_a_gateway_has_named_is_not_forgotten_by_silence"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "part-of-a-list-is-taken",
+        bug: "an answer that lost a part of the list on its way shortens an agent's list",
+        rule: "REVOKE-V3",
+        edits: &[Edit {
+            file: KEPT,
+            old: "            return Err(\"found a part of its list, expected the whole\".to_string());\n",
+            new: "            tracing::debug!(\"a part of the list\");\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_part_of_a_list_is_no_list"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "restart-empties-the-list",
+        bug: "an agent that is restarted while no gateway answers takes certificates that were revoked before",
+        rule: "REVOKE-V4",
+        edits: &[Edit {
+            file: KEPT,
+            old: "                kept.words = words;\n",
+            new: "                drop(words);\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_restart_forgets_nothing_while_no_gateway_answers"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "unreadable-list-is-empty",
+        bug: "an agent whose list of revoked certificates is damaged takes all certificates",
+        rule: "REVOKE-V4",
+        edits: &[Edit {
+            file: KEPT,
+            old: "                kept.unread = true;\n",
+            new: "                kept.unread = false;\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_list_that_cannot_be_read_is_not_empty"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "host-trusts-a-revoked-gateway",
+        bug: "a host goes on reading and writing at a gateway whose certificate was revoked",
+        rule: "REVOKE-V2",
+        edits: &[Edit {
+            file: "crates/tls/src/dial.rs",
+            old: "        self.0.revocations().follow(secured, own)\n",
+            new: "        Revocations::default().follow(secured, own)\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_host_leaves_a_server_whose_certificate_is_revoked"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "agent-trusts-a-revoked-host",
+        bug: "an agent goes on asking the agent of a host whose certificate was revoked",
+        rule: "REVOKE-V2",
+        edits: &[Edit {
+            file: "crates/tls/src/dial.rs",
+            old: "        Ok((self.0.revocations().follow(secured, own)?, peer))\n",
+            new: "        Ok((Revocations::default().follow(secured, own)?, peer))\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_host_leaves_a_server_whose_certificate_is_revoked"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "http-door-of-the-revoked",
+        bug: "a revoked operator gives commands to agents over a connection that is open",
+        rule: "REVOKE-V2",
+        edits: &[Edit {
+            file: "crates/tls/src/http.rs",
+            old: "Box::new(acceptor.revocations().follow(secured, Some(own))?);",
+            new: "Box::new((crate::Revocations::default(), acceptor).0.follow(secured, Some(own))?);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_revoked_certificate_gives_no_command"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "list-lost-by-a-reboot",
+        bug: "the attach of a rebooted host begins without a list, although its agent has one",
+        rule: "REVOKE-V4",
+        edits: &[Edit {
+            file: "crates/agent/src/attach_process.rs",
+            old: "            std::fs::rename(&next, dir.join(REVOKED_FILE))\n",
+            new: "            std::fs::remove_file(&next)\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["it_begins_with_the_agents_list_of_revoked_certificates"])],
         smoke: false,
     },
 ];

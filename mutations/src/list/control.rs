@@ -192,11 +192,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a member votes right after its start, although it may have promised a lease before",
         rule: "R3",
         edits: &[Edit {
-            file: EXPIRY,
-            old: "        now >= self.until
-",
-            new: "        now >= self.until || self.until > MonoTime(0)
-",
+            file: "crates/types/src/pledge.rs",
+            old: "        let left = self.until.saturating_since(now);\n",
+            new: "        let left = self.until.min(now).saturating_since(now);\n",
         }],
         tests: &[CLOCKS, VOTERS, STORIES],
         smoke: false,

@@ -25,6 +25,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "time-for-an-option-now-and-then",
+        bug: "a client without a certificate, where none is needed, keeps its place among the handshakes for ten minutes by an option now and then",
+        rule: "DOOR-D5",
+        edits: &[Edit {
+            file: "crates/front/src/handshake.rs",
+            old: "self.begun + limits.handshake_total.min(first.saturating_add(of_options))",
+            new: "self.begun + limits.handshake_total.max(first.saturating_add(of_options))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-front", &["an_option_now_and_then_gains_no_time"])],
+        smoke: false,
+    },
+    Mutation {
         name: "disconnect-not-looked-for",
         bug: "a client that sends NBD_CMD_DISC and closes its sending side counts as gone: requests that wait stay unanswered",
         rule: "CONN-C8",

@@ -583,7 +583,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "handshake-time-for-all-options",
         bug: "all options of a handshake together have the time of one: a client that shows many exports is cut off",
         rule: "R8",
-        edits: &[Edit { file: HANDSHAKE, old: "            progress.asked();\n", new: "" }],
+        edits: &[Edit {
+            file: HANDSHAKE,
+            old: "options = handshake.options();\n            progress.asked();\n",
+            new: "options = handshake.options();\n",
+        }],
         tests: &[lib(Layer::Unit, "holdfast-front", &["options_that_go_on_keep_a_handshake_open"])],
         smoke: false,
     },

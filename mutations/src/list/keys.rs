@@ -16,12 +16,14 @@ const KEYRINGS: Test = lib(Layer::Unit, "holdfast-set", &["keyring::tests::"]);
 const CHANGES: Test = lib(Layer::Unit, "holdfast-gateway", &["admin::keys::tests::"]);
 const SHAPES: Test = lib(Layer::Unit, "holdfast-envelope", &["shape::tests::"]);
 const COMMANDS: Test = lib(Layer::Unit, "holdfast-envelope", &["command::tests::"]);
+const CORE_DUMPS: Test =
+    file(Layer::Unit, "holdfast", &["--test", "program"], &["keys::commands_with_secrets_write_no_core_dump"]);
 const PAGES: Test = lib(Layer::Unit, "holdfast-locked", &["tests::"]);
 
 const NODE_KEY: &str = "crates/gateway/src/node_key.rs";
 const STORE_ACCESS: &str = "crates/holdfast/src/command/store_access.rs";
 const STORE_ACCESSES: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::store_access::tests::"]);
-const DEV_SECURE: &str = "crates/holdfast/src/dev/secure.rs";
+const DEV_SECURE: &str = "crates/holdfast/src/command/dev/secure.rs";
 const DEV: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_secure_directory_"]);
 const CLUSTER: &str = "crates/holdfast/src/command/cluster.rs";
 const CLUSTERS: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::cluster::tests::"]);
@@ -293,6 +295,98 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "set_dumpable_behavior(DumpableBehavior::Dumpable)",
         }],
         tests: &[PAGES],
+        smoke: false,
+    },
+    Mutation {
+        name: "agents-unit-dumps-core",
+        bug: "by its unit an agent and what it starts may write core dumps, with keys in them",
+        rule: "LOCKED-M1",
+        edits: &[Edit {
+            file: "deploy/systemd/holdfast-agent.service",
+            old: "LimitCORE=0\n",
+            new: "",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["each_unit_keeps_secrets_out_of_core_dumps"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "agent-dumps-core",
+        bug: "an agent writes core dumps with its token and the key of its certificate",
+        rule: "LOCKED-M1",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/agent.rs",
+            old: "    serve::without_own_core_dumps();\n",
+            new: "",
+        }],
+        tests: &[CORE_DUMPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "certificates-dump-core",
+        bug: "a command that has the key of the cluster's authority in its memory writes core dumps",
+        rule: "LOCKED-M1",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/certificates.rs",
+            old: "    serve::without_core_dumps();\n",
+            new: "",
+        }],
+        tests: &[CORE_DUMPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "authority-key-open-to-others",
+        bug: "certificates are made with an authority's key that every user of the machine can read",
+        rule: "SECRET-F1",
+        edits: &[Edit {
+            file: "crates/tls/src/make.rs",
+            old: "files::read_secret_text(&key_path, PEM_BYTES_MAX) {",
+            new: "files::read_text(&key_path, PEM_BYTES_MAX).map_err(SecretError::Io) {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["bad_files_are_named"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "certificate-key-open-to-others",
+        bug: "a certificate is used whose key every user of the machine can read",
+        rule: "SECRET-F2",
+        edits: &[Edit { file: FILES, old: "    check(&file, true)?;\n", new: "" }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["bad_files_are_named"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "agents-token-open-to-others",
+        bug: "an agent uses a token that every user of its host can read, and so can move PostgreSQL with",
+        rule: "SECRET-F1",
+        edits: &[Edit {
+            file: "crates/agent/src/run.rs",
+            old: "files::read_secret_text(path, SECRET_BYTES_MAX).map_err(|error| dir_error(path)(error.into()))?;",
+            new: "files::read_text(path, SECRET_BYTES_MAX).map_err(dir_error(path))?;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_token_is_read_with_a_bound"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "access-keys-open-to-others",
+        bug: "requests to a store are signed with keys from a file that every user of the machine can read or replace",
+        rule: "SECRET-F1",
+        edits: &[Edit {
+            file: "crates/store/src/s3/signing.rs",
+            old: "    check_secret(path, &file).map_err(|error| CredentialsProblem::Exposed { found: error.to_string() })?;\n",
+            new: "    let _ = check_secret(path, &file);\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["a_file_that_others_can_read_is_told"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "etcd-key-open-to-others",
+        bug: "the key with which a gateway speaks to an etcd is used, whoever can read it",
+        rule: "SECRET-F2",
+        edits: &[Edit {
+            file: "crates/gateway/src/config.rs",
+            old: "match files::read_key(path, PEM_BYTES_MAX) {",
+            new: "match files::read_text(path, PEM_BYTES_MAX) {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["the_key_for_an_etcd_is_not_read_where_others_can"])],
         smoke: false,
     },
     Mutation {

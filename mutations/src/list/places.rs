@@ -9,6 +9,7 @@ const SUCCESSOR: Test = lib(Layer::Unit, "holdfast-control", &["members::tests::
 const DEPARTS: Test = lib(Layer::Unit, "holdfast-gateway", &["node::depart::tests::"]);
 const LEAVES: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::a_member_leaves_only_when_it_is_out"]);
 const CUT_SHORT: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::what_a_crash_leaves"]);
+const CHANGING: Test = lib(Layer::Property, "holdfast-control", &["serve::changing_tests::"]);
 const LONG_AGO: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::a_membership_of_long_ago"]);
 /// Moves under faults, with everything read back.
 const MOVED: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["the_voters_of_a_set_are_moved"]);
@@ -165,11 +166,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a group that was stopped and starts again in one process votes at once: it has forgotten its promise to the leader",
         rule: "R3",
         edits: &[Edit {
-            file: "crates/raft/src/node.rs",
-            old: "        left.max(self.embargo_left())",
-            new: "        left.filter(|_| false).max(self.embargo_left())",
+            file: "crates/types/src/pledge.rs",
+            old: "stopped.map_or(started, |stopped| stopped.max(started));",
+            new: "stopped.map_or(started, |stopped| stopped.min(started));",
         }],
-        tests: &[CUT_SHORT],
+        tests: &[CUT_SHORT, CHANGING],
         smoke: false,
     },
 ];

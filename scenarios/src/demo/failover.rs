@@ -84,6 +84,7 @@ pub fn chore(args: &Args) -> Result<()> {
     let ran = run(&Run { bin: &bin, dir: &dir, rounds, load, scale, secure, postgresql: None });
     let kept = root().join(if secure { "target/demo/failover-secure.json" } else { "target/demo/failover.json" });
     let mut proof = Proof::now("failover of PostgreSQL", begun.elapsed().as_secs(), proof::held(&ran));
+    proof.profile = args.build.tested_profile(PROFILE);
     proof.under = if secure { "--secure".into() } else { String::new() };
     if let Err(error) = &ran {
         proof.note = format!("{error:#}");

@@ -35,7 +35,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let seed = crate::seed::of_run()?;
     note(format!("HOLDFAST_SEED={seed}"));
     let mut s3 = S3::start(&lab.dir)?;
-    std::fs::write(lab.dir.join("credentials"), s3.credentials(PROFILE))?;
+    secret(&lab.dir.join("credentials"), &s3.credentials(PROFILE))?;
     // A setting is an absolute path.
     let keys = lab.dir.join("credentials").canonicalize()?;
     let proxy = Proxy::start(&s3.address(), seed)?;
@@ -217,13 +217,19 @@ fn tells(cluster: &Cluster, kind: &str) -> Result<u64> {
     health["backlog_bytes"].as_u64().context("no backlog in the status")
 }
 
+/// Writes a file that its user alone can read. Another one would not be used.
+fn secret(file: &Path, text: &str) -> Result<()> {
+    std::fs::write(file, text)?;
+    Ok(std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o600))?)
+}
+
 /// The server changes its keys, and no gateway is restarted. Reads from the store wait for the new keys, so the writers
 /// are not checked before.
 fn new_keys(cluster: &Cluster, s3: &mut S3, file: &Path, progress: &Progress) -> Result<()> {
     s3.rekey("holdfast-second", "holdfast-second-secret")?;
     told(cluster, "credentials")?;
     let (whole, beside) = (s3.credentials(PROFILE), file.with_extension("new"));
-    std::fs::write(&beside, &whole)?;
+    secret(&beside, &whole)?;
     std::fs::rename(&beside, file)?;
     fine_again(cluster).context("with new keys in the file")?;
     advances(progress, 50).context("with new keys")?;

@@ -1,22 +1,33 @@
 //! Hostile clients at every door of the gateways, beside a writer: thousands of connections, slow ones, handshakes,
 //! headers and options without an end, bodies of 65 MiB, many streams. The writer sees no error, no leader is lost, the
-//! gateways' memory stays bounded, and commands, a host with a token and a gateway that restarts get in.
+//! gateways' memory stays bounded, and commands, a host with a token and a gateway that restarts get in. With
+//! everything on, an agent is a target as well, and what a half-open connection costs is measured before.
 
+mod agent;
 mod flood;
+mod half_open;
+mod host;
 mod ways;
 
 use super::{Lab, TAKEOVER_LIMIT};
-use crate::cluster::{Cluster, Options, SET, VOLUME};
+use crate::cluster::{Cluster, Options, SET};
 use crate::cmd::cmd;
-use crate::nbd::{Client, Uri, pattern};
+use crate::nbd::{Client, pattern};
 use crate::process::{self, SetOnDrop, wait_until};
 use crate::say::note;
+use agent::{Agent, Flooded};
 use anyhow::{Context, Result};
 use flood::{Flood, Target};
+use half_open::{Door, Process};
+use host::Host;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::Value;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// Of the long form: for the host and the agent with everything on.
+pub(super) const NEEDS: &[&str] = &["nbdkit", "nbdsh", "nbdfuse", "/usr/lib/postgresql/15/bin/postgres"];
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const BLOCK: usize = 4096;
@@ -34,9 +45,28 @@ const TRIES: u32 = 5;
 /// Files of this process that are no hostile clients.
 const OTHER_FILES: u64 = 512;
 
+/// What a cluster demands of its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Open,
+    /// TLS between gateways and at the admin door; NBD takes clients without it as well.
+    Tls,
+    /// TLS at each door, and all else of `holdfast dev --secure`.
+    Secure,
+}
+
+impl Access {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Open => "without TLS",
+            Self::Tls => "with TLS",
+            Self::Secure => "with everything on",
+        }
+    }
+}
+
 struct Form {
-    /// With TLS between gateways and at the admin door.
-    secure: bool,
+    access: Access,
     /// Hostile clients at each door of the serving gateway; a third of it at those of the others.
     each: usize,
     calm: Duration,
@@ -46,12 +76,12 @@ struct Form {
     restart: bool,
 }
 
-/// Both ways to run a cluster.
+/// All ways to run a cluster.
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let flood = Duration::from_secs(if lab.long { 120 } else { 25 });
-    for secure in [false, true] {
+    for access in [Access::Open, Access::Tls, Access::Secure] {
         let calm = Duration::from_secs(10);
-        play(lab, &Form { secure, each: 1500, calm, flood, restart: true })?;
+        play(lab, &Form { access, each: 1500, calm, flood, restart: true })?;
     }
     Ok(())
 }
@@ -59,23 +89,24 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 /// A few hundred clients at each door of a cluster with TLS.
 pub(super) fn run_short(lab: &Lab) -> Result<()> {
     let (calm, flood) = (Duration::from_secs(3), Duration::from_secs(12));
-    play(lab, &Form { secure: true, each: 600, calm, flood, restart: false })
+    play(lab, &Form { access: Access::Tls, each: 600, calm, flood, restart: false })
 }
 
 fn play(lab: &Lab, form: &Form) -> Result<()> {
-    let what = if form.secure { "with TLS" } else { "without TLS" };
+    let what = form.access.name();
     let mut cluster = start(lab, form).with_context(|| format!("a cluster {what}"))?;
     cluster.serving(TAKEOVER_LIMIT)?;
     let host = Host::attach(&cluster)?;
     let serving = cluster.gateways.iter().position(|gateway| gateway.nbd.addr == host.address);
     let serving = serving.with_context(|| format!("no gateway has the NBD address {}", host.address))?;
+    let agent = agent_of(form, &cluster, &lab.dir)?;
     let targets = targets(&cluster, serving)?;
-    let mut client = host.connect(0, 1)?;
+    let (mut client, nbdkit) = host.connect(&lab.dir.join("nbdkit.log"))?;
     let (stop, flooded) = (AtomicBool::new(false), AtomicBool::new(false));
     let (seen, times) = std::thread::scope(|scope| {
         let _stops = SetOnDrop(&stop);
         let writer = scope.spawn(|| write(&mut client, &stop, &flooded));
-        let seen = beside(&mut cluster, &host, serving, form, targets, &flooded);
+        let seen = beside(&mut cluster, &host, serving, form, (targets, agent.as_ref()), &flooded);
         stop.store(true, Ordering::Relaxed);
         let times = writer.join().map_err(|_| anyhow::anyhow!("the writer's thread panicked"))?;
         // The writer's own error says more.
@@ -88,14 +119,46 @@ fn play(lab: &Lab, form: &Form) -> Result<()> {
     anyhow::ensure!(!calm.is_empty() && !during.is_empty(), "the writer got no write through");
     seen.check(&cluster)?;
     client.disconnect();
+    if let Some(mut nbdkit) = nbdkit {
+        nbdkit.stop(process::Signal::TERM, PATIENCE)?;
+    }
+    agent.map_or(Ok(()), Agent::stop)?;
     cluster.stop()?;
     Ok(())
 }
 
+/// With everything on: an agent, after what a half-open connection costs at each door has been measured.
+fn agent_of(form: &Form, cluster: &Cluster, dir: &Path) -> Result<Option<Agent>> {
+    if form.access != Access::Secure {
+        return Ok(None);
+    }
+    // Nothing else happens meanwhile. Each kind of door at a gateway of its own, so that each has a figure.
+    wait_until(form.calm, || false);
+    let all = [&[("api", 200), ("http", 50)][..], &[("peer", 200)], &[("nbd", 200)]];
+    for (index, doors) in all.into_iter().enumerate() {
+        let (addresses, name) = (addresses(cluster, index)?, cluster.name(index));
+        let door = |(door, count): &(&str, usize)| {
+            let address = addresses[*door].as_str().with_context(|| format!("no address {door} in {addresses}"))?;
+            anyhow::Ok(Door { address: address.to_owned(), nbd: *door == "nbd", count: *count })
+        };
+        let names: Vec<&str> = doors.iter().map(|(door, _)| *door).collect();
+        let doors = doors.iter().map(door).collect::<Result<_>>()?;
+        let name = format!("{name}, {}", names.join(" and "));
+        half_open::measure(&Process { name, pid: cluster.gateways[index].pid, doors })?;
+    }
+    let agent = Agent::start(cluster, dir)?;
+    half_open::measure(&agent.as_process())?;
+    Ok(Some(agent))
+}
+
 fn start(lab: &Lab, form: &Form) -> Result<Cluster> {
-    let dir = lab.dir.join(if form.secure { "secure" } else { "plain" });
+    let (dir, tls) = match form.access {
+        Access::Open => (lab.dir.join("plain"), false),
+        Access::Tls => (lab.dir.join("tls"), true),
+        Access::Secure => (lab.dir.join("secure"), false),
+    };
     let mut env = Vec::new();
-    if form.secure {
+    if tls {
         certificates(lab, &dir.join("tls"))?;
         let at = |file: &str| dir.join("tls").join(file).display().to_string();
         for (key, file) in [("CA", "ca.pem"), ("CERTIFICATE", "admin.pem"), ("KEY", "admin.key")] {
@@ -105,39 +168,13 @@ fn start(lab: &Lab, form: &Form) -> Result<Cluster> {
     // Clients and gateways share two processors here: a flood must not look like a slow network.
     let settings = vec!["rtt_ms=100".to_string(), "rtt_floor_ms=100".to_string()];
     let (bin, size) = (lab.bin.clone(), "64MiB".to_string());
-    Cluster::start(Options { bin, dir, gateways: 3, store: None, size, settings, env })
+    let options = Options { bin, dir, gateways: 3, store: None, size, settings, env };
+    if form.access == Access::Secure { Cluster::start_secure(options) } else { Cluster::start(options) }
 }
 
 fn certificates(lab: &Lab, into: &Path) -> Result<()> {
     let names = ["--gateway", "g1", "--gateway", "g2", "--gateway", "g3", "--host", "db1", "--admin", "admin"];
     cmd(&lab.bin).args(["cluster", "certificates", "--dir"]).arg(into).args(names).run().context("certificates")
-}
-
-/// A host with a lease.
-struct Host {
-    /// The NBD address of the gateway that serves it.
-    address: String,
-    token: String,
-}
-
-impl Host {
-    fn attach(cluster: &Cluster) -> Result<Self> {
-        let mut said = None;
-        // Whoever asked which gateway serves may still have its plain lease.
-        wait_until(PATIENCE, || {
-            said = cluster.holdfast(&["lease", "acquire", SET, "--owner", "db1", "--ttl", "10m"]).ok();
-            said.is_some()
-        });
-        let said = said.context("no lease of a free set")?;
-        let token = said["token"].as_str().context("no token")?.to_owned();
-        let address = said["lease"]["gateway_nbd"].as_str().context("no gateway_nbd")?.to_owned();
-        Ok(Self { address, token })
-    }
-
-    fn connect(&self, slot: u32, generation: u32) -> Result<Client> {
-        let export = format!("{SET}/{VOLUME}?token={}&conn={slot}&gen={generation}", self.token);
-        Ok(Client::connect(&Uri { addr: self.address.clone(), export }, PATIENCE)?)
-    }
 }
 
 /// Writes until `stop`. The times of all writes: before the flood, and from then on.
@@ -168,13 +205,9 @@ fn figures(times: &[Duration]) -> String {
 
 /// All doors of the gateways, the serving one first.
 fn targets(cluster: &Cluster, serving: usize) -> Result<Vec<(usize, Vec<Target>)>> {
-    let status = cluster.holdfast(&["cluster", "status"])?;
-    let members = status["members"].as_array().context("status without members")?;
     let order = std::iter::once(serving).chain(cluster.others(serving));
     let doors = order.map(|index| {
-        let name = cluster.name(index);
-        let node = members.iter().map(|member| &member["node"]).find(|node| node["name"] == name.as_str());
-        let addresses = &node.with_context(|| format!("no {name} in the status"))?["addresses"];
+        let addresses = addresses(cluster, index)?;
         let all = [
             ("api", ways::grpc("/holdfast.admin.v1.Admin/GetNode")),
             ("peer", ways::peer()),
@@ -188,6 +221,14 @@ fn targets(cluster: &Cluster, serving: usize) -> Result<Vec<(usize, Vec<Target>)
         anyhow::Ok((index, targets.collect::<Result<Vec<_>>>()?))
     });
     doors.collect()
+}
+
+/// The addresses of a gateway by the names of its doors.
+fn addresses(cluster: &Cluster, index: usize) -> Result<Value> {
+    let (status, name) = (cluster.holdfast(&["cluster", "status"])?, cluster.name(index));
+    let members = status["members"].as_array().context("status without members")?;
+    let node = members.iter().map(|member| &member["node"]).find(|node| node["name"] == name.as_str());
+    Ok(node.with_context(|| format!("no {name} in the status"))?["addresses"].clone())
 }
 
 /// What was found beside the writer.
@@ -204,7 +245,7 @@ fn beside(
     host: &Host,
     serving: usize,
     form: &Form,
-    targets: Vec<(usize, Vec<Target>)>,
+    (targets, agent): (Vec<(usize, Vec<Target>)>, Option<&Agent>),
     flooded: &AtomicBool,
 ) -> Result<Seen> {
     wait_until(form.calm, || false);
@@ -213,7 +254,7 @@ fn beside(
     let watched: Vec<usize> = (0..cluster.gateways.len()).filter(|index| Some(*index) != restarted).collect();
     let before = resident(cluster, &watched)?;
     let begun = Instant::now();
-    let floods = begin(targets, serving, form.each)?;
+    let (floods, mut at_agent) = begin(targets, serving, agent, form.each)?;
     flooded.store(true, Ordering::Relaxed);
     let mut most = before.clone();
     let mut in_time = Vec::new();
@@ -222,6 +263,7 @@ fn beside(
             *most = now.max(*most);
         }
         in_time.push(gets_in(cluster, host, in_time.len())?);
+        at_agent.iter_mut().try_for_each(Flooded::look)?;
         // Each command is a process.
         wait_until(GETS_IN_PAUSE, || false);
     }
@@ -229,14 +271,15 @@ fn beside(
     if let Some(index) = restarted {
         cluster.kill(index)?;
         cluster.restart(index)?;
-        if form.secure {
+        if form.access != Access::Open {
             comes_back(cluster, index, "in the flood")?;
         }
     }
-    floods.iter().try_for_each(said)?;
+    floods.iter().chain(at_agent.as_ref().map(Flooded::flood)).try_for_each(said)?;
     drop(floods);
+    at_agent.map_or(Ok(()), Flooded::end)?;
     // Without TLS the flood may hold all calls of a method, the status among them (docs/operating/doors.md).
-    if let Some(index) = restarted.filter(|_| !form.secure) {
+    if let Some(index) = restarted.filter(|_| form.access == Access::Open) {
         comes_back(cluster, index, "after the flood")?;
     }
     // A leader that was lost in the flood has left its term behind.
@@ -268,9 +311,14 @@ fn said(flood: &Flood) -> Result<()> {
     Ok(())
 }
 
-/// The flood at the serving gateway, and that at the others.
-fn begin(targets: Vec<(usize, Vec<Target>)>, serving: usize, each: usize) -> Result<Vec<Flood>> {
-    let doors: usize = targets.iter().map(|(_, doors)| doors.len()).sum();
+/// The flood at the serving gateway, that at the others, and that at an agent.
+fn begin(
+    targets: Vec<(usize, Vec<Target>)>,
+    serving: usize,
+    agent: Option<&Agent>,
+    each: usize,
+) -> Result<(Vec<Flood>, Option<Flooded<'_>>)> {
+    let doors = targets.iter().map(|(_, doors)| doors.len()).sum::<usize>() + agent.iter().count();
     let files = raise_files()?;
     let room = usize::try_from(files.saturating_sub(OTHER_FILES))? / doors.max(1);
     anyhow::ensure!(room >= 100, "the limit of open files is {files}: raise it (ulimit -Hn)");
@@ -282,7 +330,8 @@ fn begin(targets: Vec<(usize, Vec<Target>)>, serving: usize, each: usize) -> Res
     let all =
         |part: Vec<(usize, Vec<Target>)>| -> Vec<Target> { part.into_iter().flat_map(|(_, doors)| doors).collect() };
     note(format!("{each} hostile clients at each door of the serving gateway, {} at those of the others", each / 3));
-    Ok(vec![Flood::start(all(here), each)?, Flood::start(all(others), each / 3)?])
+    let floods = vec![Flood::start(all(here), each)?, Flood::start(all(others), each / 3)?];
+    Ok((floods, agent.map(|agent| agent.flooded(each)).transpose()?))
 }
 
 /// Raises the limit of open files of this process as far as it may be. Returns it.
@@ -332,10 +381,7 @@ fn gets_in(cluster: &Cluster, host: &Host, number: usize) -> Result<Duration> {
     let mut tries = 0;
     again("a host with a token", || {
         tries += 1;
-        let mut client = host.connect(1, generation + tries)?;
-        client.write(WRITTEN, &pattern(1, WRITTEN, BLOCK))?;
-        client.disconnect();
-        Ok(())
+        host.writes_once(generation + tries, WRITTEN, BLOCK)
     })?;
     Ok(begun.elapsed())
 }

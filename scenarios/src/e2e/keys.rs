@@ -2,6 +2,8 @@
 //! the serving gateway, then completed. Afterwards the new key alone starts the gateways, reads the store and recovers
 //! the set after the loss of all disks; the old key decrypts nothing.
 
+mod sources;
+
 use super::blocks::Load;
 use super::recover::{Hand, Known, REFUSED, holdfast, must};
 use super::{Lab, TAKEOVER_LIMIT};
@@ -10,6 +12,8 @@ use crate::cmd::cmd;
 use crate::say::note;
 use anyhow::{Context, Result};
 use serde_json::Value;
+pub(super) use sources::run as run_sources;
+use std::path::Path;
 use std::time::Duration;
 
 const WRITERS: u64 = 2;
@@ -79,7 +83,12 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 /// Sets the keys in a gateway's settings, for its next start.
 fn settings(known: &Known, index: usize, key: &str, previous: Option<&str>) -> Result<()> {
     let path = known.dir.join(format!("{}.toml", known.names[index]));
-    let text = std::fs::read_to_string(&path)?;
+    put(&path, &source(index, key), previous.map(|previous| source(index, previous)).as_deref())
+}
+
+/// Replaces the sections of the keys in a file of settings: each is given as its lines.
+fn put(path: &Path, key: &str, previous: Option<&str>) -> Result<()> {
+    let text = std::fs::read_to_string(path)?;
     let (mut out, mut inside, mut set) = (String::new(), false, 0);
     for line in text.lines() {
         if line.starts_with('[') {
@@ -92,15 +101,15 @@ fn settings(known: &Known, index: usize, key: &str, previous: Option<&str>) -> R
             out.push('\n');
         }
         if line == "[key]" {
-            out.push_str(&format!("{}\n", source(index, key)));
+            out.push_str(&format!("{key}\n"));
             set += 1;
         }
     }
     anyhow::ensure!(set == 1, "{}: found {set} sections [key]", path.display());
     if let Some(previous) = previous {
-        out.push_str(&format!("\n[key_previous]\n{}", source(index, previous)));
+        out.push_str(&format!("\n[key_previous]\n{previous}"));
     }
-    std::fs::write(&path, out)?;
+    std::fs::write(path, out)?;
     Ok(())
 }
 

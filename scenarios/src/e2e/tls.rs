@@ -1,6 +1,6 @@
 //! A cluster whose gateways use only mutually authenticated TLS: it works, also after the loss of a gateway and for an
 //! attached host, whose certificate does not do for an administrator's; a client without a certificate of its authority
-//! gets no answer (R10), nor does one whose certificate is revoked, at any gateway.
+//! gets no answer (R10), nor does one whose certificate is revoked, at any gateway, and its open connections end.
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};
@@ -9,8 +9,9 @@ use crate::cmd::{Cmd, cmd};
 use crate::process::{Proc, Signal, wait_until};
 use crate::say::note;
 use anyhow::{Context, Result};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -66,8 +67,9 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     note(format!("{} pairs acknowledged, all there", load.progress().answered()));
     cluster.restart(killed)?;
     cluster.caught_up(PATIENCE)?;
-    attach(lab, &cluster, &dir)?;
-    revoke(lab, &cluster, &dir)?;
+    let attached = Attached::start(lab, &cluster, &dir)?;
+    revoke(lab, &cluster, &dir, &attached)?;
+    attached.goes_on()?;
     cluster.stop()?;
     Ok(())
 }
@@ -101,11 +103,10 @@ fn strangers(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A certificate that is revoked gets no answer at any gateway, and an administrator shuts out neither itself nor a
-/// gateway by mistake.
-fn revoke(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
-    let doors: Vec<&str> = cluster.gateways.iter().map(|gateway| gateway.api.as_str()).collect();
-    let doors = doors.join(",");
+/// A certificate that is revoked gets no answer at any gateway, and what is open with it ends; an administrator shuts
+/// out neither itself nor a gateway by mistake.
+fn revoke(lab: &Lab, cluster: &Cluster, dir: &Path, attached: &Attached) -> Result<()> {
+    let doors = cluster.apis().join(",");
     let certificate = |args: &[&str]| {
         let command = cmd(&lab.bin).args(["certificate"]).args(args).args(["--api", &doors, "--output", "json"]);
         with(command, dir, "tls", "admin").out()
@@ -122,10 +123,11 @@ fn revoke(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
         let refused = certificate(&["revoke", "--name", name]).err().context("a revocation that shuts out too much")?;
         anyhow::ensure!(format!("{refused:#}").contains(why), "revoke --name {name}: {refused:#}");
     }
-    certificate(&["revoke", "--name", "db1", "--reason", "lost"])?;
+    let serves = wait_until(PATIENCE, || phase(&attached.run_dir) == "serving");
+    anyhow::ensure!(serves, "the attach says {:?}, expected serving", phase(&attached.run_dir));
+    let revoked = || certificate(&["revoke", "--name", "db1", "--reason", "lost"]);
+    shut_out(&cluster.apis(), |api| ask(api, "db1"), &attached.run_dir, revoked)?;
     for gateway in &cluster.gateways {
-        let shut_out = || ask(&gateway.api, "db1").is_err();
-        anyhow::ensure!(wait_until(PATIENCE, shut_out), "REVOKE-V1: {} answers db1", gateway.api);
         ask(&gateway.api, "admin").context("the administrator's certificate is not revoked")?;
     }
     certificate(&["unrevoke", "--name", "db1"])?;
@@ -137,19 +139,88 @@ fn revoke(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `holdfast attach` with the host's certificate: one write, read back, and a clean end.
-fn attach(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
-    let run_dir: PathBuf = lab.dir.join("attach");
-    let doors: Vec<&str> = cluster.gateways.iter().map(|gateway| gateway.api.as_str()).collect();
-    let command = cmd(&lab.bin).args(["attach", SET, "--owner", "db1", "--device", "none", "--api", &doors.join(",")]);
-    let command = with(command.arg("--dir").arg(&run_dir), dir, "tls", "db1");
-    let mut attached = Proc::spawn("holdfast attach", command.into_command(), &lab.dir.join("attach.log"))?;
-    let socket = run_dir.join(format!("{VOLUME}.sock"));
-    attached.ready_when("its socket", PATIENCE, || socket.exists())?;
-    let uri = format!("nbd+unix:///{SET}/{VOLUME}?socket={}", socket.display());
-    let work = ["-c", "write -P 0x5a 0 64k", "-c", "flush", "-c", "read -P 0x5a 0 64k"];
-    cmd("qemu-io").args(["-f", "raw"]).args(work).arg(&uri).run().context("write and read through attach")?;
-    attached.stop(Signal::TERM, Duration::from_secs(30))?;
-    note("attached with the host's certificate, wrote, read and detached");
+/// Does `revoke`, and watches until no gateway answers a command with the host's certificate, and until the host's open
+/// connections have ended. Prints when that was: how long it takes depends on what else this machine does.
+fn shut_out(
+    apis: &[String],
+    ask: impl Fn(&str) -> Result<String> + Sync,
+    attached: &Path,
+    revoke: impl FnOnce() -> Result<String>,
+) -> Result<()> {
+    let begun = Instant::now();
+    // When the first command began that was not answered.
+    let unanswered = |api: &String| {
+        let mut asked = begun.elapsed();
+        let seen = wait_until(PATIENCE, || {
+            asked = begun.elapsed();
+            // Twice: one may take too long where much else is done.
+            ask(api).is_err() && ask(api).is_err()
+        });
+        seen.then_some(asked)
+    };
+    let (told, seen, ended) = std::thread::scope(|scope| {
+        let unanswered = &unanswered;
+        let doors: Vec<_> = apis.iter().map(|api| scope.spawn(move || unanswered(api))).collect();
+        let open = scope.spawn(|| wait_until(PATIENCE, || phase(attached) != "serving").then(|| begun.elapsed()));
+        let told = revoke().map(|_| begun.elapsed());
+        let seen: Vec<_> = doors.into_iter().map(|door| door.join().ok().flatten()).collect();
+        (told, seen, open.join().ok().flatten())
+    });
+    note(format!("revoked after {} ms", told?.as_millis()));
+    for (api, seen) in apis.iter().zip(seen) {
+        let seen = seen.with_context(|| format!("REVOKE-V1: {api} still answers db1 after {PATIENCE:?}"))?;
+        note(format!("{api}: the first command without an answer began after {} ms", seen.as_millis()));
+    }
+    let ended = ended.with_context(|| format!("REVOKE-V2: db1 is still attached after {PATIENCE:?}"))?;
+    note(format!("the open connections of db1's attach had ended after {} ms", ended.as_millis()));
     Ok(())
+}
+
+/// The phase of an attach; nothing if it says none.
+fn phase(run_dir: &Path) -> String {
+    let status = std::fs::read(run_dir.join("status.json")).unwrap_or_default();
+    let status: Value = serde_json::from_slice(&status).unwrap_or_default();
+    status["phase"].as_str().unwrap_or_default().to_owned()
+}
+
+/// `holdfast attach` with the host's certificate.
+struct Attached {
+    run_dir: PathBuf,
+    process: Proc,
+}
+
+impl Attached {
+    /// Attaches, writes and reads it back.
+    fn start(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<Self> {
+        let run_dir = lab.dir.join("attach");
+        let command = cmd(&lab.bin).args(["attach", SET, "--owner", "db1", "--device", "none"]);
+        let command = command.args(["--api", &cluster.apis().join(",")]).arg("--dir").arg(&run_dir);
+        let command = with(command, dir, "tls", "db1").into_command();
+        let process = Proc::spawn("holdfast attach", command, &lab.dir.join("attach.log"))?;
+        let mut attached = Self { run_dir, process };
+        let socket = attached.socket();
+        attached.process.ready_when("its socket", PATIENCE, || socket.exists())?;
+        attached.qemu_io(&["-c", "write -P 0x5a 0 64k", "-c", "flush", "-c", "read -P 0x5a 0 64k"])?;
+        note("attached with the host's certificate, wrote and read");
+        Ok(attached)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.run_dir.join(format!("{VOLUME}.sock"))
+    }
+
+    fn qemu_io(&self, work: &[&str]) -> Result<()> {
+        let uri = format!("nbd+unix:///{SET}/{VOLUME}?socket={}", self.socket().display());
+        cmd("qemu-io").args(["-f", "raw"]).args(work).arg(&uri).run().context("qemu-io through attach")
+    }
+
+    /// Its certificate counts again: it goes on, and has lost nothing. Then a clean end.
+    fn goes_on(mut self) -> Result<()> {
+        let run_dir = self.run_dir.clone();
+        self.process.ready_when("serving again", PATIENCE, || phase(&run_dir) == "serving")?;
+        self.qemu_io(&["-c", "read -P 0x5a 0 64k"])?;
+        self.process.stop(Signal::TERM, Duration::from_secs(30))?;
+        note("the attach went on, read what it had written, and detached");
+        Ok(())
+    }
 }

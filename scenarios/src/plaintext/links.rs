@@ -1,7 +1,7 @@
 //! Which link a recorded connection belongs to, and what was found on each.
 
 use super::record::Stream;
-use crate::gateways::GATEWAYS;
+use crate::gateways::{self, GATEWAYS};
 use crate::hosts::HTTP;
 use crate::net::{HUB, address};
 use crate::stage::{PORT, node};
@@ -16,6 +16,7 @@ pub enum Link {
     Attach,
     Peers,
     GatewaysAdmin,
+    GatewayHttp,
     Commands,
     Hosts,
     Agents,
@@ -31,16 +32,19 @@ pub enum Link {
 pub enum Secret {
     Pattern,
     Token,
+    /// The beginning of any token in the name of an export: attach keeps that of its lease to itself.
+    TokenOfExport,
     SetName,
 }
 
 impl Secret {
-    pub const ALL: [Self; 3] = [Self::Pattern, Self::Token, Self::SetName];
+    pub const ALL: [Self; 4] = [Self::Pattern, Self::Token, Self::TokenOfExport, Self::SetName];
 
     fn name(self) -> &'static str {
         match self {
             Self::Pattern => "pattern",
             Self::Token => "token",
+            Self::TokenOfExport => "export with a token",
             Self::SetName => "name of the set",
         }
     }
@@ -71,10 +75,12 @@ fn place(at: SocketAddrV4) -> Place {
 
 impl Link {
     /// On these something must have been sent; otherwise nothing was shown.
-    const USED: [Self; 8] = [
+    const USED: [Self; 10] = [
         Self::NbdClient,
         Self::Attach,
         Self::Peers,
+        Self::GatewaysAdmin,
+        Self::GatewayHttp,
         Self::Commands,
         Self::Hosts,
         Self::Agents,
@@ -88,6 +94,7 @@ impl Link {
             Self::Attach => "attach - gateway (NBD)",
             Self::Peers => "gateway - gateway (gRPC and append frames)",
             Self::GatewaysAdmin => "gateway - gateway (admin door)",
+            Self::GatewayHttp => "metrics - gateway (HTTP)",
             Self::Commands => "command - gateway (admin door)",
             Self::Hosts => "agent, attach - gateway (admin door)",
             Self::Agents => "agent - agent (HTTP)",
@@ -107,6 +114,7 @@ impl Link {
                 (7400, Place::Gateway, Place::Gateway) => return Self::GatewaysAdmin,
                 (7400, Place::Gateway, Place::Hub) => return Self::Commands,
                 (7400, Place::Gateway, Place::Host) => return Self::Hosts,
+                (gateways::HTTP, Place::Gateway, Place::Hub) => return Self::GatewayHttp,
                 (10809, Place::Gateway, Place::Hub) => return Self::NbdClient,
                 (10809, Place::Gateway, Place::Host) => return Self::Attach,
                 (HTTP, Place::Host, Place::Host) => return Self::Agents,
@@ -199,8 +207,8 @@ impl Crossings {
     }
 
     /// Of a cluster in plain text: everything is found where it must be, so that the search itself works. The token of
-    /// attach's lease is not looked for on its links: attach keeps it in a file for a kernel's device alone. That of
-    /// the agents must cross nowhere: whoever gives a command proves that it has it (PROOF-P1).
+    /// attach's lease is looked for by what is before it in the name of its export. That of the agents must cross
+    /// nowhere: whoever gives a command proves that it has it (PROOF-P1).
     ///
     /// # Errors
     /// When something is not found, or the agents' token is.
@@ -210,8 +218,11 @@ impl Crossings {
             (Link::Peers, Secret::Pattern),
             (Link::NbdClient, Secret::Token),
             (Link::Commands, Secret::Token),
+            (Link::NbdClient, Secret::TokenOfExport),
+            (Link::Attach, Secret::TokenOfExport),
             (Link::Attach, Secret::SetName),
             (Link::Commands, Secret::SetName),
+            (Link::GatewayHttp, Secret::SetName),
             (Link::Hosts, Secret::SetName),
             (Link::Agents, Secret::SetName),
             (Link::Health, Secret::SetName),
@@ -253,6 +264,12 @@ mod tests {
         Stream { from: at(from), to: at(to), bytes: text.into(), missing: 0 }
     }
 
+    fn words() -> [(Secret, Vec<u8>); 4] {
+        let all = ["PPP", "TTT", "?token=", "SSS"].map(|word| word.as_bytes().to_vec());
+        let [pattern, token, export, set] = all;
+        [(Secret::Pattern, pattern), (Secret::Token, token), (Secret::TokenOfExport, export), (Secret::SetName, set)]
+    }
+
     #[test]
     fn connections_belong_to_links_in_both_directions() {
         for (one, other, link) in [
@@ -260,6 +277,7 @@ mod tests {
             ("10.98.0.11:40000", "10.98.0.12:7400", Link::GatewaysAdmin),
             ("10.98.0.1:40000", "10.98.0.13:7400", Link::Commands),
             ("10.98.0.15:40000", "10.98.0.13:7400", Link::Hosts),
+            ("10.98.0.1:40000", "10.98.0.13:7403", Link::GatewayHttp),
             ("10.98.0.1:40000", "10.98.0.11:10809", Link::NbdClient),
             ("10.98.0.14:40000", "10.98.0.11:10809", Link::Attach),
             ("10.98.0.14:40000", "10.98.0.15:8008", Link::Agents),
@@ -277,13 +295,12 @@ mod tests {
     #[test]
     fn what_is_found_is_counted_and_judged() {
         assert_eq!([count(b"aabab", b"ab"), count(b"ab", b"abc"), count(b"", b"a"), count(b"a", b"")], [2, 0, 0, 0]);
-        let words: [(Secret, Vec<u8>); 3] =
-            [(Secret::Pattern, "PPP".into()), (Secret::Token, "TTT".into()), (Secret::SetName, "SSS".into())];
+        let words = words();
         let crossed = |link: (&str, &str), text: &str| Crossings::of(&[stream(link.0, link.1, text)], 1, &words);
         let peers = ("10.98.0.11:40000", "10.98.0.12:7401");
         let agents = ("10.98.0.14:40000", "10.98.0.15:8008");
         assert!(crossed(peers, "sealed").judge_secured().is_ok());
-        for text in ["-PPP-", "-TTT", "SSS-"] {
+        for text in ["-PPP-", "-TTT", "SSS-", "S/V?token=1"] {
             let error = crossed(peers, text).judge_secured().unwrap_err().to_string();
             assert!(error.starts_with("R10: gateway - gateway (gRPC"), "{error}");
         }
@@ -297,24 +314,27 @@ mod tests {
     /// What an open cluster shows (R10), and what it does not (PROOF-P1).
     #[test]
     fn an_open_cluster_shows_all_but_the_agents_token() {
-        let words: [(Secret, Vec<u8>); 3] =
-            [(Secret::Pattern, "PPP".into()), (Secret::Token, "TTT".into()), (Secret::SetName, "SSS".into())];
-        let judged = |of_agents: &str| {
+        let words = words();
+        let judged = |of_attach: &str, of_agents: &str| {
             let [gateway, host] = ["10.98.0.11", "10.98.0.14"];
             let streams = [
                 stream("10.98.0.11:40000", "10.98.0.12:7401", "PPP"),
                 stream("10.98.0.1:40000", &format!("{gateway}:7400"), "TTT SSS"),
-                stream("10.98.0.1:40000", &format!("{gateway}:10809"), "TTT"),
-                stream(&format!("{host}:40000"), &format!("{gateway}:10809"), "PPP SSS"),
+                stream("10.98.0.1:40000", &format!("{gateway}:7403"), "SSS"),
+                stream("10.98.0.1:40000", &format!("{gateway}:10809"), "?token=TTT"),
+                stream(&format!("{host}:40000"), &format!("{gateway}:10809"), of_attach),
                 stream(&format!("{host}:40000"), &format!("{gateway}:7400"), "SSS"),
                 stream(&format!("{host}:40000"), "10.98.0.15:8008", of_agents),
                 stream("10.98.0.1:40000", "10.98.0.15:8008", "SSS"),
             ];
             Crossings::of(&streams, 1, &words).judge_plain()
         };
-        judged("SSS").unwrap();
-        let error = judged("SSS TTT").unwrap_err().to_string();
+        let attach = "PPP SSS?token=1";
+        judged(attach, "SSS").unwrap();
+        let error = judged(attach, "SSS TTT").unwrap_err().to_string();
         assert!(error.starts_with("PROOF-P1: agent - agent"), "{error}");
-        judged("-").unwrap_err();
+        judged(attach, "-").unwrap_err();
+        let error = judged("PPP SSS", "SSS").unwrap_err().to_string();
+        assert!(error.ends_with("attach - gateway (NBD) shows no export with a token: found nothing"), "{error}");
     }
 }

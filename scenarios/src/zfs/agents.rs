@@ -30,26 +30,31 @@ pub struct More<'a> {
     pub database: &'a str,
     /// All of `[watchdog]`.
     pub watchdog: &'a str,
+    /// Further ones of `[takeover]`.
+    pub takeover: &'a str,
+    /// All of `[hooks]`.
+    pub hooks: &'a str,
 }
 
 impl<'a> More<'a> {
     /// Of a guest without systemd.
-    fn of_pool(pool: &'a str) -> Self {
-        Self { set: SET, pool, database: "", watchdog: "mode = \"off\"\ntimeout_ms = 60000\n" }
+    pub fn of_pool(pool: &'a str) -> Self {
+        let watchdog = "mode = \"off\"\ntimeout_ms = 60000\n";
+        Self { set: SET, pool, database: "", watchdog, takeover: "", hooks: "" }
     }
 }
 
 /// Settings of a guest's agent. Emulation is slow, so the limits are wide. `pool.fence_action` keeps its default, so
 /// reboots are tested.
 fn settings(guest: &Guest, index: usize, more: More<'_>) -> String {
-    let More { set, pool, database, watchdog } = more;
+    let More { set, pool, database, watchdog, takeover, hooks } = more;
     let apis: Vec<String> = Lab::apis().iter().map(|api| format!("{api:?}")).collect();
     let (peer, peer_at) = (["b", "a"][index], address(GATEWAYS + 1 - index));
     format!(
-        "name = {:?}\nset = {set:?}\ngateways = [{}]\n[lease]\nstop_margin_ms = 1000\nttl_ms = 10000\n[takeover]\nper_hour_max = 1000\n\
+        "name = {:?}\nset = {set:?}\ngateways = [{}]\n[lease]\nstop_margin_ms = 1000\nttl_ms = 10000\n[takeover]\nper_hour_max = 1000\n{takeover}\
          [attach]\ndevice = \"kernel\"\nargs = [\"--ttl\", {TTL:?}]\nacquire_timeout_ms = 60000\ndevice_timeout_ms = 60000\ndetach_timeout_ms = 60000\n\
          [pool]\nkind = \"zfs\"\nname = \"tank\"\nimport_timeout_s = 120\nexport_timeout_s = 60\n{pool}\
-         [database]\ndata = {DATA:?}\nhost = \"/run/postgresql\"\nhealth_timeout_s = 120\n{database}[watchdog]\n{watchdog}\
+         [database]\ndata = {DATA:?}\nhost = \"/run/postgresql\"\nhealth_timeout_s = 120\n{database}[watchdog]\n{watchdog}[hooks]\n{hooks}\
          [http]\nlisten = \"0.0.0.0:8008\"\ntoken_file = {TOKEN:?}\n[peers]\n{peer} = \"{peer_at}:8008\"\n",
         guest.name,
         apis.join(", ")
@@ -64,6 +69,7 @@ pub fn configure(guest: &Guest, index: usize, pool: &str) -> Result<()> {
 /// The same, with all lines that differ between parts.
 pub fn configure_with(guest: &Guest, index: usize, more: More<'_>) -> Result<()> {
     guest.put(TOKEN, "a-token-for-two-agents\n")?;
+    guest.run(&format!("chmod 600 {TOKEN}"), LIMIT).map(drop)?;
     guest.put("/etc/holdfast/agent.toml", &settings(guest, index, more))?;
     // Its reboot by sysrq writes nothing back.
     guest.run("sync", LIMIT).map(drop)
@@ -76,7 +82,12 @@ pub fn begin(guest: &Guest, index: usize, pool: &str) -> Result<()> {
 
 /// The same over another set.
 pub fn begin_for(guest: &Guest, index: usize, set: &str, pool: &str) -> Result<()> {
-    configure_with(guest, index, More { set, ..More::of_pool(pool) })?;
+    begin_with(guest, index, More { set, ..More::of_pool(pool) })
+}
+
+/// The same, with all lines that differ between parts.
+pub fn begin_with(guest: &Guest, index: usize, more: More<'_>) -> Result<()> {
+    configure_with(guest, index, more)?;
     guest.leave_running(
         "(while :; do holdfast agent run --config /etc/holdfast/agent.toml >> /var/log/agent.log 2>&1; sleep 1; done) < /dev/null > /dev/null 2>&1 &",
     )
@@ -140,11 +151,28 @@ pub fn rebooted(guest: &Guest, since: Instant) -> Result<()> {
     Ok(())
 }
 
-/// A guest's last takeover, from its history.
-pub fn last_way(guest: &Guest) -> Result<Value> {
+/// The last line of a guest's history that is meant.
+fn last_line(guest: &Guest, is_meant: impl Fn(&Value) -> bool) -> Result<Option<Value>> {
     let text = guest.run("cat /var/lib/holdfast-agent/history.jsonl", LIMIT)?;
     let mut lines = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    lines.find(|line| line["phases"].is_object()).context("a takeover in the history")
+    Ok(lines.find(is_meant))
+}
+
+/// A guest's last takeover, from its history.
+pub fn last_way(guest: &Guest) -> Result<Value> {
+    last_line(guest, |line| line["phases"].is_object())?.context("a takeover in the history")
+}
+
+/// The reason of the last event of this name in a guest's history.
+pub fn last_reason(guest: &Guest, event: &str) -> Result<String> {
+    let last = last_line(guest, |line| line["event"] == event)?;
+    let last = last.with_context(|| format!("found no {event} in the history of {}", guest.name))?;
+    Ok(last["reason"].as_str().unwrap_or_default().to_string())
+}
+
+/// The reason of its last failed takeover.
+pub fn failed(guest: &Guest) -> Result<String> {
+    last_reason(guest, "takeover-failed")
 }
 
 /// Its phases.

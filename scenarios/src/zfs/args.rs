@@ -43,7 +43,8 @@ pub(super) enum Part {
     /// Two guests: a standby on a copy of the pool, first beside the primary, then on the host with the pool itself;
     /// the copy is killed
     Standby,
-    /// Two guests with agents: one killed, one paused and resumed; a process keeps the pool from a switchover
+    /// Two guests with agents: one killed, one paused and resumed; a process keeps the pool from a switchover, and one
+    /// does so once PostgreSQL has stopped
     Agents,
     /// Two guests with agents: the primary is cut off the network, and connected again
     CutOff,
@@ -56,6 +57,8 @@ pub(super) enum Part {
     /// One pool over two sets in two stores: each side is lost and comes back, one side alone is stale, the host is
     /// killed
     Mirror,
+    /// One guest with an agent: datasets that are not mounted, WAL and a tablespace on a disk of the host
+    OffSet,
     /// L2ARC and SLOG on disks of the hosts: the benefit of each, the disk is lost under load, the host is killed,
     /// `zpool import -m` and what it loses
     SecondDevice,

@@ -229,7 +229,7 @@ pub fn let_go(report: &mut Report, a: &Guest) -> Result<()> {
     let import = format!("zpool import -o cachefile=none {} tank", each.join(" "));
     let said = a.run(&format!("b=$({reads}); {import} && echo $(($({reads})-b)) reads"), LIMIT)?;
     report.add(PART, "zpool import", Some(begun.elapsed().as_secs_f64()), said.trim());
-    a.run("zpool export tank", LIMIT)?;
+    a.run(pool::EXPORT, LIMIT)?;
     let begun = Instant::now();
     a.run(
         &format!("holdfast attach {SET} --detach --timeout 60s && ! ls /sys/block/nbd*/pid"),

@@ -1,14 +1,18 @@
 //! A process works in the pool of the primary: a planned switchover is refused before anything is stopped, and names
-//! it. Neither PostgreSQL nor the machine ends. Once the process has gone, the same switchover succeeds.
+//! it. Neither PostgreSQL nor the machine ends. Another one opens the pool only once PostgreSQL has stopped for the
+//! switchover, so that the export fails: PostgreSQL is started again in place, under the same lease. Once the process
+//! has gone, the same switchover succeeds.
 
-use super::agents::{asks, stands_by};
+use super::agents::{asks, becomes_primary, stands_by, view};
 use super::guest::Guest;
 use super::lab::{LIMIT, Lab};
 use super::multihost::{REFUSED, moved, switchover};
+use super::pool::DATA;
 use super::report::Report;
 use crate::process::wait_until;
 use crate::say::step;
 use anyhow::{Context, Result};
+use std::time::Instant;
 
 const PART: &str = "agents";
 
@@ -19,7 +23,7 @@ const HOLDS: &str = "sleep 7777";
 ///
 /// # Errors
 /// When the switchover is not refused as it should be, or not done afterwards.
-pub fn act(report: &mut Report, primary: &Guest, standby: &Guest) -> Result<()> {
+pub fn act(lab: &Lab, report: &mut Report, primary: &Guest, standby: &Guest) -> Result<()> {
     step("A process works in the pool: a planned switchover");
     let mut session = Lab::session(primary)?;
     primary.leave_running(&format!("cd /tank/pg && exec {HOLDS}"))?;
@@ -34,11 +38,55 @@ pub fn act(report: &mut Report, primary: &Guest, standby: &Guest) -> Result<()> 
     let code = asks(primary, "/primary");
     anyhow::ensure!(code == 200, "AGENT-A9: found /primary {code} at {}, expected 200", primary.name);
     report.add(PART, "switchover while a process works in the pool", None, "refused, with its name and number");
-    primary.run(&format!("pkill -fx '{HOLDS}'"), LIMIT)?;
+    let_go(primary)?;
+    late(lab, report, primary, standby)?;
+    let_go(primary)?;
     let took = moved(primary, standby)?;
     stands_by(primary)?;
     moved(standby, primary)?;
     stands_by(standby)?;
     report.add(PART, "the same once it has gone: the other one primary", Some(took), "and back");
+    Ok(())
+}
+
+/// Ends the process, and waits until it has gone.
+fn let_go(guest: &Guest) -> Result<()> {
+    let script = format!("pkill -fx '{HOLDS}' && while pgrep -fx '{HOLDS}' > /dev/null; do sleep 0.1; done");
+    guest.run(&script, LIMIT).map(drop)
+}
+
+/// What a stop and a reset change: the id of the guest's boot, the number of PostgreSQL's first process. And the epoch
+/// of its lease.
+fn marks(guest: &Guest) -> Result<(String, String, u64)> {
+    let boot = guest.run("cat /proc/sys/kernel/random/boot_id", LIMIT)?;
+    let first = guest.run(&format!("head -n 1 {DATA}/postmaster.pid"), LIMIT)?;
+    let epoch = view(guest)?["epoch"].as_u64().with_context(|| format!("{}: an epoch", guest.name))?;
+    Ok((boot.trim().to_string(), first.trim().to_string(), epoch))
+}
+
+/// The process comes when PostgreSQL has stopped: no plan could name it, and the export finds the pool busy.
+fn late(lab: &Lab, report: &mut Report, primary: &Guest, standby: &Guest) -> Result<()> {
+    step("A process opens the pool once PostgreSQL has stopped: a planned switchover");
+    let before = marks(primary)?;
+    // PostgreSQL removes the file when it ends. Looking for a name opens nothing.
+    let script = format!("while [ -e {DATA}/postmaster.pid ]; do sleep 0.02; done\ncd /tank/pg && exec {HOLDS}");
+    primary.leave_running(&script)?;
+    report.fault();
+    let begun = Instant::now();
+    let (code, said) = switchover(primary, standby)?;
+    anyhow::ensure!(code == REFUSED, "AGENT-A9: found exit code {code}, expected {REFUSED}: {said}");
+    for words in ["started again", "in use", "sleep (pid ", "/tank/pg"] {
+        anyhow::ensure!(said.contains(words), "AGENT-A9: found {said:?}, expected {words:?}");
+    }
+    becomes_primary(primary)?;
+    let took = begun.elapsed().as_secs_f64();
+    let after = marks(primary)?;
+    anyhow::ensure!(after.0 == before.0, "AGENT-A9: {} was reset", primary.name);
+    anyhow::ensure!(after.1 != before.1, "PostgreSQL was not stopped: nothing was shown");
+    anyhow::ensure!(after.2 == before.2, "AGENT-A9: found epoch {}, expected the lease of {}", after.2, before.2);
+    let code = asks(standby, "/primary");
+    anyhow::ensure!(code != 200, "AGENT-A9: found /primary {code} at {}, expected a standby", standby.name);
+    primary.run("mountpoint -q /tank/pg && mountpoint -q /tank/pg/wal", LIMIT).context("the datasets are mounted")?;
+    report.add(PART, "busy export after the stop: primary again in place", Some(took), lab.check_ledger(primary)?);
     Ok(())
 }

@@ -260,7 +260,7 @@ fn alone_it_is_old(
     );
     let what = format!("{found} of {rows} rows, and not the word");
     report.add(PART, "what pg-a alone has", None, what);
-    guest.run("zpool export tank", LIMIT)?;
+    guest.run(pool::EXPORT, LIMIT)?;
 
     step("Both sides are present: the import continues from the newer one");
     new.attach(report, guest, sockets)?;

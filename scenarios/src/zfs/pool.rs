@@ -12,11 +12,11 @@ const LEDGER_WRITERS: usize = 2;
 /// The data directory.
 pub const DATA: &str = "/tank/pg/data";
 
-/// The layout: `$VDEVS` are the volumes of the set, or a mirror.
+/// The layout: `$VDEVS` are the volumes of the set, or a mirror. `$MORE`: further options of tank/pg.
 const POOL: &str = "
 set -e
 zpool create -f -o ashift=12 -o autotrim=off -o cachefile=none -O compression=lz4 -O atime=off -O xattr=sa -O mountpoint=none tank $VDEVS
-zfs create -o mountpoint=/tank/pg -o recordsize=16K -o logbias=throughput tank/pg
+zfs create -o mountpoint=/tank/pg $MORE -o recordsize=16K -o logbias=throughput tank/pg
 zfs create -o mountpoint=/tank/pg/wal -o recordsize=64K -o logbias=latency tank/pg/wal
 install -d -o postgres -g postgres -m 700 /tank/pg/data /tank/pg/wal/data
 ";
@@ -66,9 +66,24 @@ pub fn make(
     report: &mut Report,
     part: &'static str,
     guest: &Guest,
-    (vdevs, scale, ledger): (&str, u32, &str),
+    on: (&str, u32, &str),
 ) -> Result<()> {
-    timed(report, part, guest, "zpool create, datasets", &format!("VDEVS='{vdevs}'{POOL}"))?;
+    make_with(lab, report, part, guest, on, "")
+}
+
+/// The same with these further options of `zfs create` for the dataset tank/pg.
+///
+/// # Errors
+/// As [`make`].
+pub fn make_with(
+    lab: &mut Lab,
+    report: &mut Report,
+    part: &'static str,
+    guest: &Guest,
+    (vdevs, scale, ledger): (&str, u32, &str),
+    more: &str,
+) -> Result<()> {
+    timed(report, part, guest, "zpool create, datasets", &format!("VDEVS='{vdevs}' MORE='{more}'{POOL}"))?;
     timed(report, part, guest, "initdb", INITDB)?;
     timed(report, part, guest, "start of PostgreSQL", START)?;
     let fill = format!("su postgres -c \"$B/pgbench -q -i -s {scale} postgres\" 2>&1 | tail -1");
@@ -150,13 +165,22 @@ pub fn start_database(report: &mut Report, part: &'static str, guest: &Guest) ->
     timed(report, part, guest, "start of PostgreSQL", START)
 }
 
+/// Exports the pool. ZFS calls it busy for a moment also while its own daemon or udev looks at it: tried for 10 s.
+pub const EXPORT: &str = "for _ in $(seq 50); do zpool export tank 2> /tmp/export && exit 0
+grep -q busy /tmp/export || break
+sleep 0.2
+done
+cat /tmp/export >&2
+fuser -vm /tank >&2
+exit 1";
+
 /// Stops PostgreSQL and exports the pool.
 ///
 /// # Errors
 /// When either fails.
 pub fn export(report: &mut Report, part: &'static str, guest: &Guest) -> Result<()> {
-    let script = "su postgres -c \"$B/pg_ctl -D $D -m fast -w stop\" > /dev/null && zpool export tank";
-    timed(report, part, guest, "stop, zpool export", script)
+    let script = format!("su postgres -c \"$B/pg_ctl -D $D -m fast -w stop\" > /dev/null || exit 1\n{EXPORT}");
+    timed(report, part, guest, "stop, zpool export", &script)
 }
 
 /// Checks the pool from end to end, every table against its indexes, and the ledger.

@@ -163,7 +163,7 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<()> {
     let a = make(lab, report, args)?;
     commits(report, args, &a)?;
     let what = cold_reads(report, &a)?;
-    a.run("zpool export tank", LIMIT)?;
+    a.run(pool::EXPORT, LIMIT)?;
     detach(&a)?;
     lost::acts(lab, report, args, a, &what)
 }

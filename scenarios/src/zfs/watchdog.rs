@@ -90,7 +90,7 @@ fn begin(lab: &Lab, report: &mut Report, index: usize) -> Result<Guest> {
     guest.put("/etc/modules-load.d/softdog.conf", "softdog\n")?;
     // At a shutdown there is no earlier checkpoint: the stop makes it, under emulation.
     let database = format!("kind = \"systemd\"\nunit = {:?}\nstop_timeout_s = 120\n", POSTGRESQL[index]);
-    configure_with(&guest, index, More { set: SET, pool: "", database: &database, watchdog: WATCHDOG })?;
+    configure_with(&guest, index, More { database: &database, watchdog: WATCHDOG, ..More::of_pool("") })?;
     let start = format!("set -e\nmodprobe softdog\nsystemctl daemon-reload\nsystemctl enable --now {AGENT}\nsync");
     guest.run(&start, LIMIT)?;
     Ok(guest)

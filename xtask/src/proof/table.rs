@@ -18,6 +18,8 @@ pub(super) const PLACE: Place =
 #[derive(Default)]
 struct Sum<'a> {
     runs: u64,
+    /// Runs by the profile of the program, as far as it was recorded.
+    builds: BTreeMap<&'a str, u64>,
     seconds: u64,
     faults: u64,
     did: BTreeMap<&'a str, u64>,
@@ -32,6 +34,9 @@ pub(super) fn text(all: &[Run]) -> String {
     for run in all {
         let sum = sums.entry(&run.what).or_default();
         sum.runs += 1;
+        if !run.profile.is_empty() {
+            *sum.builds.entry(&run.profile).or_default() += 1;
+        }
         sum.seconds += run.seconds;
         sum.faults += run.faults;
         sum.unknown += u64::from(run.verdict == Verdict::Unknown);
@@ -44,20 +49,20 @@ pub(super) fn text(all: &[Run]) -> String {
         }
     }
     let mut out = String::from(
-        "| what | runs | time | faults | what succeeded | not held | unknown | last |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        "| what | runs | builds | time | faults | what succeeded | not held | unknown | last |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for (what, sum) in sums {
-        let did: Vec<String> = sum.did.iter().map(|(what, count)| format!("{} {what}", grouped(*count))).collect();
         let (day, commit) = sum.last;
         let last = if commit.is_empty() { day.to_owned() } else { format!("{day}, {commit}") };
         // Writing to a string cannot fail.
         let _ = writeln!(
             out,
-            "| {what} | {} | {} | {} | {} | {} | {} | {last} |",
+            "| {what} | {} | {} | {} | {} | {} | {} | {} | {last} |",
             sum.runs,
+            counted(&sum.builds),
             lasted(sum.seconds),
             grouped(sum.faults),
-            did.join(", "),
+            counted(&sum.did),
             sum.broken,
             sum.unknown
         );
@@ -65,7 +70,8 @@ pub(super) fn text(all: &[Run]) -> String {
     for run in all.iter().filter(|run| run.verdict == Verdict::Broken) {
         let under = if run.under.is_empty() { String::new() } else { format!(" under {}", run.under) };
         let seed = run.seed.map_or_else(String::new, |seed| format!(", seed {seed}"));
-        let _ = write!(out, "\nDid not hold: {}{under}{seed}, {}: {}.\n", run.what, run.day, run.note);
+        let build = if run.profile.is_empty() { String::new() } else { format!(", {}", run.profile) };
+        let _ = write!(out, "\nDid not hold: {}{under}{seed}, {}{build}: {}.\n", run.what, run.day, run.note);
     }
     out
 }
@@ -81,6 +87,11 @@ impl Place {
         let (_, after) = rest.split_once(end).with_context(|| format!("no line {:?}", end.trim()))?;
         Ok(format!("{before}{begin}\n{table}\n{end}{after}"))
     }
+}
+
+/// Counts with their names: `3 dev, 1 release`.
+fn counted(counts: &BTreeMap<&str, u64>) -> String {
+    counts.iter().map(|(what, count)| format!("{} {what}", grouped(*count))).collect::<Vec<_>>().join(", ")
 }
 
 fn lasted(seconds: u64) -> String {
@@ -108,6 +119,19 @@ pub(crate) fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_shows_which_builds_ran() {
+        let run = |profile: &str, verdict| {
+            let run = Run::now("chaos", 90, verdict).built(profile);
+            Run { day: "2026-11-30".into(), ..run }
+        };
+        let broken = Run { note: "why".into(), ..run("release", Verdict::Broken) };
+        let table = text(&[run("", Verdict::Held), run("dev", Verdict::Held), run("release", Verdict::Held), broken]);
+        assert!(table.contains("| chaos | 4 | 1 dev, 2 release | 6 min | 0 |  | 1 | 0 | 2026-11-30"), "{table}");
+        assert!(table.contains("\nDid not hold: chaos, 2026-11-30, release: why.\n"), "{table}");
+        assert!(text(&[run("", Verdict::Held)]).contains("| chaos | 1 |  | 90 s |"), "older rows do not say it");
+    }
 
     #[test]
     fn numbers_and_times_are_as_a_person_reads_them() {

@@ -1,7 +1,8 @@
 //! Import circles between the modules of a crate: files that need one another can only be read, and moved, together.
 //!
-//! A module is a file. Arrows are read from the text (`imports`), without tests. Circles that may stay are listed in
-//! `circles/allowed.txt`.
+//! Looked for twice: between files, and between folders. A folder is a module below the crate's root with all that is
+//! in it (`server.rs` and `server/`): a circle of folders can lead through two files of each. Arrows are read from the
+//! text (`imports`), without tests. Circles that may stay are listed in `circles/allowed.txt`.
 
 mod imports;
 mod modules;
@@ -11,7 +12,7 @@ use modules::Arrows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Circles that may stay: blocks with a blank line between them. A block is `reason: ...` (an ADR, or why), then the
-/// files of the circle.
+/// files of the circle, or its folders.
 const ALLOWED: &str = include_str!("circles/allowed.txt");
 
 /// What stands in place of a reason in the lines that [`problems`] prints. A list that has it is refused.
@@ -26,22 +27,28 @@ struct Allowed<'a> {
 
 /// No crate has a circle that is not listed, and each listed one exists.
 pub(super) fn none_new(sources: &[Source]) -> Vec<String> {
-    problems(&modules::arrows(sources), ALLOWED)
+    let files = modules::arrows(sources);
+    let folders = modules::by_folder(&files);
+    problems(&[("files", files), ("folders", folders)], ALLOWED)
 }
 
-fn problems(arrows: &Arrows, list: &str) -> Vec<String> {
+/// `levels`: arrows between what.
+fn problems(levels: &[(&str, Arrows)], list: &str) -> Vec<String> {
     let allowed = allowed(list);
-    let found = circles(arrows);
+    let mut found = Vec::new();
     let mut problems = Vec::new();
-    for circle in &found {
-        if !allowed.iter().any(|a| a.files.iter().eq(circle.iter())) {
-            let files: Vec<&str> = circle.iter().map(String::as_str).collect();
-            problems.push(format!(
-                "import circle of {} files: {}; a shortest way round: {}",
-                circle.len(),
-                files.join(", "),
-                shortest(arrows, circle).join(" -> ")
-            ));
+    for (what, arrows) in levels {
+        for circle in circles(arrows) {
+            if !allowed.iter().any(|a| a.files.iter().eq(circle.iter())) {
+                let files: Vec<&str> = circle.iter().map(String::as_str).collect();
+                problems.push(format!(
+                    "import circle of {} {what}: {}; a shortest way round: {}",
+                    circle.len(),
+                    files.join(", "),
+                    shortest(arrows, &circle).join(" -> ")
+                ));
+            }
+            found.push(circle);
         }
     }
     for circle in &allowed {

@@ -220,3 +220,21 @@ fn attach_is_told_where_the_host_stands() {
     let silent = args(&AgentConfig::default());
     assert!(!silent.contains(&"--locality".to_string()), "{silent:?}");
 }
+
+/// REVOKE-V4: a reboot deletes attach's list, and the agent's is newer than that of an earlier attach.
+#[tokio::test]
+async fn it_begins_with_the_agents_list_of_revoked_certificates() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run_dir, own) = (dir.path().join("run"), dir.path().join("lib"));
+    let config = AgentConfig { run_dir, dir: own.clone(), ..AgentConfig::default() };
+    let attach = Attach::new(&config);
+    let handed = attach.dir().join(REVOKED_FILE);
+    attach.hand_over_revoked().await;
+    assert!(!handed.exists(), "nothing was ever revoked");
+    std::fs::create_dir_all(&own).unwrap();
+    for list in ["one", "two"] {
+        std::fs::write(own.join(REVOKED_FILE), list).unwrap();
+        attach.hand_over_revoked().await;
+        assert_eq!(std::fs::read_to_string(&handed).unwrap(), list);
+    }
+}

@@ -114,6 +114,7 @@ fn check_ranges(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
         ("database.restart_window_s", database.restart_window_s, 10, 86_400),
         ("watchdog.timeout_ms", config.watchdog.timeout_ms, 2000, 600_000),
         ("hooks.timeout_s", config.hooks.timeout_s, 1, 3600),
+        ("audit.rotate", config.audit.rotate.0, 1 << 20, 16 << 30),
     ] {
         if !(low..=high).contains(&found) {
             say(field, format!("found {found}, expected {low} to {high}"));
@@ -187,6 +188,11 @@ fn check_paths(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
         if !dir.is_absolute() {
             say(field, format!("found {}, expected an absolute path", dir.display()));
         }
+    }
+    let is_misplaced = |log: &&PathBuf| !log.is_absolute() || in_pool && log.starts_with(&pool.mount);
+    if let Some(log) = config.audit.log.as_ref().filter(is_misplaced) {
+        let found = log.display();
+        say("audit.log", format!("found {found}, expected an absolute path on a disk of this host"));
     }
     if in_pool && (config.dir.starts_with(&pool.mount) || config.run_dir.starts_with(&pool.mount)) {
         say("dir, run_dir", "found below pool.mount, expected on a disk of this host".into());

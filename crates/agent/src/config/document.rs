@@ -1,8 +1,8 @@
 //! The sections of the settings, and the sample file.
 
 use super::{
-    AgentConfig, AttachConfig, DatabaseConfig, HooksConfig, HttpConfig, LeaseConfig, PoolConfig, TakeoverConfig,
-    TlsConfig, WatchdogConfig,
+    AgentConfig, AttachConfig, AuditConfig, DatabaseConfig, HooksConfig, HttpConfig, LeaseConfig, PoolConfig,
+    TakeoverConfig, TlsConfig, WatchdogConfig,
 };
 use holdfast_settings::{Documented, FieldDoc, sample_of};
 
@@ -15,6 +15,7 @@ fn section(name: &str) -> &'static [FieldDoc] {
         "database" => DatabaseConfig::FIELDS,
         "watchdog" => WatchdogConfig::FIELDS,
         "http" => HttpConfig::FIELDS,
+        "audit" => AuditConfig::FIELDS,
         "hooks" => HooksConfig::FIELDS,
         "tls" => TlsConfig::FIELDS,
         _ => &[],

@@ -1,6 +1,7 @@
 //! State shared by the handlers of the HTTP server, and their answers.
 
 use super::answers::Answers;
+use super::audit::AgentAudit;
 use super::rules::{self, Pass};
 use crate::clock;
 use crate::config::AgentConfig;
@@ -16,7 +17,7 @@ use crate::seams::Dial;
 use crate::view::View;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use holdfast_tls::HttpTls;
+use holdfast_tls::{HttpTls, Tls};
 use holdfast_types::sync::LockExt;
 use serde::Serialize;
 use std::future::Future;
@@ -48,6 +49,10 @@ pub(crate) struct Door {
     pub known: Arc<Mutex<Known>>,
     pub openers: Openers,
     pub answers: Arc<Answers>,
+    /// `None`: the settings name none.
+    pub audit: Option<AgentAudit>,
+    /// The agent's own certificate, for its metrics.
+    pub tls: Option<Tls>,
 }
 
 /// Asks which processes other than PostgreSQL have the pool open.

@@ -11,6 +11,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
+#[path = "flood_tests.rs"]
+mod flood;
+#[path = "noted_tests.rs"]
+mod noted;
 #[path = "told_tests.rs"]
 mod told;
 
@@ -174,6 +178,8 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
             known: Arc::default(),
             openers: Arc::new(|| Box::pin(std::future::ready(crate::host::PoolUsers::default()))),
             answers: Arc::new(Answers::new(Arc::new(|| Box::pin(std::future::ready(None))))),
+            audit: None,
+            tls: None,
         },
         asked,
         dir,
@@ -436,14 +442,26 @@ fn dial(dir: &std::path::Path, name: &str, address: &str, expects: &str) -> crat
 
 /// An agent db1 whose door has TLS, which answers every command.
 async fn secured(dir: &std::path::Path, mode: holdfast_tls::HttpTls) -> (String, tokio::task::JoinHandle<()>) {
+    secured_by(dir, mode, &tls(dir, "db1"), None).await
+}
+
+/// The same with this certificate and audit log.
+async fn secured_by(
+    dir: &std::path::Path,
+    mode: holdfast_tls::HttpTls,
+    own: &holdfast_tls::Tls,
+    audit: Option<AgentAudit>,
+) -> (String, tokio::task::JoinHandle<()>) {
     let (mut door, mut asked, kept) = door(Some("secret"));
+    door.audit = audit;
     let mut config = AgentConfig::clone(&door.config);
     (config.tls.ca, config.http.tls) = (Some(dir.join("ca.pem")), Some(mode));
     config.peers.0 = ["db2", "db3"].map(|name| (name.to_string(), "127.0.0.1:1".to_string())).into();
     door.config = Arc::new(config);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let listener = Bounded::new(listener).secured(Some(tls(dir, "db1").acceptor()));
+    let listener = Bounded::new(listener).secured(Some(own.acceptor()));
+    door.tls = Some(own);
     let serving = tokio::spawn(async move {
         let _kept = kept;
         let answering = async {
@@ -506,6 +524,12 @@ async fn plain_checks_are_for_health_alone() {
     let viewer = dial(dir.path(), "vic", &address, "db1");
     let told = crate::client::ask_over(&viewer, &address, "/primary", None, None, limit).await.unwrap();
     assert!(told.body.contains("db1"), "{told:?}");
+    let page = crate::client::ask_over(&viewer, &address, "/metrics", None, None, limit).await.unwrap().body;
+    for what in ["expires_timestamp_seconds", "warned_timestamp_seconds"] {
+        let line = format!("holdfast_certificate_{what}{{name=\"db1\",set=\"demo\",kind=\"own\"}} ");
+        assert!(page.contains(&line), "{line}: {page}");
+    }
+    assert!(page.contains("holdfast_certificate_files_unusable{name=\"db1\",set=\"demo\"} 0\n"), "{page}");
     for path in ["/status", "/patroni", "/cluster", "/config", "/history", "/metrics", "/challenge"] {
         assert_eq!(crate::client::ask(&address, path, None, None, limit).await.unwrap().code, 403, "{path}");
     }

@@ -1,9 +1,11 @@
 //! Tasks beside the agent's own: doors, probes of PostgreSQL, questions about the lease.
 
+use super::error::RunError;
 use crate::clock;
+use crate::config::AgentConfig;
 use crate::host::{Host, NotDone};
-use crate::http::{self, Answers, AskServer, Asked, Door, Openers};
-use crate::listen::Bounded;
+use crate::http::{self, AgentAudit, Answers, AskServer, Asked, Door, Openers};
+use crate::listen::{self, Bounded};
 use crate::machine::{DatabaseView, Job, LeaseView};
 use holdfast_types::MonoTime;
 use std::sync::Arc;
@@ -44,6 +46,31 @@ impl Drop for Tasks {
 pub(super) async fn answer(listener: Bounded, door: Door) {
     if let Err(error) = http::serve(listener, door).await {
         tracing::error!(%error, "health checks and commands are no longer answered");
+    }
+}
+
+/// How long the last lines of the audit log may take.
+const AUDIT_LIMIT: Duration = Duration::from_secs(2);
+
+/// The audit log of these settings. An agent that finds something of an earlier one goes on without it (LISTEN-L3).
+pub(super) async fn audit_in<H: Host>(config: &AgentConfig, host: &H) -> Result<Option<AgentAudit>, RunError> {
+    let Some(log) = &config.audit.log else { return Ok(None) };
+    match AgentAudit::start(log, config.audit.rotate.0) {
+        Ok(audit) => Ok(Some(audit)),
+        Err(error) if !listen::is_first(host).await => {
+            tracing::error!(%error, "audit.log: commands leave no line there until the agent is restarted");
+            Ok(None)
+        }
+        Err(error) => Err(RunError::Settings(format!("audit.log: {error}"))),
+    }
+}
+
+/// Waits for the last lines.
+pub(super) async fn end_audit(audit: Option<AgentAudit>) {
+    if let Some(audit) = audit
+        && !audit.written(AUDIT_LIMIT).await
+    {
+        tracing::warn!("the last lines of the audit log are not written");
     }
 }
 

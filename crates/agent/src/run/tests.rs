@@ -13,6 +13,8 @@ use tokio::task::JoinHandle;
 mod disk;
 #[path = "switchover_tests.rs"]
 mod switchovers;
+#[path = "token_tests.rs"]
+mod tokens;
 
 #[derive(Debug, Default)]
 struct World {
@@ -555,20 +557,7 @@ async fn a_port_that_is_taken_ends_no_agent() {
     asks.await.unwrap();
 }
 
-/// A token file that is gone is no reason to leave PostgreSQL without its agent.
-#[tokio::test]
-async fn an_agent_with_something_to_do_goes_on_without_its_token() {
-    let fake = Fake::default();
-    let mut config = AgentConfig::default();
-    config.http.token_file = Some("/nonexistent/agent.token".into());
-    assert!(token_of(&config, &fake).await.unwrap_err().to_string().contains("/nonexistent/agent.token"));
-    fake.world(|world| world.found.database = true);
-    assert_eq!(token_of(&config, &fake).await.unwrap(), None);
-    config.http.token_file = None;
-    assert_eq!(token_of(&config, &Fake::default()).await.unwrap(), None);
-}
-
-/// LISTEN-L3: neither is a disk that takes no history.
+/// LISTEN-L3: a disk that takes no history is no reason to leave PostgreSQL without its agent.
 #[tokio::test]
 async fn an_agent_with_something_to_do_goes_on_without_its_history() {
     let (dir, fake) = (tempfile::tempdir().unwrap(), Fake::default());
@@ -583,16 +572,4 @@ async fn an_agent_with_something_to_do_goes_on_without_its_history() {
         fake.world(|world| world.found.database = true);
         assert_eq!(history_in(&place, &fake).await.unwrap().lines().count(), 0);
     }
-}
-
-/// A setting that names a log or a device by mistake is reported, and the file is not read to its end.
-#[test]
-fn a_token_is_read_with_a_bound() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("agent.token");
-    std::fs::write(&path, "  secret\n").unwrap();
-    assert_eq!(&*token_in(&path).unwrap(), "secret");
-    std::fs::write(&path, "x".repeat(SECRET_BYTES_MAX as usize + 1)).unwrap();
-    let told = token_in(&path).unwrap_err().to_string();
-    assert!(told.ends_with("agent.token: found at least 65537 bytes, expected at most 65536"), "{told}");
 }

@@ -1,8 +1,8 @@
 //! R3 while the times of a group change (ADR 0058): gate, promises and embargo together, with members that have
 //! different times, restarts, a change of voters, messages that come at any moment, and clocks that are wrong.
 
-use super::{GateEvent, ServeGate, Timing, VoteEmbargo};
-use holdfast_types::pledge::{Pledge, reads_until};
+use super::{GateEvent, ServeGate, Timing};
+use holdfast_types::pledge::{Pledge, VoteEmbargo, reads_until};
 use holdfast_types::{Epoch, LogId, MemberId, MonoTime, Term};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -51,6 +51,8 @@ enum Op {
     Hear(usize, usize),
     Retime(usize, usize),
     Restart(usize),
+    /// Its group stops and starts again, its process goes on.
+    StopAndStart(usize),
     ChangeVoters,
 }
 
@@ -62,6 +64,7 @@ fn ops() -> impl Strategy<Value = Op> {
         6 => (0usize..4, 1..MEMBERS).prop_map(|(beat, by)| Op::Hear(beat, by)),
         3 => (1..MEMBERS, 0usize..3).prop_map(|(who, to)| Op::Retime(who, to)),
         1 => (1..MEMBERS).prop_map(Op::Restart),
+        1 => (1..MEMBERS).prop_map(Op::StopAndStart),
         1 => Just(Op::ChangeVoters),
     ]
 }
@@ -70,6 +73,8 @@ struct World {
     real: u64,
     speeds: [u64; MEMBERS],
     pledges: [Pledge; MEMBERS],
+    /// When their processes started. Before the first restart that was long ago.
+    started: [MonoTime; MEMBERS],
     embargoes: [Option<VoteEmbargo>; MEMBERS],
     beats: Vec<MonoTime>,
     /// The newest answer of each member: what it answers was sent, and until when the leader may read.
@@ -90,6 +95,7 @@ impl World {
             real: 0,
             speeds,
             pledges: [Pledge::new(longest().promise()); MEMBERS],
+            started: [MonoTime(0); MEMBERS],
             embargoes: [None; MEMBERS],
             beats: Vec::new(),
             acks: [None; MEMBERS],
@@ -105,7 +111,7 @@ impl World {
     /// Whether it may vote for another than the leader.
     fn is_free(&self, who: usize) -> bool {
         let now = self.clock(who);
-        let embargoed = self.embargoes[who].is_some_and(|embargo| !embargo.may_take_part(now));
+        let embargoed = self.embargoes[who].is_some_and(|embargo| embargo.left(now).is_some());
         who != LEADER && !embargoed && self.pledges[who].left(now).is_none()
     }
 
@@ -134,6 +140,11 @@ impl World {
         self.gate.event(now, event);
     }
 
+    fn forget(&mut self, who: usize, stopped: Option<MonoTime>) {
+        self.pledges[who] = Pledge::new(longest().promise());
+        self.embargoes[who] = Some(VoteEmbargo::new(self.started[who], stopped, longest().embargo()));
+    }
+
     fn take(&mut self, op: Op) {
         match op {
             Op::Pass(ms) => self.real += ms * MS,
@@ -149,9 +160,10 @@ impl World {
             }
             Op::Retime(who, to) => self.pledges[who].change(class(to).promise()),
             Op::Restart(who) => {
-                self.pledges[who] = Pledge::new(longest().promise());
-                self.embargoes[who] = Some(VoteEmbargo::new(self.clock(who), &longest()));
+                self.started[who] = self.clock(who);
+                self.forget(who, None);
             }
+            Op::StopAndStart(who) => self.forget(who, Some(self.clock(who))),
             Op::ChangeVoters => self.phase = (self.phase + 1).min(2),
         }
         self.tell_gate();

@@ -1,6 +1,5 @@
-//! Decides when a lease may be judged expired, and when a member that has just started may vote.
+//! Decides when a lease may be judged expired.
 
-use super::Timing;
 use crate::set::{Judged, Lease};
 use holdfast_types::{Epoch, LogIndex, MonoTime};
 use std::time::Duration;
@@ -78,29 +77,5 @@ impl ExpiryJudge {
 
     fn counting_from(&self) -> Option<MonoTime> {
         Some(self.seen?.at.max(self.watching_since?))
-    }
-}
-
-/// After a process start a member takes no part in elections for a while: before its restart it may have heard a leader
-/// and promised not to vote (R3). No log has that promise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct VoteEmbargo {
-    until: MonoTime,
-}
-
-impl VoteEmbargo {
-    /// For a process that started at `started`, read before its first message to a peer could leave.
-    pub fn new(started: MonoTime, timing: &Timing) -> Self {
-        Self { until: started.saturating_add(timing.embargo()) }
-    }
-
-    /// Whether it may vote, pre-vote, or stand.
-    pub fn may_take_part(&self, now: MonoTime) -> bool {
-        now >= self.until
-    }
-
-    /// The end of the embargo.
-    pub fn until(&self) -> MonoTime {
-        self.until
     }
 }

@@ -15,9 +15,9 @@ pub use course::{COURSES, Course, course};
 use crate::guards::Guard;
 use crate::marks::Marks;
 use course::Left;
-use holdfast_control::serve::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo};
+use holdfast_control::serve::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing};
 use holdfast_control::set::{Admit, Judged, SetCommand, SetState};
-use holdfast_types::pledge::Pledge;
+use holdfast_types::pledge::{Pledge, VoteEmbargo};
 use holdfast_types::{Epoch, LogId, MemberId, MonoTime, Owner, RequestId, Term, Token, WriteSeq};
 use stateright::{Model, Property};
 use std::time::Duration;
@@ -242,7 +242,7 @@ impl Clocks {
             gate: ServeGate::new(MemberId(u64::from(number)), self.longest(), now),
             judge: ExpiryJudge::new(),
             watch,
-            embargo: VoteEmbargo::new(started, &self.longest()),
+            embargo: VoteEmbargo::new(started, None, self.longest().embargo()),
             term: 1,
             pledge: Pledge::new(TIMING.promise()),
             long: false,

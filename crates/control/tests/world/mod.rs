@@ -7,8 +7,9 @@ use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, GroupVoters, Member, MemberRole, Standing,
 };
 use holdfast_control::pair::{Ended, Tenure, TenureId};
-use holdfast_control::serve::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo};
+use holdfast_control::serve::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing};
 use holdfast_control::set::{Admit, Judged, Lease, RootRef, SetAnswer, SetCommand, SetState, SnapshotId, VolumeChange};
+use holdfast_types::pledge::VoteEmbargo;
 use holdfast_types::{
     Epoch, GroupId, LogId, LogIndex, MemberId, MonoTime, Name, ObjectId, Owner, RequestId, Sectors, Term, Token,
     VolumeId, WriteSeq,
@@ -316,7 +317,7 @@ impl World {
                 let gateway = Gateway {
                     gate: ServeGate::new(member(w), timing, self.now),
                     judge: ExpiryJudge::new(),
-                    embargo: VoteEmbargo::new(self.now, &timing),
+                    embargo: VoteEmbargo::new(self.now, None, timing.embargo()),
                     watch: ClockWatch::with_timing(&timing),
                     paused: false,
                     backlog: Vec::new(),
@@ -372,7 +373,8 @@ impl World {
             "take-write" => return Some(answer(self.at(w).gate.may_write(self.now))),
             "cut-off" => return Some(if self.at(w).gate.cut_off(self.now) { "yes" } else { "no" }.to_owned()),
             "vote" => {
-                return Some(if self.at(w).embargo.may_take_part(self.now) { "may" } else { "must not" }.to_owned());
+                let embargoed = self.at(w).embargo.left(self.now).is_some();
+                return Some(if embargoed { "must not" } else { "may" }.to_owned());
             }
             "judge" => {
                 return Some(match self.at(w).judge.judge(self.now) {

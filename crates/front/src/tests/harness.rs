@@ -9,7 +9,7 @@ use holdfast_nbd::client::{
     Aim, ClientError, CommandOut, Connected, Event, Handshake, Outcome, ReplyDecoder, RequestOut,
 };
 use holdfast_nbd::{Errno, Extent, HeaderStyle};
-use holdfast_tls::{ClientStream, Connector};
+use holdfast_tls::{Checked, ClientStream, Connector};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -66,6 +66,9 @@ pub enum Broken {
     Tls(io::Error),
 }
 
+/// A client through TLS.
+type TlsClient<S> = Client<Checked<ClientStream<S>>>;
+
 pub struct Client<S = DuplexStream> {
     pub(super) socket: S,
     pub(super) connected: Connected,
@@ -115,7 +118,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
     }
 
     /// Through TLS.
-    pub(super) async fn connect_tls(socket: S, name: &str, tls: &Connector) -> Result<Client<ClientStream<S>>, Broken> {
+    pub(super) async fn connect_tls(socket: S, name: &str, tls: &Connector) -> Result<TlsClient<S>, Broken> {
         let mut handshake = Handshake::new(Aim::Go(name.into()), HeaderStyle::Structured, true).over_tls();
         let (socket, _, outcome) = Self::shake_on(socket, &mut handshake, BytesMut::new()).await?;
         assert_eq!(outcome, Outcome::StartTls);

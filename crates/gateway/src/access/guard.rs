@@ -51,8 +51,8 @@ impl Guard {
     }
 
     /// For the protocol between gateways.
-    pub(crate) fn peer(tls: Option<Revocations>, cluster: Option<ClusterCheck>) -> Self {
-        Self::new(rules::PEER, tls, cluster, None)
+    pub(crate) fn peer(tls: Option<Revocations>, cluster: Option<ClusterCheck>, audit: Option<Audit>) -> Self {
+        Self::new(rules::PEER, tls, cluster, audit)
     }
 
     fn new(
@@ -79,20 +79,8 @@ impl Guard {
         let below = over_tls.map(TlsConnectInfo::get_ref).or_else(|| either.map(EitherInfo::below));
         let client = extensions.get::<Client>().or(below);
         let asked = Asked::default();
-        let mut line = Line {
-            audit: self.audit.clone(),
-            lately: self.lately.clone(),
-            rule,
-            caller: None,
-            peer: client.and_then(|client| client.address),
-            place: client.map(|client| client.place.clone()),
-            running: None,
-            named: asked.named.clone(),
-            begun: Instant::now(),
-            refused: false,
-            crowded: false,
-            outcome: None,
-        };
+        let mut line = self.line(rule, client);
+        line.named = asked.named.clone();
         let in_plain = either.is_some() && over_tls.is_none();
         if in_plain {
             plaintext_came("call");
@@ -107,6 +95,32 @@ impl Guard {
                 Err(status)
             }
         }
+    }
+
+    /// The line of a call that begins now, of nobody yet.
+    fn line(&self, rule: &'static Rule, client: Option<&Client>) -> Line {
+        Line {
+            audit: self.audit.clone(),
+            lately: self.lately.clone(),
+            rule,
+            caller: None,
+            peer: client.and_then(|client| client.address),
+            place: client.map(|client| client.place.clone()),
+            running: None,
+            named: Arc::default(),
+            begun: Instant::now(),
+            refused: false,
+            crowded: false,
+            outcome: None,
+        }
+    }
+
+    /// Leaves a line for a connection between gateways that may not carry appends (ACCESS-A3): those pass no guard.
+    pub(crate) fn appends_refused(&self, certificate_der: Option<&[u8]>, client: Option<&Client>) {
+        let Some(rule) = self.rules.iter().find(|rule| rule.method == "Append") else { return };
+        let mut line = self.line(rule, client);
+        line.caller = Caller::at_door(certificate_der).ok().map(Arc::new);
+        (line.refused, line.outcome) = (true, Some(Code::PermissionDenied));
     }
 
     /// The caller, if there is TLS. Its connection is known from here on (DOOR-D5), and its call has a place.
@@ -185,6 +199,12 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// A call that any role may make.
+    #[cfg(test)]
+    pub(super) fn by(caller: Caller) -> Self {
+        Self { caller: Some((Arc::new(caller), &Role::ALL)), ..Self::default() }
+    }
+
     /// Who makes the call; `None` without a certificate.
     pub(crate) fn caller(&self) -> Option<&Caller> {
         self.caller.as_ref().map(|(caller, _)| &**caller)
@@ -222,7 +242,7 @@ struct Line {
     running: Option<CallPlace>,
     named: Arc<OnceLock<Named>>,
     begun: Instant,
-    /// Refused for its certificate or its store.
+    /// Refused for its certificate or its store; between gateways also for its cluster or its life.
     refused: bool,
     /// Refused since too many calls of its method run. That costs its caller nothing.
     crowded: bool,
@@ -236,6 +256,8 @@ struct Record<'a> {
     method: &'a str,
     roles: Vec<&'a str>,
     certificate: Option<&'a str>,
+    /// Its serial number in hex: there may be several certificates of one name.
+    serial: Option<&'a str>,
     peer: Option<SocketAddr>,
     #[serde(flatten)]
     named: Option<&'a Named>,
@@ -256,9 +278,10 @@ impl Line {
     fn ended<B>(&mut self, response: &http::Response<B>) {
         let status = Status::from_header_map(response.headers());
         self.outcome = Some(status.map_or(Code::Ok, |status| status.code()));
+        let denied = [Some(Code::Unauthenticated), Some(Code::PermissionDenied)].contains(&self.outcome);
+        // Between gateways, and of who has no certificate, no refusal has a code of its own.
         let refusal = response.headers().get(REFUSAL_KEY);
-        let unauthenticated = self.outcome == Some(Code::Unauthenticated);
-        self.refused = unauthenticated || refusal.is_some_and(|code| code == RefusalCode::Denied.as_str());
+        self.refused = denied && refusal.is_none_or(|code| code == RefusalCode::Denied.as_str());
         if self.outcome == Some(Code::Ok) && self.rule.proves {
             self.shows(Standing::Proven);
         }
@@ -275,7 +298,7 @@ impl Drop for Line {
         }
         let caller = self.caller.as_deref();
         let repeated = if self.refused || self.crowded {
-            let certificate = caller.map_or("", |caller| caller.name.as_str());
+            let certificate = caller.map_or("", |caller| caller.serial.as_str());
             let Some(repeated) = self.lately.locked().line(certificate, self.rule.method, Instant::now()) else {
                 return;
             };
@@ -294,6 +317,7 @@ impl Drop for Line {
             method: self.rule.method,
             roles,
             certificate: caller.map(|caller| caller.name.as_str()),
+            serial: caller.map(|caller| caller.serial.as_str()),
             peer: self.peer,
             named: self.named.get(),
             outcome: self.outcome.map_or("NotAwaited".to_string(), |code| format!("{code:?}")),

@@ -288,4 +288,5 @@ names! {
         ..Named::default()
     };
     UnrevokeCertificateRequest(m) => Named { change: revoked_text(&m.serial, &m.name), ..Named::default() };
+    ListRevokedRequest(_m) => Named::default();
 }

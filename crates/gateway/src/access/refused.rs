@@ -10,7 +10,7 @@ const EVERY: Duration = Duration::from_secs(60);
 /// Most certificates and methods that are told apart. Those beyond share one entry.
 const KEYS_MAX: usize = 1024;
 
-/// The name of a certificate, and the method.
+/// The serial number of a certificate, and the method.
 type Key = (String, &'static str);
 
 struct Entry {

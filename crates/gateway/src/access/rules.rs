@@ -143,6 +143,8 @@ pub(crate) const ADMIN: &[Rule] = &[
     reads("ListCertificates", &[V, O, A]),
     changes("RevokeCertificate", &[A]),
     changes("UnrevokeCertificate", &[A]),
+    // Agents, standbys and attaches follow the list (REVOKE-V3).
+    reads("ListRevoked", &[V, O, A, H]),
     changes("ChangePolicy", &[A]),
     reads("GetPlacing", &[V, O, A]),
 ];

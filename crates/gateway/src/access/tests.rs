@@ -4,7 +4,7 @@ use super::guard::{Asked, ClusterCheck, Guard, Guarded};
 use super::named::{Named, Names};
 use super::rules::{ADMIN, PEER, Rule};
 use crate::admin::AdminDoor;
-use crate::audit::Audit;
+use crate::audit::{self, Audit};
 use crate::config::{AuditConfig, GatewayConfig};
 use crate::doors::{self, Client, Door, Standing};
 use crate::node::{Node, Seams};
@@ -12,7 +12,7 @@ use holdfast_api::v1::admin_server::{Admin, AdminServer};
 use holdfast_api::v1::{self, change_volume_request::Change};
 use holdfast_api::{METHODS, Refusal, RefusalCode};
 use holdfast_tls::make::{Wanted, certificates};
-use holdfast_tls::{Dialer, EitherInfo, Revocations, Revoked, Role, Tls, TlsFiles};
+use holdfast_tls::{Caller, Dialer, EitherInfo, Revocations, Revoked, Role, Tls, TlsFiles};
 use holdfast_types::ByteSize;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -31,6 +31,7 @@ use tonic::transport::server::{Connected, TlsConnectInfo};
 use tonic::{Code, Request, Status};
 
 mod limits;
+mod noted;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating/roles.md");
@@ -110,6 +111,16 @@ async fn cluster(dir: &Path) -> BTreeMap<Role, Via> {
     all
 }
 
+/// What a door has found out about a call by each of them.
+pub(crate) async fn asked(dir: &Path) -> BTreeMap<Role, Asked> {
+    let all = cluster(dir).await.into_iter();
+    all.map(|(role, via)| {
+        let shown = via.peer_certs().expect("certificates");
+        (role, Asked::by(Caller::of(&shown[0]).expect("a caller")))
+    })
+    .collect()
+}
+
 fn request(method: &str, from: Option<&Via>) -> http::Request<()> {
     let mut request = http::Request::new(());
     *request.uri_mut() = format!("/{}/{method}", Fake::NAME).parse().expect("a path");
@@ -128,7 +139,7 @@ async fn told(guard: &Guard, fake: &Fake, method: &str, from: Option<&Via>) -> S
 
 fn audit(path: &Path) -> Audit {
     let config = AuditConfig { log: Some(path.to_path_buf()), rotate: ByteSize(64 << 20) };
-    Audit::start(&config).expect("a thread").expect("a file is named")
+    audit::start(&config).expect("a thread").expect("a file is named")
 }
 
 async fn lines(audit: &Audit, path: &Path) -> Vec<serde_json::Value> {
@@ -169,7 +180,7 @@ fn golden_page() {
         [audit log](tls.md#the-audit-log). How a certificate gets its role: [TLS](tls.md). Without TLS, everybody\n\
         who reaches the door is an administrator.\n\n\
         - A **host** takes and continues leases only under its owner names. If its certificate names sets, it names\n  \
-        only these in a call.\n\
+        only these in a call, and is told no name of another one.\n\
         - An **operator** grows and renames volumes; who shrinks or deletes one has to be an administrator. It fails a set\n  \
         over without a new owner: whoever names one gets a token, which opens the data.\n\
         - A **gateway** passes on a deletion that the leader of the set has checked.\n\n\
@@ -241,8 +252,8 @@ async fn only_gateways_make_the_calls_between_gateways() {
     for rule in PEER {
         for role in COLUMNS {
             let code = if role == Role::Gateway { Code::Aborted } else { Code::PermissionDenied };
-            let status =
-                told(&Guard::peer(Some(Revocations::default()), None), &fake(), rule.method, Some(&from[&role])).await;
+            let guard = Guard::peer(Some(Revocations::default()), None, None);
+            let status = told(&guard, &fake(), rule.method, Some(&from[&role])).await;
             assert_eq!(status.code(), code, "{} by {role}: {status}", rule.method);
         }
     }
@@ -294,7 +305,8 @@ async fn without_tls_everybody_is_an_administrator_and_noted_as_such() {
     }
     let lines = lines(&audit, &path).await;
     assert_eq!(lines.len(), ADMIN.iter().filter(|rule| rule.noted).count());
-    assert!(lines.iter().all(|line| line["roles"] == serde_json::json!(["admin"]) && line["certificate"].is_null()));
+    assert!(lines.iter().all(|line| line["roles"] == serde_json::json!(["admin"])));
+    assert!(lines.iter().all(|line| line["certificate"].is_null() && line["serial"].is_null()));
 }
 
 /// REVOKE-V1, for a call on a connection that was open before; the refusal is noted.
@@ -305,8 +317,8 @@ async fn a_revoked_certificate_makes_no_call() {
     let path = dir.path().join("audit.log");
     let audit = audit(&path);
     let revocations = Revocations::default();
-    let (admin, peer) =
-        (Guard::admin(Some(revocations.clone()), Some(audit.clone())), Guard::peer(Some(revocations.clone()), None));
+    let admin = Guard::admin(Some(revocations.clone()), Some(audit.clone()));
+    let peer = Guard::peer(Some(revocations.clone()), None, Some(audit.clone()));
     let all = [Role::Operator.name().to_string(), Role::Gateway.name().to_string()];
     revocations.replace(Revoked { names: all.into(), ..Revoked::default() });
     for (guard, method, role, code) in [
@@ -321,7 +333,7 @@ async fn a_revoked_certificate_makes_no_call() {
     }
     let lines = lines(&audit, &path).await;
     let told: Vec<_> = lines.iter().map(|line| text(line, "certificate") + " " + &text(line, "outcome")).collect();
-    assert_eq!(told, ["operator PermissionDenied"]);
+    assert_eq!(told, ["operator PermissionDenied", "gateway PermissionDenied"]);
 }
 
 /// ACCESS-A2: who holds a token may write, and NBD serves operators neither.

@@ -2,11 +2,11 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use crate::node::{Adopted, bearer};
+use crate::node::{Adopted, bearer, revoked_list};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{Bearer, ClusterCommand, ClusterState, Revocation, RevokedBy};
 use holdfast_host::unix_ms;
-use holdfast_tls::{Caller, serial_of};
+use holdfast_tls::{Caller, Revoked, serial_of};
 use holdfast_types::Term;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -92,6 +92,7 @@ impl AdminDoor {
             days_left: expiry.own.map(|ends| days_left(ends, SystemTime::now())),
             authority_expires_unix: expiry.authority.unwrap_or_default(),
             trouble: tls.trouble().unwrap_or_default(),
+            expires_soon: Some(expiry.is_soon(SystemTime::now())),
         })
     }
 
@@ -177,6 +178,27 @@ impl AdminDoor {
     }
 }
 
+impl AdminDoor {
+    pub(super) async fn list_revoked(&self, request: v1::ListRevokedRequest) -> Result<v1::ListRevokedReply, Refusal> {
+        // Whoever has no state yet does not know, which is not the same as an empty list (REVOKE-V3).
+        self.adopted()?;
+        if self.node.cluster.read(|state| state.cluster_id) == 0 {
+            return Err(Refusal::new(RefusalCode::Busy, "this gateway has not applied the cluster's state yet: ask again"));
+        }
+        Ok(listed(self.node.cluster.read(revoked_list), &request.known))
+    }
+}
+
+/// The list for somebody who may know it already.
+fn listed(list: Revoked, known: &str) -> v1::ListRevokedReply {
+    let digest = list.digest();
+    if digest == known {
+        return v1::ListRevokedReply { digest, ..Default::default() };
+    }
+    let (serials, names) = (list.serials.into_iter().collect(), list.names.into_iter().collect());
+    v1::ListRevokedReply { digest, serials, names }
+}
+
 fn revoked_messages(state: &ClusterState) -> Vec<v1::RevokedCertificate> {
     let message = |(what, known): (&RevokedBy, &Revocation)| {
         let (serial, name) = match what {
@@ -210,6 +232,20 @@ mod tests {
         for (serial, name) in [("", ""), ("0a", "db1"), ("x", "")] {
             assert_eq!(what(serial, name).expect_err("neither").code, RefusalCode::Invalid);
         }
+    }
+
+    #[test]
+    fn a_list_is_told_whole_and_once() {
+        let list = Revoked { names: ["ann".to_string()].into(), ..Revoked::default() };
+        let none = Revoked::default().digest();
+        for known in ["", "other", none.as_str()] {
+            let told = listed(list.clone(), known);
+            assert_eq!((told.names, told.serials, told.digest), (vec!["ann".to_string()], vec![], list.digest()));
+        }
+        let again = listed(list.clone(), &list.digest());
+        assert_eq!((again.names.len(), again.digest), (0, list.digest()));
+        // It has a digest, too: an answer that is none is told apart.
+        assert_ne!(listed(Revoked::default(), "").digest, "");
     }
 
     /// `answer` of g1, g2 and g3, each with its own certificate.

@@ -5,13 +5,16 @@
 use super::AdminDoor;
 use super::stores::not_opened;
 use futures_util::future::join_all;
-use holdfast_api::{Refusal, RefusalCode};
+use holdfast_api::{Refusal, RefusalCode, different_places, v1};
 use holdfast_control::cluster::ClusterState;
 use holdfast_seal::ClusterKey;
 use holdfast_set::random::random_u128;
 use holdfast_store::{CheckError, ObjectStore, check};
 use holdfast_types::SetId;
 use std::sync::Arc;
+
+/// Most different lists of allowed stores that a refusal names.
+const TOLD_MAX: usize = 4;
 
 impl AdminDoor {
     /// Checks each of these stores by itself, all at once: each of them is in some write quorum. Returns the problems
@@ -49,6 +52,23 @@ impl AdminDoor {
         Ok(())
     }
 
+    /// ACCESS-A8, before a set is put into stores where it is not yet. Who does not answer is not compared: one gateway
+    /// that is down must keep nobody from making sets, and whichever leads has compared those that it reaches.
+    pub(super) async fn places_agree(&self) -> Result<(), Refusal> {
+        let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
+        let told = different_places(&status);
+        if told.is_empty() {
+            return Ok(());
+        }
+        let all: Vec<String> = told.iter().take(TOLD_MAX).map(|[names, places]| format!("{names}: {places}")).collect();
+        let message = format!(
+            "store: found different lists of allowed stores (store.allowed) at the gateways, expected the same at all of \
+             them (ACCESS-A8): {}. Give all of them the same list, and ask again",
+            all.join("; ")
+        );
+        Err(Refusal::new(RefusalCode::Precondition, message))
+    }
+
     /// The cluster key that wraps the data key of a new set.
     pub(super) fn wrapping_key(&self, state: &ClusterState) -> Result<&ClusterKey, Refusal> {
         let key = self.node.keys().for_new_set(&state.sets);
@@ -59,14 +79,20 @@ impl AdminDoor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::{Asked, asked};
     use crate::config::{GatewayConfig, KeyConfig};
     use crate::node::{Node, Seams};
-    use holdfast_api::{hex128, member_of, v1};
+    use crate::run::serve_api;
+    use holdfast_api::v1::admin_server::Admin;
+    use holdfast_api::{hex128, member_of};
     use holdfast_store::{Faults, Faulty, Memory, RetryPolicy, Retrying, StoreError};
+    use holdfast_tls::Role;
     use holdfast_types::{ByteSize, GroupId, MemberId, Name};
     use std::path::PathBuf;
     use std::time::{Duration, Instant};
+    use tokio::net::TcpListener;
     use tokio_util::sync::CancellationToken;
+    use tonic::Request;
 
     /// Longer than any test.
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -194,6 +220,85 @@ mod tests {
             assert!(lab.good.list("check/", None).await.unwrap().objects.is_empty());
             lab.close().await;
         }
+    }
+
+    /// A gateway that has joined the cluster of `lab` and allows these stores, as it serves its admin door.
+    async fn beside(lab: &Lab, allowed: &[&str]) -> (Arc<Node>, tokio::task::JoinHandle<crate::run::DoorEnd>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut config = GatewayConfig { data_dir: lab.dir.path().join("beside"), ..GatewayConfig::default() };
+        config.name = Name::new("g2").unwrap();
+        config.key.file = Some(lab.dir.path().join("key"));
+        (config.api_listen, config.peer_listen) = (listener.local_addr().unwrap(), "127.0.0.1:1".parse().unwrap());
+        config.cache.memory = ByteSize(32 << 20);
+        config.cache.disk = ByteSize(0);
+        config.store.allowed = allowed.iter().map(ToString::to_string).collect();
+        let node = Node::open_over(config, CancellationToken::new(), Seams::default()).await.unwrap();
+        let serving = tokio::spawn(serve_api(listener, node.clone(), None, node.stop.clone()));
+        let us = AdminDoor::new(node.clone()).get_node(v1::GetNodeRequest {}).await.unwrap();
+        let (gateway, request_id) = (Some(member_of(&us)), hex128(random_u128()));
+        let join = v1::JoinMemberRequest { gateway, replaces: 0, request_id };
+        lab.door().join_member(join).await.unwrap();
+        (node, serving)
+    }
+
+    /// ACCESS-A8: a set, and a place that is new to a set.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn no_set_is_put_into_a_store_while_the_gateways_allow_different_ones() {
+        for allowed in [&["s3://bucket/"][..], &[]] {
+            let lab = Lab::new(Faults::default(), PATIENCE).await;
+            assert_eq!(lab.create(&lab.url("good")).await, Ok(true));
+            let (node, serving) = beside(&lab, allowed).await;
+            if allowed.is_empty() {
+                // Nor is this one created, until the other one has started; for another reason.
+                let refusal = lab.create_named("second", &lab.url("good")).await.expect_err("it does not run");
+                assert_eq!(refusal.code, RefusalCode::Busy, "{refusal}");
+                let change = lab.change(&lab.url("better"), true).await;
+                assert!(!change.is_err_and(|refusal| refusal.message.contains("ACCESS-A8")));
+            } else {
+                refused(lab.create_named("second", &lab.url("good")).await, "g2: s3://bucket/");
+                refused(lab.change(&lab.url("better"), true).await, "g1: anywhere");
+                let restore = v1::RestoreSetRequest { store: lab.url("good"), set: 44, ..Default::default() };
+                refused(lab.door().restore_set(restore).await, "ACCESS-A8");
+                assert_eq!(lab.create(&lab.url("good")).await, Ok(false), "R12: it is there");
+            }
+            node.stop.cancel();
+            node.close().await;
+            assert_eq!(serving.await.unwrap().1, Ok(()));
+            lab.close().await;
+        }
+    }
+
+    /// A call that has passed the door.
+    fn by<M>(asked: &Asked, message: M) -> Request<M> {
+        let mut request = Request::new(message);
+        request.extensions_mut().insert(asked.clone());
+        request
+    }
+
+    /// ACCESS-A7, through the calls.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_host_of_one_set_is_told_no_other_name() {
+        let lab = Lab::new(Faults::default(), PATIENCE).await;
+        for name in ["demo", "secret"] {
+            assert_eq!(lab.create_named(name, &lab.url(&format!("{name}-good"))).await, Ok(true));
+        }
+        let begun = Instant::now();
+        while ["demo", "secret"].iter().any(|name| lab.node.set(&Name::new(*name).unwrap()).is_none()) {
+            assert!(begun.elapsed() < PATIENCE, "the sets do not start");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let certificates = tempfile::tempdir().unwrap();
+        let all = asked(certificates.path()).await;
+        for (role, sees) in [(Role::Viewer, true), (Role::Admin, true), (Role::Host, false)] {
+            let status = by(&all[&role], v1::ClusterStatusRequest {});
+            let status = Admin::cluster_status(&lab.door(), status).await.unwrap().into_inner();
+            let node = Admin::get_node(&lab.door(), by(&all[&role], v1::GetNodeRequest {})).await.unwrap().into_inner();
+            assert_eq!(status.groups.len(), 3, "numbers are told");
+            let told = [format!("{status:?}"), format!("{node:?}")];
+            assert!(told[0].contains("demo"), "{role}: {told:?}");
+            assert_eq!(told.each_ref().map(|told| told.contains("secret")), [sees; 2], "{role}: {told:?}");
+        }
+        lab.close().await;
     }
 
     /// KEYRING-W1, at the door. The file is a passphrase as well.

@@ -389,6 +389,8 @@ impl AdminDoor {
             Self::same_policy(&name, entry, request.policy.as_ref())?;
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
         }
+        self.places_agree().await?;
+        let state = self.node.cluster.state();
         let _none_joins = self.each_member_votes(adopted).await?;
         let (policy, members) = self.voters_of_new_set(adopted, term, &state, request.policy.as_ref())?;
         // A new cluster begins at the first level; the level rises by itself.

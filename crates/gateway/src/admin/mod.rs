@@ -5,6 +5,7 @@ mod certificates;
 mod checks;
 mod clone;
 mod codes;
+mod concealed;
 mod deletion;
 mod diff;
 mod drain;
@@ -23,22 +24,24 @@ mod snapshot;
 mod space;
 mod status;
 mod stores;
+mod tasks;
 mod volumes;
 
-pub(crate) use keys::data::run as run_data_keys;
 pub(crate) use page::{Gathered, SETS_MAX, SetHere};
-pub(crate) use placing::run as run_placing;
 #[cfg(test)]
 pub(crate) use rollback::SAFETY_LIMIT;
+pub use tasks::start_tasks;
 
 use crate::access::{Asked, Names};
 use crate::node::{Adopted, Node};
+use concealed::Conceal;
 use holdfast_api::v1::{self, admin_server::Admin};
 use holdfast_api::{Refusal, RefusalCode};
 use holdfast_control::cluster::{ClusterRefusal, Member, MemberRole, SetEntry, Standing};
 use holdfast_raft::{Group, ProposeError};
 use holdfast_set::cluster::ClusterError;
 use holdfast_set::server::{SetError, SetServer};
+use holdfast_tls::Caller;
 use holdfast_types::{MemberId, Name, Term};
 use std::future::Future;
 use std::sync::Arc;
@@ -288,11 +291,18 @@ impl AdminDoor {
     }
 }
 
-/// Wraps each call: unpacks the request, and turns a refusal into a status. With `@caller` it is told who asks.
+/// Who makes the call; `None` without a certificate.
+fn caller_of<M>(request: &Request<M>) -> Option<Caller> {
+    request.extensions().get::<Asked>().and_then(Asked::caller).cloned()
+}
+
+/// Wraps each call: unpacks the request, and turns a refusal into a status. With `@caller` it is told who asks. With
+/// `@names` the answer may name several sets, and who asks is told the own ones (ACCESS-A7).
 macro_rules! calls {
     (
         $($call:ident: $request:ident -> $reply:ident;)*
         $(@caller $of:ident: $asked:ident -> $answer:ident;)*
+        $(@names $look:ident: $looked:ident -> $view:ident;)*
     ) => {
         #[tonic::async_trait]
         impl Admin for AdminDoor {
@@ -300,22 +310,24 @@ macro_rules! calls {
                 Ok(Response::new(self.$call(self.admitted(request)?).await?))
             })*
             $(async fn $of(&self, request: Request<v1::$asked>) -> Reply<v1::$answer> {
-                let caller = request.extensions().get::<Asked>().and_then(Asked::caller).cloned();
+                let caller = caller_of(&request);
                 Ok(Response::new(self.$of(self.admitted(request)?, caller).await?))
+            })*
+            $(async fn $look(&self, request: Request<v1::$looked>) -> Reply<v1::$view> {
+                let caller = caller_of(&request);
+                Ok(Response::new(self.$look(self.admitted(request)?).await?.for_caller(caller.as_ref())))
             })*
         }
     };
 }
 
 calls! {
-    get_node: GetNodeRequest -> Node;
     adopt: AdoptRequest -> Node;
     init_cluster: InitClusterRequest -> InitClusterReply;
     join_member: JoinMemberRequest -> JoinMemberReply;
     remove_member: RemoveMemberRequest -> RemoveMemberReply;
     drain_member: DrainMemberRequest -> DrainMemberReply;
     update_member: UpdateMemberRequest -> UpdateMemberReply;
-    cluster_status: ClusterStatusRequest -> ClusterStatusReply;
     create_set: CreateSetRequest -> CreateSetReply;
     delete_set: DeleteSetRequest -> DeleteSetReply;
     create_volume: CreateVolumeRequest -> CreateVolumeReply;
@@ -332,7 +344,6 @@ calls! {
     restore_set: RestoreSetRequest -> RestoreSetReply;
     checkpoint_set: CheckpointSetRequest -> CheckpointSetReply;
     list_sets: ListSetsRequest -> ListSetsReply;
-    get_set: GetSetRequest -> SetStatus;
     acquire_lease: AcquireLeaseRequest -> GrantReply;
     continue_lease: ContinueLeaseRequest -> GrantReply;
     renew_lease: RenewLeaseRequest -> RenewLeaseReply;
@@ -352,5 +363,9 @@ calls! {
     change_stores: ChangeStoresRequest -> ChangeStoresReply;
     list_certificates: ListCertificatesRequest -> CertificatesReply;
     unrevoke_certificate: UnrevokeCertificateRequest -> RevokedReply;
+    list_revoked: ListRevokedRequest -> ListRevokedReply;
     @caller revoke_certificate: RevokeCertificateRequest -> RevokedReply;
+    @names get_node: GetNodeRequest -> Node;
+    @names cluster_status: ClusterStatusRequest -> ClusterStatusReply;
+    @names get_set: GetSetRequest -> SetStatus;
 }

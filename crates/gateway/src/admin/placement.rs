@@ -98,6 +98,7 @@ impl AdminDoor {
                 );
                 return Err(precondition(message));
             }
+            self.places_agree().await?;
             self.look_at_new(id, &now.stores, to, request.check_only).await?;
         }
         if changed && !request.check_only {

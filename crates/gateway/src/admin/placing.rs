@@ -458,12 +458,11 @@ pub(crate) async fn run(node: Arc<Node>, adopted: Adopted) {
             () = tokio::time::sleep(TURN) => Duration::ZERO,
             changed = changes.changed() => if changed.is_ok() { CALM } else { return },
         };
-        tokio::select! {
-            () = node.stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
+        if !node.passes(pause).await {
+            return;
         }
         changes.mark_unchanged();
-        let term = adopted.group.leading_term().filter(|term| adopted.group.applied().term == *term);
+        let term = adopted.group.ready_term();
         node.planned.locked().enter(term);
         let Some(term) = term.filter(|_| !node.cluster.state().sets.is_empty()) else { continue };
         let round = door.placing_round(&adopted, term);

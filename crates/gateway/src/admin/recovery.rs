@@ -62,8 +62,11 @@ impl AdminDoor {
         if set == GroupId::CLUSTER {
             return Err(Refusal::new(RefusalCode::Invalid, "set: found 0, expected a set's number"));
         }
+        let created = self.node.cluster.read(|state| !state.sets.contains_key(&set));
+        if created {
+            self.places_agree().await?;
+        }
         let state = self.node.cluster.state();
-        let created = !state.sets.contains_key(&set);
         let _none_joins = if created { Some(self.each_member_votes(adopted).await?) } else { None };
         let found = self.found_in(&request.store, set).await?;
         let life = found.head.life;

@@ -82,7 +82,7 @@ fn unfinished(set: &Name, name: &Name) -> Refusal {
 /// Whether the head in the store lists the set's current snapshots, and none that the set has dropped (SET-S15).
 fn is_listed(set: &SetServer) -> bool {
     let Some(term) = set.leading_ready() else { return false };
-    set.head.note_here(set, Some(term));
+    set.head.note_here(&set.group, &set.host, Some(term));
     let state = set.host.with(|m| m.state().clone());
     set.head.links_settled(&state, term)
 }

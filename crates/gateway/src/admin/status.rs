@@ -3,6 +3,7 @@
 use super::limits::limit_message;
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
+use crate::config::SnapshotExports;
 use futures_util::future::BoxFuture;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{Refusal, v1};
@@ -95,6 +96,9 @@ impl AdminDoor {
                 tls: config.tls.doors().to_string(),
                 violated: self.violated_sets(),
                 plain_exports: config.plain_exports,
+                open_snapshots: config.snapshot_exports == SnapshotExports::Open,
+                names_in_plain: config.names_in_plain().is_some(),
+                allowed_stores: Some(v1::AllowedStores { places: config.store.allowed.clone() }),
                 plan: self.plan_message(),
                 ..v1::Node::default()
             };

@@ -316,6 +316,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let keys = dir.path().join("credentials");
         fs::write(&keys, "[east]\naws_access_key_id = id\naws_secret_access_key = secret\n").expect("write");
+        fs::set_permissions(&keys, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("chmod");
         let options = StoreOptions {
             endpoint: Some("http://127.0.0.1:1".to_owned()),
             credentials_file: Some(keys),

@@ -135,6 +135,26 @@ fn files_for_an_etcd_are_read_with_a_bound() {
 }
 
 #[test]
+fn the_key_for_an_etcd_is_not_read_where_others_can() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (certificate, key) = (dir.path().join("client.pem"), dir.path().join("client.key"));
+    let mut etcd = GatewayConfig::example().etcd;
+    (etcd.endpoints, etcd.ca) = (vec!["https://10.0.0.1:2379".into()], None);
+    (etcd.certificate, etcd.key) = (Some(certificate.clone()), Some(key.clone()));
+    for path in [&certificate, &key] {
+        std::fs::write(path, "text").unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let (setting, error) = etcd.load().map(|_| ()).unwrap_err();
+    assert!(setting.starts_with("etcd.key "), "SECRET-F2: {setting}");
+    assert!(error.to_string().contains("found mode 0644") && error.to_string().contains("chmod 600"), "{error}");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let identity = etcd.load().unwrap().unwrap().identity;
+    assert_eq!(identity, Some((b"text".to_vec(), b"text".to_vec())));
+}
+
+#[test]
 fn a_file_of_settings_is_read_with_a_bound() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("gateway.toml");
@@ -326,6 +346,21 @@ fn traffic_off_the_machine_needs_a_word_and_an_address() {
     }
     assert_eq!(coming(None, false), "");
     assert!(coming(None, true).contains("plaintext_network: found true beside [tls]"));
+}
+
+/// A certificate is no help where metrics need none.
+#[test]
+fn names_in_plain_text_are_told_of() {
+    let told = |listen: &str, tls: bool, http: Option<HttpTls>| {
+        let mut config = GatewayConfig { http_listen: Some(listen.parse().unwrap()), ..GatewayConfig::example() };
+        config.tls.ca = tls.then(|| "/tls/ca.pem".into());
+        config.tls.http = http;
+        config.names_in_plain().is_some()
+    };
+    let (others, here) = ("10.0.0.1:7402", "127.0.0.1:7402");
+    assert!(told(others, true, None) && told(others, true, Some(HttpTls::Off)));
+    assert!(!told(here, true, None) && !told(others, false, None), "on this machine, and where all is plain text");
+    assert!(!told(others, true, Some(HttpTls::Checks)) && !told(others, true, Some(HttpTls::Required)));
 }
 
 #[test]

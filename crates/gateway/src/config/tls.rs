@@ -13,7 +13,7 @@ settings! {
         ca: Option<PathBuf> = None, sample "/etc/holdfast/tls/ca.pem";
         /// This gateway's certificate (PEM), signed by that authority, with the DNS name gateway.holdfast.internal.
         certificate: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.pem";
-        /// Its private key (PEM). A file that everyone can read is refused. New files are used without a restart.
+        /// Its private key (PEM). A file that others can read is refused. New files are used without a restart.
         key: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.key";
         /// TLS on `nbd_listen`. `required`: only clients with a host's or an administrator's certificate are served.
         /// `optional`: clients in plain text as well. `off`: plain text only, and clients that want TLS refuse it. Left

@@ -18,11 +18,7 @@ pub(super) async fn run(node: Arc<Node>) {
     let mut watch = ClockWatch::with_timing(&node.timing);
     let mut went_back = boot_reading().went_back;
     let mut pause = Duration::ZERO;
-    loop {
-        tokio::select! {
-            () = node.stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-        }
+    while node.passes(pause).await {
         // R3: the margins of the set with the shortest times, as they are now.
         let shortest = shortest(&node);
         watch.set_timing(&shortest, pause);

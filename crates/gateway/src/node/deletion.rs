@@ -68,7 +68,7 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
             changed = changes.changed() => if changed.is_err() { break },
             () = tokio::time::sleep(TURN) => {}
         }
-        let term = leading(&adopted);
+        let term = adopted.group.ready_term();
         let under_way: BTreeSet<SetId> = node.cluster.state().deletions.under_way.into_keys().collect();
         tasks.retain(|id, (of, task)| {
             let stays = term == Some(*of) && under_way.contains(id) && !task.is_finished();
@@ -89,11 +89,6 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
     for (_, task) in tasks.into_values() {
         task.abort();
     }
-}
-
-/// The term in which this gateway leads group 0, once it has applied an entry of it.
-fn leading(adopted: &Adopted) -> Option<Term> {
-    adopted.group.leading_term().filter(|term| adopted.group.applied().term == *term)
 }
 
 /// One deletion, while this gateway leads group 0 in one term.
@@ -161,7 +156,7 @@ impl Removal {
     }
 
     async fn command(&self, command: ClusterCommand) -> Result<(), RemovalError> {
-        if leading(&self.adopted) != Some(self.term) {
+        if self.adopted.group.ready_term() != Some(self.term) {
             return Err(RemovalError::NotLeading);
         }
         self.node.cluster.command(&self.adopted.group, &command).await?;

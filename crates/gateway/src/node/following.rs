@@ -62,7 +62,7 @@ pub(super) fn turn_giver(node: Weak<Node>) -> TurnGiver {
     Box::new(move |set| {
         let node = node.upgrade()?;
         let group = node.adopted()?.group;
-        let term = group.leading_term().filter(|term| group.applied().term == *term)?;
+        let term = group.ready_term()?;
         let mut planned = node.planned.locked();
         planned.enter(Some(term));
         Some(planned.gives_turn(set, Instant::now()))

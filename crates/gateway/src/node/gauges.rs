@@ -80,8 +80,10 @@ impl Node {
     fn record_certificate_gauges(&self) {
         let Some(tls) = &self.tls else { return };
         let expiry = tls.expiry();
-        for (kind, ends) in [("own", expiry.own), ("authority", expiry.authority)] {
-            if let Some(ends) = ends {
+        let own = ("own", expiry.own, expiry.own_warned);
+        for (kind, ends, warned) in [own, ("authority", expiry.authority, expiry.authority_warned)] {
+            if let Some((ends, warned)) = ends.zip(warned) {
+                metrics::gauge!("holdfast_certificate_warned_timestamp_seconds", "kind" => kind).set(warned as f64);
                 metrics::gauge!("holdfast_certificate_expires_timestamp_seconds", "kind" => kind).set(ends as f64);
             }
         }

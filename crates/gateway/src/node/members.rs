@@ -98,7 +98,7 @@ fn aside(member: Option<&Member>, role: GatewayRole) -> Option<&'static str> {
 fn gives_way(node: &Node, me: MemberId, group: &Group, state: &ClusterState) -> bool {
     let wanted = wanted(state, group.id(), &BTreeSet::new());
     let successor = || has_successor(&view(me, &group.status(), node.timing.election_max()), state, &wanted);
-    ready_term(group).is_none_or(|_| successor())
+    group.ready_term().is_none_or(|_| successor())
 }
 
 /// Why this gateway should not serve the set of `group`: for a reason of its own, or because the set is placed on
@@ -136,7 +136,7 @@ impl Follower {
         let waiting = self.waiting(node.config.placing.enabled);
         self.steps.forget_done();
         for group in self.steps.in_turn(adopted.raft.groups()).into_iter().filter(|group| exists(state, group.id())) {
-            let Some(term) = ready_term(&group) else { continue };
+            let Some(term) = group.ready_term() else { continue };
             // One change at a time: a change that was begun here, or for a member that is being healed, must complete
             // before the members are compared again.
             if group.is_changing() {
@@ -180,7 +180,7 @@ impl Follower {
     /// At the leader of group 0: which leaving members are in no set's group any more. The sets' leaders are asked in a
     /// task: one that does not answer keeps nothing else waiting.
     async fn find_out(&mut self, adopted: &Adopted, state: &Arc<ClusterState>) {
-        if ready_term(&adopted.group).is_none() {
+        if adopted.group.ready_term().is_none() {
             (self.out, self.asks) = (BTreeSet::new(), None);
             return;
         }
@@ -336,12 +336,6 @@ fn view(me: MemberId, status: &GroupStatus, patience: Duration) -> GroupView {
         behind: if m.member == me { 0 } else { m.matched.map_or(u64::MAX, |at| last.saturating_sub(at.0)) },
     };
     GroupView { me, peers: status.members.iter().map(peer).collect(), next: status.next.clone() }
-}
-
-/// The term in which this member leads, once it has applied an entry of it: so its view of the group is not older than
-/// that.
-fn ready_term(group: &Group) -> Option<Term> {
-    group.leading_term().filter(|term| group.applied().term == *term)
 }
 
 /// Whether a step may be taken only with the newest group 0 ([`up_to_date`]): one that adds members, and one that takes

@@ -59,13 +59,8 @@ impl Node {
 
 /// Proposes the steps for which sets' leaders are ready, while this gateway leads group 0.
 pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
-    loop {
-        tokio::select! {
-            () = node.stop.cancelled() => return,
-            () = tokio::time::sleep(TURN) => {}
-        }
-        let leads = adopted.group.leading_term().is_some_and(|term| adopted.group.applied().term == term);
-        if !leads {
+    while node.passes(TURN).await {
+        if adopted.group.ready_term().is_none() {
             continue;
         }
         let state = node.cluster.state();

@@ -3,8 +3,7 @@
 use super::depart::{Places, depart, departs, leads, start_or_depart};
 use super::starts::{Order, Starts, follow_stores};
 use super::younger::Younger;
-use super::{Adopted, Node, ended, members};
-use crate::peer_book;
+use super::{Adopted, Node, ended, members, peer_book};
 use holdfast_control::cluster::{ClusterState, SetEntry};
 use holdfast_set::server::SetServer;
 use holdfast_types::{MemberId, SetId};

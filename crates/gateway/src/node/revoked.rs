@@ -1,12 +1,15 @@
 //! The certificates that group 0 has revoked count no more at this gateway (ADR 0049).
 
 use super::Node;
-use holdfast_control::cluster::{Bearer, ClusterState, RevokedBy};
-use holdfast_tls::{Identity, Revoked};
+use holdfast_control::cluster::{Bearer, ClusterState, REVOKED_MAX, RevokedBy};
+use holdfast_tls::{Identity, LIST_MAX, Revoked};
 use std::sync::Arc;
 
-/// What the doors check.
-fn list(state: &ClusterState) -> Revoked {
+// Processes that ask for the list take no longer one.
+const _: () = assert!(REVOKED_MAX <= LIST_MAX);
+
+/// What the doors check, and what processes that are no gateway ask for.
+pub(crate) fn list(state: &ClusterState) -> Revoked {
     let mut list = Revoked::default();
     for what in state.revoked.keys() {
         match what {

@@ -1,7 +1,7 @@
 //! The parts of a gateway that touch the machine, each behind a seam: a simulation replaces them (ADR 0017). All others
-//! use the defaults.
+//! use the defaults. Also the tasks that stand above the node.
 
-use super::Node;
+use super::{Adopted, Node};
 use crate::config::GatewayConfig;
 use crate::store_options::open_store;
 use holdfast_log::{Identity, LogConfig, NodeLog, OpenError, RecoveryReport, Sealing};
@@ -51,6 +51,9 @@ pub struct Seams {
     pub leaves: LeafShape,
     /// Maximum memory, in bytes, for the leaves of one root's pages.
     pub leaf_bytes: u64,
+    /// Starts the tasks of group 0's leader that use the admin API ([`crate::admin::start_tasks`]): it stands above the
+    /// node. By default there are none; [`crate::run_life`] has them.
+    pub tasks: fn(Arc<Node>, Adopted),
 }
 
 impl Node {
@@ -79,6 +82,7 @@ impl Default for Seams {
             keys: None,
             leaves: LeafShape::DEFAULT,
             leaf_bytes: LEAF_BYTES,
+            tasks: |_, _| {},
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Opens the journal, and starts group 0 with the tasks that follow it.
 
 use super::{
-    Adopted, Node, NodeError, clear_warning, clock, deletion, following, placing, reconcile, retiming, revoked,
+    Adopted, Node, NodeError, clear_warning, clock, deletion, following, heal, placing, reconcile, registration,
+    retiming, revoked,
 };
 use crate::disk_space;
-use crate::heal;
 use crate::identity::Identity;
 use crate::node_key;
-use crate::registration;
 use crate::vote_embargo;
 use holdfast_log::{LogConfig, RecoveryReport, Sealing};
 use holdfast_raft::{NodeConfig, PROTOCOL, RaftNode};
@@ -111,8 +110,7 @@ impl Node {
         tokio::spawn(registration::register(self.clone(), adopted.clone()));
         tokio::spawn(deletion::run(self.clone(), adopted.clone()));
         tokio::spawn(placing::run(self.clone(), adopted.clone()));
-        tokio::spawn(crate::admin::run_data_keys(self.clone(), adopted.clone()));
-        tokio::spawn(crate::admin::run_placing(self.clone(), adopted.clone()));
+        (self.seams.tasks)(self.clone(), adopted.clone());
         tokio::spawn(following::run(self.clone(), adopted.clone()));
         tokio::spawn(retiming::run(self.clone(), adopted.clone()));
         tokio::spawn(reconcile::run(self.clone(), adopted));

@@ -196,7 +196,7 @@ impl Starting<'_> {
         let (cluster, stop) = (&node.cluster, || self.stop.clone());
         let mut tasks = vec![
             tokio::spawn(server.clone().run()),
-            tokio::spawn(head.clone().watch(server.clone(), stop())),
+            tokio::spawn(head.clone().watch(server.group.clone(), server.host.clone(), switch.clone(), stop())),
             tokio::spawn(self.inspector(server).run()),
         ];
         if let Some(mirror) = &node.mirror {

@@ -1,9 +1,7 @@
 //! Starts of sets, each in a task of its own: a slow store, or a group that is being healed, delays no other set.
 
-use super::placing;
 use super::start_set::start_set;
-use super::{Adopted, Node, NodeError};
-use crate::heal;
+use super::{Adopted, Node, NodeError, heal, placing};
 use holdfast_control::cluster::{ClusterState, SetEntry};
 use holdfast_set::server::SetServer;
 use holdfast_types::SetId;

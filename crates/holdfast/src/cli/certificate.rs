@@ -62,9 +62,10 @@ pub struct WhichArgs {
 const LIST: &str = "\
 Examples:
   holdfast certificate list
-  holdfast certificate list --output json | jq '.gateways[] | select(.certificate.days_left < 30) | .name'
+  holdfast certificate list --output json | jq '.gateways[] | select(.certificate.expires_soon) | .name'
 
-DAYS LEFT has a ! below 30. ISSUER is the SHA-256 of the authority's certificate, shortened:
+DAYS LEFT has a ! below 30, or in the last third of its life if that is shorter. ISSUER is the
+SHA-256 of the authority's certificate, shortened:
 openssl x509 -in ca.pem -noout -fingerprint -sha256
 ";
 

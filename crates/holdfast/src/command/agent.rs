@@ -76,6 +76,7 @@ fn sample() -> Result<(), CliError> {
 }
 
 async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError> {
+    serve::without_own_core_dumps();
     let config = load(path)?;
     if check {
         tell(common, &format!("{}: the settings are valid", path.display()));

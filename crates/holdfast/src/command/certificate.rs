@@ -6,7 +6,7 @@ use super::text::{days_text, member_text, time};
 use crate::cli::{CertificateCommand, Common, WhichArgs};
 use crate::client::{Client, Effect};
 use crate::exit::CliError;
-use crate::output;
+use crate::{output, serve};
 use holdfast_api::v1;
 use holdfast_types::Name;
 use serde::Serialize;
@@ -54,6 +54,7 @@ struct Line {
 }
 
 fn renew(common: &Common, dir: &Path, names: &[Name], days: u64) -> Result<(), CliError> {
+    serve::without_core_dumps();
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     if names.iter().any(|name| name == "ca") {
         return Err(CliError::usage("name ca: the authority is not renewed by this command")
@@ -107,7 +108,7 @@ fn describe(reply: &v1::CertificatesReply) -> String {
         let issuer =
             if own.issuer.is_empty() { "unknown".to_string() } else { own.issuer.chars().take(SHORT_DIGITS).collect() };
         let name = if own.trouble.is_empty() { own.name.clone() } else { format!("{} ({})", own.name, own.trouble) };
-        let left = days_text(own.days_left);
+        let left = days_text(Some(own));
         [gateway.name.clone(), member_text(gateway.member), name, own.serial.clone(), issuer, left]
     });
     let head = ["GATEWAY", "MEMBER", "CERTIFICATE", "SERIAL NUMBER", "ISSUER", "DAYS LEFT"];

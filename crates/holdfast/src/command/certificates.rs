@@ -2,7 +2,7 @@
 
 use crate::cli::{CertificatesArgs, Common};
 use crate::exit::CliError;
-use crate::output;
+use crate::{output, serve};
 use holdfast_tls::Role;
 use holdfast_tls::make::{self, Wanted};
 use serde::Serialize;
@@ -28,6 +28,8 @@ struct Report {
 
 /// Runs `holdfast cluster certificates`.
 pub fn run(common: &Common, args: &CertificatesArgs) -> Result<(), CliError> {
+    // The authority's key is read here.
+    serve::without_core_dumps();
     let gateways = args
         .gateway
         .iter()

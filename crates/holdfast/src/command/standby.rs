@@ -55,6 +55,7 @@ fn open(path: &Path) -> Result<Standby, CliError> {
 }
 
 async fn keep(common: &Common, path: &Path, check: bool) -> Result<(), CliError> {
+    serve::without_own_core_dumps();
     let config = load(path)?;
     if check {
         tell(common, &format!("{}: the settings are valid", path.display()));

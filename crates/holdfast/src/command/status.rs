@@ -6,7 +6,7 @@ use super::{cluster, set};
 use crate::cli::Common;
 use crate::exit::CliError;
 use crate::output;
-use holdfast_api::{role_name, v1};
+use holdfast_api::{different_places, role_name, v1};
 
 /// `holdfast cluster status`.
 pub async fn run(common: &Common) -> Result<(), CliError> {
@@ -24,7 +24,8 @@ pub fn describe(status: &v1::ClusterStatusReply) -> String {
     let sets = output::table_with_messages(["SET", "GROUP", "STORE", "NOT UPLOADED", "STORE HEALTH"], sets, &[4], 1);
     let changes = set::changes(&status.sets, |set| leader_health(status, set));
     let (owners, violated, reads) = (owners(status), violated(status), reads(status));
-    format!("{head}\n\n{members}\n\n{groups}\n\n{sets}{changes}{owners}{violated}{reads}")
+    let places = places(status);
+    format!("{head}\n\n{members}\n\n{groups}\n\n{sets}{changes}{owners}{violated}{places}{reads}")
 }
 
 /// The table of members. Without TLS nobody has a certificate, and the column would only make it wide.
@@ -53,6 +54,15 @@ fn violated(status: &v1::ClusterStatusReply) -> String {
         return String::new();
     }
     format!("\n\n{}", output::table(["SET", "SINCE", "VIOLATED"], rows))
+}
+
+/// The lists of allowed stores, if they are not the same at all gateways: then no set is put into one. Else empty.
+fn places(status: &v1::ClusterStatusReply) -> String {
+    let different = different_places(status);
+    if different.is_empty() {
+        return String::new();
+    }
+    format!("\n\n{}", output::table(["DIFFERENT store.allowed AT", "SETS MAY BE PUT"], different))
 }
 
 /// Where the owner of each set stands, beside where the set is served. Empty if no owner has said so.
@@ -141,8 +151,19 @@ fn set_row(status: &v1::ClusterStatusReply, set: &v1::SetSummary) -> [String; 5]
 fn nbd_text(address: String, node: &v1::Node) -> String {
     let tls = Some(&node.nbd_tls).filter(|mode| !matches!(mode.as_str(), "" | "off"));
     let tls = tls.map(|mode| format!("TLS {mode}"));
-    let all: Vec<String> = tls.into_iter().chain(node.plain_exports.then(|| "NO TOKEN".to_string())).collect();
+    let plain = node.plain_exports.then(|| "NO TOKEN".to_string());
+    let snapshots = node.open_snapshots.then(|| "SNAPSHOTS: NO TOKEN".to_string());
+    let all: Vec<String> = tls.into_iter().chain(plain.or(snapshots)).collect();
     if address.is_empty() || all.is_empty() { address } else { format!("{address} ({})", all.join(", ")) }
+}
+
+/// That a gateway is ready. Loud: whoever reaches it without TLS may do everything, or reads names of sets.
+fn ready_text(node: &v1::Node) -> String {
+    let both = matches!(node.tls.as_str(), "accept" | "use");
+    let both = both.then(|| format!("TAKES PLAIN TEXT ([tls] transition = {:?})", node.tls));
+    let names = node.names_in_plain.then(|| "TELLS NAMES IN PLAIN TEXT ([tls] http = \"off\")".to_string());
+    let all: Vec<String> = std::iter::once("ready".to_string()).chain(both).chain(names).collect();
+    all.join(", ")
 }
 
 fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [String; 10] {
@@ -152,11 +173,7 @@ fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [St
     let state = match node {
         None => format!("unreachable: {}", member.error),
         Some(node) if !node.not_ready.is_empty() => node.not_ready.clone(),
-        // Loud: whoever reaches it may do everything.
-        Some(node) if matches!(node.tls.as_str(), "accept" | "use") => {
-            format!("ready, TAKES PLAIN TEXT ([tls] transition = {:?})", node.tls)
-        }
-        Some(_) => "ready".to_string(),
+        Some(node) => ready_text(node),
     };
     let leads: Vec<String> = status
         .groups
@@ -174,7 +191,7 @@ fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [St
         Some(node) => nbd_text(addresses.nbd, node),
         None => addresses.nbd,
     };
-    let days = days_text(node.and_then(|node| node.certificate.as_ref()?.days_left));
+    let days = days_text(node.and_then(|node| node.certificate.as_ref()));
     [member_text(known.id), known.name, known.region, addresses.api, nbd, state, boot, leads.join(","), days, journal]
 }
 
@@ -224,6 +241,43 @@ mod tests {
         assert_eq!(shown("h:1", "optional", true), "h:1 (TLS optional, NO TOKEN)");
         assert_eq!([shown("h:1", "off", true), shown("h:1", "off", false)], ["h:1 (NO TOKEN)", "h:1"]);
         assert_eq!(shown("", "", true), "", "it has no NBD port");
+    }
+
+    #[test]
+    fn snapshots_that_need_no_token_are_shown() {
+        let shown = |plain_exports, open_snapshots| {
+            nbd_text("h:1".to_string(), &v1::Node { plain_exports, open_snapshots, ..v1::Node::default() })
+        };
+        assert_eq!([shown(false, false), shown(false, true)], ["h:1", "h:1 (SNAPSHOTS: NO TOKEN)"]);
+        assert_eq!(shown(true, true), "h:1 (NO TOKEN)", "nothing needs one");
+    }
+
+    #[test]
+    fn plain_text_beside_tls_is_shown() {
+        let shown = |tls: &str, names_in_plain| {
+            ready_text(&v1::Node { tls: tls.into(), names_in_plain, ..v1::Node::default() })
+        };
+        assert_eq!([shown("required", false), shown("off", false)], ["ready", "ready"]);
+        assert_eq!(shown("use", false), "ready, TAKES PLAIN TEXT ([tls] transition = \"use\")");
+        assert_eq!(shown("required", true), "ready, TELLS NAMES IN PLAIN TEXT ([tls] http = \"off\")");
+    }
+
+    /// ACCESS-A8.
+    #[test]
+    fn gateways_that_allow_different_stores_are_shown() {
+        let member = |name: &str, places: &[&str]| {
+            let places = places.iter().map(ToString::to_string).collect();
+            v1::MemberStatus {
+                member: Some(v1::Member { name: name.into(), ..v1::Member::default() }),
+                node: Some(v1::Node { allowed_stores: Some(v1::AllowedStores { places }), ..v1::Node::default() }),
+                ..v1::MemberStatus::default()
+            }
+        };
+        let of = |members: Vec<v1::MemberStatus>| v1::ClusterStatusReply { members, ..Default::default() };
+        assert!(!describe(&of(vec![member("g1", &["s3://a/"]), member("g2", &["s3://a/"])])).contains("DIFFERENT"));
+        let shown = describe(&of(vec![member("g1", &["s3://a/"]), member("g2", &[])]));
+        let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(rows.contains(&vec!["g2", "anywhere"]) && rows.contains(&vec!["g1", "s3://a/"]), "{shown}");
     }
 
     #[test]

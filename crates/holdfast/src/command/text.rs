@@ -2,7 +2,7 @@
 
 use crate::output;
 use crate::timestamp::Timestamp;
-use holdfast_api::v1;
+use holdfast_api::{expires_soon, v1};
 
 /// `m2`, or "" for no member.
 pub fn member_text(id: u64) -> String {
@@ -14,15 +14,13 @@ pub fn epoch_text(epoch: u64) -> String {
     if epoch == 0 { String::new() } else { holdfast_types::Epoch(epoch).to_string() }
 }
 
-/// A certificate with fewer days left than this is marked.
-const DAYS_WARN: i64 = 30;
-
 /// Days until a certificate expires, with a mark where somebody should act; "" if unknown.
-pub fn days_text(days_left: Option<i64>) -> String {
-    match days_left {
+pub fn days_text(certificate: Option<&v1::NodeCertificate>) -> String {
+    let soon = certificate.is_some_and(expires_soon);
+    match certificate.and_then(|own| own.days_left) {
         None => String::new(),
         Some(..0) => "expired !".to_string(),
-        Some(days) if days < DAYS_WARN => format!("{days} !"),
+        Some(days) if soon => format!("{days} !"),
         Some(days) => days.to_string(),
     }
 }
@@ -122,8 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_marked_thirty_days_ahead() {
-        let shown = [None, Some(-1), Some(0), Some(29), Some(30)].map(days_text);
+    fn a_certificate_is_marked_that_ends_soon() {
+        let text = |days_left, expires_soon| {
+            days_text(Some(&v1::NodeCertificate { days_left, expires_soon, ..Default::default() }))
+        };
+        assert_eq!(days_text(None), "");
+        assert_eq!([text(Some(20), Some(false)), text(Some(0), Some(true))], ["20", "0 !"]);
+        // An older gateway gives the days alone.
+        let shown = [None, Some(-1), Some(0), Some(29), Some(30)].map(|days| text(days, None));
         assert_eq!(shown, ["", "expired !", "0 !", "29 !", "30"]);
     }
 

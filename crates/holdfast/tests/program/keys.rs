@@ -3,6 +3,8 @@
 use crate::commands::error;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Nobody is asked.
 const NO_GATEWAY: &str = "127.0.0.1:1";
@@ -73,4 +75,39 @@ async fn a_verify_writes_no_core_dump() {
     let config = settings(dir.path(), &format!("command = [\"/bin/sh\", \"-c\", {command:?}]\nenvelope = {path:?}"));
     error(2, NO_GATEWAY, &["verify", "--store", &store, "--key-config", &config]).await;
     assert_eq!(std::fs::read_to_string(&seen).unwrap(), "0\n");
+}
+
+/// The soft limit of a process's core dumps, as the kernel prints it.
+fn core_limit(pid: u32) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Max core file size"));
+    line.and_then(|line| line.split_whitespace().next()).unwrap_or_default().to_string()
+}
+
+/// Keys of authorities and of certificates, tokens: each of these commands has some of them in its memory for a while.
+#[test]
+fn commands_with_secrets_write_no_core_dump() {
+    let dir = tempfile::tempdir().unwrap();
+    // Nobody writes to it: whoever reads it waits.
+    let pipe = dir.path().join("ca.key");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (dir, pipe) = (dir.path().to_str().unwrap(), pipe.to_str().unwrap());
+    for args in [
+        ["cluster", "certificates", "--dir", dir, "--admin", "ann"].as_slice(),
+        &["certificate", "renew", "--dir", dir, "g1"],
+        &["agent", "run", "--config", pipe],
+        &["standby", "run", "--config", pipe],
+    ] {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "ulimit -S -c 4096; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_holdfast")]).args(args);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let begun = Instant::now();
+        while core_limit(child.id()) != "0" && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let found = core_limit(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found, "0", "{args:?}");
+    }
 }

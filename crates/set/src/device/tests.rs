@@ -317,7 +317,8 @@ impl World {
             timing: Timing::from_rtt(Duration::from_secs(1)),
             stop: stop.clone(),
         });
-        tokio::spawn(head.watch(server.clone(), stop.clone()));
+        let (group, host, switch) = (server.group.clone(), server.host.clone(), server.switch.clone());
+        tokio::spawn(head.watch(group, host, switch, stop.clone()));
         let (cluster, mut state) = (Cluster::default(), ClusterState::new());
         state.members.insert(OTHER, other());
         cluster.adopt(state);

@@ -3,9 +3,9 @@
 
 use super::freshness::{LOOK_LIMIT, Word};
 use super::{HeadKeeper, KeepError};
-use crate::server::SetServer;
+use crate::host::SetHost;
 use holdfast_control::set::{Pin, RootRef, SetState};
-use holdfast_raft::boot_now;
+use holdfast_raft::{Group, boot_now};
 use holdfast_store::Disposition;
 use holdfast_types::{LogId, LogIndex, RequestId, Term};
 use holdfast_volume::head::Head;
@@ -18,10 +18,10 @@ impl HeadKeeper {
     }
 
     /// Notes the set's pins and snapshots as applied here. `led`: the term in which this gateway led before.
-    pub fn note_here(&self, server: &SetServer, led: Option<Term>) {
-        let (state, applied) = server.host.with(|m| (m.state().clone(), m.applied()));
+    pub fn note_here(&self, group: &Group, host: &SetHost, led: Option<Term>) {
+        let (state, applied) = host.with(|m| (m.state().clone(), m.applied()));
         // Still leading means that it led when it read the state: a term has one leader.
-        self.note(&state, applied, led.filter(|_| server.leading_ready() == led));
+        self.note(&state, applied, led.filter(|_| group.ready_term() == led));
     }
 
     /// Records the set's pins and snapshots as of `state`, applied up to `applied`. `led` is the term if this gateway

@@ -2,10 +2,11 @@
 
 use super::freshness::LOOK_LIMIT;
 use super::{HeadKeeper, Seen};
-use crate::server::SetServer;
+use crate::host::SetHost;
 use futures_util::future::BoxFuture;
 use holdfast_control::set::{Links, Restored};
-use holdfast_raft::{boot_now, boot_reading};
+use holdfast_raft::{Group, boot_now, boot_reading};
+use holdfast_store::Switch;
 use holdfast_types::{Epoch, Term};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,18 +22,24 @@ const REPLACE_EVERY: Duration = Duration::from_secs(1);
 impl HeadKeeper {
     /// Reads the head at the start, at the beginning of each leadership, and while this gateway leads: as often as
     /// `looks` requires or a caller waits for it.
-    pub fn watch(self: Arc<Self>, server: Arc<SetServer>, stop: CancellationToken) -> BoxFuture<'static, ()> {
+    pub fn watch(
+        self: Arc<Self>,
+        group: Group,
+        host: Arc<SetHost>,
+        switch: Arc<Switch>,
+        stop: CancellationToken,
+    ) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let (mut chance, mut led_in, mut waited_for) = (rand::random::<f64>(), None, false);
             let mut tried = None;
-            let mut stores = server.switch.changes();
+            let mut stores = switch.changes();
             while self.fenced().is_none() {
                 if stores.has_changed().is_ok_and(|changed| changed) {
                     stores.borrow_and_update();
                     self.looks.other_stores();
                 }
-                let led = server.leading_ready();
-                self.note_here(&server, led);
+                let led = group.ready_term();
+                self.note_here(&group, &host, led);
                 let begins = led.is_some() && led != led_in;
                 led_in = led.or(led_in);
                 let due = led.is_some() && self.looks.due(boot_now(), chance, self.stores());
@@ -45,12 +52,12 @@ impl HeadKeeper {
                         }
                         first
                     });
-                    if let (Some(Ok(None)), Some(term)) = (&looked, server.leading_ready()) {
-                        self.begin(&server, term).await;
+                    if let (Some(Ok(None)), Some(term)) = (&looked, group.ready_term()) {
+                        self.begin(&host, term).await;
                     }
-                    if let (Some(Ok(Some(_))), Some(term)) = (&looked, server.leading_ready()) {
+                    if let (Some(Ok(Some(_))), Some(term)) = (&looked, group.ready_term()) {
                         // The read took time, so the state is noted again.
-                        self.note_here(&server, Some(term));
+                        self.note_here(&group, &host, Some(term));
                         self.replace_around(term).await;
                     }
                     chance = rand::random::<f64>();
@@ -61,7 +68,7 @@ impl HeadKeeper {
                     () = tokio::time::sleep(IDLE_LOOK) => false,
                 };
                 let waits = tried.is_none_or(|at: Instant| at.elapsed() >= REPLACE_EVERY);
-                if waits && self.to_replace() && server.leading_ready().is_some() {
+                if waits && self.to_replace() && group.ready_term().is_some() {
                     tried = Some(Instant::now());
                     waited_for = true;
                 }
@@ -70,8 +77,8 @@ impl HeadKeeper {
     }
 
     /// There is no head: a new set's leader writes the first one, or the next checkpoint if there was one.
-    async fn begin(&self, server: &SetServer, term: Term) {
-        if server.host.with(|m| m.state().checkpoint.is_some()) {
+    async fn begin(&self, host: &SetHost, term: Term) {
+        if host.with(|m| m.state().checkpoint.is_some()) {
             self.want_checkpoint();
             return;
         }

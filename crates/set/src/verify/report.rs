@@ -1,6 +1,6 @@
 //! What a check is asked for, and what it finds.
 
-use crate::recovery::Found;
+use crate::found::Found;
 use holdfast_types::{SECTOR_BYTES, VolumeId};
 use holdfast_volume::head::Covered;
 use serde::Serialize;

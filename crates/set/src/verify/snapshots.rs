@@ -6,7 +6,7 @@
 use super::pages::check_pages;
 use super::report::{Report, Sample};
 use super::subject::Subject;
-use crate::recovery::Found;
+use crate::found::Found;
 use holdfast_control::set::Snapshot;
 use holdfast_store::StoreError;
 use holdfast_types::{Name, ObjectId};

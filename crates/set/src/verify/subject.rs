@@ -1,7 +1,7 @@
 //! What is read: a set or a snapshot, from which store, and at which rate.
 
 use crate::mapping::SetKey;
-use crate::recovery::Found;
+use crate::found::Found;
 use futures_util::future::BoxFuture;
 use holdfast_store::{Disposition, ObjectStore, StoreError};
 use holdfast_types::{Name, SetId, VolumeId};

@@ -354,7 +354,7 @@ impl Gateway {
         let uploader = uploader.in_leaves(Arc::new(move || shape));
         let mut tasks = vec![
             tokio::spawn(server.clone().run()),
-            tokio::spawn(head.watch(server.clone(), stop.clone())),
+            tokio::spawn(head.watch(server.group.clone(), server.host.clone(), server.switch.clone(), stop.clone())),
             tokio::spawn(space.run()),
             tokio::spawn(uploader.run()),
         ];

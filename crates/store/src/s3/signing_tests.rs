@@ -1,10 +1,17 @@
 use super::*;
+use std::os::unix::fs::PermissionsExt;
 
 /// A file, and the one that checks it.
 struct Room {
     dir: tempfile::TempDir,
     watched: Watched,
     health: Arc<Health>,
+}
+
+/// Writes a file that belongs to its user alone.
+fn secret(path: &Path, content: impl AsRef<[u8]>) {
+    std::fs::write(path, content).expect("write");
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).expect("chmod");
 }
 
 fn text(id: &str) -> String {
@@ -15,7 +22,7 @@ impl Room {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("credentials");
-        std::fs::write(&path, text("first")).expect("write");
+        secret(&path, text("first"));
         let (stamp, _) = read(&path).expect("read");
         let (began, health) = (Instant::now(), Arc::new(Health::new("demo")));
         let seen = Seen { looked: began, read: began, stamp: Some(stamp), problem: None, told: None };
@@ -34,7 +41,7 @@ impl Room {
     /// As tools do it: a new file beside it is renamed over it.
     fn replace(&self, content: &str) {
         let beside = self.dir.path().join("beside");
-        std::fs::write(&beside, content).expect("write");
+        secret(&beside, content);
         std::fs::rename(&beside, &self.watched.path).expect("rename");
     }
 
@@ -110,13 +117,27 @@ fn a_file_that_is_gone_a_pipe_a_folder_no_text_or_too_long_is_told() {
     assert!(made.success());
     told("found no regular file");
     std::fs::remove_file(path).expect("remove");
-    std::fs::write(path, [b'[', 0xff, b']']).expect("write");
+    secret(path, [b'[', 0xff, b']']);
     told("expected UTF-8");
     let long = std::fs::File::create(path).expect("create");
     long.set_len(CREDENTIALS_BYTES_MAX + 1).expect("length");
     told("found 1048577 bytes, expected at most 1048576");
     std::fs::write(path, text("back")).expect("write");
     assert_eq!(room.look().as_deref(), Some("back"), "the same keys may be there again, and are read");
+    assert_eq!(room.trouble(), None);
+}
+
+#[test]
+fn a_file_that_others_can_read_is_told_and_the_keys_before_stay() {
+    let room = Room::new();
+    let set = |mode| std::fs::set_permissions(&room.watched.path, PermissionsExt::from_mode(mode)).expect("chmod");
+    set(0o644);
+    // After a refusal: it may have changed too fast for a look.
+    assert_eq!(room.watched.look(true), None, "CREDS-K1");
+    let trouble = room.trouble().expect("SECRET-F1");
+    assert!(trouble.contains("found mode 0644, expected 0600 or less") && trouble.contains("chmod 600"), "{trouble}");
+    set(0o600);
+    assert_eq!(room.watched.look(true).map(|keys| keys.id).as_deref(), Some("first"));
     assert_eq!(room.trouble(), None);
 }
 

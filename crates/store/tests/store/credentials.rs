@@ -3,7 +3,8 @@
 use crate::support::server::{Answer, Request, Server, error, ok};
 use bytes::Bytes;
 use holdfast_store::{Disposition, Health, Kind, StoreOptions, open, open_observed};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +30,12 @@ impl Keys {
     fn replace(&self, content: &str) {
         let beside = self.dir.path().join("beside");
         std::fs::write(&beside, content).expect("write");
+        self.mode(&beside, 0o600);
         std::fs::rename(&beside, self.path()).expect("rename");
+    }
+
+    fn mode(&self, path: &Path, mode: u32) {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("chmod");
     }
 
     /// Options with these keys; the file is checked before each request, or, except after refusals, never again.
@@ -175,6 +181,10 @@ async fn opening_refuses_what_has_no_such_keys() {
     keys.replace("[east]\naws_access_key_id = e\n");
     let error = open(EAST, &options).expect_err("no secret").to_string();
     assert!(error.contains("profile [east]: found no aws_secret_access_key"), "{error}");
+    keys.replace(&profile("east", "e"));
+    keys.mode(&keys.path(), 0o640);
+    let error = open(EAST, &options).expect_err("others can read it").to_string();
+    assert!(error.contains("found mode 0640") && error.contains("chmod 600"), "SECRET-F1: {error}");
     // Everything is right, except that no such file is so long.
     keys.replace(&format!("{}# {}\n", profile("east", "e"), "x".repeat(1 << 20)));
     let error = open(EAST, &options).expect_err("too long").to_string();

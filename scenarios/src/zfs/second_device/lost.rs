@@ -6,14 +6,13 @@ use crate::ledger::{Verdict, unix_ms};
 use crate::process::wait_until;
 use crate::say::step;
 use crate::zfs::Args;
-use crate::zfs::agents::{asks, becomes_primary, begin_for, phases, stands_by, view};
+use crate::zfs::agents::{asks, becomes_primary, begin_for, failed, phases, stands_by, view};
 use crate::zfs::devices::{paths, start_after, status};
 use crate::zfs::guest::{Disk, Guest};
 use crate::zfs::lab::{LIMIT, Lab, go_on};
 use crate::zfs::pool::{self, timed};
 use crate::zfs::report::Report;
 use anyhow::{Context, Result};
-use serde_json::Value;
 
 /// Commits between the last state of the pool that is complete without its log and the loss of the host.
 const COMMITS: u64 = 10;
@@ -99,14 +98,6 @@ fn host(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest, b: &Guest) ->
     let own = partition(b, CACHE)?;
     let script = format!("zpool remove tank {name} && {ADD_CACHE} {own}");
     timed(report, PART, b, "zpool remove of it, zpool add of its own", &script)
-}
-
-/// The reason of a guest's last failed takeover.
-fn failed(guest: &Guest) -> Result<String> {
-    let text = guest.run("cat /var/lib/holdfast-agent/history.jsonl", LIMIT)?;
-    let mut lines = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let last = lines.find(|line| line["event"] == "takeover-failed").context("a takeover that failed")?;
-    Ok(last["reason"].as_str().unwrap_or_default().to_string())
 }
 
 /// The log is moved to a disk of the host, and the host is killed: the other's agent refuses to import the pool, with

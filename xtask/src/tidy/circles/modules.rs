@@ -51,6 +51,24 @@ pub(super) fn arrows(sources: &[Source]) -> Arrows {
     arrows
 }
 
+/// The same between the modules below each crate's root, as paths without `.rs`. What a file needs, its folder needs.
+pub(super) fn by_folder(files: &Arrows) -> Arrows {
+    let mut folders = Arrows::new();
+    for (from, to) in files {
+        let from = folder(from);
+        let others: BTreeSet<String> = to.iter().map(|to| folder(to)).filter(|to| *to != from).collect();
+        folders.entry(from).or_default().extend(others);
+    }
+    folders
+}
+
+/// `crates/a/src/b` of `crates/a/src/b.rs` and of `crates/a/src/b/x.rs`.
+fn folder(file: &str) -> String {
+    let Some((home, inside)) = file.split_once("/src/") else { return file.to_owned() };
+    let first = inside.split('/').next().unwrap_or(inside);
+    format!("{home}/src/{}", first.trim_end_matches(".rs"))
+}
+
 /// The module of a file below `src/`: none for what is not Rust, for a test, and for a program beside a library.
 fn module(file: &str) -> Option<Vec<String>> {
     let mut parts: Vec<String> = file.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();

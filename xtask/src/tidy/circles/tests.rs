@@ -15,7 +15,7 @@ fn arrows(files: &[(&str, &str)]) -> Vec<String> {
 
 /// What is said of such a crate with this list.
 fn said(files: &[(&str, &str)], list: &str) -> Vec<String> {
-    problems(&modules::arrows(&krate(files)), list)
+    problems(&[("files", modules::arrows(&krate(files)))], list)
 }
 
 const CIRCLE: [(&str, &str); 4] = [
@@ -79,6 +79,24 @@ fn the_shortest_way_of_a_large_circle() {
     ];
     let said = said(&files, "");
     assert!(said[0].ends_with("way round: crates/a/src/c.rs -> crates/a/src/d.rs -> crates/a/src/c.rs"), "{said:?}");
+}
+
+#[test]
+fn a_circle_of_folders_is_found_though_its_files_have_none() {
+    let files = [
+        ("lib.rs", "mod b; mod c;"),
+        ("b.rs", "mod x; mod y;"),
+        ("b/x.rs", "use crate::c::z::Z;"),
+        ("b/y.rs", "pub struct Y;"),
+        ("c.rs", "pub mod z; use crate::b::y::Y;"),
+        ("c/z.rs", "pub struct Z;"),
+    ];
+    assert_eq!(said(&files, ""), Vec::<String>::new());
+    let folders = |list: &str| problems(&[("folders", modules::by_folder(&modules::arrows(&krate(&files))))], list);
+    let (b, c) = ("crates/a/src/b", "crates/a/src/c");
+    let found = folders("");
+    assert_eq!(found[0], format!("import circle of 2 folders: {b}, {c}; a shortest way round: {b} -> {c} -> {b}"));
+    assert_eq!(folders(&format!("reason: ADR 0001\n{b}\n{c}\n")), Vec::<String>::new());
 }
 
 #[test]

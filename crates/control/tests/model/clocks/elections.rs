@@ -15,7 +15,7 @@ impl Clocks {
         let node = &world.nodes[usize::from(number)];
         let now = self.clock(world, number);
         let silent = node.pledge.left(now).is_some();
-        let embargoed = !node.embargo.may_take_part(now);
+        let embargoed = node.embargo.left(now).is_some();
         (asked_to || !silent || self.lacks(Guard::FollowersKeepSilence))
             && (!embargoed || self.lacks(Guard::VoteEmbargo))
             && world.voters & bit(number) != 0

@@ -10,7 +10,7 @@ async fn a_call_of_another_cluster_is_refused_before_anything_of_it_is_read() {
         Some(_) => Ok(()),
         None => Err(Status::permission_denied("cluster: found none")),
     });
-    let guard = Guard::peer(None, Some(check));
+    let guard = Guard::peer(None, Some(check), None);
     for rule in PEER {
         let mut door = Guarded::new(fake(), guard.clone());
         for (named, code) in [(false, Code::PermissionDenied), (true, Code::Aborted)] {

@@ -179,12 +179,8 @@ impl AdminDoor {
 /// Continues changes of data keys while this gateway leads group 0.
 pub(crate) async fn run(node: Arc<Node>, adopted: Adopted) {
     let door = AdminDoor::new(node.clone());
-    loop {
-        tokio::select! {
-            () = node.stop.cancelled() => return,
-            () = tokio::time::sleep(TURN) => {}
-        }
-        let leads = adopted.group.leading_term().is_some_and(|term| adopted.group.applied().term == term);
+    while node.passes(TURN).await {
+        let leads = adopted.group.ready_term().is_some();
         if !leads || !node.cluster.state().sets.values().any(|entry| ring_of(entry).is_changing()) {
             continue;
         }

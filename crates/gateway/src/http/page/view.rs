@@ -4,14 +4,11 @@ use super::html::Html;
 use super::texts::{ago, count, cut, days_text, duration, host_and_port, size};
 use super::timeline::{Change, Takeover};
 use crate::admin::{Gathered, SETS_MAX, SetHere};
-use holdfast_api::{role_name, v1};
+use holdfast_api::{different_places, expires_soon, role_name, v1};
 use std::collections::BTreeMap;
 
 /// Problems that are shown. A store that fails is one of each set.
 const PROBLEMS_MAX: usize = 100;
-
-/// A certificate that ends within so many days is a problem.
-const DAYS_WARN: i64 = 30;
 
 /// What the page shows.
 #[derive(Debug, Default)]
@@ -98,6 +95,10 @@ fn problems(seen: &Gathered) -> Vec<String> {
     for violated in nodes.flat_map(|node| &node.violated) {
         lines.extend(violated.violations.iter().map(|told| format!("set {}: {}", violated.set, told.text)));
     }
+    let different = different_places(&seen.cluster);
+    lines.extend(different.iter().map(|[names, places]| {
+        format!("store.allowed is not the same at all gateways, so no set is put into a store: {names}: {places}")
+    }));
     lines.extend(seen.warnings.iter().cloned());
     lines
 }
@@ -113,7 +114,8 @@ fn of_node(node: &v1::Node) -> Vec<String> {
     if matches!(node.tls.as_str(), "accept" | "use") {
         lines.push(format!("it takes plain text ([tls] transition = {:?})", node.tls));
     }
-    if let Some(days) = node.certificate.as_ref().and_then(|of| of.days_left).filter(|days| *days < DAYS_WARN) {
+    let soon = node.certificate.as_ref().filter(|own| expires_soon(own));
+    if let Some(days) = soon.and_then(|own| own.days_left) {
         lines.push(format!("its certificate {}", days_text(days)));
     }
     lines

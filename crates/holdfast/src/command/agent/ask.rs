@@ -51,7 +51,7 @@ pub fn usual_socket() -> String {
 
 fn token(agents: &Agents) -> Result<Option<String>, CliError> {
     let Some(path) = &agents.token_file else { return Ok(None) };
-    let text = files::read_text(path, SECRET_BYTES_MAX)
+    let text = files::read_secret_text(path, SECRET_BYTES_MAX)
         .map_err(|error| CliError::usage(format!("--token-file {}", path.display())).because(&error))?;
     Ok(Some(text.trim().to_string()))
 }
@@ -286,6 +286,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         std::fs::write(&file, "secret\n").unwrap();
+        let set = |mode| std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        set(0o644);
+        let told = token(&agents("127.0.0.1:1", true, Some(file.clone()))).unwrap_err();
+        assert!(format!("{told:?}").contains("found mode 0644"), "SECRET-F1: {told:?}");
+        set(0o600);
         let has_command = |heard: &[String]| heard.iter().any(|request| request.starts_with("GET /challenge "));
         for named in [true, false] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -2,7 +2,7 @@
 
 use super::super::text::store_text;
 use super::finding::{Finding, Verdict};
-use holdfast_api::v1;
+use holdfast_api::{different_places, expires_soon, v1};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -17,9 +17,6 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Fill of a journal, in percent, from which writers are slowed down.
 const FILL_PERCENT: u64 = 60;
 
-/// Days before its end from which a certificate is warned of.
-const WARN_DAYS: i64 = 30;
-
 /// One finding for many things of a kind: all that is wrong, or `well`.
 fn of_all(check: &'static str, wrong: Vec<String>, verdict: Verdict, next: &str, well: String) -> Finding {
     match wrong.is_empty() {
@@ -33,6 +30,7 @@ pub fn findings(status: &v1::ClusterStatusReply) -> Vec<Finding> {
     let mut found = vec![gateways(status), leaders(status), versions(status), journals(status), certificates(status)];
     found.extend(stores(status));
     found.push(policies(status));
+    found.push(places(status));
     found
 }
 
@@ -87,12 +85,12 @@ fn journals(status: &v1::ClusterStatusReply) -> Finding {
 
 fn certificates(status: &v1::ClusterStatusReply) -> Finding {
     let wrong = nodes(status).filter_map(|(name, node)| {
-        let days = node.certificate.as_ref()?.days_left?;
-        (days < WARN_DAYS).then(|| format!("that of {name} has {days} days left"))
+        let own = node.certificate.as_ref()?;
+        let days = own.days_left?;
+        expires_soon(own).then(|| format!("that of {name} has {days} days left"))
     });
     let next = "`holdfast certificate renew` makes new ones, which are used without a restart";
-    let well = format!("none expires within {WARN_DAYS} days");
-    of_all("certificates of gateways", wrong.collect(), Verdict::Warning, next, well)
+    of_all("certificates of gateways", wrong.collect(), Verdict::Warning, next, "none expires soon".to_string())
 }
 
 /// The worst of what the gateways say of each set's stores.
@@ -120,6 +118,13 @@ fn policies(status: &v1::ClusterStatusReply) -> Finding {
     let wrong = violated.flat_map(|of| of.violations.iter().map(move |told| format!("{}: {}", of.set, told.text)));
     let next = "`holdfast set show SET` says what is missing, usually a gateway";
     of_all("policies of sets", wrong.collect(), Verdict::Warning, next, "fulfilled".into())
+}
+
+/// ACCESS-A8.
+fn places(status: &v1::ClusterStatusReply) -> Finding {
+    let wrong = different_places(status).into_iter().map(|[names, places]| format!("{names}: {places}"));
+    let next = "give all gateways the same list (`[store] allowed`): until then no set is put into a store";
+    of_all("allowed stores", wrong.collect(), Verdict::Warning, next, "the same at all gateways".into())
 }
 
 /// The time until a connection to `address` (HOST:PORT) exists: a round trip. The shortest of several.
@@ -194,6 +199,12 @@ mod tests {
         assert_eq!(found, [("gateways", Verdict::Bad, String::from("g2 does not answer: refused"))]);
         let found = told(|status| status.groups[0].leader = 0);
         assert_eq!(found[0].0, "leaders");
+        let found = told(|status| {
+            for (member, places) in status.members.iter_mut().zip([vec!["s3://a/".to_string()], Vec::new()]) {
+                member.node.as_mut().unwrap().allowed_stores = Some(v1::AllowedStores { places });
+            }
+        });
+        assert_eq!(found, [("allowed stores", Verdict::Warning, String::from("g2: anywhere; g1: s3://a/"))]);
         type Change = fn(&mut v1::Node);
         let cases: [(Change, (&str, Verdict)); 5] = [
             (|node| node.version = "2".into(), ("versions", Verdict::Warning)),

@@ -17,9 +17,6 @@ const DISK_LIMIT: Duration = Duration::from_secs(60);
 
 const DAY: i64 = 24 * 3600;
 
-/// Days before its end from which a certificate is warned of.
-const WARN_DAYS: i64 = 30;
-
 const SETTINGS: &str = "settings";
 
 /// Where systemd has the credentials of the units that run.
@@ -124,18 +121,20 @@ fn certificates(loaded: Result<Option<Tls>, TlsError>) -> Vec<Finding> {
 }
 
 fn expiries(expiry: Expiry, now: i64) -> Vec<Finding> {
-    let one = |check: &'static str, ends: Option<u64>| {
+    let one = |check: &'static str, ends: Option<u64>, warned: Option<u64>| {
+        let soon = warned.and_then(|warned| i64::try_from(warned).ok()).is_some_and(|warned| now >= warned);
         let next = "`holdfast certificate renew` makes a new one, which is used without a restart";
         let Some(ends) = ends.and_then(|ends| i64::try_from(ends).ok()) else {
             return Finding::unknown(check, "its end cannot be read", "`openssl x509 -enddate -noout -in FILE`");
         };
         match (ends - now).div_euclid(DAY) {
             days @ ..0 => Finding::bad(check, format!("expired {} days ago", -days), next),
-            days if days < WARN_DAYS => Finding::warning(check, format!("expires in {days} days"), next),
+            days if soon => Finding::warning(check, format!("expires in {days} days"), next),
             days => Finding::ok(check, format!("valid for {days} days")),
         }
     };
-    vec![one("certificate", expiry.own), one("authority", expiry.authority)]
+    let own = one("certificate", expiry.own, expiry.own_warned);
+    vec![own, one("authority", expiry.authority, expiry.authority_warned)]
 }
 
 /// All checks of an agent's files. `None`: its settings cannot be used.
@@ -260,7 +259,10 @@ mod tests {
 
     #[test]
     fn certificates_are_judged_by_their_days() {
-        let at = |own: i64| expiries(Expiry { own: u64::try_from(own).ok(), authority: None }, 100 * DAY);
+        let at = |own: i64| {
+            let (own, own_warned) = (u64::try_from(own).ok(), u64::try_from(own - 30 * DAY + 1).ok());
+            expiries(Expiry { own, own_warned, authority: None, authority_warned: None }, 100 * DAY)
+        };
         assert_eq!(at(100 * DAY - 1)[0].verdict, Verdict::Bad);
         assert_eq!(at(129 * DAY)[0].verdict, Verdict::Warning);
         let found = at(130 * DAY);

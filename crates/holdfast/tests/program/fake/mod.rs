@@ -382,6 +382,9 @@ impl Admin for Door {
     async fn unrevoke_certificate(&self, _: Request<v1::UnrevokeCertificateRequest>) -> Answer<v1::RevokedReply> {
         Err(Status::unimplemented("unrevoke_certificate"))
     }
+    async fn list_revoked(&self, _: Request<v1::ListRevokedRequest>) -> Answer<v1::ListRevokedReply> {
+        Err(Status::unimplemented("list_revoked"))
+    }
     async fn clone_set(&self, _: Request<v1::CloneSetRequest>) -> Answer<v1::CloneSetReply> {
         Err(Status::unimplemented("clone_set"))
     }

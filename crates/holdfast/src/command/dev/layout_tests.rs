@@ -135,7 +135,9 @@ fn a_secure_directory_has_a_certificate_for_each_role_and_no_key_that_others_can
     for (files, role) in all.into_iter().chain([(host, Role::Host)]) {
         let [certificate, key] = files.unwrap();
         let files = holdfast_tls::TlsFiles { ca: Some(tls.ca.clone()), certificate: Some(certificate), key: Some(key) };
-        assert!(files.load(role).unwrap().is_some(), "{role}");
+        let names = files.load(role).unwrap().unwrap().shown().names;
+        let bound = names.iter().any(|name| name == "holdfast://set/demo");
+        assert_eq!(bound, role == Role::Host, "TLS-T4: {role} {names:?}");
     }
     assert_eq!(tls.host[0].file_name().unwrap(), "db1.pem", "the host's name is the owner");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -161,6 +163,12 @@ fn a_secure_directory_stays_so_and_another_one_becomes_so() {
     let more = prepare(&above.path().join("new"), "--set other --store file:///srv/other").unwrap();
     let stores: Vec<String> = more.plan.sets.iter().map(|set| set.store.clone()).collect();
     assert!(configs(&more).iter().all(|config| config.store.allowed == stores), "a set of the plan can be made");
+    let tls = more.tls.clone().unwrap();
+    let [certificate, key] = tls.host.map(Some);
+    let host = holdfast_tls::TlsFiles { ca: Some(tls.ca), certificate, key }.load(Role::Host).unwrap().unwrap();
+    for uri in ["holdfast://set/demo", "holdfast://set/other"] {
+        assert!(host.shown().names.iter().any(|name| name == uri), "{uri}: {:?}", host.shown().names);
+    }
 
     let plain = above.path().join("plain");
     prepare(&plain, "--gateways 1 --tls").unwrap();

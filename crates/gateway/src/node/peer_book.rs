@@ -1,6 +1,6 @@
 //! The list of the other gateways, on disk: it is needed if group 0 itself is damaged at the next start.
 
-use crate::node::Node;
+use super::Node;
 use holdfast_types::MemberId;
 use std::collections::BTreeMap;
 use std::io::{self, Write};

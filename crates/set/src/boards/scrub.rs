@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 /// Status of a set's scrub, and requests to start one.
 #[derive(Default)]
 pub struct ScrubBoard {
-    pub(super) shown: Mutex<Shown>,
-    pub(super) wanted: AtomicBool,
-    pub(super) wake: Notify,
+    pub(crate) shown: Mutex<Shown>,
+    pub(crate) wanted: AtomicBool,
+    pub(crate) wake: Notify,
 }
 
 /// The status.

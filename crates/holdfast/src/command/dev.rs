@@ -241,7 +241,7 @@ fn next_secure(ready: &Ready, tls: &layout::DevTls, set: &str) -> String {
          holdfast attach {set} --owner {owner} --api {api} \\\n    \
          --tls-ca {ca} --tls-certificate {host} --tls-key {host_key}\n\n\
          For another host, or another person:\n  \
-         holdfast cluster certificates --dir {folder} --host db2 --viewer eve\n\n\
+         holdfast cluster certificates --dir {folder} --host db2 --set {set} --viewer eve\n\n\
          As administrator (operator.pem and viewer.pem, with their keys, are beside it and may do less):\n  \
          export HOLDFAST_API={api}\n  \
          export HOLDFAST_TLS_CA={ca} HOLDFAST_TLS_CERTIFICATE={admin} \\\n    \

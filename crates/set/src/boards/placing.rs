@@ -17,11 +17,11 @@ impl PlacingBoard {
         self.said.locked().clone()
     }
 
-    pub(super) fn say(&self, said: Option<Placing>) {
+    pub(crate) fn say(&self, said: Option<Placing>) {
         *self.said.locked() = said;
     }
 
-    pub(super) fn waits(&self, why: impl Into<String>) {
+    pub(crate) fn waits(&self, why: impl Into<String>) {
         self.say(Some(Placing { step: None, waits: why.into() }));
     }
 }

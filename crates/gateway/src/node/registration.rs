@@ -3,9 +3,8 @@
 //! refuses any other. `control::cluster` decides what a registration changes. `raft::KnownLife` decides whether a disk
 //! remembers the life that was registered last.
 
+use super::{Adopted, Node, peer_book};
 use crate::identity::{Identity, IdentityError};
-use crate::node::{Adopted, Node};
-use crate::peer_book;
 use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, FEATURE_LEVEL, Standing};
 use holdfast_raft::{Group, KnownLife, Life, Lineage, RaftNode, Registered, Registrar, not_who_it_says};
 use holdfast_set::cluster::{Cluster, ClusterError};
@@ -137,17 +136,9 @@ async fn registered(node: &Arc<Node>, adopted: &Adopted) -> bool {
             }
             Registered::NotNow(why) => tracing::debug!(%why, "not registered yet"),
         }
-        if !passes(node, TRY_AGAIN).await {
+        if !node.passes(TRY_AGAIN).await {
             return false;
         }
-    }
-}
-
-/// Waits; returns false if the gateway stops first.
-async fn passes(node: &Node, time: Duration) -> bool {
-    tokio::select! {
-        () = node.stop.cancelled() => false,
-        () = tokio::time::sleep(time) => true,
     }
 }
 
@@ -163,9 +154,9 @@ async fn change_life(
 /// A copy of this disk is older than its last renewal, or does not know the next one. So the others refuse it.
 async fn renew(node: &Arc<Node>, adopted: &Adopted) {
     let pace = node.renewal_pace();
-    while passes(node, pace).await {
+    while node.passes(pace).await {
         change_life(node, Identity::renew_life).await;
-        if !passes(node, SETTLES.min(pace)).await || !registered(node, adopted).await {
+        if !node.passes(SETTLES.min(pace)).await || !registered(node, adopted).await {
             return;
         }
     }
@@ -174,7 +165,7 @@ async fn renew(node: &Arc<Node>, adopted: &Adopted) {
 /// A leaving member is out of group 0 before the entry that removes it, and a member that was cut off receives nothing.
 /// So it has to ask.
 async fn leave_when_removed(node: &Arc<Node>, adopted: &Adopted) {
-    while passes(node, ASK_AGAIN).await {
+    while node.passes(ASK_AGAIN).await {
         let state = node.cluster.state();
         let leaving = state.members.get(&adopted.member).is_none_or(|m| m.standing == Standing::Leaving);
         if !leaving && adopted.group.unheard() < LONELY {

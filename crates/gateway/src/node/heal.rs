@@ -1,9 +1,7 @@
 //! Healing of damaged groups (R9, docs/adr/0011-healing.md). For a quarantined group, this member asks its peers until
 //! the group's leader has removed it from the group. `raft` defines quarantine.
 
-use crate::node::{Node, NodeError};
-use crate::peer_book;
-use crate::registration;
+use super::{Node, NodeError, peer_book, registration};
 use holdfast_raft::RaftNode;
 use holdfast_types::GroupId;
 use std::sync::Arc;
@@ -64,9 +62,8 @@ pub async fn readmit(node: &Arc<Node>, raft: &RaftNode, group: GroupId) -> bool 
                 }
             }
         }
-        tokio::select! {
-            () = node.stop.cancelled() => return false,
-            () = tokio::time::sleep(ASK_AGAIN) => {}
+        if !node.passes(ASK_AGAIN).await {
+            return false;
         }
     }
 }

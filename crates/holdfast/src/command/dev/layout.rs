@@ -7,7 +7,7 @@ use crate::command::gateway::with_settings;
 use crate::exit::CliError;
 use holdfast_gateway::config::{GatewayConfig, KeyConfig, NbdTls, SnapshotExports, TlsConfig};
 use holdfast_tls::make::{self, Wanted};
-use holdfast_tls::{ANY_OWNER, Role};
+use holdfast_tls::{ANY_OWNER, Role, TlsFiles};
 use holdfast_types::{ByteSize, Name};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
@@ -30,7 +30,7 @@ const JOURNAL_BOUND: ByteSize = ByteSize(4 << 30);
 /// The host's certificate. Folders of before have a `host.pem`, which is bound to the owner `host`.
 const ANY_HOST: &str = "any-host";
 
-/// The host's certificate of a secure cluster, bound to the owner of that name.
+/// The host's certificate of a secure cluster, bound to the owner of that name and to the sets of the plan.
 const HOST: &str = "db1";
 
 /// Mode of what only its owner may enter.
@@ -74,8 +74,8 @@ pub struct DevTls {
 }
 
 impl DevTls {
-    /// Creates missing files in `dir`.
-    fn prepare(dir: &Path, gateways: &[Name], secure: bool) -> Result<Self, CliError> {
+    /// Creates missing files in `dir`. In a secure cluster the host may use the sets of the plan alone.
+    fn prepare(dir: &Path, gateways: &[Name], plan: &Plan, secure: bool) -> Result<Self, CliError> {
         if secure {
             // The authority's key is in there. The directory may have been made without `--secure`.
             DirBuilder::new().recursive(true).mode(OWN_FOLDER).create(dir).map_err(at(dir))?;
@@ -85,10 +85,18 @@ impl DevTls {
         if secure {
             all.push(Wanted::new("operator", Role::Operator));
             all.push(Wanted::new("viewer", Role::Viewer));
-            all.push(Wanted::new(HOST, Role::Host));
+            let sets = plan.sets.iter().map(|set| set.name.to_string()).collect();
+            all.push(Wanted { sets, ..Wanted::new(HOST, Role::Host) });
         } else {
             // Whatever `attach` is tried with on this machine.
             all.push(Wanted { owners: vec![ANY_OWNER.to_string()], ..Wanted::new(ANY_HOST, Role::Host) });
+        }
+        if secure && lacks_a_set(dir, plan) {
+            // Made for an earlier plan: it is made again.
+            for end in ["pem", "key"] {
+                let old = dir.join(format!("{HOST}.{end}"));
+                std::fs::remove_file(&old).map_err(at(&old))?;
+            }
         }
         let hosts = vec![Ipv4Addr::LOCALHOST.to_string(), "localhost".to_string()];
         let gateway = |name: &Name| Wanted { hosts: hosts.clone(), ..Wanted::new(name.as_str(), Role::Gateway) };
@@ -110,6 +118,18 @@ impl DevTls {
     pub fn is_secure(&self) -> bool {
         self.viewer.is_some()
     }
+}
+
+/// Whether the host's certificate in `dir` is bound to sets, and not to all of this plan.
+fn lacks_a_set(dir: &Path, plan: &Plan) -> bool {
+    const URI: &str = "holdfast://set/";
+    let at = |name: String| Some(dir.join(name));
+    let (certificate, key) = (at(format!("{HOST}.pem")), at(format!("{HOST}.key")));
+    let files = TlsFiles { ca: at("ca.pem".into()), certificate, key };
+    let Ok(Some(tls)) = files.load(Role::Host) else { return false };
+    let names = tls.shown().names;
+    let is_bound = names.iter().any(|name| name.starts_with(URI));
+    is_bound && !plan.sets.iter().all(|set| names.contains(&format!("{URI}{}", set.name)))
 }
 
 /// A prepared directory.
@@ -224,7 +244,7 @@ fn protect(dir: &Path, args: &DevArgs, plan: &Plan, gateways: &mut [DevGateway])
         return Ok(None);
     }
     let names: Vec<Name> = gateways.iter().map(|gateway| gateway.config.name.clone()).collect();
-    let tls = DevTls::prepare(&tls_dir, &names, secure)?;
+    let tls = DevTls::prepare(&tls_dir, &names, plan, secure)?;
     for gateway in gateways {
         let mut config = gateway.config.clone();
         if args.secure {

@@ -20,7 +20,7 @@ pub struct Found {
     pub key: SetKey,
     /// Its store.
     pub store: Arc<dyn ObjectStore>,
-    pub(super) version: Version,
+    pub(crate) version: Version,
 }
 
 impl Found {

@@ -1,0 +1,33 @@
+//! The file with the token.
+
+use super::*;
+
+/// A token file that is gone is no reason to leave PostgreSQL without its agent.
+#[tokio::test]
+async fn an_agent_with_something_to_do_goes_on_without_its_token() {
+    let fake = Fake::default();
+    let mut config = AgentConfig::default();
+    config.http.token_file = Some("/nonexistent/agent.token".into());
+    assert!(token_of(&config, &fake).await.unwrap_err().to_string().contains("/nonexistent/agent.token"));
+    fake.world(|world| world.found.database = true);
+    assert_eq!(token_of(&config, &fake).await.unwrap(), None);
+    config.http.token_file = None;
+    assert_eq!(token_of(&config, &Fake::default()).await.unwrap(), None);
+}
+
+/// A setting that names a log or a device by mistake is reported, and the file is not read to its end.
+#[test]
+fn a_token_is_read_with_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.token");
+    std::fs::write(&path, "  secret\n").unwrap();
+    let set = |mode| std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    set(0o644);
+    let told = token_in(&path).unwrap_err().to_string();
+    assert!(told.contains("agent.token: found mode 0644") && told.contains("chmod 600"), "SECRET-F1: {told}");
+    set(0o600);
+    assert_eq!(&*token_in(&path).unwrap(), "secret");
+    std::fs::write(&path, "x".repeat(SECRET_BYTES_MAX as usize + 1)).unwrap();
+    let told = token_in(&path).unwrap_err().to_string();
+    assert!(told.ends_with("agent.token: found at least 65537 bytes, expected at most 65536"), "{told}");
+}
