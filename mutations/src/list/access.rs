@@ -270,7 +270,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "the host's certificate of a secure development cluster opens the sets of all others",
         rule: "TLS-T4",
         edits: &[Edit {
-            file: "crates/holdfast/src/dev/layout.rs",
+            file: "crates/holdfast/src/command/dev/layout.rs",
             old: "Wanted { sets, ..Wanted::new(HOST, Role::Host) }",
             new: "Wanted { hosts: sets, ..Wanted::new(HOST, Role::Host) }",
         }],

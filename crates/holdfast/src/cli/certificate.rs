@@ -87,7 +87,7 @@ Examples:
 openssl x509 -in db1.pem -noout -serial prints a serial number; those of gateways are in
 `holdfast certificate list`. After --name, a new certificate of the same name is refused too: use
 --serial to replace one. You cannot revoke your own certificate, so one administrator is always
-left. Gateways check the list; hosts and commands do not: if a gateway's key was stolen, replace the
+left. Gateways and hosts check the list; commands do not: if a gateway's key was stolen, replace the
 CA too.
 ";
 
