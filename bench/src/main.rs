@@ -83,7 +83,7 @@ pub struct Args {
     build: Build,
 }
 
-/// The commands of this program: `bench`, and the process that undoes its changes.
+/// Benchmarks of Holdfast
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Chore {

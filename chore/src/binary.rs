@@ -38,8 +38,7 @@ impl Build {
     }
 
     /// Builds another program of our workspace in the same profile and returns its path. It is built together with
-    /// `holdfast`, so that common
-    /// dependencies are built once.
+    /// `holdfast`, so that common dependencies are built once.
     ///
     /// # Errors
     /// When it does not build.
@@ -76,8 +75,8 @@ pub fn profile_of(bin: &Path) -> String {
 }
 
 /// Package arguments for cargo. In the tests' profile: the whole workspace, most of which `cargo test` has built
-/// already. For a single package, cargo would
-/// choose other features of the dependencies and build them all again. In the other profiles: only what is needed.
+/// already. For a single package, cargo would choose other features of the dependencies and build them all again. In
+/// the other profiles: only what is needed.
 fn of<'a>(package: &'a str, profile: &str) -> Vec<&'a str> {
     if profile == "dev" { vec!["--workspace"] } else { vec!["-p", "holdfast", "-p", package] }
 }
@@ -108,9 +107,8 @@ fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
 }
 
 /// The cargo that runs us, without the variables that it set for this program. Some build scripts watch such variables,
-/// `ring`'s for example. They would run
-/// again each time a user's build follows one of ours or the other way round, and every dependent crate would be built
-/// again.
+/// `ring`'s for example. They would run again each time a user's build follows one of ours or the other way round, and
+/// every dependent crate would be built again.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     unsaid(&mut command);
@@ -118,8 +116,7 @@ pub fn cargo() -> Command {
 }
 
 /// Builds a program of chores and runs it in the current folder: `cargo run --bin NAME -- …`. Without `-p`: for a
-/// single package, cargo would choose
-/// other features of the dependencies than for `xtask`, and build them all again.
+/// single package, cargo would choose other features of the dependencies than for `xtask`, and build them all again.
 pub fn run_program(name: &str) -> Command {
     let mut command = cargo();
     command.arg("run").arg("--manifest-path").arg(root().join("Cargo.toml")).args(["--bin", name, "--"]);
@@ -188,8 +185,7 @@ pub fn fresh_dir_after(name: &str, before: impl FnOnce(&Path) -> Result<()>) -> 
 }
 
 /// A folder with a short path outside of the tree, readable by all users: the system user postgres must reach its
-/// files, and a
-/// socket's path may have at most 107 bytes. Dropping the guard removes it.
+/// files, and a socket's path may have at most 107 bytes. Dropping the guard removes it.
 ///
 /// # Errors
 /// When it cannot be created.

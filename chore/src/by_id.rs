@@ -39,8 +39,7 @@ pub fn parent_of(pid: u32) -> Option<u32> {
 }
 
 /// Whether it has ended and only waits for its parent to collect its status. If its first thread has ended while others
-/// still hold
-/// files and ports, it has not ended.
+/// still hold files and ports, it has not ended.
 pub fn is_zombie(pid: u32) -> bool {
     let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     stat_field(pid, 3).is_some_and(|s| s == "Z") && threads() <= 1

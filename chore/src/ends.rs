@@ -127,7 +127,7 @@ pub fn look_through(folder: &Path) -> Vec<String> {
     found
 }
 
-/// The same for all folders that were not checked yet. Called at the end of a program.
+/// Like `look_through`, for all folders that were not checked yet. Called at the end of a program.
 pub fn look_through_the_rest() -> Vec<String> {
     let folders: Vec<PathBuf> = known(|known| known.folders.iter().cloned().collect());
     let mut found: Vec<String> = folders.iter().flat_map(|folder| look_through(folder)).collect();

@@ -1,6 +1,5 @@
 //! Common code of the programs of chores (`xtask`, `scenarios`, `bench`, `mutations`): running commands and background
-//! processes, building
-//! programs, installing missing packages, printing progress, and undoing changes to the machine.
+//! processes, building programs, installing missing packages, printing progress, and undoing changes to the machine.
 //!
 //! Owns: helpers that know nothing of gateways. Does not own: scenarios, code of the product.
 

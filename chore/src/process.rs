@@ -153,8 +153,7 @@ impl Drop for Proc {
 }
 
 /// Sets the flag when it is dropped. Create it first inside `thread::scope`: on a panic the scope joins its threads,
-/// and threads that loop until the
-/// flag is set would otherwise run for ever.
+/// and threads that loop until the flag is set would otherwise run for ever.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

@@ -7,8 +7,7 @@ use anyhow::{Context, Result};
 use std::path::Path;
 
 /// Size of the largest file that [`thin_out`] keeps, in bytes. Logs and summaries are smaller; journals, caches and
-/// objects of a store
-/// are larger.
+/// objects of a store are larger.
 const KEPT_MAX: u64 = 16 << 20;
 
 /// With less free space than this, in bytes, a run of everything warns: the build takes 10 GiB, the largest scenario

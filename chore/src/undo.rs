@@ -33,7 +33,7 @@ pub enum Undo {
         /// When it started, in clock ticks since boot.
         start: u64,
     },
-    /// The same for a process that leads its own process group, and for all processes in that group.
+    /// Like `Kill`, for a process that leads its own process group, and for all processes in that group.
     KillGroup {
         /// Its process id.
         pid: u32,

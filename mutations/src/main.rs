@@ -70,7 +70,7 @@ struct Args {
     page: bool,
 }
 
-/// The commands of this program: `mutations`, `mutants`, and the process that undoes its changes.
+/// Known bugs and mutants
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Chore {

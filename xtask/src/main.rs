@@ -2,9 +2,8 @@
 //! starts the programs that run the other chores.
 //!
 //! Owns: checks of the source tree, cargo's tests, the order of a whole run. Does not own: scenarios, benchmarks, known
-//! bugs, packages. They are
-//! separate programs (`scenarios/`, `bench/`, `mutations/`, `dist/`), so that this one compiles in seconds on a fresh
-//! machine.
+//! bugs, packages. They are separate programs (`scenarios/`, `bench/`, `mutations/`, `dist/`), so that this one
+//! compiles in seconds on a fresh machine.
 
 mod fuzz;
 mod parts;
@@ -39,7 +38,7 @@ enum Chore {
     Chaos(Other),
     /// Simulate a whole cluster in one process: one seed decides everything, time included
     Sim(sim::Args),
-    /// Give decoders bytes that an engine thinks up: each target for a time; findings are saved
+    /// Give decoders generated input: each target for a time; findings are saved
     Fuzz(fuzz::Args),
     /// Cut the power under PostgreSQL and three gateways: disks lose what was not synced, no acknowledged write is lost
     Power(Other),

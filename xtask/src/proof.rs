@@ -1,7 +1,6 @@
 //! `proof`: counts recorded runs. Chores that prove something record each run below `target/`. `proof --keep` copies
-//! the records into the
-//! repository. The table on docs/proof/README.md and the matrix on docs/proof/jepsen.md are generated from the records
-//! in the repository only.
+//! the records into the repository. The table on docs/proof/README.md and the matrix on docs/proof/jepsen.md are
+//! generated from the records in the repository only.
 //!
 //! ```text
 //!   chaos, sim, power, demo, jepsen, zfs, e2e ─▶ target/proof/runs.jsonl ─▶ docs/proof/runs.jsonl ─▶ the table on docs/proof/README.md, the matrix on docs/proof/jepsen.md
@@ -33,8 +32,8 @@ const NOTHING_SAID: &str = "the end of its output says what";
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask proof             shows the runs recorded below target/, and those in the repository
-    cargo xtask proof --keep      adds the runs recorded below target/ to docs/proof/runs.jsonl, then does the same as --page
-    cargo xtask proof --page      writes the table on docs/proof/README.md and the matrix on docs/proof/jepsen.md")]
+  cargo xtask proof --keep      adds those below target/ to docs/proof/runs.jsonl, then writes the pages
+  cargo xtask proof --page      writes docs/proof/README.md (table) and docs/proof/jepsen.md (matrix)")]
 pub struct Args {
     /// Add the runs recorded below target/ to docs/proof/runs.jsonl, and write the tables
     #[arg(long)]

@@ -30,8 +30,8 @@ const PLACE: Place =
 /// Options on the command line.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(after_long_help = "Examples:
-  cargo xtask reached           prints the table; the exit code is 1 if a run has to reach a probe and none has
-    cargo xtask reached --page    writes it to docs/proof/reached.md as well")]
+  cargo xtask reached           prints the table; exits with 1 if no run reached a required probe
+  cargo xtask reached --page    writes it to docs/proof/reached.md as well")]
 pub struct Args {
     /// Write the table to docs/proof/reached.md
     #[arg(long)]

@@ -59,7 +59,7 @@ pub struct Args {
     /// Use the usual rates, sizes and clocks, and not those that each seed draws
     #[arg(long, conflicts_with = "guided")]
     usual: bool,
-    /// Of two seeds, run the one whose settings have reached more of what is rare, by the counts of earlier seeds
+    /// Prefer seeds whose settings reached more rare states before
     #[arg(long)]
     guided: bool,
 }

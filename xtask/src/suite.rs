@@ -7,8 +7,7 @@
 //!                                   └▶ the same: clippy ─────────────────────────────────┘
 //! ```
 //! Most test programs wait for real clocks, sockets and disks, so the processors are idle most of the time. Two of them
-//! at once would disturb each
-//! other. A program on simulated time at the lowest priority disturbs nobody.
+//! at once would disturb each other. A program on simulated time at the lowest priority disturbs nobody.
 //!
 //! Owns: the list of programs, their order, and which of their output is shown. Does not own: the tests.
 
@@ -32,9 +31,8 @@ enum Turn {
 }
 
 /// Package and source of the programs that do not run in the usual order. Histories: a fixed number, each on simulated
-/// time, so their speed does not
-/// change what they find (the limit for a hang is a hundred times the usual time). Seeds: they run for a fixed time and
-/// use both processors.
+/// time, so their speed does not change what they find (the limit for a hang is a hundred times the usual time). Seeds:
+/// they run for a fixed time and use both processors.
 const TURNS: [(&str, &str, Turn); 2] =
     [("holdfast-sim", "tests/histories.rs", Turn::Beside), ("holdfast-sim", "tests/seeds.rs", Turn::Last)];
 

@@ -97,10 +97,6 @@ pub fn deny(count: &mut Count) {
         count.skip("deny", "cargo-deny is not installed (cargo install cargo-deny)");
         return;
     }
-    if !root().join("deny.toml").is_file() {
-        count.skip("deny", "deny.toml does not exist");
-        return;
-    }
     count.check(
         "deny: licences, bans, sources",
         cargo_cmd().args(["deny", "check", "licenses", "bans", "sources"]).run(),

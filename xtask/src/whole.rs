@@ -20,9 +20,10 @@ use std::time::Instant;
 #[command(after_long_help = "Examples:
   cargo xtask test                        the gate: 40 minutes on two processors
   cargo xtask test --quick                five minutes, while you work
-    cargo xtask test --all --list           lists the parts of the long run
-    cargo xtask test --all --part jepsen    runs one of them
-    cargo xtask test --all --from chaos     runs that part and all after it; cargo xtask proof --keep adds the recorded runs to the repository")]
+  cargo xtask test --all --list           lists the parts of the long run
+  cargo xtask test --all --part jepsen    runs one of them
+  cargo xtask test --all --from chaos     runs that part and all after it
+  cargo xtask proof --keep                adds the recorded runs to the repository")]
 pub struct Args {
     /// Run the short tier: five minutes
     #[arg(long, conflicts_with = "all")]
@@ -208,7 +209,7 @@ impl Whole<'_> {
         [("HOLDFAST_SEED", self.seed.to_string()), ("HOLDFAST_TIER", tier.to_owned())]
     }
 
-    /// The same for cargo's tests, and where they write which probes they reach.
+    /// Like `told`, for cargo's tests, and where they write which probes they reach.
     fn told_of_tests(&self) -> Vec<(&'static str, String)> {
         let (name, file) = holdfast_chore::reached::variable("tests");
         self.told().into_iter().chain([(name, file.display().to_string())]).collect()

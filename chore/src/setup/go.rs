@@ -43,7 +43,7 @@ pub fn find() -> Option<PathBuf> {
     of_apt.into_iter().chain([fetched()]).find(|go| go.is_file())
 }
 
-/// The same, installed where it is missing.
+/// Like `find`, installed where it is missing.
 pub fn find_or_install() -> Result<PathBuf> {
     if let Some(go) = find() {
         return Ok(go);

@@ -130,7 +130,7 @@ pub fn running(dir: &Path) -> io::Result<bool> {
     holdfast_host::lock::is_locked(dir, "attach.lock")
 }
 
-/// The same for callers that must continue: unknown counts as present.
+/// Like `running`, for callers that must continue: unknown counts as present.
 pub fn may_run(dir: &Path) -> bool {
     running(dir).unwrap_or(true)
 }
@@ -483,7 +483,7 @@ pub fn kill(config: &AgentConfig, mut meanwhile: impl FnMut()) {
         // Processes that wait for the device, also PostgreSQL's after their SIGKILL, get errors and end.
         let mut command = Command::new(config.attach.program.clone().unwrap_or_else(own));
         command.args(abandon_args(config)).stdin(Stdio::null()).stdout(Stdio::null());
-        let left = || tracing::error!("devices of an ended attach process stay in the kernel");
+        let left = || tracing::error!("cannot remove the devices of an ended attach process from the kernel");
         let mut hung = ABANDONING.locked();
         // If one hangs, later rounds start no other.
         let begin = hung.as_mut().is_none_or(|earlier| !matches!(earlier.try_wait(), Ok(None)));
@@ -535,7 +535,7 @@ impl Attach {
             let mut command = tokio::process::Command::new(&self.program);
             command.args(&self.abandon);
             if let Err(why) = process::run(command, CLEAR_LIMIT).await {
-                tracing::warn!(why, "the kernel devices of an earlier attach stay");
+                tracing::warn!(why, "cannot remove the kernel devices of an earlier attach");
             }
         }
         clear(&self.dir).await;
@@ -552,7 +552,7 @@ async fn clear(dir: &Path) {
         let mut command = system("losetup");
         command.arg("--detach").arg(&device);
         if let Err(why) = process::run(command, CLEAR_LIMIT).await {
-            tracing::warn!(why, "the loop device of an earlier attach stays");
+            tracing::warn!(why, "cannot remove the loop device of an earlier attach");
         }
     }
     let points = mounts::below(dir).unwrap_or_else(|why| {
@@ -563,7 +563,7 @@ async fn clear(dir: &Path) {
         let mut command = system("umount");
         command.arg("-l").arg(&point);
         if let Err(why) = process::run(command, CLEAR_LIMIT).await {
-            tracing::warn!(why, "the mount of an earlier attach stays");
+            tracing::warn!(why, "cannot unmount the mount of an earlier attach");
         }
     }
 }

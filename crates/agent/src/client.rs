@@ -78,8 +78,8 @@ pub fn over_tcp() -> Dial {
     })
 }
 
-/// The same with TLS over TCP. The other side must prove to be a host of this cluster; where `hosts` has the address,
-/// it must be the host of that name (PEER-N1): another host of the cluster is not believed there.
+/// Like `over_tcp`, with TLS over TCP. The other side must prove to be a host of this cluster; where `hosts` has the
+/// address, it must be the host of that name (PEER-N1): another host of the cluster is not believed there.
 pub fn over_tls(connector: Connector, hosts: BTreeMap<String, String>) -> Dial {
     let (plain, hosts) = (over_tcp(), Arc::new(hosts));
     Arc::new(move |address: String| {
@@ -128,7 +128,7 @@ pub async fn ask(
     ask_over(&over_tcp(), address, path, body, token, limit).await
 }
 
-/// The same over another network than TCP.
+/// Like `ask`, over another network than TCP.
 ///
 /// # Errors
 /// As [`ask`].

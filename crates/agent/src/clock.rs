@@ -75,7 +75,7 @@ impl Clock {
 /// call changes nothing.
 pub fn replace(clock: fn() -> MonoTime) {
     if REPLACED.set(clock).is_err() {
-        tracing::error!("the clock was replaced before");
+        tracing::error!("the clock can be replaced only once");
     }
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn told(at: u64) -> Option<MonoTime> {
     clock.told(holdfast_host::boot_ns(), at)
 }
 
-/// The same for a moment that may be still to come.
+/// Like `told`, for a moment that may be still to come.
 pub(crate) fn told_limit(at: u64) -> MonoTime {
     if REPLACED.get().is_some() {
         return MonoTime(at);

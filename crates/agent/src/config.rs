@@ -120,8 +120,8 @@ settings! {
     pub struct AgentConfig {
         /// Name of this host: the owner of its leases. Unique among the set's hosts.
         name: String = "db1".into();
-        /// Where this host stands: `region=NAME`, with `zone=NAME` and `host=NAME` if known, as a gateway says it. The
-        /// set is then served by the nearest of its gateways. Left out: none.
+        /// Where this host stands: `region=NAME`, with `zone=NAME` and `host=NAME` if known, as in a gateway's
+        /// settings. The set is then served by the nearest of its gateways. Left out: none.
         locality: Option<Locality> = None, sample "region=eu-west,zone=a";
         /// The volume set that PostgreSQL lives on.
         set: String = "demo".into();
@@ -197,7 +197,7 @@ settings! {
         /// PostgreSQL is stopped this long before the lease could end, in milliseconds, 50 to half of the lease.
         /// Longer: safer against a slow machine. Shorter: a longer loss of gateways is only a pause.
         stop_margin_ms: u64 = 300;
-        /// Duration of a lease in milliseconds, as long as no gateway has told it.
+        /// Duration of a lease in milliseconds, used until a gateway reports it.
         ttl_ms: u64 = 3000;
     }
 }
@@ -343,9 +343,8 @@ settings! {
         /// That device. No other program may have it open, also not systemd with RuntimeWatchdogSec.
         device: PathBuf = PathBuf::from("/dev/watchdog");
         /// An agent that gives no sign of life for this long while PostgreSQL runs counts as hung, in milliseconds,
-        /// 2000 to
-        /// 600000. A new agent process that starts within this time continues without a stop of PostgreSQL. When the
-        ///         lease has ended, the helper does not wait for it.
+        /// 2000 to 600000. A new agent process that starts within this time continues without a stop of PostgreSQL.
+        /// When the lease has ended, the helper does not wait for it.
         timeout_ms: u64 = 10_000;
     }
 }

@@ -146,11 +146,11 @@ impl Looked {
         match found {
             Ok(off_set) if off_set != self.look.off_set => {
                 if off_set.is_empty() {
-                    tracing::info!("all of PostgreSQL lies on the set again");
+                    tracing::info!("all files of PostgreSQL are on the set again");
                 } else {
                     tracing::error!(
                         off_set,
-                        "PostgreSQL runs, and not all of it lies on the set: it goes on, and the rest is lost with this host"
+                        "some files of the running PostgreSQL are not on the set: they are lost with this host"
                     );
                 }
                 self.look.off_set = off_set;
@@ -158,7 +158,7 @@ impl Looked {
             Ok(_) => {}
             Err(error) => {
                 let why = error.to_string();
-                tracing::warn!(why, "could not check where PostgreSQL's files lie");
+                tracing::warn!(why, "cannot check where PostgreSQL's files are");
             }
         }
     }
@@ -174,7 +174,7 @@ impl Looked {
         match self.hangs.as_str() {
             "" => Ok(()),
             hangs => Err(format!(
-                "{hangs}: it was killed and hangs in the kernel, since a device does not answer; it may go on at any time: if it remains, reboot this host"
+                "{hangs}: it was killed and hangs in the kernel, since a device does not answer; it may continue at any time: if it remains, reboot this host"
             )),
         }
     }
@@ -221,7 +221,7 @@ fn to_export(found: Result<bool, NotOurs>) -> Result<Option<bool>, String> {
         Err(NotOurs::Unlooked(why)) => Err(why),
         // Ours is not there: this one kept it from being imported.
         Err(NotOurs::Foreign(why)) => {
-            tracing::error!(why, "the pool is not this agent's and stays as it is");
+            tracing::error!(why, "the pool does not belong to this agent: it is left unchanged");
             Ok(None)
         }
     }
@@ -500,7 +500,7 @@ impl Host for Real {
     }
 
     fn reboot(&self, why: &str) {
-        tracing::error!(why, "this machine cannot release device or pool: it is rebooted now");
+        tracing::error!(why, "this machine cannot release its device or pool: rebooting");
         // At once and without a sync: data that is not in the set's journal is lost in any case. The kernel accepts
         // this from root whatever kernel.sysrq says.
         let sysrq = self.sysrq();

@@ -240,7 +240,7 @@ async fn command(
     noted.let_in(with, &body);
     let by = rules::by(&who);
     // Before it is carried out: a caller that hangs up ends this, and not what it has begun.
-    tracing::info!(path = uri.path(), by, "a command was let in");
+    tracing::info!(path = uri.path(), by, "a command was accepted");
     let done = match uri.path() {
         "/pause" => door.command(Command::Pause).await.map(Reply::yes),
         "/resume" => door.command(Command::Resume).await.map(Reply::yes),

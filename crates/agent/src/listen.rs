@@ -82,7 +82,7 @@ impl Address {
         loop {
             match self.listen().await {
                 Ok(source) => {
-                    tracing::info!(address = self.shown(), "it is possible to listen now");
+                    tracing::info!(address = self.shown(), "listening again");
                     return source;
                 }
                 Err(error) => {
@@ -267,7 +267,7 @@ pub enum Asker {
     Local,
     /// Any process at this address, which may be on this host too. The door has no TLS.
     Remote(SocketAddr),
-    /// The same at a door with TLS.
+    /// Like `Remote`, at a door with TLS.
     Met(SocketAddr, HttpClient),
 }
 

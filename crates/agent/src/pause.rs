@@ -16,7 +16,7 @@ pub fn was(path: &Path) -> bool {
         tracing::error!(
             path = %path.display(),
             %error,
-            "could not find out whether this host is paused, so it is: make this path readable, then `holdfast agent resume`"
+            "cannot read whether this host is paused, so it is paused: make this path readable, then `holdfast agent resume`"
         );
         true
     })

@@ -171,7 +171,7 @@ pub fn failover(own: &View, peers: &[Peer]) -> Plan {
     if own.paused {
         plan.check(
             Finding::Note,
-            format!("{to} is paused: it takes over in spite of that, and does nothing by itself afterwards"),
+            format!("{to} is paused: it takes over nevertheless, and does nothing automatically afterwards"),
             "",
         );
     }

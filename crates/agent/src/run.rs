@@ -80,7 +80,7 @@ fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
 async fn token_of<H: Host>(config: &AgentConfig, host: &H) -> Result<Option<Arc<str>>, RunError> {
     match config.http.token_file.as_deref().map(token_in).transpose() {
         Err(error) if !listen::is_first(host).await => {
-            tracing::error!(%error, "http.token_file: the agent goes on without a token, and refuses commands over TCP until it is restarted");
+            tracing::error!(%error, "http.token_file: the agent runs without a token, and refuses commands over TCP until it is restarted");
             Ok(None)
         }
         read => read,
@@ -94,7 +94,7 @@ async fn history_in<H: Host>(dir: &Path, host: &H) -> Result<History, RunError> 
             tracing::error!(
                 dir = %dir.display(),
                 %error,
-                "dir: the history, a pause and scheduled switchovers do not outlive this agent until it is writable"
+                "dir is not writable: the history, a pause and scheduled switchovers are lost when this agent ends"
             );
             Ok(History::unwritable(dir))
         }
@@ -182,7 +182,7 @@ fn log_settings(config: &AgentConfig) {
     }
 }
 
-/// The same on another host than this machine, over other seams: for a simulation (ADR 0017). It takes no lock, and
+/// Like `run`, on another host than this machine, over other seams: for a simulation (ADR 0017). It takes no lock, and
 /// starts `helper` whenever none runs for this run directory. Lines of its history are written at once: a thread would
 /// bring an order of its own into the run.
 ///
@@ -336,7 +336,7 @@ impl<H: Host> Agent<H> {
                     stopping = true;
                     let mut out = Vec::new();
                     let said = self.machine.command(clock::now(), Command::Shutdown, &mut out);
-                    tracing::info!(said = said.as_deref().unwrap_or_default(), "the agent is told to end");
+                    tracing::info!(said = said.as_deref().unwrap_or_default(), "the agent was asked to stop");
                     self.follow(out).await;
                 }
                 Some(news) = self.inbox.told.recv() => self.handle(news).await,
@@ -351,7 +351,7 @@ impl<H: Host> Agent<H> {
                 _ = ticks.tick() => self.look_at_attach().await,
             }
         }
-        tracing::info!(why = self.machine.why(), "the agent ends");
+        tracing::info!(why = self.machine.why(), "the agent stops");
         self.history_is_written();
         Ok(())
     }
@@ -503,7 +503,7 @@ impl<H: Host> Agent<H> {
     fn history_is_written(&self) {
         let writer = self.history.locked().writer();
         if !writer.settled(HISTORY_LIMIT) {
-            tracing::error!("the last lines of the history are not written: its disk does not answer");
+            tracing::error!("the last lines of the history were not written: the disk does not answer");
         }
     }
 
@@ -543,7 +543,7 @@ impl<H: Host> Agent<H> {
             }
             Action::Checkpoint { job } => self.start(For::Use, job, |host| async move {
                 if let Err(why) = host.checkpoint().await {
-                    tracing::warn!(why, "no checkpoint ahead of the stop");
+                    tracing::warn!(why, "no checkpoint before the stop");
                 }
                 Ok::<(), NotDone>(())
             }),

@@ -71,7 +71,7 @@ pub fn due(scheduled: &Scheduled, now_unix_ms: u64, obstacle: Option<&Obstacle>,
     let late = Duration::from_millis(now_unix_ms - scheduled.at_unix_ms);
     if late > LATE_MAX {
         let (late, most) = (late.as_secs(), LATE_MAX.as_secs());
-        let words = format!("it was due {late} s ago, at most {most} s late are allowed: ask for it anew");
+        let words = format!("it was due {late} s ago, at most {most} s late are allowed: request it again");
         return Due::Dropped(match obstacle.map(|obstacle| obstacle.why.as_str()).or(last) {
             Some(why) => format!("{words}; the last obstacle: {why}"),
             None => words,
@@ -138,7 +138,7 @@ impl Schedule {
             && error.kind() != std::io::ErrorKind::NotFound
         {
             let path = path.display();
-            tracing::error!(%path, %error, "a scheduled switchover cannot be read, and is not carried out: ask for it anew");
+            tracing::error!(%path, %error, "a scheduled switchover cannot be read, and is not carried out: request it again");
         }
         Self { path, sync: sync_above, change: Mutex::default(), kept: Mutex::new(read.ok()) }
     }
@@ -197,7 +197,7 @@ impl Schedule {
             };
             if let Err(error) = undone {
                 let path = self.path.display();
-                tracing::error!(%path, %error, "a refused change of a scheduled switchover may count after a restart");
+                tracing::error!(%path, %error, "a refused change of a scheduled switchover may take effect after a restart");
             }
         }
         synced
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(due(&at(1000), 999, Some(&moved), None), Due::Later, "it may run there by then");
         assert_eq!(due(&at(1000), 1000, None, None), Due::Now);
         assert_eq!(due(&at(1000), 61_000, None, None), Due::Now);
-        assert!(matches!(due(&at(1000), 61_001, None, None), Due::Dropped(why) if why.ends_with("ask for it anew")));
+        assert!(matches!(due(&at(1000), 61_001, None, None), Due::Dropped(why) if why.ends_with("request it again")));
         assert_eq!(due(&at(1000), 1000, Some(&moved), None), Due::Dropped("db2 holds the lease".into()));
     }
 

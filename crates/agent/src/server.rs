@@ -37,7 +37,7 @@ pub const IDENTIFIER: &str = "select system_identifier from pg_control_system()"
 pub struct ServerView {
     /// Start of the server, as Patroni writes it: `2024-08-28 19:39:26.352526+00:00`.
     pub postmaster_start_time: String,
-    /// The same in seconds since 1970.
+    /// Like `postmaster_start_time`, in seconds since 1970.
     pub started_unix_s: f64,
     /// Version, such as 160004.
     pub server_version: u32,
@@ -53,7 +53,7 @@ pub struct ServerView {
     pub replayed_location: Option<u64>,
     /// Time of the last commit that it has replayed.
     pub replayed_timestamp: Option<String>,
-    /// The same in seconds since 1970.
+    /// Like `replayed_timestamp`, in seconds since 1970.
     pub replayed_unix_s: Option<f64>,
     /// Its replay is paused.
     pub replay_paused: bool,

@@ -98,7 +98,7 @@ pub struct PoolShown {
     /// Processes other than PostgreSQL that have the pool open. Looked for in the plan of a switchover only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub openers: Vec<String>,
-    /// The same, of those that end by themselves once PostgreSQL is stopped.
+    /// Like `openers`, of those that end by themselves once PostgreSQL is stopped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<String>,
 }

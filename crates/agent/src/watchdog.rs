@@ -115,7 +115,7 @@ impl Signs {
         match self.file.write(sign.shown().text().as_bytes()) {
             Ok(()) => self.complained.store(false, Ordering::Relaxed),
             Err(error) if !self.complained.swap(true, Ordering::Relaxed) => {
-                tracing::error!(path = %self.file.path().display(), %error, "no sign of life can be given: the watchdog will stop PostgreSQL");
+                tracing::error!(path = %self.file.path().display(), %error, "cannot give a sign of life: the watchdog will stop PostgreSQL");
             }
             Err(_) => {}
         }

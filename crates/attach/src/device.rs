@@ -99,7 +99,7 @@ impl Devices {
         Ok(made)
     }
 
-    /// The same over sockets in `dir` that are served without a lease. `kind` is nbdfuse or none.
+    /// Like `make`, over sockets in `dir` that are served without a lease. `kind` is nbdfuse or none.
     pub(crate) async fn of_sockets(
         kind: DeviceKind,
         set: &Name,

@@ -82,7 +82,7 @@ fn boxed(
     Box::pin(run_over(options, Seams::default(), stop, on_ready))
 }
 
-/// The same with other seams than those of a real host.
+/// Like `run`, with other seams than those of a real host.
 ///
 /// # Errors
 /// As [`run`].
@@ -236,7 +236,7 @@ impl Keeper {
                     let given = said
                         .is_ok_and(|(_, said)| said.map_or_else(|refusal| admin_client::is_gone(&refusal), |_| true));
                     if !given {
-                        tracing::warn!(set = %options.set, "the lease could not be given back: it expires by itself");
+                        tracing::warn!(set = %options.set, "cannot release the lease: it expires by itself");
                     }
                     shared.act(|machine, _, out| machine.released(given, out));
                 });
@@ -304,7 +304,7 @@ impl Keeper {
         let before = file.lease().map_or(0, |lease| lease.sockets);
         let sockets = if before > 0 { before } else { self.options.kernel.sockets };
         if let Err(error) = file.made(&numbers, sockets) {
-            tracing::error!(set = %self.options.set, %error, "the devices could not be kept: with this process they would be lost");
+            tracing::error!(set = %self.options.set, %error, "cannot save the devices' state: if this process ends, they are lost");
         }
     }
 
@@ -317,7 +317,7 @@ impl Keeper {
             let until = Instant::now() + SYNC_LIMIT;
             let answered = !has_cache || are_answered(&shared, until).await;
             if !answered {
-                tracing::warn!(set = %shared.set, "no gateway answers: the devices go with the writes in their cache");
+                tracing::warn!(set = %shared.set, "no gateway answers: removing the devices; writes in their cache are lost");
             }
             if let Some(file) = kept {
                 // Before the first device goes: a later process must not find half of them.
@@ -383,7 +383,7 @@ impl Keeper {
 
     fn show(&mut self) -> Result<(), AttachError> {
         if let Some(Ok(())) = self.kept.as_ref().and_then(|file| file.catch_up()) {
-            tracing::info!(set = %self.options.set, "the lease is kept now");
+            tracing::info!(set = %self.options.set, "the lease file can be written again");
         }
         let phase = self.shared.look(Machine::phase);
         if phase != self.phase {
@@ -398,14 +398,14 @@ impl Keeper {
                     let by = by.unwrap_or_else(|| "another owner".to_string());
                     tracing::error!(set = %self.options.set, by, "fenced: every request fails from now on");
                 }
-                phase => tracing::info!(set = %self.options.set, %phase, "attached set"),
+                phase => tracing::info!(set = %self.options.set, %phase, "phase changed"),
             }
         }
         match self.dir.show(&self.status()) {
             // A full or read-only /run is no reason to end devices that are in use.
             Err(error) if self.ready => {
                 if !std::mem::replace(&mut self.unshown, true) {
-                    tracing::error!(set = %self.options.set, %error, "status.json is old from now on; everything else goes on");
+                    tracing::error!(set = %self.options.set, %error, "cannot update status.json; everything else works");
                 }
                 Ok(())
             }

@@ -34,7 +34,7 @@ pub(crate) enum LaneError {
     Slow,
     #[error("the gateway closed it")]
     Closed,
-    #[error("the gateway does not speak the protocol that it should: {0}")]
+    #[error("the gateway broke the NBD protocol: {0}")]
     Protocol(String),
 }
 

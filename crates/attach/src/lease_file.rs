@@ -228,7 +228,7 @@ impl LeaseFile {
         *self.lock() = None;
         if let Err(error) = self.file.remove() {
             let path = self.file.path().display();
-            tracing::warn!(%path, %error, "the lease is not removed: a later process looks for its devices");
+            tracing::warn!(%path, %error, "cannot remove the lease file: a later process will look for its devices");
         }
     }
 }

@@ -132,13 +132,13 @@ pub enum SnapshotCopyError {
         source: std::io::Error,
     },
     /// It was deleted; another snapshot may have its name now.
-    #[error("the snapshot is gone: {why}: the copy is of no use any more: make a new one")]
+    #[error("the snapshot is gone: {why}: this copy is unusable: create a new one")]
     Gone {
         /// The finding.
         why: String,
     },
     /// A device ended while in use.
-    #[error("{which}: the copy is of no use any more: make a new one")]
+    #[error("{which}: this copy is unusable: create a new one")]
     DeviceEnded {
         /// The device and the reason.
         which: String,
@@ -343,7 +343,7 @@ impl Copy {
         self.dir.show(&self.status(phase))
     }
 
-    /// The same if a full /run must not end the copy; logs it once, unless it `failed` before. Returns whether it
+    /// Like `show`, if a full /run must not end the copy; logs it once, unless it `failed` before. Returns whether it
     /// failed.
     fn show_or_log(&self, phase: Phase, failed: bool) -> bool {
         match self.show(phase) {
@@ -351,7 +351,7 @@ impl Copy {
             Err(error) => {
                 if !failed {
                     let set = &self.options.set;
-                    tracing::error!(%set, %error, "status.json is old from now on; everything else goes on");
+                    tracing::error!(%set, %error, "cannot update status.json; everything else works");
                 }
                 true
             }

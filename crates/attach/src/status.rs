@@ -38,8 +38,8 @@ pub struct Status {
     pub unanswered: usize,
     /// When the last acknowledged renewal was sent, Unix milliseconds. For people: it moves if the clock is set.
     pub lease_renewed_at: Option<u64>,
-    /// The same in nanoseconds of this machine's CLOCK_BOOTTIME, which runs while the machine is suspended. For
-    /// decisions.
+    /// Like `lease_renewed_at`, in nanoseconds of this machine's CLOCK_BOOTTIME, which runs while the machine is
+    /// suspended. For decisions.
     pub lease_renewed_boot_ns: Option<u64>,
     /// How long the lease lasts from then on, milliseconds; none before the first grant.
     pub lease_ttl_ms: Option<u64>,

@@ -72,7 +72,7 @@ pub(super) fn room(key: &BlockKey, sealed: &Bytes) -> u64 {
     room_of(key, std::slice::from_ref(sealed))
 }
 
-/// The same, of one in pieces.
+/// Like `room`, of one in pieces.
 fn room_of(key: &BlockKey, sealed: &[Bytes]) -> u64 {
     let value = Bytes::new().estimated_size() + sealed.iter().map(Bytes::len).sum::<usize>();
     (HEADER_BYTES + key.estimated_size() + value).next_multiple_of(UNIT_BYTES) as u64
@@ -300,7 +300,7 @@ impl Disk {
         self.hand_over_as_it_is(key, sealed);
     }
 
-    /// The same, without a copy of a slice.
+    /// Like `hand_over`, without a copy of a slice.
     fn hand_over_as_it_is(&self, key: BlockKey, sealed: Bytes) {
         let _handing = self.handing.locked();
         self.hybrid.storage_writer(key).insert(sealed);

@@ -245,8 +245,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         self.get_or_open_for(Demand::Point, key, fetch, open).await
     }
 
-    /// The same, for a reader that may be a scan (CACHE-C5). If callers share a flight, the demand of the caller that
-    /// runs it counts.
+    /// Like `get_or_open`, for a reader that may be a scan (CACHE-C5). If callers share a flight, the demand of the
+    /// caller that runs it counts.
     ///
     /// # Errors
     /// As [`ReadCache::get_or_open`].

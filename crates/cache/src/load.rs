@@ -55,7 +55,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         keys.iter().map(|key| Some((*key, self.inner.memory.get(key)?.value().clone()))).collect()
     }
 
-    /// The same, for a caller that did not find all of them before: another load has brought them meanwhile.
+    /// Like `in_memory`, for a caller that did not find all of them before: another load has brought them meanwhile.
     fn several_here(&self, keys: &[BlockKey]) -> Option<Several<V>> {
         let here = self.in_memory(keys)?;
         self.inner.counts.shared.fetch_add(1, Relaxed);

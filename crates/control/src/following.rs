@@ -107,7 +107,7 @@ pub enum Busy {
     #[error("a plain export is in use, which cannot move")]
     Plain,
     /// There is an owner, and it is not served here: it may be on its way.
-    #[error("its owner has not come to this gateway")]
+    #[error("its owner is not connected to this gateway")]
     OwnerAway,
     /// A checkpoint would be begun again by the new leader.
     #[error("a checkpoint is under way")]
@@ -154,7 +154,7 @@ pub enum Stay {
     #[error("leadership does not follow owners here")]
     Off,
     /// Neither the owner's place nor a home is known.
-    #[error("nobody knows where its owner stands, and it has no home")]
+    #[error("the place of its owner is unknown, and it has no home region")]
     NoPlace,
     /// The leader should serve nothing: `members` hands over (MEMBER-M3).
     #[error("this gateway is to serve nothing")]

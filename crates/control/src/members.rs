@@ -104,13 +104,13 @@ pub enum Waiting {
         id: MemberId,
     },
     /// MEMBER-M2.
-    #[error("{learning:?} still learn")]
+    #[error("{learning:?} are still catching up")]
     Learning {
         /// Members that have not caught up.
         learning: BTreeSet<MemberId>,
     },
     /// MEMBER-M1: with fewer voters fewer could be lost now.
-    #[error("{away:?} are to stay, and do not answer or lag: those that are to go are needed")]
+    #[error("cannot remove voters: {away:?} do not answer or are behind")]
     Away {
         /// Voters that are to stay.
         away: BTreeSet<MemberId>,

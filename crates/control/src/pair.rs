@@ -56,7 +56,7 @@ pub fn renew_every(ttl: Duration) -> Duration {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Ended {
     /// No keep-alive was answered in time.
-    #[error("the etcd has confirmed the pair's seat no more for so long that the other gateway may have it")]
+    #[error("the etcd has not confirmed the pair's seat in time: the other gateway may hold it")]
     Overdue,
     /// This machine's clock went back.
     #[error("this machine's boot clock went back, so the other gateway of the pair may have the pair's seat by now")]

@@ -110,8 +110,8 @@ pub struct Rules {
     pub replace_after: Option<Duration>,
     /// Most groups that move at the same time. 0: nothing moves.
     pub at_once: usize,
-    /// The same for moves by which a group survives more, or gets rid of a voter that is lost, leaves, or is where none
-    /// may be. Others wait for these.
+    /// Like `at_once`, for moves by which a group survives more, or gets rid of a voter that is lost, leaves, or is
+    /// where none may be. Others wait for these.
     pub repairs: usize,
     /// Whether to make the load even as well: not before the load of a while is known.
     pub balance: bool,

@@ -38,4 +38,4 @@ boot id=2 disk=102 count=1 nonce=12
 refused: member m1 starts on disk 00000000000000000000000000000066, expected 00000000000000000000000000000065: this is not the disk that joined
 refused: m9 is not a member of this cluster
 removed
-refused: m2 was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
+refused: m2 was removed from this cluster permanently; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)

@@ -72,4 +72,4 @@ continue owner=pg-a gw=1 token=12 new=14 req=14
 ----
 i31: refused: the token is not that of the current lease (epoch e26, at gateway m3 since 2026-11-18T11:06:40Z): a newer token was used, or it never was this lease's
 i32: released
-i33: refused: nobody holds the set: the last lease (epoch e26) was released; acquire it anew
+i33: refused: nobody holds the set: the last lease (epoch e26) was released; acquire it again

@@ -66,4 +66,4 @@ refused: this request made set g1, which was deleted since: draw a new one
 g1 is being deleted, or was
 noted
 refused: the cluster has no set g9
-refused: set g2: found the name other, expected demo: another set is meant
+refused: set g2: found the name other, expected demo: the number belongs to another set

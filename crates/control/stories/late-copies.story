@@ -12,8 +12,8 @@ i1: granted pg-a at m1 under e1, token 1, renewed i1, since 2026-11-18T11:06:40Z
 i2: released
 i3: granted pg-b at m1 under e3, token 2, renewed i3, since 2026-11-18T11:06:40Z
 i4: released
-i5: refused: this request was granted before and its lease is over (the last epoch is e3): ask anew, under another request id
-i6: refused: this request was granted before and its lease is over (the last epoch is e3): ask anew, under another request id
+i5: refused: this request was granted before and its lease is over (the last epoch is e3): repeat it with a new request id
+i6: refused: this request was granted before and its lease is over (the last epoch is e3): repeat it with a new request id
 free; last s0 of e3; checkpoint none, none under way, 0 segments
 
 # A forced takeover, and another one back: a late copy of the first takes nothing from the present owner.
@@ -26,7 +26,7 @@ write epoch=8 seq=2
 i7: granted pg-a at m1 under e7, token 5, renewed i7, since 2026-11-18T11:06:40Z
 i8: granted pg-b at m2 under e8, token 6, renewed i8, since 2026-11-18T11:06:40Z
 i9: applied
-i10: refused: this request was granted before and its lease is over (the last epoch is e8): ask anew, under another request id
+i10: refused: this request was granted before and its lease is over (the last epoch is e8): repeat it with a new request id
 i11: applied
 
 # Nor from its own successor: what continued is not set back.
@@ -34,7 +34,7 @@ continue owner=pg-b gw=1 token=6 new=8 req=5
 acquire owner=pg-b gw=2 token=9 req=4 force
 ----
 i12: granted pg-b at m1 under e12, token 8 (or token 6), renewed i12, since 2026-11-18T11:06:40Z
-i13: refused: this request was granted before and its lease is over (the last epoch is e12): ask anew, under another request id
+i13: refused: this request was granted before and its lease is over (the last epoch is e12): repeat it with a new request id
 
 # Two continues of one token, each with its own request. The second is the present one. A copy of the first changes nothing.
 # Its caller may still wait, and has shown a token that continues the lease: it gets the present grant, no refusal.

@@ -56,7 +56,7 @@ removed
 removed
 refused: m9 is the last member; it cannot be removed
 updated
-refused: m7 was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
+refused: m7 was removed from this cluster permanently; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
 
 # Drained and back; replaced under the same name; leaving is final, and the last one that stays cannot leave.
 join name=g10 disk=110 req=10
@@ -77,14 +77,14 @@ leave id=9
 added m10
 so it is
 so it is
-refused: m7 was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
+refused: m7 was removed from this cluster permanently; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
 refused: a gateway named g10 is a member already: m10
 added m11
 added m11
 refused: m10 is leaving the cluster, which is final; let its gateway in again with an empty data_dir (holdfast gateway add)
 so it is
 removed
-refused: m10 was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
-refused: m10 was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
+refused: m10 was removed from this cluster permanently; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
+refused: m10 was removed from this cluster permanently; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
 so it is
 refused: m9 is the last member; it cannot be removed

@@ -19,10 +19,10 @@ seat-kept gw=1 sent=12400
 seat-asks gw=1
 ----
 answers until 12500 ms
-no answer: the etcd has confirmed the pair's seat no more for so long that the other gateway may have it
-no answer: the etcd has confirmed the pair's seat no more for so long that the other gateway may have it
-no answer: the etcd has confirmed the pair's seat no more for so long that the other gateway may have it
-no answer: the etcd has confirmed the pair's seat no more for so long that the other gateway may have it
+no answer: the etcd has not confirmed the pair's seat in time: the other gateway may hold it
+no answer: the etcd has not confirmed the pair's seat in time: the other gateway may hold it
+no answer: the etcd has not confirmed the pair's seat in time: the other gateway may hold it
+no answer: the etcd has not confirmed the pair's seat in time: the other gateway may hold it
 
 # The lease has ended at the etcd by 15.1 s at the latest. Gateway 2 takes over what gateway 1 left, and nothing that is another's.
 now ms=15200
@@ -36,7 +36,7 @@ answers until 22650 ms
 Earlier { revision: 40 }
 Ours
 Foreign
-no answer: the etcd has confirmed the pair's seat no more for so long that the other gateway may have it
+no answer: the etcd has not confirmed the pair's seat in time: the other gateway may hold it
 
 # Gateway 1 was stopped between winning and reading the store, in another world: it finds what a later one left, and gives up.
 seat-head gw=1 revision=52

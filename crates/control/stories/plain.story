@@ -20,8 +20,8 @@ continue owner=plain/m1:8 gw=2 token=2 new=3 req=4
 write epoch=6 seq=1
 ----
 i6: granted plain/m1:8 at m1 under e6, token 2, renewed i6, since 2026-11-18T11:06:40Z, plain
-i7: refused: the lease (epoch e6) belongs to a plain export, which never continues: acquire it anew
-i8: refused: the lease (epoch e6) belongs to a plain export, which never continues: acquire it anew
+i7: refused: the lease (epoch e6) belongs to a plain export, which never continues: acquire it again
+i8: refused: the lease (epoch e6) belongs to a plain export, which never continues: acquire it again
 i9: applied
 
 # The connection ended with a write still on its way: it finds no lease, also when the set is taken anew.

@@ -31,7 +31,7 @@ release epoch=1 token=1
 acquire owner=pg-a gw=1 token=5 req=1
 ----
 i8: released
-i9: refused: this request was granted before and its lease is over (the last epoch is e1): ask anew, under another request id
+i9: refused: this request was granted before and its lease is over (the last epoch is e1): repeat it with a new request id
 
 # The other owner gets it, under a new epoch; what the first still sends is fenced.
 acquire owner=pg-b gw=1 token=2 req=4

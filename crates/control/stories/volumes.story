@@ -13,10 +13,10 @@ grow-volume volume=3 sectors=4096
 i1: changed v1
 i2: changed v2
 i3: refused: a volume of this name exists already: id 1, size 1MiB
-i4: refused: volume size: found 0B, expected 512B to 1024TiB
-i5: refused: volume size: found 1125899906843136B, expected 512B to 1024TiB
+i4: refused: volume size: found 0B, expected 512B to 1PiB
+i5: refused: volume size: found 1125899906843136B, expected 512B to 1PiB
 i6: changed v1
 i7: changed v1
 i8: refused: growing cannot make a volume smaller: found 2096640B, expected at least its present 2MiB; use shrink
-i9: refused: volume size: found 1125899906843136B, expected 512B to 1024TiB
+i9: refused: volume size: found 1125899906843136B, expected 512B to 1PiB
 i10: refused: the set has no volume v3

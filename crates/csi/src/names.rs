@@ -128,7 +128,7 @@ impl VolumeId {
         })
     }
 
-    /// The same for a call that needs the volume.
+    /// Like `read`, for a call that needs the volume.
     ///
     /// # Errors
     /// The id is empty, or no id of this driver.

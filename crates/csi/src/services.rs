@@ -214,7 +214,7 @@ impl Identity for Driver {
         if self.controller.is_some() {
             kinds.push(service(service::Type::ControllerService));
         }
-        // A node without a place in its settings has none to tell.
+        // A node without a configured locality reports no topology.
         let has_places = self.node.as_ref().is_none_or(|node| node.info().accessible_topology.is_some());
         if has_places {
             kinds.push(service(service::Type::VolumeAccessibilityConstraints));

@@ -92,7 +92,7 @@ pub enum EnvelopeError {
     },
     /// A command opens envelopes and makes none.
     #[error(
-        "key.command opens an envelope and makes none: wrap a key with the program's own counterpart, \
+        "key.command opens an envelope and makes none: wrap a key with the matching encryption command, \
          for example: head -c 32 /dev/urandom | WRAP > ENVELOPE"
     )]
     MadeElsewhere,

@@ -152,7 +152,7 @@ impl Client {
         }))
     }
 
-    /// The same, with all data of the key, and the id of the etcd.
+    /// Like `get`, with all data of the key, and the id of the etcd.
     pub(crate) async fn get_whole(&mut self, key: &str) -> Result<(u64, Option<KeyValue>), EtcdError> {
         let key = key.as_bytes().to_vec();
         let reply = self.ask(|mut client| {

@@ -80,7 +80,7 @@ pub(super) enum End {
     #[error("drained: all its requests are answered")]
     Drained,
     /// [`DeviceError::Disconnect`].
-    #[error("the device asked for it")]
+    #[error("closed by the device")]
     Device,
     /// It neither sends the announced payload nor takes its replies.
     #[error("the client stalls")]

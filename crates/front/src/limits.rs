@@ -13,12 +13,13 @@ pub struct FrontLimits {
     pub handshakes: usize,
     /// Maximum number of concurrent requests of one connection.
     pub connection_requests: usize,
-    /// The same over all connections, including requests that hold no bytes (FLUSH, TRIM). Further requests wait; none
-    /// is refused. Never less than two for each possible connection.
+    /// Like `connection_requests`, over all connections, including requests that hold no bytes (FLUSH, TRIM). Further
+    /// requests wait; none is refused. Never less than two for each possible connection.
     pub gateway_requests: usize,
     /// Maximum bytes of one connection's requests and unsent replies.
     pub connection_bytes: u64,
-    /// The same over all connections. Includes the rest of unpaid replies ([`FrontLimits::unpaid_bytes`]).
+    /// Like `connection_bytes`, over all connections. Includes the rest of unpaid replies
+    /// ([`FrontLimits::unpaid_bytes`]).
     pub gateway_bytes: u64,
     /// Maximum time for one option of a handshake, from the option before it to its answer. The first begins with the
     /// connection. Where a certificate is needed, all options up to it have this time together.

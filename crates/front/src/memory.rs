@@ -234,7 +234,7 @@ impl MemoryExports {
         }
     }
 
-    /// The same, with an existing token that closes its connections.
+    /// Like `put`, with an existing token that closes its connections.
     pub fn put_closed_by(&self, name: &str, device: Arc<dyn Device>, epoch: Epoch, closed: CancellationToken) {
         self.insert(name, device, epoch, false, closed);
     }

@@ -107,10 +107,10 @@ settings! {
         /// Name of this gateway, unique in the cluster. For display and for commands. The identity of a gateway is on
         /// its disk, not in its name.
         name: Name = fixed("g1");
-        /// Region of this gateway, if `locality` says no more.
+        /// Region of this gateway, if `locality` is not set.
         region: Name = fixed("local");
         /// Where this gateway stands: `region=NAME`, with `zone=NAME` and `host=NAME` if known. The voters of a set are
-        /// spread by it. Read when the gateway joins; `holdfast gateway update` takes over a later change. Left out:
+        /// spread by it. Read when the gateway joins; `holdfast gateway update` applies a later change. Left out:
         /// `region` alone.
         locality: Option<Locality> = None, sample "region=local,zone=a,host=h1";
         /// Role of this gateway, `gateway` or `witness`. A witness votes and keeps the journal but does not serve
@@ -149,11 +149,11 @@ settings! {
         /// gateways of a cluster need the same value. Too low: needless elections. Too high: slower takeover.
         rtt_ms: u32 = 1;
         /// The times of a set follow the round trips that are measured between its voters. They are never computed from
-        /// less than this, in milliseconds, 1 to rtt_ms; less than 25 makes no difference. As much as rtt_ms: all sets
-        /// have the times of rtt_ms, as for machines whose disks or processors stall now and then.
+        /// less than this, in milliseconds, 1 to rtt_ms; less than 25 makes no difference. If equal to rtt_ms, every
+        /// set uses rtt_ms: for machines whose disks or processors stall now and then.
         rtt_floor_ms: u32 = 1;
-        /// A set gets shorter times once its voters have been nearer for so long, in milliseconds, 5000 to 86400000.
-        /// Longer ones come after three seconds.
+        /// A set gets shorter times after round trips have been shorter for this time, in milliseconds, 5000 to
+        /// 86400000. Longer times come after three seconds.
         rtt_calm_ms: u64 = 60_000;
         /// Default duration of a lease without renewal, in milliseconds, 1000 to 600000. Longer: a dead owner blocks
         /// its successor longer. Shorter: an owner that stalls loses its lease sooner.

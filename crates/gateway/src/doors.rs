@@ -104,7 +104,7 @@ pub(crate) const HTTP: Limits = Limits {
     known_by_answer: true,
     ..ADMIN
 };
-/// The same with TLS.
+/// Like `HTTP`, with TLS.
 pub(crate) const HTTPS: Limits = Limits { known_by_answer: false, ..HTTP };
 
 impl Limits {

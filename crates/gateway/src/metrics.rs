@@ -21,7 +21,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "Lines of the audit log that were dropped because too many waited to be written.",
     ),
     (Kind::Counter, "holdfast_audit_errors_total", "Lines of the audit log that could not be written."),
-    (Kind::Gauge, "holdfast_backlog_bytes", "Bytes in the journal that no checkpoint has brought to the store yet."),
+    (Kind::Gauge, "holdfast_backlog_bytes", "Bytes in the journal that are not uploaded yet."),
     (
         Kind::Counter,
         "holdfast_cache_admitted_bytes_total",
@@ -179,7 +179,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (
         Kind::Gauge,
         "holdfast_peer_round_trip_seconds",
-        "Round trip to another gateway: one in eight of the last heartbeats from here was answered sooner.",
+        "Round trip to another gateway: 12.5th percentile of recent heartbeats from this gateway.",
     ),
     (
         Kind::Counter,

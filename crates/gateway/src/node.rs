@@ -184,7 +184,7 @@ impl Node {
         Self::open_over(config, stop, Seams::default()).await
     }
 
-    /// The same with another disk, store and network.
+    /// Like `open`, with another disk, store and network.
     ///
     /// # Errors
     /// [`NodeError`].

@@ -84,7 +84,7 @@ Examples:
 
 /// Arguments of the whole program.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast", bin_name = "holdfast", version, about = ABOUT, long_about = LONG_ABOUT, max_term_width = 110, disable_help_subcommand = true, after_long_help = with_codes(START))]
+#[command(name = "holdfast", bin_name = "holdfast", version, about = ABOUT, long_about = LONG_ABOUT, max_term_width = 110, disable_help_subcommand = true, after_long_help = with_codes(START), mut_subcommands = common::explained_once)]
 pub struct Cli {
     /// Arguments that every command takes.
     #[command(flatten)]
@@ -103,23 +103,23 @@ pub enum Command {
     /// Run a gateway; add, remove, replace and drain gateways
     #[command(subcommand)]
     Gateway(GatewayCommand),
-    /// Create, show, check, clone and delete sets; change their stores and snapshot schedules
+    /// Create, show, check, clone, place, limit and delete sets; change their stores and snapshot schedules
     #[command(subcommand)]
     Set(SetCommand),
-    /// Create, resize, rename, delete, import and export volumes
+    /// Create, resize, rename, limit, delete, import and export volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Create, list, compare and delete snapshots of a set; roll back to one
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
     /// Show and rotate the encryption keys
-    #[command(subcommand, after_long_help = with_codes(keys::KEY))]
+    #[command(subcommand, after_long_help = keys::KEY)]
     Key(KeyCommand),
     /// Show the certificates of the gateways; revoke certificates
     #[command(subcommand)]
     Certificate(CertificateCommand),
     /// Show, acquire, renew and release leases
-    #[command(subcommand, after_long_help = with_codes(lease::LEASE))]
+    #[command(subcommand, after_long_help = lease::LEASE)]
     Lease(LeaseCommand),
     /// Move a set to another gateway, planned: finishes requests first, and its owner keeps the lease
     Switchover(SwitchoverArgs),
@@ -148,10 +148,10 @@ pub enum Command {
     /// Show changes of sets, leases and gateways as they happen
     Watch(WatchArgs),
     /// Check this host, its settings and its cluster, and say what to do
-    #[command(after_long_help = with_codes(doctor::DOCTOR))]
+    #[command(after_long_help = doctor::DOCTOR)]
     Doctor(Box<DoctorArgs>),
     /// Write a bundle for support, a tar.gz without secrets
-    #[command(after_long_help = with_codes(doctor::SUPPORT))]
+    #[command(after_long_help = doctor::SUPPORT)]
     SupportBundle(Box<SupportArgs>),
     /// Run a whole cluster on this machine, for trial and development
     Dev(DevArgs),
@@ -174,17 +174,17 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
     /// Create a certificate authority and certificates for TLS between gateways, hosts and people
-    #[command(after_long_help = with_codes(CERTIFICATES))]
+    #[command(after_long_help = CERTIFICATES)]
     Certificates(CertificatesArgs),
     /// Create a cluster from running gateways, with its sets; what exists already is left as it is
-    #[command(after_long_help = with_codes(BOOTSTRAP))]
+    #[command(after_long_help = BOOTSTRAP)]
     Bootstrap {
         /// The plan: gateways and sets, in TOML (the format is below)
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
     /// Show members, Raft groups and sets
-    #[command(after_long_help = with_codes("Examples:\n  holdfast cluster status\n  holdfast cluster status --output json | jq '.members[] | select(.reachable | not) | .member.name'\n"))]
+    #[command(after_long_help = "Examples:\n  holdfast cluster status\n  holdfast cluster status --output json | jq '.members[] | select(.reachable | not) | .member.name'\n")]
     Status,
     /// Create a new cluster from the data in a store, when every gateway of the old cluster is lost
     Recover(Box<RecoverArgs>),
@@ -227,7 +227,7 @@ already is left as it is.
 #[derive(Debug, Subcommand)]
 pub enum GatewayCommand {
     /// Run a gateway until it receives SIGINT or SIGTERM
-    #[command(after_long_help = with_codes(GATEWAY_RUN))]
+    #[command(after_long_help = GATEWAY_RUN)]
     Run(Box<GatewayRunArgs>),
     /// Print a configuration file that explains every setting
     #[command(visible_alias = "config", after_long_help = "Example:\n  holdfast gateway sample-config > g1.toml")]

@@ -2,6 +2,7 @@
 
 use holdfast_api::{Refusal, RefusalCode};
 use std::error::Error;
+use std::io::ErrorKind;
 
 /// How a command ends. The numbers are part of the interface: scripts branch on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub enum Exit {
     Damaged = 8,
 }
 
-/// Shown below every `--help`.
+/// Shown by `holdfast --help`.
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0  done, or there was nothing to do
@@ -105,10 +106,13 @@ impl CliError {
         self
     }
 
-    /// Adds the causes, outermost first.
-    pub fn because(mut self, error: &dyn Error) -> Self {
+    /// Adds the causes, outermost first, and advice if one is about a file and there is no other advice.
+    pub fn because(mut self, error: &(dyn Error + 'static)) -> Self {
         let mut cause = Some(error);
         while let Some(error) = cause {
+            if let Some(error) = error.downcast_ref::<std::io::Error>() {
+                self.next = self.next.or_else(|| advice_on_path(error.kind()).map(str::to_string));
+            }
             let text = error.to_string();
             // Many errors include the text of their cause.
             if !self.message.contains(text.trim_end()) {
@@ -153,6 +157,18 @@ impl CliError {
         error.next = advice(refusal.code).map(str::to_string);
         error
     }
+}
+
+fn advice_on_path(kind: ErrorKind) -> Option<&'static str> {
+    Some(match kind {
+        ErrorKind::NotFound => "check the path: this file or directory does not exist",
+        ErrorKind::PermissionDenied => "run this as a user who may do this, or change the owner or mode of the path",
+        ErrorKind::IsADirectory => "name a file, not a directory",
+        ErrorKind::NotADirectory => "check the path: a part of it is not a directory",
+        ErrorKind::ReadOnlyFilesystem => "name a path on a file system that can be written",
+        ErrorKind::StorageFull => "free space on this file system, or name a path on another one",
+        _ => return None,
+    })
 }
 
 fn advice(code: RefusalCode) -> Option<&'static str> {
@@ -218,6 +234,15 @@ mod tests {
         struct Outer(#[source] std::io::Error);
         let error = CliError::failed("start").because(&Outer(std::io::Error::other("no such file")));
         assert_eq!(error.message, "start: key: no such file");
+    }
+
+    #[test]
+    fn an_error_of_a_path_says_what_to_do_unless_the_command_knows_better() {
+        let missing = || std::io::Error::from(ErrorKind::NotFound);
+        let advised = |error: CliError| error.next.unwrap_or_default();
+        assert!(advised(CliError::usage("a").because(&missing())).starts_with("check the path"));
+        assert_eq!(advised(CliError::usage("a").because(&missing()).next("b")), "b");
+        assert_eq!(CliError::usage("a").because(&std::io::Error::other("c")).next, None);
     }
 
     #[test]

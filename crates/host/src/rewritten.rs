@@ -52,7 +52,7 @@ impl Rewritten {
         Self::with_mode(path, MODE)
     }
 
-    /// The same for a secret: nobody but the owner may read it, and the spares, which have earlier contents.
+    /// Like `new`, for a secret: nobody but the owner may read it, and the spares, which have earlier contents.
     pub fn secret(path: PathBuf) -> Self {
         Self::with_mode(path, SECRET_MODE)
     }

@@ -209,7 +209,7 @@ pub(crate) struct BatchHeader {
     pub idle: bool,
     /// Everything below this offset of the file was synced before the batch was written.
     pub synced: u64,
-    /// The same of the file before; 0 where there is none.
+    /// Like `synced`, of the file before; 0 where there is none.
     pub synced_before: u64,
     /// Header and records, without the padding.
     pub used: u64,

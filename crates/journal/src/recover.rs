@@ -65,7 +65,7 @@ impl<D: Disk> Journal<D> {
         Self::open_sealed(disk, params, None, uuids)
     }
 
-    /// The same with a node key that payloads are sealed under.
+    /// Like `open`, with a node key that payloads are sealed under.
     ///
     /// # Errors
     /// See [`RecoverError`]; also if a file is sealed under another key.

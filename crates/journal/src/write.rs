@@ -83,7 +83,7 @@ pub(crate) struct Current {
     pub end: u64,
     /// Everything below was synced.
     pub synced: u64,
-    /// The same of the file before.
+    /// Like `synced`, of the file before.
     pub synced_before: u64,
 }
 

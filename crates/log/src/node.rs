@@ -62,7 +62,7 @@ impl NodeLog {
         Self::open_sealed(config, identity, None)
     }
 
-    /// The same with a node key, under which payloads are sealed on disk (R10).
+    /// Like `open_as`, with a node key, under which payloads are sealed on disk (R10).
     ///
     /// # Errors
     /// See [`OpenError`]; also if a file was sealed under another key.
@@ -76,7 +76,8 @@ impl NodeLog {
         Self::open_sealed_on(disk, config, identity, sealing)
     }
 
-    /// The same on any disk; `config.dir` is not used, and sizes are not checked. For tests on a simulated disk.
+    /// Like `open_sealed`, on any disk; `config.dir` is not used, and sizes are not checked. For tests on a simulated
+    /// disk.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -107,7 +108,7 @@ impl NodeLog {
         Ok((log, report))
     }
 
-    /// The same without a thread: only [`Turns::turn`] writes. For a simulation.
+    /// Like `open_sealed_on`, without a thread: only [`Turns::turn`] writes. For a simulation.
     ///
     /// # Errors
     /// See [`OpenError`].

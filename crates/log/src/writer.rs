@@ -48,7 +48,7 @@ pub(crate) struct Writer<D: Disk> {
     evictable: VecDeque<Evictable>,
     /// Length at which removed entries are deleted from `evictable`: it doubles, so the cost per append is constant.
     prune_at: usize,
-    /// Without a thread it never waits: if the disk has no space, the rest is held until the next turn.
+    /// Single-threaded mode: never blocks. If the disk has no space, the rest is kept for the next turn.
     turns: bool,
     held: Option<Held>,
 }

@@ -93,7 +93,7 @@ pub enum PairError {
         why: NotEnrolled,
     },
     /// The node of an ended tenure does not end.
-    #[error("the node of an ended tenure does not stop within {END_LIMIT:?}: this process ends")]
+    #[error("the node of an ended tenure does not stop within {END_LIMIT:?}: this process exits")]
     Hangs,
 }
 

@@ -154,7 +154,7 @@ pub(super) async fn keep(seat: &mut Seat, tenancy: Tenancy, authority: &Authorit
         };
         metrics::gauge!("holdfast_pair_answers_for_seconds").set(left(authority).as_secs_f64());
         if let Err(why) = authority.may_answer() {
-            tracing::error!(%why, "the tenure is over: nothing is answered any more, and all connections are closed");
+            tracing::error!(%why, "the tenure is over: closing all connections, and answering nothing");
             return;
         }
     }

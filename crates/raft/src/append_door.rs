@@ -50,7 +50,7 @@ impl RaftNode {
         self.sorted_with(incoming, open, APPEND_CONNECTIONS_MAX)
     }
 
-    /// The same with so many places for append connections.
+    /// Like `sorted`, with so many places for append connections.
     pub(crate) fn sorted_with<C, O, F>(
         &self,
         incoming: impl Stream<Item = io::Result<C>> + Send + 'static,

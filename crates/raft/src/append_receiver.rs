@@ -207,9 +207,9 @@ where
             }
             let why = status.message();
             if is_told(from, status.code()) {
-                tracing::warn!(?from, %why, "append connection ended: not understood");
+                tracing::warn!(?from, %why, "append connection closed: invalid frame");
             } else {
-                tracing::debug!(?from, %why, "append connection ended: its sender is refused");
+                tracing::debug!(?from, %why, "append connection closed: its sender is refused");
             }
             let stream = served.current.as_ref().map_or(0, |current| current.number);
             // The sender may be gone.

@@ -27,7 +27,7 @@ static REPLACED: OnceLock<fn() -> Clocks> = OnceLock::new();
 /// What this process has read of CLOCK_BOOTTIME.
 static STEADY: Mutex<SteadyClock> = Mutex::new(SteadyClock::new());
 
-/// The same of CLOCK_MONOTONIC.
+/// Like `STEADY`, of CLOCK_MONOTONIC.
 static STEADY_MONOTONIC: Mutex<SteadyClock> = Mutex::new(SteadyClock::new());
 
 /// A sleep of at most this does not sleep. openraft's forwarder of completed writes waits a microsecond after each, to
@@ -47,7 +47,7 @@ pub struct Clocks {
 /// Replaces the clocks for the life of the process, for a simulation (ADR 0017). A second call changes nothing.
 pub fn replace_clocks(clocks: fn() -> Clocks) {
     if REPLACED.set(clocks).is_err() {
-        tracing::error!("the clocks are replaced already");
+        tracing::error!("the clocks can be replaced only once");
     }
 }
 

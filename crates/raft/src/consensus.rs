@@ -132,8 +132,8 @@ pub trait Consensus: Send + Sync + 'static {
     /// it; in a joint membership a quorum of each set.
     fn quorum_acked(&self) -> Option<(Term, MonoTime)>;
 
-    /// The same with what the quorum has promised (R3). `read_lease`: from the sending of a heartbeat on, in a group
-    /// that does not say it with each answer.
+    /// Like `quorum_acked`, with what the quorum has promised (R3). `read_lease`: from the sending of a heartbeat on,
+    /// in a group that does not say it with each answer.
     fn quorum_promised(&self, read_lease: Duration) -> Option<(Term, Acked)> {
         let (term, sent) = self.quorum_acked()?;
         Some((term, Acked::new(sent, sent.saturating_add(read_lease))))

@@ -149,7 +149,7 @@ impl RaftNode {
             self.forget_stopped(id);
             self.log().group(id).drop_group().await.map_err(io)?;
             end_marker::save(&dir, id, Stage::Ended, &ended).map_err(io)?;
-            tracing::info!(group = %id, voters = ?ended.voters, "group ended here for ever");
+            tracing::info!(group = %id, voters = ?ended.voters, "group ended here permanently");
             Ok(())
         })
     }

@@ -23,7 +23,7 @@ impl Ended {
         Self { voters: Some((at, vec![BTreeSet::new()])) }
     }
 
-    /// The same, up to any entry.
+    /// Like `unknown_up_to`, up to any entry.
     pub(crate) fn unknown() -> Self {
         Self::unknown_up_to(LogId::new(u64::MAX, u64::MAX))
     }

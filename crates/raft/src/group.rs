@@ -125,7 +125,7 @@ impl RaftGroup {
     pub(crate) fn set_times(&self, times: RaftTiming) {
         let changed = self.pacing().change(times, crate::clock::promise_now());
         if changed {
-            tracing::info!(group = %self.id(), election_min = ?times.election_min, "the group has other times");
+            tracing::info!(group = %self.id(), election_min = ?times.election_min, "the group's timing changed");
             self.retimed.send_replace(());
         }
     }

@@ -207,7 +207,7 @@ impl RaftNode {
                     Ok(()) => return,
                     Err(error) => {
                         let group = group.id();
-                        tracing::warn!(%group, %error, "a voter again, but the note that it had left stays; trying again");
+                        tracing::warn!(%group, %error, "this member votes again, but the note that it had left cannot be removed; trying again");
                     }
                 }
             }

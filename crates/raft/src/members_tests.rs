@@ -75,11 +75,11 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
         let ask = gone.node.channels().request(Default::default(), gone.group.id(), *to);
         let status = crate::proto::peer_client::PeerClient::new(channel).vote(ask).await;
         let why = status.expect_err("a vote for a removed member").message().to_string();
-        assert_eq!(why, format!("{removed} was removed from this cluster for ever"));
+        assert_eq!(why, format!("{removed} was removed from this cluster permanently"));
     }
     // It asks the members that it knows; none of them has to lead group 0.
     let told = gone.node.register(&rest, 1).await;
-    assert_eq!(told, crate::Registered::Refused(format!("{removed} was removed from this cluster for ever")));
+    assert_eq!(told, crate::Registered::Refused(format!("{removed} was removed from this cluster permanently")));
     assert!(gone.group.leading_term().is_none(), "nobody elects it");
     gone.end().await;
     for host in hosts {

@@ -54,8 +54,8 @@ impl RaftNode {
         })
     }
 
-    /// The same for a group that may not run here: asks this member's own group first, then each of `peers` (member and
-    /// address, `HOST:PORT`).
+    /// Like `committed_members`, for a group that may not run here: asks this member's own group first, then each of
+    /// `peers` (member and address, `HOST:PORT`).
     ///
     /// # Errors
     /// [`MembershipUnknown`].

@@ -120,7 +120,7 @@ impl Network {
     fn believe(&self, target: MemberId, meta: &MetadataMap) -> Result<(), Rpc> {
         self.channels.lives.check(target, meta).map_err(|why| {
             holdfast_reached::reached!("network: an answer of another life is ignored");
-            tracing::warn!(group = %self.group, %why, "answer ignored: its sender is not the member it says");
+            tracing::warn!(group = %self.group, %why, "answer ignored: it came from a different member");
             RPCError::Unreachable(Unreachable::from_string(why))
         })
     }
@@ -143,7 +143,7 @@ impl Network {
     fn accuse(&self, target: MemberId, addr: String, acked: LogId) -> Rpc {
         let why =
             format!("{target} says that it does not have {acked}, which it had acknowledged: its log went backwards");
-        tracing::error!(group = %self.group, %why, "R11: the member is told; its process must end");
+        tracing::error!(group = %self.group, %why, "R11: telling the member that it must exit");
         holdfast_reached::reached!("reversion: a follower denies what it had acknowledged");
         let client = self.client(target, addr);
         tokio::spawn(async move {
@@ -153,7 +153,7 @@ impl Network {
             let call = peer.denied(client.request(proto::DeniedRequest { acknowledged }));
             match client.within("denied", limit, call).await {
                 Ok(reply) if !reply.gone => {
-                    tracing::warn!(%target, %acked, "the member still has the entry that it denied")
+                    tracing::warn!(%target, %acked, "the member reports the entry again that it had denied")
                 }
                 // It ends before it answers.
                 Ok(_) | Err(_) => {}
@@ -268,7 +268,7 @@ impl Client {
         Ok((reply.into_inner(), promised))
     }
 
-    /// The same together with those of other groups (ADR 0059).
+    /// Like `beat_alone`, together with those of other groups (ADR 0059).
     async fn beat_together(
         &self,
         message: proto::AppendRequest,

@@ -366,7 +366,7 @@ impl RaftNode {
         let removed = holdfast_log::spawn_blocking(move || left_note::clear(&dir, id)).await;
         removed.map_err(std::io::Error::other)??;
         self.forget_returning(id);
-        tracing::info!(group = %id, %since, "a voter again in a group that this member had left");
+        tracing::info!(group = %id, %since, "this member votes again in the group it had left");
         Ok(())
     }
 

@@ -55,7 +55,7 @@ impl Promises {
         if longest == self.own {
             self.others.locked().remove(&from);
         } else if self.others.locked().insert(from, longest) != Some(longest) {
-            tracing::warn!(member = %from, why = self.words(from, longest), "the gateways' times differ");
+            tracing::warn!(member = %from, why = self.words(from, longest), "gateways have different timing settings");
         }
         promised.unwrap_or(Duration::ZERO)
     }

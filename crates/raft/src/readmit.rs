@@ -122,7 +122,7 @@ impl RaftNode {
         holdfast_reached::reached!("reversion: this log went backwards");
         // The note first: the next start must not take part with this log (QUARANTINE-Q2).
         let error = self.quarantine(id, record);
-        tracing::error!(%why, %error, "R11: this process ends");
+        tracing::error!(%why, %error, "R11: this process exits");
         (self.config().abort)(&why);
         true
     }
@@ -137,7 +137,7 @@ impl RaftNode {
         match self.quarantine(id, record) {
             NodeError::Damaged { .. } => {
                 holdfast_reached::reached!("quarantine: a record of a running group does not read back");
-                tracing::error!(%why, "R9: this process ends; its next start is healed from its peers");
+                tracing::error!(%why, "R9: this process exits; its next start is healed from its peers");
                 (self.config().abort)(&why);
             }
             error => tracing::error!(%why, %error, "the group could not be quarantined; trying again"),
@@ -154,7 +154,7 @@ impl RaftNode {
         }
         tracing::error!(
             group = %id, file = %record.file, offset = record.offset, found = %record.found, expected = %record.expected,
-            "R9: synced data does not read back; the group does not start here before it is healed"
+            "R9: synced data cannot be read back; the group does not start here before it is healed"
         );
         self.damaged(id, record)
     }

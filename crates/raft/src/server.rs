@@ -121,7 +121,7 @@ impl Handler {
         // no gateway that is still a member (found by simulation, seed 133).
         if lives.removed(from) {
             holdfast_reached::reached!("start: a removed member wants to start");
-            return Some(RegisterOutcome::Refused(format!("{from} was removed from this cluster for ever")));
+            return Some(RegisterOutcome::Refused(format!("{from} was removed from this cluster permanently")));
         }
         // A start asks its own address as well: it must find itself there, or nobody.
         if from == self.node.member() {
@@ -178,7 +178,7 @@ fn group_for(node: &RaftNode, from: MemberId, id: GroupId) -> Result<Arc<RaftGro
     // A removed member may not know it yet, or came back with its old disk.
     if node.channels().lives.removed(from) && !group.status().members.iter().any(|m| m.member == from) {
         holdfast_reached::reached!("peer: a call of a removed member");
-        return Err(Status::permission_denied(format!("{from} was removed from this cluster for ever")));
+        return Err(Status::permission_denied(format!("{from} was removed from this cluster permanently")));
     }
     Ok(group)
 }
@@ -327,7 +327,7 @@ impl Peer for Handler {
         let gone = self.node.denied(&group, LogId::new(acked.term, acked.index));
         if !gone {
             holdfast_reached::reached!("reversion: a leader is wrong that a log went backwards");
-            tracing::warn!(group = %group.id(), %from, ?acked, "a leader says that this log went backwards; it did not");
+            tracing::warn!(group = %group.id(), %from, ?acked, "a leader reports that this log went backwards, but it did not");
         }
         Ok(self.answer(proto::DeniedReply { gone }))
     }

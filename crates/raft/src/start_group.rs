@@ -56,7 +56,7 @@ impl RaftNode {
             if !quarantine::only_unknown(&log.state()) {
                 return Ok(());
             }
-            // What the disk cannot read is not taken for nothing: its error ends this.
+            // A read error is not treated as 'empty': it is returned.
             let noted = quarantine::load(dir, id).map_err(io)?.is_some()
                 || left_note::load(dir, id).map_err(io)?.is_some()
                 || snapshot_file::exists(dir, id).map_err(io)?;

@@ -61,7 +61,7 @@ impl DataKey {
         Self::from_wiped(&Zeroizing::new(bytes))
     }
 
-    /// The same from a copy that its owner wipes.
+    /// Like `from_bytes`, from a copy that its owner wipes.
     fn from_wiped(bytes: &[u8; DATA_KEY_BYTES]) -> Self {
         Self(Arc::new(LockedKey::new(bytes)))
     }

@@ -152,7 +152,7 @@ impl Inspector {
         if let Some(words) = words {
             if !said {
                 metrics::counter!("holdfast_journal_unread_total", "set" => self.server.name.to_string()).increment(1);
-                tracing::error!(%words, "R9: a place of the journal does not read back");
+                tracing::error!(%words, "R9: a record of the journal cannot be read back");
             }
             let again = self.bring_to_an_end(bad.map(|(_, record)| record)).await;
             return left.then_some(again);

@@ -103,7 +103,7 @@ impl VolumeDevice {
         }
     }
 
-    /// The same for a read. Waits for a read lease that has run out: late heartbeats are no reason to close a
+    /// Like `check`, for a read. Waits for a read lease that has run out: late heartbeats are no reason to close a
     /// connection. Either the lease returns, or the gateway is cut off after an election timeout. Within one epoch,
     /// data read before the wait is still a valid answer (R3): no other gateway can have led in between, so the read
     /// took effect when its data was looked up.

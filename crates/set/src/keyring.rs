@@ -394,7 +394,8 @@ async fn opened(config: &KeySource) -> Result<Known, KeyError> {
     Ok(known)
 }
 
-/// The same for a file and a passphrase; a passphrase with the derivation `by`, otherwise with the one in the settings.
+/// Like `opened`, for a file and a passphrase; a passphrase with the derivation `by`, otherwise with the one in the
+/// settings.
 fn load(config: &KeySource, by: Option<Argon2id>) -> Result<Known, KeyError> {
     let written = config.passphrase_kdf.as_deref().map(str::parse).transpose();
     let written = written.map_err(|source| KeyError::Bad { place: "passphrase_kdf".to_string(), source })?;

@@ -60,7 +60,7 @@ pub(crate) async fn run(server: Arc<SetServer>, mut task: impl LeaderTask, pause
     }
 }
 
-/// The same without an end; the caller drops it.
+/// Like `run`, without an end; the caller drops it.
 pub(crate) async fn turns(server: &SetServer, task: &mut impl LeaderTask, pauses: Pauses) {
     let Pauses { usual, failed, failed_max } = pauses;
     let (mut pause, mut after_failure) = (usual, failed);

@@ -52,3 +52,6 @@ pub mod tombstone;
 pub mod uploader;
 pub mod verify;
 pub mod warm;
+
+/// For programs that check what a person asks for before they ask a gateway.
+pub use holdfast_control::set::{BURST_MS_DEFAULT, IOPS_MIN, Limit, Schedule};

@@ -202,7 +202,7 @@ impl Mapping {
         self.page_for(of, place, volume, number, &|_| ()).await
     }
 
-    /// The same, charged to `pay`.
+    /// Like `page_of`, charged to `pay`.
     async fn page_for(
         &self,
         of: Option<&SetKey>,

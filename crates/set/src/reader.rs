@@ -155,7 +155,7 @@ impl Reader {
         self.ahead.will_read(&self.mapping, &Of::Now(self.host.clone()), volume, lba, sectors);
     }
 
-    /// The same for exports of a snapshot, each of which has its own readers.
+    /// Like `client_will_read`, for exports of a snapshot, each of which has its own readers.
     pub(super) fn ahead_of_root(&self) -> Ahead {
         Ahead::new(self.mapping.read_ahead)
     }
@@ -326,7 +326,7 @@ impl Reader {
         Ok(raw)
     }
 
-    /// The same for a checkpoint, which checks and opens elsewhere what was read.
+    /// Like `read_batch`, for a checkpoint, which checks and opens elsewhere what was read.
     ///
     /// # Errors
     /// As [`Reader::read_journal`], for what could not be read.

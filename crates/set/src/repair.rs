@@ -40,7 +40,7 @@ const TURN_MAX: Duration = Duration::from_secs(30);
 const COMPARE_EVERY: Duration = Duration::from_secs(3600);
 /// Time between two comparisons of the heads, for a set without checkpoints: each costs one request per store.
 const HEADS_EVERY: Duration = Duration::from_secs(1200);
-/// The same after a checkpoint.
+/// Like `HEADS_EVERY`, after a checkpoint.
 const HEADS_EVERY_BUSY: Duration = Duration::from_secs(10);
 /// Maximum number of objects that one turn copies to one store.
 const COPIES_PER_TURN: usize = 64;

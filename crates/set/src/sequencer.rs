@@ -352,7 +352,7 @@ async fn submit_loop(
             }
             Err(e) => {
                 holdfast_reached::reached!("sequencer: the group takes no more entries of this term");
-                tracing::info!(%epoch, %seq, error = %e, "sequencer ends: the group accepts no more entries");
+                tracing::info!(%epoch, %seq, error = %e, "sequencer stops: the group accepts no further entries");
                 for answer in answers {
                     let _ = answer.send(Err(WriteFailure::Gone));
                 }
@@ -391,7 +391,7 @@ async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verd
             Err(e) => {
                 holdfast_reached::reached!("sequencer: an entry comes back without an answer");
                 if first {
-                    tracing::info!(error = %e, "a write came back without an answer; its connections are closed");
+                    tracing::info!(error = %e, "a write has an unknown outcome; its connections are closed");
                 }
                 Err(WriteFailure::Gone)
             }

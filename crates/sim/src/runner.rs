@@ -66,13 +66,13 @@ pub struct ManyArgs {
     /// Go on after a failing seed
     #[arg(long)]
     keep_going: bool,
-    /// Say nothing of a seed that is fine, but of all of them together
+    /// Print only a summary and failing seeds
     #[arg(long, short)]
     quiet: bool,
     /// With this bug put in: one should fail, sooner or later
     #[arg(long)]
     broken: Option<Broken>,
-    /// Of two seeds, run the one whose settings have reached more of what is rare, by the counts of earlier seeds
+    /// Prefer seeds whose settings reached more rare states before
     #[arg(long)]
     guided: bool,
     #[command(flatten)]

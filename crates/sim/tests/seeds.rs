@@ -36,9 +36,9 @@ const fn share(seconds: u64, least: u64) -> Share {
 }
 
 /// Many short runs, and some long ones with consequences of consequences: docs/proof/simulation.md compares them. Where
-/// probes are counted, the first and the last course run one of two seeds (`--guided`). Sets
-/// in three stores; attached sets, sometimes with full disks; hosts with agents; in a long run only, sets that move.
-/// The last course continues the first if time is left, in a long run only. Two minutes in the gate.
+/// probes are counted, the first and the last course run one of two seeds (`--guided`). Sets in three stores; attached
+/// sets, sometimes with full disks; hosts with agents; in a long run only, sets that move. The last course continues
+/// the first if time is left, in a long run only. Two minutes in the gate.
 const COURSES: [Course; 7] = [
     Course { modes: "--guided", length: "4", from: 0, seeds: 2400, gate: share(45, 28), all: share(240, 170) },
     Course { modes: "", length: "20", from: 0, seeds: 100, gate: share(25, 2), all: share(110, 10) },
@@ -298,8 +298,8 @@ fn sets_that_are_created_in_calls_that_were_given_up_open() {
     scene("sets-given-up");
 }
 
-/// DELETE-D1 to DELETE-D4 of `control::cluster::deletion`, END-E1 and END-E2 of `raft::ended`, TOMB-T1 and TOMB-T2 of
-/// the removal.
+/// DELETE-D1 to DELETE-D4 of `control::cluster::deletion`, END-E1 and END-E2 of `raft::end_group`, TOMB-T1 and TOMB-T2
+/// of the removal.
 #[test]
 fn of_a_set_that_is_deleted_under_faults_nothing_is_left() {
     scenes("deleted-set", 12);

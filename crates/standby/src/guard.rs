@@ -121,8 +121,8 @@ fn spaces(data: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(entries(&data.join("pg_tblspc"))?.iter().map(DirEntry::path).collect())
 }
 
-/// The same in `base` and in the tablespaces, which are read for it. One that is not on the copy is the primary's,
-/// whose device may hang: it is not read, and [`may_start`] refuses it by its own path.
+/// Like `written_in`, in `base` and in the tablespaces, which are read for it. One that is not on the copy is the
+/// primary's, whose device may hang: it is not read, and [`may_start`] refuses it by its own path.
 fn written_below(places: &[PathBuf], data: &Path) -> Result<Vec<PathBuf>, String> {
     let ours = |dir: &PathBuf| within(places, dir).is_ok();
     let (mut found, base) = (Vec::new(), data.join("base"));

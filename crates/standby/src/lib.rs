@@ -238,7 +238,7 @@ impl Standby {
         match &done {
             Ok(current) => tracing::info!(snapshot = current.snapshot, took_ms = current.took_ms, "refreshed"),
             Err(why) => {
-                tracing::error!(why, "the refresh failed; the copy that served before serves on");
+                tracing::error!(why, "the refresh failed; the old copy stays in service");
                 let failure = Some(Failure { unix_ms: clock::unix_ms(), why: why.clone() });
                 let noted = self.state().and_then(|state| State { failure, ..state }.write(&self.config.dir));
                 // If the state cannot be stored, nothing is deleted because of it.
@@ -294,14 +294,14 @@ impl Standby {
         if let Some(old) = old
             && let Err(why) = old.down().await
         {
-            tracing::warn!(why, "the old copy could not be taken down: it is tried again at the next refresh");
+            tracing::warn!(why, "cannot stop the old copy; retrying at the next refresh");
         }
         Ok(current)
     }
 
     async fn give_up(&self, slot: &Slot) {
         if let Err(why) = slot.down().await {
-            tracing::warn!(why, "the new copy could not be taken down: it is tried again at the next refresh");
+            tracing::warn!(why, "cannot stop the new copy; retrying at the next refresh");
         }
     }
 

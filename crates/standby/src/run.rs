@@ -54,7 +54,7 @@ struct Turns {
     retry: Duration,
     /// End of this process's own last refresh, even if that could not be stored.
     refreshed: Option<Instant>,
-    /// The same, of one that failed since.
+    /// Like `refreshed`, of one that failed since.
     failed: Option<Instant>,
 }
 
@@ -109,7 +109,7 @@ fn http_tls(config: &StandbyConfig) -> Result<Option<Tls>, String> {
         if config.tls.flags().next().is_some() {
             tracing::warn!(
                 listen = %config.http.listen,
-                "http.tls is off: the door tells the names of set, snapshots and gateway to everybody who reaches it"
+                "http.tls is off: everybody who reaches this address can read the names of set, snapshots and gateway"
             );
         }
         return Ok(None);

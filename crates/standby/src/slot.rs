@@ -317,7 +317,7 @@ impl Slot {
             pool::export(&self.config, false).await
         };
         if let Err(why) = soft.await {
-            tracing::warn!(why, "taken down by force");
+            tracing::warn!(why, "could not be stopped cleanly: forced");
             return self.force_down().await;
         }
         self.end_copy().await
@@ -332,7 +332,7 @@ impl Slot {
         Ok(())
     }
 
-    /// The same with a ZFS pool on the copy (STANDBY-U9): the copy stays as long as its pool.
+    /// Like `end_copy`, with a ZFS pool on the copy (STANDBY-U9): the copy stays as long as its pool.
     async fn pool_down(&self) -> Result<(), String> {
         // An abandoned import runs to its end.
         let _turn = self.zfs.turn().await;
@@ -341,7 +341,7 @@ impl Slot {
         // An import may be late, or a killed process may have started it: its pool may appear the next moment, with the
         // guid of the original pool.
         if is_locked(run_dir, IMPORT_LOCK).map_err(|error| format!("{}: {error}", run_dir.display()))? {
-            return Err(format!("pool {name}: an import of it goes on; its copy stays until that has ended"));
+            return Err(format!("pool {name}: an import of it still runs; its copy stays until that has ended"));
         }
         let found = self.imported().await?;
         if let Some(found) = &found {

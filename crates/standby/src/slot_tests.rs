@@ -133,7 +133,7 @@ async fn a_copy_is_not_ended_under_an_import_or_a_pool_that_is_not_listed() {
     std::fs::write(dir.path().join("state/pools"), "").unwrap();
     let import = holdfast_host::lock::lock(&slot.config.run_dir, IMPORT_LOCK).unwrap();
     let why = slot.down().await.unwrap_err();
-    assert!(why.contains("an import of it goes on"), "{why}");
+    assert!(why.contains("an import of it still runs"), "{why}");
     drop(import);
     slot.down().await.unwrap();
 }

@@ -46,7 +46,7 @@ const LIST_PAGE_OBJECTS: usize = 16 * 1024;
 /// Limit of concurrent file operations in one directory. A file system that hangs (NFS) keeps a thread for each, and
 /// the process has 32 threads for blocking work, reads of the journal among them.
 const AT_ONCE: usize = 8;
-/// The same for all directories together: half of the threads.
+/// Like `AT_ONCE`, for all directories together: half of the threads.
 const AT_ONCE_ALL: usize = 16;
 /// How long a request waits for its turn. Shorter than any attempt, so that it is known not to have happened.
 const TURN_LIMIT: Duration = Duration::from_secs(2);

@@ -27,7 +27,7 @@ pub struct Faults {
     pub truncate: u16,
     /// An existing object is not found, once per key.
     pub missing_once: u16,
-    /// The same for a HEAD, whose answer has no body: it may come from any proxy on the way.
+    /// Like `missing_once`, for a HEAD, whose answer has no body: it may come from any proxy on the way.
     pub head_missing_once: u16,
     /// A listing shows the state of some writes ago: new objects are missing, deleted ones still shown.
     pub stale_list: u16,
@@ -45,7 +45,7 @@ pub struct Faults {
     /// Ignores If-None-Match: replaces the object and reports success. No store of a set may do that, and
     /// [`crate::check()`] must notice.
     pub ignores_if_none_match: bool,
-    /// The same for If-Match.
+    /// Like `ignores_if_none_match`, for If-Match.
     pub ignores_if_match: bool,
     /// A listing ignores its marker and begins at the first object each time. No store of a set may do that either.
     pub ignores_start_after: bool,

@@ -140,7 +140,7 @@ impl Health {
         let mut state = self.state.locked();
         let known = state.requests.get(op.name()).map(|(_, trouble)| (trouble.kind, trouble.since_unix_ms));
         if kind.needs_operator() && known.is_none_or(|(before, _)| before != kind) {
-            tracing::error!(set = %self.label, kind = kind.name(), %error, "the store needs a person to act; requests are tried again until then");
+            tracing::error!(set = %self.label, kind = kind.name(), %error, "the store needs an operator; requests are retried until then");
         }
         let fresh = Trouble { kind, error: text(error), since_unix_ms: now, last_unix_ms: now, failures: 0 };
         let (_, trouble) = state.requests.entry(op.name()).or_insert((op, fresh));

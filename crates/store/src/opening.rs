@@ -46,7 +46,7 @@ async fn within(
         StoreError::Unavailable { at, attempts: 1, cause }
     };
     let Ok(Ok(turn)) = timeout_at(until, turns.acquire()).await else {
-        return Err(late("stores that were to be opened earlier have not come to an end"));
+        return Err(late("earlier attempts to open stores have not ended"));
     };
     let owned = url.to_owned();
     let opening = tokio::task::spawn_blocking(move || {

@@ -30,7 +30,7 @@ pub fn skipped(why: &str) {
     }
 }
 
-/// The same, for something that `cargo xtask setup` installs.
+/// Like `skipped`, for something that `cargo xtask setup` installs.
 ///
 /// # Panics
 /// Also if `CI` is set: CI has everything that setup installs.

@@ -45,7 +45,7 @@ impl Acceptor {
         self.0.revocations().follow(accepted, own)
     }
 
-    /// The same at an HTTP door: a client without a certificate is taken too (HTTP-D1).
+    /// Like `accept`, at an HTTP door: a client without a certificate is taken too (HTTP-D1).
     pub(crate) async fn accept_http<C>(&self, connection: C) -> io::Result<tokio_rustls::server::TlsStream<C>>
     where
         C: AsyncRead + AsyncWrite + Unpin,
@@ -73,7 +73,7 @@ impl Acceptor {
         })
     }
 
-    /// The same, where `open` makes the handshake of a connection.
+    /// Like `incoming`, where `open` makes the handshake of a connection.
     pub fn incoming_by<C, O, F>(
         &self,
         incoming: impl Stream<Item = io::Result<C>> + Send + 'static,

@@ -38,7 +38,7 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     whole(&File::open(path)?, bytes_max)
 }
 
-/// The same for a text file.
+/// Like `read`, for a text file.
 ///
 /// # Errors
 /// As [`read`]; [`ErrorKind::InvalidData`] if it is not UTF-8.
@@ -46,8 +46,8 @@ pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     text(read(path, bytes_max)?)
 }
 
-/// The same for a file that a less mighty user can replace, where this process is root: a regular file, by no link. To
-/// open another one may be to use it: a watchdog device begins to count, a pipe is waited for.
+/// Like `read_text`, for a file that a less mighty user can replace, where this process is root: a regular file, by no
+/// link. To open another one may be to use it: a watchdog device begins to count, a pipe is waited for.
 ///
 /// # Errors
 /// As [`read_text`]; it is a link, or no regular file.

@@ -118,7 +118,9 @@ impl Live {
     }
 
     async fn follow_every(self: &Arc<Self>, every: Duration) -> Infallible {
-        let failed = |error: &std::io::Error| tracing::warn!(%error, "SIGHUP does not have the TLS files read again");
+        let failed = |error: &std::io::Error| {
+            tracing::warn!(%error, "cannot listen for SIGHUP: TLS files are not reloaded by it");
+        };
         let mut hangup = signal(SignalKind::hangup()).inspect_err(failed).ok();
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -133,7 +133,7 @@ fn plain(digits: &str) -> String {
     if digits.len().is_multiple_of(2) { digits.to_string() } else { format!("0{digits}") }
 }
 
-/// The list of a process. All clones are one; whoever has a connection that it concerns is woken when it changes.
+/// The list of a process. Clones share it; a change wakes affected connections.
 #[derive(Clone, Debug, Default)]
 pub struct Revocations(Arc<watch::Sender<Revoked>>);
 
@@ -209,7 +209,7 @@ pub struct Checked<T> {
     /// Wakes the task that has read last, also if it waits for something else now: it looks again at its next read,
     /// write or flush. `None` once it has ended.
     ending: Option<Ending>,
-    /// For writes, which may be another task's: these look and do not wait.
+    /// Writes, possibly of another task, check the list without waiting.
     list: watch::Receiver<Revoked>,
 }
 

@@ -171,7 +171,7 @@ impl Caller {
         self.sets.is_empty() || self.sets.iter().any(|own| own == set)
     }
 
-    /// The same at the NBD door, where only hosts are bound to sets. Says nothing about what there is.
+    /// Like `may_use`, at the NBD door, where only hosts are bound to sets. Says nothing about what there is.
     ///
     /// # Errors
     /// What was found and what was expected; for the client.

@@ -31,7 +31,8 @@ impl Shown {
         let Ok(certificate) = EndEntityCert::try_from(first) else { return Self::default() };
         let Identity { name, serial } = Identity::read(&certificate);
         let names = certificate.valid_dns_names().chain(certificate.valid_uri_names()).map(str::to_string).collect();
-        // At a time at which all of them are valid; else the parser looks for no issuer. An authority has no end there.
+        // Parse as of a time when all are valid; otherwise the parser does not look for an issuer. Authorities do not
+        // expire there.
         let ends = Expiry::of(own, &[]).own.unwrap_or_default();
         let at = UnixTime::since_unix_epoch(Duration::from_secs(ends));
         let algorithms = default_provider().signature_verification_algorithms.all;

@@ -13,7 +13,7 @@ pub struct ByteSize(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// The text has another form, or the number is too large.
-    #[error("size: found {found:?}, expected a number with B, KiB, MiB, GiB or TiB, such as 10GiB or 1.5GiB")]
+    #[error("size: found {found:?}, expected a number with B, KiB, MiB, GiB, TiB or PiB, such as 10GiB or 1.5GiB")]
     Form {
         /// The text.
         found: String,
@@ -34,7 +34,8 @@ const SECTOR_BYTES: u128 = 512;
 /// Digits after the point at most.
 const FRACTION_DIGITS_MAX: usize = 12;
 
-const UNITS: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+const UNITS: [(&str, u64); 6] =
+    [("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 impl FromStr for ByteSize {
     type Err = SizeError;
@@ -57,7 +58,7 @@ impl FromStr for ByteSize {
         if fraction.len() > FRACTION_DIGITS_MAX {
             return Err(form());
         }
-        // Exact: numerator and denominator stay below 2^40 * 10^12.
+        // Exact: numerator and denominator stay below 2^50 * 10^12.
         let numerator: u128 = fraction.parse::<u64>().map_err(|_| form())?.into();
         let denominator = 10_u128.pow(fraction.len() as u32);
         let bytes = u128::from(whole) * denominator + numerator * u128::from(factor);
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn round_trip_and_refusal() {
-        for text in ["1GiB", "512MiB", "3KiB", "1TiB", "7B", "0B"] {
+        for text in ["1GiB", "512MiB", "3KiB", "1TiB", "1PiB", "7B", "0B"] {
             assert_eq!(text.parse::<ByteSize>().map(|s| s.to_string()), Ok(text.to_string()));
         }
         for bad in [

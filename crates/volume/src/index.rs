@@ -13,7 +13,7 @@
 //! INDEX-I4  An insert costs O(log n + extents touched), whatever the length of the range.
 //! INDEX-I5  The counters of extents and data bytes match the extents.
 //!
-//! One extent is 24 bytes: 8 of key and 16 of value (asserted below), plus the tree's overhead (see `apply_bench`).
+//! One extent is 24 bytes: 8 of key and 16 of value (asserted below), plus the tree's overhead.
 
 pub use crate::entry::JournalRef;
 use crate::entry::{ENTRY_GRID_BYTES, WRITE_SECTORS_MAX};

@@ -148,7 +148,7 @@ impl SegmentBuilder {
         &self.stretches
     }
 
-    /// The same of one extent.
+    /// Like `stretches`, of one extent.
     pub fn stretches_of(&self, number: u32) -> &[Stretch] {
         let first = self.stretches.partition_point(|stretch| stretch.number < number);
         let end = self.stretches.partition_point(|stretch| stretch.number <= number);

@@ -125,7 +125,7 @@ pub(super) fn files(data: &[u8]) -> bool {
     }
     let Ok((journal, report)) = Journal::open(disk.clone(), PARAMS, uuids(100)) else { return false };
     check_reads(&journal, &report.damaged.keys().copied().collect::<Vec<_>>());
-    // What was taken is there at the next start, and no other damage.
+    // Accepted records survive a restart, with no new damage.
     let before = positions(&journal);
     drop(journal);
     disk.restart();

@@ -270,7 +270,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "the host's certificate of a secure development cluster opens the sets of all others",
         rule: "TLS-T4",
         edits: &[Edit {
-            file: "crates/holdfast/src/dev/layout.rs",
+            file: "crates/holdfast/src/command/dev/layout.rs",
             old: "Wanted { sets, ..Wanted::new(HOST, Role::Host) }",
             new: "Wanted { hosts: sets, ..Wanted::new(HOST, Role::Host) }",
         }],
@@ -331,7 +331,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R10",
         edits: &[Edit {
             file: "crates/agent/src/http.rs",
-            old: "    tracing::info!(path = uri.path(), by, \"a command was let in\");\n",
+            old: "    tracing::info!(path = uri.path(), by, \"a command was accepted\");\n",
             new: "",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_command_is_in_the_log_before_it_is_carried_out"])],

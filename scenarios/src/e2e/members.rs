@@ -104,9 +104,9 @@ fn replace(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     goes_on(progress)?;
     // This program started it, so its end is noticed.
     let why = cluster.ends_by_itself(1, PATIENCE)?;
-    anyhow::ensure!(why.contains("m2 was removed from this cluster for ever"), "g2 ended: {why}");
+    anyhow::ensure!(why.contains("m2 was removed from this cluster permanently"), "g2 ended: {why}");
     let why = cluster.start_in_vain(1, PATIENCE)?;
-    anyhow::ensure!(why.contains("m2 was removed from this cluster for ever"), "g2 ended again: {why}");
+    anyhow::ensure!(why.contains("m2 was removed from this cluster permanently"), "g2 ended again: {why}");
     cluster.voters_become(&[0, 2, 3, 4], CHANGE_LIMIT)?;
     note("g2 ends by itself, also when it is started again on its old disk");
     goes_on(progress)
@@ -141,7 +141,7 @@ fn remove(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     // It does not know that it was removed, and must find out.
     cluster.proceed(3);
     let why = cluster.ends_by_itself(3, PATIENCE)?;
-    anyhow::ensure!(why.contains("m4 was removed from this cluster for ever"), "g4 ended: {why}");
+    anyhow::ensure!(why.contains("m4 was removed from this cluster permanently"), "g4 ended: {why}");
     let refused = cluster.refused(&["gateway", "remove", "g3", "--yes"])?;
     anyhow::ensure!(refused.contains("gateway replace g3 --by"), "the refusal: {refused}");
     cluster.voters_become(&[0, 2, 4], CHANGE_LIMIT)?;

@@ -6,9 +6,6 @@ use super::arrows::PURE;
 /// Maximum number of lines in a source file.
 const LINES_MAX: usize = 600;
 
-/// Longer files, each with a reason and its own limit.
-const LONGER: &[(&str, usize, &str)] = &[];
-
 /// Folders with settings of tests or examples, and the part of them whose guests are separate machines.
 const UNARMED: [&str; 7] = ["xtask/", "scenarios/", "mutations/", "crates/sim/", "deploy/", "jepsen/", "bench/"];
 const ARMED: &str = "scenarios/src/zfs/watchdog.rs";
@@ -45,9 +42,8 @@ pub(super) fn lengths(sources: &[Source]) -> Vec<String> {
     let mut problems = Vec::new();
     for source in sources.iter().filter(|s| is_rust(s) || s.path.ends_with(".proto") || s.path.ends_with(".sh")) {
         let lines = source.text.lines().count();
-        let allowed = LONGER.iter().find(|(path, ..)| *path == source.path).map_or(LINES_MAX, |(_, max, _)| *max);
-        if lines > allowed {
-            problems.push(format!("{}: {lines} lines, at most {allowed}", source.path));
+        if lines > LINES_MAX {
+            problems.push(format!("{}: {lines} lines, at most {LINES_MAX}", source.path));
         }
     }
     problems

@@ -13,8 +13,7 @@ type Versions = BTreeMap<String, String>;
 const CLOJARS: &[&str] = &["jepsen", "elle"];
 
 /// Checks that project.clj and deps.edn have the same dependencies, that pom.xml has the same versions and no further
-/// direct dependency, and
-/// that each jar of Maven Central has a digest.
+/// direct dependency, and that each jar of Maven Central has a digest.
 pub(super) fn agree(sources: &[Source]) -> Vec<String> {
     let text = |name: &str| sources.iter().find(|s| s.path == format!("jepsen/{name}")).map_or("", |s| s.text.as_str());
     let (project, deps, pom) = (leiningen(text("project.clj")), clojure(text("deps.edn")), text("pom.xml"));

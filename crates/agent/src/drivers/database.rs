@@ -112,7 +112,7 @@ impl Database {
                     Err(why) if !there => Err(why),
                     Err(why) => {
                         // Not left without an agent for that. It is not started again before the unit is corrected.
-                        tracing::error!(why, "PostgreSQL runs, and its unit is not as it has to be");
+                        tracing::error!(why, "PostgreSQL runs, but its unit has wrong settings");
                         Ok(true)
                     }
                     Ok(()) => Ok(there),
@@ -258,7 +258,7 @@ impl Database {
             DatabaseKind::PgCtl => Ok(()),
         };
         if let Err(why) = &ordered {
-            tracing::warn!(why, "the order to stop PostgreSQL failed: its first process is told to");
+            tracing::warn!(why, "the stop command failed; signalling the postmaster");
         }
         ordered
     }
@@ -326,7 +326,7 @@ impl Database {
             Err(why) => Err(why),
         };
         if let Err(why) = &view {
-            tracing::warn!(why, "PostgreSQL could not be asked: nothing is known of it");
+            tracing::warn!(why, "cannot query PostgreSQL: its state is unknown");
         }
         view.ok()
     }

@@ -55,7 +55,7 @@ impl Hooks {
     pub(super) fn event(&self, line: &str, role: Role, epoch: u64) {
         let Some(script) = self.on_event.clone() else { return };
         let Ok(place) = self.places.clone().try_acquire_owned() else {
-            tracing::warn!(script, "{AT_ONCE_MAX} hooks run already: this one is left out");
+            tracing::warn!(script, "{AT_ONCE_MAX} hooks are running: skipping this one");
             return;
         };
         let (facts, input) = (self.facts.clone(), format!("{line}\n"));

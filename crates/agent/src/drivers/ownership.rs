@@ -67,7 +67,7 @@ fn behind(device: &Path) -> Option<Behind> {
     behind_in(Path::new("/sys"), &whole)
 }
 
-/// The same for a whole device by its name, as `sys` shows it.
+/// Like `behind`, for a whole device by its name, as `sys` shows it.
 pub(super) fn behind_in(sys: &Path, name: &str) -> Option<Behind> {
     let read = |file: &str| read_to_string(sys.join("block").join(name).join(file)).ok();
     let loops = read("loop/backing_file").map(|file| Behind::Loop(PathBuf::from(file.trim_end())));
@@ -119,7 +119,7 @@ pub fn note(config: &AgentConfig) {
         PoolKind::Ext4 | PoolKind::Xfs => match mount_at(&config.pool.mount) {
             Ok(mounted) => mounted,
             Err(why) => {
-                tracing::warn!(why, "could not note what was mounted");
+                tracing::warn!(why, "cannot record what was mounted");
                 return;
             }
         },
@@ -128,7 +128,7 @@ pub fn note(config: &AgentConfig) {
     keep(config, words(config, mounted.as_ref(), None));
 }
 
-/// The same for a copy of a pool, which has its own guid.
+/// Like `note`, for a copy of a pool, which has its own guid.
 pub fn note_copy(config: &AgentConfig, guid: &str) {
     keep(config, words(config, None, Some(guid)));
 }
@@ -136,7 +136,7 @@ pub fn note_copy(config: &AgentConfig, guid: &str) {
 fn keep(config: &AgentConfig, words: io::Result<String>) {
     let path = config.run_dir.join(NOTE);
     if let Err(error) = words.and_then(|words| std::fs::write(&path, words)) {
-        tracing::warn!(path = %path.display(), %error, "could not note what was mounted");
+        tracing::warn!(path = %path.display(), %error, "cannot record what was mounted");
     }
 }
 
@@ -145,7 +145,7 @@ pub fn forget(config: &AgentConfig) {
     let path = config.run_dir.join(NOTE);
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "could not remove the note of what was imported");
+            tracing::warn!(path = %path.display(), %error, "cannot remove the record of what was imported");
         }
         _ => {}
     }
@@ -224,7 +224,7 @@ pub async fn there(config: &AgentConfig) -> Result<bool, NotOurs> {
     }
 }
 
-/// The same for a ZFS pool, with this `zpool`. `guid`: the guid of the pool that now has the name, if it is a copy
+/// Like `there`, for a ZFS pool, with this `zpool`. `guid`: the guid of the pool that now has the name, if it is a copy
 /// ([`note_copy`]).
 ///
 /// # Errors
@@ -281,7 +281,7 @@ fn unanswered(name: &str, noted: &Noted, not: NotRan) -> Result<bool, NotOurs> {
         (NotRan::Late(_), Noted::Yes) => Ok(true),
         // It is noted only once it is imported.
         (not, Noted::No) if !begun.is_empty() => Err(NotOurs::Unlooked(format!(
-            "pool {name}: {}: it was killed and goes on in the kernel, so the pool may be there: {not}",
+            "pool {name}: {}: it was killed and still runs in the kernel, so the pool may be there: {not}",
             begun.join("; ")
         ))),
         // This does not mean that the pool is there: ZFS answers no question while it imports any pool of the host.

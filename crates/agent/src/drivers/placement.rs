@@ -141,7 +141,7 @@ impl OffSet {
         if let Some((_, Some(mount))) = &self.real
             && disks::further(mount).next().is_some()
         {
-            return "each device of this file system has to be the set's, those for its log and realtime files too: make it anew without devices of the host".into();
+            return "each device of this file system has to be the set's, those for its log and realtime files too: create it again without devices of the host".into();
         }
         let place = self.place().display();
         match (self.what, config.pool.kind) {
@@ -378,8 +378,7 @@ fn off_devices(used: &BTreeSet<&str>, pools: &Pools, disks: &Disks<'_>) -> Resul
     Ok(off)
 }
 
-/// Whether nothing can be said: with neither a pool nor devices of the agent's there is no file system that it could
-/// know.
+/// True if the check is impossible: the agent has no pool and no device, so it knows no file system.
 fn is_unknown(config: &AgentConfig) -> bool {
     config.pool.kind == PoolKind::None && config.attach.device == Device::None
 }

@@ -182,11 +182,11 @@ impl Zfs {
         // R12: a command that failed may have had its effect.
         match (self.is_multihost(name).await, set) {
             (Ok(true), _) => {
-                tracing::info!(pool = name, "multihost is on now");
+                tracing::info!(pool = name, "multihost was turned on");
                 self.impatience(name)
             }
             (_, Err(why)) | (Err(why), _) => not_on(why),
-            (Ok(false), Ok(_)) => not_on("it was set, and is off all the same".into()),
+            (Ok(false), Ok(_)) => not_on("multihost was set to on, but ZFS still reports off".into()),
         }
     }
 
@@ -345,7 +345,7 @@ mod tests {
     #[tokio::test]
     async fn a_pool_that_takes_no_multihost_is_imported_and_that_is_told() {
         for (trouble, words) in
-            [("unset", "permission denied"), ("unasked", "no answer"), ("forgets", "is off all the same")]
+            [("unset", "permission denied"), ("unasked", "no answer"), ("forgets", "still reports off")]
         {
             let stage = stage(7, true);
             stage.has(trouble);

@@ -36,7 +36,7 @@ pub(crate) async fn keep(config: Arc<AgentConfig>, dial: Dial, known: Arc<Mutex<
             say(difference);
         }
         if found.is_empty() && !shown.is_empty() {
-            tracing::info!("the hosts that answer do not differ any more");
+            tracing::info!("the hosts that answer no longer differ");
         }
         shown.clone_from(&found);
         known.locked().differences = found;

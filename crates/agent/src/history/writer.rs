@@ -61,7 +61,7 @@ impl Disk {
             Ok(()) => (self.file, self.torn) = (None, false),
             Err(error) => {
                 self.torn = true;
-                tracing::warn!(path = %path.display(), %error, "the history is not written anew: it is long, or a line cannot be read");
+                tracing::warn!(path = %path.display(), %error, "cannot compact the history: it is long, or a line cannot be read");
             }
         }
     }
@@ -168,7 +168,7 @@ impl Writer {
         match std::thread::Builder::new().name("history".into()).spawn(move || shared.write_on()) {
             Ok(_) => self.beside = true,
             Err(error) => {
-                tracing::error!(%error, "no thread for the history: the agent waits for its disk");
+                tracing::error!(%error, "cannot start the history thread; the agent writes it itself");
                 self.write();
             }
         }

@@ -28,7 +28,7 @@ pub(super) struct Shown<'a> {
     pub scheduled: Option<Scheduled>,
     /// Time of the answer, by the clock of leases.
     pub now: MonoTime,
-    /// The same by the time of day, Unix milliseconds.
+    /// Like `now`, by the time of day, Unix milliseconds.
     pub unix_ms: u64,
 }
 

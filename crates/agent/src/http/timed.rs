@@ -113,7 +113,7 @@ impl Tries {
 
     fn meet(&mut self, why: String) {
         if self.why.as_ref() != Some(&why) {
-            tracing::warn!(why, "a scheduled switchover is due and does not begin yet: it is tried again");
+            tracing::warn!(why, "a scheduled switchover is due, but cannot begin yet; retrying");
         }
         self.why = Some(why);
     }
@@ -215,7 +215,7 @@ async fn drop_it(door: &Door, scheduled: &Scheduled, why: &str, tries: &mut Trie
         Ok(false) => {}
         Err(error) if tries.rests() => tracing::debug!(%error, "a scheduled switchover is still on the disk"),
         Err(error) => {
-            tracing::error!(why, error = unwritten(door, &error), "a scheduled switchover cannot be dropped");
+            tracing::error!(why, error = unwritten(door, &error), "cannot delete a scheduled switchover");
             tries.rest();
         }
     }

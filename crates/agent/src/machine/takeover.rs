@@ -64,7 +64,7 @@ impl Machine {
         }
         if recent >= self.policy.takeover.per_hour_max {
             return Some(format!(
-                "{recent} takeovers within an hour, at most {}: `holdfast agent failover` takes over all the same",
+                "{recent} takeovers within an hour, at most {}: `holdfast agent failover` still works",
                 self.policy.takeover.per_hour_max
             ));
         }
@@ -158,7 +158,7 @@ impl Machine {
     /// Text about lost volumes, for users.
     pub(super) fn lost_volumes(&self) -> Option<String> {
         let lost = self.lease.attach.as_ref().map(|attach| &attach.lost).filter(|lost| !lost.is_empty())?;
-        let rest = "its device fails until the set is attached anew, as a switchover does; the others go on";
+        let rest = "its device fails until the set is attached again, as a switchover does; the others work";
         Some(format!("{}: {rest}", lost.join("; ")))
     }
 

@@ -70,7 +70,7 @@ pub fn switchover(own: &View, candidate: Option<&str>, peers: &[Peer], when: Opt
 pub fn obstacle_here(own: &View) -> Option<Obstacle> {
     // AGENT-A4: it was requested before the pause.
     if own.paused {
-        return Some(Obstacle::lasting("the host is paused: ask for it anew"));
+        return Some(Obstacle::lasting("the host is paused: request it again"));
     }
     if own.state == StateName::Following || own.state == StateName::Primary && own.role == Role::Primary {
         return None;
@@ -122,7 +122,7 @@ fn primary(plan: &mut Plan, own: &View, peers: &[Peer], later: bool) {
         plan.check(
             Finding::Impossible,
             found,
-            "move these files onto the set first, while PostgreSQL goes on here or in a pause",
+            "move these files onto the set first, while PostgreSQL runs here or in a pause",
         );
     }
     users(plan, own, later);
@@ -246,7 +246,7 @@ fn taker(plan: &mut Plan, own: &View, to: &str, view: &Result<View, String>) {
     able(plan, view);
     let stands_by = view.state == StateName::Standby && view.lease.cluster_answers && view.pool.unable.is_empty();
     if stands_by && !view.obstacle.is_empty() {
-        let found = format!("{to} would not take over by itself ({}); on command it does", view.obstacle);
+        let found = format!("{to} would not take over automatically ({}); on command it does", view.obstacle);
         plan.check(Finding::Note, found, "");
     }
 }
@@ -280,7 +280,7 @@ fn steps(plan: &Plan, own: &View, when: Option<When>) -> Vec<String> {
     }
     steps.push(format!("{to} is told to take the lease as soon as it is free"));
     steps.push(format!(
-        "{from}: a checkpoint while clients go on, then PostgreSQL is stopped and its clients are disconnected"
+        "{from}: a checkpoint while clients continue, then PostgreSQL is stopped and its clients are disconnected"
     ));
     steps.push(format!("{from}: unmount the file system or export the pool, detach the devices, give the lease back"));
     steps.push(format!("{to}: take the lease, attach the devices of {}, mount or import, start PostgreSQL", plan.set));

@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(look_in(dir.path(), &pg(data)).whole().unwrap(), BTreeSet::new());
     }
 
-    /// Else any user of this host could keep PostgreSQL from being ended with its lease.
+    /// Otherwise any user of this host could keep PostgreSQL from being ended with its lease.
     #[test]
     fn processes_are_ended_even_if_others_cannot_be_inspected() {
         let (dir, data) = (tempfile::tempdir().unwrap(), Path::new("/srv/pg/data"));

@@ -30,7 +30,7 @@ pub enum RunError {
     #[error("{0}")]
     Settings(String),
     /// Existing devices, pools or processes are not this agent's, or could not be checked.
-    #[error("nothing was touched: {0}")]
+    #[error("nothing was changed: {0}")]
     Found(String),
 }
 

@@ -73,11 +73,11 @@ impl Jobs {
             if alive.alone(EARLIER_LIMIT).await {
                 return work().await;
             }
-            tracing::warn!("an earlier step does not end yet: it hangs on a disk of this host, or starts a program");
+            tracing::warn!("an earlier step still runs: it hangs on a disk of this host, or starts a program");
             if what == For::Release
                 && let Err(NotDone::Failed(why) | NotDone::Refused(why)) = work().await
             {
-                tracing::warn!(why, "a step beside an earlier one failed");
+                tracing::warn!(why, "release failed while an earlier step still hangs");
             }
             if alive.alone(LATE_LIMIT).await {
                 return work().await;

@@ -68,7 +68,7 @@ async fn a_scheduled_switchover_is_dropped_with_its_reason() {
     let late = crate::schedule::LATE_MAX - Duration::from_secs(2);
     for (ago, to, reason) in [
         (Duration::ZERO, Some("db9"), "dropped: db9 is none of the peers of db1"),
-        (late, None, "late are allowed: ask for it anew; the last obstacle: "),
+        (late, None, "late are allowed: request it again; the last obstacle: "),
     ] {
         let mut lab = lab(Fake::default(), |config| {
             // Nobody listens there.

@@ -96,7 +96,7 @@ fn says(path: &Path, what: &str) -> Option<String> {
 fn no_way_out(path: &Path) -> Result<(), String> {
     if says(path, "nowayout").as_deref() == Some("1") {
         return Err(format!(
-            "{}: found nowayout=1, expected a watchdog that can be let go of: load its module with nowayout=0, or set watchdog.mode to \"off\"",
+            "{}: found nowayout=1, expected a watchdog that can be released: load its module with nowayout=0, or set watchdog.mode to \"off\"",
             path.display()
         ));
     }
@@ -137,7 +137,7 @@ impl Kennel for Device {
             }
         };
         let name = String::from_utf8_lossy(&info.identity).trim_end_matches('\0').to_string();
-        for (option, what) in [(CAN_SET_TIMEOUT, "takes no timeout"), (CAN_LET_GO, "cannot be let go of")] {
+        for (option, what) in [(CAN_SET_TIMEOUT, "takes no timeout"), (CAN_LET_GO, "cannot be released")] {
             if info.options & option == 0 {
                 let why = format!("{}: {name} {what}: set watchdog.mode to \"off\"", path.display());
                 return Err(dog.let_go().err().map_or(why.clone(), |and| format!("{why}; {and}")));
@@ -167,7 +167,7 @@ impl Dog for Opened {
 
     fn let_go(mut self: Box<Self>) -> Result<(), String> {
         // The magic letter: the kernel's watchdog stops counting once it is closed.
-        self.file.write_all(b"V").map_err(|error| format!("{}: it goes on counting: {error}", self.path.display()))
+        self.file.write_all(b"V").map_err(|error| format!("{}: it still counts: {error}", self.path.display()))
     }
 }
 

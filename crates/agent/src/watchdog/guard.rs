@@ -133,7 +133,7 @@ impl<K: Kennel> Guard<K> {
             None => shown_at.remove(),
         };
         if let Err(error) = cleared {
-            tracing::warn!(path = %shown_at.path().display(), %error, "the state of an earlier helper is not removed");
+            tracing::warn!(path = %shown_at.path().display(), %error, "cannot remove the state of an earlier helper");
         }
         Self { kennel, shown_at, open: None, shown: None, kept: true, retry_ns: 0 }
     }
@@ -144,8 +144,8 @@ impl<K: Kennel> Guard<K> {
             return;
         }
         match &shown {
-            Some(Shown::Armed(seconds)) if anew => tracing::info!(seconds, "the machine's watchdog counts"),
-            Some(Shown::Refused(why)) if anew => tracing::error!(why, "the machine's watchdog is of no use"),
+            Some(Shown::Armed(seconds)) if anew => tracing::info!(seconds, "the machine's watchdog is armed"),
+            Some(Shown::Refused(why)) if anew => tracing::error!(why, "the machine's watchdog cannot be used"),
             _ => {}
         }
         let text = shown.as_ref().map_or_else(|| OFF.to_string(), Shown::text);
@@ -155,7 +155,7 @@ impl<K: Kennel> Guard<K> {
         if let Err(error) = done
             && anew
         {
-            tracing::error!(path = %self.shown_at.path().display(), %error, "how the machine's watchdog is cannot be shown");
+            tracing::error!(path = %self.shown_at.path().display(), %error, "cannot write the watchdog's state");
         }
         self.shown = shown;
     }
@@ -221,7 +221,7 @@ impl<K: Kennel> Guard<K> {
         let Some(open) = self.open.take() else { return };
         match open.dog.let_go() {
             Ok(()) => {
-                tracing::info!("the machine's watchdog counts no more");
+                tracing::info!("the machine's watchdog is disarmed");
                 self.show(None);
             }
             Err(why) => self.show(Some(Shown::Refused(why))),

@@ -144,7 +144,7 @@ impl Driver {
             // With several sockets, this timer would end a living one whose requests only wait.
             let timer = sys(index).join("queue/io_timeout");
             if let Err(error) = std::fs::write(&timer, REQUEST_TIMER.as_millis().to_string()) {
-                tracing::warn!(path = %timer.display(), %error, "after the death of this process requests wait for 30 s, not 5");
+                tracing::warn!(path = %timer.display(), %error, "if this process dies, requests wait for 30 s, not 5");
             }
         }
         Ok(index)

@@ -14,8 +14,8 @@ pub(super) async fn flush(path: &str, until: Instant) {
     let Ok(device) = tokio::fs::File::open(path).await else { return };
     match tokio::time::timeout_at(until, device.sync_all()).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(device = path, %error, "cached writes were not taken"),
-        Err(_) => tracing::warn!(device = path, "cached writes were not taken in time"),
+        Ok(Err(error)) => tracing::warn!(device = path, %error, "cannot flush the device's cache"),
+        Err(_) => tracing::warn!(device = path, "the device's cache was not flushed in time"),
     }
 }
 

@@ -327,7 +327,7 @@ impl Device {
         self.stopping.cancel();
         let index = self.index;
         if let Err(error) = blocking(move || Driver::open()?.disconnect(index)).await {
-            tracing::warn!(device = self.path, %error, "the device does not go");
+            tracing::warn!(device = self.path, %error, "cannot remove the device");
         }
     }
 }
@@ -343,7 +343,7 @@ impl Way {
                 () = self.stopping.cancelled() => return Ok(()),
                 () = tokio::time::sleep(pause) => {}
             }
-            tracing::warn!(device = driver::node(self.index), "the kernel gave a socket up; it gets another");
+            tracing::warn!(device = driver::node(self.index), "the kernel dropped a socket; replacing it");
             let Some(given) = self.give().await? else { return Ok(()) };
             socket = given;
         }
@@ -369,7 +369,9 @@ impl Way {
                 }
                 Err(_) if self.stopping.is_cancelled() => return Ok(None),
                 Err(error) if tries == GIVE_TRIES_MAX => return Err(error),
-                Err(error) => tracing::warn!(device = driver::node(index), %error, tries, "no new socket; tried again"),
+                Err(error) => {
+                    tracing::warn!(device = driver::node(index), %error, tries, "cannot replace the socket; retrying");
+                }
             }
             tokio::select! {
                 () = self.stopping.cancelled() => return Ok(None),

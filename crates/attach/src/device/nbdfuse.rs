@@ -111,7 +111,7 @@ async fn clear_left(mount: &Path) -> Result<(), DeviceError> {
         // A loop device in use goes with its last user. Until then the mount is busy, which is checked below.
         if let Err(error) = output("losetup", Command::new(losetup()).arg("--detach").arg(format!("/dev/{name}"))).await
         {
-            tracing::warn!(device = name, %error, "a loop device of an earlier process stays");
+            tracing::warn!(device = name, %error, "cannot remove a loop device of an earlier process");
         }
     }
     let begun = Instant::now();
@@ -119,7 +119,7 @@ async fn clear_left(mount: &Path) -> Result<(), DeviceError> {
         if !unmount(mount).await && begun.elapsed() >= STOP_LIMIT {
             let over = if loops.is_empty() { "it".to_string() } else { format!("/dev/{}", loops.join(", /dev/")) };
             let why = format!(
-                "{}: found the mount of an earlier process in use, expected none: unmount what stands on {over} first, then attach anew",
+                "{}: found the mount of an earlier process in use, expected none: unmount what is on {over} first, then attach again",
                 mount.display()
             );
             return Err(DeviceError::Program { program: "umount", why });
@@ -218,7 +218,7 @@ impl Device {
         // The device's page cache goes to the gateways while they can still be reached.
         flush(&self.path, flush_until).await;
         if let Err(error) = output("losetup", Command::new(losetup()).arg("--detach").arg(&self.path)).await {
-            tracing::warn!(device = self.path, %error, "the loop device does not go");
+            tracing::warn!(device = self.path, %error, "cannot remove the loop device");
         }
         let gone = async {
             while !unmount(&self.mount).await {

@@ -74,7 +74,7 @@ impl Keeper {
         if let Some(file) = &self.kept
             && let Err(error) = file.grew(&sizes)
         {
-            tracing::error!(%set, %error, "volumes grew, and that could not be kept: their devices do not grow; tried again in {PAUSE:?}");
+            tracing::error!(%set, %error, "cannot save the new sizes of volumes: their devices do not grow yet; retrying in {PAUSE:?}");
             self.growing.unkept = Some(now.plus(PAUSE));
             return;
         }
@@ -82,7 +82,7 @@ impl Keeper {
             self.shared.grow(volume, size);
             let (name, from) = (&ours[volume].name, ours[volume].size);
             if self.options.device == DeviceKind::Nbdfuse {
-                tracing::warn!(%set, volume = %name, from, size, "the volume grew; its loop device keeps its size until it is detached and attached anew");
+                tracing::warn!(%set, volume = %name, from, size, "the volume grew; its loop device keeps its size until it is detached and attached again");
             } else {
                 tracing::info!(%set, volume = %name, from, size, "the volume grew");
             }
@@ -102,12 +102,12 @@ impl Keeper {
         }
         let set = &self.options.set;
         for why in lost.values() {
-            tracing::error!(%set, "{why}: its device fails from now on, the others go on; detach, then attach anew");
+            tracing::error!(%set, "{why}: its device fails from now on, the others work; detach, then attach again");
         }
         if let Some(file) = &self.kept
             && let Err(error) = file.lose(lost.keys().copied())
         {
-            tracing::error!(%set, %error, "that could not be kept: after the death of this process the next one may not know of it");
+            tracing::error!(%set, %error, "cannot save that a volume was shrunk: a restarted attach may not know it");
         }
         self.shared.act(|machine, _, out| machine.lose_volumes(lost, out));
     }
@@ -141,7 +141,7 @@ impl Keeper {
                 tracing::info!(set = %self.options.set, device, size = growth.size, "the device grew");
             }
             Err(error) => {
-                tracing::warn!(set = %self.options.set, device, %error, "the kernel does not take the new size; told again in {PAUSE:?}");
+                tracing::warn!(set = %self.options.set, device, %error, "the kernel does not take the new size; retrying in {PAUSE:?}");
             }
         }
         self.tell_kernel();

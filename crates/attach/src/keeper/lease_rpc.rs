@@ -41,7 +41,7 @@ fn granted(
     let mut lost = BTreeMap::new();
     for (n, why) in volumes.iter().enumerate().filter_map(|(n, (_, why))| Some((n, why.as_ref()?))) {
         if !before.contains_key(&n) {
-            tracing::error!(set = %shared.set, "{why}: its device fails from now on, the others go on; detach, then attach anew");
+            tracing::error!(set = %shared.set, "{why}: its device fails from now on, the others work; detach, then attach again");
         }
         lost.insert(n, why.clone());
     }
@@ -49,7 +49,7 @@ fn granted(
         let over = |n: usize| lost.contains_key(&n) || before.contains_key(&n);
         let all: Vec<_> = volumes.iter().enumerate().map(|(n, (facts, _))| (facts.clone(), over(n))).collect();
         if let Err(error) = file.granted(&shared.set, owner, grant.token, &all) {
-            tracing::error!(set = %shared.set, %error, "the lease could not be kept: after the death of this process its devices would be lost");
+            tracing::error!(set = %shared.set, %error, "cannot save the lease: if this process dies, its devices are lost");
         }
     }
     shared.act(|machine, now, out| machine.granted_without(now, request, grant, volumes.len(), lost, out));
@@ -87,7 +87,7 @@ pub(super) async fn acquire(
         match lease {
             Some(lease) if lease.owner == options.owner.to_string() => {
                 let left = Duration::from_millis(u64::from(lease.remaining_ms)) + EXPIRY_MARGIN;
-                tracing::info!(set = %options.set, ?left, "an earlier lease of this owner has to expire first");
+                tracing::info!(set = %options.set, ?left, "waiting until an earlier lease of this owner expires");
                 tokio::time::sleep(left).await;
             }
             _ => return Err(refusal),

@@ -51,7 +51,7 @@ impl Keeper {
         match left {
             None => self.shared.act(|machine, now, out| machine.begin(now, force, out)),
             Some((token, volumes, lease)) => {
-                tracing::info!(set = %self.options.set, devices = ?lease.devices, "going on with an earlier process's devices");
+                tracing::info!(set = %self.options.set, devices = ?lease.devices, "taking over the devices of an earlier process");
                 self.shared.set_volumes(&volumes);
                 self.shared.act(|machine, now, out| {
                     machine.resume(now, token, volumes.len(), out);
@@ -82,7 +82,7 @@ impl Keeper {
             }
             News::DeviceEnded(which) => {
                 self.ready = false;
-                tracing::error!(set = %self.options.set, device = which, "a device ended unexpectedly: detach, then attach anew");
+                tracing::error!(set = %self.options.set, device = which, "a device ended unexpectedly: detach, then attach again");
             }
             News::Volumes { incarnation, volumes, cuts } => {
                 if self.see_cuts(incarnation, &cuts) {

@@ -83,7 +83,7 @@ pub enum AttachError {
     },
     /// Requests were still unanswered when it had to end.
     #[error(
-        "not ended in good order within {DRAIN_LIMIT:?}: {count} requests are unanswered; the lease expires by itself"
+        "did not end cleanly within {DRAIN_LIMIT:?}: {count} requests are unanswered; the lease expires by itself"
     )]
     Undrained {
         /// Their number.
@@ -91,7 +91,7 @@ pub enum AttachError {
     },
     /// All requests are answered and the devices are gone, but no gateway took the lease back.
     #[error(
-        "the lease was not given back: found no gateway that answers within {RELEASE_LIMIT:?}; nothing is unanswered, and it expires by itself"
+        "the lease was not released: no gateway answered within {RELEASE_LIMIT:?}; no request is unanswered, and the lease expires by itself"
     )]
     LeaseLeft,
     /// A socket.

@@ -221,7 +221,8 @@ impl Machine {
         self.granted_without(now, request, grant, volumes, BTreeMap::new(), out);
     }
 
-    /// The same, if some of the volumes, by their index, were changed under their devices, with the reason (ATTACH-M8).
+    /// Like `granted`, if some of the volumes, by their index, were changed under their devices, with the reason
+    /// (ATTACH-M8).
     pub fn granted_without(
         &mut self,
         now: Moment,

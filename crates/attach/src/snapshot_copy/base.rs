@@ -240,7 +240,7 @@ impl Base {
         let Some(number) = link.number else { return };
         let mut current = self.current.lock().await;
         if current.number == number && current.requests.take().is_some() {
-            tracing::warn!(export = %self.name, gateway = link.at, why, "the gateway is lost; reads go on at another one");
+            tracing::warn!(export = %self.name, gateway = link.at, why, "the gateway is lost; reading from another one");
         }
     }
 
@@ -286,7 +286,7 @@ impl Base {
                     refusals += 1;
                     self.lost(&link, &format!("it answered {errno:?}")).await;
                     if refusals >= self.gateways.list().len().max(1) {
-                        tracing::error!(export = %self.name, offset, len, ?errno, "no gateway reads this: the read fails");
+                        tracing::error!(export = %self.name, offset, len, ?errno, "no gateway can read this: the read fails");
                         return Err(errno);
                     }
                 }

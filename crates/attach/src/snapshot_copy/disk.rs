@@ -57,7 +57,7 @@ fn nameless(dir: &Path, volume: &Name, size: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// The same, but with a name for a moment. `create_new` follows no link.
+/// Like `nameless`, but with a name for a moment. `create_new` follows no link.
 fn named(dir: &Path, volume: &Name) -> io::Result<File> {
     let path = dir.join(format!("{volume}.{:032x}.scratch", rand::random::<u128>()));
     let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;

@@ -156,7 +156,7 @@ pub enum ClusterRefusal {
     },
     /// It was a member before (CLUSTER-C1).
     #[error(
-        "{id} was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it \
+        "{id} was removed from this cluster permanently; to use its machine again, give its gateway an empty data_dir and let it \
          in as a new member (holdfast gateway add)"
     )]
     MemberRemoved {
@@ -220,7 +220,7 @@ pub enum ClusterRefusal {
         set: SetId,
     },
     /// The number is another set's.
-    #[error("set {set}: found the name {found}, expected {expected}: another set is meant")]
+    #[error("set {set}: found the name {found}, expected {expected}: the number belongs to another set")]
     OtherSet {
         /// The set.
         set: SetId,
@@ -357,13 +357,13 @@ pub enum ClusterRefusal {
         origin: SetId,
     },
     /// CLUSTER-C5: nobody can shut the last administrator out.
-    #[error("{what} is that of the certificate that asks for this: let another administrator revoke it")]
+    #[error("{what} is your own certificate: let another administrator revoke it")]
     OwnCertificate {
         /// As asked for.
         what: String,
     },
     /// CLUSTER-C5.
-    #[error("certificate {name} is revoked itself: it revokes nothing")]
+    #[error("certificate {name} is revoked and may not revoke others")]
     RevokerRevoked {
         /// The certificate that asks.
         name: String,

@@ -49,7 +49,7 @@ impl Ring {
 pub enum NoNewKey {
     /// The newest key is not in use yet.
     #[error(
-        "data key {newest} is new, and not every gateway has said that it has it: wait for that (holdfast key list)"
+        "data key {newest} is new, and not every gateway has confirmed that it has it: wait for that (holdfast key list)"
     )]
     Beginning {
         /// The newest.

@@ -133,8 +133,8 @@ fn may_shrink(board: &Board, has: Choice, before: &Cost) -> bool {
 
 /// The best choice that one step reaches, if it costs less than the present one.
 ///
-/// In place of a move that is not done and has failed: the group still has its voters of before, and must not survive
-/// less than with these either (PLACING-P1).
+/// After a failed move, the choice is compared with the voters the group still has: it must not survive less than with
+/// these either (PLACING-P1).
 fn better(board: &Board, placed: &Placed, loads: &Loads) -> Option<(Choice, Cost)> {
     let (now, had) = (board.choice(&placed.voters), board.choice(&placed.now));
     let before = board.cost(now);

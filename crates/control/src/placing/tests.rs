@@ -163,7 +163,7 @@ fn a_voter_that_does_not_run_the_set_is_told() {
     view.set().absent = ids([3, 4]);
     let told = [
         "the loss of region eu leaves 1 of its voters, and 2 are needed",
-        "g3 in region=ap answers, and does not run the set: see its log and its /healthz",
+        "g3 in region=ap answers, but does not run the set: see its log and its /healthz",
     ];
     assert_eq!(view.told(), told);
     assert_eq!(settle(&mut view, &RULES), [""; 0], "it may be repaired");

@@ -57,7 +57,7 @@ pub enum Violation {
         place: String,
     },
     /// A voter answers and does not run the group.
-    #[error("{name} in {place} answers, and does not run the set: see its log and its /healthz")]
+    #[error("{name} in {place} answers, but does not run the set: see its log and its /healthz")]
     Absent {
         /// The voter.
         name: Name,
@@ -66,7 +66,7 @@ pub enum Violation {
     },
     /// A newcomer is late ([`super::LATE`]).
     #[error(
-        "{name} was to become a voter more than an hour ago, and is none yet: see its log, its disk and its network"
+        "{name} was to become a voter more than an hour ago, but is none yet: see its log, its disk and its network"
     )]
     Late {
         /// The newcomer.

@@ -44,7 +44,8 @@ impl Timing {
         Self::with_floor(rtt, Duration::from_millis(ELECTION_MIN_MS_FLOOR))
     }
 
-    /// The same with at least `floor` as shortest election timeout, for machines without delays of scheduler and disk.
+    /// Like `from_rtt`, with at least `floor` as shortest election timeout, for machines without delays of scheduler
+    /// and disk.
     pub const fn with_floor(rtt: Duration, floor: Duration) -> Self {
         let up = rtt.as_nanos().div_ceil(1_000_000);
         let (low, high) = (RTT_MIN.as_millis(), RTT_MAX.as_millis());

@@ -108,7 +108,7 @@ impl SnapshotList {
         Self::whole(state, as_of, ahead).bounded()
     }
 
-    /// The same without the limit on its length.
+    /// Like `of`, without the limit on its length.
     fn whole(state: &SetState, as_of: LogIndex, ahead: Option<(LogId, RootRef)>) -> Self {
         let mut snapshots = state.snapshots.clone();
         let under_way = state.begin.map(|begin| begin.at);

@@ -68,7 +68,7 @@ pub enum SetRefusal {
         plain: bool,
     },
     /// Nobody holds the lease: there is nothing to continue.
-    #[error("nobody holds the set: the last lease (epoch {last_epoch}) was released; acquire it anew")]
+    #[error("nobody holds the set: the last lease (epoch {last_epoch}) was released; acquire it again")]
     NotHeld {
         /// The last epoch that was granted.
         last_epoch: Epoch,
@@ -88,14 +88,14 @@ pub enum SetRefusal {
         since_unix_ms: u64,
     },
     /// A plain export's lease ends with its connection.
-    #[error("the lease (epoch {epoch}) belongs to a plain export, which never continues: acquire it anew")]
+    #[error("the lease (epoch {epoch}) belongs to a plain export, which never continues: acquire it again")]
     NotContinuable {
         /// Of the lease.
         epoch: Epoch,
     },
     /// The grant of this request is over: this is a late copy of it (SET-S10).
     #[error(
-        "this request was granted before and its lease is over (the last epoch is {epoch}): ask anew, under another request id"
+        "this request was granted before and its lease is over (the last epoch is {epoch}): repeat it with a new request id"
     )]
     RequestEnded {
         /// The last epoch that was granted.
@@ -188,7 +188,7 @@ pub enum SetRefusal {
         object: ObjectId,
     },
     /// SET-S11: a late copy of a request that was carried out.
-    #[error("this request was carried out before, and what it made is gone since: ask anew, under another request id")]
+    #[error("this request was carried out before, and what it made is gone since: repeat it with a new request id")]
     RequestDone,
     /// There is no finished snapshot of that name, or it is not the one of that request.
     #[error("the set has no finished snapshot {name} of request {made_by}; list the snapshots and choose again")]

@@ -259,7 +259,7 @@ impl Attached {
         let (keeper, set) = (Self::new(self.options.clone(), self.records.clone(), self.locks.clone()), set.clone());
         let kept = std::thread::Builder::new().name("attach".to_string()).spawn(move || keeper.watch(&set, child));
         if let Err(error) = kept {
-            tracing::error!(%error, "an attach process will not be started again: no thread");
+            tracing::error!(%error, "cannot start a thread: an attach process will not be restarted");
         }
     }
 
@@ -268,14 +268,14 @@ impl Attached {
         let mut code = child.map_or_else(|| self.wait_for_another(set), ended);
         let mut pause = AGAIN_MIN;
         while self.is_wanted(set, code) {
-            tracing::warn!(%set, ?code, ?pause, "attach has ended: it is started again, the device waits");
+            tracing::warn!(%set, ?code, ?pause, "attach has ended: restarting it, the device waits");
             std::thread::sleep(pause);
             pause = (pause * 2).min(AGAIN_MAX);
             let begun = Instant::now();
             match self.again(set) {
                 Ok(None) => return,
                 Ok(Some(child)) => code = ended(child),
-                Err(error) => tracing::error!(%set, %error, "attach cannot be started now"),
+                Err(error) => tracing::error!(%set, %error, "cannot start attach"),
             }
             if begun.elapsed() >= AGAIN_MAX {
                 pause = AGAIN_MIN;

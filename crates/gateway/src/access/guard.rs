@@ -249,7 +249,7 @@ struct Line {
     outcome: Option<Code>,
 }
 
-/// The same, as it is written.
+/// Like `Line`, as it is written.
 #[derive(Serialize)]
 struct Record<'a> {
     time_unix_ms: u64,

@@ -14,7 +14,7 @@ const STORES_MAX: usize = 8;
 /// What ends the part of a URL that has the user info.
 const PLAIN_END: &[&str] = &["/", "?", "#"];
 
-/// The same in a query, where the URL is percent-encoded.
+/// Like `PLAIN_END`, in a query, where the URL is percent-encoded.
 const ENCODED_END: &[&str] = &["%2f", "%3f", "%23", "/", "?", "#", "&"];
 
 /// What a request names; empty where it names nothing.

@@ -82,7 +82,7 @@ const fn changes(method: &'static str, roles: &'static [Role]) -> Rule {
     Rule { noted: true, bounds: WORK, ..reads(method, roles) }
 }
 
-/// The same, of a host that asks again and again until it is carried out (ACCESS-A3).
+/// Like `changes`, of a host that asks again and again until it is carried out (ACCESS-A3).
 const fn repeats(method: &'static str, roles: &'static [Role]) -> Rule {
     Rule { repeated: true, bounds: SHORT, ..changes(method, roles) }
 }

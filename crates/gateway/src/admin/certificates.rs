@@ -160,7 +160,7 @@ impl AdminDoor {
         }
         let done = self.node.cluster.command_in(&adopted.group, Some(term), command).await;
         done.map_err(|error| self.of_cluster(&adopted.group, &error))?;
-        tracing::warn!(%what, "certificates are revoked");
+        tracing::warn!(%what, "certificates revoked");
         Ok(v1::RevokedReply { revoked: self.node.cluster.read(revoked_messages) })
     }
 
@@ -173,7 +173,7 @@ impl AdminDoor {
         let command = ClusterCommand::Unrevoke { what: what.clone() };
         let done = self.node.cluster.command(&adopted.group, &command).await;
         done.map_err(|error| self.of_cluster(&adopted.group, &error))?;
-        tracing::warn!(%what, "certificates are revoked no more");
+        tracing::warn!(%what, "certificate revocation removed");
         Ok(v1::RevokedReply { revoked: self.node.cluster.read(revoked_messages) })
     }
 }

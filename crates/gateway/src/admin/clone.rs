@@ -155,7 +155,7 @@ impl AdminDoor {
         let Some(heir) = status.members.iter().find(fit).map(|m| m.member) else {
             return Err(busy(format!("no gateway that has set {origin} answers and could lead the cluster")));
         };
-        tracing::info!(set = %origin, to = %heir, "a clone is made where its origin is: leadership of the cluster is handed over");
+        tracing::info!(set = %origin, to = %heir, "a clone is created at the leader of its origin: handing leadership of the cluster over");
         let handed = adopted.group.transfer_leader(heir).await;
         let what = handed.map_or_else(|e| e.to_string(), |()| format!("{heir} has it and is to lead the cluster"));
         Err(busy(format!(

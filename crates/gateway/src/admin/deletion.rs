@@ -152,7 +152,7 @@ impl AdminDoor {
                 // R12: the deletion may be in progress. The same request again has no second effect, and its answer
                 // tells.
                 Err(refusal) if refusal.code == RefusalCode::Unknown && set.group.leading_term().is_some() => {
-                    tracing::warn!(set = %name, why = %refusal.message, "it is not known yet whether the set is deleted; asking again");
+                    tracing::warn!(set = %name, why = %refusal.message, "it is unknown whether the set is deleted; asking again");
                     tokio::select! {
                         () = tokio::time::sleep(ASK_AGAIN) => {}
                         () = self.node.stop.cancelled() => return,

@@ -87,7 +87,7 @@ impl AdminDoor {
             let groups = self.health(&state).await?;
             may_drain(&state, &groups, &member, request.force).map_err(|e| refusal(&e))?;
         }
-        tracing::info!(member = %member.id, name = %member.name, ?wanted, force = request.force, "a member's standing changes");
+        tracing::info!(member = %member.id, name = %member.name, ?wanted, force = request.force, "a member's drain state changes");
         self.cluster_command_in(adopted, term, &ClusterCommand::SetStanding { id: member.id, standing: wanted })
             .await?;
         Ok(v1::DrainMemberReply {})

@@ -192,7 +192,8 @@ impl AdminDoor {
         self.node.cluster.command(&adopted.group, command).await.map_err(|e| self.of_cluster(&adopted.group, &e))
     }
 
-    /// The same, but only in this term: what was read from group 0 since it was settled is still valid (see `alone`).
+    /// Like `cluster_command`, but only in this term: what was read from group 0 since it was settled is still valid
+    /// (see `alone`).
     pub(super) async fn cluster_command_in(
         &self,
         adopted: &Adopted,

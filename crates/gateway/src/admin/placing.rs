@@ -182,7 +182,7 @@ fn log_told(state: &ClusterState, all: &[Told]) {
 struct Looked {
     rules: Rules,
     view: View,
-    /// The same, with the homes of sets that follow their owners.
+    /// Like `view`, with the homes of sets that follow their owners.
     towards: View,
 }
 
@@ -431,12 +431,12 @@ impl AdminDoor {
             match self.cluster_command_in(adopted, term, &command).await {
                 Ok(ClusterAnswer::VotersPlaced) => {
                     metrics::counter!("holdfast_placing_moves_total").increment(1);
-                    tracing::info!(set = %entry.name, moves = text, "the set gets other voters");
+                    tracing::info!(set = %entry.name, moves = text, "changing the set's voters");
                 }
                 Ok(other) => tracing::warn!(set = %entry.name, answer = ?other, "an unexpected answer"),
                 // A set that was deleted or placed meanwhile: the others must not wait for it.
                 Err(error) => {
-                    tracing::debug!(set = %entry.name, moves = text, %error, "the set gets no other voters now")
+                    tracing::debug!(set = %entry.name, moves = text, %error, "cannot change the set's voters now")
                 }
             }
         }

@@ -97,7 +97,7 @@ impl AdminDoor {
         let gone = SetCommand::SnapshotDelete { name: way_back.name.clone(), made_by: way_back.made_by };
         let outcome = set.command("a safety snapshot's end", &gone).await;
         if let Err(e) = &outcome {
-            tracing::warn!(set = %set.name, error = %e, "the safety snapshot of a refused rollback stays");
+            tracing::warn!(set = %set.name, error = %e, "cannot delete the safety snapshot of a refused rollback");
         }
         outcome.is_ok()
     }

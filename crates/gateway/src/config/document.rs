@@ -8,7 +8,7 @@ use holdfast_settings::{Documented, FieldDoc, sample_of};
 
 /// Below the comment of the sample file.
 const NOTE: &str =
-    "Sizes are numbers with B, KiB, MiB, GiB or TiB, such as 1.5GiB. Print this file: holdfast gateway sample-config";
+    "Sizes are numbers with B, KiB, MiB, GiB, TiB or PiB, such as 1.5GiB. Print this file: holdfast gateway sample-config";
 
 /// The fields of a section; none if the section does not exist.
 pub(super) fn section(name: &str) -> &'static [FieldDoc] {

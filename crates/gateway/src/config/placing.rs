@@ -8,20 +8,21 @@ use std::time::Duration;
 
 /// Most sets that get other voters at the same time: each copies a journal's part of one set, and a state.
 const MOVES_AT_ONCE: usize = 2;
-/// The same where a lost or leaving voter is replaced, or a loss is survived again: the next loss could stop the set.
+/// Like `MOVES_AT_ONCE`, where a lost or leaving voter is replaced, or a loss is survived again: the next loss could
+/// stop the set.
 const REPAIRS_AT_ONCE: usize = 8;
 
 settings! {
     /// The choice of each set's voters, by the leader of the cluster.
     pub struct PlacingConfig {
-        /// Change voters by themselves. false: only a new set's voters are chosen; violations are shown all the same.
+        /// Change voters automatically. false: only a new set's voters are chosen; violations are still shown.
         enabled: bool = true;
-        /// A voter whose gateway does not answer for so long is replaced, in milliseconds, 60000 to 86400000. 0: never.
-        /// Shorter: what votes on a gateway that is down for maintenance is copied elsewhere sooner.
+        /// A voter is replaced when its gateway has not answered for this time, in milliseconds, 60000 to 86400000. 0:
+        /// never. Shorter: sets are copied away sooner from a gateway that is down for maintenance.
         replace_after_ms: u64 = 900_000;
-        /// Serve a set near its owner: leadership moves to a nearer voter once it has been where it is for so long, in
-        /// milliseconds, 5000 to 86400000. So there is at most one such move in this time; each is a short pause for
-        /// the owner. 0: never, and no voters follow owners either.
+        /// Serve a set near its owner: leadership moves to a nearer voter, at most once in this time, in milliseconds,
+        /// 5000 to 86400000. Each move is a short pause for the owner. 0: never, and voters do not follow owners
+        /// either.
         follow_owner_ms: u64 = 60_000;
     }
 }

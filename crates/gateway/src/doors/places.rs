@@ -154,8 +154,8 @@ impl Place {
         self.shows_of(standing, None);
     }
 
-    /// The same of a client whose certificate of this name has only a share of the places. Otherwise a single one of a
-    /// host could hold all, and the connections of other hosts would make room for newcomers.
+    /// Like `shows`, of a client whose certificate of this name has only a share of the places. Otherwise a single one
+    /// of a host could hold all, and the connections of other hosts would make room for newcomers.
     pub(crate) fn shows_of(&self, standing: Standing, certificate: Option<&str>) {
         if self.standing() >= standing {
             return;

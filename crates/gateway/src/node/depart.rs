@@ -110,9 +110,9 @@ pub(super) async fn depart(order: Order, stop: CancellationToken) {
             return;
         }
     }
-    tracing::info!(set = %name, "the set is placed elsewhere, and its group is without this gateway: it ends here");
+    tracing::info!(set = %name, "the set is placed elsewhere, and this gateway is no longer a voter: stopping the set");
     while let Err(error) = stop_set(node, id).await {
-        tracing::warn!(set = %name, %error, "the set does not end here yet; trying again");
+        tracing::warn!(set = %name, %error, "cannot stop the set yet; trying again");
         if stop.run_until_cancelled(tokio::time::sleep(ASK_AGAIN)).await.is_none() {
             return;
         }
@@ -123,7 +123,7 @@ pub(super) async fn depart(order: Order, stop: CancellationToken) {
             node.troubles.locked().remove(&id);
         }
         Err(error) => {
-            tracing::warn!(set = %name, %error, "the set was stopped here and not left");
+            tracing::warn!(set = %name, %error, "the set was stopped here, but this gateway has not left it");
             // It is started again. A disk without room would have it stopped at once, again and again.
             stop.run_until_cancelled(tokio::time::sleep(ASK_AGAIN)).await;
         }

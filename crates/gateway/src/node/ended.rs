@@ -53,7 +53,7 @@ impl Ender {
                 Err(e) => {
                     let why = e.to_string();
                     if self.said.get(&id) != Some(&why) {
-                        tracing::warn!(set = %id, error = %why, "a deleted set is not ended here yet; trying again");
+                        tracing::warn!(set = %id, error = %why, "cannot end a deleted set here yet; trying again");
                         self.said.insert(id, why);
                     }
                 }

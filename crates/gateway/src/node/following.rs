@@ -162,7 +162,7 @@ async fn move_in_turn(
         return;
     }
     let at = sight.place.as_ref().map(Locality::to_string).unwrap_or_default();
-    tracing::info!(set = %set.name, %to, %at, "leadership goes to a voter nearer to where the set is used");
+    tracing::info!(set = %set.name, %to, %at, "moving leadership to a voter nearer to where the set is used");
     hand_over(node, me, set, term, to).await;
 }
 

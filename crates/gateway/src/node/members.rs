@@ -209,7 +209,7 @@ impl Follower {
         let id = due.group.id();
         let waits = if let Step::Wait(why) = &due.step { why.to_string() } else { String::new() };
         if self.said.insert(id, waits.clone()).is_none_or(|said| said != waits) && !waits.is_empty() {
-            tracing::info!(group = %id, why = %waits, "its members do not match the cluster yet");
+            tracing::info!(group = %id, why = %waits, "the group's members do not match the cluster yet");
         }
         match due.step {
             Step::Done => return due.announce(false),
@@ -272,12 +272,12 @@ impl Due {
             Step::HandOver(heir) => return self.hand_over(*heir).await,
             Step::Learn(newcomers) => {
                 self.announce(true);
-                tracing::info!(group = %group.id(), ?newcomers, "newcomers are added as learners");
+                tracing::info!(group = %group.id(), ?newcomers, "adding new members as learners");
                 group.add_learners(&addresses(state, newcomers), seen, STEP_LIMIT).await
             }
             Step::Forget(learners) => {
                 self.announce(true);
-                tracing::info!(group = %group.id(), ?learners, "learners are removed");
+                tracing::info!(group = %group.id(), ?learners, "removing learners");
                 group.drop_learners(learners, seen, STEP_LIMIT).await
             }
             Step::Vote(voters) => {
@@ -287,7 +287,7 @@ impl Due {
             }
             Step::End => {
                 self.announce(true);
-                tracing::info!(group = %group.id(), "a change of voters that an earlier leader left unfinished is completed");
+                tracing::info!(group = %group.id(), "completing a change of voters that an earlier leader left unfinished");
                 group.end_change(seen, STEP_LIMIT).await
             }
         };

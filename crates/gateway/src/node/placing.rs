@@ -1,5 +1,5 @@
 //! Changes of a set's stores (ADR 0018). Each gateway opens the stores in group 0. The leader of group 0 asks the set's
-//! leader whether the next step is allowed, and proposes it (PAIR-P1).
+//! leader whether the next step is allowed, and proposes it (PLACE-P1).
 
 use super::{Adopted, Node};
 use holdfast_control::cluster::ClusterCommand;
@@ -31,7 +31,7 @@ pub(super) async fn follow(node: &Node, set: &SetServer, text: &str) {
     }
     match (node.seams.store)(&node.config, text, set.health.clone()).await {
         Ok(store) => {
-            tracing::info!(set = %set.name, from = %set.switch.text(), to = text, "the set's stores are changed");
+            tracing::info!(set = %set.name, from = %set.switch.text(), to = text, "changing the set's stores");
             set.switch.set(text, store);
             // With several stores, each has its own health; the errors of a former single store no longer count.
             set.health.attempt(unix_ms(), Op::Get, None);

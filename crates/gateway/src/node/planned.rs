@@ -119,7 +119,7 @@ pub(crate) struct Planned {
     moving: BTreeMap<SetId, Way>,
     /// When a member was late last.
     slow: BTreeMap<MemberId, Instant>,
-    /// Sets of which the metrics tell something, also of an earlier term.
+    /// Sets that have metrics, also of an earlier term.
     told: BTreeSet<Name>,
     /// The region of each set's owner, and since when this leader sees it there.
     owners: BTreeMap<SetId, (Name, Instant)>,
@@ -137,7 +137,7 @@ pub(crate) struct Planned {
 pub(crate) struct Wants {
     /// The members that may get further votes.
     pub(crate) takers: BTreeSet<MemberId>,
-    /// Of each set, the voters that it is to have and that its record does not name.
+    /// For each set: new voters that the set's record does not list yet.
     pub(crate) newcomers: BTreeMap<SetId, BTreeSet<MemberId>>,
 }
 

@@ -130,7 +130,7 @@ async fn registered(node: &Arc<Node>, adopted: &Adopted) -> bool {
                 return true;
             }
             Registered::Refused(why) => {
-                tracing::error!(%why, "CLUSTER-C3: this gateway must not take part; it ends");
+                tracing::error!(%why, "CLUSTER-C3: this gateway must not take part; stopping it");
                 node.refuse(why);
                 return false;
             }
@@ -147,7 +147,7 @@ async fn change_life(
     change: impl FnOnce(&mut Identity, &Path) -> Result<Lineage, IdentityError> + Send + 'static,
 ) {
     if let Err(error) = node.change_identity(change).await {
-        tracing::warn!(%error, "the lives of this disk could not be changed");
+        tracing::warn!(%error, "cannot write the start numbers of this disk");
     }
 }
 

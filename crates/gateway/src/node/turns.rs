@@ -11,7 +11,7 @@ pub(crate) struct Turns {
     pub(super) adoption: Mutex<()>,
     /// Changes of the sets and of their keys: each proposal depends on what was read before it.
     pub(crate) sets: Arc<Mutex<()>>,
-    /// The same for members.
+    /// Like `sets`, for members.
     pub(crate) members: Arc<Mutex<()>>,
     /// Writes of the node key's file.
     pub(crate) node_key: Mutex<()>,

@@ -1,6 +1,6 @@
 //! Arguments of `holdfast agent`, and which agents a command asks.
 
-use super::values::{address, with_codes};
+use super::values::address;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, FromArgMatches, Subcommand};
 use holdfast_tls::Connector;
@@ -68,7 +68,7 @@ pub struct AgentArgs {
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
     /// Run the agent of this host until it receives SIGINT or SIGTERM
-    #[command(after_long_help = with_codes(RUN))]
+    #[command(after_long_help = RUN)]
     Run {
         /// Settings in TOML (`holdfast agent config` explains them)
         #[arg(long, value_name = "FILE")]
@@ -81,10 +81,10 @@ pub enum AgentCommand {
     #[command(after_long_help = "Example:\n  holdfast agent config > agent.toml")]
     Config,
     /// Show the agents and their peers: which host is primary, and which could take over
-    #[command(after_long_help = with_codes("Examples:\n  holdfast agent status\n  holdfast agent status --agent 10.0.0.1:8008,10.0.0.2:8008 --output json\n"))]
+    #[command(after_long_help = "Examples:\n  holdfast agent status\n  holdfast agent status --agent 10.0.0.1:8008,10.0.0.2:8008 --output json\n")]
     Status,
     /// Move PostgreSQL to another host, planned: with a clean shutdown and no data loss
-    #[command(after_long_help = with_codes(SWITCHOVER))]
+    #[command(after_long_help = SWITCHOVER)]
     Switchover {
         /// The new primary [default: the only other host]
         #[arg(long, value_name = "HOST")]
@@ -104,7 +104,7 @@ pub enum AgentCommand {
         yes: bool,
     },
     /// Make a host primary now, by force: fences the present owner of the set
-    #[command(after_long_help = with_codes(FAILOVER))]
+    #[command(after_long_help = FAILOVER)]
     Failover {
         /// The new primary [default: the host of --agent]
         #[arg(long, value_name = "HOST")]
@@ -123,7 +123,7 @@ pub enum AgentCommand {
         yes: bool,
     },
     /// Pause automatic actions: no takeover, no restart of PostgreSQL; remains in effect across restarts of the agent
-    #[command(after_long_help = with_codes("Example:\n  holdfast agent pause --agent 10.0.0.1:8008,10.0.0.2:8008\n\nPause all agents of a set before maintenance. PostgreSQL is still stopped if the lease is lost, so that there is only one primary. During a pause the agent itself may be restarted; PostgreSQL keeps running.\n"))]
+    #[command(after_long_help = "Example:\n  holdfast agent pause --agent 10.0.0.1:8008,10.0.0.2:8008\n\nPause all agents of a set before maintenance. PostgreSQL is still stopped if the lease is lost, so that there is only one primary. During a pause the agent itself may be restarted; PostgreSQL keeps running.\n")]
     Pause,
     /// Resume automatic actions
     Resume,

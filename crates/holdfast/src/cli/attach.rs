@@ -1,6 +1,6 @@
 //! Arguments of `holdfast attach`.
 
-use super::values::{owner, with_codes};
+use super::values::owner;
 use crate::duration;
 use clap::Args;
 use holdfast_attach::DeviceKind;
@@ -37,7 +37,7 @@ requests.
 
 /// `holdfast attach`.
 #[derive(Debug, Args)]
-#[command(after_long_help = with_codes(ATTACH))]
+#[command(after_long_help = ATTACH)]
 pub struct AttachArgs {
     /// The set
     pub set: Name,

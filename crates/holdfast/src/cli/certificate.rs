@@ -1,6 +1,5 @@
 //! Arguments of `holdfast certificate`.
 
-use super::values::with_codes;
 use clap::{Args, Subcommand};
 use holdfast_tls::make::DAYS_MAX;
 use holdfast_types::Name;
@@ -10,10 +9,10 @@ use std::path::PathBuf;
 #[derive(Debug, Subcommand)]
 pub enum CertificateCommand {
     /// Show the certificate of each gateway (name, issuer, days left), and what is revoked
-    #[command(visible_alias = "show", after_long_help = with_codes(LIST))]
+    #[command(visible_alias = "show", after_long_help = LIST)]
     List,
     /// Shut a certificate out: no gateway takes it any more, and its connections end within a second
-    #[command(after_long_help = with_codes(REVOKE))]
+    #[command(after_long_help = REVOKE)]
     Revoke {
         /// Which
         #[command(flatten)]
@@ -27,20 +26,20 @@ pub enum CertificateCommand {
     },
     /// Issue new certificates with new keys in the place of old ones, with the same names, by the CA in the same
     /// directory; contacts no gateway
-    #[command(after_long_help = with_codes(RENEW))]
+    #[command(after_long_help = RENEW)]
     Renew {
         /// Directory of the CA with its key, and of the certificates, as `holdfast cluster certificates` made it
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
-        /// NAME of NAME.pem and NAME.key
+        /// Base name of the files NAME.pem and NAME.key
         #[arg(required = true, value_name = "NAME")]
         names: Vec<Name>,
         /// Validity of the certificates in days
         #[arg(long, value_name = "DAYS", default_value_t = 825, value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
         days: u64,
     },
-    /// Take a certificate off the list: it counts again until it expires
-    #[command(after_long_help = with_codes(UNREVOKE))]
+    /// Take a certificate off the list: it is valid again until it expires
+    #[command(after_long_help = UNREVOKE)]
     Unrevoke {
         /// Which
         #[command(flatten)]
@@ -53,9 +52,9 @@ pub enum CertificateCommand {
 #[group(required = true, multiple = false)]
 pub struct WhichArgs {
     /// The certificate of this serial number, in hex
-    #[arg(long, value_name = "HEX")]
+    #[arg(long, value_name = "HEX", value_parser = holdfast_tls::serial_of)]
     pub serial: Option<String>,
-    /// All certificates of this common name, those that are issued later as well
+    /// All certificates of this common name, also future ones
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 }
@@ -87,9 +86,9 @@ Examples:
 
 openssl x509 -in db1.pem -noout -serial prints a serial number; those of gateways are in
 `holdfast certificate list`. After --name, a new certificate of the same name is refused too: use
---serial to replace one. Your own certificate is not revoked by you, so one administrator is always
-left. Gateways check the list; hosts and commands do not: for a gateway's key in wrong hands change
-the authority as well.
+--serial to replace one. You cannot revoke your own certificate, so one administrator is always
+left. Gateways and hosts check the list; commands do not: if a gateway's key was stolen, replace the
+CA too.
 ";
 
 const UNREVOKE: &str = "\

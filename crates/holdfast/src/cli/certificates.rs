@@ -26,10 +26,10 @@ pub struct CertificatesArgs {
     /// The hosts of this call may use this set only; may be repeated [default: all sets]
     #[arg(long, value_name = "SET", requires = "host")]
     pub set: Vec<Name>,
-    /// Name of a person or tool that only looks; may be repeated
+    /// Name of a person or tool with read-only access; may be repeated
     #[arg(long, value_name = "NAME")]
     pub viewer: Vec<Name>,
-    /// Name of a person or tool that runs the cluster and destroys nothing; may be repeated
+    /// Name of a person or tool that may operate the cluster, but delete nothing; may be repeated
     #[arg(long, value_name = "NAME")]
     pub operator: Vec<Name>,
     /// Name of an administrator, who may do everything; may be repeated

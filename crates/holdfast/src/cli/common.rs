@@ -11,7 +11,10 @@ use std::time::Duration;
 /// Default admin address of a gateway.
 pub const DEFAULT_API: &str = "127.0.0.1:7400";
 
-const COMMON: &str = "Options of every command";
+const COMMON: &str = "Common options";
+
+/// Last line of the help of each command but `holdfast` itself.
+const SEE: &str = "Common options (--api, --output, --timeout, logs, TLS) and exit codes: see `holdfast --help`";
 
 /// Default of `--timeout`: time for the whole command.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -92,4 +95,19 @@ pub struct Common {
     /// Connects to gateways, with the three files above
     #[arg(skip)]
     pub dialer: Dialer,
+}
+
+/// Hides the common options from the help of a command below `holdfast`, which ends with where to find them. They are
+/// still accepted there.
+pub fn explained_once(command: clap::Command) -> clap::Command {
+    let common = Common::augment_args(clap::Command::new("common"));
+    let hidden: Vec<_> =
+        common.get_arguments().map(|arg| arg.clone().hide_short_help(true).hide_long_help(true)).collect();
+    see(command.args(hidden))
+}
+
+fn see(command: clap::Command) -> clap::Command {
+    let examples = command.get_after_long_help().map(|text| format!("{}\n\n", text.to_string().trim_end()));
+    let long = format!("{}{SEE}", examples.unwrap_or_default());
+    command.after_help(SEE).after_long_help(long).mut_subcommands(see)
 }

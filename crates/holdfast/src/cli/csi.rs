@@ -1,6 +1,6 @@
 //! Arguments of `holdfast csi`.
 
-use super::values::{owner, stores_text, with_codes};
+use super::values::{owner, stores_text};
 use clap::Args;
 use holdfast_csi::{DeviceChoice, Prefix};
 use holdfast_types::{Locality, Owner};
@@ -19,7 +19,7 @@ node.
 
 /// `holdfast csi`.
 #[derive(Debug, Args)]
-#[command(after_long_help = with_codes(CSI))]
+#[command(after_long_help = CSI)]
 pub struct CsiArgs {
     /// The services of this process
     #[arg(long, value_enum, value_name = "SERVICE", default_value_t)]

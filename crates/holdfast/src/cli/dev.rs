@@ -1,13 +1,13 @@
 //! Arguments of `holdfast dev`.
 
-use super::values::{VolumeArg, setting, store_url, with_codes};
+use super::values::{VolumeArg, setting, store_url};
 use clap::{ArgAction, Args};
 use holdfast_types::Name;
 use std::path::PathBuf;
 
 /// `holdfast dev`.
 #[derive(Debug, Args)]
-#[command(after_long_help = with_codes(DEV))]
+#[command(after_long_help = DEV)]
 pub struct DevArgs {
     /// Directory of everything: ports, key, settings, logs, data and store
     #[arg(long, value_name = "DIR")]

@@ -1,7 +1,6 @@
 //! Arguments of `holdfast history`.
 
 use super::agent::Agents;
-use super::values::with_codes;
 use clap::Args;
 
 const HISTORY: &str = "\
@@ -17,7 +16,7 @@ commit).
 
 /// `holdfast history`.
 #[derive(Debug, Args)]
-#[command(after_long_help = with_codes(HISTORY))]
+#[command(after_long_help = HISTORY)]
 pub struct HistoryArgs {
     /// Which agents to ask
     #[command(flatten)]

@@ -1,6 +1,5 @@
 //! Arguments of `holdfast key`.
 
-use super::values::with_codes;
 use clap::Subcommand;
 use holdfast_types::Name;
 use std::path::PathBuf;
@@ -29,14 +28,14 @@ Examples:
 pub enum KeyCommand {
     /// Show which cluster key wraps which data keys, which keys each gateway has, and whether the previous key is still
     /// needed
-    #[command(visible_alias = "show", after_long_help = with_codes(LIST))]
+    #[command(visible_alias = "show", after_long_help = LIST)]
     List,
     /// Wrap all data keys with a new cluster key, which every gateway must have already; no downtime, and no data is
     /// rewritten
-    #[command(after_long_help = with_codes(ROTATE))]
+    #[command(after_long_help = ROTATE)]
     RotateCluster,
     /// Give a set a new data key: rewrites all its data under the new key in the background, then destroys the old key
-    #[command(after_long_help = with_codes(ROTATE_DATA))]
+    #[command(after_long_help = ROTATE_DATA)]
     RotateData {
         /// The set
         set: Name,
@@ -46,10 +45,10 @@ pub enum KeyCommand {
     },
     /// Print new parameters with a random salt that derive a key from a passphrase, for the settings of every gateway;
     /// contacts no gateway
-    #[command(after_long_help = with_codes(KDF))]
+    #[command(after_long_help = KDF)]
     Kdf,
-    /// Make a new cluster key that lies on disk only as Vault or AWS KMS has wrapped it; contacts no gateway
-    #[command(after_long_help = with_codes(ENVELOPE))]
+    /// Make a new cluster key that is stored only encrypted by Vault or AWS KMS; contacts no gateway
+    #[command(after_long_help = ENVELOPE)]
     Envelope {
         /// Settings of a gateway whose key names `envelope`, and `vault` or `kms`; the envelope is written there
         #[arg(long, value_name = "FILE")]
@@ -127,6 +126,6 @@ prints the key's fingerprint. Copy the envelope to every gateway, and to the pla
 look for it in a recovery. In a running cluster, go on with `holdfast key rotate-cluster`. The key
 itself is written nowhere: if Vault or KMS loses its own key, all data is lost.
 
-An envelope for `command` is made by the program's own counterpart, for example:
+An envelope for `command` is made with the matching encryption command, for example:
   head -c 32 /dev/urandom | gpg --encrypt -r holdfast > cluster.envelope
 ";

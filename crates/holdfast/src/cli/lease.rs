@@ -1,6 +1,6 @@
 //! Arguments of `holdfast lease`.
 
-use super::values::{owner, with_codes};
+use super::values::owner;
 use crate::duration;
 use clap::Subcommand;
 use holdfast_types::{Name, Owner};
@@ -38,7 +38,7 @@ pub enum LeaseCommand {
         set: Name,
     },
     /// Acquire the lease of a set and print its token
-    #[command(after_long_help = with_codes(ACQUIRE))]
+    #[command(after_long_help = ACQUIRE)]
     Acquire {
         /// The set
         set: Name,
@@ -53,7 +53,7 @@ pub enum LeaseCommand {
         force: bool,
     },
     /// Continue a lease at the gateway that leads its set now, and print the new token
-    #[command(after_long_help = with_codes(CONTINUE))]
+    #[command(after_long_help = CONTINUE)]
     Continue {
         /// The set
         set: Name,
@@ -65,7 +65,7 @@ pub enum LeaseCommand {
         token: String,
     },
     /// Renew a lease
-    #[command(after_long_help = with_codes(RENEW))]
+    #[command(after_long_help = RENEW)]
     Renew {
         /// The set
         set: Name,
@@ -77,7 +77,7 @@ pub enum LeaseCommand {
         epoch: Option<u64>,
     },
     /// Release a lease
-    #[command(after_long_help = with_codes("Example:\n  HOLDFAST_TOKEN=... holdfast lease release demo\n\nTo end a lease without its token, use `holdfast failover`.\n"))]
+    #[command(after_long_help = "Example:\n  HOLDFAST_TOKEN=... holdfast lease release demo\n\nTo end a lease without its token, use `holdfast failover`.\n")]
     Release {
         /// The set
         set: Name,

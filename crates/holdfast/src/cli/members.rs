@@ -1,17 +1,17 @@
 //! Arguments of the membership commands: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`,
 //! `update`.
 
-use super::values::{address, with_codes};
+use super::values::address;
 use clap::Subcommand;
 
 /// The commands of `holdfast gateway` for a running cluster.
 #[derive(Debug, Subcommand)]
 pub enum MembersCommand {
     /// List the gateways: role, membership, votes, lag and leadership of each
-    #[command(after_long_help = with_codes(LIST))]
+    #[command(after_long_help = LIST)]
     List,
     /// Add a running gateway to the cluster, without downtime
-    #[command(after_long_help = with_codes(ADD))]
+    #[command(after_long_help = ADD)]
     Add {
         /// Admin address of the new gateway
         #[arg(value_name = "HOST:PORT", value_parser = address)]
@@ -21,7 +21,7 @@ pub enum MembersCommand {
         no_wait: bool,
     },
     /// Remove a gateway from the cluster permanently, without downtime
-    #[command(after_long_help = with_codes(REMOVE))]
+    #[command(after_long_help = REMOVE)]
     Remove {
         /// Name or member id, as `gateway list` shows it
         #[arg(value_name = "GATEWAY")]
@@ -38,7 +38,7 @@ pub enum MembersCommand {
         no_wait: bool,
     },
     /// Replace a gateway, also a lost one: the new one joins and catches up, then the old one is removed
-    #[command(after_long_help = with_codes(REPLACE))]
+    #[command(after_long_help = REPLACE)]
     Replace {
         /// Name or member id of the old gateway, as `gateway list` shows it
         #[arg(value_name = "OLD")]
@@ -54,7 +54,7 @@ pub enum MembersCommand {
         no_wait: bool,
     },
     /// Move leadership off a gateway and keep it off, before maintenance
-    #[command(after_long_help = with_codes(DRAIN))]
+    #[command(after_long_help = DRAIN)]
     Drain {
         /// Name or member id, as `gateway list` shows it
         #[arg(value_name = "GATEWAY")]
@@ -67,14 +67,14 @@ pub enum MembersCommand {
         no_wait: bool,
     },
     /// Allow a drained gateway to lead again
-    #[command(after_long_help = with_codes(UNDRAIN))]
+    #[command(after_long_help = UNDRAIN)]
     Undrain {
         /// Name or member id, as `gateway list` shows it
         #[arg(value_name = "GATEWAY")]
         gateway: String,
     },
     /// Register the present addresses and the locality of a gateway
-    #[command(after_long_help = with_codes(UPDATE))]
+    #[command(after_long_help = UPDATE)]
     Update {
         /// Name or member id, as `gateway list` shows it
         #[arg(value_name = "GATEWAY")]
@@ -102,9 +102,9 @@ Examples:
   holdfast gateway add 10.0.0.4:7400
 
 The new gateway must be running (holdfast gateway run) with an empty data_dir. It copies the log
-of the cluster's Raft group from its leader, and becomes a voter when it has caught up; and the same
-with each set that has fewer than three voters or, a little later, moves to it. Its settings decide
-whether it is a gateway or a witness (role = \"witness\"), and where it stands (locality).
+of the cluster's Raft group from its leader, and becomes a voter when it has caught up. Then it does
+the same for each set that has fewer than three voters or, a little later, moves to it. Its settings
+decide whether it is a gateway or a witness (role = \"witness\"), and where it stands (locality).
 ";
 
 const REMOVE: &str = "\

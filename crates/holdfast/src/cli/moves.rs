@@ -1,6 +1,6 @@
 //! `holdfast switchover` and `holdfast failover`.
 
-use super::values::{owner, with_codes};
+use super::values::owner;
 use crate::duration;
 use clap::Args;
 use holdfast_types::{Name, Owner};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// `holdfast switchover`.
 #[derive(Debug, Args)]
-#[command(after_long_help = with_codes("Example:\n  holdfast switchover demo --to g2\n\nRequests in flight are answered first. Attach processes reconnect by themselves; connections without a token are closed.\n"))]
+#[command(after_long_help = "Example:\n  holdfast switchover demo --to g2\n\nRequests in flight are answered first. Attach processes reconnect by themselves; connections without a token are closed.\n")]
 pub struct SwitchoverArgs {
     /// The set
     pub set: Name,
@@ -19,7 +19,7 @@ pub struct SwitchoverArgs {
 
 /// `holdfast failover`.
 #[derive(Debug, Args)]
-#[command(after_long_help = with_codes(FAILOVER))]
+#[command(after_long_help = FAILOVER)]
 pub struct FailoverArgs {
     /// The set
     pub set: Name,

@@ -1,6 +1,5 @@
 //! Arguments of `holdfast pair`.
 
-use super::values::with_codes;
 use clap::Subcommand;
 use std::path::PathBuf;
 
@@ -8,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, Subcommand)]
 pub enum PairCommand {
     /// Show which gateway holds the pair's seat, and whether it answers
-    #[command(after_long_help = with_codes(STATUS))]
+    #[command(after_long_help = STATUS)]
     Status {
         /// Configuration file of either gateway of the pair
         #[arg(long, value_name = "FILE")]

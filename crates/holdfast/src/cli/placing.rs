@@ -6,11 +6,11 @@ use holdfast_types::Name;
 pub(super) const PLACE: &str = "\
 Without options: shows the policy, the voters of the set and why these, and what is violated.
 With options: changes the policy; what is not given stays. The voters follow one by one while the
-set is in use. A policy that the gateways cannot meet is refused, with what is missing. A policy
-that was met and is not any more is shown as violated, and the set is served all the same.
+set is in use. A policy that the gateways cannot meet is refused, with what is missing. If a policy
+can no longer be met, it is shown as violated; the set stays in service.
 
-A gateway says where it stands by the setting `locality`; `holdfast gateway update` takes over a
-later change.
+A gateway says where it stands by the setting `locality`; `holdfast gateway update` applies a later
+change.
 
 Examples:
   holdfast set place demo
@@ -22,8 +22,7 @@ Examples:
 /// What a set asks of its voters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct PolicyArgs {
-    /// The largest thing whose loss the set survives; auto, as in a set without policy: as much as the gateways
-    /// allow
+    /// Largest failure that the set survives. auto (the default): as large as the gateways allow
     #[arg(long, value_name = "LEVEL", value_parser = ["auto", "host", "zone", "region"])]
     pub survive: Option<String>,
     /// Number of voters, 3 or 5; a set without policy has 3
@@ -53,10 +52,10 @@ pub struct PlaceArgs {
     /// The policy.
     #[command(flatten)]
     pub policy: PolicyArgs,
-    /// No home region any more
+    /// Remove the home region
     #[arg(long, conflicts_with = "home")]
     pub no_home: bool,
-    /// A region that is not forbidden any more; may be repeated
+    /// Allow a forbidden region again; may be repeated
     #[arg(long = "allow-region", value_name = "REGION", action = ArgAction::Append)]
     pub allow: Vec<Name>,
 }

@@ -1,13 +1,13 @@
 //! Arguments of `holdfast cluster recover`.
 
 use super::store::{KeyArgs, StoreArgs};
-use super::values::{stores_text, with_codes};
+use super::values::stores_text;
 use clap::Args;
 use std::path::PathBuf;
 
 /// `holdfast cluster recover`.
 #[derive(Debug, Args)]
-#[command(after_long_help = with_codes(RECOVER))]
+#[command(after_long_help = RECOVER)]
 pub struct RecoverArgs {
     /// A store of the lost cluster; repeat it for each store. For a set with several stores, or whose stores were
     /// changed, the text that `set stores show` printed for a recovery: 'w=2 URL URL URL', 'c=2 URL', or 'LIST => LIST'

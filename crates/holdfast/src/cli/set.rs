@@ -4,7 +4,7 @@ use super::limits::{LimitArgs, OF_SET};
 use super::paths::SnapshotArg;
 use super::placing::{PLACE, PlaceArgs, PolicyArgs};
 use super::stores::{STORES, StoresCommand};
-use super::values::{VolumeArg, store_url, with_codes};
+use super::values::{VolumeArg, schedule, store_url};
 use clap::{ArgAction, Args, Subcommand};
 use holdfast_types::Name;
 
@@ -60,14 +60,14 @@ The view of its leader. With --any-view the view of any gateway, without the spa
                      checkpoint, and after a recovery until the next checkpoint
   not uploaded       bytes that are only in the journals of the gateways
   store health       ok, or the problem, since when, and whether an operator must act
-  scrub              the verification in the background: see `holdfast set scrub`
+  scrub              verification in the background: see `holdfast set scrub`
   members            voters of its Raft group
-  limit              how fast all its clients together may go: see `holdfast set limit`
-  policy             what it asks of its voters: see `holdfast set place`
+  limit              limit of all its clients together: see `holdfast set limit`
+  policy             its requirements for voters: see `holdfast set place`
   placing, voter     what the present voters survive, and where each of them is
-  violated           what the policy asks for and is not so, and since when the cluster's leader knows
-  moves              the voters that the set gets next, and why
-  clone              each clone, with its snapshot and the log index of that
+  violated           requirements of the policy that are not met, and since when
+  moves              the next voters of the set, and why
+  clone              each clone, with its snapshot and the log index of the snapshot
   store N            with several stores: missing objects and health of each
   retired objects    objects that are no longer needed and are still in the store
 
@@ -153,7 +153,7 @@ long as the clone exists, even if the snapshot is deleted. `holdfast set show` s
 #[derive(Debug, Subcommand)]
 pub enum SetCommand {
     /// Create a set and its volumes; what exists already is left as it is
-    #[command(after_long_help = with_codes(CREATE))]
+    #[command(after_long_help = CREATE)]
     Create {
         /// Name of the set
         name: Name,
@@ -172,10 +172,10 @@ pub enum SetCommand {
         policy: PolicyArgs,
     },
     /// List the sets
-    #[command(after_long_help = with_codes(LIST))]
+    #[command(after_long_help = LIST)]
     List,
     /// Show one set: its gateway, its owner, its volumes and its space in the store
-    #[command(after_long_help = with_codes(SHOW))]
+    #[command(after_long_help = SHOW)]
     Show {
         /// The set
         set: Name,
@@ -184,13 +184,13 @@ pub enum SetCommand {
         any_view: bool,
     },
     /// Show the stores of a set; add, drain and replace stores while the set is in use
-    #[command(subcommand, after_long_help = with_codes(STORES))]
+    #[command(subcommand, after_long_help = STORES)]
     Stores(StoresCommand),
-    /// Show why a set's voters are these, or change which loss the set survives and where its voters may be
-    #[command(after_long_help = with_codes(PLACE))]
+    /// Show why these gateways vote for the set; change which loss it survives and where its voters may be
+    #[command(after_long_help = PLACE)]
     Place(PlaceArgs),
     /// Limit how fast the clients of a set may go, or show the limit
-    #[command(after_long_help = with_codes(OF_SET))]
+    #[command(after_long_help = OF_SET)]
     Limit {
         /// The set
         set: Name,
@@ -199,16 +199,16 @@ pub enum SetCommand {
         limit: LimitArgs,
     },
     /// Delete a set: its volumes, keys and objects, and its data on the gateways' disks
-    #[command(after_long_help = with_codes(DELETE))]
+    #[command(after_long_help = DELETE)]
     Delete(DeleteArgs),
     /// Upload everything that was acknowledged so far to the store
-    #[command(after_long_help = with_codes(CHECKPOINT))]
+    #[command(after_long_help = CHECKPOINT)]
     Checkpoint {
         /// The set
         set: Name,
     },
     /// Show or start the scrub of a set, which reads all its objects in the background and reports damage
-    #[command(after_long_help = with_codes(SCRUB))]
+    #[command(after_long_help = SCRUB)]
     Scrub {
         /// The set
         set: Name,
@@ -217,16 +217,16 @@ pub enum SetCommand {
         start: bool,
     },
     /// Take snapshots of a set at fixed times, and delete old ones
-    #[command(after_long_help = with_codes(SCHEDULE))]
+    #[command(after_long_help = SCHEDULE)]
     Schedule {
         /// The set
         set: Name,
         /// Rules such as 15mx8,1hx24,1dx30 (units s, m, h, d, w), or off
-        #[arg(value_name = "RULES")]
+        #[arg(value_name = "RULES", value_parser = schedule)]
         schedule: String,
     },
     /// Create a new writable set from a snapshot of another set; takes the same short time for any size
-    #[command(after_long_help = with_codes(CLONE))]
+    #[command(after_long_help = CLONE)]
     Clone {
         /// The snapshot, SET@SNAPSHOT
         snapshot: SnapshotArg,

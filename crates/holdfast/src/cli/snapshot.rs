@@ -1,14 +1,14 @@
 //! Arguments of `holdfast snapshot`.
 
 use super::paths::SnapshotArg;
-use super::values::with_codes;
 use clap::Subcommand;
 use holdfast_types::Name;
 
 const CREATE: &str = "\
-A snapshot contains all volumes of a set at one point in time, between the call and its answer.
-Writes acknowledged before the call are in it. It needs space only for later changes, independent
-of the volumes' size. A set has at most 128 snapshots, including scheduled and pending ones.
+A snapshot contains all volumes of a set at one point in time, after the call starts and before it
+returns. Writes acknowledged before the call are in it. It needs space only for later changes,
+independent of the volumes' size. A set has at most 128 snapshots, including scheduled and pending
+ones.
 
 Every gateway exports it over NBD, read-only and without a lease. `holdfast snapshot token` prints
 the addresses with the token.
@@ -104,27 +104,27 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
     /// Create a snapshot of a set; ends when it is in the store
-    #[command(after_long_help = with_codes(CREATE))]
+    #[command(after_long_help = CREATE)]
     Create {
         /// The set and the snapshot's name
         #[arg(value_name = "SET@NAME")]
         snapshot: SnapshotArg,
     },
     /// List the snapshots of a set, oldest first
-    #[command(after_long_help = with_codes(LIST))]
+    #[command(after_long_help = LIST)]
     List {
         /// The set
         set: Name,
     },
     /// Print the NBD addresses of a snapshot, with the token that opens them
-    #[command(after_long_help = with_codes(TOKEN))]
+    #[command(after_long_help = TOKEN)]
     Token {
         /// The set and the snapshot's name
         #[arg(value_name = "SET@NAME")]
         snapshot: SnapshotArg,
     },
     /// Roll a set back to one of its snapshots; takes a safety snapshot first
-    #[command(after_long_help = with_codes(ROLLBACK))]
+    #[command(after_long_help = ROLLBACK)]
     Rollback {
         /// The set and the snapshot's name
         #[arg(value_name = "SET@NAME")]
@@ -137,7 +137,7 @@ pub enum SnapshotCommand {
         yes: bool,
     },
     /// List the differences between two snapshots: volumes and changed ranges
-    #[command(after_long_help = with_codes(DIFF))]
+    #[command(after_long_help = DIFF)]
     Diff {
         /// The set
         set: Name,
@@ -147,7 +147,7 @@ pub enum SnapshotCommand {
         later: Name,
     },
     /// Delete a snapshot
-    #[command(after_long_help = with_codes(DELETE))]
+    #[command(after_long_help = DELETE)]
     Delete {
         /// The set and the snapshot's name
         #[arg(value_name = "SET@NAME")]

@@ -1,7 +1,6 @@
 //! Arguments of `holdfast standby`.
 
 use super::paths::SnapshotArg;
-use super::values::with_codes;
 use clap::{Args, Subcommand};
 use holdfast_attach::DeviceKind;
 use holdfast_types::ByteSize;
@@ -11,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, Subcommand)]
 pub enum StandbyCommand {
     /// Run a standby in the foreground: refreshes it at an interval, and answers health checks of load balancers
-    #[command(after_long_help = with_codes(RUN))]
+    #[command(after_long_help = RUN)]
     Run {
         /// The standby
         #[command(flatten)]
@@ -21,7 +20,7 @@ pub enum StandbyCommand {
         check: bool,
     },
     /// Refresh a standby: starts PostgreSQL on a copy of a newer snapshot, and stops the old one
-    #[command(after_long_help = with_codes(REFRESH))]
+    #[command(after_long_help = REFRESH)]
     Refresh {
         /// The standby
         #[command(flatten)]
@@ -34,7 +33,7 @@ pub enum StandbyCommand {
         latest: bool,
     },
     /// Show the snapshot of a standby and the age of its data
-    #[command(after_long_help = with_codes("Examples:\n  holdfast standby status --config /etc/holdfast/standby.toml\n  holdfast standby status --config standby.toml --output json | jq .age_ms\n\nThe age is the time since the snapshot was requested: it contains everything that was committed before.\n"))]
+    #[command(after_long_help = "Examples:\n  holdfast standby status --config /etc/holdfast/standby.toml\n  holdfast standby status --config standby.toml --output json | jq .age_ms\n\nThe age is the time since the snapshot was requested: it contains everything that was committed before.\n")]
     Status {
         /// The standby
         #[command(flatten)]
@@ -50,7 +49,7 @@ pub enum StandbyCommand {
     #[command(after_long_help = "Example:\n  holdfast standby config > standby.toml")]
     Config,
     /// Provide a writable temporary copy of a snapshot on this host
-    #[command(after_long_help = with_codes(COPY))]
+    #[command(after_long_help = COPY)]
     Copy(CopyArgs),
 }
 

@@ -1,6 +1,6 @@
 //! Arguments of `holdfast store`, and of every command that reads stores without a gateway.
 
-use super::values::{stores_text, with_codes};
+use super::values::stores_text;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
     /// Check stores: writes, replaces, reads, lists and deletes eight objects in each
-    #[command(after_long_help = with_codes(CHECK))]
+    #[command(after_long_help = CHECK)]
     Check(CheckArgs),
 }
 
@@ -49,7 +49,7 @@ pub struct KeyArgs {
     /// Environment variable with the passphrase
     #[arg(long, value_name = "NAME")]
     pub passphrase_env: Option<String>,
-    /// Settings of a gateway: what their sections key and key_previous name, an envelope too
+    /// Settings of a gateway: the key is taken from [key] and [key_previous], envelopes included
     #[arg(long, value_name = "FILE")]
     pub key_config: Option<PathBuf>,
 }

@@ -1,6 +1,6 @@
 //! Arguments of `holdfast set stores`, which shows and changes the stores of a set in use.
 
-use super::values::{store_url, with_codes};
+use super::values::store_url;
 use crate::duration;
 use clap::{ArgAction, Args, Subcommand};
 use holdfast_types::Name;
@@ -10,13 +10,13 @@ use std::time::Duration;
 #[derive(Debug, Subcommand)]
 pub enum StoresCommand {
     /// Show the stores of a set: what each one lacks, the progress of a change, and the arguments for a recovery
-    #[command(after_long_help = with_codes(SHOW))]
+    #[command(after_long_help = SHOW)]
     Show {
         /// The set
         set: Name,
     },
     /// Change the stores of a set to the given list
-    #[command(after_long_help = with_codes(CHANGE))]
+    #[command(after_long_help = CHANGE)]
     Change {
         /// The set
         set: Name,
@@ -29,7 +29,7 @@ pub enum StoresCommand {
         how: HowArgs,
     },
     /// Add stores to a set
-    #[command(after_long_help = with_codes(ADD))]
+    #[command(after_long_help = ADD)]
     Add {
         /// The set
         set: Name,
@@ -42,7 +42,7 @@ pub enum StoresCommand {
         how: HowArgs,
     },
     /// Remove a store, also a dead one, when the others have all its data
-    #[command(visible_alias = "remove", after_long_help = with_codes(DRAIN))]
+    #[command(visible_alias = "remove", after_long_help = DRAIN)]
     Drain {
         /// The set
         set: Name,
@@ -55,7 +55,7 @@ pub enum StoresCommand {
         how: HowArgs,
     },
     /// Replace a store, also a dead one, by a new one
-    #[command(after_long_help = with_codes(REPLACE))]
+    #[command(after_long_help = REPLACE)]
     Replace {
         /// The set
         set: Name,
@@ -69,7 +69,7 @@ pub enum StoresCommand {
         how: HowArgs,
     },
     /// Abandon a change and keep the old stores; possible while the new ones are being filled
-    #[command(after_long_help = with_codes(ABANDON))]
+    #[command(after_long_help = ABANDON)]
     Abandon {
         /// The set
         set: Name,

@@ -2,10 +2,12 @@
 
 use crate::exit::EXIT_CODES;
 use holdfast_set::recovery::Stores;
+use holdfast_set::{BURST_MS_DEFAULT, IOPS_MIN, Limit, Schedule};
 use holdfast_types::{ByteSize, MemberId, Name, Owner, Placement};
 use std::str::FromStr;
+use std::time::Duration;
 
-/// Examples, followed by the exit codes.
+/// Examples, followed by the exit codes: for `holdfast` itself.
 pub fn with_codes(examples: &str) -> String {
     format!("{examples}\n{EXIT_CODES}")
 }
@@ -118,6 +120,37 @@ pub fn stores_text(text: &str) -> Result<String, String> {
         }
     }
     Ok(text.to_string())
+}
+
+/// Checks the rules of a snapshot schedule.
+pub fn schedule(text: &str) -> Result<String, String> {
+    text.parse::<Schedule>().map(|_| text.to_string()).map_err(|error| error.to_string())
+}
+
+/// Checks a limit of requests per second.
+pub fn iops(text: &str) -> Result<u32, String> {
+    let iops: u32 = text.parse().map_err(|_| format!("found {text:?}, expected a number"))?;
+    alone(Limit { iops, ..Limit::NONE }).map(|()| iops)
+}
+
+/// Checks a limit of bytes per second.
+pub fn bytes_per_second(text: &str) -> Result<ByteSize, String> {
+    let size: ByteSize = text.parse().map_err(|error: holdfast_types::SizeError| error.to_string())?;
+    alone(Limit { bytes_per_s: size.0, ..Limit::NONE }).map(|()| size)
+}
+
+/// Checks the burst of a limit.
+pub fn burst(text: &str) -> Result<Duration, String> {
+    let burst = crate::duration::parse(text)?;
+    let burst_ms = u32::try_from(burst.as_millis()).unwrap_or(u32::MAX);
+    let limit = Limit { iops: IOPS_MIN, burst_ms, ..Limit::NONE };
+    limit.check().map(|()| burst).map_err(|error| error.to_string())
+}
+
+/// Checks one number of a limit; the others may be those of now.
+fn alone(limit: Limit) -> Result<(), String> {
+    let burst_ms = if limit.is_none() { 0 } else { BURST_MS_DEFAULT };
+    Limit { burst_ms, ..limit }.check().map_err(|error| error.to_string())
 }
 
 pub fn setting(text: &str) -> Result<(String, String), String> {

@@ -1,14 +1,14 @@
 //! Arguments of `holdfast verify`.
 
 use super::store::{KeyArgs, StoreArgs};
-use super::values::{stores_text, with_codes};
+use super::values::stores_text;
 use clap::Args;
 use holdfast_set::verify::{LISTED, LISTED_MAX};
 use holdfast_types::Name;
 
 /// `holdfast verify`.
 #[derive(Debug, Args)]
-#[command(after_long_help = with_codes(VERIFY))]
+#[command(after_long_help = VERIFY)]
 pub struct VerifyArgs {
     /// Sets to check [default: all sets in the store]
     pub sets: Vec<Name>,

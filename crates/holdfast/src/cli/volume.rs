@@ -2,7 +2,6 @@
 
 use super::limits::{LimitArgs, OF_VOLUME};
 use super::paths::{ExportPath, VolumePath};
-use super::values::with_codes;
 use clap::{Args, Subcommand};
 use holdfast_types::{ByteSize, Name};
 use std::path::PathBuf;
@@ -87,7 +86,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
     /// Create a volume; succeeds if it exists already with that size
-    #[command(after_long_help = with_codes(CREATE))]
+    #[command(after_long_help = CREATE)]
     Create {
         /// The set and the volume's name
         #[arg(value_name = "SET/VOLUME")]
@@ -97,20 +96,20 @@ pub enum VolumeCommand {
         size: ByteSize,
     },
     /// List the volumes of a set
-    #[command(after_long_help = with_codes(LIST))]
+    #[command(after_long_help = LIST)]
     List {
         /// The set
         set: Name,
     },
     /// Show one volume
-    #[command(after_long_help = with_codes(SHOW))]
+    #[command(after_long_help = SHOW)]
     Show {
         /// The set and the volume's name
         #[arg(value_name = "SET/VOLUME")]
         volume: VolumePath,
     },
     /// Make a volume larger, also while it is in use
-    #[command(after_long_help = with_codes(GROW))]
+    #[command(after_long_help = GROW)]
     Grow {
         /// The set and the volume's name
         #[arg(value_name = "SET/VOLUME")]
@@ -120,7 +119,7 @@ pub enum VolumeCommand {
         size: ByteSize,
     },
     /// Make a volume smaller; data beyond the new size is lost
-    #[command(after_long_help = with_codes(SHRINK))]
+    #[command(after_long_help = SHRINK)]
     Shrink {
         /// The set and the volume's name
         #[arg(value_name = "SET/VOLUME")]
@@ -136,7 +135,7 @@ pub enum VolumeCommand {
         force: bool,
     },
     /// Limit how fast the clients of a volume may go, or show the limit
-    #[command(after_long_help = with_codes(OF_VOLUME))]
+    #[command(after_long_help = OF_VOLUME)]
     Limit {
         /// The set and the volume's name
         #[arg(value_name = "SET/VOLUME")]
@@ -146,7 +145,7 @@ pub enum VolumeCommand {
         limit: LimitArgs,
     },
     /// Rename a volume
-    #[command(after_long_help = with_codes(RENAME))]
+    #[command(after_long_help = RENAME)]
     Rename {
         /// The set and the volume's name
         #[arg(value_name = "SET/VOLUME")]
@@ -156,7 +155,7 @@ pub enum VolumeCommand {
         to: Name,
     },
     /// Delete a volume and its data
-    #[command(after_long_help = with_codes(DELETE))]
+    #[command(after_long_help = DELETE)]
     Delete {
         /// The set and the volume's name
         #[arg(value_name = "SET/VOLUME")]
@@ -169,10 +168,10 @@ pub enum VolumeCommand {
         yes: bool,
     },
     /// Copy an image into a volume
-    #[command(after_long_help = with_codes(IMPORT))]
+    #[command(after_long_help = IMPORT)]
     Import(ImportArgs),
     /// Copy a volume, or a volume of a snapshot, to an image
-    #[command(after_long_help = with_codes(EXPORT))]
+    #[command(after_long_help = EXPORT)]
     Export(ExportArgs),
 }
 

@@ -1,6 +1,5 @@
 //! Arguments of `holdfast watch`.
 
-use super::values::with_codes;
 use crate::duration;
 use clap::Args;
 use std::time::Duration;
@@ -19,7 +18,7 @@ change.
 
 /// `holdfast watch`.
 #[derive(Debug, Args)]
-#[command(after_long_help = with_codes(WATCH))]
+#[command(after_long_help = WATCH)]
 pub struct WatchArgs {
     /// Poll interval
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s")]

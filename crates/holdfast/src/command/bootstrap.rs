@@ -197,7 +197,7 @@ pub async fn carry_out(
     carry_out_as(dialer, plan, None, total, progress).await
 }
 
-/// The same, with an id for a new cluster.
+/// Like `carry_out`, with an id for a new cluster.
 pub async fn carry_out_as(
     dialer: &Dialer,
     plan: &Plan,

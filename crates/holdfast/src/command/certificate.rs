@@ -81,7 +81,7 @@ fn renew(common: &Common, dir: &Path, names: &[Name], days: u64) -> Result<(), C
                 line.before.clone(),
             ]
         });
-        output::table(["NAME", "CERTIFICATE", "KEY", "SERIAL NUMBER BEFORE"], rows)
+        output::table(["NAME", "CERTIFICATE", "KEY", "OLD SERIAL"], rows)
     })
 }
 

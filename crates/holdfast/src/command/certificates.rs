@@ -54,9 +54,11 @@ pub fn run(common: &Common, args: &CertificatesArgs) -> Result<(), CliError> {
         }
     }
     let made = make::certificates(&args.dir, &wanted, args.days).map_err(|error| {
-        CliError::failed("certificates not created from here on")
-            .because(&error)
-            .next("existing files are kept: move a file away to create it again, or use another --dir")
+        let failed = CliError::failed("certificates not created from here on").because(&error);
+        if failed.next.is_some() {
+            return failed;
+        }
+        failed.next("existing files are kept: move a file away to create it again, or use another --dir")
     })?;
     let line = |(one, certificate, key): (Wanted, PathBuf, PathBuf)| Line {
         name: one.name,

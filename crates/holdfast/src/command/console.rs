@@ -10,7 +10,7 @@ pub fn confirm(question: &str) -> Result<(), CliError> {
     confirm_or(question, "confirmation is needed, and standard input is no terminal", "--yes")
 }
 
-/// The same with another option than `--yes`, and the message `alone` if standard input is no terminal.
+/// Like `confirm`, with another option than `--yes`, and the message `alone` if standard input is no terminal.
 pub fn confirm_or(question: &str, alone: &str, option: &str) -> Result<(), CliError> {
     if !std::io::stdin().is_terminal() {
         return Err(CliError::declined(alone).next(format!("add {option} to skip the question")));

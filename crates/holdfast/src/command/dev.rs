@@ -227,7 +227,7 @@ fn next_plain(ready: &Ready, gateway: &str) -> String {
     text
 }
 
-/// The same where everybody needs a certificate.
+/// Like `next_plain`, where everybody needs a certificate.
 fn next_secure(ready: &Ready, tls: &layout::DevTls, set: &str) -> String {
     let (api, ca) = (ready.api.join(","), tls.ca.display());
     let [host, host_key] = tls.host.each_ref().map(|path| path.display());

@@ -105,7 +105,7 @@ fn volume_json(one: &Compared) -> Value {
     })
 }
 
-/// The same for a volume that the later snapshot does not have.
+/// Like `volume_json`, for a volume that the later snapshot does not have.
 fn gone_json(volume: &v1::Volume) -> Value {
     json!({
         "kind": "volume", "volume": volume.name, "id": volume.id, "relation": "gone",

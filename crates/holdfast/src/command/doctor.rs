@@ -26,7 +26,7 @@ pub use finding::Finding;
 /// Settings of a gateway that are checked if none are named and these exist.
 pub const GATEWAY: &str = "/etc/holdfast/gateway.toml";
 
-/// The same for an agent.
+/// Like `GATEWAY`, for an agent.
 pub const AGENT: &str = "/etc/holdfast/agent.toml";
 
 /// What `--output json` prints.

@@ -23,6 +23,12 @@ pub fn man(dir: Option<&Path>) -> Result<(), CliError> {
         output::say(&String::from_utf8_lossy(&page));
         return Ok(());
     };
-    let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
-    written.map_err(|error| CliError::failed(format!("{}: manual pages", dir.display())).because(&error))
+    // A page has all options, unlike the help.
+    let shown = |arg: clap::Arg| arg.hide_short_help(false).hide_long_help(false);
+    let command = Cli::command().mut_subcommands(|command| command.mut_args(shown));
+    let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(command, dir));
+    written.map_err(|error| {
+        let failed = CliError::failed(format!("{}: manual pages", dir.display())).because(&error);
+        failed.next("give a directory that this user may create or write to")
+    })
 }

@@ -86,7 +86,7 @@ fn put_all(table: &mut toml::Table, given: &[(String, String)]) -> Result<(), Cl
 
 /// `config` with `KEY=VALUE` settings applied; not validated.
 pub fn with_settings(config: GatewayConfig, given: &[(String, String)]) -> Result<GatewayConfig, CliError> {
-    let failed = |error: &dyn std::error::Error| CliError::usage("settings").because(error);
+    let failed = |error: &(dyn std::error::Error + 'static)| CliError::usage("settings").because(error);
     let mut table = toml::Table::try_from(config).map_err(|error| failed(&error))?;
     put_all(&mut table, given)?;
     table.try_into().map_err(|error: toml::de::Error| failed(&error))

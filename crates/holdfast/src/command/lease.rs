@@ -15,9 +15,9 @@ pub async fn run(common: &Common, command: LeaseCommand) -> Result<(), CliError>
     match command {
         LeaseCommand::Show { set } => show(common, &set).await,
         LeaseCommand::Acquire { set, owner, ttl, force } => acquire(common, &set, &owner, ttl, force).await,
-        LeaseCommand::Continue { set, owner, token } => go_on(common, &set, &owner, token).await,
-        LeaseCommand::Renew { set, token, epoch } => renew(common, &set, token, epoch).await,
-        LeaseCommand::Release { set, token, epoch } => release(common, &set, token, epoch).await,
+        LeaseCommand::Continue { set, owner, token } => go_on(common, &set, &owner, checked(token)?).await,
+        LeaseCommand::Renew { set, token, epoch } => renew(common, &set, checked(token)?, epoch).await,
+        LeaseCommand::Release { set, token, epoch } => release(common, &set, checked(token)?, epoch).await,
     }
 }
 
@@ -62,6 +62,13 @@ async fn acquire(
     let call = async |mut client: Client| client.acquire_lease(request.clone()).await;
     let grant = connect(common).call(&format!("acquire the lease of {set}"), Effect::Changes, call).await?;
     show_grant(common, set, owner, &grant)
+}
+
+/// Checks a token before a gateway is asked. The error does not repeat it, as clap's would.
+fn checked(token: String) -> Result<String, CliError> {
+    let told = "give the token that `holdfast lease acquire` or `holdfast lease continue` printed";
+    holdfast_api::token(&token).map_err(|error| CliError::usage("").because(&error).next(told))?;
+    Ok(token)
 }
 
 async fn go_on(common: &Common, set: &Name, owner: &Owner, token: String) -> Result<(), CliError> {
@@ -139,4 +146,17 @@ async fn current(api: &mut ClusterClient, set: &Name) -> Result<v1::GetLeaseRepl
     let request = v1::GetLeaseRequest { set: set.to_string() };
     let call = async |mut client: Client| client.get_lease(request.clone()).await;
     api.call(&format!("get the lease of {set}"), Effect::Reads, call).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn a_wrong_token_is_refused_here_and_not_repeated() {
+        let error = checked("secret".into()).unwrap_err();
+        assert!(error.exit == Exit::Usage && !error.message.contains("secret"), "{error:?}");
+        assert!(checked("0123456789abcdef".repeat(2)).is_ok());
+    }
 }

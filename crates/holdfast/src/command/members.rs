@@ -31,7 +31,7 @@ const PLAN_LIMIT: Duration = Duration::from_secs(15);
 /// Most sets that a sentence lists; `holdfast gateway list` shows all.
 const SETS_NAMED_MAX: usize = 8;
 
-/// The same for a line of progress.
+/// Like `SETS_NAMED_MAX`, for a line of progress.
 const WAITS_NAMED_MAX: usize = 3;
 
 /// The state that a wait ends with.

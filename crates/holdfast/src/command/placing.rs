@@ -86,7 +86,7 @@ pub fn describe(placing: &v1::Placing) -> String {
     facts.extend(reasons.next().map(|whole| output::fact("placing", whole)));
     facts.extend(reasons.map(|voter| output::fact("voter", voter)));
     facts.extend(placing.violations.iter().map(|violation| {
-        output::fact("violated", &format!("{}; seen first {}", violation.text, since(violation.since_unix_ms)))
+        output::fact("violated", &format!("{}; first seen {}", violation.text, since(violation.since_unix_ms)))
     }));
     if !placing.next.is_empty() {
         facts.push(output::fact("moves", &placing.next));
@@ -143,7 +143,7 @@ mod tests {
         };
         let shown = describe(&placing);
         for part in
-            ["survive zone, 3 voters", "all well", "g1: zone eu/a", "answer; seen first unknown", "a voter is drained"]
+            ["survive zone, 3 voters", "all well", "g1: zone eu/a", "answer; first seen unknown", "a voter is drained"]
         {
             assert!(shown.contains(part), "{part:?} in {shown}");
         }

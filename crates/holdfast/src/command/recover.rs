@@ -442,7 +442,7 @@ fn table(found: &[Found], restored: &[Restored]) -> String {
         ]
     });
     let header =
-        ["SET", "GENERATION", "RESTORED-TO-INDEX", "ACKNOWLEDGED-BEFORE", "VOLUMES", "SNAPSHOTS", "SERVED-BY", "STORE"];
+        ["SET", "GENERATION", "RESTORED TO INDEX", "ACKNOWLEDGED BEFORE", "VOLUMES", "SNAPSHOTS", "SERVED BY", "STORE"];
     output::table(header, rows)
 }
 

@@ -10,12 +10,14 @@ use holdfast_types::ByteSize;
 
 /// The stores of one set from the command line: one per `--store`, or all in one text.
 pub fn several(named: Vec<String>, write_quorum: Option<usize>) -> Result<Stores, CliError> {
-    let usage = |error: &dyn std::error::Error| CliError::usage("--store").because(error);
+    let usage = |error: &(dyn std::error::Error + 'static)| CliError::usage("--store").because(error);
+    let form = match (named.as_slice(), write_quorum) {
+        ([_], None) => "use s3://BUCKET/PREFIX or file:///DIRECTORY",
+        _ => "use s3://BUCKET/PREFIX or file:///DIRECTORY, each once, and a --write-quorum of more than half",
+    };
     let stores = match named.as_slice() {
         [one] if one.starts_with("w=") => Stores::parse(one).map_err(|error| usage(&error))?,
-        _ => Stores::new(named, write_quorum).map_err(|error| {
-            usage(&error).next("use s3://BUCKET/PREFIX or file:///DIRECTORY, each store once, and a --write-quorum of more than half of them")
-        })?,
+        _ => Stores::new(named, write_quorum).map_err(|error| usage(&error).next(form))?,
     };
     stores.check_new().map_err(|error| {
         usage(&error).next("use one store, three stores with --write-quorum 2, or five stores with --write-quorum 3")

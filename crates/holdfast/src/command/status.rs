@@ -53,7 +53,7 @@ fn violated(status: &v1::ClusterStatusReply) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    format!("\n\n{}", output::table(["SET", "SEEN FIRST", "VIOLATED"], rows))
+    format!("\n\n{}", output::table(["SET", "SINCE", "VIOLATED"], rows))
 }
 
 /// The lists of allowed stores, if they are not the same at all gateways: then no set is put into one. Else empty.
@@ -78,7 +78,7 @@ fn owners(status: &v1::ClusterStatusReply) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    format!("\n\n{}", output::table(["OWNER OF", "STANDS IN", "SERVED BY", "WHICH IS IN"], rows))
+    format!("\n\n{}", output::table(["SET", "OWNER'S REGION", "SERVED BY", "GATEWAY'S REGION"], rows))
 }
 
 /// Share of reads that each tier of each gateway answered, since its start and over the last minutes. Empty if there
@@ -98,7 +98,7 @@ fn reads(status: &v1::ClusterStatusReply) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let head = ["READS AT", "SINCE", "PARTS", "JOURNAL", "MEMORY", "DISK", "STORE", "SHARED"];
+    let head = ["GATEWAY", "SINCE", "PARTS", "JOURNAL", "MEMORY", "DISK", "STORE", "SHARED"];
     format!("\n\n{}", output::table(head, rows))
 }
 

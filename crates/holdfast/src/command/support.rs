@@ -31,7 +31,8 @@ const TAR_LIMIT: Duration = Duration::from_secs(120);
 /// Runs `holdfast support-bundle`.
 pub async fn run(common: &Common, args: &SupportArgs) -> Result<(), CliError> {
     serve::without_core_dumps();
-    let about = |error: &dyn std::error::Error| CliError::failed(args.file.display().to_string()).because(error);
+    let about =
+        |error: &(dyn std::error::Error + 'static)| CliError::failed(args.file.display().to_string()).because(error);
     // First, so that nothing is gathered in vain. Only its owner can read it.
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&args.file);
     made.map_err(|error| about(&error).next("name a file that does not exist yet"))?;

@@ -16,7 +16,7 @@ const LISTED_BYTES_MAX: usize = 8 << 20;
 pub enum Aim {
     /// Begin transmission with this export (the name as it goes over the wire).
     Go(String),
-    /// The same by NBD_OPT_EXPORT_NAME, like old clients: no headers are negotiated, and a refusal closes the
+    /// Like `Go`, by NBD_OPT_EXPORT_NAME, like old clients: no headers are negotiated, and a refusal closes the
     /// connection.
     GoOldStyle(String),
     /// Describe this export and leave.
@@ -217,7 +217,7 @@ impl Handshake {
         }
     }
 
-    /// The same, through TLS or not at all (NBD-S3).
+    /// Like `new`, through TLS or not at all (NBD-S3).
     #[must_use]
     pub fn over_tls(self) -> Self {
         Self { wants_tls: true, ..self }

@@ -147,7 +147,7 @@ impl Mapping {
         self.leaf_for(of, leaf, &|_| ()).await
     }
 
-    /// The same, charged to `pay`.
+    /// Like `leaf`, charged to `pay`.
     pub(super) async fn leaf_for(&self, of: &SetKey, leaf: &LeafRef, pay: Pay<'_>) -> Result<Leaf, MapError> {
         let at = leaf.at;
         let key = BlockKey::first(at.object, at.number);

@@ -45,9 +45,9 @@ impl SetServer {
         })
     }
 
-    /// The same for a continuation, which waits for the look only for a moment. While the store is away a look takes as
-    /// long as a lease lives, and the host would stop a healthy database (R8). Without a look a granted continuation
-    /// shows nothing to anybody: each answer of a device waits for one.
+    /// Like `before_answer`, for a continuation, which waits for the look only for a moment. While the store is away a
+    /// look takes as long as a lease lives, and the host would stop a healthy database (R8). Without a look a granted
+    /// continuation shows nothing to anybody: each answer of a device waits for one.
     pub(super) async fn before_continuing(&self) -> Result<(), SetError> {
         if self.head.pair().is_some() {
             return self.before_answer().await;
@@ -62,7 +62,8 @@ impl SetServer {
         }
     }
 
-    /// The same once the proposal has ended. R12: it may have been granted, so without a look the outcome is unknown.
+    /// Like `before_continuing`, once the proposal has ended. R12: it may have been granted, so without a look the
+    /// outcome is unknown.
     pub(super) async fn before_telling(
         &self,
         command: &SetCommand,

@@ -33,7 +33,7 @@ impl SetServer {
             (*limits != shared.known).then(|| limits.clone())
         });
         let Some(limits) = changed else { return };
-        tracing::info!(set = %self.name, limit = %limits.set, volumes = limits.volumes.len(), "limits of clients");
+        tracing::info!(set = %self.name, limit = %limits.set, volumes = limits.volumes.len(), "client limits changed");
         shared.of_set.set.set(rates(limits.set));
         for (volume, throttle) in &shared.volumes {
             throttle.set(rates(limits.of(*volume)));

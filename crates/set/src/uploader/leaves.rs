@@ -107,8 +107,8 @@ impl Uploader {
         Ok(())
     }
 
-    /// The same for leaves in packs with too much garbage (LEAF-L3). This only saves space: an unreadable leaf stays
-    /// where it is.
+    /// Like `move_leaves`, for leaves in packs with too much garbage (LEAF-L3). This only saves space: an unreadable
+    /// leaf stays where it is.
     async fn empty_leaf_packs(
         &self,
         term: Term,

@@ -94,7 +94,7 @@ pub(super) enum UploadError {
     Head(#[from] KeepError),
     #[error(transparent)]
     Live(#[from] LiveError),
-    #[error("another leader has begun anew")]
+    #[error("another leader has started")]
     Superseded,
     #[error("stopping")]
     Stopping,

@@ -71,7 +71,7 @@ impl Subject {
         Ok(RootRead { root: Some(root), damaged, bytes })
     }
 
-    /// The same for callers that need all of it: the complete root, or the first damage.
+    /// Like `read_root`, for callers that need all of it: the complete root, or the first damage.
     ///
     /// # Errors
     /// The store did not answer.
@@ -148,7 +148,7 @@ impl Subject {
         Ok(all)
     }
 
-    /// The same for leaves of one pack, in one request if all are present.
+    /// Like `check_leaves`, for leaves of one pack, in one request if all are present.
     async fn check_run(&self, top: &Top, run: Vec<LeafRef>) -> Result<LeavesRead, StoreError> {
         let mut read = LeavesRead::default();
         let Some(first) = run.first() else { return Ok(read) };

@@ -236,7 +236,7 @@ impl World {
         if self.waits_for_room(index, why) {
             return Ok(());
         }
-        if !why.contains("was removed from this cluster for ever") || !self.administrator.leaving.contains(&member) {
+        if !why.contains("was removed from this cluster permanently") || !self.administrator.leaving.contains(&member) {
             bail!("gateway {} (m{member}) {why}", index + 1);
         }
         for id in self.group_ids() {

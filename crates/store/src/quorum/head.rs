@@ -25,8 +25,8 @@ use tokio::time::Instant;
 const ROUNDS_MAX: u32 = 8;
 /// How long the others are waited for once enough have answered.
 const STRAGGLERS: Duration = Duration::from_millis(500);
-/// The same if all answers are wanted. A store that has not answered by then counts as silent; if it prevents a mend,
-/// that is done later.
+/// Like `STRAGGLERS`, if all answers are wanted. A store that has not answered by then counts as silent; if it prevents
+/// a mend, that is done later.
 const ALL_LIMIT: Duration = Duration::from_secs(3);
 /// Pause between two rounds, multiplied by the number of the round; half of it is random, so that two writers do not
 /// block each other.

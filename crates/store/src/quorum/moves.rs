@@ -86,9 +86,9 @@ pub fn moved_to(object: &Bytes) -> Option<String> {
     Moved::decode(object).map(|moved| moved.to)
 }
 
-/// The list that counts.
+/// Which list of stores is valid.
 enum Counts<'a> {
-    /// The first, with this head; `None`: it has none.
+    /// The current list, and its head; `None`: it has none.
     First(Option<Object>),
     /// The next one: it has begun, with this head or an earlier one.
     Next(&'a Register, Object),

@@ -29,7 +29,7 @@ enum Act {
     /// A mender puts its mark, sees all the others, and writes the slot: step 1, the beginning of step 2, and step 3 of
     /// QUORUM-Q2.
     Mark(usize),
-    /// The same in two steps, for a mark that arrives late: it is sent, and later put where there is nothing.
+    /// Like `Mark`, in two steps, for a mark that arrives late: it is sent, and later put where there is nothing.
     MakeMark(usize),
     PutMark,
     Ask(usize),

@@ -181,7 +181,7 @@ impl Quorum {
         }
     }
 
-    /// The same, but some kept root could not be read: it is compared again later, and not complete until then.
+    /// Like `compared`, but some kept root could not be read: it is compared again later, and not complete until then.
     pub fn compared_in_part(&self, at: usize) {
         self.compared(at, true);
         if let Some(replica) = self.replicas.get(at) {

@@ -102,9 +102,9 @@ impl Cloud {
         if !again {
             match &about {
                 Some(known) => {
-                    tracing::warn!(store = &*self.place, %why, %known, "no new credentials: requests are signed with the known ones, and it is tried again");
+                    tracing::warn!(store = &*self.place, %why, %known, "no new credentials: requests are signed with the known ones; retrying");
                 }
-                None => tracing::warn!(store = &*self.place, %why, "no credentials yet: it is tried again"),
+                None => tracing::warn!(store = &*self.place, %why, "no credentials yet; retrying"),
             }
         }
         // Without any, each request fails and says so.

@@ -91,7 +91,7 @@ impl Objects {
         sums.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
     }
 
-    /// The same of the page packs whose length is known.
+    /// Like `segment_bytes`, of the page packs whose length is known.
     pub(crate) fn pack_bytes(&self) -> (u64, u64) {
         let sums = self.packs.summaries().map(|found| found.sized);
         sums.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))

@@ -33,12 +33,12 @@
 
 (def ^:private lost-part
   "What the others say of the member whose journal was spoilt."
-  #"R9: a member has lost part of its log and asks to be taken out")
+  #"R9: a member has lost part of its log and asks to be removed")
 
 (def ^:private told-so
   "The leader's log line about a member whose log went backwards. That member logs it
   too."
-  #"R11: told so, its process is to end .*says that it does not have")
+  #"R11: telling the member that it must exit .*says that it does not have")
 
 (def ^:private eio #"\(os error 5\)")
 

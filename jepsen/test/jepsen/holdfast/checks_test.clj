@@ -125,7 +125,7 @@
 
 (deftest a-log-with-a-broken-rule-is-found
   (let [fine "INFO holdfast_gateway: serves"
-        bad  "ERROR holdfast_gateway: R11: this process ends"]
+        bad  "ERROR holdfast_gateway: R11: this process exits"]
     (is (true? (:valid? (log-verdict #{"kill"} {"g1" [fine], "g2" [fine]}))))
     (doseq [line [bad "thread 'main' panicked at src/x.rs:1:1:" "R9: a bad record"]]
       (is (= [false [{:node "g2", :line line}]]

@@ -37,9 +37,9 @@
 
 (deftest what-was-spoilt-is-named-from-then-on-and-there
   (let [rotten    "R9: the journal has a bad record that was synced"
-        backwards "R11: this process ends: g2's log went backwards"
-        of-it     "R9: a member has lost part of its log and asks to be taken out group=3"
-        leader    "R11: told so, its process is to end group=g1 why=m2 says that it does not have t2-i537, which it had acknowledged: its log went backwards"
+        backwards "R11: this process exits: g2's log went backwards"
+        of-it     "R9: a member has lost part of its log and asks to be removed group=3"
+        leader    "R11: telling the member that it must exit group=g1 why=m2 says that it does not have t2-i537, which it had acknowledged: its log went backwards"
         alarms    logs/alarms]
     (is (= [] (alarms #{"corrupt" "kill-primary"} [logs/spoilt rotten])))
     (is (= [] (alarms #{"truncate"} [logs/spoilt rotten backwards])))
@@ -61,7 +61,7 @@
           line   ["thread 'main' panicked at src/x.rs:1:1:"
                   "an assertion failed"
                   "R1: an acknowledged write is gone"
-                  "R11: this process ends"
+                  "R11: this process exits"
                   "R12: unknown"]]
     (is (= [line] (logs/alarms faults [logs/dark logs/spoilt line])) (pr-str faults line)))
   (is (= [] (logs/alarms #{} ["INFO gateway runs" ""]))))

@@ -147,7 +147,7 @@ impl Commands {
         self.stopping(how, limit).await
     }
 
-    /// The same, for a task of its own.
+    /// Like `stop`, for a task of its own.
     pub fn stopping(&self, how: &str, limit: Duration) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let mut command = script(&self.stop);
         command.env("HOLDFAST_STOP", how);

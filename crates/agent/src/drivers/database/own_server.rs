@@ -102,7 +102,7 @@ impl OwnServer {
         let (path, bounding) = (self.log.clone(), self.bounding.clone());
         tokio::task::spawn_blocking(move || {
             if let Err(error) = log::bound(&path, LOG_BYTES_MAX) {
-                tracing::warn!(path = %path.display(), %error, "PostgreSQL's log is not cut and may fill its disk");
+                tracing::warn!(path = %path.display(), %error, "cannot truncate PostgreSQL's log: it may fill its disk");
             }
             bounding.store(false, Ordering::Relaxed);
         });

@@ -135,7 +135,7 @@ impl Queries {
                 if refuses_login && !self.complained.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         err,
-                        "PostgreSQL runs and refuses the agent's login: its health is not known beyond that; see database.user, database.dbname, pg_hba.conf"
+                        "PostgreSQL runs, but refuses the agent's login: its health is unknown; see database.user, database.dbname, pg_hba.conf"
                     );
                 }
                 view

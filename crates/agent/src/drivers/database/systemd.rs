@@ -27,7 +27,7 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two questions.
 const ASK_PAUSE: Duration = Duration::from_millis(20);
 
-/// The same during a start, and after a stop in good order: each question is a process.
+/// Like `ASK_PAUSE`, during a start, and after a stop in good order: each question is a process.
 const START_PAUSE: Duration = Duration::from_millis(100);
 
 /// An active unit shows a process of PostgreSQL's at the data directory within this time.

@@ -40,7 +40,7 @@ impl Disks<'_> {
             && leaves.iter().all(|leaf| self.stands(leaf) == Stands::OnSet)
     }
 
-    /// The same for devices that a file system has beside the one that is mounted ([`further`]).
+    /// Like `have`, for devices that a file system has beside the one that is mounted ([`further`]).
     pub fn have_further(&self, mount: &Mount) -> bool {
         further(mount).all(|option| {
             option.split_once('=').is_some_and(|(_, device)| self.below(Path::new(device)) == Stands::OnSet)

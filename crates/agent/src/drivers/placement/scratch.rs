@@ -14,7 +14,7 @@ pub fn is_below(real: &Path, at: &Path) -> bool {
     NAMES.iter().any(|name| rest.starts_with(name)) || has_temporary_files(rest)
 }
 
-/// The same for any path: a tablespace lies outside of the data directory.
+/// Like `is_below`, for any path: a tablespace lies outside of the data directory.
 pub fn is_scratch(data: &Path, at: &Path) -> bool {
     is_below(data, at) || has_temporary_files(at)
 }

@@ -216,7 +216,7 @@ fn each_device_of_an_xfs_is_the_sets() {
             stage.mounts = vec![format!("2 1 43:0 / {} rw - xfs /dev/nbd0 {options},noquota", set.display())];
             let told = stage.told();
             assert_eq!(told.is_empty(), on, "{options}: {told}");
-            assert!(on || told.contains("(xfs, /dev/nbd0, logdev=") && told.contains("make it anew"), "{told}");
+            assert!(on || told.contains("(xfs, /dev/nbd0, logdev=") && told.contains("create it again"), "{told}");
         }
     }
 }

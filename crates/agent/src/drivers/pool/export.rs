@@ -198,7 +198,7 @@ async fn unmount_scratch_lazily(config: &AgentConfig) {
         let mut umount = system("umount");
         umount.arg("-l").arg(&at);
         if let Err(why) = run(umount, HARD_EXPORT_LIMIT).await {
-            tracing::warn!(why, "a file system in the pool is not unmounted");
+            tracing::warn!(why, "cannot unmount a file system in the pool");
         }
     }
 }
@@ -327,7 +327,7 @@ async fn mount_again_by(system: &System, before: &Before) {
     let missing = || system.table().map(|table| before.missing(&mounts_of(&table)));
     let to_mount = match missing() {
         Ok(missing) => missing,
-        Err(why) => return tracing::error!(why, "datasets are not mounted again"),
+        Err(why) => return tracing::error!(why, "cannot mount datasets again"),
     };
     for Mount { at, source, .. } in &to_mount {
         let mut zfs = system.program("zfs");

@@ -84,7 +84,7 @@ pub async fn advice(pool: &str, path: &Path) -> String {
     }
 }
 
-/// The same from the output of `zfs list`. Pure.
+/// Like `advice`, from the output of `zfs list`. Pure.
 fn advice_of(listed: &str, path: &Path) -> String {
     let missing = || listed.lines().filter_map(dataset).filter(|dataset| !dataset.mounted);
     let covers = |dataset: &Dataset<'_>| dataset.mountpoint.starts_with('/') && path.starts_with(dataset.mountpoint);

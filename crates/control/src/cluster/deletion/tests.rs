@@ -92,7 +92,7 @@ fn no_step_is_taken_before_the_one_before_it() {
     assert_eq!(refused(&mut state, &ended(1, 1, None)), "set g1 is not being deleted");
     assert_eq!(
         refused(&mut state, &delete(1, "other", 5)),
-        "set g1: found the name other, expected s1: another set is meant"
+        "set g1: found the name other, expected s1: the number belongs to another set"
     );
     assert_eq!(refused(&mut state, &delete(2, "s1", 5)), "the cluster has no set g2");
     assert_eq!(apply(&mut state, &delete(1, "s1", 5)), deleting);

@@ -34,7 +34,7 @@ impl Html {
         self.with(open, &[], content);
     }
 
-    /// The same, with attributes whose values are escaped.
+    /// Like `within`, with attributes whose values are escaped.
     pub(super) fn with(
         &mut self,
         open: &'static str,

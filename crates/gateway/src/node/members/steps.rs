@@ -76,7 +76,7 @@ impl Steps {
         }
         let step = async move {
             if tokio::time::timeout(limit, step).await.is_err() {
-                tracing::warn!(group = %id, ?limit, "a step of its members does not end; trying again");
+                tracing::warn!(group = %id, ?limit, "a step of the group's members takes too long; trying again");
             }
         };
         self.running.insert(id, Task::spawn(step));

@@ -60,7 +60,7 @@ async fn within(
     }
 }
 
-fn unusable(error: &dyn std::error::Error, whose: &str) -> Finding {
+fn unusable(error: &(dyn std::error::Error + 'static), whose: &str) -> Finding {
     let text = crate::exit::CliError::usage("").because(error).message;
     let explained = match whose {
         "agent" => "agent config",
@@ -79,7 +79,7 @@ async fn key(config: &GatewayConfig) -> Finding {
         };
         return Finding::unknown(CHECK, format!("{}: systemd makes it when it starts the unit", file.display()), next);
     }
-    let text = |error: &dyn std::error::Error| crate::exit::CliError::usage("").because(error).message;
+    let text = |error: &(dyn std::error::Error + 'static)| crate::exit::CliError::usage("").because(error).message;
     match cluster_keys(config).await {
         Err(error) => Finding::bad(CHECK, text(&error), "docs/operating/keys.md has the sources of the key"),
         Ok(keys) => match node_key::check(&config.data_dir, &keys) {

@@ -26,7 +26,7 @@ pub fn read(set: &Name, text: &str) -> Result<Stores, CliError> {
 
 /// Applies `change` to `now`, with the checks that gateways make.
 pub fn new_list(set: &Name, now: &Stores, change: &ListChange) -> Result<Stores, CliError> {
-    let named = |problem: &dyn std::error::Error| CliError::usage("stores").because(problem);
+    let named = |problem: &(dyn std::error::Error + 'static)| CliError::usage("stores").because(problem);
     let (urls, quorum) = match change {
         ListChange::Change(urls, quorum) => (urls.clone(), *quorum),
         ListChange::Add(more, quorum) => {

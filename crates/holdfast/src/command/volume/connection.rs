@@ -292,7 +292,7 @@ impl Connection {
                     return Err(CliError::failed(text).next(next));
                 }
                 Err(RequestError::Lost(why)) => {
-                    tracing::info!(volume = %self.volume, why, "connection lost; looking for the new gateway of the set");
+                    tracing::info!(volume = %self.volume, why, "connection lost; looking for the gateway that serves the set now");
                     lost = number;
                     losses += 1;
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.common.timeout());

@@ -32,7 +32,7 @@ impl Remains {
         self.named.is_none().then_some(&self.found)
     }
 
-    /// The same.
+    /// Like `whole`.
     pub fn into_whole(self) -> Option<Root> {
         self.named.is_none().then_some(self.found)
     }
