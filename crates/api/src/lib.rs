@@ -13,7 +13,7 @@ mod secret;
 pub use conv::{
     FieldError, disk_from_text, expires_soon, hex128, host_port, member_of, name, owner, request_id, role_name, token,
 };
-pub use places::different_places;
+pub use places::{different_places, different_places_of};
 pub use refusal::{Disposition, LEADER_API_KEY, REFUSAL_KEY, Refusal, RefusalCode};
 
 /// Generated from `proto/admin.proto`; its comments are the reference.

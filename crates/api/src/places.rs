@@ -9,11 +9,16 @@ const CHARS_MAX: usize = 256;
 /// The different lists of places of the gateways that answer and say so, for people: names of gateways, and their
 /// places. Empty if all have the same.
 pub fn different_places(status: &v1::ClusterStatusReply) -> Vec<[String; 2]> {
+    let nodes = status.members.iter();
+    different_places_of(nodes.filter_map(|member| Some((member.member.as_ref()?.name.as_str(), member.node.as_ref()?))))
+}
+
+/// The same for gateways with these names, which need not have a cluster yet.
+pub fn different_places_of<'a>(nodes: impl Iterator<Item = (&'a str, &'a v1::Node)>) -> Vec<[String; 2]> {
     let mut all: BTreeMap<BTreeSet<&str>, Vec<&str>> = BTreeMap::new();
-    for member in &status.members {
-        let allowed = member.node.as_ref().and_then(|node| node.allowed_stores.as_ref());
-        if let (Some(known), Some(allowed)) = (&member.member, allowed) {
-            all.entry(allowed.places.iter().map(String::as_str).collect()).or_default().push(&known.name);
+    for (name, node) in nodes {
+        if let Some(allowed) = &node.allowed_stores {
+            all.entry(allowed.places.iter().map(String::as_str).collect()).or_default().push(name);
         }
     }
     if all.len() < 2 {

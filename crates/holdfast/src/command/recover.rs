@@ -20,7 +20,8 @@ use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use bootstrap::Plan;
-use holdfast_api::{hex128, v1};
+use holdfast_api::{different_places_of, hex128, v1};
+use holdfast_gateway::checks::check_allowed;
 use holdfast_set::head::NOTICED_AFTER;
 use holdfast_set::recovery::snapshots::LeftOut;
 use holdfast_set::recovery::{self, Found, Leaves, Obstacle, RecoveryError};
@@ -112,8 +113,9 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
             ));
         }
         check_room(common, &plan, &found, &raise, &gateways, total).await?;
-        let stores = found.iter().filter(|f| raise.contains(&f.set)).map(|f| f.url.clone());
-        store::check_before_raise(common, &args.access, &stores.collect::<Vec<_>>()).await?;
+        let stores: Vec<String> = found.iter().filter(|f| raise.contains(&f.set)).map(|f| f.url.clone()).collect();
+        check_places(&gateways.nodes, &stores)?;
+        store::check_before_raise(common, &args.access, &stores).await?;
     }
     let found = raise_all(common, found, &raise, &cluster, &gateways).await?;
     let mut show = |step: &bootstrap::Step| {
@@ -352,6 +354,27 @@ async fn check_room(
     Ok(())
 }
 
+/// Checks that the gateways put sets into these stores, before anything is raised: afterwards the old gateways are
+/// fenced, and a set that is refused would be served by nobody (ACCESS-A2, ACCESS-A8).
+fn check_places(nodes: &[v1::Node], stores: &[String]) -> Result<(), CliError> {
+    let next = "nothing was changed; set `[store] allowed` to the same list at all gateways of the plan, restart them, \
+                and run it again";
+    let different = different_places_of(nodes.iter().map(|node| (node.name.as_str(), node)));
+    if !different.is_empty() {
+        let told: Vec<String> = different.iter().map(|[names, places]| format!("{names}: {places}")).collect();
+        let message = format!("the gateways have different lists of allowed stores: {}", told.join("; "));
+        return Err(CliError::refused(message).next(next));
+    }
+    for node in nodes {
+        let places = node.allowed_stores.as_ref().map(|allowed| allowed.places.as_slice()).unwrap_or_default();
+        for store in stores {
+            let checked = check_allowed(store, places);
+            checked.map_err(|error| CliError::refused(format!("gateway {}: {error}", node.name)).next(next))?;
+        }
+    }
+    Ok(())
+}
+
 /// Steps 2 and 3.
 async fn raise_all(
     common: &Common,
@@ -463,6 +486,25 @@ mod tests {
         };
         let stood = until_it_stands(look, replaced, |text| said.push(text.to_string())).await.unwrap();
         (stood, said)
+    }
+
+    /// ACCESS-A8, ACCESS-A2: what the gateways would refuse afterwards is refused before anything is raised.
+    #[test]
+    fn gateways_that_refuse_the_stores_are_found_before_anything_is_raised() {
+        let node = |name: &str, places: &[&str]| {
+            let places = places.iter().map(ToString::to_string).collect();
+            let allowed_stores = Some(v1::AllowedStores { places });
+            v1::Node { name: name.to_string(), allowed_stores, ..v1::Node::default() }
+        };
+        let stores = ["s3://a/sets/".to_string()];
+        let found = |nodes: &[v1::Node]| check_places(nodes, &stores).err().map(|error| error.message);
+        let older = v1::Node { name: "g3".to_string(), ..v1::Node::default() };
+        assert_eq!(found(&[node("g1", &["s3://a/"]), node("g2", &["s3://a/"]), older]), None);
+        assert_eq!(found(&[node("g1", &[]), node("g2", &[])]), None, "they allow every place");
+        let different = found(&[node("g1", &["s3://a/"]), node("g2", &[])]).expect("different lists");
+        assert!(different.contains("g2: anywhere; g1: s3://a/"), "{different}");
+        let elsewhere = found(&[node("g1", &["s3://b/"]), node("g2", &["s3://b/"])]).expect("not allowed");
+        assert!(elsewhere.contains("gateway g1") && elsewhere.contains("s3://a/sets/"), "{elsewhere}");
     }
 
     /// A set is raised only if its head has not changed since the survey: otherwise the raise would be refused, or a
