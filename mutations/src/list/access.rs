@@ -13,6 +13,9 @@ const AGENT_AUDIT: &str = "crates/agent/src/http/audit.rs";
 /// The HTTP door of an agent.
 const AGENT_DOOR: Test = lib(Layer::Unit, "holdfast-agent", &["http::"]);
 
+/// `holdfast cluster recover`.
+const RECOVER: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["gateways_that_refuse_the_stores_"]);
+
 /// `holdfast dev`.
 const DEV: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_secure_directory_"]);
 
@@ -143,6 +146,54 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "holdfast-gateway",
             &["no_set_is_put_into_a_store_while_the_gateways_allow_different_ones"],
         )],
+        smoke: false,
+    },
+    Mutation {
+        name: "recovery-raises-what-is-then-refused",
+        bug: "`cluster recover` fences the old gateways before it finds out that the new ones allow different stores",
+        rule: "ACCESS-A8",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/recover.rs",
+            old: "    if !different.is_empty() {\n",
+            new: "    if different.len() == usize::MAX {\n",
+        }],
+        tests: &[RECOVER],
+        smoke: false,
+    },
+    Mutation {
+        name: "recovery-raises-what-lies-elsewhere",
+        bug: "`cluster recover` fences the old gateways before it finds out that the new ones do not allow the store",
+        rule: "ACCESS-A2",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/recover.rs",
+            old: "            let checked = check_allowed(store, places);\n",
+            new: "            let checked = check_allowed(store, &places[places.len()..]);\n",
+        }],
+        tests: &[RECOVER],
+        smoke: false,
+    },
+    Mutation {
+        name: "untold-group-has-no-name",
+        bug: "`gateway list` with a host's certificate shows empty names for the sets that are not told to it",
+        rule: "ACCESS-A7",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/gateway_list.rs",
+            old: "group_name(group.group, &group.set);",
+            new: "group_name(group.group, &group.set).replace(&format!(\"g{}\", group.group), &group.set);",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::gateway_list::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "untold-clone-is-none",
+        bug: "a host that may not know a clone of its set is told that the clone was deleted or is being made",
+        rule: "ACCESS-A7",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/concealed.rs",
+            old: "            clone.name = UNTOLD_SET.to_string();\n",
+            new: "            clone.name.clear();\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["concealed::"])],
         smoke: false,
     },
     Mutation {

@@ -7,8 +7,8 @@ use holdfast_tls::Caller;
 /// In place of a text that may name other sets.
 const UNTOLD: &str = "it cannot serve everything (the reason is told to those who may use every set)";
 
-/// In place of the origin of a clone.
-const UNTOLD_ORIGIN: &str = "another set";
+/// In place of the origin of a clone, and of the name of a clone: empty would say that there is none.
+const UNTOLD_SET: &str = "another set";
 
 /// An answer with names of several sets.
 pub(super) trait Conceal {
@@ -57,7 +57,7 @@ impl Conceal for v1::SetSummary {
     fn conceal(&mut self, caller: &Caller) {
         let origin = self.clone_of.split_once('@').map(|(origin, _)| origin);
         if origin.is_some_and(|origin| !caller.may_use(origin)) {
-            self.clone_of = UNTOLD_ORIGIN.to_string();
+            self.clone_of = UNTOLD_SET.to_string();
         }
     }
 }
@@ -65,7 +65,9 @@ impl Conceal for v1::SetSummary {
 impl Conceal for v1::SetStatus {
     fn conceal(&mut self, caller: &Caller) {
         self.set.iter_mut().for_each(|set| set.conceal(caller));
-        self.clones.iter_mut().filter(|clone| !caller.may_use(&clone.name)).for_each(|clone| clone.name.clear());
+        for clone in self.clones.iter_mut().filter(|clone| !clone.name.is_empty() && !caller.may_use(&clone.name)) {
+            clone.name = UNTOLD_SET.to_string();
+        }
     }
 }
 
@@ -128,7 +130,8 @@ mod tests {
     fn set() -> v1::SetStatus {
         let clone = |name: &str| v1::Clone { id: 7, name: name.to_string(), ..v1::Clone::default() };
         let set = Some(summary("demo", "secret@monday"));
-        v1::SetStatus { set, clones: vec![clone("secret"), clone("demo")], ..v1::SetStatus::default() }
+        let clones = vec![clone("secret"), clone("demo"), clone("")];
+        v1::SetStatus { set, clones, ..v1::SetStatus::default() }
     }
 
     /// ACCESS-A7.
@@ -155,6 +158,8 @@ mod tests {
         assert!(!node.not_ready.is_empty(), "it still says that something is wrong");
         assert_eq!(status.sets.iter().map(|set| set.name.as_str()).collect::<Vec<_>>(), ["demo"]);
         assert!(set.set.is_some_and(|set| !set.clone_of.is_empty()), "it still says that it is a clone");
-        assert_eq!(set.clones.len(), 2);
+        // An empty name says that the clone is being made, or that it is not in the cluster.
+        let clones: Vec<&str> = set.clones.iter().map(|clone| clone.name.as_str()).collect();
+        assert_eq!(clones, [UNTOLD_SET, "demo", ""]);
     }
 }

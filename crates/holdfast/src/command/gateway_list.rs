@@ -2,6 +2,7 @@
 
 use super::cluster::status;
 use super::connect::connect;
+use super::status::group_name;
 use super::text::member_text;
 use crate::cli::Common;
 use crate::exit::CliError;
@@ -26,7 +27,7 @@ struct Row {
     api: String,
     /// The newest feature level that its build knows; 0 if it is unreachable.
     feature_level: u32,
-    /// Groups that it leads: names of sets, and `cluster`.
+    /// Groups that it leads: names of sets, and `cluster`; `gN` for a set whose name is not told to this certificate.
     leads: Vec<String>,
     /// Number of groups.
     groups: usize,
@@ -36,7 +37,7 @@ struct Row {
 
 fn row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> Row {
     let known = member.member.clone().unwrap_or_default();
-    let name = |group: &v1::GroupSummary| if group.group == 0 { "cluster".to_string() } else { group.set.clone() };
+    let name = |group: &v1::GroupSummary| group_name(group.group, &group.set);
     let leads = status.groups.iter().filter(|group| group.leader == known.id).map(name).collect();
     let votes = |group: &&v1::GroupSummary| {
         let leads = |m: &&v1::MemberStatus| m.member.as_ref().map_or(0, |leader| leader.id) == group.leader;
@@ -126,5 +127,21 @@ mod tests {
         assert_eq!(of(&member), "eu", "an older gateway answers");
         member.locality = "region=eu,zone=a,host=h1".into();
         assert_eq!(of(&member), "eu,zone=a,host=h1");
+    }
+
+    /// ACCESS-A7: a host is told that the group is there, not its name.
+    #[test]
+    fn a_group_whose_name_is_not_told_is_listed_by_its_number() {
+        let group = |group: u64, set: &str| v1::GroupSummary {
+            group,
+            set: set.to_string(),
+            leader: 1,
+            ..v1::GroupSummary::default()
+        };
+        let groups = vec![group(0, ""), group(1, "demo"), group(2, "")];
+        let status = v1::ClusterStatusReply { groups, ..v1::ClusterStatusReply::default() };
+        let known = v1::Member { id: 1, ..v1::Member::default() };
+        let seen = v1::MemberStatus { member: Some(known), ..v1::MemberStatus::default() };
+        assert_eq!(row(&status, &seen).leads, ["cluster", "demo", "g2"]);
     }
 }

@@ -124,7 +124,8 @@ fn found_row(name: &str, since: String, found: &v1::FoundIn) -> [String; 8] {
     ]
 }
 
-fn group_name(group: u64, set: &str) -> String {
+/// The name of a group for people; its number if the name of its set is not told (ACCESS-A7).
+pub fn group_name(group: u64, set: &str) -> String {
     match (group, set) {
         (0, _) => "cluster".to_string(),
         (group, "") => format!("g{group}"),
