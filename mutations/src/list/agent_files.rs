@@ -29,6 +29,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "users-killed-after-a-pause",
+        bug: "an operator's shell in the pool ignores SIGTERM; the operator pauses the agent, and it is killed seconds after that was answered",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/machine/step_down.rs",
+            old: "leaving.step == Step::EndUsers && !self.may_end_users(leaving)",
+            new: "leaving.step == Step::EndUsers && leaving.hard && !self.may_end_users(leaving)",
+        }],
+        tests: &[lib(Layer::Story, "holdfast-agent", &["machine::story_tests::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "reused-pid-is-ended",
         bug: "a user of the pool ends while it is looked for, its number is given to another process, and that one is killed",
         rule: "AGENT-A9",
