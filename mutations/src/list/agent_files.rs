@@ -58,10 +58,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A9",
         edits: &[Edit {
             file: "crates/agent/src/drivers/openers/ending.rs",
-            old: "device.is_some_and(|device| self.devices.contains(&device))",
-            new: "device.is_some()",
+            old: "device.is_some_and(|device| self.devices.contains(&device) || is_scratch(&device))",
+            new: "device.is_some() || device.as_ref().is_some_and(is_scratch)",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_process_at_that_path_on_another_file_system_is_not_ended"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "users-of-a-bound-disk",
+        bug: "PostgreSQL's log is bound into the pool from the host's disk: a shell on that disk, in the place of the pool below the mount, is killed",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/openers/ending.rs",
+            old: "of == device && path.starts_with(at)",
+            new: "of == device && (path.starts_with(at) || at.starts_with(path))",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-agent",
+            &["a_process_on_the_disk_of_a_directory_that_is_bound_into_the_pool_is_not_ended"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "users-in-a-container-elsewhere",
+        bug: "a container has another disk at the pool's path, from which a directory is bound into the pool: its PostgreSQL is killed",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/openers/ending.rs",
+            old: "        let here = roots_for(proc, pid, &self.roots);\n",
+            new: "        let here = roots_for(Path::new(\"\"), pid, &self.roots);\n",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-agent",
+            &["a_process_of_a_container_with_another_disk_at_that_path_is_not_ended"],
+        )],
         smoke: false,
     },
     Mutation {
