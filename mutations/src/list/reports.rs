@@ -141,6 +141,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "clone-in-the-wal-refuses",
+        bug: "somebody keeps a clone below the dataset of the write-ahead log, unmounted: no host starts PostgreSQL any more",
+        rule: "ONSET-L4",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/placement/unmounted.rs",
+            old: "        What::Wal => is_wals(first),\n",
+            new: "        What::Wal => true,\n",
+        }],
+        tests: &[PLACES],
+        smoke: false,
+    },
+    Mutation {
         name: "link-out-of-an-allowed-place",
         bug: "a link whose text begins with an allowed place leads out of it by `..`: PostgreSQL is started off the set",
         rule: "ONSET-L1",
