@@ -85,9 +85,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a container has another disk at the pool's path, from which a directory is bound into the pool: its PostgreSQL is killed",
         rule: "AGENT-A9",
         edits: &[Edit {
-            file: "crates/agent/src/drivers/openers/ending.rs",
-            old: "        let here = roots_for(proc, pid, &self.roots);\n",
-            new: "        let here = roots_for(Path::new(\"\"), pid, &self.roots);\n",
+            file: "crates/agent/src/drivers/openers.rs",
+            old: "!process::is_elsewhere(proc, pid, root)",
+            new: "!process::is_elsewhere(Path::new(\"\"), pid, root)",
         }],
         tests: &[lib(
             Layer::Unit,

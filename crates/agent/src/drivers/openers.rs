@@ -115,9 +115,19 @@ fn open_of(
     found.map(|(_, path)| format!("has {path} in its memory"))
 }
 
-/// Those of the pool's places that this process sees. In a container the same path may be another place.
-fn roots_for(proc: &Path, pid: i32, roots: &[PathBuf]) -> Vec<PathBuf> {
-    roots.iter().filter(|root| !process::is_elsewhere(proc, pid, root)).cloned().collect()
+/// Like [`open_of`], for those of the places that this process sees: in a container the same path may be another one.
+/// Its table of mounts is read only if it seems to have something open there: a host may have hundreds of datasets, and
+/// of processes in containers.
+fn open_here(
+    proc: &Path,
+    pid: i32,
+    roots: &[PathBuf],
+    own: bool,
+    counts: &dyn Fn(&Path, &Seen<'_>) -> bool,
+) -> Option<String> {
+    open_of(proc, pid, roots, own, counts)?;
+    let here: Vec<PathBuf> = roots.iter().filter(|root| !process::is_elsewhere(proc, pid, root)).cloned().collect();
+    open_of(proc, pid, &here, own, counts)
 }
 
 /// `but`: processes that do not count; `leaving`: those that end by themselves. Both with their descendants.
@@ -125,8 +135,7 @@ fn openers_in(proc: &Path, own: i32, roots: &[PathBuf], but: &BTreeSet<i32>, lea
     let parents = parents(proc);
     let mut users = PoolUsers::default();
     for pid in parents.keys().filter(|pid| !comes_from(**pid, but, &parents)) {
-        let here = roots_for(proc, *pid, roots);
-        let Some(open) = open_of(proc, *pid, &here, *pid == own, &|_, _| true) else { continue };
+        let Some(open) = open_here(proc, *pid, roots, *pid == own, &|_, _| true) else { continue };
         let leaves = comes_from(*pid, leaving, &parents);
         let list = if leaves { &mut users.leaving } else { &mut users.staying };
         list.push(named_process(proc, *pid, &open));

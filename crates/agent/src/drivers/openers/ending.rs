@@ -10,7 +10,7 @@
 //! What keeps the pool mounted in another mount namespace, and what the kernel itself uses, stays.
 
 use super::family::{comes_from, parents};
-use super::{DELETED, LOOK_LIMIT, PROC, Seen, open_of, roots, roots_for};
+use super::{DELETED, LOOK_LIMIT, PROC, Seen, open_here, roots};
 use crate::attach_process::pid_in;
 use crate::config::AgentConfig;
 use crate::drivers::leaving::user;
@@ -73,8 +73,7 @@ impl Pool {
 
     /// What this process has open there. Only what [`super::openers_in`] would name.
     fn open_of(&self, proc: &Path, pid: i32) -> Option<String> {
-        let here = roots_for(proc, pid, &self.roots);
-        open_of(proc, pid, &here, false, &|path: &Path, seen: &Seen<'_>| self.has(path, seen))
+        open_here(proc, pid, &self.roots, false, &|path: &Path, seen: &Seen<'_>| self.has(path, seen))
     }
 }
 
