@@ -88,11 +88,16 @@ pub struct RunDir {
     _lock: File,
 }
 
-/// Whoever may open it may hold it, and then no process can attach the set.
+/// Whoever may open the lock may hold it, and then no process can attach the set.
+const LOCK_MODE: u32 = 0o600;
+
 fn open_lock(path: &Path) -> Result<File, DirError> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    options.open(path).map_err(at(path))
+    options.read(true).write(true).create(true).truncate(false).mode(LOCK_MODE);
+    let lock = options.open(path).map_err(at(path))?;
+    // That of an earlier version; another user's file is used as it is.
+    let _ = lock.set_permissions(Permissions::from_mode(LOCK_MODE));
+    Ok(lock)
 }
 
 fn pid_in(lock: &mut File) -> u32 {
@@ -230,9 +235,14 @@ mod tests {
     #[test]
     fn nobody_else_may_hold_the_lock_of_a_set() {
         let dir = tempfile::tempdir().unwrap();
-        let _held = RunDir::take(dir.path()).unwrap();
-        let lock = std::fs::metadata(dir.path().join("attach.lock")).unwrap();
-        assert_eq!(lock.permissions().mode() & 0o777, 0o600);
+        let lock = dir.path().join("attach.lock");
+        let mode = || std::fs::metadata(&lock).unwrap().permissions().mode() & 0o777;
+        drop(RunDir::take(dir.path()).unwrap());
+        assert_eq!(mode(), 0o600);
+        // As an earlier version made it.
+        std::fs::set_permissions(&lock, Permissions::from_mode(0o644)).unwrap();
+        drop(RunDir::take(dir.path()).unwrap());
+        assert_eq!(mode(), 0o600);
     }
 
     #[tokio::test]

@@ -29,6 +29,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "users-killed-after-a-pause",
+        bug: "an operator's shell in the pool ignores SIGTERM; the operator pauses the agent, and it is killed seconds after that was answered",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/machine/step_down.rs",
+            old: "leaving.step == Step::EndUsers && !self.may_end_users(leaving)",
+            new: "leaving.step == Step::EndUsers && leaving.hard && !self.may_end_users(leaving)",
+        }],
+        tests: &[lib(Layer::Story, "holdfast-agent", &["machine::story_tests::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "reused-pid-is-ended",
         bug: "a user of the pool ends while it is looked for, its number is given to another process, and that one is killed",
         rule: "AGENT-A9",
@@ -46,10 +58,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A9",
         edits: &[Edit {
             file: "crates/agent/src/drivers/openers/ending.rs",
-            old: "device.is_some_and(|device| self.devices.contains(&device))",
-            new: "device.is_some()",
+            old: "device.is_some_and(|device| self.devices.contains(&device) || is_scratch(&device))",
+            new: "device.is_some() || device.as_ref().is_some_and(is_scratch)",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_process_at_that_path_on_another_file_system_is_not_ended"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "users-of-a-bound-disk",
+        bug: "PostgreSQL's log is bound into the pool from the host's disk: a shell on that disk, in the place of the pool below the mount, is killed",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/openers/ending.rs",
+            old: "of == device && path.starts_with(at)",
+            new: "of == device && (path.starts_with(at) || at.starts_with(path))",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-agent",
+            &["a_process_on_the_disk_of_a_directory_that_is_bound_into_the_pool_is_not_ended"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "users-in-a-container-elsewhere",
+        bug: "a container has another disk at the pool's path, from which a directory is bound into the pool: its PostgreSQL is killed",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/openers.rs",
+            old: "!process::is_elsewhere(proc, pid, root)",
+            new: "!process::is_elsewhere(Path::new(\"\"), pid, root)",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-agent",
+            &["a_process_of_a_container_with_another_disk_at_that_path_is_not_ended"],
+        )],
         smoke: false,
     },
     Mutation {

@@ -141,6 +141,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "clone-in-the-wal-refuses",
+        bug: "somebody keeps a clone below the dataset of the write-ahead log, unmounted: no host starts PostgreSQL any more",
+        rule: "ONSET-L4",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/placement/unmounted.rs",
+            old: "        What::Wal => is_wals(first),\n",
+            new: "        What::Wal => true,\n",
+        }],
+        tests: &[PLACES],
+        smoke: false,
+    },
+    Mutation {
         name: "link-out-of-an-allowed-place",
         bug: "a link whose text begins with an allowed place leads out of it by `..`: PostgreSQL is started off the set",
         rule: "ONSET-L1",
@@ -245,8 +257,20 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "LOCAL-L1",
         edits: &[Edit {
             file: "crates/attach/src/dir.rs",
-            old: "truncate(false).mode(0o600);",
-            new: "truncate(false).mode(0o644);",
+            old: "const LOCK_MODE: u32 = 0o600;",
+            new: "const LOCK_MODE: u32 = 0o644;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["nobody_else_may_hold_the_lock_of_a_set"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "earlier-attach-lock-for-other-users",
+        bug: "the lock of a set that an earlier version made stays open to any user who may enter its run directory",
+        rule: "LOCAL-L1",
+        edits: &[Edit {
+            file: "crates/attach/src/dir.rs",
+            old: "    let _ = lock.set_permissions(Permissions::from_mode(LOCK_MODE));\n",
+            new: "",
         }],
         tests: &[lib(Layer::Unit, "holdfast-attach", &["nobody_else_may_hold_the_lock_of_a_set"])],
         smoke: false,

@@ -88,11 +88,11 @@ fn open_of(
     pid: i32,
     roots: &[PathBuf],
     own: bool,
-    counts: &dyn Fn(&Seen<'_>) -> bool,
+    counts: &dyn Fn(&Path, &Seen<'_>) -> bool,
 ) -> Option<String> {
     let of = proc.join(pid.to_string());
     let below = |path: &Path| roots.iter().any(|root| path.starts_with(root));
-    let leads = |at: &Path| std::fs::read_link(at).ok().filter(|path| below(path) && counts(&Seen::Link(at)));
+    let leads = |at: &Path| std::fs::read_link(at).ok().filter(|path| below(path) && counts(path, &Seen::Link(at)));
     let link = |name: &str| leads(&of.join(name));
     if let Some(path) = link("cwd") {
         return Some(format!("works in {}", path.display()));
@@ -111,8 +111,23 @@ fn open_of(
     let maps = String::from_utf8_lossy(&maps);
     let mut paths =
         maps.lines().filter_map(|line| line.find('/').map(|at| (line, line[at..].trim_end_matches(DELETED))));
-    let found = paths.find(|(line, path)| below(Path::new(path)) && counts(&Seen::Map(line)));
+    let found = paths.find(|(line, path)| below(Path::new(path)) && counts(Path::new(path), &Seen::Map(line)));
     found.map(|(_, path)| format!("has {path} in its memory"))
+}
+
+/// Like [`open_of`], for those of the places that this process sees: in a container the same path may be another one.
+/// Its table of mounts is read only if it seems to have something open there: a host may have hundreds of datasets, and
+/// of processes in containers.
+fn open_here(
+    proc: &Path,
+    pid: i32,
+    roots: &[PathBuf],
+    own: bool,
+    counts: &dyn Fn(&Path, &Seen<'_>) -> bool,
+) -> Option<String> {
+    open_of(proc, pid, roots, own, counts)?;
+    let here: Vec<PathBuf> = roots.iter().filter(|root| !process::is_elsewhere(proc, pid, root)).cloned().collect();
+    open_of(proc, pid, &here, own, counts)
 }
 
 /// `but`: processes that do not count; `leaving`: those that end by themselves. Both with their descendants.
@@ -120,10 +135,7 @@ fn openers_in(proc: &Path, own: i32, roots: &[PathBuf], but: &BTreeSet<i32>, lea
     let parents = parents(proc);
     let mut users = PoolUsers::default();
     for pid in parents.keys().filter(|pid| !comes_from(**pid, but, &parents)) {
-        // In a container the same path may be another place.
-        let here: Vec<PathBuf> =
-            roots.iter().filter(|root| !process::is_elsewhere(proc, *pid, root)).cloned().collect();
-        let Some(open) = open_of(proc, *pid, &here, *pid == own, &|_| true) else { continue };
+        let Some(open) = open_here(proc, *pid, roots, *pid == own, &|_, _| true) else { continue };
         let leaves = comes_from(*pid, leaving, &parents);
         let list = if leaves { &mut users.leaving } else { &mut users.staying };
         list.push(named_process(proc, *pid, &open));

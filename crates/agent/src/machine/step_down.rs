@@ -306,6 +306,12 @@ impl Machine {
 
     /// The pause between two rounds may be over.
     pub(super) fn rested(&mut self, now: MonoTime, leaving: &Leaving, out: &mut Vec<Action>) {
+        if leaving.step == Step::EndUsers && !self.may_end_users(leaving) {
+            // A pause or an order to end came meanwhile: who was told to end is not killed. The next job ends this one.
+            let mut leaving = leaving.clone();
+            leaving.step = Step::Export;
+            return self.go_on(now, leaving, out);
+        }
         if let Step::Rest(until) = leaving.step
             && now >= until
         {

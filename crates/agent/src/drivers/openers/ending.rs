@@ -10,14 +10,14 @@
 //! What keeps the pool mounted in another mount namespace, and what the kernel itself uses, stays.
 
 use super::family::{comes_from, parents};
-use super::{DELETED, LOOK_LIMIT, PROC, Seen, open_of, roots};
+use super::{DELETED, LOOK_LIMIT, PROC, Seen, open_here, roots};
 use crate::attach_process::pid_in;
 use crate::config::AgentConfig;
 use crate::drivers::leaving::user;
-use crate::drivers::placement::scratch;
+use crate::drivers::placement::{of_pool, scratch};
 use crate::host::Ended;
 use crate::process;
-use holdfast_host::mounts::{self, Mount, mounts_of};
+use holdfast_host::mounts::{self, mounts_of};
 use holdfast_types::sync::LockExt;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -38,34 +38,42 @@ const END_PAUSE: Duration = Duration::from_millis(50);
 struct Pool {
     /// Where they are mounted.
     roots: Vec<PathBuf>,
-    /// Their devices, `MAJOR:MINOR`; also those of file systems that the agent unmounts with the pool.
+    /// Their devices, `MAJOR:MINOR`.
     devices: BTreeSet<String>,
+    /// File systems that the agent unmounts with the pool: where, and their devices. One may be a directory of the
+    /// host's own disk (a bind mount): its device says something only below that place.
+    scratch: Vec<(PathBuf, String)>,
 }
 
 impl Pool {
     fn of(config: &AgentConfig, table: &[u8]) -> Self {
         let roots = roots(config, table);
-        let is_of_it = |mount: &Mount| {
-            roots.contains(&mount.at)
-                || roots.iter().any(|root| mount.at.starts_with(root))
-                    && scratch::is_scratch(&config.database.data, &mount.at)
-        };
-        let devices = mounts_of(table).into_iter().filter(is_of_it).map(|mount| mount.device).collect();
-        Self { roots, devices }
+        let (mut devices, mut scratch) = (BTreeSet::new(), Vec::new());
+        for mount in mounts_of(table) {
+            if of_pool(config, &mount) {
+                devices.insert(mount.device);
+            } else if roots.iter().any(|root| mount.at != *root && mount.at.starts_with(root))
+                && scratch::is_scratch(&config.database.data, &mount.at)
+            {
+                scratch.push((mount.at, mount.device));
+            }
+        }
+        Self { roots, devices, scratch }
     }
 
-    /// Whether it lies on one of them.
-    fn has(&self, seen: &Seen<'_>) -> bool {
+    /// Whether what is seen at this path lies on one of them.
+    fn has(&self, path: &Path, seen: &Seen<'_>) -> bool {
         let device = match seen {
             Seen::Link(link) => std::fs::metadata(link).ok().map(|found| device(found.dev())),
             Seen::Map(line) => line.split_whitespace().nth(3).and_then(mapped),
         };
-        device.is_some_and(|device| self.devices.contains(&device))
+        let is_scratch = |device: &String| self.scratch.iter().any(|(at, of)| of == device && path.starts_with(at));
+        device.is_some_and(|device| self.devices.contains(&device) || is_scratch(&device))
     }
 
-    /// What this process has open there.
+    /// What this process has open there. Only what [`super::openers_in`] would name.
     fn open_of(&self, proc: &Path, pid: i32) -> Option<String> {
-        open_of(proc, pid, &self.roots, false, &|seen: &Seen<'_>| self.has(seen))
+        open_here(proc, pid, &self.roots, false, &|path: &Path, seen: &Seen<'_>| self.has(path, seen))
     }
 }
 

@@ -264,12 +264,14 @@ fn a_dataset_in_another_one_is_mounted_before_a_start() {
         ("set/space/PG_15_202209061", "pg_tblspc/16384: found"),
         ("set/data", "data: found nothing mounted on"),
         ("set/data/pg_wal", "data: found nothing mounted on"),
+        ("set/data/pg_wal/archive_status", "data: found nothing mounted on"),
         ("set/data/base/16384", "data: found"),
         // It would lie below what is mounted.
         ("set", ""),
         ("", ""),
         // Not PostgreSQL's, or without worth.
         ("set/data/clone", ""),
+        ("set/data/pg_wal/clone", ""),
         ("set/space/clone", ""),
         ("set/space/PG_15_202209061/pgsql_tmp", ""),
         ("set/data/pg_stat_tmp", ""),
@@ -283,6 +285,15 @@ fn a_dataset_in_another_one_is_mounted_before_a_start() {
     assert!(noauto.contains("`zfs load-key tank/x`, then `zfs mount tank/x`"), "{noauto}");
     assert!(noauto.contains("`zfs set canmount=off tank/x`"), "{noauto}");
     assert_eq!(told("set/space", "off"), "", "nobody can mount it");
+    // A dataset of the write-ahead log, over a link, with a clone of it that somebody keeps below it.
+    std::fs::create_dir(stage.at.join("set/wal")).unwrap();
+    stage.link("pg_wal", stage.at.join("set/wal"));
+    let found = stage.found().unwrap();
+    for (at, missing) in [("set/wal", true), ("set/wal/summaries", true), ("set/wal/clone", false)] {
+        let line = format!("tank/x\t{}\tnoauto\tno\t-\t-", stage.at.join(at).display());
+        let told = unmounted::told(&found.on, &datasets::unmounted_of(&line), &mounted);
+        assert_eq!(told.contains("pg_wal: found nothing mounted on"), missing, "{at}: {told}");
+    }
     // Another one took its place.
     stage.mounts.push(format!("9 2 0:51 / {} rw - zfs tank/y rw", stage.at.join("set/space").display()));
     let found = stage.found().unwrap();

@@ -11,6 +11,9 @@ use std::path::Path;
 /// Directories of the write-ahead log in the data directory.
 const WAL: [&str; 2] = ["pg_wal", "pg_xlog"];
 
+/// Directories of PostgreSQL's in those.
+const IN_WAL: [&str; 2] = ["archive_status", "summaries"];
+
 /// How the name of each version's directory in a tablespace begins.
 const OF_VERSION: &str = "PG_";
 
@@ -42,13 +45,16 @@ fn belongs(place: &OffSet, at: &Path) -> bool {
 /// Whether it is for a directory of PostgreSQL's in `real`. Any other one may be a person's, such as a clone.
 fn holds(what: What, real: &Path, at: &Path) -> bool {
     let Ok(rest) = at.strip_prefix(real) else { return false };
-    let Some(first) = rest.components().next().map(|first| first.as_os_str().to_string_lossy().into_owned()) else {
-        return false;
-    };
+    let mut names = rest.components().map(|name| name.as_os_str().to_string_lossy());
+    let Some(first) = names.next() else { return false };
+    let first: &str = &first;
+    let is_wals = |name: &str| IN_WAL.contains(&name);
     let is_own = match what {
-        What::Data => OWN.contains(&first.as_str()) || WAL.contains(&first.as_str()),
+        What::Data if WAL.contains(&first) => names.next().is_none_or(|name| is_wals(&name)),
+        What::Data => OWN.contains(&first),
         What::Tablespace => first.starts_with(OF_VERSION),
-        What::Wal | What::Own => true,
+        What::Wal => is_wals(first),
+        What::Own => true,
         What::Other => false,
     };
     is_own && !scratch::is_below(real, at)

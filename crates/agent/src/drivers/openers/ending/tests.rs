@@ -9,7 +9,7 @@ const QUICK: [(Signal, &str, Duration); 2] =
 /// A directory as a pool.
 fn pool_at(at: &Path) -> Pool {
     let found = device(std::fs::metadata(at).unwrap().dev());
-    Pool { roots: vec![at.to_path_buf()], devices: BTreeSet::from([found]) }
+    Pool { roots: vec![at.to_path_buf()], devices: BTreeSet::from([found]), scratch: Vec::new() }
 }
 
 /// Nobody is spared, not even the children of this test.
@@ -109,7 +109,60 @@ async fn a_process_at_that_path_on_another_file_system_is_not_ended() {
     clear([works]);
     assert_eq!((mapped("07:1f"), mapped("x")), (Some("7:31".to_string()), None));
     let map = "7f00-7f01 r--s 00000000 00:00 12 /tank/pg/a";
-    assert!(pool.has(&Seen::Map(map)) && !pool.has(&Seen::Map(&map.replace("00:00", "00:32"))));
+    let has = |map: &str| pool.has(Path::new("/tank/pg/a"), &Seen::Map(map));
+    assert!(has(map) && !has(&map.replace("00:00", "00:32")));
+}
+
+/// PostgreSQL's log is a directory of the host's own disk that is bound into the pool: an operator of a standby, whose
+/// shell stands in the place of the pool below the mount, is on the same disk, and keeps no pool.
+#[tokio::test]
+async fn a_process_on_the_disk_of_a_directory_that_is_bound_into_the_pool_is_not_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().canonicalize().unwrap();
+    let log = at.join("data/log");
+    std::fs::create_dir_all(&log).unwrap();
+    let (below, reads) = (sh("exec sleep 600", &at), sh("exec sleep 600", &log));
+    sleep_all(&[&below, &reads]).await;
+    let mut config = AgentConfig::default();
+    (config.pool.kind, config.pool.name) = (crate::config::PoolKind::Zfs, Some("tank".into()));
+    config.database.data = at.join("data");
+    let (root, disk) = (at.display(), device(std::fs::metadata(&at).unwrap().dev()));
+    let table = format!(
+        "1 0 {disk} / / rw - ext4 /dev/sda1 rw\n2 1 0:9999 / {root} rw - zfs tank/pg rw\n\
+        3 2 {disk} /var/log/pg {root}/data/log rw - ext4 /dev/sda1 rw\n"
+    );
+    let pool = Pool::of(&config, table.as_bytes());
+    let found: Vec<i32> = handles(Path::new(PROC), &pool, &nobody(), 64).into_iter().map(|(pid, _)| pid).collect();
+    assert_eq!(found, [pid(&reads)]);
+    clear([below, reads]);
+}
+
+/// A container with a PostgreSQL of its own at the same path, on the disk that the log is bound from.
+#[test]
+fn a_process_of_a_container_with_another_disk_at_that_path_is_not_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let proc = dir.path().join("proc");
+    let log = dir.path().canonicalize().unwrap().join("pg/data/log");
+    std::fs::create_dir_all(&log).unwrap();
+    let disk = device(std::fs::metadata(&log).unwrap().dev());
+    let root = dir.path().canonicalize().unwrap().join("pg");
+    let pool = Pool {
+        roots: vec![root.clone()],
+        devices: BTreeSet::from(["0:9999".to_string()]),
+        scratch: vec![(log.clone(), disk.clone())],
+    };
+    let at = root.display();
+    let inside = ("40", "pid:[2]", disk.as_str());
+    for (pid, space, mounted) in [("self", "pid:[1]", "0:9999"), inside, ("41", "pid:[1]", "0:9999")] {
+        let of = proc.join(pid);
+        std::fs::create_dir_all(of.join("ns")).unwrap();
+        symlink(space, of.join("ns/pid")).unwrap();
+        symlink(&log, of.join("cwd")).unwrap();
+        let table = format!("1 0 8:1 / / rw - ext4 a rw\n2 1 {mounted} / {at} rw - zfs b rw\n");
+        std::fs::write(of.join("mountinfo"), table).unwrap();
+    }
+    assert_eq!(pool.open_of(&proc, 40), None);
+    assert!(pool.open_of(&proc, 41).is_some(), "a process of the host");
 }
 
 #[test]
@@ -122,8 +175,12 @@ fn the_pools_file_systems_are_known_by_their_devices() {
         5 1 0:56 / /other rw - zfs other/a rw\n";
     let pool = Pool::of(&config, table);
     assert_eq!(pool.roots, [PathBuf::from("/tank/pg")]);
+    assert_eq!(pool.devices, BTreeSet::from(["0:50".to_string()]));
     // What else is mounted there keeps the pool in any case.
-    assert_eq!(pool.devices, BTreeSet::from(["0:50".to_string(), "0:54".to_string()]));
+    assert_eq!(pool.scratch, [(PathBuf::from("/tank/pg/data/pg_stat_tmp"), "0:54".to_string())]);
+    // Another file system at the pool's own place, below it or over it.
+    let stacked = [&b"6 1 8:3 / /tank/pg rw - xfs /dev/sdc rw\n"[..], table].concat();
+    assert_eq!(Pool::of(&config, &stacked).devices, pool.devices);
 }
 
 /// The agent's own, whatever they have open: it would end itself, or the device below the pool.
