@@ -325,4 +325,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-agent", &["it_begins_with_the_agents_list_of_revoked_certificates"])],
         smoke: false,
     },
+    Mutation {
+        name: "slow-list-costs-the-lease",
+        bug: "a gateway that is slow to tell which certificates are revoked loses the connection that renews the lease",
+        rule: "ATTACH-M7",
+        edits: &[Edit {
+            file: "crates/attach/src/revoked.rs",
+            old: "doors.ask_beside(&address,",
+            new: "doors.ask(&address,",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["a_gateway_that_is_slow_to_tell_keeps_its_connection"])],
+        smoke: false,
+    },
 ];
