@@ -326,6 +326,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "damaged-list-handed-over",
+        bug: "the damaged list of an agent takes the place of the whole one of its attach, which then dials a revoked gateway",
+        rule: "REVOKE-V4",
+        edits: &[Edit {
+            file: "crates/agent/src/attach_process.rs",
+            old: "            Kept::check(&from)?;\n",
+            new: "            let _ = Kept::check(&from);\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["it_begins_with_the_agents_list_of_revoked_certificates"])],
+        smoke: false,
+    },
+    Mutation {
         name: "slow-list-costs-the-lease",
         bug: "a gateway that is slow to tell which certificates are revoked loses the connection that renews the lease",
         rule: "ATTACH-M7",
