@@ -139,6 +139,31 @@ impl AdminClients {
         Said::Nothing(format!("{address}: {}", innermost(&status)))
     }
 
+    /// What one of all known gateways says, beside the calls that matter ([`Self::ask_beside`]): each is asked for
+    /// `each`, again and again, for `limit` in all.
+    pub(crate) async fn first_beside<T, F, C>(&self, each: Duration, limit: Duration, call: &F) -> Option<T>
+    where
+        F: Fn(Client) -> C,
+        C: Future<Output = Result<Response<T>, Status>>,
+    {
+        let asking = async {
+            loop {
+                let known = self.known();
+                let mut asked = FuturesUnordered::new();
+                for address in &known {
+                    asked.push(self.ask_beside(address, each, call));
+                }
+                while let Some(said) = asked.next().await {
+                    if let Said::Done(reply) = said {
+                        return reply;
+                    }
+                }
+                tokio::time::sleep(PAUSE_MAX).await;
+            }
+        };
+        timeout(limit, asking).await.ok()
+    }
+
     /// Whether calls to this gateway share a connection.
     #[cfg(test)]
     pub(crate) fn has_channel(&self, address: &str) -> bool {
@@ -294,5 +319,23 @@ pub(crate) fn continuation(
         token: token.to_text(),
         request_id: request.to_string(),
         locality: at.map(Locality::to_string).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ATTACH-M7: while a gateway is silent the others tell late who there is, and one of them renews the lease.
+    #[tokio::test]
+    async fn a_question_beside_the_renewals_closes_no_connection() {
+        // Takes connections, and never answers.
+        let slow = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        slow.set_nonblocking(true).unwrap();
+        let doors = AdminClients::new(Dialer::default(), &[slow.local_addr().unwrap().to_string()]);
+        let call = |mut client: Client| async move { client.cluster_status(v1::ClusterStatusRequest {}).await };
+        let (each, limit) = (Duration::from_millis(100), Duration::from_secs(2));
+        assert!(doors.first_beside(each, limit, &call).await.is_none());
+        assert_eq!(std::iter::from_fn(|| slow.accept().ok()).count(), 1, "asked again over the same one");
     }
 }
