@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
-use tonic::{Code, Response, Status};
+use tonic::{Response, Status};
 
 /// A client of one gateway.
 pub(crate) type Client = AdminClient<Channel>;
@@ -100,8 +100,22 @@ impl AdminClients {
         Ok(channel)
     }
 
-    /// Asks one gateway once.
+    /// Asks one gateway once. If nothing comes, the next question goes over another connection.
     pub(crate) async fn ask<T, F, C>(&self, address: &str, limit: Duration, call: &F) -> Said<T>
+    where
+        F: Fn(Client) -> C,
+        C: Future<Output = Result<Response<T>, Status>>,
+    {
+        let said = self.ask_beside(address, limit, call).await;
+        if matches!(said, Said::Nothing(_)) {
+            self.lock().channels.remove(address);
+        }
+        said
+    }
+
+    /// The same beside the calls that matter: whatever comes, these keep their connection. Through a slow network no
+    /// other may be made in time, and the lease would end (ATTACH-M7).
+    pub(crate) async fn ask_beside<T, F, C>(&self, address: &str, limit: Duration, call: &F) -> Said<T>
     where
         F: Fn(Client) -> C,
         C: Future<Output = Result<Response<T>, Status>>,
@@ -114,10 +128,7 @@ impl AdminClients {
         let status = match timeout(limit, call(client)).await {
             Ok(Ok(reply)) => return Said::Done(reply.into_inner()),
             Ok(Err(status)) => status,
-            Err(_) => {
-                self.lock().channels.remove(address);
-                return Said::Nothing(format!("{address}: nothing within {limit:?}"));
-            }
+            Err(_) => return Said::Nothing(format!("{address}: nothing within {limit:?}")),
         };
         if let Some(refusal) = Refusal::from_status(&status) {
             if let Some(leader) = &refusal.leader_api {
@@ -125,11 +136,38 @@ impl AdminClients {
             }
             return Said::Refused(refusal);
         }
-        // An earlier gateway: nothing is wrong with the connection.
-        if status.code() != Code::Unimplemented {
-            self.lock().channels.remove(address);
-        }
         Said::Nothing(format!("{address}: {}", innermost(&status)))
+    }
+
+    /// What one of all known gateways says, beside the calls that matter ([`Self::ask_beside`]): each is asked for
+    /// `each`, again and again, for `limit` in all.
+    pub(crate) async fn first_beside<T, F, C>(&self, each: Duration, limit: Duration, call: &F) -> Option<T>
+    where
+        F: Fn(Client) -> C,
+        C: Future<Output = Result<Response<T>, Status>>,
+    {
+        let asking = async {
+            loop {
+                let known = self.known();
+                let mut asked = FuturesUnordered::new();
+                for address in &known {
+                    asked.push(self.ask_beside(address, each, call));
+                }
+                while let Some(said) = asked.next().await {
+                    if let Said::Done(reply) = said {
+                        return reply;
+                    }
+                }
+                tokio::time::sleep(PAUSE_MAX).await;
+            }
+        };
+        timeout(limit, asking).await.ok()
+    }
+
+    /// Whether calls to this gateway share a connection.
+    #[cfg(test)]
+    pub(crate) fn has_channel(&self, address: &str) -> bool {
+        self.lock().channels.contains_key(address)
     }
 
     /// Asks one gateway again and again until it carries the request out, or refuses in a way that is final by `last`.
@@ -281,5 +319,23 @@ pub(crate) fn continuation(
         token: token.to_text(),
         request_id: request.to_string(),
         locality: at.map(Locality::to_string).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ATTACH-M7: while a gateway is silent the others tell late who there is, and one of them renews the lease.
+    #[tokio::test]
+    async fn a_question_beside_the_renewals_closes_no_connection() {
+        // Takes connections, and never answers.
+        let slow = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        slow.set_nonblocking(true).unwrap();
+        let doors = AdminClients::new(Dialer::default(), &[slow.local_addr().unwrap().to_string()]);
+        let call = |mut client: Client| async move { client.cluster_status(v1::ClusterStatusRequest {}).await };
+        let (each, limit) = (Duration::from_millis(100), Duration::from_secs(2));
+        assert!(doors.first_beside(each, limit, &call).await.is_none());
+        assert_eq!(std::iter::from_fn(|| slow.accept().ok()).count(), 1, "asked again over the same one");
     }
 }

@@ -335,8 +335,7 @@ impl Keeper {
         let doors = self.doors.clone();
         self.spawn(async move {
             let call = call!(cluster_status, v1::ClusterStatusRequest {});
-            let asked = tokio::time::timeout(LOOK_LIMIT, doors.ask_all(call, admin_client::is_final)).await;
-            let Ok((_, Ok(status))) = asked else { return };
+            let Some(status) = doors.first_beside(LOOK_LIMIT / 2, LOOK_LIMIT, &call).await else { return };
             let members = status.members.iter().filter_map(|m| m.member.as_ref()?.addresses.as_ref());
             members.filter(|a| holdfast_api::host_port(&a.api).is_some()).for_each(|a| doors.learn(&a.api));
         });

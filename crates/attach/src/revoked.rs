@@ -27,12 +27,28 @@ pub(crate) fn follow(dialer: &Dialer, doors: &Arc<AdminClients>, dir: &Path) -> 
 /// What one gateway says.
 async fn told(doors: Arc<AdminClients>, address: String, known: String) -> Result<Told, String> {
     let call = call!(list_revoked, v1::ListRevokedRequest { known });
-    match doors.ask(&address, ASK_LIMIT, &call).await {
+    match doors.ask_beside(&address, ASK_LIMIT, &call).await {
         Said::Done(v1::ListRevokedReply { digest, serials, names }) => {
             let (serials, names) = (serials.into_iter().collect(), names.into_iter().collect());
             Ok(Told { digest, list: Revoked { serials, names, ..Revoked::default() } })
         }
         Said::Refused(refusal) => Err(refusal.to_string()),
         Said::Nothing(why) => Err(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ATTACH-M7: renewals go over the same connection, and wait for longer.
+    #[tokio::test]
+    async fn a_gateway_that_is_slow_to_tell_keeps_its_connection() {
+        // Takes connections, and never answers.
+        let slow = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = slow.local_addr().unwrap().to_string();
+        let doors = Arc::new(AdminClients::new(Dialer::default(), std::slice::from_ref(&address)));
+        let why = told(doors.clone(), address.clone(), String::new()).await.unwrap_err();
+        assert!(doors.has_channel(&address), "{why}");
     }
 }

@@ -125,6 +125,14 @@ impl Kept {
         Some(kept)
     }
 
+    /// Whether the list in this file is whole, or there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or lost a part.
+    pub fn check(file: &Path) -> io::Result<()> {
+        read(file).map(drop)
+    }
+
     /// Asks the gateways at these addresses, which may change, again and again. `ask` asks the one at an address, and
     /// says the digest of what it told last.
     pub async fn follow<F>(

@@ -325,6 +325,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "addresses-cost-the-lease",
+        bug: "while a gateway is silent, attach closes the connection that renews its lease at another one, each half minute",
+        rule: "ATTACH-M7",
+        edits: &[Edit {
+            file: "crates/attach/src/admin_client.rs",
+            old: "                    asked.push(self.ask_beside(address, each, call));\n",
+            new: "                    asked.push(self.ask(address, each, call));\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["a_question_beside_the_renewals_closes_no_connection"])],
+        smoke: false,
+    },
+    Mutation {
         name: "flush-after-its-time",
         bug: "a gateway comes back late, and the flush of the devices has its whole time all the same: the end is given up meanwhile, and they stay in the kernel",
         rule: "KERNEL-K2",

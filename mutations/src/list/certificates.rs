@@ -325,4 +325,28 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-agent", &["it_begins_with_the_agents_list_of_revoked_certificates"])],
         smoke: false,
     },
+    Mutation {
+        name: "damaged-list-handed-over",
+        bug: "the damaged list of an agent takes the place of the whole one of its attach, which then dials a revoked gateway",
+        rule: "REVOKE-V4",
+        edits: &[Edit {
+            file: "crates/agent/src/attach_process.rs",
+            old: "            Kept::check(&from)?;\n",
+            new: "            let _ = Kept::check(&from);\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["it_begins_with_the_agents_list_of_revoked_certificates"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "slow-list-costs-the-lease",
+        bug: "a gateway that is slow to tell which certificates are revoked loses the connection that renews the lease",
+        rule: "ATTACH-M7",
+        edits: &[Edit {
+            file: "crates/attach/src/revoked.rs",
+            old: "doors.ask_beside(&address,",
+            new: "doors.ask(&address,",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["a_gateway_that_is_slow_to_tell_keeps_its_connection"])],
+        smoke: false,
+    },
 ];

@@ -1,6 +1,7 @@
 //! The driver with an attach of shell.
 
 use super::*;
+use holdfast_tls::Revoked;
 
 /// An attach of shell: takes the lock, shows a status, and stays.
 fn fake(dir: &Path, body: &str) -> Attach {
@@ -232,9 +233,20 @@ async fn it_begins_with_the_agents_list_of_revoked_certificates() {
     attach.hand_over_revoked().await;
     assert!(!handed.exists(), "nothing was ever revoked");
     std::fs::create_dir_all(&own).unwrap();
-    for list in ["one", "two"] {
-        std::fs::write(own.join(REVOKED_FILE), list).unwrap();
+    let list = |name: &str| {
+        let names = std::collections::BTreeSet::from([name.to_string()]);
+        let digest = Revoked { names: names.clone(), ..Revoked::default() }.digest();
+        serde_json::json!({ "g1:7400": { "digest": digest, "serials": [], "names": names } }).to_string()
+    };
+    for list in [list("one"), list("two")] {
+        std::fs::write(own.join(REVOKED_FILE), &list).unwrap();
         attach.hand_over_revoked().await;
         assert_eq!(std::fs::read_to_string(&handed).unwrap(), list);
+    }
+    let whole = list("one");
+    for damaged in ["", &whole[..20], whole.replace("\"one\"", "").as_str()] {
+        std::fs::write(own.join(REVOKED_FILE), damaged).unwrap();
+        attach.hand_over_revoked().await;
+        assert_eq!(std::fs::read_to_string(&handed).unwrap(), list("two"), "its own is whole");
     }
 }
