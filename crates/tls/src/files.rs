@@ -3,10 +3,11 @@
 //! Reads at most a bound: a setting that names a device, a log or an image by mistake is reported at once and does not
 //! fill the memory. A pipe works too, for handing over a secret.
 //!
-//! - **SECRET-F1** A cluster key, a passphrase, a token, access keys of a store or an authority's private key is read
-//!   from a regular file only if no other user of the machine can use that file ([`read_secret`]).
-//! - **SECRET-F2** So is the private key of a certificate, but a file of root may be read by its group ([`read_key`]):
-//!   a key that is read again while the process runs cannot be handed over by systemd, which makes a copy.
+//! - **SECRET-F1** A cluster key, a passphrase, a token or an authority's private key is read from a regular file only if
+//!   no other user of the machine can use that file ([`read_secret`]).
+//! - **SECRET-F2** So are the private key of a certificate and access keys of a store, but a file of root may be read by
+//!   its group ([`read_key`], [`check_live`]): what is read again while the process runs cannot be handed over by systemd,
+//!   which makes a copy. Kubernetes hands secrets over like this, too.
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -117,15 +118,23 @@ pub fn read_secret_text(path: &Path, bytes_max: u64) -> Result<String, SecretErr
 /// As [`read_secret_text`].
 pub fn read_key(path: &Path, bytes_max: u64) -> Result<String, SecretError> {
     let file = File::open(path)?;
-    check(&file, true)?;
+    check_live(&file)?;
     Ok(text(whole(&file, bytes_max)?)?)
+}
+
+/// SECRET-F2 for a file that was opened.
+///
+/// # Errors
+/// As [`read_secret`].
+pub fn check_live(file: &File) -> Result<(), SecretError> {
+    check(file, true)
 }
 
 /// SECRET-F1 for a file that was opened at `path`.
 ///
 /// # Errors
 /// As [`read_secret`].
-pub fn check_secret(path: &Path, file: &File) -> Result<(), SecretError> {
+fn check_secret(path: &Path, file: &File) -> Result<(), SecretError> {
     let ours = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
     check(file, is_credential(path, ours.as_deref()))
 }

@@ -371,8 +371,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "SECRET-F1",
         edits: &[Edit {
             file: "crates/store/src/s3/signing.rs",
-            old: "    check_secret(path, &file).map_err(|error| CredentialsProblem::Exposed { found: error.to_string() })?;\n",
-            new: "    let _ = check_secret(path, &file);\n",
+            old: "    check_live(&file).map_err(|error| CredentialsProblem::Exposed { found: error.to_string() })?;\n",
+            new: "    let _ = check_live(&file);\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-store", &["a_file_that_others_can_read_is_told"])],
         smoke: false,

@@ -57,7 +57,7 @@ impl Lab {
         // The plan's own set is unused, since it has one volume.
         let own = Default::default();
         let (size, settings) = (64 << 20, GATEWAY);
-        let plan = Plan { set: "unused", size, store: &store, env, settings, own, secured: None };
+        let plan = Plan { set: "unused", size, store: &store, env, settings, own, http: false, secured: None };
         let gateways = Gateways::start(&net, bin, &cluster, plan)?;
         Ok(Self { gateways, net, dir: dir.into(), parts, ledger: None, store, _s3: s3 })
     }

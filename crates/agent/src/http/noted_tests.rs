@@ -38,7 +38,8 @@ async fn a_revoked_certificate_gives_no_command() {
     let mut begun = [0; 8];
     tokio::io::AsyncReadExt::read_exact(&mut idle, &mut begun).await.unwrap();
     own.revocations().replace(Revoked { names: ["ann".to_string()].into(), ..Revoked::default() });
-    let ended = tokio::io::AsyncReadExt::read_to_end(&mut idle, &mut Vec::new());
+    let mut rest = Vec::new();
+    let ended = tokio::io::AsyncReadExt::read_to_end(&mut idle, &mut rest);
     let _ = tokio::time::timeout(PATIENCE, ended).await.expect("it ends");
     for path in commands().chain(["/status", "/primary"]) {
         assert_eq!(asked(dir.path(), &address, "ann", path, Some("secret")).await, None, "{path}");

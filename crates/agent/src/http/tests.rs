@@ -461,7 +461,7 @@ async fn secured_by(
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let listener = Bounded::new(listener).secured(Some(own.acceptor()));
-    door.tls = Some(own);
+    door.tls = Some(own.clone());
     let serving = tokio::spawn(async move {
         let _kept = kept;
         let answering = async {

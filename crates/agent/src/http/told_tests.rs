@@ -50,7 +50,7 @@ async fn a_command_is_in_the_log_before_it_is_carried_out() {
     let _guard = tracing::subscriber::set_default(log.clone());
     let (door, mut asked, _dir) = door(None);
     let (who, uri) = (ConnectInfo(Asker::Local), "/pause".parse().unwrap());
-    let asking = command(State(door), who, HeaderMap::new(), uri, Bytes::new());
+    let asking = command(State(door), who, Extension(Noted::default()), HeaderMap::new(), uri, Bytes::new());
     tokio::select! {
         _ = asking => panic!("nobody has answered it"),
         taken = asked.recv() => assert!(matches!(taken, Some((Command::Pause, _)))),

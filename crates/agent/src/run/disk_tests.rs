@@ -61,7 +61,7 @@ async fn a_reboot_waits_for_the_history() {
     (config.dir, config.run_dir) = (dir.path().into(), dir.path().join("run"));
     let history = History::open(&config.dir).unwrap().beside();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let doors = Doors { tcp: listener.into(), local: None, compares: false };
+    let doors = Doors { tcp: listener.into(), local: None, tls: None, compares: false, audit: None };
     let mut agent = Agent::over(config, Arc::new(fake.clone()), history, doors, None, client::over_tcp());
     let (reason, other) = ("it cannot let go".to_string(), String::new());
     let record = Record { event: Event::Stuck, reason, other, epoch: 3, phases: None };

@@ -256,7 +256,8 @@ async fn lab(fake: Fake, turn: impl FnOnce(&mut AgentConfig)) -> Lab {
     run_dir::make(&config.run_dir, watchdog::AGENT_LOCK).unwrap();
     let socket = config.run_dir.join(local::SOCKET);
     let local = local::listen(&config.run_dir).unwrap();
-    let doors = Doors { tcp: listener.into(), local: Some((socket.clone(), local.into())), compares: false };
+    let local = Some((socket.clone(), local.into()));
+    let doors = Doors { tcp: listener.into(), local, tls: None, compares: false, audit: None };
     // The same on all hosts: agents ask one another over TCP.
     let token = Some("secret".into());
     let agent = Agent::over(config, Arc::new(fake.clone()), history, doors, token, client::over_tcp());

@@ -30,7 +30,7 @@ use crate::url_error::{CREDENTIALS_BYTES_MAX, CredentialsProblem};
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::{Builder, Credentials, IdentityCache, Region};
 use holdfast_host::unix_ms;
-use holdfast_tls::files::check_secret;
+use holdfast_tls::files::check_live;
 use holdfast_types::sync::{LockExt, RwLockExt};
 use std::fs::{File, Metadata};
 use std::io::Read;
@@ -181,7 +181,7 @@ fn read(path: &Path) -> Result<(Stamp, String), CredentialsProblem> {
     let file = File::open(path).map_err(|e| unreadable(&e))?;
     let like = || file.metadata().map(|meta| Stamp::of(&meta)).map_err(|e| unreadable(&e));
     let before = like()?;
-    check_secret(path, &file).map_err(|error| CredentialsProblem::Exposed { found: error.to_string() })?;
+    check_live(&file).map_err(|error| CredentialsProblem::Exposed { found: error.to_string() })?;
     let bytes = bounded(&file)?;
     if like()? != before {
         return Err(CredentialsProblem::Changing);

@@ -182,9 +182,9 @@ async fn opening_refuses_what_has_no_such_keys() {
     let error = open(EAST, &options).expect_err("no secret").to_string();
     assert!(error.contains("profile [east]: found no aws_secret_access_key"), "{error}");
     keys.replace(&profile("east", "e"));
-    keys.mode(&keys.path(), 0o640);
+    keys.mode(&keys.path(), 0o644);
     let error = open(EAST, &options).expect_err("others can read it").to_string();
-    assert!(error.contains("found mode 0640") && error.contains("chmod 600"), "SECRET-F1: {error}");
+    assert!(error.contains("found mode 0644") && error.contains("chmod 600"), "SECRET-F2: {error}");
     // Everything is right, except that no such file is so long.
     keys.replace(&format!("{}# {}\n", profile("east", "e"), "x".repeat(1 << 20)));
     let error = open(EAST, &options).expect_err("too long").to_string();
