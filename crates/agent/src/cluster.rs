@@ -84,7 +84,8 @@ impl Gateways {
 async fn revoked(door: Option<Channel>, known: String) -> Result<Told, String> {
     let door = door.ok_or_else(|| "an unknown address".to_string())?;
     let mut client = AdminClient::new(door).max_decoding_message_size(ADMIN_MESSAGE_BYTES_MAX);
-    let told = client.list_revoked(ListRevokedRequest { known }).await.map_err(|status| status.message().to_string())?;
+    let told =
+        client.list_revoked(ListRevokedRequest { known }).await.map_err(|status| status.message().to_string())?;
     let told = told.into_inner();
     let (serials, names) = (told.serials.into_iter().collect(), told.names.into_iter().collect());
     Ok(Told { digest: told.digest, list: Revoked { serials, names, ..Revoked::default() } })

@@ -184,7 +184,9 @@ pub enum ClusterCommand {
         config: PathBuf,
     },
     /// Show members, Raft groups and sets
-    #[command(after_long_help = "Examples:\n  holdfast cluster status\n  holdfast cluster status --output json | jq '.members[] | select(.reachable | not) | .member.name'\n")]
+    #[command(
+        after_long_help = "Examples:\n  holdfast cluster status\n  holdfast cluster status --output json | jq '.members[] | select(.reachable | not) | .member.name'\n"
+    )]
     Status,
     /// Create a new cluster from the data in a store, when every gateway of the old cluster is lost
     Recover(Box<RecoverArgs>),

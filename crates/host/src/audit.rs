@@ -248,9 +248,8 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_written_is_found_at_the_start() {
         let dir = tempfile::tempdir().expect("a directory");
-        let told = |path: &Path| {
-            Audit::start(path, 1 << 20, |_| {}).map(drop).expect_err("it cannot be written").to_string()
-        };
+        let told =
+            |path: &Path| Audit::start(path, 1 << 20, |_| {}).map(drop).expect_err("it cannot be written").to_string();
         let missing = dir.path().join("missing").join("audit.log");
         let why = told(&missing);
         assert!(why.starts_with(&missing.display().to_string()), "{why}");

@@ -301,11 +301,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "agents-unit-dumps-core",
         bug: "by its unit an agent and what it starts may write core dumps, with keys in them",
         rule: "LOCKED-M1",
-        edits: &[Edit {
-            file: "deploy/systemd/holdfast-agent.service",
-            old: "LimitCORE=0\n",
-            new: "",
-        }],
+        edits: &[Edit { file: "deploy/systemd/holdfast-agent.service", old: "LimitCORE=0\n", new: "" }],
         tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["each_unit_keeps_secrets_out_of_core_dumps"])],
         smoke: false,
     },

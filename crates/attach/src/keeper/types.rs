@@ -82,9 +82,7 @@ pub enum AttachError {
         last: String,
     },
     /// Requests were still unanswered when it had to end.
-    #[error(
-        "did not end cleanly within {DRAIN_LIMIT:?}: {count} requests are unanswered; the lease expires by itself"
-    )]
+    #[error("did not end cleanly within {DRAIN_LIMIT:?}: {count} requests are unanswered; the lease expires by itself")]
     Undrained {
         /// Their number.
         count: usize,

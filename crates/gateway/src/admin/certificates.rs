@@ -183,7 +183,10 @@ impl AdminDoor {
         // Whoever has no state yet does not know, which is not the same as an empty list (REVOKE-V3).
         self.adopted()?;
         if self.node.cluster.read(|state| state.cluster_id) == 0 {
-            return Err(Refusal::new(RefusalCode::Busy, "this gateway has not applied the cluster's state yet: ask again"));
+            return Err(Refusal::new(
+                RefusalCode::Busy,
+                "this gateway has not applied the cluster's state yet: ask again",
+            ));
         }
         Ok(listed(self.node.cluster.read(revoked_list), &request.known))
     }

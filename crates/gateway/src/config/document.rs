@@ -7,8 +7,7 @@ use super::{
 use holdfast_settings::{Documented, FieldDoc, sample_of};
 
 /// Below the comment of the sample file.
-const NOTE: &str =
-    "Sizes are numbers with B, KiB, MiB, GiB, TiB or PiB, such as 1.5GiB. Print this file: holdfast gateway sample-config";
+const NOTE: &str = "Sizes are numbers with B, KiB, MiB, GiB, TiB or PiB, such as 1.5GiB. Print this file: holdfast gateway sample-config";
 
 /// The fields of a section; none if the section does not exist.
 pub(super) fn section(name: &str) -> &'static [FieldDoc] {

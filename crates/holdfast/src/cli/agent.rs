@@ -81,7 +81,9 @@ pub enum AgentCommand {
     #[command(after_long_help = "Example:\n  holdfast agent config > agent.toml")]
     Config,
     /// Show the agents and their peers: which host is primary, and which could take over
-    #[command(after_long_help = "Examples:\n  holdfast agent status\n  holdfast agent status --agent 10.0.0.1:8008,10.0.0.2:8008 --output json\n")]
+    #[command(
+        after_long_help = "Examples:\n  holdfast agent status\n  holdfast agent status --agent 10.0.0.1:8008,10.0.0.2:8008 --output json\n"
+    )]
     Status,
     /// Move PostgreSQL to another host, planned: with a clean shutdown and no data loss
     #[command(after_long_help = SWITCHOVER)]
@@ -123,7 +125,9 @@ pub enum AgentCommand {
         yes: bool,
     },
     /// Pause automatic actions: no takeover, no restart of PostgreSQL; remains in effect across restarts of the agent
-    #[command(after_long_help = "Example:\n  holdfast agent pause --agent 10.0.0.1:8008,10.0.0.2:8008\n\nPause all agents of a set before maintenance. PostgreSQL is still stopped if the lease is lost, so that there is only one primary. During a pause the agent itself may be restarted; PostgreSQL keeps running.\n")]
+    #[command(
+        after_long_help = "Example:\n  holdfast agent pause --agent 10.0.0.1:8008,10.0.0.2:8008\n\nPause all agents of a set before maintenance. PostgreSQL is still stopped if the lease is lost, so that there is only one primary. During a pause the agent itself may be restarted; PostgreSQL keeps running.\n"
+    )]
     Pause,
     /// Resume automatic actions
     Resume,

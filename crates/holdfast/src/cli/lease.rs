@@ -77,7 +77,9 @@ pub enum LeaseCommand {
         epoch: Option<u64>,
     },
     /// Release a lease
-    #[command(after_long_help = "Example:\n  HOLDFAST_TOKEN=... holdfast lease release demo\n\nTo end a lease without its token, use `holdfast failover`.\n")]
+    #[command(
+        after_long_help = "Example:\n  HOLDFAST_TOKEN=... holdfast lease release demo\n\nTo end a lease without its token, use `holdfast failover`.\n"
+    )]
     Release {
         /// The set
         set: Name,

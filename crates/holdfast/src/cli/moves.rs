@@ -8,7 +8,9 @@ use std::time::Duration;
 
 /// `holdfast switchover`.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n  holdfast switchover demo --to g2\n\nRequests in flight are answered first. Attach processes reconnect by themselves; connections without a token are closed.\n")]
+#[command(
+    after_long_help = "Example:\n  holdfast switchover demo --to g2\n\nRequests in flight are answered first. Attach processes reconnect by themselves; connections without a token are closed.\n"
+)]
 pub struct SwitchoverArgs {
     /// The set
     pub set: Name,

@@ -33,7 +33,9 @@ pub enum StandbyCommand {
         latest: bool,
     },
     /// Show the snapshot of a standby and the age of its data
-    #[command(after_long_help = "Examples:\n  holdfast standby status --config /etc/holdfast/standby.toml\n  holdfast standby status --config standby.toml --output json | jq .age_ms\n\nThe age is the time since the snapshot was requested: it contains everything that was committed before.\n")]
+    #[command(
+        after_long_help = "Examples:\n  holdfast standby status --config /etc/holdfast/standby.toml\n  holdfast standby status --config standby.toml --output json | jq .age_ms\n\nThe age is the time since the snapshot was requested: it contains everything that was committed before.\n"
+    )]
     Status {
         /// The standby
         #[command(flatten)]

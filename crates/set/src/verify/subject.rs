@@ -1,7 +1,7 @@
 //! What is read: a set or a snapshot, from which store, and at which rate.
 
-use crate::mapping::SetKey;
 use crate::found::Found;
+use crate::mapping::SetKey;
 use futures_util::future::BoxFuture;
 use holdfast_store::{Disposition, ObjectStore, StoreError};
 use holdfast_types::{Name, SetId, VolumeId};
