@@ -12,6 +12,7 @@
 mod beside;
 mod error;
 mod jobs;
+mod opened;
 
 use crate::client;
 use crate::clock;
@@ -34,10 +35,10 @@ use beside::{News, Probing, Tasks, answer, audit_in, end_audit, openers, poller,
 pub use error::RunError;
 use error::dir_error;
 use holdfast_host::lock::{is_locked, lock};
-use holdfast_tls::files::{self, SECRET_BYTES_MAX};
 use holdfast_tls::{HttpTls, Tls};
 use holdfast_types::sync::LockExt;
 use jobs::{For, Jobs};
+use opened::{history_in, token_of};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -65,42 +66,6 @@ const COMMANDS_MAX: usize = 8;
 
 /// How long the task waits for the history before a reboot, and at its end: the disk may hang.
 const HISTORY_LIMIT: Duration = Duration::from_secs(2);
-
-/// The token in this file.
-fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
-    let text = files::read_secret_text(path, SECRET_BYTES_MAX).map_err(|error| dir_error(path)(error.into()))?;
-    let token = text.trim();
-    if token.is_empty() {
-        return Err(RunError::Settings(format!("{}: found nothing, expected a token", path.display())));
-    }
-    Ok(Arc::from(token))
-}
-
-/// The token of these settings. An agent that finds something of an earlier one goes on without it (LISTEN-L3).
-async fn token_of<H: Host>(config: &AgentConfig, host: &H) -> Result<Option<Arc<str>>, RunError> {
-    match config.http.token_file.as_deref().map(token_in).transpose() {
-        Err(error) if !listen::is_first(host).await => {
-            tracing::error!(%error, "http.token_file: the agent runs without a token, and refuses commands over TCP until it is restarted");
-            Ok(None)
-        }
-        read => read,
-    }
-}
-
-/// The history in `dir`. An agent that finds something of an earlier one goes on without its file (LISTEN-L3).
-async fn history_in<H: Host>(dir: &Path, host: &H) -> Result<History, RunError> {
-    match std::fs::create_dir_all(dir).and_then(|()| History::read_in(dir)) {
-        Err(error) if !listen::is_first(host).await => {
-            tracing::error!(
-                dir = %dir.display(),
-                %error,
-                "dir is not writable: the history, a pause and scheduled switchovers are lost when this agent ends"
-            );
-            Ok(History::unwritable(dir))
-        }
-        opened => opened.map_err(dir_error(dir)),
-    }
-}
 
 /// Runs an agent until `stop` ends. Then it first releases everything in good order, unless it is paused. `helper`
 /// starts the watchdog's process; it may be called again whenever none runs.
@@ -269,8 +234,7 @@ impl<H: Host> Agent<H> {
         let (asks, commands) = mpsc::channel(COMMANDS_MAX);
         let ((news, told), (probing, plan)) = (mpsc::channel(NEWS_MAX), watch::channel(None));
         let poll_ms = Arc::new(AtomicU64::new(config.lease.eager_poll_ms));
-        let (socket, local) = doors.local.unzip();
-        let known = Arc::<Mutex<facts::Known>>::default();
+        let ((socket, local), known) = (doors.local.unzip(), Arc::<Mutex<facts::Known>>::default());
         let door = Door {
             config: config.clone(),
             token,

@@ -150,8 +150,7 @@ pub fn run_life(
             None => None,
         };
         let audit = audit::start(&config.audit).map_err(RunError::Audit)?;
-        let seams = Seams { tasks: start_tasks, ..seams };
-        let node = Node::open_over(config.clone(), stop.clone(), seams).await?;
+        let node = Node::open_over(config.clone(), stop.clone(), Seams { tasks: start_tasks, ..seams }).await?;
         if let Some(begin) = begin {
             let begun = tokio::select! {
                 biased;

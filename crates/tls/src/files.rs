@@ -3,11 +3,11 @@
 //! Reads at most a bound: a setting that names a device, a log or an image by mistake is reported at once and does not
 //! fill the memory. A pipe works too, for handing over a secret.
 //!
-//! - **SECRET-F1** A cluster key, a passphrase, a token or an authority's private key is read from a regular file only if
-//!   no other user of the machine can use that file ([`read_secret`]).
-//! - **SECRET-F2** So are the private key of a certificate and access keys of a store, but a file of root may be read by
-//!   its group ([`read_key`], [`check_live`]): what is read again while the process runs cannot be handed over by systemd,
-//!   which makes a copy. Kubernetes hands secrets over like this, too.
+//! - **SECRET-F1** A cluster key, a passphrase, a token or an authority's private key is read from a regular file only
+//!   if no other user of the machine can use that file ([`read_secret`]).
+//! - **SECRET-F2** So are the private key of a certificate and access keys of a store, but a file of root may be read
+//!   by its group ([`read_key`], [`check_live`]): what is read again while the process runs cannot be handed over by
+//!   systemd, which makes a copy. Kubernetes hands secrets over like this, too.
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;

@@ -332,7 +332,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "an agent that is restarted beside PostgreSQL ends because its history cannot be written",
         rule: "LISTEN-L3",
         edits: &[Edit {
-            file: "crates/agent/src/run.rs",
+            file: "crates/agent/src/run/opened.rs",
             old: "            Ok(History::unwritable(dir))",
             new: "            Err(dir_error(dir)(error))",
         }],

@@ -354,7 +354,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "an agent uses a token that every user of its host can read, and so can move PostgreSQL with",
         rule: "SECRET-F1",
         edits: &[Edit {
-            file: "crates/agent/src/run.rs",
+            file: "crates/agent/src/run/opened.rs",
             old: "files::read_secret_text(path, SECRET_BYTES_MAX).map_err(|error| dir_error(path)(error.into()))?;",
             new: "files::read_text(path, SECRET_BYTES_MAX).map_err(dir_error(path))?;",
         }],

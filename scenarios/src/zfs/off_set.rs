@@ -8,8 +8,8 @@
 //! | a tablespace is made there while PostgreSQL runs | tells that, refuses switchover and restart |
 //! | a dataset that is not mounted, in a folder of one that is | refuses the start, names the dataset |
 //!
-//! `hooks.before_start` runs between the import and the check: it makes the next case of each, and at last does what the
-//! advice says.
+//! `hooks.before_start` runs between the import and the check: it makes the next case of each, and at last does what
+//! the advice says.
 
 use super::Args;
 use super::agents::{More, asks, becomes_primary, begin_with, failed, last_reason, phases, view};

@@ -1,6 +1,8 @@
 //! The file with the token.
 
+use super::opened::token_in;
 use super::*;
+use holdfast_tls::files::SECRET_BYTES_MAX;
 
 /// A token file that is gone is no reason to leave PostgreSQL without its agent.
 #[tokio::test]

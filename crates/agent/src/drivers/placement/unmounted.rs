@@ -3,7 +3,8 @@
 //! A file system looks whole without them: in the place of each is a directory of the dataset above, perhaps with an
 //! older copy of what belongs there.
 
-use super::{OWN, OffSet, What, scratch};
+use super::place::{OWN, OffSet, What};
+use super::scratch;
 use crate::drivers::zfs::datasets::Unmounted;
 use holdfast_host::mounts::Mount;
 use std::path::Path;

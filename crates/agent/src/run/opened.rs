@@ -1,0 +1,46 @@
+//! What an agent reads at its start: its token, its history.
+
+use super::error::{RunError, dir_error};
+use crate::config::AgentConfig;
+use crate::history::History;
+use crate::host::Host;
+use crate::listen;
+use holdfast_tls::files::{self, SECRET_BYTES_MAX};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The token in this file.
+pub(super) fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
+    let text = files::read_secret_text(path, SECRET_BYTES_MAX).map_err(|error| dir_error(path)(error.into()))?;
+    let token = text.trim();
+    if token.is_empty() {
+        return Err(RunError::Settings(format!("{}: found nothing, expected a token", path.display())));
+    }
+    Ok(Arc::from(token))
+}
+
+/// The token of these settings. An agent that finds something of an earlier one goes on without it (LISTEN-L3).
+pub(super) async fn token_of<H: Host>(config: &AgentConfig, host: &H) -> Result<Option<Arc<str>>, RunError> {
+    match config.http.token_file.as_deref().map(token_in).transpose() {
+        Err(error) if !listen::is_first(host).await => {
+            tracing::error!(%error, "http.token_file: the agent runs without a token, and refuses commands over TCP until it is restarted");
+            Ok(None)
+        }
+        read => read,
+    }
+}
+
+/// The history in `dir`. An agent that finds something of an earlier one goes on without its file (LISTEN-L3).
+pub(super) async fn history_in<H: Host>(dir: &Path, host: &H) -> Result<History, RunError> {
+    match std::fs::create_dir_all(dir).and_then(|()| History::read_in(dir)) {
+        Err(error) if !listen::is_first(host).await => {
+            tracing::error!(
+                dir = %dir.display(),
+                %error,
+                "dir is not writable: the history, a pause and scheduled switchovers are lost when this agent ends"
+            );
+            Ok(History::unwritable(dir))
+        }
+        opened => opened.map_err(dir_error(dir)),
+    }
+}
