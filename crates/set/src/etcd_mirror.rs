@@ -77,7 +77,7 @@ impl Told {
                     tracing::info!(set, silent = ?since.elapsed(), "the etcd accepts grants again");
                 }
                 if shown == Shown::Written {
-                    metrics::counter!("holdfast_etcd_grants_told_total", "set" => set).increment(1);
+                    metrics::counter!("holdfast_etcd_grants_mirrored_total", "set" => set).increment(1);
                 }
                 self.last = Some(grant);
                 true
