@@ -5,7 +5,7 @@ use crate::machine::LeaseView;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::v1::{GetLeaseReply, GetLeaseRequest, ListRevokedRequest};
 use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Refusal, RefusalCode};
-use holdfast_tls::{Dialer, Kept, Revoked, Told};
+use holdfast_tls::{Dialer, Kept, RevocationReply, Revoked};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;
@@ -81,13 +81,13 @@ impl Gateways {
 }
 
 /// What one gateway says about revoked certificates.
-async fn revoked(door: Option<Channel>, known: String) -> Result<Told, String> {
+async fn revoked(door: Option<Channel>, known: String) -> Result<RevocationReply, String> {
     let door = door.ok_or_else(|| "an unknown address".to_string())?;
     let mut client = AdminClient::new(door).max_decoding_message_size(ADMIN_MESSAGE_BYTES_MAX);
     let told = client.list_revoked(ListRevokedRequest { known }).await.map_err(|status| status.message().to_string())?;
     let told = told.into_inner();
     let (serials, names) = (told.serials.into_iter().collect(), told.names.into_iter().collect());
-    Ok(Told { digest: told.digest, list: Revoked { serials, names, ..Revoked::default() } })
+    Ok(RevocationReply { digest: told.digest, list: Revoked { serials, names, ..Revoked::default() } })
 }
 
 /// `None`: a gateway that does not know.

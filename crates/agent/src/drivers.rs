@@ -14,7 +14,7 @@ use crate::client;
 use crate::cluster::Gateways;
 use crate::config::{AgentConfig, PoolKind, WatchdogMode};
 use crate::host::{AttachLook, Ended, Host, NotDone, PoolLook, PoolUsers};
-use crate::hostid::{self, Told};
+use crate::hostid::{self, PeerHostId};
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
 use crate::process;
 use crate::seams::Dial;
@@ -92,7 +92,7 @@ struct Looked {
     /// The host id of this host, or why it could not be read; `None` before the first read.
     id: Option<Result<String, String>>,
     /// Host ids of the other hosts; `None` before they were asked.
-    others: Option<Vec<Told>>,
+    others: Option<Vec<PeerHostId>>,
     /// The machine's watchdog is required (AGENT-A7).
     watchdog_required: bool,
     of_watchdog: Asking,
@@ -121,7 +121,7 @@ impl Looked {
     }
 
     /// The other hosts' agents have reported their ids, or did not answer.
-    fn hears(&mut self, others: Vec<Told>) {
+    fn hears(&mut self, others: Vec<PeerHostId>) {
         self.others = Some(others);
         self.of_peers.goes_on = false;
         self.judge();

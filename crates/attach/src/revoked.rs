@@ -2,7 +2,7 @@
 
 use crate::admin_client::{AdminClients, Said, call};
 use holdfast_api::v1;
-use holdfast_tls::{Dialer, Kept, Revoked, Told};
+use holdfast_tls::{Dialer, Kept, RevocationReply, Revoked};
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ pub(crate) fn follow(dialer: &Dialer, doors: &Arc<AdminClients>, dir: &Path) -> 
 }
 
 /// What one gateway says.
-async fn told(doors: Arc<AdminClients>, address: String, known: String) -> Result<Told, String> {
+async fn told(doors: Arc<AdminClients>, address: String, known: String) -> Result<RevocationReply, String> {
     let call = call!(list_revoked, v1::ListRevokedRequest { known });
     match doors.ask(&address, ASK_LIMIT, &call).await {
         Said::Done(v1::ListRevokedReply { digest, serials, names }) => {
             let (serials, names) = (serials.into_iter().collect(), names.into_iter().collect());
-            Ok(Told { digest, list: Revoked { serials, names, ..Revoked::default() } })
+            Ok(RevocationReply { digest, list: Revoked { serials, names, ..Revoked::default() } })
         }
         Said::Refused(refusal) => Err(refusal.to_string()),
         Said::Nothing(why) => Err(why),

@@ -44,7 +44,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(2);
 
 /// What one gateway says.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct RevocationReply {
     /// [`Revoked::digest`] of its whole list.
     pub digest: String,
     /// Its list; empty if it is the one that was known.
@@ -133,7 +133,7 @@ impl Kept {
         ask: impl Fn(String, String) -> F + Send + Sync,
     ) -> Infallible
     where
-        F: Future<Output = Result<Told, String>> + Send + 'static,
+        F: Future<Output = Result<RevocationReply, String>> + Send + 'static,
     {
         loop {
             self.round(addresses(), &ask).await;
@@ -144,7 +144,7 @@ impl Kept {
     /// One question to each. What one says counts at once.
     async fn round<F>(&mut self, addresses: Vec<String>, ask: impl Fn(String, String) -> F)
     where
-        F: Future<Output = Result<Told, String>> + Send + 'static,
+        F: Future<Output = Result<RevocationReply, String>> + Send + 'static,
     {
         let (mut asked, mut answered, count) = (JoinSet::new(), BTreeSet::new(), addresses.len());
         for address in addresses {
@@ -186,11 +186,11 @@ impl Kept {
     }
 
     /// The word of one gateway (REVOKE-V3).
-    fn take(&mut self, address: &str, told: Told) -> Result<(), String> {
+    fn take(&mut self, address: &str, told: RevocationReply) -> Result<(), String> {
         if self.words.get(address).is_some_and(|word| word.digest == told.digest) {
             return Ok(());
         }
-        let Told { digest, list } = told;
+        let RevocationReply { digest, list } = told;
         if list.digest() != digest {
             return Err("found a part of its list, expected the whole".to_string());
         }

@@ -37,7 +37,7 @@ async fn round(kept: &mut Kept, say: &[(&str, Option<&[&str]>)]) {
             let list = list.ok_or_else(|| "it is down".to_string())?;
             let digest = list.digest();
             let list = if digest == known { Revoked::default() } else { list };
-            Ok::<_, String>(Told { digest, list })
+            Ok::<_, String>(RevocationReply { digest, list })
         }
     };
     kept.round(addresses, ask).await;
@@ -86,13 +86,13 @@ async fn a_part_of_a_list_is_no_list() {
     let long = "x".repeat(TEXT_BYTES_MAX + 1);
     let whole = names(&["ann", "bob"]).digest();
     let all = [
-        Told::default(),
-        Told { digest: whole.clone(), list: names(&["bob"]) },
-        Told { digest: "other".to_string(), list: names(&["bob"]) },
-        Told { digest: names(&["bob"]).digest(), list: Revoked::default() },
+        RevocationReply::default(),
+        RevocationReply { digest: whole.clone(), list: names(&["bob"]) },
+        RevocationReply { digest: "other".to_string(), list: names(&["bob"]) },
+        RevocationReply { digest: names(&["bob"]).digest(), list: Revoked::default() },
     ];
     let many = Revoked { serials: many.into_iter().collect(), ..Revoked::default() };
-    let large = [many, names(&[long.as_str()])].map(|list| Told { digest: list.digest(), list });
+    let large = [many, names(&[long.as_str()])].map(|list| RevocationReply { digest: list.digest(), list });
     for told in all.into_iter().chain(large) {
         let ask = move |_, _| std::future::ready(Ok(told.clone()));
         kept.round(vec!["g1".to_string()], ask).await;

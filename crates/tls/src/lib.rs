@@ -49,7 +49,7 @@ pub use either::{Either, EitherInfo, Peeked};
 pub use error::TlsError;
 pub use expiry::Expiry;
 pub use http::{Handshakes, HttpClient, HttpConnection, HttpTls, Served};
-pub use kept::{Kept, LIST_MAX, Told};
+pub use kept::{Kept, LIST_MAX, RevocationReply};
 pub use own::{Tls, TlsFiles};
 pub use renew::{Renewed, renew};
 pub use revoked::{Checked, Identity, Revocations, Revoked, serial_of};

@@ -5,7 +5,7 @@
 //! many clients ask. A question goes on when its client hangs up. Otherwise a client that hangs up again and again
 //! could start any number of questions. The code of a health check waits for neither.
 
-use super::patroni::Told;
+use super::patroni::HostReport;
 use crate::clock;
 use crate::machine::AttachPhase;
 use crate::server::ServerView;
@@ -71,7 +71,7 @@ async fn asked<T: Clone>(mut kept: OwnedMutexGuard<Option<(MonoTime, T)>>, ask: 
 pub(crate) struct Answers {
     ask: AskServer,
     server: Kept<Option<ServerView>>,
-    members: Kept<Vec<Told>>,
+    members: Kept<Vec<HostReport>>,
 }
 
 impl Answers {
@@ -94,9 +94,9 @@ impl Answers {
     }
 
     /// What the hosts of the set tell, asked for by `gather`.
-    pub async fn members<F>(&self, gather: impl FnOnce() -> F) -> Vec<Told>
+    pub async fn members<F>(&self, gather: impl FnOnce() -> F) -> Vec<HostReport>
     where
-        F: Future<Output = Vec<Told>> + Send + 'static,
+        F: Future<Output = Vec<HostReport>> + Send + 'static,
     {
         self.members.get(gather).await
     }

@@ -3,7 +3,7 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use crate::node::{Adopted, Node, Runs, Seen, Told, Wants};
+use crate::node::{Adopted, Node, Runs, Seen, ViolationChange, Wants};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
 use holdfast_control::members::CLOSE_ENTRIES;
@@ -164,7 +164,7 @@ fn next_text(next: Option<String>, enabled: bool, met: bool) -> String {
     }
 }
 
-fn log_told(state: &ClusterState, all: &[Told]) {
+fn log_told(state: &ClusterState, all: &[ViolationChange]) {
     for told in all.iter().take(LOGGED_MAX) {
         let name = state.sets.get(&told.set).map(|entry| entry.name.to_string()).unwrap_or_default();
         if told.begun {

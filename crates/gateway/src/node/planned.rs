@@ -52,7 +52,7 @@ impl Runs {
 
 /// A violation that has begun, or is over.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ViolationChange {
     pub(crate) set: SetId,
     pub(crate) violation: Violation,
     pub(crate) begun: bool,
@@ -326,7 +326,7 @@ impl Planned {
     }
 
     /// Notes the violations of each set. Returns those that are new and those that are over.
-    pub(crate) fn note(&mut self, violated: BTreeMap<SetId, Vec<Violation>>, now_unix_ms: u64) -> Vec<Told> {
+    pub(crate) fn note(&mut self, violated: BTreeMap<SetId, Vec<Violation>>, now_unix_ms: u64) -> Vec<ViolationChange> {
         let mut told = Vec::new();
         let mut since = BTreeMap::new();
         for (set, violations) in violated {
@@ -335,11 +335,11 @@ impl Planned {
             for violation in violations {
                 let known = before.remove(&violation);
                 if known.is_none() {
-                    told.push(Told { set, violation: violation.clone(), begun: true });
+                    told.push(ViolationChange { set, violation: violation.clone(), begun: true });
                 }
                 now.insert(violation, known.unwrap_or(now_unix_ms));
             }
-            told.extend(before.into_keys().map(|violation| Told { set, violation, begun: false }));
+            told.extend(before.into_keys().map(|violation| ViolationChange { set, violation, begun: false }));
             since.insert(set, now);
         }
         self.since = since;

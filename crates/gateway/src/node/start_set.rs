@@ -10,7 +10,7 @@ use holdfast_raft::Group;
 use holdfast_set::bad_reads::Inspector;
 use holdfast_set::bases::KeyOf;
 use holdfast_set::clones;
-use holdfast_set::etcd_mirror::Told;
+use holdfast_set::etcd_mirror::EtcdMirror;
 use holdfast_set::head::{ByOwnKeyring, HeadKeeper, HeadParts};
 use holdfast_set::host::SetHost;
 use holdfast_set::mapping::Mapping;
@@ -200,8 +200,8 @@ impl Starting<'_> {
             tokio::spawn(self.inspector(server).run()),
         ];
         if let Some(mirror) = &node.mirror {
-            let told = Told::new(server.clone(), cluster.clone(), self.life(), mirror.clone());
-            tasks.push(tokio::spawn(told.run(stop())));
+            let etcd_mirror = EtcdMirror::new(server.clone(), cluster.clone(), self.life(), mirror.clone());
+            tasks.push(tokio::spawn(etcd_mirror.run(stop())));
         }
         tasks.push(tokio::spawn(schedule::run(server.clone(), stop())));
         tasks.push(tokio::spawn(clones::run(server.clone(), cluster.clone(), stop())));

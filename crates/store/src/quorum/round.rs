@@ -34,7 +34,7 @@ enum Verdict {
 }
 
 /// Messages from the tasks.
-enum Told {
+enum RoundMessage {
     Promised(usize, Slot<Bytes>),
     Accepted,
     /// The store takes no part in this round, because of a higher promise, or because of this error.
@@ -108,11 +108,11 @@ impl Heard {
         Self { promises: vec![None; stores], accepted: 0, out: 0, highest: ballot, errors: Vec::new() }
     }
 
-    fn note(&mut self, word: Told) {
+    fn note(&mut self, word: RoundMessage) {
         match word {
-            Told::Promised(index, slot) => self.promises[index] = Some(slot),
-            Told::Accepted => self.accepted += 1,
-            Told::Out(higher, error) => {
+            RoundMessage::Promised(index, slot) => self.promises[index] = Some(slot),
+            RoundMessage::Accepted => self.accepted += 1,
+            RoundMessage::Out(higher, error) => {
                 self.out += 1;
                 self.highest = self.highest.max(higher);
                 self.errors.extend(error);
@@ -202,7 +202,7 @@ impl Register {
         key: &str,
         answers: &[Answer],
         ballot: Ballot,
-        tell: &mpsc::Sender<Told>,
+        tell: &mpsc::Sender<RoundMessage>,
         hears: &watch::Receiver<Verdict>,
     ) -> usize {
         let mut taking_part = 0;
@@ -240,24 +240,24 @@ impl Place {
         &self,
         slot: Slot<Bytes>,
         version: Version,
-        tell: &mpsc::Sender<Told>,
+        tell: &mpsc::Sender<RoundMessage>,
         mut heard: watch::Receiver<Verdict>,
     ) {
         let (before, promised, version) = match self.promise(slot, version).await {
             Ok(promised) => promised,
             Err(out) => return drop(tell.send(out).await),
         };
-        let _ = tell.send(Told::Promised(usize::from(self.seat.index), before)).await;
+        let _ = tell.send(RoundMessage::Promised(usize::from(self.seat.index), before)).await;
         let verdict = heard.wait_for(|verdict| !matches!(verdict, Verdict::Open)).await.map(|v| v.clone());
         let Ok(Verdict::Accept(value, lives)) = verdict else { return };
         let told = match promised.accept(self.ballot, value, &lives) {
             // Conditional on exactly the object that the promise left: after any change in between, even by a store
             // that lost its slot, this is no vote (QUORUM-Q2).
             Ok(slot) => match self.write(&slot, &version).await {
-                Ok(_) => Told::Accepted,
-                Err(error) => Told::Out(Ballot::default(), Some(error)),
+                Ok(_) => RoundMessage::Accepted,
+                Err(error) => RoundMessage::Out(Ballot::default(), Some(error)),
             },
-            Err(higher) => Told::Out(higher, None),
+            Err(higher) => RoundMessage::Out(higher, None),
         };
         let _ = tell.send(told).await;
     }
@@ -272,20 +272,20 @@ impl Place {
         &self,
         mut slot: Slot<Bytes>,
         mut version: Version,
-    ) -> Result<(Slot<Bytes>, Slot<Bytes>, Version), Told> {
+    ) -> Result<(Slot<Bytes>, Slot<Bytes>, Version), RoundMessage> {
         let mut last = None;
         for _ in 0..PROMISES_MAX {
-            let promised = slot.promise(self.ballot).map_err(|higher| Told::Out(higher, None))?;
+            let promised = slot.promise(self.ballot).map_err(|higher| RoundMessage::Out(higher, None))?;
             match self.write(&promised, &version).await {
                 Ok(version) => return Ok((slot, promised, version)),
                 Err(error) if error.disposition() == Disposition::Conflict => last = Some(error),
-                Err(error) => return Err(Told::Out(Ballot::default(), Some(error))),
+                Err(error) => return Err(RoundMessage::Out(Ballot::default(), Some(error))),
             }
-            let silent = |error| Told::Out(Ballot::default(), error);
+            let silent = |error| RoundMessage::Out(Ballot::default(), error);
             let object = self.replica.store.get_object(&self.key).await.map_err(|error| silent(Some(error)))?;
             let Ok(Stored::Slot(found)) = decode(self.seat, &object.body) else { return Err(silent(last)) };
             (slot, version) = (found, object.version);
         }
-        Err(Told::Out(slot.highest(), last))
+        Err(RoundMessage::Out(slot.highest(), last))
     }
 }
