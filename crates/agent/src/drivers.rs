@@ -86,7 +86,7 @@ impl Asking {
 
 /// What is known of the pool, and of other obstacles to a takeover.
 #[derive(Debug, Default)]
-struct Looked {
+struct PoolState {
     of_host: Asking,
     of_peers: Asking,
     /// The host id of this host, or why it could not be read; `None` before the first read.
@@ -104,7 +104,7 @@ struct Looked {
     look: PoolLook,
 }
 
-impl Looked {
+impl PoolState {
     /// Before anything is known. What matters and is not known is an obstacle.
     fn of(multihost: bool, watchdog_required: bool) -> Self {
         let look = PoolLook { multihost, ..PoolLook::default() };
@@ -243,7 +243,7 @@ pub struct Real {
     /// The certificate of this host.
     tls: Option<Tls>,
     signs: crate::watchdog::Signs,
-    pool_look: Arc<Mutex<Looked>>,
+    pool_look: Arc<Mutex<PoolState>>,
     /// Checks of the places of PostgreSQL's files that are going on.
     checks: Arc<Checks>,
     /// Datasets to mount again if the pool is not let go of after all.
@@ -277,7 +277,7 @@ impl Real {
             tls,
             signs: crate::watchdog::Signs::new(&config.run_dir),
             config: config.clone(),
-            pool_look: Arc::new(Mutex::new(Looked::of(
+            pool_look: Arc::new(Mutex::new(PoolState::of(
                 config.pool.kind == PoolKind::Zfs && config.pool.multihost,
                 config.watchdog.mode == WatchdogMode::Required,
             ))),
@@ -319,7 +319,7 @@ impl Real {
         ))
     }
 
-    fn looked(&self) -> MutexGuard<'_, Looked> {
+    fn looked(&self) -> MutexGuard<'_, PoolState> {
         self.pool_look.locked()
     }
 

@@ -117,8 +117,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A3",
         edits: &[Edit {
             file: "crates/agent/src/process/postgres.rs",
-            old: "        let Looked { found, missed } = look_in(proc, of);",
-            new: "        let Looked { mut found, missed } = look_in(proc, of);\n        if missed.is_some() {\n            found.clear();\n        }",
+            old: "        let ProcessSearch { found, missed } = look_in(proc, of);",
+            new: "        let ProcessSearch { mut found, missed } = look_in(proc, of);\n        if missed.is_some() {\n            found.clear();\n        }",
         }],
         tests: &[PROCESSES],
         smoke: false,

@@ -5,7 +5,7 @@
 //!     inspected, the search is not complete.
 
 use super::server::Server;
-use super::table::{Looked, PROC, name_of, parent, pids, place_of, signal, user_of, words_of};
+use super::table::{PROC, ProcessSearch, name_of, parent, pids, place_of, signal, user_of, words_of};
 use holdfast_host::mounts::device_under;
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -113,12 +113,12 @@ fn seen(proc: &Path, pid: i32, of: &Server, looks: u32) -> io::Result<Seen> {
 /// reads its configuration before it goes there; or is still the shell that becomes it. Descendants that work there
 /// count too, such as an archive command. Not counted: processes of a container with another directory under that path,
 /// and those of another user (POSTGRES-P1). Reads nothing from the device below the data directory.
-pub fn look_for_postgres(of: &Server) -> Looked {
+pub fn look_for_postgres(of: &Server) -> ProcessSearch {
     look_in(Path::new(PROC), of)
 }
 
-fn look_in(proc: &Path, of: &Server) -> Looked {
-    let (mut looked, mut others, data) = (Looked::default(), Vec::new(), &of.data);
+fn look_in(proc: &Path, of: &Server) -> ProcessSearch {
+    let (mut looked, mut others, data) = (ProcessSearch::default(), Vec::new(), &of.data);
     for pid in pids(proc, &mut looked.missed) {
         match seen(proc, pid, of, looked.looks()) {
             Ok(Seen::Server) if !is_elsewhere(proc, pid, data) => {
@@ -135,7 +135,7 @@ fn look_in(proc: &Path, of: &Server) -> Looked {
 }
 
 /// Adds those of the others that the server started, and their descendants.
-fn add_started(proc: &Path, others: Vec<(i32, Option<io::Error>)>, looked: &mut Looked) {
+fn add_started(proc: &Path, others: Vec<(i32, Option<io::Error>)>, looked: &mut ProcessSearch) {
     let none = looked.found.is_empty();
     let mut born = Vec::new();
     // Without a server no process is its child. For a process that works there an error still matters.
@@ -194,7 +194,7 @@ pub fn kill_postgres(of: &Server, limit: Duration) -> Result<(), String> {
 fn kill_postgres_in(proc: &Path, of: &Server, limit: Duration) -> Result<(), String> {
     let begun = Instant::now();
     loop {
-        let Looked { found, missed } = look_in(proc, of);
+        let ProcessSearch { found, missed } = look_in(proc, of);
         // Also if another process could not be inspected: that may belong to anybody.
         found.iter().for_each(|pid| signal(*pid, Signal::KILL));
         if found.is_empty() && missed.is_none() {

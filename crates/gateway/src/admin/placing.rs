@@ -179,7 +179,7 @@ fn log_told(state: &ClusterState, all: &[ViolationChange]) {
 }
 
 /// A round of the planner, as it was when it began.
-struct Looked {
+struct PlanInput {
     rules: Rules,
     view: View,
     /// Like `view`, with the homes of sets that follow their owners.
@@ -194,7 +194,7 @@ struct WorkedOut {
     wants: Wants,
 }
 
-impl Looked {
+impl PlanInput {
     /// Takes milliseconds for a hundred sets, and much longer for a thousand that nothing can be done for.
     fn work_out(self) -> WorkedOut {
         let Self { rules, view, towards } = self;
@@ -382,7 +382,13 @@ impl AdminDoor {
     }
 
     /// The view of this round.
-    fn looked(&self, adopted: &Adopted, term: Term, state: &ClusterState, status: &v1::ClusterStatusReply) -> Looked {
+    fn looked(
+        &self,
+        adopted: &Adopted,
+        term: Term,
+        state: &ClusterState,
+        status: &v1::ClusterStatusReply,
+    ) -> PlanInput {
         let rules = self.node.config.placing.rules();
         let (seen, runs, busy) = (seen_of(status), runs_of(status), busy_of(status));
         let now = Instant::now();
@@ -395,7 +401,7 @@ impl AdminDoor {
             0 => view.clone(),
             _ => planned.towards_owners(&view, HOME_AFTER),
         };
-        Looked { rules, view, towards }
+        PlanInput { rules, view, towards }
     }
 
     /// Looks at every set, tells what is violated, and proposes the next moves.

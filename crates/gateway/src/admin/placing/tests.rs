@@ -61,7 +61,7 @@ fn a_round_of_a_thousand_sets_is_worked_out() {
         let members = (0..12).map(|number| (MemberId(number), member(number))).collect();
         let groups = (1..=sets).map(|number| (GroupId(number), placed(number))).collect();
         let view = View { members, groups };
-        let looked = Looked { rules, towards: view.clone(), view };
+        let looked = PlanInput { rules, towards: view.clone(), view };
         let begun = std::time::Instant::now();
         let done = looked.work_out();
         eprintln!("{sets} sets on 12 gateways: {:?}", begun.elapsed());
