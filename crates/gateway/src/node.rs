@@ -53,7 +53,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
-pub(crate) use planned::{Planned, Runs, Seen, ViolationChange, Wants};
+pub(crate) use planned::{GroupReport, Planned, Runs, ViolationChange, Wants};
 pub(crate) use revoked::{bearer, list as revoked_list};
 pub use seams::Seams;
 

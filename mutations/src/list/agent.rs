@@ -129,8 +129,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A1",
         edits: &[Edit {
             file: "crates/agent/src/process/postgres.rs",
-            old: "Ok(Seen::Server) if !is_elsewhere(proc, pid, data) => {",
-            new: "Ok(Seen::Server) => {",
+            old: "Ok(ProcessKind::Server) if !is_elsewhere(proc, pid, data) => {",
+            new: "Ok(ProcessKind::Server) => {",
         }],
         tests: &[PROCESSES],
         smoke: false,
@@ -449,7 +449,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "DB-D1",
         edits: &[Edit {
             file: "crates/agent/src/process/postgres.rs",
-            old: "        Ok(Some(_)) if is_server => Ok(Seen::WorksThere),\n",
+            old: "        Ok(Some(_)) if is_server => Ok(ProcessKind::WorksThere),\n",
             new: "",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["backends_that_work_elsewhere_are_the_servers"])],

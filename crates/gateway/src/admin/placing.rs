@@ -3,7 +3,7 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use crate::node::{Adopted, Node, Runs, Seen, ViolationChange, Wants};
+use crate::node::{Adopted, GroupReport, Node, Runs, ViolationChange, Wants};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
 use holdfast_control::members::CLOSE_ENTRIES;
@@ -110,8 +110,8 @@ fn is_near(own: &v1::GroupStatus, leader: u64, led: &v1::GroupStatus) -> bool {
 }
 
 /// Each set's group as its leader reported it; of two leaders, the one of the newer term.
-fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, Seen> {
-    let mut newest: BTreeMap<SetId, (u64, Seen)> = BTreeMap::new();
+fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, GroupReport> {
+    let mut newest: BTreeMap<SetId, (u64, GroupReport)> = BTreeMap::new();
     for (node, of) in answered(status) {
         let led = node.groups.iter().filter(|group| group.group != 0 && group.role() == v1::Role::Leader);
         for group in led {
@@ -121,7 +121,7 @@ fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, Seen> {
             let learners = learners.iter().map(|(id, own)| (*id, own.applied_index)).collect();
             let owner = group.owner_locality.parse::<Locality>().ok().map(|at| at.region);
             let (leader, bytes) = (Some(MemberId(of.id)), group.journal_live_bytes);
-            let seen = Seen { leader, voters, near, learners, bytes, owner };
+            let seen = GroupReport { leader, voters, near, learners, bytes, owner };
             if newest.get(&id).is_none_or(|(term, _)| *term < group.term) {
                 newest.insert(id, (group.term, seen));
             }

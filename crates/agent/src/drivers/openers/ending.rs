@@ -10,7 +10,7 @@
 //! What keeps the pool mounted in another mount namespace, and what the kernel itself uses, stays.
 
 use super::family::{comes_from, parents};
-use super::{DELETED, LOOK_LIMIT, PROC, Seen, open_of, roots};
+use super::{DELETED, LOOK_LIMIT, OpenPath, PROC, open_of, roots};
 use crate::attach_process::pid_in;
 use crate::config::AgentConfig;
 use crate::drivers::leaving::user;
@@ -55,17 +55,17 @@ impl Pool {
     }
 
     /// Whether it lies on one of them.
-    fn has(&self, seen: &Seen<'_>) -> bool {
+    fn has(&self, seen: &OpenPath<'_>) -> bool {
         let device = match seen {
-            Seen::Link(link) => std::fs::metadata(link).ok().map(|found| device(found.dev())),
-            Seen::Map(line) => line.split_whitespace().nth(3).and_then(mapped),
+            OpenPath::Link(link) => std::fs::metadata(link).ok().map(|found| device(found.dev())),
+            OpenPath::Map(line) => line.split_whitespace().nth(3).and_then(mapped),
         };
         device.is_some_and(|device| self.devices.contains(&device))
     }
 
     /// What this process has open there.
     fn open_of(&self, proc: &Path, pid: i32) -> Option<String> {
-        open_of(proc, pid, &self.roots, false, &|seen: &Seen<'_>| self.has(seen))
+        open_of(proc, pid, &self.roots, false, &|seen: &OpenPath<'_>| self.has(seen))
     }
 }
 

@@ -109,7 +109,7 @@ async fn a_process_at_that_path_on_another_file_system_is_not_ended() {
     clear([works]);
     assert_eq!((mapped("07:1f"), mapped("x")), (Some("7:31".to_string()), None));
     let map = "7f00-7f01 r--s 00000000 00:00 12 /tank/pg/a";
-    assert!(pool.has(&Seen::Map(map)) && !pool.has(&Seen::Map(&map.replace("00:00", "00:32"))));
+    assert!(pool.has(&OpenPath::Map(map)) && !pool.has(&OpenPath::Map(&map.replace("00:00", "00:32"))));
 }
 
 #[test]
