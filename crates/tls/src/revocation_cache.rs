@@ -2,8 +2,8 @@
 //! 0049).
 //!
 //! ```text
-//!   gateways ◀─ each second ─ Kept ─▶ Revocations: doors, and what dials
-//!                              └────▶ FILE, for the next start
+//!   gateways ◀─ each second ─ RevocationCache ─▶ Revocations: doors, and what dials
+//!                                    └─────────▶ FILE, for the next start
 //! ```
 //! - **REVOKE-V3** No answer, or one that is not whole, is not an empty list: what a gateway has named is forgotten
 //!   only once it does not name it any more, or once more than half of the gateways that are asked do not. So neither a
@@ -75,7 +75,7 @@ fn digests(words: &Words) -> BTreeMap<String, String> {
 }
 
 /// See the module.
-pub struct Kept {
+pub struct RevocationCache {
     revocations: Revocations,
     file: PathBuf,
     words: Words,
@@ -91,7 +91,7 @@ pub struct Kept {
     silent: BTreeSet<String>,
 }
 
-impl Kept {
+impl RevocationCache {
     /// Reads the file. What is on it counts from now on: call this before a door opens and before anything is dialled.
     /// `None`: the process has no certificate.
     pub fn open(dialer: &Dialer, file: PathBuf) -> Option<Self> {
@@ -285,5 +285,5 @@ fn write(path: &Path, words: &Words) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "kept_tests.rs"]
+#[path = "revocation_cache_tests.rs"]
 mod tests;

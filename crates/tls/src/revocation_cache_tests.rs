@@ -20,14 +20,14 @@ fn place() -> (tempfile::TempDir, PathBuf) {
 }
 
 /// A process that starts, and its list.
-fn begun(dir: &Path, file: &Path) -> (Kept, Revocations) {
+fn begun(dir: &Path, file: &Path) -> (RevocationCache, Revocations) {
     let dialer = Dialer::from(&load(dir, "db1", Role::Host));
-    let kept = Kept::open(&dialer, file.to_path_buf()).expect("it has a certificate");
+    let kept = RevocationCache::open(&dialer, file.to_path_buf()).expect("it has a certificate");
     (kept, dialer.revocations().expect("it has a certificate"))
 }
 
 /// A round in which these gateways are asked, and name this; `None`: no answer.
-async fn round(kept: &mut Kept, say: &[(&str, Option<&[&str]>)]) {
+async fn round(kept: &mut RevocationCache, say: &[(&str, Option<&[&str]>)]) {
     let said: BTreeMap<String, Option<Revoked>> =
         say.iter().map(|(address, list)| (address.to_string(), list.map(names))).collect();
     let addresses = said.keys().cloned().collect();
@@ -44,7 +44,7 @@ async fn round(kept: &mut Kept, say: &[(&str, Option<&[&str]>)]) {
 }
 
 /// Until the disk has what was to be written.
-async fn written(kept: &mut Kept) {
+async fn written(kept: &mut RevocationCache) {
     let until = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {
         kept.store().await;
@@ -147,7 +147,7 @@ async fn a_list_that_cannot_be_read_is_not_empty() {
 
 #[test]
 fn without_tls_there_is_no_list() {
-    assert!(Kept::open(&Dialer::plaintext(), PathBuf::from("/nowhere")).is_none());
+    assert!(RevocationCache::open(&Dialer::plaintext(), PathBuf::from("/nowhere")).is_none());
 }
 
 #[test]
