@@ -15,7 +15,6 @@ mod heal;
 mod lives;
 mod members;
 mod peer_book;
-mod placing;
 mod planned;
 mod reconcile;
 mod registration;
@@ -27,6 +26,7 @@ mod shown;
 mod start;
 mod start_set;
 mod starts;
+mod store_migration;
 mod turns;
 mod younger;
 

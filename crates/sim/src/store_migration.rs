@@ -113,7 +113,7 @@ impl World {
                     "no progress: {} s after every fault the set lies in {:?}, to be in {to:?}; its leader: {:?}",
                     ENDS / 1000,
                     self.placement(),
-                    self.leader().and_then(|at| self.set(at)).map(|set| set.placing.said())
+                    self.leader().and_then(|at| self.set(at)).map(|set| set.migration.said())
                 );
                 if self.now >= asked {
                     asked = self.now + 500 * MS;
