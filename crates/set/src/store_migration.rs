@@ -87,7 +87,7 @@ struct Work {
 }
 
 /// See the module.
-pub struct Mover {
+pub struct StoreMigration {
     server: Arc<SetServer>,
     mapping: Arc<Mapping>,
     switch: Arc<Switch>,
@@ -98,7 +98,7 @@ pub struct Mover {
     stop: CancellationToken,
 }
 
-impl LeaderTask for Mover {
+impl LeaderTask for StoreMigration {
     async fn turn(&mut self, term: Term) -> Result<(), Failed> {
         self.step(term).await
     }
@@ -109,7 +109,7 @@ impl LeaderTask for Mover {
     }
 }
 
-impl Mover {
+impl StoreMigration {
     /// Creates the task for `server`'s set, whose stores are in `switch`. The old stores get `lets_go_within` to
     /// release the head.
     pub fn new(

@@ -22,7 +22,7 @@ use holdfast_set::scrub::{ScrubSettings, Scrubber};
 use holdfast_set::server::{SetParts, SetServer};
 use holdfast_set::set_key::SetKey;
 use holdfast_set::space::{SpaceKeeper, SpaceSettings};
-use holdfast_set::store_migration::Mover;
+use holdfast_set::store_migration::StoreMigration;
 use holdfast_set::uploader::{UploadSettings, Uploader};
 use holdfast_set::warm::Warmer;
 use holdfast_store::{Health, Switch};
@@ -216,8 +216,8 @@ impl Starting<'_> {
             tasks.push(tokio::spawn(warmer.run()));
         }
         let lets_go_within = Duration::from_millis(config.store.let_go_ms);
-        let mover = Mover::new(server.clone(), mapping.clone(), switch.clone(), lets_go_within, stop());
-        tasks.push(tokio::spawn(mover.run()));
+        let migration = StoreMigration::new(server.clone(), mapping.clone(), switch.clone(), lets_go_within, stop());
+        tasks.push(tokio::spawn(migration.run()));
         let space = SpaceKeeper::new(server.clone(), mapping.clone(), space_settings(config), stop());
         tasks.push(tokio::spawn(space.run()));
         let shape = leaf_shape(config.upload.whole_root, node.seams.leaves);
