@@ -22,15 +22,15 @@ async fn a_mark_of_a_life_that_has_been_is_replaced() {
 /// An earlier state of a bucket is restored, against the advice: nothing is lost by that, and the store becomes usable
 /// again.
 #[tokio::test]
-async fn a_slot_of_an_earlier_life_is_mended_like_a_lost_one() {
+async fn an_entry_of_an_earlier_life_is_mended_like_a_lost_one() {
     let stores = stores(3);
     let all = quorum(&stores, 2);
     let one = all.swap(HEAD, None, text("1")).await.expect("first");
     head_is_whole(&all).await;
-    let old = stores[1].get(HEAD).await.expect("slot");
+    let old = stores[1].get(HEAD).await.expect("entry");
     stores[1].delete(HEAD).await.expect("delete");
     head_is_whole(&all).await;
-    let version = stores[1].get_object(HEAD).await.expect("slot").version;
+    let version = stores[1].get_object(HEAD).await.expect("entry").version;
     stores[1].swap(HEAD, Some(&version), old).await.expect("set back");
     down(&stores[0], true);
     let error = all.swap(HEAD, Some(&one), text("2")).await.expect_err("it counts for nothing");

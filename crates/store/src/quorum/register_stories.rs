@@ -58,7 +58,7 @@ fn mending() -> Story {
 }
 
 #[test]
-fn a_store_that_lost_its_slot_begins_anew_and_nothing_decided_is_lost() {
+fn a_store_that_lost_its_entry_begins_anew_and_nothing_decided_is_lost() {
     holds("a store is mended", mending());
     holds("with looks", Story { looks: true, ..mending() });
 }
@@ -126,7 +126,7 @@ fn a_life_that_is_begun_twice_lets_both_commit() {
 }
 
 #[test]
-fn a_slot_written_from_a_look_cancels_a_vote() {
+fn an_entry_written_from_a_look_cancels_a_vote() {
     let model = Story { menders: 0, wishes: raise_and_commit(), broken: Some(Broken::MendedFromALook), ..mending() };
     fails("as it was", model);
 }
@@ -154,7 +154,7 @@ fn without_a_promise_both_lives_commit() {
 }
 
 #[test]
-fn a_forgotten_slot_that_counts_loses_what_was_decided() {
+fn a_forgotten_entry_that_counts_loses_what_was_decided() {
     let broken = Some(Broken::ForgottenCounts);
     let model = Story { wishes: vec![Wish::Settle], rounds: 1, wipes: 1, broken, ..Story::default() };
     fails("forgotten counts", model);

@@ -72,8 +72,8 @@ impl Replica {
         }
     }
 
-    /// Notes that its slot in the `configuration`th list of stores is in this life. If that life is later than the last
-    /// one seen, the slot was lost meanwhile and another gateway mended it: this one has not seen it missing.
+    /// Notes that its entry in the `configuration`th list of stores is in this life. If that life is later than the
+    /// last one seen, the entry was lost meanwhile and another gateway mended it: this one has not seen it missing.
     pub(super) fn lives(&self, configuration: u32, life: u32) {
         let mut missing = self.missing.locked();
         let seen = missing.life.filter(|(of, _)| *of == configuration).map(|(_, life)| life);
@@ -132,7 +132,7 @@ impl Quorum {
         }
     }
 
-    /// Notes the current root, and whether a checkpoint is under way. A store that lost its slot meanwhile is complete
+    /// Notes the current root, and whether a checkpoint is under way. A store that lost its entry meanwhile is complete
     /// only after a comparison with that checkpoint's root: objects that were put there earlier counted for their
     /// uploader and may be gone.
     pub fn root_is(&self, current: Option<ObjectId>, under_way: bool) {

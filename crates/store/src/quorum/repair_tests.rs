@@ -104,7 +104,7 @@ async fn a_hundred_objects_that_no_store_has_starve_nothing() {
 
 /// Until the checkpoint ends, no root names the objects that it had put in a store that was emptied.
 #[test]
-fn a_store_that_lost_its_slot_within_a_checkpoint_is_complete_after_the_next_root() {
+fn a_store_that_lost_its_entry_within_a_checkpoint_is_complete_after_the_next_root() {
     let all = three();
     let compare = || {
         all.compare_begins(1);

@@ -3,10 +3,10 @@
 //! A step at one store runs in a task of its own, so that the third store gets its request even if nobody waits for it
 //! any more.
 
-use super::answer::{Answer, has_slot};
+use super::answer::{Answer, has_entry};
 use super::register::{
-    Ballot, Lives, Promised, Seat, Seen, Slot, Step, Stored, Wish, begun_anew, decode, encode, mended, next_step,
-    promised_value,
+    Ballot, Lives, Promised, RegisterEntry, Seat, Seen, Step, Stored, Wish, begun_anew, decode, encode, mended,
+    next_step, promised_value,
 };
 use super::state::{Register, Replica, worst};
 use crate::Version;
@@ -35,7 +35,7 @@ enum Verdict {
 
 /// Messages from the tasks.
 enum RoundMessage {
-    Promised(usize, Slot<Bytes>),
+    Promised(usize, RegisterEntry<Bytes>),
     Accepted,
     /// The store takes no part in this round, because of a higher promise, or because of this error.
     Out(Ballot, Option<StoreError>),
@@ -45,7 +45,7 @@ enum RoundMessage {
 pub(super) enum Aim {
     /// w stores.
     Most(Wish<Is, Bytes>),
-    /// Every store that has a slot: the present value is decided at all of them, and they note that this store begins
+    /// Every store that has an entry: the present value is decided at all of them, and they note that this store begins
     /// another life (QUORUM-Q2).
     Mend { at: usize, life: u32 },
 }
@@ -53,8 +53,8 @@ pub(super) enum Aim {
 /// Result of a round.
 pub(super) enum Outcome {
     Done(Option<Bytes>),
-    /// The slot with which the lost store begins its new life.
-    MayBegin(Slot<Bytes>),
+    /// The entry with which the lost store begins its new life.
+    MayBegin(RegisterEntry<Bytes>),
     Refused {
         found: Option<Bytes>,
     },
@@ -95,7 +95,7 @@ impl Aim {
 
 /// The answers of the stores in a round so far.
 struct Heard {
-    promises: Vec<Option<Slot<Bytes>>>,
+    promises: Vec<Option<RegisterEntry<Bytes>>>,
     accepted: usize,
     out: usize,
     /// The highest ballot that one of them showed.
@@ -110,7 +110,7 @@ impl Heard {
 
     fn note(&mut self, word: RoundMessage) {
         match word {
-            RoundMessage::Promised(index, slot) => self.promises[index] = Some(slot),
+            RoundMessage::Promised(index, entry) => self.promises[index] = Some(entry),
             RoundMessage::Accepted => self.accepted += 1,
             RoundMessage::Out(higher, error) => {
                 self.out += 1;
@@ -122,7 +122,7 @@ impl Heard {
 }
 
 impl Register {
-    /// One round with a ballot of its own, at the stores that have a slot.
+    /// One round with a ballot of its own, at the stores that have an entry.
     pub(super) async fn round(
         &self,
         key: &str,
@@ -136,7 +136,7 @@ impl Register {
         let (verdict, hears) = watch::channel(Verdict::Open);
         let needed = match aim {
             Aim::Most(_) => self.w,
-            Aim::Mend { .. } => answers.iter().filter(|answer| has_slot(answer)).count(),
+            Aim::Mend { .. } => answers.iter().filter(|answer| has_entry(answer)).count(),
         };
         let taking_part = self.begin_round(key, answers, ballot, &tell, &hears);
         drop(tell);
@@ -185,11 +185,11 @@ impl Register {
 
     /// A ballot above all that the stores have shown.
     fn ballot_above(&self, key: &str, answers: &[Answer], seen_higher: Ballot) -> Result<Ballot, StoreError> {
-        let slots = answers.iter().filter_map(|answer| match &answer.seen {
-            Seen::Slot(slot) => Some(slot.highest()),
+        let entries = answers.iter().filter_map(|answer| match &answer.seen {
+            Seen::Entry(entry) => Some(entry.highest()),
             _ => None,
         });
-        Ballot::above(slots.chain([seen_higher]), rand::random()).ok_or_else(|| {
+        Ballot::above(entries.chain([seen_higher]), rand::random()).ok_or_else(|| {
             let cause = Cause::text("a store shows the highest ballot that is possible");
             let hint = "no gateway wrote this head: find out what replaced it";
             StoreError::Denied { at: self.at(Op::Swap, key), cause, hint }
@@ -207,14 +207,14 @@ impl Register {
     ) -> usize {
         let mut taking_part = 0;
         for (seat, (replica, answer)) in self.replicas.iter().zip(answers).enumerate() {
-            let (Seen::Slot(slot), Some(version)) = (&answer.seen, &answer.version) else { continue };
+            let (Seen::Entry(entry), Some(version)) = (&answer.seen, &answer.version) else { continue };
             // Do not wait for steps that hang, and do not let them accumulate.
             let Ok(permit) = replica.heads.clone().try_acquire_owned() else { continue };
             taking_part += 1;
             let place = Place { replica: replica.clone(), key: key.to_owned(), seat: self.seat(seat), ballot };
-            let (slot, version, tell, hears) = (slot.clone(), version.clone(), tell.clone(), hears.clone());
+            let (entry, version, tell, hears) = (entry.clone(), version.clone(), tell.clone(), hears.clone());
             tokio::spawn(async move {
-                place.take_part(slot, version, &tell, hears).await;
+                place.take_part(entry, version, &tell, hears).await;
                 drop(permit);
             });
         }
@@ -238,12 +238,12 @@ struct Place {
 impl Place {
     async fn take_part(
         &self,
-        slot: Slot<Bytes>,
+        entry: RegisterEntry<Bytes>,
         version: Version,
         tell: &mpsc::Sender<RoundMessage>,
         mut heard: watch::Receiver<Verdict>,
     ) {
-        let (before, promised, version) = match self.promise(slot, version).await {
+        let (before, promised, version) = match self.promise(entry, version).await {
             Ok(promised) => promised,
             Err(out) => return drop(tell.send(out).await),
         };
@@ -252,8 +252,8 @@ impl Place {
         let Ok(Verdict::Accept(value, lives)) = verdict else { return };
         let told = match promised.accept(self.ballot, value, &lives) {
             // Conditional on exactly the object that the promise left: after any change in between, even by a store
-            // that lost its slot, this is no vote (QUORUM-Q2).
-            Ok(slot) => match self.write(&slot, &version).await {
+            // that lost its entry, this is no vote (QUORUM-Q2).
+            Ok(entry) => match self.write(&entry, &version).await {
                 Ok(_) => RoundMessage::Accepted,
                 Err(error) => RoundMessage::Out(Ballot::default(), Some(error)),
             },
@@ -262,30 +262,30 @@ impl Place {
         let _ = tell.send(told).await;
     }
 
-    async fn write(&self, slot: &Slot<Bytes>, version: &Version) -> Result<Version, StoreError> {
-        let object = encode(self.seat, slot, rand::random());
+    async fn write(&self, entry: &RegisterEntry<Bytes>, version: &Version) -> Result<Version, StoreError> {
+        let object = encode(self.seat, entry, rand::random());
         self.replica.store.swap(&self.key, Some(version), object).await
     }
 
-    /// The slot before the promise, the slot with it, and its version.
+    /// The entry before the promise, the entry with it, and its version.
     async fn promise(
         &self,
-        mut slot: Slot<Bytes>,
+        mut entry: RegisterEntry<Bytes>,
         mut version: Version,
-    ) -> Result<(Slot<Bytes>, Slot<Bytes>, Version), RoundMessage> {
+    ) -> Result<(RegisterEntry<Bytes>, RegisterEntry<Bytes>, Version), RoundMessage> {
         let mut last = None;
         for _ in 0..PROMISES_MAX {
-            let promised = slot.promise(self.ballot).map_err(|higher| RoundMessage::Out(higher, None))?;
+            let promised = entry.promise(self.ballot).map_err(|higher| RoundMessage::Out(higher, None))?;
             match self.write(&promised, &version).await {
-                Ok(version) => return Ok((slot, promised, version)),
+                Ok(version) => return Ok((entry, promised, version)),
                 Err(error) if error.disposition() == Disposition::Conflict => last = Some(error),
                 Err(error) => return Err(RoundMessage::Out(Ballot::default(), Some(error))),
             }
             let silent = |error| RoundMessage::Out(Ballot::default(), error);
             let object = self.replica.store.get_object(&self.key).await.map_err(|error| silent(Some(error)))?;
-            let Ok(Stored::Slot(found)) = decode(self.seat, &object.body) else { return Err(silent(last)) };
-            (slot, version) = (found, object.version);
+            let Ok(Stored::Entry(found)) = decode(self.seat, &object.body) else { return Err(silent(last)) };
+            (entry, version) = (found, object.version);
         }
-        Err(RoundMessage::Out(slot.highest(), last))
+        Err(RoundMessage::Out(entry.highest(), last))
     }
 }
