@@ -476,7 +476,7 @@ async fn a_store_that_lost_its_entry_begins_anew_and_counts_again() {
     let three = all.swap(HEAD, Some(&two), text("3")).await.expect("it counts again");
     down(&stores[2], false);
     head_is_whole(&all).await;
-    // Damaged as well as missing, and again: each is another life.
+    // Damaged as well as missing, and again: each is another restart.
     let entry = stores[1].get_object(HEAD).await.expect("entry");
     let mut spoilt = entry.body.to_vec();
     spoilt[40] ^= 1;

@@ -1,7 +1,7 @@
 //! Door for the fuzz target of register entries (package `fuzz`, ADR 0051). Nothing of the product calls it.
 
 use super::moves::moved_to;
-use super::register::{Ballot, Lives, RegisterEntry, SUM_BYTES, Seat, Stored, decode, encode, encode_mark, seat_of};
+use super::register::{Ballot, RegisterEntry, Restarts, SUM_BYTES, Seat, Stored, decode, encode, encode_mark, seat_of};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
@@ -16,7 +16,7 @@ pub fn register_entry(index: u8, n: u8, w: u8, body: &[u8]) -> Option<Vec<u8>> {
     let _ = (moved_to(&object), seat_of(&object));
     let again = match decode(seat, &object).ok()? {
         Stored::Entry(entry) => encode(seat, &entry, TOKEN),
-        Stored::Mark(life) => encode_mark(seat, life, TOKEN),
+        Stored::Mark(restart) => encode_mark(seat, restart, TOKEN),
     };
     Some(again[..again.len() - SUM_BYTES].to_vec())
 }
@@ -26,7 +26,7 @@ pub fn example_register_entries() -> [Vec<u8>; 2] {
     let seat = Seat { index: 1, n: 3, w: 2 };
     let ballot = Ballot { number: 4, token: 9 };
     let accepted = Some((ballot, Bytes::from_static(b"a head")));
-    let entry = RegisterEntry { promised: ballot, accepted, lives: Lives::default() };
+    let entry = RegisterEntry { promised: ballot, accepted, restarts: Restarts::default() };
     let body = |object: Bytes| object[..object.len() - SUM_BYTES].to_vec();
     [body(encode(seat, &entry, TOKEN)), body(encode_mark(seat, 2, TOKEN))]
 }

@@ -6,7 +6,7 @@
 use super::answer::{Answer, has_entry, is_spoilt, seen_of};
 use super::register::{
     Ballot, Look, RegisterEntry, Seat, Seen, Stored, VALUE_BYTES_MAX, Wish, decode, encode, encode_mark, judge_look,
-    lives_of, mark_for, may_begin, may_lay_out, may_mend, outlived,
+    mark_for, may_begin, may_lay_out, may_mend, outlived, restarts_of,
 };
 use super::round::{Aim, Outcome, is};
 use super::state::Register;
@@ -60,8 +60,8 @@ impl Register {
                 Ok(Stored::Entry(entry)) => {
                     Answer { seen: Seen::Entry(entry), version: Some(object.version), error: None }
                 }
-                Ok(Stored::Mark(life)) => {
-                    Answer { seen: Seen::Marked(life), version: Some(object.version), error: None }
+                Ok(Stored::Mark(restart)) => {
+                    Answer { seen: Seen::Marked(restart), version: Some(object.version), error: None }
                 }
                 Err(bad) => silent(self.bad_entry(seat, key, &bad), Some(object.version)),
             },
@@ -274,8 +274,8 @@ impl Register {
             _ => None,
         };
         let highest = seen.iter().filter_map(accepted).max();
-        let lives = lives_of(&seen);
-        self.replicas.iter().zip(lives).for_each(|(replica, life)| replica.lives(self.number, life));
+        let restarts = restarts_of(&seen);
+        self.replicas.iter().zip(restarts).for_each(|(replica, restart)| replica.restarts(self.number, restart));
         let whole = |at: usize| accepted(&seen[at]) == highest && highest.is_some() && !outlived(&seen, at);
         let has_it: Vec<bool> = (0..seen.len()).map(whole).collect();
         let lost = |(at, answer): (usize, &Answer)| {
@@ -295,28 +295,28 @@ impl Register {
     /// QUORUM-Q2: lets one store that has lost its entry start again, if all the others allow it.
     async fn mend_lost(&self, key: &str, answers: &[Answer]) -> Result<(), StoreError> {
         // Step 1: put a mark wherever an entry is gone; wherever it is damaged and still so at a second look (it may
-        // have been damaged in transit); wherever it is from an earlier life, or marked for a life that has begun
+        // have been damaged in transit); wherever it is from before a restart, or marked for a restart that has begun
         // already.
         let mut seen = seen_of(answers);
         let lost: Vec<bool> =
             answers.iter().enumerate().map(|(at, answer)| is_spoilt(answer) || outlived(&seen, at)).collect();
         seen.iter_mut().zip(lost).filter(|(_, lost)| *lost).for_each(|(seen, _)| *seen = Seen::Empty);
         for (lost, (replica, answer)) in self.replicas.iter().zip(answers).enumerate() {
-            let Some(life) = mark_for(&seen, lost, self.w) else { continue };
+            let Some(restart) = mark_for(&seen, lost, self.w) else { continue };
             if is_spoilt(answer) && !is_spoilt(&self.ask(lost, key).await) {
                 return Ok(());
             }
             // A store that lost its head has lost more than that.
             replica.head_lost(true);
-            replica.lives(self.number, life);
-            let mark = encode_mark(self.seat(lost), life, rand::random());
+            replica.restarts(self.number, restart);
+            let mark = encode_mark(self.seat(lost), restart, rand::random());
             replica.store.swap(key, answer.version.as_ref(), mark).await?;
         }
         // Step 2: requests from here on come after the marks.
         let answers = self.ask_all(key, true).await;
         let seen = seen_of(&answers);
-        let Some((at, life)) = may_mend(&seen, self.w) else { return Ok(()) };
-        let aim = Aim::Mend { at, life };
+        let Some((at, restart)) = may_mend(&seen, self.w) else { return Ok(()) };
+        let aim = Aim::Mend { at, restart };
         let Outcome::MayBegin(entry) = self.round(key, &answers, &aim, false, Ballot::default()).await? else {
             return Ok(());
         };

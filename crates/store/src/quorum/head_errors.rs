@@ -111,8 +111,8 @@ impl Register {
     }
 
     /// Enough stores have promised, but some of the promises do not count.
-    pub(super) fn of_an_earlier_life(&self, key: &str) -> StoreError {
-        let text = "a store has the head of an earlier life: its head was lost and written again, and then an old copy was restored; it is repaired when every other store answers";
+    pub(super) fn of_an_old_head(&self, key: &str) -> StoreError {
+        let text = "a store has an old head: its head was lost and written again, and then an old copy was restored; it is repaired when every other store answers";
         StoreError::Unavailable { at: self.at(Op::Swap, key), attempts: 1, cause: Cause::text(text) }
     }
 }

@@ -3,9 +3,10 @@
 
 use super::*;
 
-/// A mender was interrupted after all others had noted the life, or its mark arrived late: the mark is no longer valid.
+/// A mender was interrupted after all others had noted the restart, or its mark arrived late: the mark is no longer
+/// valid.
 #[tokio::test]
-async fn a_mark_of_a_life_that_has_been_is_replaced() {
+async fn a_mark_of_a_restart_that_has_been_is_replaced() {
     let stores = stores(3);
     let all = quorum(&stores, 2);
     let one = all.swap(HEAD, None, text("1")).await.expect("first");
@@ -22,7 +23,7 @@ async fn a_mark_of_a_life_that_has_been_is_replaced() {
 /// An earlier state of a bucket is restored, against the advice: nothing is lost by that, and the store becomes usable
 /// again.
 #[tokio::test]
-async fn an_entry_of_an_earlier_life_is_mended_like_a_lost_one() {
+async fn an_entry_of_an_earlier_restart_is_mended_like_a_lost_one() {
     let stores = stores(3);
     let all = quorum(&stores, 2);
     let one = all.swap(HEAD, None, text("1")).await.expect("first");
@@ -34,7 +35,7 @@ async fn an_entry_of_an_earlier_life_is_mended_like_a_lost_one() {
     stores[1].swap(HEAD, Some(&version), old).await.expect("set back");
     down(&stores[0], true);
     let error = all.swap(HEAD, Some(&one), text("2")).await.expect_err("it counts for nothing");
-    assert!(error.to_string().contains("earlier life"), "{error}");
+    assert!(error.to_string().contains("has an old head"), "{error}");
     down(&stores[0], false);
     let _ = all.mend_heads(SET).await;
     let behind: Vec<bool> = all.standings(0).iter().map(|standing| standing.backlog.head).collect();

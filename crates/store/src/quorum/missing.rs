@@ -25,8 +25,8 @@ pub(super) struct Missing {
     pub(super) lost: bool,
     /// The current root at that time: the store is compared once more after the next root.
     pub(super) lost_at: Option<Option<ObjectId>>,
-    /// Life of its entry, as last seen, and the number of that list of stores.
-    pub(super) life: Option<(u32, u32)>,
+    /// Restart of its entry, as last seen, and the number of that list of stores.
+    pub(super) restart: Option<(u32, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -15,19 +15,19 @@
 //! QUORUM-Q1  w > n / 2: any two sets of w stores share a store. So every later ballot that gets w promises sees what w
 //!     stores accepted under one ballot.
 //! QUORUM-Q2  A store whose entry is gone or damaged has forgotten its promises and votes. It takes part in no round,
-//!     and begins a new *life* ([`RegisterEntry::lives`]) in three steps:
-//!     1. A mark with the number of that life is put in place of the entry, as a conditional PUT on nothing (or on the
-//!        damaged object). Everything forgotten was said before that.
+//!     and *restarts* ([`RegisterEntry::restarts`]) in three steps:
+//!     1. A mark with the number of that restart is put in place of the entry, as a conditional PUT on nothing (or on
+//!        the damaged object). Everything forgotten was said before that.
 //!     2. A round with a ballot of its own, begun after that, at *every* store that has an entry, w or more; the others
 //!        must be marked too. All promise, then all accept the value of the highest accepted ballot among them, and
-//!        note the new life.
+//!        note the restart.
 //!     3. The new entry has that ballot and value, and replaces exactly the mark of step 1.
-//!     A mark may arrive late, when its life is over; two lives of one number could not be told apart. So a mark whose
-//!     life is not above the one in the entries is replaced by a mark of the next life, as a conditional PUT on it
-//!     ([`mark_for`]).
+//!     A mark may arrive late, when its restart is past; two restarts of one number could not be told apart. So a mark
+//!     whose restart is not above the one in the entries is replaced by a mark of the next one, as a conditional PUT on
+//!     it ([`mark_for`]).
 //!     Forgotten votes have a lower ballot: their proposer had promises at other stores before. So nothing that they
 //!     helped to decide is unseen.
-//!     A forgotten promise counts only beside others. Those made after step 2 carry the new life, and then the
+//!     A forgotten promise counts only beside others. Those made after step 2 carry the new restart, and then the
 //!     forgotten one no longer counts ([`promised_value`]); those made before step 2 with a higher ballot make step 2
 //!     fail, those with a lower ballot end in it.
 //! QUORUM-Q3  Entries are created, without a value, only while all n stores have answered, none has a value, and fewer
@@ -68,19 +68,19 @@ pub(super) trait Value: Clone + PartialEq {}
 impl<T: Clone + PartialEq> Value for T {}
 
 /// How often each store, by its index, has lost its entry and begun again.
-pub(super) type Lives = [u32; STORES_MAX];
+pub(super) type Restarts = [u32; STORES_MAX];
 
-/// The later of both known lives, for each store.
-fn latest(a: &Lives, b: &Lives) -> Lives {
+/// The later of both known restarts, for each store.
+fn latest(a: &Restarts, b: &Restarts) -> Restarts {
     std::array::from_fn(|at| a[at].max(b[at]))
 }
 
-/// The lives of all stores, as far as their answers tell.
-pub(super) fn lives_of<V>(seen: &[Seen<V>]) -> Lives {
-    seen.iter().enumerate().fold(Lives::default(), |lives, (at, seen)| match seen {
-        Seen::Entry(entry) => latest(&lives, &entry.lives),
-        Seen::Marked(life) => std::array::from_fn(|n| if n == at { lives[n].max(*life) } else { lives[n] }),
-        Seen::Empty | Seen::Silent => lives,
+/// The restarts of all stores, as far as their answers tell.
+pub(super) fn restarts_of<V>(seen: &[Seen<V>]) -> Restarts {
+    seen.iter().enumerate().fold(Restarts::default(), |restarts, (at, seen)| match seen {
+        Seen::Entry(entry) => latest(&restarts, &entry.restarts),
+        Seen::Marked(restart) => std::array::from_fn(|n| if n == at { restarts[n].max(*restart) } else { restarts[n] }),
+        Seen::Empty | Seen::Silent => restarts,
     })
 }
 
@@ -91,13 +91,13 @@ pub(super) struct RegisterEntry<V> {
     pub promised: Ballot,
     /// The last accepted ballot and value.
     pub accepted: Option<(Ballot, V)>,
-    /// The store's own life is exact; those of the others are as last told (QUORUM-Q2).
-    pub lives: Lives,
+    /// The store's own number is exact; those of the others are as last told (QUORUM-Q2).
+    pub restarts: Restarts,
 }
 
 impl<V> Default for RegisterEntry<V> {
     fn default() -> Self {
-        Self { promised: Ballot::default(), accepted: None, lives: Lives::default() }
+        Self { promised: Ballot::default(), accepted: None, restarts: Restarts::default() }
     }
 }
 
@@ -107,17 +107,17 @@ impl<V: Value> RegisterEntry<V> {
         if ballot < self.promised {
             return Err(self.promised);
         }
-        Ok(Self { promised: ballot, accepted: self.accepted.clone(), lives: self.lives })
+        Ok(Self { promised: ballot, accepted: self.accepted.clone(), restarts: self.restarts })
     }
 
     /// The entry after accepting; the higher promise if it cannot accept. `value`: none if an entry is mended before
-    /// there is a value. `lives`: noted here from now on.
-    pub fn accept(&self, ballot: Ballot, value: Option<V>, lives: &Lives) -> Result<Self, Ballot> {
+    /// there is a value. `restarts`: noted here from now on.
+    pub fn accept(&self, ballot: Ballot, value: Option<V>, restarts: &Restarts) -> Result<Self, Ballot> {
         if ballot < self.promised {
             return Err(self.promised);
         }
         let accepted = value.map(|value| (ballot, value)).or_else(|| self.accepted.clone());
-        Ok(Self { promised: ballot, accepted, lives: latest(&self.lives, lives) })
+        Ok(Self { promised: ballot, accepted, restarts: latest(&self.restarts, restarts) })
     }
 
     /// The highest ballot in the entry.
@@ -133,7 +133,7 @@ pub(super) enum Seen<V> {
     Entry(RegisterEntry<V>),
     /// It has none.
     Empty,
-    /// It has lost its entry and will begin this life (QUORUM-Q2).
+    /// It has lost its entry and will begin with this restart (QUORUM-Q2).
     Marked(u32),
     /// No answer, or an unusable one.
     Silent,
@@ -191,76 +191,79 @@ pub(super) fn may_begin<V>(seen: &[Seen<V>], w: usize) -> bool {
 pub(super) struct Promised<V> {
     /// The register's value.
     pub value: Option<V>,
-    /// The lives of all stores, as far as these know.
-    pub lives: Lives,
+    /// The restarts of all stores, as far as these know.
+    pub restarts: Restarts,
 }
 
 /// The register's value according to `promises` for one ballot: the entries of the promises, by store. `None` while
 /// fewer than `needed` promises count (QUORUM-Q1). A promise does not count if another store knows that its store has
-/// begun a new life since (QUORUM-Q2).
+/// restarted since (QUORUM-Q2).
 pub(super) fn promised_value<V: Value>(promises: &[Option<RegisterEntry<V>>], needed: usize) -> Option<Promised<V>> {
-    let lives = promises.iter().flatten().fold(Lives::default(), |lives, entry| latest(&lives, &entry.lives));
-    let counts =
-        |(at, entry): (usize, &Option<RegisterEntry<V>>)| entry.clone().filter(|entry| entry.lives[at] == lives[at]);
+    let all = promises.iter().flatten();
+    let restarts = all.fold(Restarts::default(), |restarts, entry| latest(&restarts, &entry.restarts));
+    let counts = |(at, entry): (usize, &Option<RegisterEntry<V>>)| {
+        entry.clone().filter(|entry| entry.restarts[at] == restarts[at])
+    };
     let entries: Vec<RegisterEntry<V>> = promises.iter().enumerate().filter_map(counts).collect();
     if entries.len() < needed {
         return None;
     }
     let highest = entries.into_iter().filter_map(|entry| entry.accepted).max_by_key(|(ballot, _)| *ballot);
-    Some(Promised { value: highest.map(|(_, value)| value), lives })
+    Some(Promised { value: highest.map(|(_, value)| value), restarts })
 }
 
-/// QUORUM-Q2: the life that a store without an entry must begin, according to the entries of the others. `None` if some
-/// store does not answer, or fewer than w have an entry: it could not be mended.
-pub(super) fn next_life<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
+/// QUORUM-Q2: the restart that a store without an entry must begin, according to the entries of the others. `None` if
+/// some store does not answer, or fewer than w have an entry: it could not be mended.
+pub(super) fn next_restart<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
     let entries = seen.iter().filter_map(|seen| if let Seen::Entry(entry) = seen { Some(entry) } else { None });
     let others = seen.iter().enumerate().filter(|(other, _)| *other != at);
     if others.clone().any(|(_, seen)| matches!(seen, Seen::Silent)) || entries.clone().count() < w {
         return None;
     }
-    entries.map(|entry| entry.lives[at]).max()?.checked_add(1)
+    entries.map(|entry| entry.restarts[at]).max()?.checked_add(1)
 }
 
-/// QUORUM-Q2: the life in a mark to be put at store `at`. If there is a mark, it is replaced only if its life has begun
-/// already, according to the entries. Then a mender was interrupted between steps 2 and 3, or the mark arrived late,
-/// after the store was mended and lost again: the mark is no longer valid.
+/// QUORUM-Q2: the restart in a mark to be put at store `at`. If there is a mark, it is replaced only if its restart has
+/// begun already, according to the entries. Then a mender was interrupted between steps 2 and 3, or the mark arrived
+/// late, after the store was mended and lost again: the mark is no longer valid.
 pub(super) fn mark_for<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
-    let life = next_life(seen, at, w)?;
+    let restart = next_restart(seen, at, w)?;
     match seen.get(at)? {
-        Seen::Empty => Some(life),
-        Seen::Marked(marked) => Some(life).filter(|life| life > marked),
+        Seen::Empty => Some(restart),
+        Seen::Marked(marked) => Some(restart).filter(|restart| restart > marked),
         Seen::Entry(_) | Seen::Silent => None,
     }
 }
 
-/// QUORUM-Q2: whether store `at` shows an entry of an earlier life than others know for it: it was set back to an
+/// QUORUM-Q2: whether store `at` shows an entry of an earlier restart than others know for it: it was set back to an
 /// earlier state. Its promises no longer count ([`promised_value`]), and it is mended like one that lost its entry.
 pub(super) fn outlived<V>(seen: &[Seen<V>], at: usize) -> bool {
-    let lives = |seen: &Seen<V>| if let Seen::Entry(entry) = seen { Some(entry.lives[at]) } else { None };
-    let Some(own) = seen.get(at).and_then(lives) else { return false };
-    seen.iter().filter_map(lives).any(|known| known > own)
+    let restarts = |seen: &Seen<V>| if let Seen::Entry(entry) = seen { Some(entry.restarts[at]) } else { None };
+    let Some(own) = seen.get(at).and_then(restarts) else { return false };
+    seen.iter().filter_map(restarts).any(|known| known > own)
 }
 
-/// QUORUM-Q2: the store to mend, and its life, if every store has an entry or is marked, and w have an entry.
+/// QUORUM-Q2: the store to mend, and its restart, if every store has an entry or is marked, and w have an entry.
 pub(super) fn may_mend<V>(seen: &[Seen<V>], w: usize) -> Option<(usize, u32)> {
     let entries = seen.iter().filter(|seen| matches!(seen, Seen::Entry(_))).count();
     let known = seen.iter().all(|seen| matches!(seen, Seen::Entry(_) | Seen::Marked(_)));
     let mut marked = seen.iter().enumerate();
-    let first = marked.find_map(|(at, seen)| if let Seen::Marked(life) = seen { Some((at, *life)) } else { None });
+    let first =
+        marked.find_map(|(at, seen)| if let Seen::Marked(restart) = seen { Some((at, *restart)) } else { None });
     first.filter(|_| known && entries >= w)
 }
 
-/// QUORUM-Q2: the lives after store `at` begins this one. `None` if it is known to have begun that life or a later one:
-/// no life is begun twice, because statements of the first would count in the second. The mark is no longer valid.
-pub(super) fn begun_anew(lives: &Lives, at: usize, life: u32) -> Option<Lives> {
-    let mut anew = *lives;
-    anew[at] = life;
-    (lives[at] < life).then_some(anew)
+/// QUORUM-Q2: the restarts after store `at` begins this one. `None` if it is known to have begun it or a later one:
+/// no restart is begun twice, because statements of the first would count in the second. The mark is no longer valid.
+pub(super) fn begun_anew(restarts: &Restarts, at: usize, restart: u32) -> Option<Restarts> {
+    let mut anew = *restarts;
+    anew[at] = restart;
+    (restarts[at] < restart).then_some(anew)
 }
 
-/// QUORUM-Q2: the entry with which a store begins its new life, after every other store has accepted the same.
-pub(super) fn mended<V: Value>(ballot: Ballot, value: Option<V>, lives: Lives) -> RegisterEntry<V> {
-    RegisterEntry { promised: ballot, accepted: value.map(|value| (ballot, value)), lives }
+/// QUORUM-Q2: the entry with which a store restarts, after every other store has accepted the same.
+pub(super) fn mended<V: Value>(ballot: Ballot, value: Option<V>, restarts: Restarts) -> RegisterEntry<V> {
+    RegisterEntry { promised: ballot, accepted: value.map(|value| (ballot, value)), restarts }
 }
 
 /// The purpose of a round.
@@ -346,39 +349,39 @@ pub(super) enum BadEntry {
 pub(super) enum Stored {
     /// An entry.
     Entry(RegisterEntry<Bytes>),
-    /// The mark of an entry that was lost; the store will begin this life (QUORUM-Q2).
+    /// The mark of an entry that was lost; the store will begin with this restart (QUORUM-Q2).
     Mark(u32),
 }
 
 /// Bits of the flags.
 const HAS_VALUE: u8 = 1;
-const HAS_LIVES: u8 = 2;
+const HAS_RESTARTS: u8 = 2;
 const IS_MARK: u8 = 4;
 
 /// Encodes an entry as an object. `token` is drawn for each call: no two objects have the same bytes, as conditional
 /// PUTs require.
 pub(super) fn encode(seat: Seat, entry: &RegisterEntry<Bytes>, token: u128) -> Bytes {
-    let lives = &entry.lives[..usize::from(seat.n).min(STORES_MAX)];
-    // Without lives, the form is the same as before there were lives.
-    let lives = if lives.iter().all(|life| *life == 0) { &[][..] } else { lives };
-    let flags = (u8::from(entry.accepted.is_some()) * HAS_VALUE) | (u8::from(!lives.is_empty()) * HAS_LIVES);
+    let restarts = &entry.restarts[..usize::from(seat.n).min(STORES_MAX)];
+    // Without restarts, the form is the same as before restarts were counted.
+    let restarts = if restarts.iter().all(|restart| *restart == 0) { &[][..] } else { restarts };
+    let flags = (u8::from(entry.accepted.is_some()) * HAS_VALUE) | (u8::from(!restarts.is_empty()) * HAS_RESTARTS);
     let (accepted, value) = match &entry.accepted {
         Some((ballot, value)) => (*ballot, value.as_ref()),
         None => (Ballot::default(), &[][..]),
     };
-    frame(seat, flags, [entry.promised, accepted], token, lives, value)
+    frame(seat, flags, [entry.promised, accepted], token, restarts, value)
 }
 
 /// Encodes a mark as an object.
-pub(super) fn encode_mark(seat: Seat, life: u32, token: u128) -> Bytes {
-    let mut lives = Lives::default();
-    lives[usize::from(seat.index)] = life;
-    let lives = &lives[..usize::from(seat.n).min(STORES_MAX)];
-    frame(seat, IS_MARK | HAS_LIVES, [Ballot::default(); 2], token, lives, &[])
+pub(super) fn encode_mark(seat: Seat, restart: u32, token: u128) -> Bytes {
+    let mut restarts = Restarts::default();
+    restarts[usize::from(seat.index)] = restart;
+    let restarts = &restarts[..usize::from(seat.n).min(STORES_MAX)];
+    frame(seat, IS_MARK | HAS_RESTARTS, [Ballot::default(); 2], token, restarts, &[])
 }
 
-fn frame(seat: Seat, flags: u8, ballots: [Ballot; 2], token: u128, lives: &[u32], value: &[u8]) -> Bytes {
-    let mut out = BytesMut::with_capacity(HEAD_BYTES + 4 * lives.len() + value.len() + SUM_BYTES);
+fn frame(seat: Seat, flags: u8, ballots: [Ballot; 2], token: u128, restarts: &[u32], value: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(HEAD_BYTES + 4 * restarts.len() + value.len() + SUM_BYTES);
     out.put_slice(MAGIC);
     out.put_slice(&[seat.index, seat.n, seat.w, flags]);
     for ballot in ballots {
@@ -387,7 +390,7 @@ fn frame(seat: Seat, flags: u8, ballots: [Ballot; 2], token: u128, lives: &[u32]
     }
     out.put_u128_le(token);
     out.put_u32_le(u32::try_from(value.len()).unwrap_or(u32::MAX));
-    lives.iter().for_each(|life| out.put_u32_le(*life));
+    restarts.iter().for_each(|restart| out.put_u32_le(*restart));
     out.put_slice(value);
     let sum = Sha256::digest(&out);
     out.put_slice(&sum[..SUM_BYTES]);
@@ -419,22 +422,22 @@ pub(super) fn decode(seat: Seat, object: &Bytes) -> Result<Stored, BadEntry> {
     let ballot = |at: usize| Ballot { number: number(at), token: token(at + 8) };
     let small = |at: usize| body[at..at + 4].iter().rev().fold(0_u32, |n, byte| n << 8 | u32::from(*byte));
     let (flags, len) = (body[7], small(72) as usize);
-    let lives_len = if flags & HAS_LIVES != 0 { usize::from(seat.n).min(STORES_MAX) } else { 0 };
-    let value_at = HEAD_BYTES + 4 * lives_len;
+    let restarts_len = if flags & HAS_RESTARTS != 0 { usize::from(seat.n).min(STORES_MAX) } else { 0 };
+    let value_at = HEAD_BYTES + 4 * restarts_len;
     if value_at + len != body_bytes || len > VALUE_BYTES_MAX || (flags & HAS_VALUE == 0 && len != 0) {
         return Err(BadEntry::Damaged);
     }
-    let mut lives = Lives::default();
-    (0..lives_len).for_each(|at| lives[at] = small(HEAD_BYTES + 4 * at));
-    if flags == IS_MARK | HAS_LIVES {
-        return Ok(Stored::Mark(lives.get(usize::from(seat.index)).copied().unwrap_or(0)));
+    let mut restarts = Restarts::default();
+    (0..restarts_len).for_each(|at| restarts[at] = small(HEAD_BYTES + 4 * at));
+    if flags == IS_MARK | HAS_RESTARTS {
+        return Ok(Stored::Mark(restarts.get(usize::from(seat.index)).copied().unwrap_or(0)));
     }
-    if flags & !(HAS_VALUE | HAS_LIVES) != 0 {
+    if flags & !(HAS_VALUE | HAS_RESTARTS) != 0 {
         return Err(BadEntry::Damaged);
     }
     let value = || object.slice(value_at..body_bytes);
     let accepted = (flags & HAS_VALUE != 0).then(|| (ballot(32), value()));
-    Ok(Stored::Entry(RegisterEntry { promised: ballot(8), accepted, lives }))
+    Ok(Stored::Entry(RegisterEntry { promised: ballot(8), accepted, restarts }))
 }
 
 #[cfg(test)]

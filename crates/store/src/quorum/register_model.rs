@@ -34,7 +34,7 @@ enum Act {
     PutMark,
     Ask(usize),
     Mend(usize),
-    /// The rule before there were lives: the entry is written at once, from the entries of the others.
+    /// The rule before restarts were counted: the entry is written at once, from the entries of the others.
     MendAsItWas(usize),
 }
 
@@ -58,7 +58,7 @@ enum Phase {
 enum Has {
     Entry(RegisterEntry<u8>),
     Nothing,
-    /// The number of the mark, and the life that will begin.
+    /// The number of the mark, and the restart that will begin.
     Mark(u8, u32),
 }
 
@@ -73,7 +73,7 @@ struct Writer {
     phase: Phase,
     /// Number of stores that must promise and vote.
     needed: usize,
-    knows: Lives,
+    knows: Restarts,
     /// The entry before the promise that was heard, and after it.
     promises: [Option<(RegisterEntry<u8>, RegisterEntry<u8>)>; N],
     votes: [bool; N],
@@ -91,7 +91,7 @@ struct State {
     look_from: Option<(u64, u128)>,
     wipes: u8,
     marks: u8,
-    /// A mark that was sent and has not arrived: its store, its number and its life.
+    /// A mark that was sent and has not arrived: its store, its number and its restart.
     late: Option<(usize, u8, u32)>,
 }
 
@@ -109,7 +109,7 @@ impl State {
         let seen = |has: &Has| match has {
             Has::Entry(entry) => Seen::Entry(entry.clone()),
             Has::Nothing => Seen::Empty,
-            Has::Mark(_, life) => Seen::Marked(*life),
+            Has::Mark(_, restart) => Seen::Marked(*restart),
         };
         self.has.iter().map(seen).collect()
     }
@@ -149,14 +149,14 @@ enum Broken {
     Quorum,
     /// A lost entry is written from the entries of the others, without a round.
     MendedFromALook,
-    /// The round of QUORUM-Q2, but no store notes the new life.
-    NoLives,
+    /// The round of QUORUM-Q2, but no store notes the restart.
+    NoRestarts,
     /// The same, and the mark may be another mender's.
     AnyMark,
     /// The round of QUORUM-Q2, with one store fewer.
     MendedBySome,
-    /// A mark is accepted although its life has begun, and that life is begun again.
-    LifeTwice,
+    /// A mark is accepted although its restart has begun, and that restart is begun again.
+    RestartTwice,
 }
 
 fn ballot_key(ballot: Ballot) -> (u64, u128) {
@@ -168,9 +168,9 @@ impl Story {
         if self.broken == Some(Broken::Quorum) { W - 1 } else { W }
     }
 
-    fn begun_anew(&self, lives: &Lives, at: usize, life: u32) -> Option<Lives> {
-        let twice = self.broken == Some(Broken::LifeTwice) && lives[at] == life;
-        if twice { Some(*lives) } else { begun_anew(lives, at, life) }
+    fn begun_anew(&self, restarts: &Restarts, at: usize, restart: u32) -> Option<Restarts> {
+        let twice = self.broken == Some(Broken::RestartTwice) && restarts[at] == restart;
+        if twice { Some(*restarts) } else { begun_anew(restarts, at, restart) }
     }
 
     fn promise(&self, state: &mut State, who: usize, at: usize, reply: Reply) -> Option<()> {
@@ -211,10 +211,10 @@ impl Story {
         }
         let before = writer.promises.clone().map(|promise| promise.map(|(entry, _)| entry));
         let Some(found) = promised_value(&before, writer.needed) else { return Some(()) };
-        if let Some((lost, _, life)) = writer.mends {
-            writer.knows = self.begun_anew(&found.lives, lost, life)?;
-            if matches!(self.broken, Some(Broken::NoLives | Broken::AnyMark)) {
-                writer.knows = Lives::default();
+        if let Some((lost, _, restart)) = writer.mends {
+            writer.knows = self.begun_anew(&found.restarts, lost, restart)?;
+            if matches!(self.broken, Some(Broken::NoRestarts | Broken::AnyMark)) {
+                writer.knows = Restarts::default();
             }
             writer.phase = Phase::Accepting(found.value);
             return Some(());
@@ -260,7 +260,7 @@ impl Story {
             return None;
         }
         let seen = state.seen();
-        let (at, life) = may_mend(&seen, W)?;
+        let (at, restart) = may_mend(&seen, W)?;
         let Has::Mark(mark, _) = state.has[at] else { return None };
         let entries = seen.iter().filter_map(|seen| if let Seen::Entry(entry) = seen { Some(entry) } else { None });
         let writer = &mut state.writers[who];
@@ -269,16 +269,16 @@ impl Story {
         if self.broken == Some(Broken::MendedBySome) {
             writer.needed -= 1;
         }
-        writer.mends = Some((at, mark, life));
+        writer.mends = Some((at, mark, restart));
         writer.phase = Phase::Promising;
         Some(())
     }
 
     fn mend(&self, state: &mut State, who: usize) -> Option<()> {
         let Phase::Accepted(entry) = state.writers[who].phase.clone() else { return None };
-        let (at, mark, life) = state.writers[who].mends?;
+        let (at, mark, restart) = state.writers[who].mends?;
         let anything = self.broken == Some(Broken::AnyMark) && !matches!(state.has[at], Has::Entry(_));
-        if state.has[at] != Has::Mark(mark, life) && !anything {
+        if state.has[at] != Has::Mark(mark, restart) && !anything {
             return None;
         }
         let ballot = ballot_key(entry.promised);
@@ -302,7 +302,7 @@ impl Story {
             sent: false,
             phase: if at < self.menders { Phase::Idle } else { Phase::Promising },
             needed: self.w(),
-            knows: Lives::default(),
+            knows: Restarts::default(),
             promises: Default::default(),
             votes: [false; N],
             seen: Ballot::default(),
@@ -395,9 +395,9 @@ impl Model for Story {
             }
             Act::Mark(at) => {
                 let marks =
-                    self.menders > 0 && (state.has[at] == Has::Nothing || self.broken != Some(Broken::LifeTwice));
-                let life = mark_for(&state.seen(), at, W).filter(|_| marks)?;
-                state.has[at] = Has::Mark(state.marks, life);
+                    self.menders > 0 && (state.has[at] == Has::Nothing || self.broken != Some(Broken::RestartTwice));
+                let restart = mark_for(&state.seen(), at, W).filter(|_| marks)?;
+                state.has[at] = Has::Mark(state.marks, restart);
                 state.marks += 1;
             }
             Act::MakeMark(at) => {
@@ -408,11 +408,11 @@ impl Model for Story {
                 state.marks += 1;
             }
             Act::PutMark => {
-                let (at, mark, life) = state.late?;
+                let (at, mark, restart) = state.late?;
                 if state.has[at] != Has::Nothing {
                     return None;
                 }
-                state.has[at] = Has::Mark(mark, life);
+                state.has[at] = Has::Mark(mark, restart);
                 // The caller asks the store repeatedly; once is enough here.
                 state.late = None;
             }

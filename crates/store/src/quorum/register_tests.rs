@@ -33,23 +33,23 @@ fn entries_are_laid_out_only_while_nobody_can_have_a_value() {
 }
 
 #[test]
-fn a_mark_of_a_life_that_has_been_is_replaced_and_no_other() {
-    let known = RegisterEntry { lives: [2, 0, 0, 0, 0], ..entry(5, Some(b"x")) };
+fn a_mark_of_a_restart_that_has_been_is_replaced_and_no_other() {
+    let known = RegisterEntry { restarts: [2, 0, 0, 0, 0], ..entry(5, Some(b"x")) };
     let at = |first: Seen<Bytes>| vec![first, Seen::Entry(known.clone()), Seen::Entry(entry(5, Some(b"x")))];
     assert_eq!(mark_for(&at(Seen::Empty), 0, 2), Some(3));
     assert_eq!(mark_for(&at(Seen::Marked(1)), 0, 2), Some(3), "it came late");
     assert_eq!(mark_for(&at(Seen::Marked(2)), 0, 2), Some(3), "and so did this, or its mender was cut short");
     assert_eq!(mark_for(&at(Seen::Marked(3)), 0, 2), None, "it is to begin this");
     assert_eq!(mark_for(&at(Seen::Silent), 0, 2), None);
-    assert_eq!(begun_anew(&known.lives, 0, 2), None);
-    assert_eq!(begun_anew(&known.lives, 0, 3), Some([3, 0, 0, 0, 0]));
+    assert_eq!(begun_anew(&known.restarts, 0, 2), None);
+    assert_eq!(begun_anew(&known.restarts, 0, 3), Some([3, 0, 0, 0, 0]));
 }
 
 #[test]
 fn an_entry_comes_back_as_written_and_damage_is_found() {
     let seat = Seat { index: 1, n: 3, w: 2 };
-    let reborn = RegisterEntry { lives: [1, 0, u32::MAX, 0, 0], ..entry(3, Some(b"a head")) };
-    for entry in [entry(3, Some(b"a head")), entry(u64::MAX, None), RegisterEntry::default(), reborn] {
+    let restarted = RegisterEntry { restarts: [1, 0, u32::MAX, 0, 0], ..entry(3, Some(b"a head")) };
+    for entry in [entry(3, Some(b"a head")), entry(u64::MAX, None), RegisterEntry::default(), restarted] {
         let object = encode(seat, &entry, 9);
         assert_eq!(decode(seat, &object), Ok(Stored::Entry(entry.clone())));
         assert_ne!(object, encode(seat, &entry, 10), "no two have the same bytes");
@@ -78,9 +78,9 @@ fn the_format_is_pinned() {
     assert!(hex.starts_with(&expected), "{hex}");
     assert_eq!(object.len(), 4 + 4 + 48 + 16 + 4 + 4 + 16);
     // A store that has begun again notes that after the fixed part; without it, the object has the same form as before
-    // there were lives.
-    let reborn = RegisterEntry { lives: [2, 0, 1, 0, 0], ..entry(5, Some(b"head")) };
-    let object = encode(Seat { index: 0, n: 3, w: 2 }, &reborn, 1);
+    // restarts were counted.
+    let restarted = RegisterEntry { restarts: [2, 0, 1, 0, 0], ..entry(5, Some(b"head")) };
+    let object = encode(Seat { index: 0, n: 3, w: 2 }, &restarted, 1);
     let hex: String = object.iter().map(|byte| format!("{byte:02x}")).collect();
     let expected = format!(
         "4846520100030203{ballot}{ballot}0100000000000000000000000000000004000000020000000000000001000000{}",

@@ -5,7 +5,7 @@
 
 use super::answer::{Answer, has_entry};
 use super::register::{
-    Ballot, Lives, Promised, RegisterEntry, Seat, Seen, Step, Stored, Wish, begun_anew, decode, encode, mended,
+    Ballot, Promised, RegisterEntry, Restarts, Seat, Seen, Step, Stored, Wish, begun_anew, decode, encode, mended,
     next_step, promised_value,
 };
 use super::state::{Register, Replica, worst};
@@ -29,7 +29,7 @@ pub(super) type Is = Option<Version>;
 #[derive(Clone)]
 enum Verdict {
     Open,
-    Accept(Option<Bytes>, Lives),
+    Accept(Option<Bytes>, Restarts),
     Stop,
 }
 
@@ -45,15 +45,15 @@ enum RoundMessage {
 pub(super) enum Aim {
     /// w stores.
     Most(Wish<Is, Bytes>),
-    /// Every store that has an entry: the present value is decided at all of them, and they note that this store begins
-    /// another life (QUORUM-Q2).
-    Mend { at: usize, life: u32 },
+    /// Every store that has an entry: the present value is decided at all of them, and they note that this store
+    /// restarts (QUORUM-Q2).
+    Mend { at: usize, restart: u32 },
 }
 
 /// Result of a round.
 pub(super) enum Outcome {
     Done(Option<Bytes>),
-    /// The entry with which the lost store begins its new life.
+    /// The entry with which the lost store restarts.
     MayBegin(RegisterEntry<Bytes>),
     Refused {
         found: Option<Bytes>,
@@ -71,24 +71,24 @@ pub(super) fn is(expected: &Is, current: Option<&Bytes>) -> bool {
 }
 
 impl Aim {
-    /// The step after the promises: the value to send, and the lives to note with it. `None`: nothing can be mended any
-    /// more.
-    fn step(&self, found: &Promised<Bytes>, sent_before: bool) -> Option<(Step<Option<Bytes>>, Lives)> {
+    /// The step after the promises: the value to send, and the restarts to note with it. `None`: nothing can be mended
+    /// any more.
+    fn step(&self, found: &Promised<Bytes>, sent_before: bool) -> Option<(Step<Option<Bytes>>, Restarts)> {
         match self {
             Aim::Most(wish) => {
-                Some((next_step(wish, found.value.clone(), is, sent_before).map(Some), Lives::default()))
+                Some((next_step(wish, found.value.clone(), is, sent_before).map(Some), Restarts::default()))
             }
-            Aim::Mend { at, life } => {
-                let lives = begun_anew(&found.lives, *at, *life)?;
-                Some((Step::Accept(found.value.clone()), lives))
+            Aim::Mend { at, restart } => {
+                let restarts = begun_anew(&found.restarts, *at, *restart)?;
+                Some((Step::Accept(found.value.clone()), restarts))
             }
         }
     }
 
-    fn done(&self, ballot: Ballot, value: Option<Bytes>, lives: Lives) -> Outcome {
+    fn done(&self, ballot: Ballot, value: Option<Bytes>, restarts: Restarts) -> Outcome {
         match self {
             Aim::Most(_) => Outcome::Done(value),
-            Aim::Mend { .. } => Outcome::MayBegin(mended(ballot, value, lives)),
+            Aim::Mend { .. } => Outcome::MayBegin(mended(ballot, value, restarts)),
         }
     }
 }
@@ -141,13 +141,13 @@ impl Register {
         let taking_part = self.begin_round(key, answers, ballot, &tell, &hears);
         drop(tell);
         let mut heard = Heard::nothing(self.replicas.len(), ballot);
-        let mut sent: Option<(Option<Bytes>, Lives)> = None;
+        let mut sent: Option<(Option<Bytes>, Restarts)> = None;
         let ends = Instant::now() + ROUND_LIMIT;
         while let Ok(Some(word)) = tokio::time::timeout_at(ends, told.recv()).await {
             heard.note(word);
             if heard.accepted >= needed {
-                let (value, lives) = sent.unwrap_or_default();
-                return Ok(aim.done(ballot, value, lives));
+                let (value, restarts) = sent.unwrap_or_default();
+                return Ok(aim.done(ballot, value, restarts));
             }
             if taking_part - heard.out < needed {
                 break;
@@ -156,19 +156,19 @@ impl Register {
                 continue;
             }
             let Some(found) = promised_value(&heard.promises, needed) else {
-                // All have answered, and some of the answers are from an earlier life: a new round is needed.
+                // All have answered, and some of the answers are from before a restart: a new round is needed.
                 let promised = heard.promises.iter().flatten().count();
                 if promised + heard.out >= taking_part {
-                    heard.errors.extend((promised >= needed).then(|| self.of_an_earlier_life(key)));
+                    heard.errors.extend((promised >= needed).then(|| self.of_an_old_head(key)));
                     break;
                 }
                 continue;
             };
             match aim.step(&found, sent_before) {
                 None => break,
-                Some((Step::Accept(body), lives)) => {
-                    sent = Some((body.clone(), lives));
-                    verdict.send_replace(Verdict::Accept(body, lives));
+                Some((Step::Accept(body), restarts)) => {
+                    sent = Some((body.clone(), restarts));
+                    verdict.send_replace(Verdict::Accept(body, restarts));
                 }
                 Some((Step::Nothing, _)) => return Ok(stop(&verdict, Outcome::Done(None))),
                 Some((Step::Refused { .. }, _)) => {
@@ -249,8 +249,8 @@ impl Place {
         };
         let _ = tell.send(RoundMessage::Promised(usize::from(self.seat.index), before)).await;
         let verdict = heard.wait_for(|verdict| !matches!(verdict, Verdict::Open)).await.map(|v| v.clone());
-        let Ok(Verdict::Accept(value, lives)) = verdict else { return };
-        let told = match promised.accept(self.ballot, value, &lives) {
+        let Ok(Verdict::Accept(value, restarts)) = verdict else { return };
+        let told = match promised.accept(self.ballot, value, &restarts) {
             // Conditional on exactly the object that the promise left: after any change in between, even by a store
             // that lost its entry, this is no vote (QUORUM-Q2).
             Ok(entry) => match self.write(&entry, &version).await {
