@@ -233,8 +233,8 @@ impl Run<'_> {
                     None => self.count.check(&key, Err(anyhow::anyhow!("survives (text {text}): no test notices it"))),
                 },
             }
-            let result = MutantResult { text, outcome: *outcome, seconds: tenths(*seconds), commit: commit.clone(), at };
-            new.insert(key, result);
+            let (outcome, seconds) = (*outcome, tenths(*seconds));
+            new.insert(key, MutantResult { text, outcome, seconds, commit: commit.clone(), at });
         }
         let left = chosen.len().saturating_sub(new.len());
         self.left += left;

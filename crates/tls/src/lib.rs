@@ -3,8 +3,8 @@
 //! Owns: a process's own certificate, read again when it changes ([`Tls`]), the [`Dialer`] of every client of a
 //! gateway, the [`Connector`] of a client of NBD or of an agent, the [`Acceptor`] of a door, the [`Role`] and the name
 //! of a client there, HTTP doors ([`Handshakes`]), certificates that count no more ([`Revocations`], and
-//! [`RevocationCache`] where the process is no gateway), making certificates for a cluster ([`make`]), and reading files
-//! that settings name ([`files`]). Does not own: the service behind a door, how a gateway is asked. Depends
+//! [`RevocationCache`] where the process is no gateway), making certificates for a cluster ([`make`]), and reading
+//! files that settings name ([`files`]). Does not own: the service behind a door, how a gateway is asked. Depends
 //! on `types` alone.
 //!
 //! - **TLS-T1** A cluster has one authority of its own, and trusts no other: neither the system's roots nor another
