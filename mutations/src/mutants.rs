@@ -21,7 +21,7 @@ use crate::cmd::cmd;
 use crate::say::{Count, line, note, step};
 use crate::scratch::Copied;
 use anyhow::{Context, Result};
-use results::{Mutant, Reasons, Results, Seen};
+use results::{Mutant, MutantResult, Reasons, Results};
 use scope::{SCOPES, Scope};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -233,7 +233,8 @@ impl Run<'_> {
                     None => self.count.check(&key, Err(anyhow::anyhow!("survives (text {text}): no test notices it"))),
                 },
             }
-            new.insert(key, Seen { text, outcome: *outcome, seconds: tenths(*seconds), commit: commit.clone(), at });
+            let (outcome, seconds) = (*outcome, tenths(*seconds));
+            new.insert(key, MutantResult { text, outcome, seconds, commit: commit.clone(), at });
         }
         let left = chosen.len().saturating_sub(new.len());
         self.left += left;
@@ -289,7 +290,7 @@ mod tests {
             text: "t".into(),
         };
         let all: Vec<Mutant> = (0..20).map(mutant).collect();
-        let seen = |outcome| Seen { text: "t".into(), outcome, seconds: 1.0, commit: "abc".into(), at: 1 };
+        let seen = |outcome| MutantResult { text: "t".into(), outcome, seconds: 1.0, commit: "abc".into(), at: 1 };
         let outcomes = [Outcome::Caught, Outcome::Unviable, Outcome::TimedOut, Outcome::Survived, Outcome::Survived];
         let known: Results = outcomes.into_iter().enumerate().map(|(n, one)| (format!("k{n}"), seen(one))).collect();
         let reason = results::Reason { text: "t".into(), kind: results::Kind::Equivalent, why: "it is".into() };

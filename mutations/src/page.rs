@@ -2,7 +2,7 @@
 
 use super::bug::{Layer, Mutation};
 use super::list::MUTATIONS;
-use super::seen::{Results, Seen};
+use super::seen::{MutationResult, Results};
 use crate::binary::root;
 use crate::say::note;
 use anyhow::{Context, Result};
@@ -65,7 +65,7 @@ fn text(results: &Results) -> String {
     out
 }
 
-fn told(seen: &Seen) -> (String, String, String) {
+fn told(seen: &MutationResult) -> (String, String, String) {
     match (&seen.caught_by, seen.layer) {
         (Some(by), Some(layer)) => (layer.name().into(), format!("{:.1}", seen.seconds), format!("`{by}`")),
         _ => ("**none**".into(), String::new(), format!("not by: `{}`", seen.passed_by.join("`, `"))),

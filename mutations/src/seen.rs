@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The latest result of one mutation.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Seen {
+pub(super) struct MutationResult {
     /// Fingerprint of the edits and tests: a result with another one is invalid.
     pub(super) fingerprint: String,
     /// The test that failed; `None`: none did.
@@ -24,7 +24,7 @@ pub(super) struct Seen {
     pub(super) at: u64,
 }
 
-pub(super) type Results = BTreeMap<String, Seen>;
+pub(super) type Results = BTreeMap<String, MutationResult>;
 
 /// Committed. One line for each mutation, so that branches with different runs merge without conflict.
 fn kept() -> PathBuf {
@@ -50,7 +50,7 @@ fn read(path: &Path) -> Result<Results> {
 /// When the results cannot be read or written.
 pub(super) fn remember(mutation: &Mutation, caught: Option<&Test>, seconds: f64, passed_by: Vec<String>) -> Result<()> {
     let mut all = read(&own())?;
-    let seen = Seen {
+    let seen = MutationResult {
         fingerprint: mutation.fingerprint(),
         caught_by: caught.map(Test::command),
         layer: caught.map(Test::layer),
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     fn of(mutation: &Mutation, at: u64, seconds: f64) -> Results {
-        let seen = Seen {
+        let seen = MutationResult {
             fingerprint: mutation.fingerprint(),
             caught_by: mutation.tests.first().map(Test::command),
             layer: Some(Layer::Unit),
@@ -116,7 +116,7 @@ mod tests {
     fn what_was_seen_elsewhere_is_kept_and_the_newer_counts() {
         let mutation = MUTATIONS.iter().copied().flatten().next().unwrap();
         let merged = |kept: Results, own: Results| newest(kept, own, std::iter::once(mutation)).remove(mutation.name);
-        let seconds = |seen: Option<Seen>| seen.map(|seen| seen.seconds);
+        let seconds = |seen: Option<MutationResult>| seen.map(|seen| seen.seconds);
         assert_eq!(seconds(merged(of(mutation, 5, 1.0), Results::new())), Some(1.0));
         assert_eq!(seconds(merged(of(mutation, 5, 1.0), of(mutation, 6, 2.0))), Some(2.0));
         assert_eq!(seconds(merged(of(mutation, 7, 1.0), of(mutation, 6, 2.0))), Some(1.0));

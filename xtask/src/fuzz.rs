@@ -55,7 +55,7 @@ struct Target {
 
 /// What the engine said of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Told {
+struct RunStats {
     runs: u64,
     /// Places of the code that were reached.
     coverage: u64,
@@ -104,7 +104,7 @@ fn run(wanted: &[String], seconds: u64) -> Result<Count> {
         let output = fuzz(&engine, target, seconds, &corpus, &found)?;
         let said = String::from_utf8_lossy(&output.stderr);
         let new: Vec<PathBuf> = findings(&found)?.into_iter().filter(|file| !before.contains(file)).collect();
-        let Told { runs, coverage, corpus } = told(&said);
+        let RunStats { runs, coverage, corpus } = told(&said);
         let number = new.len();
         rows.push(row(
             &target.name,
@@ -209,13 +209,13 @@ fn findings(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The counts in the engine's output: those of the last line of progress, and of the statistics at the end.
-fn told(said: &str) -> Told {
+fn told(said: &str) -> RunStats {
     let behind = |text: &str, word: &str| {
         let number = text.split(word).nth(1)?.trim_start();
         number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     };
     let last = |word: &str| said.lines().rev().find_map(|text| behind(text, word)).unwrap_or(0);
-    Told { runs: last("stat::number_of_executed_units:"), coverage: last(" cov:"), corpus: last(" corp:") }
+    RunStats { runs: last("stat::number_of_executed_units:"), coverage: last(" cov:"), corpus: last(" corp:") }
 }
 
 fn judged(target: &Target, output: &Output, said: &str, new: &[PathBuf]) -> Result<()> {
@@ -249,8 +249,8 @@ stat::peak_rss_mb:              60
 
     #[test]
     fn counts_are_read_from_what_the_engine_says() {
-        assert_eq!(told(SAID), Told { runs: 60_123, coverage: 820, corpus: 131 });
-        assert_eq!(told("nothing"), Told::default());
+        assert_eq!(told(SAID), RunStats { runs: 60_123, coverage: 820, corpus: 131 });
+        assert_eq!(told("nothing"), RunStats::default());
     }
 
     fn target(name: &str) -> Target {

@@ -50,7 +50,7 @@ struct Program {
 }
 
 /// Environment variables of every test program.
-struct Told<'a> {
+struct TestEnv<'a> {
     /// The file in which it records skipped tests.
     noted: &'a Path,
     variables: &'a [(&'a str, String)],
@@ -80,7 +80,7 @@ pub fn run(kinds: &[&str], told: &[(&str, String)], check: Option<BesideTests>, 
     let programs = times.part("build of tests", |_| built(kinds))?;
     step(format!("cargo test: {} programs", programs.len()));
     let noted = fresh_dir("tests")?.join("skipped");
-    let told = Told { noted: &noted, variables: told };
+    let told = TestEnv { noted: &noted, variables: told };
     let mut count = times.part("tests", |times| all(&programs, &told, check, times))?;
     pass_over(&mut count, &std::fs::read_to_string(&noted).unwrap_or_default());
     Ok(count)
@@ -158,7 +158,7 @@ fn of(programs: &[Program], turn: Turn) -> impl Iterator<Item = &Program> {
     programs.iter().filter(move |program| program.turn() == turn)
 }
 
-fn all(programs: &[Program], told: &Told<'_>, check: Option<BesideTests>, times: &mut Times) -> Result<Count> {
+fn all(programs: &[Program], told: &TestEnv<'_>, check: Option<BesideTests>, times: &mut Times) -> Result<Count> {
     let mut count = Count::default();
     let (beside, checked) = std::thread::scope(|scope| -> Result<_> {
         let beside = scope.spawn(|| of(programs, Turn::Beside).map(|one| one.kept(told)).collect::<Vec<_>>());
@@ -209,7 +209,7 @@ impl Program {
         line(format!("     Running {}", self.name()));
     }
 
-    fn command(&self, told: &Told<'_>) -> Command {
+    fn command(&self, told: &TestEnv<'_>) -> Command {
         let mut command = Command::new(&self.file);
         if self.turn() == Turn::Beside && on_path("nice") {
             command = Command::new("nice");
@@ -224,7 +224,7 @@ impl Program {
     }
 
     /// Runs it and shows its output as it comes.
-    fn shown(&self, told: &Told<'_>) -> Result<Ended> {
+    fn shown(&self, told: &TestEnv<'_>) -> Result<Ended> {
         self.say_name();
         let begun = Instant::now();
         let mut command = self.command(told);
@@ -244,7 +244,7 @@ impl Program {
     }
 
     /// Runs it and returns its output.
-    fn kept(&self, told: &Told<'_>) -> Result<(Ended, Vec<String>)> {
+    fn kept(&self, told: &TestEnv<'_>) -> Result<(Ended, Vec<String>)> {
         let begun = Instant::now();
         let output = self.command(told).output().with_context(|| self.file.display().to_string())?;
         let (count, status) = (Count::default(), output.status);
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn a_failed_check_beside_the_tests_is_counted() {
         let beside = |check: fn() -> Result<()>| {
-            let told = Told { noted: Path::new("/dev/null"), variables: &[] };
+            let told = TestEnv { noted: Path::new("/dev/null"), variables: &[] };
             held(|| all(&[], &told, Some(("clippy", check)), &mut Times::begin())).0
         };
         assert_eq!(beside(|| Ok(())).expect("counted"), Count { passed: 1, failed: 0, skipped: 0 });

@@ -5,7 +5,7 @@ use crate::machine::LeaseView;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::v1::{GetLeaseReply, GetLeaseRequest, ListRevokedRequest};
 use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Refusal, RefusalCode};
-use holdfast_tls::{Dialer, Kept, Revoked, Told};
+use holdfast_tls::{Dialer, RevocationCache, RevocationReply, Revoked};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;
@@ -46,7 +46,7 @@ impl Gateways {
     /// The certificates that were revoked when this was last known, as `dir` has them, count no more in this process
     /// when this returns. From then on a task follows the gateways (REVOKE-V3). `None`: no TLS.
     pub fn follow_revoked(&self, dialer: &Dialer, dir: &Path) -> Option<JoinHandle<Infallible>> {
-        let kept = Kept::open(dialer, dir.join(REVOKED_FILE))?;
+        let kept = RevocationCache::open(dialer, dir.join(REVOKED_FILE))?;
         let doors: BTreeMap<String, Channel> = self.doors.iter().cloned().collect();
         let addresses: Vec<String> = doors.keys().cloned().collect();
         let ask = move |address: String, known: String| revoked(doors.get(&address).cloned(), known);
@@ -81,14 +81,14 @@ impl Gateways {
 }
 
 /// What one gateway says about revoked certificates.
-async fn revoked(door: Option<Channel>, known: String) -> Result<Told, String> {
+async fn revoked(door: Option<Channel>, known: String) -> Result<RevocationReply, String> {
     let door = door.ok_or_else(|| "an unknown address".to_string())?;
     let mut client = AdminClient::new(door).max_decoding_message_size(ADMIN_MESSAGE_BYTES_MAX);
     let told =
         client.list_revoked(ListRevokedRequest { known }).await.map_err(|status| status.message().to_string())?;
     let told = told.into_inner();
     let (serials, names) = (told.serials.into_iter().collect(), told.names.into_iter().collect());
-    Ok(Told { digest: told.digest, list: Revoked { serials, names, ..Revoked::default() } })
+    Ok(RevocationReply { digest: told.digest, list: Revoked { serials, names, ..Revoked::default() } })
 }
 
 /// `None`: a gateway that does not know.

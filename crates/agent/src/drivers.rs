@@ -14,7 +14,7 @@ use crate::client;
 use crate::cluster::Gateways;
 use crate::config::{AgentConfig, PoolKind, WatchdogMode};
 use crate::host::{AttachLook, Ended, Host, NotDone, PoolLook, PoolUsers};
-use crate::hostid::{self, Told};
+use crate::hostid::{self, PeerHostId};
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
 use crate::process;
 use crate::seams::Dial;
@@ -86,13 +86,13 @@ impl Asking {
 
 /// What is known of the pool, and of other obstacles to a takeover.
 #[derive(Debug, Default)]
-struct Looked {
+struct PoolState {
     of_host: Asking,
     of_peers: Asking,
     /// The host id of this host, or why it could not be read; `None` before the first read.
     id: Option<Result<String, String>>,
     /// Host ids of the other hosts; `None` before they were asked.
-    others: Option<Vec<Told>>,
+    others: Option<Vec<PeerHostId>>,
     /// The machine's watchdog is required (AGENT-A7).
     watchdog_required: bool,
     of_watchdog: Asking,
@@ -104,7 +104,7 @@ struct Looked {
     look: PoolLook,
 }
 
-impl Looked {
+impl PoolState {
     /// Before anything is known. What matters and is not known is an obstacle.
     fn of(multihost: bool, watchdog_required: bool) -> Self {
         let look = PoolLook { multihost, ..PoolLook::default() };
@@ -121,7 +121,7 @@ impl Looked {
     }
 
     /// The other hosts' agents have reported their ids, or did not answer.
-    fn hears(&mut self, others: Vec<Told>) {
+    fn hears(&mut self, others: Vec<PeerHostId>) {
         self.others = Some(others);
         self.of_peers.goes_on = false;
         self.judge();
@@ -243,7 +243,7 @@ pub struct Real {
     /// The certificate of this host.
     tls: Option<Tls>,
     signs: crate::watchdog::Signs,
-    pool_look: Arc<Mutex<Looked>>,
+    pool_look: Arc<Mutex<PoolState>>,
     /// Checks of the places of PostgreSQL's files that are going on.
     checks: Arc<Checks>,
     /// Datasets to mount again if the pool is not let go of after all.
@@ -277,7 +277,7 @@ impl Real {
             tls,
             signs: crate::watchdog::Signs::new(&config.run_dir),
             config: config.clone(),
-            pool_look: Arc::new(Mutex::new(Looked::of(
+            pool_look: Arc::new(Mutex::new(PoolState::of(
                 config.pool.kind == PoolKind::Zfs && config.pool.multihost,
                 config.watchdog.mode == WatchdogMode::Required,
             ))),
@@ -319,7 +319,7 @@ impl Real {
         ))
     }
 
-    fn looked(&self) -> MutexGuard<'_, Looked> {
+    fn looked(&self) -> MutexGuard<'_, PoolState> {
         self.pool_look.locked()
     }
 

@@ -16,7 +16,7 @@ pub const NONE: &str = "00000000";
 pub const GENERATE: &str = "`zgenhostid -f` on each such host gives it an id of its own; if the kernel module spl has the parameter spl_hostid, remove that";
 
 /// Another host's agent: its name, and its host id or the reason why that is unknown.
-pub type Told = (String, Result<String, String>);
+pub type PeerHostId = (String, Result<String, String>);
 
 /// The id of a host, whose system lies below `root`, as ZFS sees it: the module's parameter, else the file.
 ///
@@ -50,7 +50,7 @@ pub fn read_in(root: &Path) -> Result<String, String> {
 ///
 /// # Errors
 /// The reason, and the remedy.
-pub fn may_import(own: &str, others: &[Told]) -> Result<(), String> {
+pub fn may_import(own: &str, others: &[PeerHostId]) -> Result<(), String> {
     if own == NONE {
         return Err(format!(
             "the host id of this host is not set, expected a unique one for a pool with multihost (pool.multihost): {GENERATE}"
@@ -70,7 +70,7 @@ pub fn may_import(own: &str, others: &[Told]) -> Result<(), String> {
 /// Asks the agents of the other hosts of `set` for their ids, concurrently, for at most `limit`. An answer under
 /// another name than expected is ignored: otherwise a line of `[peers]` that leads back to this host would make it
 /// refuse its own id.
-pub async fn ask(dial: &Dial, set: &str, peers: &BTreeMap<String, String>, limit: Duration) -> Vec<Told> {
+pub async fn ask(dial: &Dial, set: &str, peers: &BTreeMap<String, String>, limit: Duration) -> Vec<PeerHostId> {
     let mut asked = tokio::task::JoinSet::new();
     for (name, address) in peers.clone() {
         let (dial, set) = (dial.clone(), set.to_string());
@@ -97,7 +97,7 @@ pub async fn ask(dial: &Dial, set: &str, peers: &BTreeMap<String, String>, limit
 mod tests {
     use super::*;
 
-    fn told(name: &str, id: &str) -> Told {
+    fn told(name: &str, id: &str) -> PeerHostId {
         (name.into(), Ok(id.into()))
     }
 

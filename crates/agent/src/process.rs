@@ -12,7 +12,7 @@ pub use postgres::{
     postmaster, unlooked,
 };
 pub use server::Server;
-pub use table::{Looked, of_mark, of_name, signal};
+pub use table::{ProcessSearch, of_mark, of_name, signal};
 
 use holdfast_types::sync::LockExt;
 use output::{AFTERWORDS, Said};

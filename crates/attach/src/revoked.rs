@@ -2,7 +2,7 @@
 
 use crate::admin_client::{AdminClients, Said, call};
 use holdfast_api::v1;
-use holdfast_tls::{Dialer, Kept, Revoked, Told};
+use holdfast_tls::{Dialer, RevocationCache, RevocationReply, Revoked};
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ const ASK_LIMIT: Duration = Duration::from_millis(1500);
 /// What was revoked when `dir` was written last counts when this returns. From then on a task asks all known gateways.
 /// `None`: no TLS.
 pub(crate) fn follow(dialer: &Dialer, doors: &Arc<AdminClients>, dir: &Path) -> Option<JoinHandle<Infallible>> {
-    let kept = Kept::open(dialer, dir.join(FILE))?;
+    let kept = RevocationCache::open(dialer, dir.join(FILE))?;
     let (known, asked) = (doors.clone(), doors.clone());
     let ask = move |address: String, digest: String| told(asked.clone(), address, digest);
     Some(tokio::spawn(kept.follow(move || known.known(), ask)))
 }
 
 /// What one gateway says.
-async fn told(doors: Arc<AdminClients>, address: String, known: String) -> Result<Told, String> {
+async fn told(doors: Arc<AdminClients>, address: String, known: String) -> Result<RevocationReply, String> {
     let call = call!(list_revoked, v1::ListRevokedRequest { known });
     match doors.ask_beside(&address, ASK_LIMIT, &call).await {
         Said::Done(v1::ListRevokedReply { digest, serials, names }) => {
             let (serials, names) = (serials.into_iter().collect(), names.into_iter().collect());
-            Ok(Told { digest, list: Revoked { serials, names, ..Revoked::default() } })
+            Ok(RevocationReply { digest, list: Revoked { serials, names, ..Revoked::default() } })
         }
         Said::Refused(refusal) => Err(refusal.to_string()),
         Said::Nothing(why) => Err(why),

@@ -32,7 +32,7 @@ use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_nbd::{ExportName, SnapshotExport};
 use holdfast_tls::Dialer;
 use holdfast_types::{Name, Token};
-use identity::{Identity, Seen};
+use identity::{Identity, Presence};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -371,7 +371,7 @@ async fn follow(doors: Arc<AdminClients>, gateways: Arc<Gateways>, identity: Ide
             gateways.set_token(Some(token));
         }
         // Also without reads: a copy of a deleted snapshot must not look alive.
-        if let Seen::Gone(why) = identity.look().await {
+        if let Presence::Gone(why) = identity.look().await {
             return gateways.end(why);
         }
     }

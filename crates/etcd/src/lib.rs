@@ -21,7 +21,7 @@ pub use client::{EtcdError, EtcdOptions};
 pub use grant::{Grant, Held};
 pub use mirror::{Mirror, Shown};
 pub use roster::{RosterKey, RosterText};
-pub use seat::{Holder, Kept, Occupant, Seat, Tenancy};
+pub use seat::{Holder, KeepAliveResult, Occupant, Seat, Tenancy};
 
 #[allow(clippy::all, clippy::pedantic, missing_docs)]
 mod proto {

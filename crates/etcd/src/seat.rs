@@ -65,7 +65,7 @@ pub struct Occupant {
 
 /// Result of a keep-alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum KeepAliveResult {
     /// Still ours, for this long, counted from before the call.
     For(Duration),
     /// No longer ours, and why.
@@ -152,25 +152,25 @@ impl Seat {
     ///
     /// # Errors
     /// [`EtcdError`]: nothing new is known; the last answer counts.
-    pub async fn keep(&mut self, held: &Tenancy) -> Result<Kept, EtcdError> {
+    pub async fn keep(&mut self, held: &Tenancy) -> Result<KeepAliveResult, EtcdError> {
         let ttl = self.keeps.keep_alive(held.lease).await?;
         if ttl <= 0 {
-            return Ok(Kept::Lost("there is no such lease".into()));
+            return Ok(KeepAliveResult::Lost("there is no such lease".into()));
         }
         // The key may be gone although the lease is not: a person deleted it. And a member that was cut off may renew a
         // lease that the others have let expire; this read needs a majority of them.
         let (etcd, found) = self.keeps.get_whole(&self.key).await?;
         Ok(match found {
             Some(kv) if kv.lease == held.lease && revision(&kv) == held.revision && etcd == held.etcd => {
-                Kept::For(seconds(ttl))
+                KeepAliveResult::For(seconds(ttl))
             }
-            Some(kv) => Kept::Lost(format!(
+            Some(kv) => KeepAliveResult::Lost(format!(
                 "found its key of revision {} in etcd {etcd:x}, expected revision {} in {:x}",
                 revision(&kv),
                 held.revision,
                 held.etcd
             )),
-            None => Kept::Lost("its key is gone".into()),
+            None => KeepAliveResult::Lost("its key is gone".into()),
         })
     }
 

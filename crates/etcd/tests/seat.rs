@@ -2,7 +2,7 @@
 //! grows, and a gateway that lost it is told so; if two gateways replace the roster at once, no entry is lost. Without
 //! an `etcd` (Debian's etcd-server), the tests report that they were skipped.
 
-use holdfast_etcd::{EtcdError, EtcdOptions, Holder, Kept, RosterKey, RosterText, Seat, Tenancy};
+use holdfast_etcd::{EtcdError, EtcdOptions, Holder, KeepAliveResult, RosterKey, RosterText, Seat, Tenancy};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -134,11 +134,11 @@ async fn the_seat_is_one_gateways_at_a_time() {
     assert_eq!(b.take(&holder("b")).await.unwrap(), None, "it is a's");
     // The gateway that came too late leaves no lease behind.
     assert_eq!(etcd.ctl(&["lease", "list"]).lines().count(), 2, "one lease: {}", etcd.ctl(&["lease", "list"]));
-    assert_eq!(a.keep(&held).await.unwrap(), Kept::For(TTL));
+    assert_eq!(a.keep(&held).await.unwrap(), KeepAliveResult::For(TTL));
     a.give_up(&held).await.unwrap();
     a.give_up(&held).await.unwrap();
     assert_eq!(b.look().await.unwrap(), None);
-    assert_eq!(a.keep(&held).await.unwrap(), Kept::Lost("there is no such lease".into()));
+    assert_eq!(a.keep(&held).await.unwrap(), KeepAliveResult::Lost("there is no such lease".into()));
     let next = take(&mut b, "b").await;
     assert!(next.revision > held.revision, "{} after {}", next.revision, held.revision);
     assert_eq!(next.etcd, held.etcd);
@@ -161,7 +161,7 @@ async fn of_many_who_ask_at_once_one_gets_it() {
         let mut won = Vec::new();
         while let Some(asked) = asking.join_next().await {
             if let (mut seat, Some(held)) = asked.unwrap().unwrap() {
-                assert_eq!(seat.keep(&held).await.unwrap(), Kept::For(TTL));
+                assert_eq!(seat.keep(&held).await.unwrap(), KeepAliveResult::For(TTL));
                 won.push((seat, held));
             }
         }
@@ -182,8 +182,8 @@ async fn who_falls_silent_loses_it_and_hears_so() {
     let next = until("the lease expires", async || b.take(&holder("b")).await.unwrap()).await;
     assert!(begun.elapsed() >= TTL, "SEAT-F2: another one had the seat after {:?}", begun.elapsed());
     assert!(next.revision > held.revision);
-    assert_eq!(a.keep(&held).await.unwrap(), Kept::Lost("there is no such lease".into()));
-    assert_eq!(b.keep(&next).await.unwrap(), Kept::For(TTL));
+    assert_eq!(a.keep(&held).await.unwrap(), KeepAliveResult::Lost("there is no such lease".into()));
+    assert_eq!(b.keep(&next).await.unwrap(), KeepAliveResult::For(TTL));
 }
 
 /// The lease lives, but its key does not: a person took the seat away.
@@ -193,9 +193,9 @@ async fn a_key_that_was_deleted_by_hand_is_noticed() {
     let (mut a, mut b) = (etcd.seat(), etcd.seat());
     let held = take(&mut a, "a").await;
     etcd.ctl(&["del", "/test/pairs/db/seat"]);
-    assert_eq!(a.keep(&held).await.unwrap(), Kept::Lost("its key is gone".into()));
+    assert_eq!(a.keep(&held).await.unwrap(), KeepAliveResult::Lost("its key is gone".into()));
     let next = take(&mut b, "b").await;
-    let Kept::Lost(why) = a.keep(&held).await.unwrap() else { panic!("kept what is b's") };
+    let KeepAliveResult::Lost(why) = a.keep(&held).await.unwrap() else { panic!("kept what is b's") };
     assert!(why.contains(&format!("revision {}", next.revision)), "{why}");
     // A foreign text under the key is not a seat of ours, and is not taken over.
     b.give_up(&next).await.unwrap();
@@ -216,7 +216,7 @@ async fn an_etcd_that_was_killed_keeps_the_seat_for_its_lease() {
     b.take(&holder("b")).await.unwrap_err();
     etcd.restart().await;
     let kept = until("it is reached again", async || a.keep(&held).await.ok()).await;
-    assert_eq!(kept, Kept::For(TTL));
+    assert_eq!(kept, KeepAliveResult::For(TTL));
     assert_eq!(b.look().await.unwrap().unwrap().revision, held.revision);
 }
 

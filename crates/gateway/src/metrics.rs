@@ -105,7 +105,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (Kind::Histogram, "holdfast_entry_ops", "Writes, trims and zeroes in one entry."),
     (Kind::Counter, "holdfast_etcd_failures_total", "Grants that could not be written to etcd."),
-    (Kind::Counter, "holdfast_etcd_grants_told_total", "Grants that were written to etcd."),
+    (Kind::Counter, "holdfast_etcd_grants_mirrored_total", "Grants that were written to etcd."),
     (Kind::Counter, "holdfast_etcd_newer_total", "Grants that were not written because etcd already had a newer one."),
     (
         Kind::Histogram,

@@ -15,7 +15,6 @@ mod heal;
 mod lives;
 mod members;
 mod peer_book;
-mod placing;
 mod planned;
 mod reconcile;
 mod registration;
@@ -27,6 +26,7 @@ mod shown;
 mod start;
 mod start_set;
 mod starts;
+mod store_migration;
 mod turns;
 mod younger;
 
@@ -53,7 +53,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
-pub(crate) use planned::{Planned, Runs, Seen, Told, Wants};
+pub(crate) use planned::{GroupReport, Planned, Runs, ViolationChange, Wants};
 pub(crate) use revoked::{bearer, list as revoked_list};
 pub use seams::Seams;
 

@@ -10,7 +10,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// What the kernel says of this process.
 #[derive(Default)]
-struct Seen {
+struct ProcStats {
     /// `/proc/self/stat`, `/proc/self/status` and `/proc/stat`; empty if it could not be read.
     stat: String,
     status: String,
@@ -26,7 +26,7 @@ pub fn page(version: &str) -> String {
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
     // One of them is this look at the directory.
     let open = std::fs::read_dir("/proc/self/fd").map(|entries| entries.count().saturating_sub(1));
-    let seen = Seen {
+    let seen = ProcStats {
         stat: read("/proc/self/stat"),
         status: read("/proc/self/status"),
         system: read("/proc/stat"),
@@ -37,7 +37,7 @@ pub fn page(version: &str) -> String {
     text(&seen, version)
 }
 
-fn text(seen: &Seen, version: &str) -> String {
+fn text(seen: &ProcStats, version: &str) -> String {
     let kib = |name: &str| number(&seen.status, name).map(|kib| kib * 1024.0);
     let metrics = [
         ("process_cpu_seconds_total", "counter", "Processor time of the process.", seen.cpu_seconds),
@@ -67,7 +67,7 @@ fn number(text: &str, name: &str) -> Option<f64> {
 }
 
 /// Unix time of the process's start, in seconds.
-fn started(seen: &Seen) -> Option<f64> {
+fn started(seen: &ProcStats) -> Option<f64> {
     // The second field, the program's name, may contain blanks and parentheses. After it comes the third one.
     let (_, fields) = seen.stat.rsplit_once(')')?;
     let ticks: f64 = fields.split_whitespace().nth(22 - 3)?.parse().ok()?;
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn the_kernel_is_understood() {
         let zeroes = "0 ".repeat(18);
-        let seen = Seen {
+        let seen = ProcStats {
             stat: format!("7 (a )b) S {zeroes}250 1 1"),
             status: "Name:\tx\nVmSize:\t   3 kB\nVmRSS:\t   2 kB\nThreads:\t5\n".into(),
             system: "cpu 1 2\nbtime 1000\n".into(),
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_left_out() {
-        let text = text(&Seen::default(), "1");
+        let text = text(&ProcStats::default(), "1");
         assert!(!text.contains("process_") && text.ends_with("holdfast_build_info{version=\"1\"} 1\n"), "{text}");
     }
 

@@ -24,7 +24,7 @@ impl Place {
 
 /// An entry in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct IndexEntry {
     /// Term of the entry.
     pub term: Term,
     /// Where its record lies.
@@ -33,9 +33,9 @@ pub struct Slot {
     pub len: u32,
 }
 
-impl Slot {
+impl IndexEntry {
     /// A hole during replay: the record was carried forward and follows later, or is lost.
-    const VACANT: Slot = Slot { term: Term(0), place: Place::NOWHERE, len: 0 };
+    const VACANT: IndexEntry = IndexEntry { term: Term(0), place: Place::NOWHERE, len: 0 };
 
     fn is_vacant(&self) -> bool {
         self.place.file == 0
@@ -52,7 +52,7 @@ pub(crate) enum Change {
         id: LogId,
         len: u32,
     },
-    /// A live entry written again later in the log: takes its slot, ends no other record.
+    /// A live entry written again later in the log: takes its place in the index, ends no other record.
     Carried {
         id: LogId,
         len: u32,
@@ -126,23 +126,23 @@ impl Ledger {
 /// Durable records of one group in the journal's files.
 #[derive(Debug, Default)]
 pub struct GroupIndex {
-    /// Index of the first slot; of the next entry if there is none.
+    /// Index of the first entry; of the next one if there is none.
     base: u64,
-    slots: VecDeque<Slot>,
+    entries: VecDeque<IndexEntry>,
     vote: Option<(Bytes, Place)>,
     committed: Option<(LogId, Place)>,
     purged: Option<(LogId, Place)>,
     pub(crate) damaged: Option<CorruptRecord>,
 }
 
-/// Largest hole in one group's log that replay keeps slots for: a wider one is damage.
+/// Largest hole in one group's log that replay keeps vacant entries for: a wider one is damage.
 const HOLE_MAX: u64 = 1 << 24;
 
 impl GroupIndex {
     /// The entry at `index`.
-    pub fn slot(&self, index: u64) -> Option<Slot> {
+    pub fn entry(&self, index: u64) -> Option<IndexEntry> {
         let at = usize::try_from(index.checked_sub(self.base)?).ok()?;
-        self.slots.get(at).copied().filter(|slot| !slot.is_vacant())
+        self.entries.get(at).copied().filter(|entry| !entry.is_vacant())
     }
 
     /// Last vote.
@@ -162,8 +162,8 @@ impl GroupIndex {
 
     /// Last entry, else the last log id purged.
     pub fn last(&self) -> Option<LogId> {
-        match self.slots.back() {
-            Some(slot) => Some(LogId { term: slot.term, index: LogIndex(self.next() - 1) }),
+        match self.entries.back() {
+            Some(entry) => Some(LogId { term: entry.term, index: LogIndex(self.next() - 1) }),
             None => self.purged(),
         }
     }
@@ -175,7 +175,7 @@ impl GroupIndex {
 
     /// Index after the last entry.
     pub fn next(&self) -> u64 {
-        self.base + self.slots.len() as u64
+        self.base + self.entries.len() as u64
     }
 
     /// The group's damage, when recovery met any (R9).
@@ -185,15 +185,16 @@ impl GroupIndex {
 
     /// Bytes of the live entries' records.
     pub fn live_bytes(&self) -> u64 {
-        self.slots.iter().filter(|slot| !slot.is_vacant()).map(|slot| record_bytes(slot.len as usize) as u64).sum()
+        let live = self.entries.iter().filter(|entry| !entry.is_vacant());
+        live.map(|entry| record_bytes(entry.len as usize) as u64).sum()
     }
 
-    pub(crate) fn places(&self) -> impl Iterator<Item = (u64, Slot)> + '_ {
-        self.slots
+    pub(crate) fn places(&self) -> impl Iterator<Item = (u64, IndexEntry)> + '_ {
+        self.entries
             .iter()
             .enumerate()
-            .map(|(at, slot)| (self.base + at as u64, *slot))
-            .filter(|(_, slot)| !slot.is_vacant())
+            .map(|(at, entry)| (self.base + at as u64, *entry))
+            .filter(|(_, entry)| !entry.is_vacant())
     }
 
     pub(crate) fn vote_place(&self) -> Option<(Bytes, Place)> {
@@ -210,7 +211,7 @@ impl GroupIndex {
 
     /// Whether an entry at `index` continues the log or overwrites its end: only replay may leave holes.
     pub(crate) fn takes(&self, index: u64) -> bool {
-        self.slots.is_empty() || self.is_purged(index) || (self.base..=self.next()).contains(&index)
+        self.entries.is_empty() || self.is_purged(index) || (self.base..=self.next()).contains(&index)
     }
 
     fn is_purged(&self, index: u64) -> bool {
@@ -258,11 +259,11 @@ impl GroupIndex {
         Ok(())
     }
 
-    /// Puts an entry into its slot. Replay may meet entries before their predecessors if these were carried forward out
-    /// of dropped files: it leaves holes, which are filled later, or are damage at the end.
+    /// Puts an entry into its place. Replay may meet entries before their predecessors if these were carried forward
+    /// out of dropped files: it leaves holes, which are filled later, or are damage at the end.
     fn place(&mut self, group: GroupId, id: LogId, len: u32, place: Place, ledger: &mut Ledger) -> Result<(), String> {
         let index = id.index.0;
-        if self.slots.is_empty() {
+        if self.entries.is_empty() {
             self.base = index;
         }
         let hole = self.base.saturating_sub(index).max(index.saturating_sub(self.next()));
@@ -273,14 +274,14 @@ impl GroupIndex {
             self.base = index;
         }
         while index < self.base {
-            self.slots.push_front(Slot::VACANT);
+            self.entries.push_front(IndexEntry::VACANT);
             self.base -= 1;
         }
         while index >= self.next() {
-            self.slots.push_back(Slot::VACANT);
+            self.entries.push_back(IndexEntry::VACANT);
         }
-        let slot = Slot { term: id.term, place, len };
-        let old = std::mem::replace(&mut self.slots[(index - self.base) as usize], slot);
+        let entry = IndexEntry { term: id.term, place, len };
+        let old = std::mem::replace(&mut self.entries[(index - self.base) as usize], entry);
         self.end(group, &old, ledger);
         ledger.add(group, place, record_bytes(len as usize) as u64);
         result
@@ -297,21 +298,21 @@ impl GroupIndex {
         ledger.add(group, place, record_bytes(0) as u64);
         self.purged = Some((upto, place));
         while self.base <= upto.index.0 {
-            let Some(slot) = self.slots.pop_front() else { break };
+            let Some(entry) = self.entries.pop_front() else { break };
             self.base += 1;
-            self.end(group, &slot, ledger);
+            self.end(group, &entry, ledger);
         }
-        if self.slots.is_empty() {
+        if self.entries.is_empty() {
             self.base = self.base.max(upto.index.0 + 1);
         }
     }
 
     fn drop_from(&mut self, group: GroupId, from: u64, ledger: &mut Ledger) {
         while self.next() > from {
-            let Some(slot) = self.slots.pop_back() else { break };
-            self.end(group, &slot, ledger);
+            let Some(entry) = self.entries.pop_back() else { break };
+            self.end(group, &entry, ledger);
         }
-        if self.slots.is_empty() {
+        if self.entries.is_empty() {
             self.base = self.base.min(from).max(self.purged.map_or(0, |(purged, _)| purged.index.0 + 1));
         }
     }
@@ -329,24 +330,24 @@ impl GroupIndex {
         self.damaged = None;
     }
 
-    fn end(&self, group: GroupId, slot: &Slot, ledger: &mut Ledger) {
-        if !slot.is_vacant() {
-            ledger.sub(group, slot.place, record_bytes(slot.len as usize) as u64);
+    fn end(&self, group: GroupId, entry: &IndexEntry, ledger: &mut Ledger) {
+        if !entry.is_vacant() {
+            ledger.sub(group, entry.place, record_bytes(entry.len as usize) as u64);
         }
     }
 
     /// After replay: keeps the entries after the last hole, and reports the hole.
     pub(crate) fn close_holes(&mut self, group: GroupId, ledger: &mut Ledger) -> Result<(), String> {
         let mut result = Ok(());
-        if let Some(hole) = self.slots.iter().rposition(Slot::is_vacant) {
+        if let Some(hole) = self.entries.iter().rposition(IndexEntry::is_vacant) {
             result = Err(format!("no entry at index {}", self.base + hole as u64));
-            for slot in self.slots.drain(..=hole).collect::<Vec<_>>() {
-                self.end(group, &slot, ledger);
+            for entry in self.entries.drain(..=hole).collect::<Vec<_>>() {
+                self.end(group, &entry, ledger);
             }
             self.base += hole as u64 + 1;
         }
         match self.purged {
-            Some((purged, _)) if !self.slots.is_empty() && self.base != purged.index.0 + 1 && result.is_ok() => {
+            Some((purged, _)) if !self.entries.is_empty() && self.base != purged.index.0 + 1 && result.is_ok() => {
                 Err(format!("first entry at index {} after the purge of {purged}", self.base))
             }
             _ => result,
@@ -413,7 +414,7 @@ mod tests {
         assert_eq!(closed(Some(5), &[6, 9, 8]), (Err("no entry at index 7".to_string()), 8));
     }
 
-    /// A bad index must not make replay reserve slots for all that would be between.
+    /// A bad index must not make replay reserve entries for all that would be between.
     #[test]
     fn an_entry_far_from_the_others_is_reported_and_stands_alone() {
         let (group, mut index, mut ledger) = (GroupId(1), GroupIndex::default(), Ledger::default());

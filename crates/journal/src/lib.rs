@@ -56,7 +56,7 @@ pub use disk::{Disk, DiskFile};
 pub use error::{CorruptRecord, ReadError, RecoverError, WriteError};
 pub use format::{FileHeader, HeaderError, PAYLOAD_BYTES_MAX, record_bytes};
 pub use holdfast_seal::NodeKey;
-pub use index::{GroupIndex, Place, SharedIndex, Slot};
+pub use index::{GroupIndex, IndexEntry, Place, SharedIndex};
 pub use op::Op;
 pub use read::{read_entries, read_entry, read_part};
 pub use recover::{Cut, RecoveryReport};

@@ -2,7 +2,7 @@
 
 use crate::catalog::{Catalog, JournalFile};
 use crate::format::{CHUNK_BYTES, Kind, RecordHeader, record_bytes, record_head_bytes};
-use crate::index::{Place, SharedIndex, Slot};
+use crate::index::{IndexEntry, Place, SharedIndex};
 use crate::pool::{POOL, ReadBuf};
 use crate::{BLOCK_BYTES, CorruptRecord, ReadError};
 use bytes::Bytes;
@@ -27,9 +27,9 @@ pub fn read_entry(
     index: &SharedIndex,
     at: u64,
 ) -> Result<(LogId, Bytes), ReadError> {
-    let (file, slot) = locate(catalog, index, at)?;
-    let id = LogId { term: slot.term, index: LogIndex(at) };
-    let payload = read_record(&file, slot.place, Kind::Entry, group, id, slot.len)?;
+    let (file, entry) = locate(catalog, index, at)?;
+    let id = LogId { term: entry.term, index: LogIndex(at) };
+    let payload = read_record(&file, entry.place, Kind::Entry, group, id, entry.len)?;
     Ok((id, payload))
 }
 
@@ -45,36 +45,36 @@ pub fn read_part(
     offset: u32,
     len: usize,
 ) -> Result<Bytes, ReadError> {
-    let (file, slot) = locate(catalog, index, at)?;
-    let id = LogId { term: slot.term, index: LogIndex(at) };
+    let (file, entry) = locate(catalog, index, at)?;
+    let id = LogId { term: entry.term, index: LogIndex(at) };
     let start = offset as usize;
-    if start.checked_add(len).is_none_or(|end| end > slot.len as usize) {
-        return Err(ReadError::OutOfBounds { index: at, offset, wanted: len, len: slot.len as usize });
+    if start.checked_add(len).is_none_or(|end| end > entry.len as usize) {
+        return Err(ReadError::OutOfBounds { index: at, offset, wanted: len, len: entry.len as usize });
     }
-    read_range(&file, slot.place, Kind::Entry, group, id, slot.len, start..start + len)
+    read_range(&file, entry.place, Kind::Entry, group, id, entry.len, start..start + len)
 }
 
 /// Place and pinned file. The file can be gone if the record was carried forward meanwhile: then look it up again.
-fn locate(catalog: &Catalog, index: &SharedIndex, at: u64) -> Result<(Arc<JournalFile>, Slot), ReadError> {
+fn locate(catalog: &Catalog, index: &SharedIndex, at: u64) -> Result<(Arc<JournalFile>, IndexEntry), ReadError> {
     let mut last = None;
     loop {
-        let (slot, next) = {
+        let (entry, next) = {
             let index = index.locked();
-            (index.slot(at), index.next())
+            (index.entry(at), index.next())
         };
-        let Some(slot) = slot else { return Err(ReadError::Missing { index: at, next }) };
-        if let Some(file) = catalog.file(slot.place.file) {
-            return Ok((file, slot));
+        let Some(entry) = entry else { return Err(ReadError::Missing { index: at, next }) };
+        if let Some(file) = catalog.file(entry.place.file) {
+            return Ok((file, entry));
         }
-        if last == Some(slot.place) {
+        if last == Some(entry.place) {
             return Err(ReadError::Corrupt(CorruptRecord {
-                file: crate::catalog::file_name(slot.place.file),
-                offset: u64::from(slot.place.offset),
+                file: crate::catalog::file_name(entry.place.file),
+                offset: u64::from(entry.place.offset),
                 expected: "the file".to_string(),
                 found: "none".to_string(),
             }));
         }
-        last = Some(slot.place);
+        last = Some(entry.place);
     }
 }
 
@@ -165,18 +165,18 @@ pub fn read_entries(
 ) -> Result<Vec<(LogId, Bytes)>, ReadError> {
     let (mut entries, mut bytes, mut at) = (Vec::new(), 0, range.start);
     while at < range.end {
-        let (file, slot) = match locate(catalog, index, at) {
+        let (file, entry) = match locate(catalog, index, at) {
             Err(ReadError::Missing { .. }) => break,
             located => located?,
         };
-        if !entries.is_empty() && bytes + slot.len as usize > max_bytes {
+        if !entries.is_empty() && bytes + entry.len as usize > max_bytes {
             break;
         }
-        let run = Run::of(index, file.number, &slot, at..range.end, (!entries.is_empty()).then_some(bytes), max_bytes);
+        let run = Run::of(index, file.number, &entry, at..range.end, (!entries.is_empty()).then_some(bytes), max_bytes);
         // Carried forward or gone since: the index knows.
-        let Some((last, _)) = run.slots.last() else { continue };
+        let Some((last, _)) = run.entries.last() else { continue };
         at = last + 1;
-        bytes += run.slots.iter().map(|(_, slot)| slot.len as usize).sum::<usize>();
+        bytes += run.entries.iter().map(|(_, entry)| entry.len as usize).sum::<usize>();
         run.read(&file, group, &mut entries)?;
     }
     Ok(entries)
@@ -184,62 +184,62 @@ pub fn read_entries(
 
 /// Neighbours in one file, which are read together.
 struct Run {
-    slots: Vec<(u64, Slot)>,
+    entries: Vec<(u64, IndexEntry)>,
     /// Where the last record ends.
     end: u64,
 }
 
 impl Run {
-    /// The run from `range.start` on, as far as the index says the same as a moment ago: `slot`, in file `number`.
+    /// The run from `range.start` on, as far as the index says the same as a moment ago: `entry`, in file `number`.
     /// `bytes`: payload that is taken already; `None` where nothing is, and the first entry is taken whatever its size.
     fn of(
         index: &SharedIndex,
         number: u64,
-        slot: &Slot,
+        entry: &IndexEntry,
         range: Range<u64>,
         bytes: Option<usize>,
         max_bytes: usize,
     ) -> Run {
-        let mut run = Run { slots: Vec::new(), end: u64::from(slot.place.offset) };
+        let mut run = Run { entries: Vec::new(), end: u64::from(entry.place.offset) };
         let mut taken = bytes.unwrap_or(0);
         let index = index.locked();
         for next in range {
-            let Some(slot) = index.slot(next).filter(|slot| slot.place.file == number) else { break };
-            let offset = u64::from(slot.place.offset);
-            let first = bytes.is_none() && run.slots.is_empty();
+            let Some(entry) = index.entry(next).filter(|entry| entry.place.file == number) else { break };
+            let offset = u64::from(entry.place.offset);
+            let first = bytes.is_none() && run.entries.is_empty();
             let near = offset >= run.end && offset - run.end <= ONE_READ_BYTES_MAX as u64;
-            let after = offset + record_bytes(slot.len as usize) as u64;
+            let after = offset + record_bytes(entry.len as usize) as u64;
             let short = after.saturating_sub(run.start().unwrap_or(offset)) <= RUN_BYTES_MAX as u64;
-            if (!first && taken + slot.len as usize > max_bytes) || !near || (!run.slots.is_empty() && !short) {
+            if (!first && taken + entry.len as usize > max_bytes) || !near || (!run.entries.is_empty() && !short) {
                 break;
             }
-            taken += slot.len as usize;
+            taken += entry.len as usize;
             run.end = after;
-            run.slots.push((next, slot));
+            run.entries.push((next, entry));
         }
         run
     }
 
     /// Where the first record begins.
     fn start(&self) -> Option<u64> {
-        self.slots.first().map(|(_, slot)| u64::from(slot.place.offset))
+        self.entries.first().map(|(_, entry)| u64::from(entry.place.offset))
     }
 
     /// Reads the run in one go, and checks each entry of it.
     fn read(&self, file: &JournalFile, group: GroupId, entries: &mut Vec<(LogId, Bytes)>) -> Result<(), ReadError> {
-        let (Some((_, first)), Some(start)) = (self.slots.first(), self.start()) else { return Ok(()) };
+        let (Some((_, first)), Some(start)) = (self.entries.first(), self.start()) else { return Ok(()) };
         if self.end > file.bytes {
             let (found, expected) = (format!("a file of {} bytes", file.bytes), format!("records up to {}", self.end));
             return Err(corrupt(file, first.place, found, expected));
         }
         let span = Span::read(file, start, (self.end - start) as usize)?;
-        for (index, slot) in &self.slots {
-            let corrupt = |(found, expected)| corrupt(file, slot.place, found, expected);
-            let id = LogId { term: slot.term, index: LogIndex(*index) };
-            let len = slot.len as usize;
-            let record = &span.bytes()[(u64::from(slot.place.offset) - start) as usize..];
+        for (index, entry) in &self.entries {
+            let corrupt = |(found, expected)| corrupt(file, entry.place, found, expected);
+            let id = LogId { term: entry.term, index: LogIndex(*index) };
+            let len = entry.len as usize;
+            let record = &span.bytes()[(u64::from(entry.place.offset) - start) as usize..];
             let (head, rest) = record.split_at(record_head_bytes(len));
-            let header = check_head(file, slot.place, head, Kind::Entry, group, id, len)?;
+            let header = check_head(file, entry.place, head, Kind::Entry, group, id, len)?;
             for (number, chunk) in rest[..len].chunks(CHUNK_BYTES).enumerate() {
                 header.check_chunk(file.seed, head, number, chunk).map_err(corrupt)?;
             }

@@ -321,10 +321,10 @@ fn uncertain(replay: &Replay) -> Result<Vec<Item>, ReadError> {
         let (purge, other): (Vec<_>, Vec<_>) =
             notes(*group, &index).into_iter().map(|(_, note)| note).partition(|note| note.kind == Kind::Purge);
         items.extend(purge);
-        for (at, slot) in index.places().filter(|(_, slot)| slot.place >= replay.uncertain_from) {
-            let id = LogId { term: slot.term, index: LogIndex(at) };
-            let Some(file) = replay.catalog.file(slot.place.file) else { continue };
-            let payload = read_record(&file, slot.place, Kind::Entry, *group, id, slot.len)?;
+        for (at, entry) in index.places().filter(|(_, entry)| entry.place >= replay.uncertain_from) {
+            let id = LogId { term: entry.term, index: LogIndex(at) };
+            let Some(file) = replay.catalog.file(entry.place.file) else { continue };
+            let payload = read_record(&file, entry.place, Kind::Entry, *group, id, entry.len)?;
             items.push(item(Kind::Entry, true, id, payload));
         }
         items.extend(other);

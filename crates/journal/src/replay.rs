@@ -236,7 +236,7 @@ impl Replay {
         let mut damaged = std::mem::take(&mut self.bad_votes);
         for bad in std::mem::take(&mut self.bad_entries) {
             let index = self.catalog.index(bad.group);
-            if index.locked().slot(bad.index).is_some_and(|slot| slot.place == bad.place) {
+            if index.locked().entry(bad.index).is_some_and(|entry| entry.place == bad.place) {
                 holdfast_reached::reached!("recovery: a damaged entry is still needed");
                 damaged.entry(bad.group).or_insert(bad.corrupt);
             }
@@ -251,7 +251,7 @@ impl Replay {
             }
             let holes = index.close_holes(group, &mut self.ledger);
             if let Err(found) = holes {
-                let first = index.places().next().map(|(_, slot)| slot.place);
+                let first = index.places().next().map(|(_, entry)| entry.place);
                 let (file, offset) =
                     first.map_or((String::new(), 0), |place| (file_name(place.file), u64::from(place.offset)));
                 let expected = "entries without a gap".to_string();

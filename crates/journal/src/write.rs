@@ -245,7 +245,7 @@ impl<D: Disk> Journal<D> {
         let mut items = Vec::new();
         for (group, upto) in purges {
             let index = self.catalog.index(group);
-            let held = index.locked().slot(upto.index.0).is_some_and(|slot| slot.term == upto.term);
+            let held = index.locked().entry(upto.index.0).is_some_and(|entry| entry.term == upto.term);
             let op = Op::Purge { group, upto };
             if held && self.fits_at_all(items.iter().map(Item::bytes).sum::<usize>() + record_bytes(0)) {
                 items.push(Item::of(&op));
@@ -525,8 +525,8 @@ impl<D: Disk> Journal<D> {
                 items.push(note);
                 wanted -= 1;
             }
-            for (at, slot) in index.places().filter(|(_, slot)| slot.place.file == file.number) {
-                let size = record_bytes(slot.len as usize);
+            for (at, entry) in index.places().filter(|(_, entry)| entry.place.file == file.number) {
+                let size = record_bytes(entry.len as usize);
                 let any = !items.is_empty() || !places.is_empty();
                 if wanted == 0 || (any && bytes + size > most) {
                     full = wanted > 0;
@@ -534,11 +534,11 @@ impl<D: Disk> Journal<D> {
                 }
                 wanted -= 1;
                 bytes += size;
-                places.push((LogId { term: slot.term, index: LogIndex(at) }, slot));
+                places.push((LogId { term: entry.term, index: LogIndex(at) }, entry));
             }
             drop(index);
-            for (id, slot) in places {
-                let payload = read_record(file, slot.place, Kind::Entry, group, id, slot.len)?;
+            for (id, entry) in places {
+                let payload = read_record(file, entry.place, Kind::Entry, group, id, entry.len)?;
                 items.push(Item { kind: Kind::Entry, carried: true, group, id, payload });
             }
             if full {

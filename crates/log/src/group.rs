@@ -468,7 +468,7 @@ impl GroupLog {
         if index.0 < memory.first() || index.0 >= memory.next() {
             return None;
         }
-        self.group.index.locked().slot(index.0).map(|slot| slot.term)
+        self.group.index.locked().entry(index.0).map(|entry| entry.term)
     }
 
     /// Bytes on disk of the records of `range`. Lock order: memory before index.
@@ -476,7 +476,7 @@ impl GroupLog {
         let index = self.group.index.locked();
         let len = |at: u64| match memory.in_tail(at) {
             Some(entry) => Some(entry.payload.len()),
-            None => index.slot(at).map(|slot| slot.len as usize),
+            None => index.entry(at).map(|entry| entry.len as usize),
         };
         range.filter_map(len).map(|len| record_bytes(len) as u64).sum()
     }

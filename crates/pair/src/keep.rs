@@ -4,7 +4,7 @@ use super::error::PairError;
 use super::pair::Pair;
 use super::said::Said;
 use holdfast_control::pair::{Ended, renew_every};
-use holdfast_etcd::{Holder, Kept, Seat, Tenancy};
+use holdfast_etcd::{Holder, KeepAliveResult, Seat, Tenancy};
 use holdfast_raft::boot_now;
 use holdfast_set::authority::Authority;
 use holdfast_types::MonoTime;
@@ -134,12 +134,12 @@ pub(super) async fn keep(seat: &mut Seat, tenancy: Tenancy, authority: &Authorit
             () = tokio::time::sleep(left(authority)) => None,
         };
         pause = match kept {
-            Some(Ok(Kept::For(ttl))) => {
+            Some(Ok(KeepAliveResult::For(ttl))) => {
                 authority.renewed(sent, ttl);
                 said = Said::default();
                 renew_every(ttl)
             }
-            Some(Ok(Kept::Lost(why))) => {
+            Some(Ok(KeepAliveResult::Lost(why))) => {
                 authority.end(Ended::Lost(why));
                 RETRY
             }

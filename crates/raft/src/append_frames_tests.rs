@@ -30,9 +30,9 @@ fn request(payloads: Vec<Bytes>) -> AppendEntriesRequest<TypeConfig> {
 }
 
 /// A connection that keeps what is written, and takes so many bytes at once.
-struct Kept(Vec<u8>, usize);
+struct RecordingWriter(Vec<u8>, usize);
 
-impl AsyncWrite for Kept {
+impl AsyncWrite for RecordingWriter {
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         let taken = bytes.len().min(self.1);
         self.0.extend_from_slice(&bytes[..taken]);
@@ -50,7 +50,7 @@ impl AsyncWrite for Kept {
 
 /// All bytes, over a connection that takes `at_once` in one call.
 fn written(outgoing: &mut Outgoing, at_once: usize) -> Vec<u8> {
-    let mut kept = Kept(Vec::new(), at_once);
+    let mut kept = RecordingWriter(Vec::new(), at_once);
     let done = outgoing.poll_write(&mut kept, &mut Context::from_waker(Waker::noop()));
     assert!(matches!(done, Poll::Ready(Ok(()))) && outgoing.bytes() == 0, "{done:?}");
     kept.0

@@ -167,18 +167,18 @@ impl Begun {
 
     /// The answers to its first request and to those of `input`. `judge` sees each answer first.
     ///
-    /// `slot` gets the connection back if the stream ends in good order. `stall`: how long an answer may take while
+    /// `spare` gets the connection back if the stream ends in good order. `stall`: how long an answer may take while
     /// something is unanswered.
     pub(crate) fn session<S, J>(
         self,
-        slot: &mut Option<Wire>,
+        spare: &mut Option<Wire>,
         input: S,
         judge: J,
         stall: Duration,
     ) -> Session<'_, S, J> {
         let now = Instant::now();
         Session {
-            slot,
+            spare,
             wire: Some(self.wire),
             input: Some(input),
             judge,
@@ -197,7 +197,7 @@ impl Begun {
 
 /// One append stream: yields the answers. Ends after the first error or refusal, as openraft asks.
 pub(crate) struct Session<'s, S, J> {
-    slot: &'s mut Option<Wire>,
+    spare: &'s mut Option<Wire>,
     /// `None` once it has ended.
     wire: Option<Wire>,
     /// `None` once it has ended.
@@ -375,7 +375,7 @@ where
         match &answer {
             Some(Ok(Ok(_))) => session.wire = Some(wire),
             None | Some(Ok(Err(StreamAppendError::Conflict(_)))) if session.is_quiet(&wire) => {
-                *session.slot = Some(wire);
+                *session.spare = Some(wire);
             }
             _ => {}
         }

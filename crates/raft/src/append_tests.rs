@@ -454,12 +454,12 @@ impl Script {
 /// All answers of a stream that sends `requests` after the first one.
 async fn heard(
     begun: Begun,
-    slot: &mut Option<Wire>,
+    spare: &mut Option<Wire>,
     requests: Vec<Request>,
     stall: Duration,
 ) -> Vec<Result<String, String>> {
     let judge = |result: StreamAppendResult<TypeConfig>| -> Result<StreamAppendResult<TypeConfig>, Rpc> { Ok(result) };
-    let session = begun.session(slot, futures_util::stream::iter(requests), judge, stall);
+    let session = begun.session(spare, futures_util::stream::iter(requests), judge, stall);
     let told = session.map(|answer| answer.map(|result| format!("{result:?}")).map_err(|e| e.to_string()));
     tokio::time::timeout(LIMIT, told.collect()).await.expect("it ends")
 }
@@ -483,13 +483,13 @@ fn at(index: u64) -> StreamAppendResult<TypeConfig> {
 #[tokio::test]
 async fn an_answer_counts_for_the_request_that_it_answers() -> anyhow::Result<()> {
     for (stream, number) in [(2, 1), (0, 1), (1, 2), (1, 0)] {
-        let ((mut script, wire), mut slot) = (Script::new(), None);
+        let ((mut script, wire), mut spare) = (Script::new(), None);
         let begun = begun(&mut script, wire, 1).await?;
         script.answers(stream, number, &at(0)).await?;
-        let answers = heard(begun, &mut slot, vec![], LIMIT).await;
+        let answers = heard(begun, &mut spare, vec![], LIMIT).await;
         let [Err(why)] = &answers[..] else { anyhow::bail!("{stream}, {number}: {answers:?}") };
         assert!(why.contains(&format!("an answer to request {number} of stream {stream}, expected one to 1")), "{why}");
-        assert!(slot.is_none(), "the connection is used again");
+        assert!(spare.is_none(), "the connection is used again");
     }
     Ok(())
 }
@@ -497,32 +497,32 @@ async fn an_answer_counts_for_the_request_that_it_answers() -> anyhow::Result<()
 /// A connection carries the next stream only if nothing is under way, and no answer passes from one to the next.
 #[tokio::test]
 async fn a_connection_is_used_again_after_a_stream_in_good_order() -> anyhow::Result<()> {
-    let ((mut script, wire), mut slot) = (Script::new(), None);
+    let ((mut script, wire), mut spare) = (Script::new(), None);
     let first = begun(&mut script, wire, 1).await?;
     script.answers(1, 1, &at(0)).await?;
     script.answers(1, 2, &at(1)).await?;
-    let answers = heard(first, &mut slot, vec![Teller::after(3, Some(0), &["one"])], LIMIT).await;
+    let answers = heard(first, &mut spare, vec![Teller::after(3, Some(0), &["one"])], LIMIT).await;
     assert!(answers.len() == 2 && answers.iter().all(Result::is_ok), "{answers:?}");
     assert!(matches!(script.hears().await?.body, Body::Append { number: 2, .. }));
 
-    let second = begun(&mut script, slot.take().ok_or_else(|| anyhow::anyhow!("closed"))?, 2).await?;
+    let second = begun(&mut script, spare.take().ok_or_else(|| anyhow::anyhow!("closed"))?, 2).await?;
     let conflict = Err(StreamAppendError::Conflict(id_to_raft(LogId::new(3, 0))));
     script.answers(2, 1, &conflict).await?;
-    let answers = heard(second, &mut slot, vec![], LIMIT).await;
+    let answers = heard(second, &mut spare, vec![], LIMIT).await;
     assert!(answers.len() == 1 && answers[0].as_ref().is_ok_and(|text| text.contains("Conflict")), "{answers:?}");
 
     // A request is under way: its answer would come in the next stream.
-    let kept = slot.take().ok_or_else(|| anyhow::anyhow!("closed"))?;
+    let kept = spare.take().ok_or_else(|| anyhow::anyhow!("closed"))?;
     let third = begun(&mut script, kept, 3).await?;
     script.answers(3, 1, &conflict).await?;
-    let answers = heard(third, &mut slot, vec![Teller::after(3, Some(0), &["one"])], LIMIT).await;
-    assert!(answers.len() == 1 && slot.is_none(), "{answers:?}");
+    let answers = heard(third, &mut spare, vec![Teller::after(3, Some(0), &["one"])], LIMIT).await;
+    assert!(answers.len() == 1 && spare.is_none(), "{answers:?}");
 
-    let ((mut script, wire), mut slot) = (Script::new(), None);
+    let ((mut script, wire), mut spare) = (Script::new(), None);
     let first = begun(&mut script, wire, 1).await?;
     script.answers(1, 1, &at(0)).await?;
-    assert_eq!(heard(first, &mut slot, vec![], LIMIT).await.len(), 1);
-    let mut kept = slot.take().ok_or_else(|| anyhow::anyhow!("closed"))?;
+    assert_eq!(heard(first, &mut spare, vec![], LIMIT).await.len(), 1);
+    let mut kept = spare.take().ok_or_else(|| anyhow::anyhow!("closed"))?;
     assert!(kept.is_silent().await);
     script.answers(1, 2, &at(1)).await?;
     assert!(!kept.is_silent().await, "something came between two streams");
@@ -532,11 +532,11 @@ async fn a_connection_is_used_again_after_a_stream_in_good_order() -> anyhow::Re
 /// R12: without an answer the outcome is not known, and that is no refusal.
 #[tokio::test]
 async fn a_broken_connection_leaves_requests_without_an_outcome() -> anyhow::Result<()> {
-    let ((mut script, wire), mut slot) = (Script::new(), None);
+    let ((mut script, wire), mut spare) = (Script::new(), None);
     let first = begun(&mut script, wire, 1).await?;
     script.answers(1, 1, &at(0)).await?;
     let more = Vec::from([0, 1].map(|prev| Teller::after(3, Some(prev), &["more"])));
-    let (answers, closed) = tokio::join!(heard(first, &mut slot, more, LIMIT), async {
+    let (answers, closed) = tokio::join!(heard(first, &mut spare, more, LIMIT), async {
         let (second, third) = (script.hears().await?, script.hears().await?);
         drop(script);
         anyhow::Ok((second, third))
@@ -545,12 +545,12 @@ async fn a_broken_connection_leaves_requests_without_an_outcome() -> anyhow::Res
     assert!(answers.len() == 2 && answers[0].is_ok(), "{answers:?}");
     let why = answers[1].as_ref().expect_err("nobody answered");
     assert!(why.contains("closed by the peer with 2 requests without an answer"), "{why}");
-    assert!(slot.is_none());
+    assert!(spare.is_none());
 
     // A peer that is there and does not answer.
     let (mut script, wire) = Script::new();
     let silent = begun(&mut script, wire, 1).await?;
-    let answers = heard(silent, &mut slot, vec![], Duration::from_millis(20)).await;
+    let answers = heard(silent, &mut spare, vec![], Duration::from_millis(20)).await;
     let [Err(why)] = &answers[..] else { anyhow::bail!("{answers:?}") };
     assert!(why.contains("append stream: no answer within 20ms"), "{why}");
     Ok(())
@@ -573,11 +573,11 @@ async fn a_refusal_says_why() -> anyhow::Result<()> {
     let why = refused.err().map(|why| why.to_string()).unwrap_or_default();
     assert!(why.contains("group 3 is not here"), "{why}");
 
-    let ((mut script, wire), mut slot) = (Script::new(), None);
+    let ((mut script, wire), mut spare) = (Script::new(), None);
     let first = begun(&mut script, wire, 1).await?;
     script.says(&frames::refused(1, &tonic::Status::aborted("a newer stream"))).await?;
-    let answers = heard(first, &mut slot, vec![], LIMIT).await;
+    let answers = heard(first, &mut spare, vec![], LIMIT).await;
     let [Err(why)] = &answers[..] else { anyhow::bail!("{answers:?}") };
-    assert!(why.contains("a newer stream") && slot.is_none(), "{why}");
+    assert!(why.contains("a newer stream") && spare.is_none(), "{why}");
     Ok(())
 }

@@ -20,15 +20,15 @@ pub type Registrar = Box<dyn Fn(MemberId, Lineage, u32) -> BoxFuture<'static, Re
 
 /// Progress of a change of a set's stores, as the set's leader reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Placing {
+pub struct MigrationStatus {
     /// The step that it is ready for: from these stores, to those.
     pub step: Option<(String, String)>,
     /// What it waits for, for people.
     pub waits: String,
 }
 
-/// Reports [`Placing`] if this member leads the set; else `None`.
-pub type Placer = Box<dyn Fn(GroupId) -> Option<Placing> + Send + Sync>;
+/// Reports [`MigrationStatus`] if this member leads the set; else `None`.
+pub type MigrationReporter = Box<dyn Fn(GroupId) -> Option<MigrationStatus> + Send + Sync>;
 
 /// At the leader of group 0: whether leadership of this set may go to a nearer voter now. `None`: this member does not
 /// lead it.

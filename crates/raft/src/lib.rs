@@ -115,7 +115,7 @@ pub use consensus::{Consensus, Group, GroupError, Outcome, Pending, ProposeError
 pub use end_marker::Ended;
 /// A part of the log that could not be read.
 pub use holdfast_log::{ReadError as ReadLogError, ReadPlace};
-pub use hooks::{Placer, Placing, Registered, Registrar, TurnGiver};
+pub use hooks::{MigrationReporter, MigrationStatus, Registered, Registrar, TurnGiver};
 pub use leave::{LeaveError, Out, Part};
 pub use lives::{KnownLife, LIVES_MAX, Life, Lineage, not_who_it_says};
 pub use machine::{StateMachine, Unfit};

@@ -6,7 +6,7 @@ use crate::clock::promise_now;
 use crate::config::RaftTiming;
 use crate::consensus::Group;
 use crate::group::RaftGroup;
-use crate::hooks::{Placer, Registrar, TurnGiver};
+use crate::hooks::{MigrationReporter, Registrar, TurnGiver};
 use crate::left_note;
 use crate::lives::{KnownLife, Lineage};
 use crate::protocol::Protocol;
@@ -110,7 +110,7 @@ struct Inner {
     stopped: RwLock<BTreeMap<GroupId, MonoTime>>,
     healed: AtomicU64,
     registrar: OnceLock<Registrar>,
-    placer: OnceLock<Placer>,
+    migration_reporter: OnceLock<MigrationReporter>,
     turn_giver: OnceLock<TurnGiver>,
 }
 
@@ -138,7 +138,7 @@ impl RaftNode {
         let groups = RwLock::new(BTreeMap::new());
         let (healing, returning, stopped) = (RwLock::default(), RwLock::default(), RwLock::default());
         let healed = AtomicU64::new(0);
-        let (started, registrar, placer, turn_giver) =
+        let (started, registrar, migration_reporter, turn_giver) =
             (promise_now(), OnceLock::new(), OnceLock::new(), OnceLock::new());
         let inner = Inner {
             config,
@@ -152,7 +152,7 @@ impl RaftNode {
             stopped,
             healed,
             registrar,
-            placer,
+            migration_reporter,
             turn_giver,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -211,9 +211,9 @@ impl RaftNode {
 
     /// Sets the callback that reports changes of a set's stores while this member leads the set. Only once; a second
     /// callback is dropped.
-    pub fn set_placer(&self, placer: Placer) {
-        if self.inner.placer.set(placer).is_err() {
-            tracing::debug!("placer already set");
+    pub fn set_migration_reporter(&self, migration_reporter: MigrationReporter) {
+        if self.inner.migration_reporter.set(migration_reporter).is_err() {
+            tracing::debug!("migration reporter already set");
         }
     }
 
@@ -229,8 +229,8 @@ impl RaftNode {
         self.inner.turn_giver.get()
     }
 
-    pub(crate) fn placer(&self) -> Option<&Placer> {
-        self.inner.placer.get()
+    pub(crate) fn migration_reporter(&self) -> Option<&MigrationReporter> {
+        self.inner.migration_reporter.get()
     }
 
     pub(crate) fn registrar(&self) -> Option<&Registrar> {

@@ -1,7 +1,7 @@
 //! Asks how far a change of a set's stores is (ADR 0018): the leader of the set knows; the leader of group 0 asks it
 //! and proposes the steps.
 
-use crate::hooks::Placing;
+use crate::hooks::MigrationStatus;
 use crate::node::RaftNode;
 use crate::peer_call::To;
 use crate::proto;
@@ -16,9 +16,14 @@ impl RaftNode {
     ///
     /// # Errors
     /// Why it could not be asked, for people.
-    pub async fn ask_placing(&self, id: GroupId, peer: MemberId, addr: &str) -> Result<Option<Placing>, String> {
+    pub async fn ask_migration(
+        &self,
+        id: GroupId,
+        peer: MemberId,
+        addr: &str,
+    ) -> Result<Option<MigrationStatus>, String> {
         if peer == self.member() {
-            return Ok(self.placer().and_then(|placer| placer(id)));
+            return Ok(self.migration_reporter().and_then(|report| report(id)));
         }
         let to = To { group: id, peer, addr, limit: ASK_LIMIT };
         let call = |mut peer: proto::peer_client::PeerClient<tonic::transport::Channel>, request| async move {
@@ -27,12 +32,12 @@ impl RaftNode {
         let proto::PlacingReply { leads, expected, placement, waits } =
             self.call(to, proto::PlacingRequest {}, call).await?;
         let step = (!placement.is_empty()).then_some((expected, placement));
-        Ok(leads.then_some(Placing { step, waits }))
+        Ok(leads.then_some(MigrationStatus { step, waits }))
     }
 
-    /// The answer to [`RaftNode::ask_placing`].
-    pub(crate) fn placing_reply(&self, id: GroupId) -> proto::PlacingReply {
-        let Some(Placing { step, waits }) = self.placer().and_then(|placer| placer(id)) else {
+    /// The answer to [`RaftNode::ask_migration`].
+    pub(crate) fn migration_reply(&self, id: GroupId) -> proto::PlacingReply {
+        let Some(MigrationStatus { step, waits }) = self.migration_reporter().and_then(|report| report(id)) else {
             return proto::PlacingReply::default();
         };
         let (expected, placement) = step.unwrap_or_default();

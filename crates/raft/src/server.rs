@@ -372,7 +372,7 @@ impl Peer for Handler {
     async fn placing(&self, request: Request<proto::PlacingRequest>) -> Result<Response<proto::PlacingReply>, Status> {
         let meta = request.metadata();
         self.believed(meta)?;
-        let reply = self.node.placing_reply(GroupId(number(meta, META_GROUP)?));
+        let reply = self.node.migration_reply(GroupId(number(meta, META_GROUP)?));
         Ok(self.answer(reply))
     }
 

@@ -2,8 +2,8 @@
 //! server, so neither has to know the other's code.
 
 pub mod book;
-mod placing;
+mod migration;
 mod scrub;
 
-pub use placing::PlacingBoard;
+pub use migration::MigrationBoard;
 pub use scrub::{ScrubBoard, Shown};

@@ -21,7 +21,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The mirror of one set's grants in the etcd.
-pub struct Told {
+pub struct EtcdMirror {
     server: Arc<SetServer>,
     cluster: Arc<Cluster>,
     life: SetLife,
@@ -32,7 +32,7 @@ pub struct Told {
     failing: Option<Instant>,
 }
 
-impl LeaderTask for Told {
+impl LeaderTask for EtcdMirror {
     async fn turn(&mut self, _: Term) -> Result<(), Failed> {
         if self.tell().await { Ok(()) } else { Err(Failed) }
     }
@@ -43,7 +43,7 @@ impl LeaderTask for Told {
     }
 }
 
-impl Told {
+impl EtcdMirror {
     /// Creates the mirror of `server`'s set in its life `life`.
     pub fn new(server: Arc<SetServer>, cluster: Arc<Cluster>, life: SetLife, mirror: Mirror) -> Self {
         Self { server, cluster, life, mirror, last: None, failing: None }
@@ -77,7 +77,7 @@ impl Told {
                     tracing::info!(set, silent = ?since.elapsed(), "the etcd accepts grants again");
                 }
                 if shown == Shown::Written {
-                    metrics::counter!("holdfast_etcd_grants_told_total", "set" => set).increment(1);
+                    metrics::counter!("holdfast_etcd_grants_mirrored_total", "set" => set).increment(1);
                 }
                 self.last = Some(grant);
                 true

@@ -147,7 +147,7 @@ impl KeepError {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen {
+enum HeadState {
     NotYet,
     /// Ours, or no answer: serve.
     Go,
@@ -158,7 +158,7 @@ enum Seen {
 pub struct HeadKeeper {
     parts: HeadParts,
     opened: Instant,
-    seen: watch::Sender<Seen>,
+    seen: watch::Sender<HeadState>,
     /// Why the head is not as it should be, as text for users.
     trouble: Mutex<Option<String>>,
     /// Result of reading the head from several stores; each may be healthy without a quorum agreeing.
@@ -187,11 +187,11 @@ impl HeadKeeper {
     /// The note cannot be read. Only a note that is not there means that no start was fenced.
     pub fn new(parts: HeadParts) -> io::Result<Arc<Self>> {
         let seen = match std::fs::read(&parts.note) {
-            Ok(why) => Seen::Fenced(String::from_utf8_lossy(&why).trim_end().to_string()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::NotYet,
+            Ok(why) => HeadState::Fenced(String::from_utf8_lossy(&why).trim_end().to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => HeadState::NotYet,
             Err(error) => return Err(error),
         };
-        holdfast_reached::reached!("head: an earlier start was fenced", matches!(seen, Seen::Fenced(_)));
+        holdfast_reached::reached!("head: an earlier start was fenced", matches!(seen, HeadState::Fenced(_)));
         let together = Health::new(parts.name.to_string());
         let beside = Beside::new(parts.clone_of.clone());
         Ok(Arc::new(Self {
@@ -216,7 +216,7 @@ impl HeadKeeper {
     /// Reason why this gateway must never serve the set again; `None` while it may.
     pub fn fenced(&self) -> Option<String> {
         match &*self.seen.borrow() {
-            Seen::Fenced(why) => Some(why.clone()),
+            HeadState::Fenced(why) => Some(why.clone()),
             _ => None,
         }
     }
@@ -234,7 +234,8 @@ impl HeadKeeper {
     /// Waits, with a limit, for the store's first answer since the start.
     pub async fn first_look(&self) {
         let mut seen = self.seen.subscribe();
-        let _ = tokio::time::timeout_at(self.opened + FIRST_LOOK_LIMIT, seen.wait_for(|s| *s != Seen::NotYet)).await;
+        let looked = seen.wait_for(|s| *s != HeadState::NotYet);
+        let _ = tokio::time::timeout_at(self.opened + FIRST_LOOK_LIMIT, looked).await;
     }
 
     /// Waits until the store allows an answer: a recent read found the head to be this life's, or the store did not
@@ -425,8 +426,8 @@ impl HeadKeeper {
 
     fn fence(&self, why: &str) {
         let first = self.seen.send_if_modified(|seen| {
-            let first = !matches!(seen, Seen::Fenced(_));
-            *seen = Seen::Fenced(why.to_string());
+            let first = !matches!(seen, HeadState::Fenced(_));
+            *seen = HeadState::Fenced(why.to_string());
             first
         });
         if !first {

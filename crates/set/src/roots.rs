@@ -153,7 +153,7 @@ impl Known {
     }
 }
 
-struct Kept<V> {
+struct CachedRoot<V> {
     at: RootRef,
     root: Arc<V>,
     bytes: u64,
@@ -162,7 +162,7 @@ struct Kept<V> {
 
 pub(super) struct Roots<V> {
     /// Ordered by last use; the most recent is last.
-    kept: Mutex<VecDeque<Kept<V>>>,
+    kept: Mutex<VecDeque<CachedRoot<V>>>,
     /// The root that reads of the set use; never dropped. While the store is unavailable, it could not be read again
     /// (R8).
     current: Mutex<Option<RootRef>>,
@@ -179,7 +179,7 @@ impl<V> Default for Roots<V> {
 }
 
 impl<V: Rooted> Roots<V> {
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Kept<V>>> {
+    fn kept(&self) -> MutexGuard<'_, VecDeque<CachedRoot<V>>> {
         self.kept.locked()
     }
 
@@ -256,13 +256,13 @@ impl<V: Rooted> Roots<V> {
             return;
         }
         let bytes = at.bytes.max(root.bytes());
-        kept.push_back(Kept { at, root, bytes, used: now });
+        kept.push_back(CachedRoot { at, root, bytes, used: now });
         // Every read of a clone goes through the roots of all its origins.
         let origins = if kept.iter().any(|one| one.root.is_over()) { CLONE_DEPTH_MAX as usize } else { 0 };
         let mut bytes: u64 = kept.iter().map(|one| one.bytes).sum();
         let (current, compared) = (*self.current(), self.compared_at(now));
-        let is_current = |one: &Kept<V>| Some(one.at) == current;
-        let is_compared = |one: &Kept<V>| compared.is_some_and(|two| two.contains(&one.at));
+        let is_current = |one: &CachedRoot<V>| Some(one.at) == current;
+        let is_compared = |one: &CachedRoot<V>| compared.is_some_and(|two| two.contains(&one.at));
         let beside = kept.iter().filter(|one| is_compared(one) && !is_current(one)).count();
         while kept.len() > ROOTS_MIN + origins + beside
             && let Some(place) = kept.iter().position(|one| !is_current(one) && !is_compared(one))
@@ -306,11 +306,11 @@ impl<V: Rooted> Roots<V> {
 }
 
 /// Marks the root as the most recently used one.
-fn used<V>(kept: &mut VecDeque<Kept<V>>, at: RootRef, now: Instant) -> Option<Arc<V>> {
+fn used<V>(kept: &mut VecDeque<CachedRoot<V>>, at: RootRef, now: Instant) -> Option<Arc<V>> {
     let place = kept.iter().position(|known| known.at == at)?;
     let found = kept.remove(place)?;
     let root = found.root.clone();
-    kept.push_back(Kept { used: now, ..found });
+    kept.push_back(CachedRoot { used: now, ..found });
     Some(root)
 }
 

@@ -7,7 +7,7 @@
 //!   release, other grant, lost leadership, cut off  ─▶ that `Serving` ends; its connections close unanswered (R8)
 //! ```
 
-use crate::boards::{PlacingBoard, ScrubBoard};
+use crate::boards::{MigrationBoard, ScrubBoard};
 use crate::gate::Gate;
 use crate::head::HeadKeeper;
 use crate::host::{SetHost, decode_answer};
@@ -173,7 +173,7 @@ pub struct SetServer {
     /// Location of its objects, which may change.
     pub switch: Arc<Switch>,
     /// Progress of a change of that location.
-    pub placing: PlacingBoard,
+    pub migration: MigrationBoard,
     /// Progress of the background check of its objects.
     pub scrub: ScrubBoard,
     pace: Arc<JournalPace>,
@@ -211,7 +211,7 @@ impl SetServer {
             head,
             health,
             switch,
-            placing: PlacingBoard::default(),
+            migration: MigrationBoard::default(),
             scrub: ScrubBoard::default(),
             pace,
             longest: timing,

@@ -26,7 +26,7 @@ use holdfast_raft::{boot_now, boot_reading, promise_now};
 use holdfast_store::{StoreError, keys as store_keys};
 use holdfast_types::{MonoTime, ObjectId, SetId, Term};
 use holdfast_volume::map::{Objects, Root};
-use holdfast_volume::space::{Confirmed, Garbage, Looked, NoDeletion, Orphans, Reaper};
+use holdfast_volume::space::{Confirmed, Garbage, NoDeletion, Orphans, Reaper, RetireProgress};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -104,7 +104,7 @@ pub struct SpaceKeeper {
     settings: SpaceSettings,
     stop: CancellationToken,
     reaper: Reaper,
-    looked: Looked,
+    looked: RetireProgress,
     roots: Shelf,
     /// The term of the last sweep, or of the beginning of the leadership, and its time.
     swept: Option<(Term, Instant)>,
@@ -143,7 +143,7 @@ impl SpaceKeeper {
         stop: CancellationToken,
     ) -> Self {
         let host = server.host.clone();
-        let (reaper, looked, roots) = (Reaper::new(), Looked::default(), Shelf::new(mapping.clone()));
+        let (reaper, looked, roots) = (Reaper::new(), RetireProgress::default(), Shelf::new(mapping.clone()));
         let undeleted = AtomicBool::new(false);
         let (swept, shown, had, keys) = (None, None, None, KeysOfRoots::default());
         Self { server, host, mapping, settings, stop, reaper, looked, roots, swept, shown, had, keys, undeleted }

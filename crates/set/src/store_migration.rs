@@ -1,5 +1,5 @@
 //! Carries out a change of the set's stores, at the set's leader (ADR 0018). Group 0 holds the plan. This task prepares
-//! each step and reports when it is ready (`PlacingBoard`). The heads decide which list of stores counts
+//! each step and reports when it is ready (`MigrationBoard`). The heads decide which list of stores counts
 //! (`store`, LIST-L1 to LIST-L4).
 //!
 //! ```text
@@ -22,7 +22,7 @@ use crate::server::SetServer;
 use futures_util::future::BoxFuture;
 use holdfast_control::set::RootRef;
 use holdfast_host::unix_ms;
-use holdfast_raft::Placing;
+use holdfast_raft::MigrationStatus;
 use holdfast_store::{Disposition, ObjectStore, Part, Quorum, ReplicaStanding, StoreError, Switch, keys};
 use holdfast_types::{Placement, PlacementPhase, Term};
 use std::sync::Arc;
@@ -87,7 +87,7 @@ struct Work {
 }
 
 /// See the module.
-pub struct Mover {
+pub struct StoreMigration {
     server: Arc<SetServer>,
     mapping: Arc<Mapping>,
     switch: Arc<Switch>,
@@ -98,18 +98,18 @@ pub struct Mover {
     stop: CancellationToken,
 }
 
-impl LeaderTask for Mover {
+impl LeaderTask for StoreMigration {
     async fn turn(&mut self, term: Term) -> Result<(), Failed> {
         self.step(term).await
     }
 
     async fn idle(&mut self) {
         self.work = None;
-        self.server.placing.say(None);
+        self.server.migration.say(None);
     }
 }
 
-impl Mover {
+impl StoreMigration {
     /// Creates the task for `server`'s set, whose stores are in `switch`. The old stores get `lets_go_within` to
     /// release the head.
     pub fn new(
@@ -161,12 +161,12 @@ impl Mover {
         match turn {
             Ok(Ok(())) => {
                 let step = Some((text, next.to_string()));
-                self.server.placing.say(Some(Placing { step, waits: String::new() }));
+                self.server.migration.say(Some(MigrationStatus { step, waits: String::new() }));
             }
-            Ok(Err(waits)) | Err(EndError::NotYet(waits)) => self.server.placing.waits(waits),
+            Ok(Err(waits)) | Err(EndError::NotYet(waits)) => self.server.migration.waits(waits),
             Err(EndError::Store(error)) => {
                 tracing::debug!(set = %self.server.name, %error, "a change of stores makes no progress; will retry");
-                self.server.placing.waits(error.to_string());
+                self.server.migration.waits(error.to_string());
                 return Err(Failed);
             }
         }
@@ -266,7 +266,7 @@ impl Mover {
                     return Err(EndError::NotYet(format!("a checkpoint goes first; then again: {waits}")));
                 }
                 Err(waits) => {
-                    self.server.placing.waits(format!("compared once more, before the new stores count: {waits}"))
+                    self.server.migration.waits(format!("compared once more, before the new stores count: {waits}"))
                 }
             }
         }

@@ -16,7 +16,7 @@ pub enum Broken {
     DriftBeyond,
     /// A snapshot shows what another one holds
     OtherSnapshot,
-    /// Of several stores, one that is emptied has a slot again at once, as if it had never promised or accepted
+    /// Of several stores, one that is emptied has an entry again at once, as if it had never promised or accepted
     /// anything
     SlotForgotten,
     /// Of several stores, one that has an object is enough for it to count

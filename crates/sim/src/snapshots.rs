@@ -26,7 +26,7 @@ struct Asked {
 }
 
 /// An existing snapshot: it contains every write up to `least`, and none after `most`.
-struct Kept {
+struct KnownSnapshot {
     made_by: String,
     least: Id,
     most: Id,
@@ -45,7 +45,7 @@ pub struct Keeper {
     heard: Arc<Mutex<Vec<Heard>>>,
     attempts: u64,
     names: u64,
-    kept: BTreeMap<String, Kept>,
+    kept: BTreeMap<String, KnownSnapshot>,
     /// The running read: number of the attempt, and its start.
     showing: Option<(u64, u64)>,
     show_at: u64,

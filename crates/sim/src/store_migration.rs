@@ -12,7 +12,7 @@ mod unheard;
 use crate::client::SET;
 use crate::rng::Rng;
 use crate::store::{Late, place_of};
-use crate::stores::{Slot, slot_of};
+use crate::stores::{StoredEntry, entry_of};
 use crate::world::{MS, World};
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
@@ -113,7 +113,7 @@ impl World {
                     "no progress: {} s after every fault the set lies in {:?}, to be in {to:?}; its leader: {:?}",
                     ENDS / 1000,
                     self.placement(),
-                    self.leader().and_then(|at| self.set(at)).map(|set| set.placing.said())
+                    self.leader().and_then(|at| self.set(at)).map(|set| set.migration.said())
                 );
                 if self.now >= asked {
                     asked = self.now + 500 * MS;
@@ -205,11 +205,11 @@ impl World {
         }
         let mut best: Option<((u64, u128), Bytes)> = None;
         for place in of {
-            match slot_of(object(place).as_ref()).context("SIMMOVE-W1: something else lies in a slot's place")? {
+            match entry_of(object(place).as_ref()).context("SIMMOVE-W1: something else lies in an entry's place")? {
                 // Too few have one: a recovery from these is refused.
-                Slot::Gone | Slot::Mark => return Ok(None),
-                Slot::Blank => {}
-                Slot::Value { ballot, value } => {
+                StoredEntry::Gone | StoredEntry::Mark => return Ok(None),
+                StoredEntry::Blank => {}
+                StoredEntry::Value { ballot, value } => {
                     if best.as_ref().is_none_or(|(other, _)| ballot > *other) {
                         best = Some((ballot, value));
                     }

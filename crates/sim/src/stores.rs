@@ -4,12 +4,13 @@
 //!   down, slow, failing, lost answers ── on all ways to one store, or on one gateway's; until a little later
 //!   late ─────────────────────────────── requests or answers of one store, by up to seconds: carried out all the same
 //!   away ─────────────────────────────── down until everything heals; one store at most
-//!   emptied ──────────────────────────── objects and slot gone. No other one is emptied, or away for long, before this one is whole again
+//!   emptied ──────────────────────────── objects and entry gone. No other one is emptied, or away for long, before this one is whole again
 //! ```
-//! SIMSTORE-D1  Any w stores with their slot show a checkpoint at least as new as the one that the group knows: a
+//! SIMSTORE-D1  Any w stores with their entry show a checkpoint at least as new as the one that the group knows: a
 //!     recovery from them loses nothing that was purged from the journals.
 //! SIMSTORE-D2  Each object that a retained root names is in w stores; in w − 1 while an emptied one is incomplete.
-//! SIMSTORE-D3  After the healing each object is in all of them, with equal content, and every slot has the same value.
+//! SIMSTORE-D3  After the healing each object is in all of them, with equal content, and every entry has the same
+//!     value.
 
 mod acts;
 
@@ -58,9 +59,9 @@ const ALL: &[Trouble] = &[
     Trouble::Empty,
 ];
 
-/// Content of a slot.
+/// Content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Slot {
+pub enum StoredEntry {
     Gone,
     Mark,
     Blank,
@@ -68,21 +69,21 @@ pub enum Slot {
 }
 
 /// Parsed as in docs/formats.md, without the product's code.
-pub fn slot_of(object: Option<&Bytes>) -> Option<Slot> {
-    let Some(object) = object else { return Some(Slot::Gone) };
+pub fn entry_of(object: Option<&Bytes>) -> Option<StoredEntry> {
+    let Some(object) = object else { return Some(StoredEntry::Gone) };
     let small = |at: usize| Some(u32::from_le_bytes(object.get(at..at + 4)?.try_into().ok()?));
     let number = |at: usize| Some(u64::from_le_bytes(object.get(at..at + 8)?.try_into().ok()?));
     let token = |at: usize| Some(u128::from_le_bytes(object.get(at..at + 16)?.try_into().ok()?));
     let (n, flags) = (*object.strip_prefix(b"HFR\x01")?.get(1)?, *object.get(7)?);
     if flags & 4 != 0 {
-        return Some(Slot::Mark);
+        return Some(StoredEntry::Mark);
     }
     if flags & 1 == 0 {
-        return Some(Slot::Blank);
+        return Some(StoredEntry::Blank);
     }
     let at = 76 + if flags & 2 != 0 { 4 * usize::from(n) } else { 0 };
     let value = object.get(at..at + small(72)? as usize)?;
-    Some(Slot::Value { ballot: (number(32)?, token(40)?), value: object.slice_ref(value) })
+    Some(StoredEntry::Value { ballot: (number(32)?, token(40)?), value: object.slice_ref(value) })
 }
 
 /// See the module.
@@ -103,7 +104,7 @@ pub struct Depot {
     applied: u64,
     checkpoint: u64,
     named: BTreeMap<ObjectId, BTreeSet<String>>,
-    /// Up to where values of slots cover.
+    /// Up to where values of entries cover.
     covers: BTreeMap<Bytes, u64>,
     /// Number of servers in the set's first list; others come with a change of its stores, which has its own checks.
     listed: Option<usize>,
@@ -187,13 +188,13 @@ impl Depot {
         self.servers.iter().for_each(|server| server.advance(now));
     }
 
-    fn slots(&self, key: &SetKey) -> Result<Vec<Slot>> {
-        let slot = |server: &Server| slot_of(server.object(&keys::head(key.set)).as_ref());
+    fn entries(&self, key: &SetKey) -> Result<Vec<StoredEntry>> {
+        let entry = |server: &Server| entry_of(server.object(&keys::head(key.set)).as_ref());
         self.servers
             .iter()
-            .map(slot)
+            .map(entry)
             .collect::<Option<Vec<_>>>()
-            .context("SIMSTORE-D1: something else lies in a slot's place")
+            .context("SIMSTORE-D1: something else lies in an entry's place")
     }
 
     /// The entry up to which a head covers.
@@ -201,7 +202,7 @@ impl Depot {
         if let Some(known) = self.covers.get(value) {
             return Ok(*known);
         }
-        let head = head::open(key, value).map_err(|e| anyhow!("R9: a slot's value: {e}"))?;
+        let head = head::open(key, value).map_err(|e| anyhow!("R9: an entry's value: {e}"))?;
         let upto = head.covered.map_or(0, |covered| covered.upto.index.0);
         self.covers.insert(value.clone(), upto);
         while self.covers.len() > 64 {
@@ -211,16 +212,16 @@ impl Depot {
     }
 
     /// SIMSTORE-D1.
-    fn check_slots(&mut self, key: &SetKey) -> Result<()> {
-        let slots = self.slots(key)?;
-        for one in 0..slots.len() {
-            for other in one + 1..slots.len() {
-                let of = |at: usize| match &slots[at] {
-                    Slot::Gone | Slot::Mark => None,
-                    Slot::Blank => Some(None),
-                    Slot::Value { ballot, value } => Some(Some((*ballot, value.clone()))),
+    fn check_entries(&mut self, key: &SetKey) -> Result<()> {
+        let entries = self.entries(key)?;
+        for one in 0..entries.len() {
+            for other in one + 1..entries.len() {
+                let of = |at: usize| match &entries[at] {
+                    StoredEntry::Gone | StoredEntry::Mark => None,
+                    StoredEntry::Blank => Some(None),
+                    StoredEntry::Value { ballot, value } => Some(Some((*ballot, value.clone()))),
                 };
-                // A store without its slot does not count: a recovery from these two is refused.
+                // A store without its entry does not count: a recovery from these two is refused.
                 let (Some(a), Some(b)) = (of(one), of(other)) else { continue };
                 let covered = match a.into_iter().chain(b).max_by_key(|(ballot, _)| *ballot) {
                     Some((_, value)) => self.covers(key, &value)?,

@@ -204,7 +204,7 @@ fn no_seed_breaks_a_rule() {
 /// The seeds that have failed once, before any other one: two at a time, some seconds.
 fn kept_seeds_hold() -> bool {
     let kept = run::corpus(false);
-    let holds = &|kept: &run::Kept| {
+    let holds = &|kept: &run::CorpusSeed| {
         let run = sim(&[&["one", "--seed", kept.seed], &kept.options[..]].concat());
         if !run.status.success() {
             // Past the test harness.

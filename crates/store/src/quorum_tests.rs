@@ -459,7 +459,7 @@ async fn what_no_store_has_whole_keeps_nothing_else_from_being_copied() {
 }
 
 #[tokio::test]
-async fn a_store_that_lost_its_slot_begins_anew_and_counts_again() {
+async fn a_store_that_lost_its_entry_begins_anew_and_counts_again() {
     let stores = stores(3);
     let all = quorum(&stores, 2);
     let one = all.swap(HEAD, None, text("1")).await.expect("first");
@@ -476,11 +476,11 @@ async fn a_store_that_lost_its_slot_begins_anew_and_counts_again() {
     let three = all.swap(HEAD, Some(&two), text("3")).await.expect("it counts again");
     down(&stores[2], false);
     head_is_whole(&all).await;
-    // Damaged as well as missing, and again: each is another life.
-    let slot = stores[1].get_object(HEAD).await.expect("slot");
-    let mut spoilt = slot.body.to_vec();
+    // Damaged as well as missing, and again: each is another restart.
+    let entry = stores[1].get_object(HEAD).await.expect("entry");
+    let mut spoilt = entry.body.to_vec();
     spoilt[40] ^= 1;
-    stores[1].swap(HEAD, Some(&slot.version), spoilt.into()).await.expect("spoil");
+    stores[1].swap(HEAD, Some(&entry.version), spoilt.into()).await.expect("spoil");
     head_is_whole(&all).await;
     down(&stores[0], true);
     assert_eq!(all.get(HEAD).await, Ok(text("3")));
@@ -530,9 +530,9 @@ impl ObjectStore for Gate {
 }
 
 /// A history that the model finds in 8 steps, through the whole quorum store: a vote at a store that then loses its
-/// slot, and the vote that completes it after the store was mended.
+/// entry, and the vote that completes it after the store was mended.
 #[tokio::test]
-async fn a_commit_that_was_under_way_while_a_slot_was_mended_is_not_lost() {
+async fn a_commit_that_was_under_way_while_an_entry_was_mended_is_not_lost() {
     let stores = stores(3);
     let all = quorum(&stores, 2);
     let one = all.swap(HEAD, None, text("1")).await.expect("first");
@@ -545,8 +545,8 @@ async fn a_commit_that_was_under_way_while_a_slot_was_mended_is_not_lost() {
     let writer = Quorum::new(gates.iter().map(|gate| (gate.clone() as Arc<dyn ObjectStore>, None)).collect(), 2);
     let commit = tokio::spawn(async move { writer.swap(HEAD, Some(&one), text("second")).await });
     let accepted = async |at: usize| {
-        let slot = stores[at].get_object(HEAD).await;
-        slot.is_ok_and(|slot| slot.body.windows(6).any(|part| part == b"second"))
+        let entry = stores[at].get_object(HEAD).await;
+        entry.is_ok_and(|entry| entry.body.windows(6).any(|part| part == b"second"))
     };
     until("the first has accepted", async || accepted(0).await).await;
     stores[0].delete(HEAD).await.expect("delete");

@@ -2,9 +2,10 @@
 //!
 //! Owns: a process's own certificate, read again when it changes ([`Tls`]), the [`Dialer`] of every client of a
 //! gateway, the [`Connector`] of a client of NBD or of an agent, the [`Acceptor`] of a door, the [`Role`] and the name
-//! of a client there, HTTP doors ([`Handshakes`]), certificates that count no more ([`Revocations`], and [`Kept`] where
-//! the process is no gateway), making certificates for a cluster ([`make`]), and reading files that settings name
-//! ([`files`]). Does not own: the service behind a door, how a gateway is asked. Depends on `types` alone.
+//! of a client there, HTTP doors ([`Handshakes`]), certificates that count no more ([`Revocations`], and
+//! [`RevocationCache`] where the process is no gateway), making certificates for a cluster ([`make`]), and reading
+//! files that settings name ([`files`]). Does not own: the service behind a door, how a gateway is asked. Depends
+//! on `types` alone.
 //!
 //! - **TLS-T1** A cluster has one authority of its own, and trusts no other: neither the system's roots nor another
 //!   cluster's authority.
@@ -28,12 +29,12 @@ mod error;
 mod expiry;
 pub mod files;
 mod http;
-mod kept;
 mod live;
 mod load;
 pub mod make;
 mod own;
 mod renew;
+mod revocation_cache;
 mod revoked;
 mod role;
 mod shown;
@@ -49,9 +50,9 @@ pub use either::{Either, EitherInfo, Peeked};
 pub use error::TlsError;
 pub use expiry::Expiry;
 pub use http::{Handshakes, HttpClient, HttpConnection, HttpTls, Served};
-pub use kept::{Kept, LIST_MAX, Told};
 pub use own::{Tls, TlsFiles};
 pub use renew::{Renewed, renew};
+pub use revocation_cache::{LIST_MAX, RevocationCache, RevocationReply};
 pub use revoked::{Checked, Identity, Revocations, Revoked, serial_of};
 pub use role::{ANY_OWNER, Caller, Role};
 pub use shown::Shown;

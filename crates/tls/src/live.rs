@@ -35,13 +35,13 @@ pub(crate) struct Current {
 pub(crate) struct Live {
     paths: Paths,
     current: watch::Sender<Current>,
-    seen: Mutex<Seen>,
+    seen: Mutex<FileStamps>,
     /// Not of the files: they stay while these change.
     revocations: Revocations,
 }
 
 /// The files as they were.
-struct Seen {
+struct FileStamps {
     /// When they were read.
     read: [Option<Stamp>; 3],
     /// When they were looked at last.
@@ -55,7 +55,7 @@ impl Live {
         let stamps = paths.stamps();
         let revocations = Revocations::default();
         let current = Current { loaded: paths.load(&revocations)?, trouble: None };
-        let seen = Mutex::new(Seen { read: stamps, looked: stamps });
+        let seen = Mutex::new(FileStamps { read: stamps, looked: stamps });
         Ok(Arc::new(Self { paths, current: watch::Sender::new(current), seen, revocations }))
     }
 

@@ -39,7 +39,7 @@ const _: () = assert!(SCAN <= 32 * NEAR);
 
 /// Result of a read: prefetch hints, and whether its reader is a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ReadHints {
     /// Ranges to prefetch now, in the order in which they will be read; may lie beyond the end of the volume.
     pub next: Vec<(Lba, Sectors)>,
     /// The reader is a scan (AHEAD-A5).
@@ -86,9 +86,9 @@ impl Streams {
     }
 
     /// Notes a read of `sectors` sectors from `lba` on.
-    pub fn read(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Seen {
+    pub fn read(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors) -> ReadHints {
         if sectors.0 == 0 {
-            return Seen::default();
+            return ReadHints::default();
         }
         self.clock += 1;
         let (clock, window_max) = (self.clock, self.window_max);
@@ -97,12 +97,12 @@ impl Streams {
         // AHEAD-A3 before AHEAD-A2: steps may be small.
         if let Some(stream) = self.streams.iter_mut().filter(of_volume).find(|s| s.goes_on_in_steps(from)) {
             stream.used = clock;
-            return Seen { next: stream.step_on(from, sectors.0, window_max), scans: false };
+            return ReadHints { next: stream.step_on(from, sectors.0, window_max), scans: false };
         }
         if let Some(stream) = self.streams.iter_mut().filter(of_volume).find(|s| s.is_near(from)) {
             stream.used = clock;
             let next = stream.go_on(from, end, window_max);
-            return Seen { next, scans: stream.scans() };
+            return ReadHints { next, scans: stream.scans() };
         }
         // Distance from the last read of the nearest reader.
         let before = self.streams.iter().filter(|s| s.volume == volume).max_by_key(|s| s.used).map(|s| s.last);
@@ -127,7 +127,7 @@ impl Streams {
         } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|s| s.used) {
             *oldest = stream;
         }
-        Seen::default()
+        ReadHints::default()
     }
 }
 

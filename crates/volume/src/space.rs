@@ -27,7 +27,7 @@ mod reseal;
 pub use budget::{MoveBudget, MoveLimits};
 pub use choose::{Amplification, Spared, packs_to_collect, percent_before, segments_to_collect};
 pub use fold::{Move, Run, fold_page, open_run, pages_of, pieces_to_move, runs};
-pub use garbage::{Garbage, Looked, Orphans};
+pub use garbage::{Garbage, Orphans, RetireProgress};
 pub use given_up::{GIVEN_UP_MAX, GivenUp, Lapsed};
 pub use reap::{Confirmed, NoDeletion, Reaper};
 pub use reseal::{packs_to_reseal, segments_to_reseal};

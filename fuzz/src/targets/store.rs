@@ -1,6 +1,6 @@
-//! Stores: the texts by which people and other gateways name them, and what lies in a slot of several stores.
+//! Stores: the texts by which people and other gateways name them, and the register entry of each of several stores.
 
-use holdfast_store::fuzz::{example_slots, slot};
+use holdfast_store::fuzz::{example_register_entries, register_entry};
 use holdfast_store::{Location, Stores, check_allowed, keys};
 use holdfast_types::Placement;
 
@@ -41,11 +41,11 @@ pub(super) fn all_urls() -> Vec<Vec<u8>> {
 
 pub(super) fn slots(data: &[u8]) -> bool {
     // The second of three stores, of which two are a quorum.
-    let Some(again) = slot(1, 3, 2, data) else { return false };
-    assert_eq!(slot(1, 3, 2, &again), Some(again.clone()), "encoded again, it is another");
+    let Some(again) = register_entry(1, 3, 2, data) else { return false };
+    assert_eq!(register_entry(1, 3, 2, &again), Some(again.clone()), "encoded again, it is another");
     true
 }
 
 pub(super) fn all_slots() -> Vec<Vec<u8>> {
-    example_slots().to_vec()
+    example_register_entries().to_vec()
 }

@@ -117,8 +117,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A3",
         edits: &[Edit {
             file: "crates/agent/src/process/postgres.rs",
-            old: "        let Looked { found, missed } = look_in(proc, of);",
-            new: "        let Looked { mut found, missed } = look_in(proc, of);\n        if missed.is_some() {\n            found.clear();\n        }",
+            old: "        let ProcessSearch { found, missed } = look_in(proc, of);",
+            new: "        let ProcessSearch { mut found, missed } = look_in(proc, of);\n        if missed.is_some() {\n            found.clear();\n        }",
         }],
         tests: &[PROCESSES],
         smoke: false,
@@ -129,8 +129,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A1",
         edits: &[Edit {
             file: "crates/agent/src/process/postgres.rs",
-            old: "Ok(Seen::Server) if !is_elsewhere(proc, pid, data) => {",
-            new: "Ok(Seen::Server) => {",
+            old: "Ok(ProcessKind::Server) if !is_elsewhere(proc, pid, data) => {",
+            new: "Ok(ProcessKind::Server) => {",
         }],
         tests: &[PROCESSES],
         smoke: false,
@@ -449,7 +449,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "DB-D1",
         edits: &[Edit {
             file: "crates/agent/src/process/postgres.rs",
-            old: "        Ok(Some(_)) if is_server => Ok(Seen::WorksThere),\n",
+            old: "        Ok(Some(_)) if is_server => Ok(ProcessKind::WorksThere),\n",
             new: "",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["backends_that_work_elsewhere_are_the_servers"])],

@@ -4,7 +4,7 @@ use crate::bug::{Edit, Layer, Mutation, Test, lib};
 
 const REVOKED: &str = "crates/tls/src/revoked.rs";
 
-const KEPT: &str = "crates/tls/src/kept.rs";
+const REVOCATION_CACHE: &str = "crates/tls/src/revocation_cache.rs";
 
 const STATE: &str = "crates/control/src/cluster/revoked.rs";
 
@@ -222,7 +222,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "an agent whose gateways do not answer forgets which certificates are revoked",
         rule: "REVOKE-V3",
         edits: &[Edit {
-            file: KEPT,
+            file: REVOCATION_CACHE,
             old: "        if answered.len() * 2 > count {\n",
             new: "        if answered.len() * 2 > count || answered.is_empty() {\n",
         }],
@@ -234,7 +234,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "one gateway that is cut off, and names nobody, takes what the others have named off an agent's list",
         rule: "REVOKE-V3",
         edits: &[Edit {
-            file: KEPT,
+            file: REVOCATION_CACHE,
             old: "        if answered.len() * 2 > count {\n",
             new: "        if !answered.is_empty() && count > 0 {\n",
         }],
@@ -246,7 +246,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "an answer that lost a part of the list on its way shortens an agent's list",
         rule: "REVOKE-V3",
         edits: &[Edit {
-            file: KEPT,
+            file: REVOCATION_CACHE,
             old: "            return Err(\"found a part of its list, expected the whole\".to_string());\n",
             new: "            tracing::debug!(\"a part of the list\");\n",
         }],
@@ -258,7 +258,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "an agent that is restarted while no gateway answers takes certificates that were revoked before",
         rule: "REVOKE-V4",
         edits: &[Edit {
-            file: KEPT,
+            file: REVOCATION_CACHE,
             old: "                kept.words = words;\n",
             new: "                drop(words);\n",
         }],
@@ -270,7 +270,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "an agent whose list of revoked certificates is damaged takes all certificates",
         rule: "REVOKE-V4",
         edits: &[Edit {
-            file: KEPT,
+            file: REVOCATION_CACHE,
             old: "                kept.unread = true;\n",
             new: "                kept.unread = false;\n",
         }],

@@ -542,7 +542,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         edits: &[Edit {
             file: "crates/set/src/head.rs",
             old: "            Err(error) => return Err(error),\n        };\n        holdfast_reached",
-            new: "            Err(_) => Seen::NotYet,\n        };\n        holdfast_reached",
+            new: "            Err(_) => HeadState::NotYet,\n        };\n        holdfast_reached",
         }],
         tests: &[lib(Layer::Unit, "holdfast-set", &["a_note_that_cannot_be_read_is_not_taken_for_none"])],
         smoke: false,

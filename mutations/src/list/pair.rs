@@ -77,8 +77,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R3",
         edits: &[Edit {
             file: SEAT,
-            old: "            None => Kept::Lost(\"its key is gone\".into()),",
-            new: "            None => Kept::For(seconds(ttl)),",
+            old: "            None => KeepAliveResult::Lost(\"its key is gone\".into()),",
+            new: "            None => KeepAliveResult::For(seconds(ttl)),",
         }],
         tests: &[CONTRACT],
         smoke: false,

@@ -195,7 +195,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "PLACING-P3",
         edits: &[Edit {
             file: PLANNED,
-            old: "seen.entry(set).or_insert(Seen { leader: None, ..last });",
+            old: "seen.entry(set).or_insert(GroupReport { leader: None, ..last });",
             new: "let _ = (set, last);",
         }],
         tests: &[MEMORY],

@@ -172,8 +172,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: ROOT,
-            old: "        Arc::make_mut(&mut slot.leaf).set(number, &page);\n        slot.at = None;",
-            new: "        Arc::make_mut(&mut slot.leaf).set(number, &page);",
+            old: "        Arc::make_mut(&mut placed.leaf).set(number, &page);\n        placed.at = None;",
+            new: "        Arc::make_mut(&mut placed.leaf).set(number, &page);",
         }],
         tests: &[TOPS, HISTORIES, CLONES],
         smoke: false,

@@ -250,8 +250,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "JOURNAL-J5",
         edits: &[Edit {
             file: "crates/journal/src/write.rs",
-            old: "is_some_and(|slot| slot.term == upto.term);",
-            new: "is_some_and(|slot| slot.term <= upto.term);",
+            old: "is_some_and(|entry| entry.term == upto.term);",
+            new: "is_some_and(|entry| entry.term <= upto.term);",
         }],
         tests: &[file(
             Layer::Unit,

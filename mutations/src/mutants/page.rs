@@ -1,6 +1,6 @@
 //! docs/proof/mutants.md: how many mutants of each crate no test notices, and which.
 
-use super::results::{self, OfCrate, Reasons, Seen};
+use super::results::{self, MutantResult, OfCrate, Reasons};
 use super::scope::SCOPES;
 use super::tool::Outcome;
 use crate::binary::root;
@@ -137,7 +137,7 @@ fn text(all: &BTreeMap<&'static str, OfCrate>, reasons: &Reasons) -> String {
     out
 }
 
-fn survivor(crate_name: &str, key: &str, seen: &Seen, reasons: &Reasons) -> String {
+fn survivor(crate_name: &str, key: &str, seen: &MutantResult, reasons: &Reasons) -> String {
     let (file, change) = key.split_once(": ").unwrap_or((key, ""));
     let file = file.strip_prefix(&format!("crates/{crate_name}/src/")).unwrap_or(file);
     let reason = match results::reason(reasons, key, &seen.text) {
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_row_counts_each_outcome_and_only_valid_reasons() {
-        let seen = |outcome| Seen { text: "t".into(), outcome, seconds: 2.0, commit: "abc".into(), at: 1 };
+        let seen = |outcome| MutantResult { text: "t".into(), outcome, seconds: 2.0, commit: "abc".into(), at: 1 };
         let reason = |text: &str, kind| Reason { text: text.into(), kind, why: "a | b".into() };
         let outcomes = [
             ("a", Outcome::Caught),

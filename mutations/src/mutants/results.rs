@@ -29,7 +29,7 @@ pub(super) struct Mutant {
 
 /// The latest result of one mutant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct MutantResult {
     pub(super) text: String,
     pub(super) outcome: Outcome,
     /// Build and tests.
@@ -39,7 +39,7 @@ pub(super) struct Seen {
     pub(super) at: u64,
 }
 
-pub(super) type Results = BTreeMap<String, Seen>;
+pub(super) type Results = BTreeMap<String, MutantResult>;
 
 /// The committed results of one crate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -240,8 +240,8 @@ mod tests {
         assert_ne!(other[0].text, before[0].text);
     }
 
-    fn seen(text: &str, outcome: Outcome, at: u64) -> Seen {
-        Seen { text: text.into(), outcome, seconds: 1.5, commit: "abc".into(), at }
+    fn seen(text: &str, outcome: Outcome, at: u64) -> MutantResult {
+        MutantResult { text: text.into(), outcome, seconds: 1.5, commit: "abc".into(), at }
     }
 
     #[test]

@@ -232,7 +232,7 @@ fn addresses(cluster: &Cluster, index: usize) -> Result<Value> {
 }
 
 /// What was found beside the writer.
-struct Seen {
+struct FloodOutcome {
     /// Leader and term of each group.
     led: [Vec<[u64; 3]>; 2],
     /// Bytes of each gateway: before, at most during, and after the flood. Not of one that was restarted.
@@ -247,7 +247,7 @@ fn beside(
     form: &Form,
     (targets, agent): (Vec<(usize, Vec<Target>)>, Option<&Agent>),
     flooded: &AtomicBool,
-) -> Result<Seen> {
+) -> Result<FloodOutcome> {
     wait_until(form.calm, || false);
     let led = leaders(cluster)?;
     let restarted = if form.restart { Some(follower(cluster, serving, &led)?) } else { None };
@@ -287,7 +287,7 @@ fn beside(
     wait_until(form.calm, || false);
     let after = resident(cluster, &watched)?;
     let resident = watched.iter().enumerate().map(|(at, index)| (*index, [before[at], most[at], after[at]])).collect();
-    Ok(Seen { led: [led, now_led], resident })
+    Ok(FloodOutcome { led: [led, now_led], resident })
 }
 
 /// A gateway that was killed in the flood has what the others have.
@@ -397,7 +397,7 @@ fn again(what: &str, mut ask: impl FnMut() -> Result<()>) -> Result<()> {
     Err(last.context("never asked")?.context(format!("{what} does not get in beside the flood")))
 }
 
-impl Seen {
+impl FloodOutcome {
     fn check(&self, cluster: &Cluster) -> Result<()> {
         for (index, bytes) in &self.resident {
             let [before, most, after] = bytes.map(|bytes| bytes >> 20);

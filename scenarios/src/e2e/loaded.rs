@@ -43,7 +43,7 @@ pub(super) struct Loaded {
 }
 
 /// Results.
-pub(super) struct Seen {
+pub(super) struct LoadReport {
     /// Commits of the ledger, all of which were found.
     pub commits: u64,
     /// The longest wait of requests for another gateway, milliseconds.
@@ -108,7 +108,7 @@ impl Loaded {
     ///
     /// # Errors
     /// When a check fails.
-    pub fn finish(mut self) -> Result<Seen> {
+    pub fn finish(mut self) -> Result<LoadReport> {
         self.goes_on()?;
         // On a failure they are dropped from last to first, like the fields of `self`.
         let Self { log, device, mut attach, mounted, mut pg, mut ledger, writers, mut pgbench, .. } = self;
@@ -132,6 +132,6 @@ impl Loaded {
         drop(mounted);
         cmd("e2fsck").args(["-f", "-n"]).arg(&device).run()?;
         attach.stop(Signal::TERM, TAKEOVER_LIMIT)?;
-        Ok(Seen { commits: verdict.acknowledged, worst: self.worst, reconnects: self.reconnects })
+        Ok(LoadReport { commits: verdict.acknowledged, worst: self.worst, reconnects: self.reconnects })
     }
 }

@@ -81,7 +81,7 @@ impl Flood {
 }
 
 /// Latencies of the neighbour, and what the flood wrote meanwhile.
-struct Seen {
+struct WriteLatencies {
     writes: usize,
     p50: Duration,
     p99: Duration,
@@ -90,7 +90,7 @@ struct Seen {
     flood: u64,
 }
 
-impl Seen {
+impl WriteLatencies {
     fn say(&self, what: &str) {
         let ms = |time: Duration| time.as_secs_f64() * 1000.0;
         note(format!(
@@ -111,7 +111,7 @@ fn percentile(sorted: &[Duration], percent: usize) -> Duration {
 }
 
 /// One measurement.
-fn measure(neighbour: &mut Client, flood: &Flood) -> Result<Seen> {
+fn measure(neighbour: &mut Client, flood: &Flood) -> Result<WriteLatencies> {
     std::thread::sleep(SETTLE);
     let (begun, before, mut latencies) = (Instant::now(), flood.bytes.load(Ordering::Relaxed), Vec::new());
     while begun.elapsed() < MEASURED {
@@ -126,11 +126,11 @@ fn measure(neighbour: &mut Client, flood: &Flood) -> Result<Seen> {
     latencies.sort_unstable();
     let worst = latencies.last().copied().context("nothing was written")?;
     let (p50, p99) = (percentile(&latencies, 50), percentile(&latencies, 99));
-    Ok(Seen { writes: latencies.len(), p50, p99, worst, flood })
+    Ok(WriteLatencies { writes: latencies.len(), p50, p99, worst, flood })
 }
 
 /// The flood gets what the limit allows, and not more. What begins as a burst was begun before it was measured.
-fn held(what: &str, seen: &Seen) -> Result<()> {
+fn held(what: &str, seen: &WriteLatencies) -> Result<()> {
     let limit = LIMIT_MIB << 20;
     // The last writes before and after the measurement may count on either side.
     let slack = FLOOD_CLIENTS * FLOOD_BYTES as u64 * 2 / MEASURED.as_secs();
@@ -182,7 +182,11 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 }
 
 /// Beside the flood: without limits, with one of the set, with one of the volume, and without again.
-fn phases(cluster: &Cluster, neighbour: &mut Client, flood: &Flood) -> Result<(Seen, Seen, Seen, Seen)> {
+fn phases(
+    cluster: &Cluster,
+    neighbour: &mut Client,
+    flood: &Flood,
+) -> Result<(WriteLatencies, WriteLatencies, WriteLatencies, WriteLatencies)> {
     let volume = format!("{NOISY}/{VOLUME}");
     let beside = measure(neighbour, flood)?;
     beside.say("beside the flood");

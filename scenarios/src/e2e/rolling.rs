@@ -6,7 +6,7 @@
 //! ```
 
 use super::Lab;
-use super::loaded::{Loaded, Seen};
+use super::loaded::{LoadReport, Loaded};
 use crate::cluster::{Cluster, Options, SET, VOLUME};
 use crate::cmd::cmd;
 use crate::process::{Signal, wait_until};
@@ -192,7 +192,7 @@ fn refused_back(cluster: &mut Cluster, loaded: &mut Loaded, older: &Path) -> Res
     loaded.goes_on()
 }
 
-fn said(seen: &Seen, what: &str) {
+fn said(seen: &LoadReport, what: &str) {
     note(format!(
         "all gateways {what}, no error, no session lost; attach went to another gateway {} times, requests waited {} ms at most; {} commits, all there",
         seen.reconnects, seen.worst, seen.commits

@@ -74,7 +74,7 @@ fn devices(roots: &[PathBuf], table: &[u8]) -> BTreeSet<String> {
 }
 
 /// Something that a process has open below one of the pool's places, by its path.
-enum Seen<'a> {
+enum OpenPath<'a> {
     /// A link in the process's directory that leads there.
     Link(&'a Path),
     /// A line of its memory map.
@@ -88,11 +88,11 @@ fn open_of(
     pid: i32,
     roots: &[PathBuf],
     own: bool,
-    counts: &dyn Fn(&Path, &Seen<'_>) -> bool,
+    counts: &dyn Fn(&Path, &OpenPath<'_>) -> bool,
 ) -> Option<String> {
     let of = proc.join(pid.to_string());
     let below = |path: &Path| roots.iter().any(|root| path.starts_with(root));
-    let leads = |at: &Path| std::fs::read_link(at).ok().filter(|path| below(path) && counts(path, &Seen::Link(at)));
+    let leads = |at: &Path| std::fs::read_link(at).ok().filter(|path| below(path) && counts(path, &OpenPath::Link(at)));
     let link = |name: &str| leads(&of.join(name));
     if let Some(path) = link("cwd") {
         return Some(format!("works in {}", path.display()));
@@ -111,7 +111,7 @@ fn open_of(
     let maps = String::from_utf8_lossy(&maps);
     let mut paths =
         maps.lines().filter_map(|line| line.find('/').map(|at| (line, line[at..].trim_end_matches(DELETED))));
-    let found = paths.find(|(line, path)| below(Path::new(path)) && counts(Path::new(path), &Seen::Map(line)));
+    let found = paths.find(|(line, path)| below(Path::new(path)) && counts(Path::new(path), &OpenPath::Map(line)));
     found.map(|(_, path)| format!("has {path} in its memory"))
 }
 
@@ -123,7 +123,7 @@ fn open_here(
     pid: i32,
     roots: &[PathBuf],
     own: bool,
-    counts: &dyn Fn(&Path, &Seen<'_>) -> bool,
+    counts: &dyn Fn(&Path, &OpenPath<'_>) -> bool,
 ) -> Option<String> {
     open_of(proc, pid, roots, own, counts)?;
     let here: Vec<PathBuf> = roots.iter().filter(|root| !process::is_elsewhere(proc, pid, root)).cloned().collect();

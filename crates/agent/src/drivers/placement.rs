@@ -70,7 +70,7 @@ fn pool_of(mount: &Mount) -> Option<&str> {
 
 /// Where PostgreSQL's files lie.
 #[derive(Debug, Default)]
-struct Seen {
+struct FileLocations {
     /// Not on the set.
     off: Vec<OffSet>,
     /// On the set.
@@ -79,7 +79,7 @@ struct Seen {
     on_pools: Vec<(String, OffSet)>,
 }
 
-impl Seen {
+impl FileLocations {
     fn has(&self, place: &Path) -> bool {
         self.off.iter().chain(self.on_pools.iter().map(|(_, off)| off)).any(|off| off.place() == place)
     }
@@ -96,7 +96,7 @@ struct Places<'a> {
 
 impl Places<'_> {
     /// Notes a place that is not on the set for certain; says whether it is on the set.
-    fn sort(&self, off: OffSet, seen: &mut Seen) -> bool {
+    fn sort(&self, off: OffSet, seen: &mut FileLocations) -> bool {
         let mount = off.real.as_ref().and_then(|(_, mount)| mount.as_ref());
         let is_mounted = |mount: &Mount| {
             self.noted.as_ref() == Some(&mount.device) || of_pool(self.config, mount) || self.disks.have(mount)
@@ -125,7 +125,7 @@ impl Places<'_> {
     }
 
     /// Judges what lies at `path`, and the file systems that are mounted below it.
-    fn judge(&self, what: What, path: &Path, seen: &mut Seen) -> Result<(), PlacementError> {
+    fn judge(&self, what: What, path: &Path, seen: &mut FileLocations) -> Result<(), PlacementError> {
         let link = std::fs::read_link(path).ok();
         if link.as_deref().is_some_and(|link| self.is_allowed(what, link)) {
             return Ok(());
@@ -159,7 +159,7 @@ impl Places<'_> {
     }
 
     /// Judges what an entry of a directory leads to, if it is a link to files that PostgreSQL writes and needs.
-    fn judge_link(&self, what: What, entry: &DirEntry, seen: &mut Seen) -> Result<(), PlacementError> {
+    fn judge_link(&self, what: What, entry: &DirEntry, seen: &mut FileLocations) -> Result<(), PlacementError> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let unread = |source| PlacementError::Unread { path: entry.path(), source };
         let is_link = entry.file_type().map_err(unread)?.is_symlink();
@@ -171,7 +171,7 @@ impl Places<'_> {
 
     /// Judges the links in a tablespace: below the directory of a version of PostgreSQL each database has one, which a
     /// person may have moved away.
-    fn judge_databases_in(&self, space: &Path, seen: &mut Seen) -> Result<(), PlacementError> {
+    fn judge_databases_in(&self, space: &Path, seen: &mut FileLocations) -> Result<(), PlacementError> {
         let is_allowed = |place: std::io::Result<PathBuf>| place.is_ok_and(|at| self.is_allowed(What::Tablespace, &at));
         if is_allowed(std::fs::read_link(space)) || is_allowed(space.canonicalize()) {
             return Ok(());
@@ -186,8 +186,8 @@ impl Places<'_> {
     }
 
     /// Judges all places. Reads directories of the data directory and of tablespaces.
-    fn seen(&self) -> Result<Seen, PlacementError> {
-        let (data, mut seen) = (self.config.database.data.as_path(), Seen::default());
+    fn seen(&self) -> Result<FileLocations, PlacementError> {
+        let (data, mut seen) = (self.config.database.data.as_path(), FileLocations::default());
         self.judge(What::Data, data, &mut seen)?;
         if seen.off.iter().any(|off| off.what == What::Data) {
             return Ok(seen);
@@ -241,7 +241,7 @@ fn devices_of<'a>(pool: &str, answer: &'a Result<Vec<Vdev>, NotRan>) -> Result<&
 ///
 /// # Errors
 /// ZFS did not say which devices a pool has that files lie on: these files may be on the set or not.
-fn decided(own: Option<&str>, seen: Seen, pools: &Pools, disks: &Disks<'_>) -> Result<Found, PlacementError> {
+fn decided(own: Option<&str>, seen: FileLocations, pools: &Pools, disks: &Disks<'_>) -> Result<Found, PlacementError> {
     let mut used: BTreeSet<&str> = own.into_iter().collect();
     let mut files = seen.off;
     for (name, off) in seen.on_pools {

@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn with_multihost_a_host_without_an_id_of_its_own_is_unable() {
     let told = |multihost, id: Result<&str, &str>| {
-        let mut looked = Looked::of(multihost, false);
+        let mut looked = PoolState::of(multihost, false);
         assert_eq!(looked.look.unable.contains("not read yet"), multihost);
         looked.hears(Vec::new());
         assert_eq!(looked.look.unable.contains("not read yet"), multihost);
@@ -25,7 +25,7 @@ fn with_multihost_a_host_without_an_id_of_its_own_is_unable() {
 fn with_multihost_a_host_with_the_id_of_another_that_answers_is_unable() {
     let told = |id: &str| ("db2".to_string(), Ok(id.to_string()));
     let silent = ("db3".to_string(), Err("no route".to_string()));
-    let mut looked = Looked::of(true, false);
+    let mut looked = PoolState::of(true, false);
     looked.is_told(Ok("00000007".into()));
     assert_eq!(looked.look.unable, NOT_HEARD, "it does not know the other ids yet");
     looked.hears(vec![told("00000007"), silent.clone()]);
@@ -39,7 +39,7 @@ fn with_multihost_a_host_with_the_id_of_another_that_answers_is_unable() {
     // The other host is lost: this one has to take over.
     looked.hears(vec![("db2".into(), Err("no route".into())), silent]);
     assert_eq!(looked.look.unable, "");
-    let mut careless = Looked::of(false, false);
+    let mut careless = PoolState::of(false, false);
     careless.is_told(Ok("00000007".into()));
     careless.hears(vec![told("00000007")]);
     assert_eq!(careless.look.unable, "", "without multihost any id does");
@@ -48,13 +48,13 @@ fn with_multihost_a_host_with_the_id_of_another_that_answers_is_unable() {
 /// AGENT-A7 before the lease is taken: without its watchdog this host would give it back, again and again.
 #[test]
 fn a_host_without_the_watchdog_that_it_requires_is_unable() {
-    let mut looked = Looked::of(false, true);
+    let mut looked = PoolState::of(false, true);
     assert_eq!(looked.look.unable, NOT_LOOKED);
     looked.is_guarded(Err("/dev/watchdog: not there".into()));
     assert_eq!(looked.look.unable, "the machine's watchdog is required (watchdog.mode): /dev/watchdog: not there");
     looked.is_guarded(Ok(()));
     assert_eq!(looked.look.unable, "");
-    assert_eq!(Looked::of(false, false).look.unable, "", "it is not required");
+    assert_eq!(PoolState::of(false, false).look.unable, "", "it is not required");
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ fn a_host_whose_import_hangs_is_unable() {
     assert!(is_of_pool(PoolKind::Zfs, &import) && is_of_pool(PoolKind::Ext4, "/sbin/e2fsck -p /dev/loop0"));
     assert!(!is_of_pool(PoolKind::Ext4, &import) && !is_of_pool(PoolKind::None, &import));
     assert!(!is_of_pool(PoolKind::Zfs, "/usr/bin/pg_ctl -D /tank/zpool"));
-    let mut looked = Looked::of(false, false);
+    let mut looked = PoolState::of(false, false);
     looked.are_left(std::slice::from_ref(&import));
     let why = looked.look.unable.clone();
     assert!(why.starts_with(&import) && why.contains("hangs in the kernel") && why.contains("reboot"), "{why}");

@@ -22,7 +22,7 @@ pub mod rules;
 pub mod vdevs;
 
 use crate::config::PoolConfig;
-use crate::hostid::{self, Told};
+use crate::hostid::{self, PeerHostId};
 use crate::process::{Ran, run, run_explained, system};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl Zfs {
         &self,
         pool: &PoolConfig,
         devices: &[&str],
-        others: &[Told],
+        others: &[PeerHostId],
     ) -> Result<Option<Warning>, String> {
         let name = pool.name.as_deref().unwrap_or_default();
         if devices.is_empty() {
@@ -276,7 +276,7 @@ mod tests {
             read(&self.file("did")).lines().map(str::to_string).collect()
         }
 
-        async fn import(&self, others: &[Told]) -> Result<Option<Warning>, String> {
+        async fn import(&self, others: &[PeerHostId]) -> Result<Option<Warning>, String> {
             self.zfs.import(&self.pool, &["/dev/nbd0", "/dev/nbd1"], others).await
         }
     }
@@ -289,7 +289,7 @@ mod tests {
     const GET: &str = "get -H -o value multihost tank";
     const SET: &str = "set multihost=on tank";
 
-    fn id_of(name: &str, id: u32) -> Told {
+    fn id_of(name: &str, id: u32) -> PeerHostId {
         (name.into(), Ok(format!("{id:08x}")))
     }
 

@@ -21,7 +21,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(5);
 
 /// The part of another agent's `/status` that is compared.
 #[derive(Deserialize)]
-struct Told {
+struct PeerStatus {
     facts: Option<Facts>,
 }
 
@@ -63,7 +63,7 @@ async fn differences(config: &AgentConfig, dial: &Dial, own: &Facts) -> Vec<Diff
             let begun = Instant::now();
             let answer = client::ask_over(&dial, &address, "/status", None, None, ASK_LIMIT).await.ok()?;
             let took = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-            let theirs = serde_json::from_str::<Told>(&answer.body).ok()?.facts?;
+            let theirs = serde_json::from_str::<PeerStatus>(&answer.body).ok()?.facts?;
             let ours = Facts { unix_ms: clock::unix_ms(), ..own };
             Some(compare(&name, &ours, &host, &theirs, took))
         });

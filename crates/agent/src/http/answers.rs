@@ -5,7 +5,7 @@
 //! many clients ask. A question goes on when its client hangs up. Otherwise a client that hangs up again and again
 //! could start any number of questions. The code of a health check waits for neither.
 
-use super::patroni::Told;
+use super::patroni::HostReport;
 use crate::clock;
 use crate::machine::AttachPhase;
 use crate::server::ServerView;
@@ -27,9 +27,9 @@ const KNOWN: Duration = Duration::from_secs(5);
 pub(crate) type AskServer = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Option<ServerView>> + Send>> + Send + Sync>;
 
 /// An answer, and when it came.
-struct Kept<T>(Arc<Mutex<Option<(MonoTime, T)>>>);
+struct Cached<T>(Arc<Mutex<Option<(MonoTime, T)>>>);
 
-impl<T: Clone + Send + 'static> Kept<T> {
+impl<T: Clone + Send + 'static> Cached<T> {
     fn new() -> Self {
         Self(Arc::new(Mutex::new(None)))
     }
@@ -70,14 +70,14 @@ async fn asked<T: Clone>(mut kept: OwnedMutexGuard<Option<(MonoTime, T)>>, ask: 
 /// See the module.
 pub(crate) struct Answers {
     ask: AskServer,
-    server: Kept<Option<ServerView>>,
-    members: Kept<Vec<Told>>,
+    server: Cached<Option<ServerView>>,
+    members: Cached<Vec<HostReport>>,
 }
 
 impl Answers {
     /// `ask`: what PostgreSQL is asked by.
     pub fn new(ask: AskServer) -> Self {
-        Self { ask, server: Kept::new(), members: Kept::new() }
+        Self { ask, server: Cached::new(), members: Cached::new() }
     }
 
     /// What PostgreSQL says of itself. It is not asked while its device waits for a gateway: each session that begins
@@ -94,9 +94,9 @@ impl Answers {
     }
 
     /// What the hosts of the set tell, asked for by `gather`.
-    pub async fn members<F>(&self, gather: impl FnOnce() -> F) -> Vec<Told>
+    pub async fn members<F>(&self, gather: impl FnOnce() -> F) -> Vec<HostReport>
     where
-        F: Future<Output = Vec<Told>> + Send + 'static,
+        F: Future<Output = Vec<HostReport>> + Send + 'static,
     {
         self.members.get(gather).await
     }
@@ -112,7 +112,7 @@ mod tests {
     /// However many load balancers and checks ask at once: one question.
     #[tokio::test]
     async fn many_who_ask_at_once_make_one_question() {
-        let (kept, count) = (Kept::new(), Arc::new(AtomicU32::new(0)));
+        let (kept, count) = (Cached::new(), Arc::new(AtomicU32::new(0)));
         let ask = async || {
             let count = count.clone();
             let asking = async move {
@@ -132,7 +132,7 @@ mod tests {
     /// A client that hangs up again and again must not make a session of PostgreSQL each time.
     #[tokio::test]
     async fn a_question_goes_on_when_the_one_who_asked_hangs_up() {
-        let (kept, count, answered) = (Kept::new(), Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
+        let (kept, count, answered) = (Cached::new(), Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
         let ask = async || {
             let (count, answered) = (count.clone(), answered.clone());
             let asking = async move {

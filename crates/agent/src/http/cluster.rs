@@ -3,7 +3,7 @@
 //! They are answered with 200 whatever they tell, as by Patroni.
 
 use super::door::{Door, json};
-use super::patroni::{self, Shown, Told};
+use super::patroni::{self, HostReport, Shown};
 use crate::client;
 use crate::clock;
 use crate::server::ServerView;
@@ -54,7 +54,7 @@ pub(super) async fn config(State(door): State<Door>) -> Response {
 }
 
 /// What this host tells, and what the others do. All are asked at once.
-async fn gather(door: Door) -> Vec<Told> {
+async fn gather(door: Door) -> Vec<HostReport> {
     let secured = door.config.http_tls() != HttpTls::Off;
     let mut asked = JoinSet::new();
     for (name, address) in door.config.peers.0.clone() {
@@ -62,7 +62,7 @@ async fn gather(door: Door) -> Vec<Told> {
         asked.spawn(async move {
             let document = peer(&door, &name, &address).await;
             let (api_url, host) = patroni::place(&address, secured);
-            Told { name, api_url, host, document }
+            HostReport { name, api_url, host, document }
         });
     }
     let document = Some(own(&door).await);
@@ -71,7 +71,7 @@ async fn gather(door: Door) -> Vec<Told> {
     let address = if listen.ip().is_unspecified() { format!("{name}:{}", listen.port()) } else { listen.to_string() };
     let (api_url, host) = patroni::place(&address, secured);
     let mut told = asked.join_all().await;
-    told.push(Told { name: name.clone(), api_url, host, document });
+    told.push(HostReport { name: name.clone(), api_url, host, document });
     told
 }
 

@@ -174,7 +174,7 @@ fn of_server(document: &mut Value, server: &ServerView) {
 
 /// What a host of the set tells of itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct HostReport {
     /// Its name.
     pub name: String,
     /// Where its agent answers.
@@ -185,7 +185,7 @@ pub(crate) struct Told {
     pub document: Option<Value>,
 }
 
-impl Told {
+impl HostReport {
     fn field(&self, group: &str, name: &str) -> &Value {
         self.document.as_ref().map_or(&Value::Null, |document| &document[group][name])
     }
@@ -197,19 +197,20 @@ impl Told {
 
 /// The holder of the lease. If two hosts claim it, the one with the later epoch (R2). If none does, an owner that does
 /// not answer: the others cannot know whether it still holds the lease.
-fn leader<'a>(owner: &str, told: &'a [Told]) -> Option<&'a Told> {
+fn leader<'a>(owner: &str, told: &'a [HostReport]) -> Option<&'a HostReport> {
     let claims = told.iter().filter(|one| *one.field("holdfast", "leader") == true);
     let leads = claims.max_by_key(|one| one.field("holdfast", "epoch").as_u64().unwrap_or(0));
     leads.or_else(|| told.iter().find(|one| one.name == owner && one.document.is_none()))
 }
 
 /// The document of `/cluster`. `owner`: of the lease, by what a gateway said last; "" for none.
-pub(super) fn cluster(set: &str, owner: &str, told: &[Told]) -> Value {
+pub(super) fn cluster(set: &str, owner: &str, told: &[HostReport]) -> Value {
     let leader = leader(owner, told);
     // A standby without PostgreSQL would go on with the leader's.
-    let timeline = leader.map_or(0, Told::timeline);
-    let leads = |one: &Told| leader.is_some_and(|leader| leader.name == one.name);
-    let (there, missing): (Vec<&Told>, Vec<&Told>) = told.iter().partition(|one| one.document.is_some() || leads(one));
+    let timeline = leader.map_or(0, HostReport::timeline);
+    let leads = |one: &HostReport| leader.is_some_and(|leader| leader.name == one.name);
+    let (there, missing): (Vec<&HostReport>, Vec<&HostReport>) =
+        told.iter().partition(|one| one.document.is_some() || leads(one));
     let mut members: Vec<Value> = there.iter().map(|one| member(one, leads(one), timeline)).collect();
     members.sort_by(|one, other| one["name"].as_str().cmp(&other["name"].as_str()));
     let mut document = json!({ "scope": set, "members": members });
@@ -228,7 +229,7 @@ pub(super) fn cluster(set: &str, owner: &str, told: &[Told]) -> Value {
     document
 }
 
-fn member(told: &Told, leads: bool, timeline: u64) -> Value {
+fn member(told: &HostReport, leads: bool, timeline: u64) -> Value {
     let document = told.document.as_ref().unwrap_or(&Value::Null);
     let role = match (leads, document["role"] == "standby_leader") {
         (true, true) => "standby_leader",

@@ -45,9 +45,9 @@ fn of(view: &View, server: Option<ServerView>) -> Value {
     document(&shown(view, &AgentConfig::default(), server))
 }
 
-fn told(name: &str, document: Option<Value>) -> Told {
+fn told(name: &str, document: Option<Value>) -> HostReport {
     let (api_url, host) = place(&format!("10.0.0.{}:8008", &name[2..]), false);
-    Told { name: name.into(), api_url, host, document }
+    HostReport { name: name.into(), api_url, host, document }
 }
 
 /// Each host in each state that a client of Patroni tells apart, and clusters of them.

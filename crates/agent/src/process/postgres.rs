@@ -5,7 +5,7 @@
 //!     inspected, the search is not complete.
 
 use super::server::Server;
-use super::table::{Looked, PROC, name_of, parent, pids, place_of, signal, user_of, words_of};
+use super::table::{PROC, ProcessSearch, name_of, parent, pids, place_of, signal, user_of, words_of};
 use holdfast_host::mounts::device_under;
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -66,7 +66,7 @@ pub fn is_elsewhere(proc: &Path, pid: i32, data: &Path) -> bool {
 
 /// What a process shows about its owner.
 #[derive(Debug)]
-enum Seen {
+enum ProcessKind {
     /// It is one of the server's, or becomes the server.
     Server,
     /// It works in the data directory, or runs the server's program elsewhere: the server's if the server started it.
@@ -78,33 +78,33 @@ enum Seen {
 }
 
 /// Inspects a process (POSTGRES-P1).
-fn seen(proc: &Path, pid: i32, of: &Server, looks: u32) -> io::Result<Seen> {
-    let Some(user) = user_of(proc, pid)? else { return Ok(Seen::Nothing) };
+fn seen(proc: &Path, pid: i32, of: &Server, looks: u32) -> io::Result<ProcessKind> {
+    let Some(user) = user_of(proc, pid)? else { return Ok(ProcessKind::Nothing) };
     let place = place_of(proc, pid);
     let started = |place: io::Result<Option<PathBuf>>| match place {
-        Ok(Some(place)) if place == of.data => Seen::WorksThere,
-        Ok(_) => Seen::Nothing,
-        Err(error) => Seen::Veiled(error),
+        Ok(Some(place)) if place == of.data => ProcessKind::WorksThere,
+        Ok(_) => ProcessKind::Nothing,
+        Err(error) => ProcessKind::Veiled(error),
     };
     if !of.may_run_as(user) {
         return Ok(started(place));
     }
-    let Some(name) = name_of(proc, pid)? else { return Ok(Seen::Nothing) };
+    let Some(name) = name_of(proc, pid)? else { return Ok(ProcessKind::Nothing) };
     let is_server = is_server(&name) || of.is_run_by(proc, pid);
     if is_server && matches!(&place, Ok(Some(place)) if *place == of.data) {
-        return Ok(Seen::Server);
+        return Ok(ProcessKind::Server);
     }
     if !is_server && !is_shell(&name) {
         return Ok(started(place));
     }
-    let Some(args) = words_of(proc, pid, "cmdline", looks)? else { return Ok(Seen::Nothing) };
+    let Some(args) = words_of(proc, pid, "cmdline", looks)? else { return Ok(ProcessKind::Nothing) };
     let is_told = is_server && names_data(&args, &of.data) || !is_server && becomes_server(&args, &of.data);
     match place {
-        _ if is_told => Ok(Seen::Server),
+        _ if is_told => Ok(ProcessKind::Server),
         // The arguments of a server's process say what it does, not in which directory.
         Err(error) if is_server => Err(error),
         // A backend of a server whose configuration has another `data_directory`.
-        Ok(Some(_)) if is_server => Ok(Seen::WorksThere),
+        Ok(Some(_)) if is_server => Ok(ProcessKind::WorksThere),
         place => Ok(started(place)),
     }
 }
@@ -113,20 +113,20 @@ fn seen(proc: &Path, pid: i32, of: &Server, looks: u32) -> io::Result<Seen> {
 /// reads its configuration before it goes there; or is still the shell that becomes it. Descendants that work there
 /// count too, such as an archive command. Not counted: processes of a container with another directory under that path,
 /// and those of another user (POSTGRES-P1). Reads nothing from the device below the data directory.
-pub fn look_for_postgres(of: &Server) -> Looked {
+pub fn look_for_postgres(of: &Server) -> ProcessSearch {
     look_in(Path::new(PROC), of)
 }
 
-fn look_in(proc: &Path, of: &Server) -> Looked {
-    let (mut looked, mut others, data) = (Looked::default(), Vec::new(), &of.data);
+fn look_in(proc: &Path, of: &Server) -> ProcessSearch {
+    let (mut looked, mut others, data) = (ProcessSearch::default(), Vec::new(), &of.data);
     for pid in pids(proc, &mut looked.missed) {
         match seen(proc, pid, of, looked.looks()) {
-            Ok(Seen::Server) if !is_elsewhere(proc, pid, data) => {
+            Ok(ProcessKind::Server) if !is_elsewhere(proc, pid, data) => {
                 looked.found.insert(pid);
             }
-            Ok(Seen::WorksThere) => others.push((pid, None)),
-            Ok(Seen::Veiled(error)) => others.push((pid, Some(error))),
-            Ok(Seen::Server | Seen::Nothing) => {}
+            Ok(ProcessKind::WorksThere) => others.push((pid, None)),
+            Ok(ProcessKind::Veiled(error)) => others.push((pid, Some(error))),
+            Ok(ProcessKind::Server | ProcessKind::Nothing) => {}
             Err(error) => looked.misses(pid, &error),
         }
     }
@@ -135,7 +135,7 @@ fn look_in(proc: &Path, of: &Server) -> Looked {
 }
 
 /// Adds those of the others that the server started, and their descendants.
-fn add_started(proc: &Path, others: Vec<(i32, Option<io::Error>)>, looked: &mut Looked) {
+fn add_started(proc: &Path, others: Vec<(i32, Option<io::Error>)>, looked: &mut ProcessSearch) {
     let none = looked.found.is_empty();
     let mut born = Vec::new();
     // Without a server no process is its child. For a process that works there an error still matters.
@@ -194,7 +194,7 @@ pub fn kill_postgres(of: &Server, limit: Duration) -> Result<(), String> {
 fn kill_postgres_in(proc: &Path, of: &Server, limit: Duration) -> Result<(), String> {
     let begun = Instant::now();
     loop {
-        let Looked { found, missed } = look_in(proc, of);
+        let ProcessSearch { found, missed } = look_in(proc, of);
         // Also if another process could not be inspected: that may belong to anybody.
         found.iter().for_each(|pid| signal(*pid, Signal::KILL));
         if found.is_empty() && missed.is_none() {
@@ -460,7 +460,7 @@ mod tests {
         there.kill().unwrap();
         there.wait().unwrap();
         assert_eq!(place, Err(Some(rustix::io::Errno::NAMETOOLONG.raw_os_error())));
-        assert!(matches!(looked.unwrap(), Seen::Nothing));
+        assert!(matches!(looked.unwrap(), ProcessKind::Nothing));
     }
 
     /// During an exec a process shows no arguments. It must not count as gone: the lease would be given back.

@@ -27,14 +27,14 @@ const NO_MEMORY: u64 = 0x0020_0000 | 0x4;
 
 /// The result of a search among all processes of the host.
 #[derive(Debug, Default)]
-pub struct Looked {
+pub struct ProcessSearch {
     /// The processes found.
     pub found: BTreeSet<i32>,
     /// The error of the first process that could not be inspected: there may be more processes than were found.
     pub missed: Option<io::Error>,
 }
 
-impl Looked {
+impl ProcessSearch {
     /// All matching processes.
     ///
     /// # Errors
@@ -183,12 +183,12 @@ pub(super) fn words_of(proc: &Path, pid: i32, what: &str, looks: u32) -> io::Res
 /// Processes with `name=value` in their environment: the descendants of a program that was started with it, until one
 /// of them changes it. A process that cannot be inspected is ignored if it began before `since_ns` of CLOCK_BOOTTIME,
 /// or if its user may not run this PostgreSQL.
-pub fn of_mark(of: &Server, name: &str, value: &str, since_ns: u64) -> Looked {
+pub fn of_mark(of: &Server, name: &str, value: &str, since_ns: u64) -> ProcessSearch {
     of_mark_in(Path::new(PROC), of, &format!("{name}={value}"), since_ns)
 }
 
-fn of_mark_in(proc: &Path, of: &Server, mark: &str, since_ns: u64) -> Looked {
-    let (mut looked, root) = (Looked::default(), geteuid().is_root());
+fn of_mark_in(proc: &Path, of: &Server, mark: &str, since_ns: u64) -> ProcessSearch {
+    let (mut looked, root) = (ProcessSearch::default(), geteuid().is_root());
     for pid in pids(proc, &mut looked.missed) {
         match words_of(proc, pid, "environ", looked.looks()) {
             Ok(Some(words)) if words.split(|byte| *byte == 0).any(|word| word == mark.as_bytes()) => {
@@ -250,10 +250,10 @@ mod tests {
     #[test]
     fn processes_that_were_found_exist_even_if_others_could_not_be_inspected() {
         let missed = || Some(io::Error::other("no"));
-        assert!(Looked { found: BTreeSet::from([7]), missed: missed() }.any().unwrap());
-        assert!(Looked { found: BTreeSet::from([7]), missed: missed() }.whole().is_err());
-        assert!(Looked { found: BTreeSet::new(), missed: missed() }.any().is_err(), "it may be there");
-        assert!(!Looked::default().any().unwrap());
+        assert!(ProcessSearch { found: BTreeSet::from([7]), missed: missed() }.any().unwrap());
+        assert!(ProcessSearch { found: BTreeSet::from([7]), missed: missed() }.whole().is_err());
+        assert!(ProcessSearch { found: BTreeSet::new(), missed: missed() }.any().is_err(), "it may be there");
+        assert!(!ProcessSearch::default().any().unwrap());
     }
 
     /// A process that may not be inspected has not ended.
@@ -268,7 +268,7 @@ mod tests {
         ] {
             assert_eq!(of_living::<()>(Err(errno.into())).is_ok(), ended, "{errno}");
         }
-        let mut looked = Looked::default();
+        let mut looked = ProcessSearch::default();
         looked.misses(7, &Errno::ACCESS.into());
         assert!(looked.any().unwrap_err().to_string().contains("CAP_SYS_PTRACE"));
         assert!(hidden(&[7, 9], true).unwrap().to_string().contains("hidepid"));

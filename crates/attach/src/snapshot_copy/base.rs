@@ -6,7 +6,7 @@
 //! SCRATCH-W6  A read that gateways cannot answer must not end the connection of other reads again and again: after
 //!     [`SHARED_LOSSES_MAX`] losses it gets a connection of its own.
 
-use super::identity::{Identity, Seen};
+use super::identity::{Identity, Presence};
 use super::status::Source;
 use crate::requests::{ReadPart, RequestError, Requests};
 use holdfast_nbd::{Errno, ExportName, SnapshotExport};
@@ -223,12 +223,12 @@ impl Base {
     /// gateway helps.
     async fn look(&self) -> Result<(), String> {
         let why = match self.identity.look().await {
-            Seen::Same => return Ok(()),
-            Seen::Gone(why) => {
+            Presence::Same => return Ok(()),
+            Presence::Gone(why) => {
                 self.gateways.end(why.clone());
                 why
             }
-            Seen::Unknown(why) => why,
+            Presence::Unknown(why) => why,
         };
         self.gateways.lock().source.last_loss = Some(why.clone());
         Err(why)

@@ -1,7 +1,7 @@
 //! A snapshot copy's volume over real sockets, with small test gateways, one of which dies.
 
 use super::super::base::{Gateways, Patience};
-use super::super::identity::{Identity, Seen};
+use super::super::identity::{Identity, Presence};
 use super::super::serve::serve;
 use super::*;
 use crate::requests::Requests;
@@ -123,7 +123,7 @@ async fn client(mut socket: TcpStream, fake: Arc<Fake>) {
 }
 
 fn disk(gateways: &[&str], max: u64) -> (Arc<Disk>, Arc<Gateways>, tempfile::TempDir) {
-    let same = Identity::by(|| async { Seen::Same });
+    let same = Identity::by(|| async { Presence::Same });
     disk_of(gateways, max, same, Patience::USUAL)
 }
 
@@ -293,7 +293,7 @@ async fn a_read_that_fails_everywhere_ends_and_leaves_the_others_alone() {
     let fake = Arc::new(Fake { bad: Some(BAD), ..Fake::default() });
     let (at, _gateway) = gateway_like(fake.clone()).await;
     let patience = Patience { wait_max: Duration::from_secs(3), pause: Duration::from_millis(10) };
-    let (disk, _, _dir) = disk_of(&[&at], 1 << 20, Identity::by(|| async { Seen::Same }), patience);
+    let (disk, _, _dir) = disk_of(&[&at], 1 << 20, Identity::by(|| async { Presence::Same }), patience);
     let mut shaken = fake.shaken.subscribe();
     let bad = tokio::spawn({
         let disk = disk.clone();
@@ -339,7 +339,7 @@ async fn those_who_wait_for_a_gateway_share_one_try() {
 #[tokio::test]
 async fn another_snapshot_of_the_same_name_is_never_read() {
     let ((one, first), (two, _second)) = (gateway().await, gateway().await);
-    let now = Arc::new(Mutex::new(Seen::Same));
+    let now = Arc::new(Mutex::new(Presence::Same));
     let identity = Identity::by({
         let now = now.clone();
         move || std::future::ready(now.lock().unwrap().clone())
@@ -348,14 +348,14 @@ async fn another_snapshot_of_the_same_name_is_never_read() {
     assert_eq!(read(&disk, 0, 512).await, snapshot(0, 512));
     disk.write(0, Bytes::from(vec![7; 512])).await.unwrap();
 
-    *now.lock().unwrap() = Seen::Gone("another monday".to_string());
+    *now.lock().unwrap() = Presence::Gone("another monday".to_string());
     first.abort();
     let _ = first.await;
     let ended = tokio::time::timeout(LIMIT, disk.read(512, 512)).await.expect("SCRATCH-W5: at once");
     assert_eq!(ended, Err(Errno::Io));
     assert_eq!(tokio::time::timeout(LIMIT, known.ended()).await.expect("the copy is told"), "another monday");
     // An id that is gone stays gone, whatever is said later.
-    *now.lock().unwrap() = Seen::Same;
+    *now.lock().unwrap() = Presence::Same;
     assert_eq!(tokio::time::timeout(LIMIT, disk.read(512, 512)).await.expect("at once"), Err(Errno::Io));
     assert_eq!(read(&disk, 0, 512).await, vec![7; 512], "what was written here is here");
 }
@@ -372,7 +372,7 @@ async fn a_connection_is_not_used_before_the_snapshot_was_listed() {
             assert_eq!(*fake.shaken.borrow(), look, "the handshake comes first, and each has its look");
             assert_eq!(fake.reads.load(Ordering::Relaxed), 0);
             // An election: nobody lists.
-            std::future::ready(if look < 3 { Seen::Unknown("no leader".to_string()) } else { Seen::Same })
+            std::future::ready(if look < 3 { Presence::Unknown("no leader".to_string()) } else { Presence::Same })
         }
     });
     let patience = Patience { pause: Duration::from_millis(1), ..Patience::USUAL };

@@ -20,7 +20,7 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Result of a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum Presence {
     /// The snapshot exists.
     Same,
     /// It was deleted.
@@ -30,13 +30,13 @@ pub(crate) enum Seen {
 }
 
 /// Looks for the snapshot of this name and id in the leader's list.
-fn judge(name: &Name, id: &str, listed: &[v1::Snapshot]) -> Seen {
+fn judge(name: &Name, id: &str, listed: &[v1::Snapshot]) -> Presence {
     match listed.iter().find(|found| found.name == name.as_str()) {
-        None => Seen::Gone(format!("found no snapshot {name}, expected the one with id {id}")),
+        None => Presence::Gone(format!("found no snapshot {name}, expected the one with id {id}")),
         Some(found) if found.id != id => {
-            Seen::Gone(format!("found snapshot {name} with id {}, expected {id}", found.id))
+            Presence::Gone(format!("found snapshot {name} with id {}, expected {id}", found.id))
         }
-        Some(_) => Seen::Same,
+        Some(_) => Presence::Same,
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) async fn list(doors: &AdminClients, set: &Name) -> Result<Vec<v1::Sna
 /// Checks whether the snapshot still exists.
 #[derive(Clone)]
 pub(crate) struct Identity {
-    look: Arc<dyn Fn() -> BoxFuture<'static, Seen> + Send + Sync>,
+    look: Arc<dyn Fn() -> BoxFuture<'static, Presence> + Send + Sync>,
 }
 
 impl fmt::Debug for Identity {
@@ -61,7 +61,9 @@ impl fmt::Debug for Identity {
 
 impl Identity {
     /// With a function that looks.
-    pub(crate) fn by<F: Future<Output = Seen> + Send + 'static>(look: impl Fn() -> F + Send + Sync + 'static) -> Self {
+    pub(crate) fn by<F: Future<Output = Presence> + Send + 'static>(
+        look: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self {
         Self { look: Arc::new(move || look().boxed()) }
     }
 
@@ -73,14 +75,16 @@ impl Identity {
             async move {
                 match tokio::time::timeout(LOOK_LIMIT, list(&doors, &set)).await {
                     Ok(Ok(listed)) => judge(&name, &id, &listed),
-                    Ok(Err(refusal)) => Seen::Unknown(format!("snapshots of {set}: {refusal}")),
-                    Err(_) => Seen::Unknown(format!("no gateway listed the snapshots of {set} within {LOOK_LIMIT:?}")),
+                    Ok(Err(refusal)) => Presence::Unknown(format!("snapshots of {set}: {refusal}")),
+                    Err(_) => {
+                        Presence::Unknown(format!("no gateway listed the snapshots of {set} within {LOOK_LIMIT:?}"))
+                    }
                 }
             }
         })
     }
 
-    pub(crate) async fn look(&self) -> Seen {
+    pub(crate) async fn look(&self) -> Presence {
         (self.look)().await
     }
 }
@@ -98,10 +102,10 @@ mod tests {
             ..v1::Snapshot::default()
         };
         let see = |listed: &[v1::Snapshot]| judge(&Name::new("monday").unwrap(), "a1", listed);
-        assert_eq!(see(&[snapshot("sunday", "00", false), snapshot("monday", "a1", false)]), Seen::Same);
-        assert!(matches!(see(&[]), Seen::Gone(_)));
-        assert!(matches!(see(&[snapshot("sunday", "a1", false)]), Seen::Gone(_)));
-        assert!(matches!(see(&[snapshot("monday", "b2", false)]), Seen::Gone(_)));
-        assert!(matches!(see(&[snapshot("monday", "b2", true)]), Seen::Gone(_)), "another one is being taken");
+        assert_eq!(see(&[snapshot("sunday", "00", false), snapshot("monday", "a1", false)]), Presence::Same);
+        assert!(matches!(see(&[]), Presence::Gone(_)));
+        assert!(matches!(see(&[snapshot("sunday", "a1", false)]), Presence::Gone(_)));
+        assert!(matches!(see(&[snapshot("monday", "b2", false)]), Presence::Gone(_)));
+        assert!(matches!(see(&[snapshot("monday", "b2", true)]), Presence::Gone(_)), "another one is being taken");
     }
 }

@@ -12,11 +12,11 @@ pub struct ExpiryJudge {
     /// Start of this gateway's leadership, moved forward by the time that it did not see. `None`: it does not lead, and
     /// judges nothing.
     watching_since: Option<MonoTime>,
-    seen: Option<Seen>,
+    seen: Option<LastRenewal>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Seen {
+struct LastRenewal {
     epoch: Epoch,
     renewed: LogIndex,
     ttl: Duration,
@@ -60,7 +60,7 @@ impl ExpiryJudge {
         let (epoch, renewed) = (lease.epoch, lease.renewed);
         if self.seen.is_none_or(|seen| (seen.epoch, seen.renewed) != (epoch, renewed)) {
             let ttl = Duration::from_millis(u64::from(lease.ttl_ms));
-            self.seen = Some(Seen { epoch, renewed, ttl, at: now });
+            self.seen = Some(LastRenewal { epoch, renewed, ttl, at: now });
         }
     }
 

@@ -42,9 +42,9 @@ fn events() -> impl Strategy<Value = GateEvent> {
 }
 
 /// The whole history, searched for each question.
-struct Told(Vec<(MonoTime, GateEvent)>);
+struct History(Vec<(MonoTime, GateEvent)>);
 
-impl Told {
+impl History {
     /// The latest term in which it led: position in the history, time, and number.
     fn term(&self) -> Option<(usize, MonoTime, Term)> {
         let mut latest: Option<(usize, MonoTime, Term)> = None;
@@ -127,7 +127,7 @@ proptest! {
     ) {
         let timing = lan();
         let mut gate = ServeGate::new(ME, timing, at(0));
-        let mut told = Told(Vec::new());
+        let mut told = History(Vec::new());
         let mut now = at(0);
         for (wait, event) in steps {
             now = now.saturating_add(Duration::from_millis(wait));

@@ -3,7 +3,7 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use crate::node::{Adopted, Node, Runs, Seen, Told, Wants};
+use crate::node::{Adopted, GroupReport, Node, Runs, ViolationChange, Wants};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
 use holdfast_control::members::CLOSE_ENTRIES;
@@ -110,8 +110,8 @@ fn is_near(own: &v1::GroupStatus, leader: u64, led: &v1::GroupStatus) -> bool {
 }
 
 /// Each set's group as its leader reported it; of two leaders, the one of the newer term.
-fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, Seen> {
-    let mut newest: BTreeMap<SetId, (u64, Seen)> = BTreeMap::new();
+fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, GroupReport> {
+    let mut newest: BTreeMap<SetId, (u64, GroupReport)> = BTreeMap::new();
     for (node, of) in answered(status) {
         let led = node.groups.iter().filter(|group| group.group != 0 && group.role() == v1::Role::Leader);
         for group in led {
@@ -121,7 +121,7 @@ fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, Seen> {
             let learners = learners.iter().map(|(id, own)| (*id, own.applied_index)).collect();
             let owner = group.owner_locality.parse::<Locality>().ok().map(|at| at.region);
             let (leader, bytes) = (Some(MemberId(of.id)), group.journal_live_bytes);
-            let seen = Seen { leader, voters, near, learners, bytes, owner };
+            let seen = GroupReport { leader, voters, near, learners, bytes, owner };
             if newest.get(&id).is_none_or(|(term, _)| *term < group.term) {
                 newest.insert(id, (group.term, seen));
             }
@@ -164,7 +164,7 @@ fn next_text(next: Option<String>, enabled: bool, met: bool) -> String {
     }
 }
 
-fn log_told(state: &ClusterState, all: &[Told]) {
+fn log_told(state: &ClusterState, all: &[ViolationChange]) {
     for told in all.iter().take(LOGGED_MAX) {
         let name = state.sets.get(&told.set).map(|entry| entry.name.to_string()).unwrap_or_default();
         if told.begun {
@@ -179,7 +179,7 @@ fn log_told(state: &ClusterState, all: &[Told]) {
 }
 
 /// A round of the planner, as it was when it began.
-struct Looked {
+struct PlanInput {
     rules: Rules,
     view: View,
     /// Like `view`, with the homes of sets that follow their owners.
@@ -194,7 +194,7 @@ struct WorkedOut {
     wants: Wants,
 }
 
-impl Looked {
+impl PlanInput {
     /// Takes milliseconds for a hundred sets, and much longer for a thousand that nothing can be done for.
     fn work_out(self) -> WorkedOut {
         let Self { rules, view, towards } = self;
@@ -382,7 +382,13 @@ impl AdminDoor {
     }
 
     /// The view of this round.
-    fn looked(&self, adopted: &Adopted, term: Term, state: &ClusterState, status: &v1::ClusterStatusReply) -> Looked {
+    fn looked(
+        &self,
+        adopted: &Adopted,
+        term: Term,
+        state: &ClusterState,
+        status: &v1::ClusterStatusReply,
+    ) -> PlanInput {
         let rules = self.node.config.placing.rules();
         let (seen, runs, busy) = (seen_of(status), runs_of(status), busy_of(status));
         let now = Instant::now();
@@ -395,7 +401,7 @@ impl AdminDoor {
             0 => view.clone(),
             _ => planned.towards_owners(&view, HOME_AFTER),
         };
-        Looked { rules, view, towards }
+        PlanInput { rules, view, towards }
     }
 
     /// Looks at every set, tells what is violated, and proposes the next moves.

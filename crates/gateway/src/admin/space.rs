@@ -93,12 +93,12 @@ impl Map {
 }
 
 /// The part of a map that is kept while the others are read. Page locations, most of the map, are not kept.
-struct Told {
+struct MapSummary {
     objects: Objects,
     written_bytes: u64,
 }
 
-impl Told {
+impl MapSummary {
     fn of(objects: &Objects) -> Self {
         Self { objects: objects.clone(), written_bytes: written_bytes(objects) }
     }
@@ -107,9 +107,9 @@ impl Told {
 /// Snapshots, and the space of all kept roots together.
 async fn snapshots_space(set: &SetServer, state: &SetState, current: Option<&Map>, reply: &mut v1::GetSpaceReply) {
     let begun = Instant::now();
-    let mut roots: BTreeMap<ObjectId, Told> = BTreeMap::new();
+    let mut roots: BTreeMap<ObjectId, MapSummary> = BTreeMap::new();
     if let (Some(at), Some(map)) = (state.current_root(), current) {
-        roots.insert(at.object, Told::of(map.objects()));
+        roots.insert(at.object, MapSummary::of(map.objects()));
     }
     // Includes the roots that only clones use (SET-S13): deleting a snapshot frees nothing of those.
     let mut left = state.kept_roots();
@@ -132,7 +132,7 @@ async fn snapshots_space(set: &SetServer, state: &SetState, current: Option<&Map
         let Some((at, found)) = under_way.next().await else { break };
         match found {
             Ok(root) => {
-                let told = Told::of(&root);
+                let told = MapSummary::of(&root);
                 bytes = bytes - at.bytes + told.objects.memory_bytes();
                 roots.insert(at.object, told);
             }
@@ -160,7 +160,7 @@ fn at_once(current: Option<&Map>) -> usize {
 
 /// Adds the space of all kept roots together, each object counted once, and for each snapshot the space that no other
 /// kept root references. `roots`: the roots that were read.
-fn tell_kept(state: &SetState, roots: &BTreeMap<ObjectId, Told>, reply: &mut v1::GetSpaceReply) {
+fn tell_kept(state: &SetState, roots: &BTreeMap<ObjectId, MapSummary>, reply: &mut v1::GetSpaceReply) {
     // For each object: its bytes, and the root that references it if there is only one.
     let mut named: BTreeMap<_, (u64, Option<ObjectId>)> = BTreeMap::new();
     for (at, told) in roots {

@@ -79,7 +79,7 @@ pub(crate) fn store_health(set: &SetServer) -> v1::StoreHealth {
         retired_objects: set.host.with(|m| m.state().retired.len() as u64),
         retired_objects_max: RETIRED_FULL as u64,
         placement,
-        placement_waits: set.placing.said().map(|said| said.waits).unwrap_or_default(),
+        placement_waits: set.migration.said().map(|said| said.waits).unwrap_or_default(),
     }
 }
 

@@ -82,7 +82,7 @@ impl AdminDoor {
         if set.host.with(|m| m.state().space_requests.contains(&id)) {
             return Ok(v1::ChangeVolumeReply { volume: message(&set, volume), already: true });
         }
-        let seen = Seen { volume, id, force: request.force };
+        let seen = ChangeRequest { volume, id, force: request.force };
         // RESIZE-U1: an abandoned call would let the volume go, with its command still in the log.
         self.to_its_end(move |door| async move { door.carry_out(&set, seen, change).await }).await
     }
@@ -90,10 +90,10 @@ impl AdminDoor {
     async fn carry_out(
         &self,
         set: &Arc<SetServer>,
-        seen: Seen,
+        seen: ChangeRequest,
         change: Change,
     ) -> Result<v1::ChangeVolumeReply, Refusal> {
-        let Seen { volume, id, force } = seen;
+        let ChangeRequest { volume, id, force } = seen;
         // Growing a volume hurts no connection. Renaming would hurt connected clients, so force does not allow it.
         let anyway = match &change {
             Change::Grow(_) => true,
@@ -138,7 +138,7 @@ impl AdminDoor {
 /// How often a change is retried because the set was granted meanwhile.
 const TRIES_MAX: u32 = 5;
 
-struct Seen {
+struct ChangeRequest {
     volume: VolumeId,
     id: RequestId,
     force: bool,

@@ -21,7 +21,7 @@ const AVOIDED: Duration = Duration::from_secs(6 * 3600);
 
 /// A set's group, as its leader reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct GroupReport {
     /// `None`: no leader reported it this time, and the rest is what the last one did.
     pub(crate) leader: Option<MemberId>,
     /// During a change of voters, those of both sets.
@@ -52,7 +52,7 @@ impl Runs {
 
 /// A violation that has begun, or is over.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ViolationChange {
     pub(crate) set: SetId,
     pub(crate) violation: Violation,
     pub(crate) begun: bool,
@@ -108,7 +108,7 @@ pub(crate) struct Planned {
     begun: Option<Instant>,
     /// Members that this leader has never heard of, since it looked for them first.
     unheard: BTreeMap<MemberId, Instant>,
-    seen: BTreeMap<SetId, Seen>,
+    seen: BTreeMap<SetId, GroupReport>,
     weights: BTreeMap<SetId, Peak>,
     runs: Runs,
     /// Voters of each set that do not run it although they answer, and since when.
@@ -154,13 +154,19 @@ impl Planned {
 
     /// The newest report of each group, what runs where, and the members that get no further voter. Of a group that no
     /// leader reported, the voters of its last report stay: its move is not over because nobody tells how far it is.
-    pub(crate) fn saw(&mut self, mut seen: BTreeMap<SetId, Seen>, runs: Runs, busy: BTreeSet<MemberId>, at: Instant) {
+    pub(crate) fn saw(
+        &mut self,
+        mut seen: BTreeMap<SetId, GroupReport>,
+        runs: Runs,
+        busy: BTreeSet<MemberId>,
+        at: Instant,
+    ) {
         for (set, of) in &seen {
             let weight = self.weights.entry(*set).or_insert(Peak { begun: at, now: 0, before: 0 });
             weight.note(of.bytes, at);
         }
         for (set, last) in std::mem::take(&mut self.seen) {
-            seen.entry(set).or_insert(Seen { leader: None, ..last });
+            seen.entry(set).or_insert(GroupReport { leader: None, ..last });
         }
         self.owners = self.owners_of(&seen, at);
         (self.seen, self.runs, self.busy) = (seen, runs, busy);
@@ -234,12 +240,12 @@ impl Planned {
     }
 
     /// The region of each set's owner, and since when it is there.
-    fn owners_of(&self, seen: &BTreeMap<SetId, Seen>, at: Instant) -> BTreeMap<SetId, (Name, Instant)> {
+    fn owners_of(&self, seen: &BTreeMap<SetId, GroupReport>, at: Instant) -> BTreeMap<SetId, (Name, Instant)> {
         let since = |set: &SetId, region: &Name| {
             let same = self.owners.get(set).filter(|(known, _)| known == region);
             same.map_or(at, |(_, since)| *since)
         };
-        let owner = |(set, seen): (&SetId, &Seen)| {
+        let owner = |(set, seen): (&SetId, &GroupReport)| {
             let region = seen.owner.clone()?;
             let since = since(set, &region);
             Some((*set, (region, since)))
@@ -326,7 +332,7 @@ impl Planned {
     }
 
     /// Notes the violations of each set. Returns those that are new and those that are over.
-    pub(crate) fn note(&mut self, violated: BTreeMap<SetId, Vec<Violation>>, now_unix_ms: u64) -> Vec<Told> {
+    pub(crate) fn note(&mut self, violated: BTreeMap<SetId, Vec<Violation>>, now_unix_ms: u64) -> Vec<ViolationChange> {
         let mut told = Vec::new();
         let mut since = BTreeMap::new();
         for (set, violations) in violated {
@@ -335,11 +341,11 @@ impl Planned {
             for violation in violations {
                 let known = before.remove(&violation);
                 if known.is_none() {
-                    told.push(Told { set, violation: violation.clone(), begun: true });
+                    told.push(ViolationChange { set, violation: violation.clone(), begun: true });
                 }
                 now.insert(violation, known.unwrap_or(now_unix_ms));
             }
-            told.extend(before.into_keys().map(|violation| Told { set, violation, begun: false }));
+            told.extend(before.into_keys().map(|violation| ViolationChange { set, violation, begun: false }));
             since.insert(set, now);
         }
         self.since = since;

@@ -1,8 +1,8 @@
 //! Opens the journal, and starts group 0 with the tasks that follow it.
 
 use super::{
-    Adopted, Node, NodeError, clear_warning, clock, deletion, following, heal, placing, reconcile, registration,
-    retiming, revoked,
+    Adopted, Node, NodeError, clear_warning, clock, deletion, following, heal, reconcile, registration, retiming,
+    revoked, store_migration,
 };
 use crate::disk_space;
 use crate::identity::Identity;
@@ -102,14 +102,14 @@ impl Node {
         self.follow_revoked();
         tokio::spawn(revoked::run(self.clone()));
         raft.set_registrar(registration::registrar(self.cluster.clone(), group.clone()));
-        raft.set_placer(placing::placer(Arc::downgrade(self)));
+        raft.set_migration_reporter(store_migration::reporter(Arc::downgrade(self)));
         raft.set_turn_giver(following::turn_giver(Arc::downgrade(self)));
         let adopted = Adopted { raft: raft.clone(), group, member };
         *self.adopted.writing() = Some(adopted.clone());
         tokio::spawn(registration::follow(self.clone(), adopted.clone()));
         tokio::spawn(registration::register(self.clone(), adopted.clone()));
         tokio::spawn(deletion::run(self.clone(), adopted.clone()));
-        tokio::spawn(placing::run(self.clone(), adopted.clone()));
+        tokio::spawn(store_migration::run(self.clone(), adopted.clone()));
         (self.seams.tasks)(self.clone(), adopted.clone());
         tokio::spawn(following::run(self.clone(), adopted.clone()));
         tokio::spawn(retiming::run(self.clone(), adopted.clone()));

@@ -10,7 +10,7 @@ use holdfast_raft::Group;
 use holdfast_set::bad_reads::Inspector;
 use holdfast_set::bases::KeyOf;
 use holdfast_set::clones;
-use holdfast_set::etcd_mirror::Told;
+use holdfast_set::etcd_mirror::EtcdMirror;
 use holdfast_set::head::{ByOwnKeyring, HeadKeeper, HeadParts};
 use holdfast_set::host::SetHost;
 use holdfast_set::mapping::Mapping;
@@ -22,7 +22,7 @@ use holdfast_set::scrub::{ScrubSettings, Scrubber};
 use holdfast_set::server::{SetParts, SetServer};
 use holdfast_set::set_key::SetKey;
 use holdfast_set::space::{SpaceKeeper, SpaceSettings};
-use holdfast_set::store_migration::Mover;
+use holdfast_set::store_migration::StoreMigration;
 use holdfast_set::uploader::{UploadSettings, Uploader};
 use holdfast_set::warm::Warmer;
 use holdfast_store::{Health, Switch};
@@ -200,8 +200,8 @@ impl Starting<'_> {
             tokio::spawn(self.inspector(server).run()),
         ];
         if let Some(mirror) = &node.mirror {
-            let told = Told::new(server.clone(), cluster.clone(), self.life(), mirror.clone());
-            tasks.push(tokio::spawn(told.run(stop())));
+            let etcd_mirror = EtcdMirror::new(server.clone(), cluster.clone(), self.life(), mirror.clone());
+            tasks.push(tokio::spawn(etcd_mirror.run(stop())));
         }
         tasks.push(tokio::spawn(schedule::run(server.clone(), stop())));
         tasks.push(tokio::spawn(clones::run(server.clone(), cluster.clone(), stop())));
@@ -216,8 +216,8 @@ impl Starting<'_> {
             tasks.push(tokio::spawn(warmer.run()));
         }
         let lets_go_within = Duration::from_millis(config.store.let_go_ms);
-        let mover = Mover::new(server.clone(), mapping.clone(), switch.clone(), lets_go_within, stop());
-        tasks.push(tokio::spawn(mover.run()));
+        let migration = StoreMigration::new(server.clone(), mapping.clone(), switch.clone(), lets_go_within, stop());
+        tasks.push(tokio::spawn(migration.run()));
         let space = SpaceKeeper::new(server.clone(), mapping.clone(), space_settings(config), stop());
         tasks.push(tokio::spawn(space.run()));
         let shape = leaf_shape(config.upload.whole_root, node.seams.leaves);

@@ -1,7 +1,7 @@
 //! Starts of sets, each in a task of its own: a slow store, or a group that is being healed, delays no other set.
 
 use super::start_set::start_set;
-use super::{Adopted, Node, NodeError, heal, placing};
+use super::{Adopted, Node, NodeError, heal, store_migration};
 use holdfast_control::cluster::{ClusterState, SetEntry};
 use holdfast_set::server::SetServer;
 use holdfast_types::SetId;
@@ -112,7 +112,7 @@ pub(super) async fn start(order: Order, stop: CancellationToken) {
 
 /// Opens the stores that a running set has by now, according to group 0.
 pub(super) async fn follow_stores(node: Arc<Node>, set: Arc<SetServer>, stores: String, stop: CancellationToken) {
-    stop.run_until_cancelled(placing::follow(&node, &set, &stores)).await;
+    stop.run_until_cancelled(store_migration::follow(&node, &set, &stores)).await;
 }
 
 #[cfg(test)]

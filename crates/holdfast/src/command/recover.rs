@@ -81,7 +81,7 @@ struct Gateways {
 }
 
 /// Result of a survey, which changes nothing.
-struct Looked {
+struct SurveyResult {
     found: Vec<Found>,
     gateways: Gateways,
     cluster: String,
@@ -99,7 +99,7 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
         let error = CliError::usage(format!("{}: found set {}, expected no sets", args.config.display(), set.name));
         return Err(error.next("remove the sets from the plan: they are recovered from the store"));
     }
-    let Looked { found, gateways, cluster, raise, mut left_out } =
+    let SurveyResult { found, gateways, cluster, raise, mut left_out } =
         look_until_it_stands(common, args, &plan, total).await?;
     if !raise.is_empty() {
         if !args.i_know_the_old_cluster_is_gone {
@@ -143,14 +143,14 @@ async fn look_until_it_stands(
     args: &RecoverArgs,
     plan: &Plan,
     total: Duration,
-) -> Result<Looked, CliError> {
+) -> Result<SurveyResult, CliError> {
     let mut known = BTreeMap::new();
     let look = async || look_at_all(common, args, plan, total, &mut known).await;
     until_it_stands(look, replaced, |text| tell(common, text)).await
 }
 
 /// Names of the sets to be raised whose heads have changed since the survey.
-async fn replaced(looked: &Looked) -> Result<Vec<String>, CliError> {
+async fn replaced(looked: &SurveyResult) -> Result<Vec<String>, CliError> {
     let mut names = Vec::new();
     for found in looked.found.iter().filter(|found| looked.raise.contains(&found.set)) {
         let is_replaced = found.is_replaced().await;
@@ -189,8 +189,8 @@ async fn look_at_all(
     args: &RecoverArgs,
     plan: &Plan,
     total: Duration,
-    known: &mut BTreeMap<SetId, recovery::snapshots::Looked>,
-) -> Result<Looked, CliError> {
+    known: &mut BTreeMap<SetId, recovery::snapshots::CheckedRoots>,
+) -> Result<SurveyResult, CliError> {
     let (mut found, bad) = survey(&args.key, &args.access, &args.from_store).await?;
     if let Some((set, why)) = bad.first() {
         let error = CliError::refused(format!("set {set} cannot be opened: {why}"));
@@ -234,7 +234,7 @@ async fn look_at_all(
     for one in found.iter_mut().filter(|f| raise.contains(&f.set)) {
         left_out.insert(one.set, snapshots::look(common, one, known.entry(one.set).or_default()).await?);
     }
-    Ok(Looked { found, gateways, cluster, raise, left_out })
+    Ok(SurveyResult { found, gateways, cluster, raise, left_out })
 }
 
 /// Checks that the set can be opened after it is raised, and that all its stores belong to it.

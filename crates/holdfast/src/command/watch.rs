@@ -24,15 +24,15 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Result of one poll: only values whose changes are shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct Seen {
+struct PollResult {
     /// Why the poll failed.
     error: Option<String>,
     gateways: BTreeMap<String, String>,
-    sets: BTreeMap<String, SetSeen>,
+    sets: BTreeMap<String, SetPoll>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct SetSeen {
+struct SetPoll {
     /// A name can belong to different sets over time.
     #[serde(skip)]
     id: u64,
@@ -45,7 +45,7 @@ struct SetSeen {
     ttl_ms: u32,
 }
 
-impl SetSeen {
+impl SetPoll {
     /// The text of a line, without the remaining time, which always changes.
     fn words(&self) -> String {
         let gateway = if self.gateway.is_empty() { "none" } else { &self.gateway };
@@ -63,7 +63,7 @@ impl SetSeen {
 /// Runs `holdfast watch`.
 pub async fn run(common: &Common, args: &WatchArgs) -> Result<(), CliError> {
     let live = std::io::stdout().is_terminal() && common.output == output::Format::Table;
-    let mut before: Option<Seen> = None;
+    let mut before: Option<PollResult> = None;
     let mut left = args.count;
     let mut ticks = tokio::time::interval(args.every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -103,11 +103,11 @@ pub async fn run(common: &Common, args: &WatchArgs) -> Result<(), CliError> {
     }
 }
 
-async fn look(common: &Common) -> Seen {
+async fn look(common: &Common) -> PollResult {
     let mut api = ClusterClient::new(&common.dialer, &common.api, common.timeout());
     let status = match cluster::status(&mut api).await {
         Ok(status) => status,
-        Err(error) => return Seen { error: Some(error.message), ..Seen::default() },
+        Err(error) => return PollResult { error: Some(error.message), ..PollResult::default() },
     };
     let names: Vec<&str> = status.sets.iter().map(|summary| summary.name.as_str()).collect();
     let addresses = status.members.iter().filter_map(|status| status.member.as_ref()?.addresses.as_ref());
@@ -118,7 +118,7 @@ async fn look(common: &Common) -> Seen {
         let of_it: Vec<&v1::SetStatus> = views.iter().filter_map(|views| views.get(*name)).collect();
         Some(((*name).to_string(), newest(&of_it)?))
     });
-    Seen { error: None, gateways: gateways(&status), sets: sets.collect() }
+    PollResult { error: None, gateways: gateways(&status), sets: sets.collect() }
 }
 
 /// One gateway's view of each set.
@@ -143,7 +143,7 @@ async fn ask(common: &Common, address: &str, names: &[&str]) -> Views {
 
 /// Keeps the previous state of a set if this poll returned an older one (a lease with a lower epoch), because fewer
 /// gateways answered.
-fn not_older(before: Option<&Seen>, mut now: Seen) -> Seen {
+fn not_older(before: Option<&PollResult>, mut now: PollResult) -> PollResult {
     let Some(before) = before else { return now };
     for (name, set) in &mut now.sets {
         if let Some(known) = before.sets.get(name).filter(|known| known.id == set.id && known.epoch > set.epoch) {
@@ -155,12 +155,12 @@ fn not_older(before: Option<&Seen>, mut now: Seen) -> Seen {
 
 /// Combines the views of several gateways. A partitioned or restarted gateway may have an old view: the lease is taken
 /// from the view with the highest epoch, the leader from the view with the highest term.
-fn newest(views: &[&v1::SetStatus]) -> Option<SetSeen> {
+fn newest(views: &[&v1::SetStatus]) -> Option<SetPoll> {
     let leads = |view: &v1::SetStatus| view.leader.as_ref().is_some_and(|leader| leader.id == view.answered_by);
     let of_lease = views.iter().max_by_key(|view| (view.epoch, view.applied_index, leads(view)))?;
     let of_leader = views.iter().max_by_key(|view| (view.term, view.leader.is_some()))?;
     let lease = of_lease.lease.clone().unwrap_or_default();
-    Some(SetSeen {
+    Some(SetPoll {
         id: of_lease.set.as_ref().map_or(0, |summary| summary.id),
         gateway: of_leader.leader.as_ref().map(|leader| leader.name.clone()).unwrap_or_default(),
         owner: lease.owner,
@@ -184,7 +184,7 @@ fn gateways(status: &v1::ClusterStatusReply) -> BTreeMap<String, String> {
 }
 
 /// A line for each change, or for everything if there is no previous state.
-fn changes(before: Option<&Seen>, now: &Seen) -> Vec<String> {
+fn changes(before: Option<&PollResult>, now: &PollResult) -> Vec<String> {
     if let Some(error) = &now.error {
         let known = before.is_some_and(|before| before.error.is_some());
         return if known { Vec::new() } else { vec![format!("no answer: {error}")] };
@@ -210,7 +210,7 @@ fn changes(before: Option<&Seen>, now: &Seen) -> Vec<String> {
     lines
 }
 
-fn table(seen: &Seen) -> String {
+fn table(seen: &PollResult) -> String {
     if let Some(error) = &seen.error {
         return format!("no answer: {error}");
     }
@@ -232,10 +232,10 @@ fn table(seen: &Seen) -> String {
 mod tests {
     use super::*;
 
-    fn seen(gateway: &str, owner: &str, epoch: u64, g2: &str) -> Seen {
+    fn seen(gateway: &str, owner: &str, epoch: u64, g2: &str) -> PollResult {
         let (gateway, owner) = (gateway.to_string(), owner.to_string());
-        let set = SetSeen { id: 1, gateway, owner, epoch, remaining_ms: 1700, ttl_ms: 3000 };
-        Seen {
+        let set = SetPoll { id: 1, gateway, owner, epoch, remaining_ms: 1700, ttl_ms: 3000 };
+        PollResult {
             error: None,
             gateways: BTreeMap::from([("g1".into(), "ready".into()), ("g2".into(), g2.into())]),
             sets: BTreeMap::from([("demo".into(), set)]),
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn silence_is_told_once_and_everything_after_it() {
         let first = seen("g1", "db1", 17, "ready");
-        let silent = Seen { error: Some("nobody is there".into()), ..Seen::default() };
+        let silent = PollResult { error: Some("nobody is there".into()), ..PollResult::default() };
         assert_eq!(changes(Some(&first), &silent), ["no answer: nobody is there"]);
         assert!(changes(Some(&silent), &silent).is_empty());
         assert_eq!(changes(Some(&silent), &first).len(), 3);

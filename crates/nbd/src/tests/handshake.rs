@@ -14,7 +14,7 @@ pub(super) fn facts() -> ExportFacts {
 
 /// Reaction of a server to an input: its questions, its bytes, its end.
 #[derive(Debug, Default, PartialEq)]
-struct Seen {
+struct Reaction {
     asked: Vec<Question>,
     out: Vec<u8>,
     negotiated: Option<Negotiated>,
@@ -22,9 +22,9 @@ struct Seen {
     error: Option<HandshakeError>,
 }
 
-fn serve(bytes: &[u8], cuts: &[usize]) -> Seen {
+fn serve(bytes: &[u8], cuts: &[usize]) -> Reaction {
     let mut server = Handshake::new(TlsMode::Off);
-    let mut seen = Seen::default();
+    let mut seen = Reaction::default();
     feed(bytes, cuts, |input| {
         loop {
             let mut out = BytesMut::new();
@@ -75,7 +75,7 @@ fn serve(bytes: &[u8], cuts: &[usize]) -> Seen {
 }
 
 /// Runs our client against our server; both get their bytes in pieces of at most `piece`.
-fn meet(aim: Aim, wanted: HeaderStyle, piece: usize) -> (Result<Outcome, ClientError>, Seen) {
+fn meet(aim: Aim, wanted: HeaderStyle, piece: usize) -> (Result<Outcome, ClientError>, Reaction) {
     let mut client = client::Handshake::new(aim, wanted, true);
     let (mut to_server, mut from_server) = (Vec::new(), Handshake::greeting().to_vec());
     let mut input = BytesMut::new();

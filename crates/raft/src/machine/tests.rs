@@ -11,9 +11,9 @@ const GROUP: GroupId = GroupId(7);
 
 /// Remembers the state that was last installed.
 #[derive(Default)]
-struct Told(Mutex<Option<(LogId, Vec<u8>)>>);
+struct Installed(Mutex<Option<(LogId, Vec<u8>)>>);
 
-impl StateMachine for Told {
+impl StateMachine for Installed {
     fn apply(&self, _: LogId, payload: Bytes) -> Bytes {
         payload
     }
@@ -39,8 +39,8 @@ impl StateMachine for Told {
     }
 }
 
-fn open(dir: &std::path::Path) -> (Adapter, Arc<Shared>, Arc<Told>) {
-    let told = Arc::new(Told::default());
+fn open(dir: &std::path::Path) -> (Adapter, Arc<Shared>, Arc<Installed>) {
+    let told = Arc::new(Installed::default());
     let (adapter, shared) = Adapter::open(GROUP, dir.to_path_buf(), None, told.clone()).expect("opens");
     (adapter, shared, told)
 }

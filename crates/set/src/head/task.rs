@@ -1,7 +1,7 @@
 //! The task that reads the head while the set runs here.
 
 use super::freshness::LOOK_LIMIT;
-use super::{HeadKeeper, Seen};
+use super::{HeadKeeper, HeadState};
 use crate::host::SetHost;
 use futures_util::future::BoxFuture;
 use holdfast_control::set::{Links, Restored};
@@ -43,12 +43,12 @@ impl HeadKeeper {
                 let begins = led.is_some() && led != led_in;
                 led_in = led.or(led_in);
                 let due = led.is_some() && self.looks.due(boot_now(), chance, self.stores());
-                if begins || due || waited_for || *self.seen.borrow() == Seen::NotYet {
+                if begins || due || waited_for || *self.seen.borrow() == HeadState::NotYet {
                     let looked = self.look().await;
                     self.seen.send_if_modified(|seen| {
-                        let first = *seen == Seen::NotYet;
+                        let first = *seen == HeadState::NotYet;
                         if first {
-                            *seen = Seen::Go;
+                            *seen = HeadState::Go;
                         }
                         first
                     });

@@ -34,7 +34,7 @@ type Shown = BTreeMap<ObjectId, u64>;
 
 /// Results of earlier checks of a set's roots: a root that is still listed has what it had then (SET-S15).
 #[derive(Debug, Default)]
-pub struct Looked(BTreeMap<ObjectId, Option<String>>);
+pub struct CheckedRoots(BTreeMap<ObjectId, Option<String>>);
 
 /// Removes the snapshots with missing objects from `found`, before the set is raised; returns them with the reasons.
 /// Roots are read with all of their leaves. The objects that they name are only checked for existence and length. Roots
@@ -44,7 +44,7 @@ pub struct Looked(BTreeMap<ObjectId, Option<String>>);
 /// [`RecoveryError`] if the store does not answer: then it is unknown what is missing.
 pub fn leave_out<'a>(
     found: &'a mut Found,
-    looked: &'a mut Looked,
+    looked: &'a mut CheckedRoots,
 ) -> BoxFuture<'a, Result<Vec<LeftOut>, RecoveryError>> {
     Box::pin(async move {
         let left_out = lacking(found, looked).await?;
@@ -54,7 +54,7 @@ pub fn leave_out<'a>(
     })
 }
 
-async fn lacking(found: &Found, looked: &mut Looked) -> Result<Vec<LeftOut>, RecoveryError> {
+async fn lacking(found: &Found, looked: &mut CheckedRoots) -> Result<Vec<LeftOut>, RecoveryError> {
     let (mut shown, mut left_out) = (Vec::new(), Vec::new());
     for (name, snapshot) in found.head.links.snapshots.snapshots.iter() {
         // Several snapshots may be of one checkpoint.

@@ -1,4 +1,4 @@
-use super::snapshots::Looked;
+use super::snapshots::CheckedRoots;
 use super::*;
 use crate::verify::tests::World;
 use bytes::Bytes;
@@ -188,7 +188,7 @@ fn listed(set: &Found) -> Vec<&str> {
 /// The reasons for the omitted snapshots, by name. Each snapshot is either omitted or listed.
 async fn left_out(world: &World) -> Vec<(String, String)> {
     let mut set = with_snapshots(world).await;
-    let left_out = snapshots::leave_out(&mut set, &mut Looked::default()).await.unwrap();
+    let left_out = snapshots::leave_out(&mut set, &mut CheckedRoots::default()).await.unwrap();
     let mut all: Vec<&str> = left_out.iter().map(|one| one.name.as_str()).chain(listed(&set)).collect();
     all.sort_unstable();
     assert_eq!(all, ["gone", "monday", "twin"]);
@@ -232,7 +232,7 @@ async fn a_snapshot_of_which_something_is_gone_is_left_out() {
         }
         only_gone(&left_out(&world).await);
         // The next life lists the restored snapshots only.
-        snapshots::leave_out(&mut set, &mut Looked::default()).await.unwrap();
+        snapshots::leave_out(&mut set, &mut CheckedRoots::default()).await.unwrap();
         raise(&set, 8, 99).await.unwrap();
         let raised = found(&world).await;
         assert_eq!(listed(&raised), ["monday", "twin"]);
@@ -259,11 +259,11 @@ async fn neither_a_stale_listing_nor_an_outage_leaves_a_snapshot_out() {
         tries += 1;
         assert!(tries < 1000, "listed after every write");
     }
-    let left_out = snapshots::leave_out(&mut set, &mut Looked::default()).await.unwrap();
+    let left_out = snapshots::leave_out(&mut set, &mut CheckedRoots::default()).await.unwrap();
     assert_eq!(left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["gone"]);
     assert!(world.store.counts().stale > 0 && world.store.counts().missed > 0);
     world.store.set(Faults { down: true, ..Faults::default() });
-    let error = snapshots::leave_out(&mut set, &mut Looked::default()).await.unwrap_err();
+    let error = snapshots::leave_out(&mut set, &mut CheckedRoots::default()).await.unwrap_err();
     assert!(error.may_pass(), "{error}");
     assert_eq!(listed(&set), ["monday", "twin"]);
 }
@@ -273,7 +273,7 @@ async fn neither_a_stale_listing_nor_an_outage_leaves_a_snapshot_out() {
 #[tokio::test]
 async fn what_was_looked_at_is_not_looked_at_again() {
     let world = World::made(IN_LEAVES).await;
-    let (mut set, mut looked) = (with_snapshots(&world).await, Looked::default());
+    let (mut set, mut looked) = (with_snapshots(&world).await, CheckedRoots::default());
     assert!(!set.is_replaced().await.unwrap());
     let left_out = snapshots::leave_out(&mut set, &mut looked).await.unwrap();
     assert_eq!(left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["gone"]);

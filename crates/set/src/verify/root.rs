@@ -17,7 +17,7 @@ const RUNS: usize = 16;
 const PACKS: usize = 64;
 
 /// The result or the damage, and the number of bytes read.
-type Looked<T> = (Result<T, Damage>, u64);
+type ReadResult<T> = (Result<T, Damage>, u64);
 
 /// A root as read.
 pub(crate) struct RootRead {
@@ -118,7 +118,7 @@ impl Subject {
     ///
     /// # Errors
     /// The store did not answer.
-    pub async fn open_root(&self, at: RootRef) -> Result<Looked<Opened>, StoreError> {
+    pub async fn open_root(&self, at: RootRef) -> Result<ReadResult<Opened>, StoreError> {
         let read = self.store.get(&keys::root(self.set, at.object)).await;
         let opened = match &read {
             Ok(bytes) => open_top(&self.key.opener(at.object), bytes).map_err(|e| e.to_string()),

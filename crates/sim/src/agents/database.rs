@@ -7,7 +7,7 @@
 
 use super::attaching::{Attaching, By, Outcome};
 use super::bug::Bug;
-use super::ledger::{End, Meaning, UNDER_WAY_MAX, slot};
+use super::ledger::{End, Meaning, UNDER_WAY_MAX, place_of};
 use super::lent::Lent;
 use crate::model::{self, BLOCK_BYTES, BLOCKS, Broken, Id, Place, VOLUMES};
 use crate::rng::Rng;
@@ -274,7 +274,7 @@ impl Database {
 
     fn commit(&mut self, device: &Attaching, lent: &mut Lent<'_>) {
         let number = self.end.number + 1;
-        let place = slot(number);
+        let place = place_of(number);
         let id = lent.model.hand_in(self.epoch, place.0, place.1, 1);
         lent.ledger.mean(id, Meaning::Commit { number, before: self.end.id });
         device.write(lent.model, By::Database(self.serial), id, place);

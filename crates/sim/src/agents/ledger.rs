@@ -13,18 +13,18 @@ use crate::model::{BLOCKS, Broken, Id, Place, VOLUMES};
 use std::collections::BTreeMap;
 
 /// Places for commits.
-pub const SLOTS: u64 = (VOLUMES * BLOCKS - 1) as u64;
+pub const PLACES: u64 = (VOLUMES * BLOCKS - 1) as u64;
 /// Place where the pool keeps its importing host.
 pub const LABEL: Place = (VOLUMES - 1, BLOCKS - 1);
 /// Most commits that a database has under way: as many may be missing or present behind the end of the acknowledged
 /// ones.
 pub const UNDER_WAY_MAX: u64 = 4;
 
-const _: () = assert!(SLOTS > 4 * UNDER_WAY_MAX);
+const _: () = assert!(PLACES > 4 * UNDER_WAY_MAX);
 
 /// Where commit `number` lies.
-pub fn slot(number: u64) -> Place {
-    let at = (number % SLOTS) as usize;
+pub fn place_of(number: u64) -> Place {
+    let at = (number % PLACES) as usize;
     (at % VOLUMES, at / VOLUMES)
 }
 
@@ -80,13 +80,13 @@ impl Ledger {
     /// The end of the log on these volumes, as a database would find it.
     pub fn read(&self, found: &BTreeMap<Place, Id>) -> (End, BTreeMap<u64, Id>) {
         let record = |(place, id): (&Place, &Id)| match self.meaning.get(id) {
-            Some(Meaning::Commit { number, before }) if slot(*number) == *place => Some((*number, (*id, *before))),
+            Some(Meaning::Commit { number, before }) if place_of(*number) == *place => Some((*number, (*id, *before))),
             _ => None,
         };
         let records: BTreeMap<u64, (Id, Id)> = found.iter().filter_map(record).collect();
         let newest = records.keys().last().copied().unwrap_or(0);
         // Far enough back that everything before was acknowledged before the newest was begun.
-        let first = (newest + 2 * UNDER_WAY_MAX).saturating_sub(SLOTS).max(1);
+        let first = (newest + 2 * UNDER_WAY_MAX).saturating_sub(PLACES).max(1);
         let (mut end, mut log) = (End { number: first - 1, id: 0 }, BTreeMap::new());
         for number in first..=newest {
             match records.get(&number) {
@@ -154,7 +154,7 @@ impl Ledger {
         }
         self.acknowledged = self.acknowledged.max(number);
         self.ids.insert(number, id);
-        while self.ids.len() as u64 > SLOTS {
+        while self.ids.len() as u64 > PLACES {
             self.ids.pop_first();
         }
         Ok(())
@@ -171,7 +171,7 @@ mod tests {
         for number in numbers {
             let before = if number == 1 { 0 } else { 99 + number };
             ledger.mean(100 + number, Meaning::Commit { number, before });
-            found.insert(slot(number), 100 + number);
+            found.insert(place_of(number), 100 + number);
         }
         (ledger, found)
     }
@@ -183,11 +183,11 @@ mod tests {
             assert_eq!(ledger.read(&found).0.number, upto);
         }
         let (ledger, mut found) = log_of(1..=60);
-        found.insert(slot(58), 58 - SLOTS + 100);
+        found.insert(place_of(58), 58 - PLACES + 100);
         assert_eq!(ledger.read(&found).0, End { number: 57, id: 157 }, "a hole");
         let (mut ledger, mut found) = log_of(1..=60);
         ledger.mean(900, Meaning::Commit { number: 59, before: 158 });
-        found.insert(slot(59), 900);
+        found.insert(place_of(59), 900);
         assert_eq!(ledger.read(&found).0, End { number: 59, id: 900 }, "60 is of a log that ended");
     }
 

@@ -6,7 +6,7 @@
 //!     faults hit all of them.
 
 use super::store::{Server, Weather};
-use crate::stores::{Slot, slot_of};
+use crate::stores::{StoredEntry, entry_of};
 use bytes::Bytes;
 use holdfast_store::{Health, ObjectStore, Quorum, RetryPolicy, Retrying, keys};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,23 +81,23 @@ impl Stores {
         if !self.several() || keys::set_of(key).is_none_or(|set| keys::head(set) != key) {
             return self.0.iter().find_map(|server| server.object(key)).into_iter().collect();
         }
-        // A store with a lost or marked slot takes part in no round (QUORUM-Q2), so it is none of the two.
-        let slot = |server: &Server| match slot_of(server.object(key).as_ref()) {
-            Some(Slot::Value { ballot, value }) => Some(Some((ballot, value))),
-            Some(Slot::Blank) => Some(None),
-            Some(Slot::Gone | Slot::Mark) | None => None,
+        // A store with a lost or marked entry takes part in no round (QUORUM-Q2), so it is none of the two.
+        let entry = |server: &Server| match entry_of(server.object(key).as_ref()) {
+            Some(StoredEntry::Value { ballot, value }) => Some(Some((ballot, value))),
+            Some(StoredEntry::Blank) => Some(None),
+            Some(StoredEntry::Gone | StoredEntry::Mark) | None => None,
         };
-        let slots: Vec<_> = self.0.iter().filter_map(slot).collect();
+        let entries: Vec<_> = self.0.iter().filter_map(entry).collect();
         let mut found = BTreeMap::new();
-        for (at, one) in slots.iter().enumerate() {
-            for other in &slots[at + 1..] {
+        for (at, one) in entries.iter().enumerate() {
+            for other in &entries[at + 1..] {
                 found.extend(one.iter().chain(other).max_by_key(|(ballot, _)| *ballot).cloned());
             }
         }
         found.into_values().collect()
     }
 
-    /// Some later reads of this object may show what it is now. Not in several stores: what a read of a slot shows is
+    /// Some later reads of this object may show what it is now. Not in several stores: what a read of an entry shows is
     /// that store's vote, and a vote is never an old one.
     pub fn keep_for_stale_reads(&self, key: &str) {
         if let [only] = &self.0[..] {

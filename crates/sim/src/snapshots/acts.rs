@@ -1,6 +1,6 @@
 //! Takes, reads and deletes snapshots of a world.
 
-use super::{Asked, Heard, Keeper, Kept, Wish};
+use super::{Asked, Heard, Keeper, KnownSnapshot, Wish};
 use crate::broken::Broken;
 use crate::client::{SET, VOLUME_NAMES};
 use crate::libc;
@@ -95,7 +95,7 @@ impl Keeper {
                 let (made_by, most) = (holdfast_api::hex128(asked.request), world.model.last_handed_in());
                 world.note(format!("snapshot {name} is there: all up to write {}, none after {most}", asked.least));
                 world.stats.taken += 1;
-                self.kept.insert(name, Kept { made_by, least: asked.least, most });
+                self.kept.insert(name, KnownSnapshot { made_by, least: asked.least, most });
             }
             (Ok(()), Wish::Drop { name, .. }) => {
                 world.note(format!("snapshot {name} is gone"));
@@ -185,7 +185,7 @@ async fn read(exports: &NodeExports, id: u64, volume: &str, snapshot: &str) -> O
 }
 
 /// Checks that a snapshot is a prefix of the set's order of writes (R4).
-fn compare(world: &World, name: &str, kept: &Kept, data: &[Vec<u8>]) -> Result<(), String> {
+fn compare(world: &World, name: &str, kept: &KnownSnapshot, data: &[Vec<u8>]) -> Result<(), String> {
     let mut found = BTreeMap::new();
     for (volume, bytes) in data.iter().enumerate() {
         for (block, bytes) in bytes.chunks(BLOCK_BYTES).enumerate() {
@@ -231,7 +231,7 @@ impl World {
             }
             let name = rng.pick(&names);
             // From now on it may be gone.
-            if let Some(Kept { made_by, .. }) = keeper.kept.remove(&name) {
+            if let Some(KnownSnapshot { made_by, .. }) = keeper.kept.remove(&name) {
                 keeper.wish(world, rng, Wish::Drop { name, made_by });
             }
         });

@@ -62,7 +62,7 @@ impl World {
     }
 
     fn said(&self, at: usize) -> String {
-        self.set(at).and_then(|set| set.placing.said()).map(|said| said.waits).unwrap_or_default()
+        self.set(at).and_then(|set| set.migration.said()).map(|said| said.waits).unwrap_or_default()
     }
 
     fn root_at(&self, at: usize) -> Option<RootRef> {

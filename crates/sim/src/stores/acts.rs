@@ -1,6 +1,6 @@
 //! Faults of the stores of a world, and the rules that hold for all of them.
 
-use super::{ALL, STORES, Slot, Trouble, WRITE_QUORUM};
+use super::{ALL, STORES, StoredEntry, Trouble, WRITE_QUORUM};
 use crate::broken::Broken;
 use crate::store::Late;
 use crate::world::{MS, World};
@@ -16,8 +16,8 @@ use std::time::Duration;
 /// How often all copies are looked at.
 const COUNT_EVERY: u64 = 250 * MS;
 
-/// How often the slots are.
-const SLOTS_EVERY: u64 = 50 * MS;
+/// How often the entries are.
+const ENTRIES_EVERY: u64 = 50 * MS;
 
 /// A gateway's state of the set.
 pub struct Known {
@@ -81,12 +81,12 @@ impl World {
             self.stores.next_at = Some(self.now + self.stores.rng.range(low, high) * MS);
             self.trouble();
         }
-        if !self.now.is_multiple_of(SLOTS_EVERY) {
+        if !self.now.is_multiple_of(ENTRIES_EVERY) {
             return Ok(());
         }
         let Some(key) = self.set_key() else { return Ok(()) };
         let known = self.known();
-        self.stores.check_slots(&key)?;
+        self.stores.check_entries(&key)?;
         if let Some(known) = known.filter(|_| self.now.is_multiple_of(COUNT_EVERY)) {
             self.check_copies(&key, &known)?;
         }
@@ -128,14 +128,14 @@ impl World {
             let has: Vec<usize> = has.iter().map(|at| at + 1).collect();
             return Ok(Some(format!("{object} is in stores {has:?}; {}", said())));
         }
-        let slots = self.stores.slots(key)?;
-        if slots.iter().any(|slot| !matches!(slot, Slot::Value { .. }) || *slot != slots[0]) {
-            let short = |slot: &Slot| match slot {
-                Slot::Value { ballot, .. } => format!("{ballot:?}"),
+        let entries = self.stores.entries(key)?;
+        if entries.iter().any(|entry| !matches!(entry, StoredEntry::Value { .. }) || *entry != entries[0]) {
+            let short = |entry: &StoredEntry| match entry {
+                StoredEntry::Value { ballot, .. } => format!("{ballot:?}"),
                 other => format!("{other:?}"),
             };
-            let slots: Vec<String> = slots.iter().map(short).collect();
-            return Ok(Some(format!("slots: {slots:?}; {}", said())));
+            let entries: Vec<String> = entries.iter().map(short).collect();
+            return Ok(Some(format!("entries: {entries:?}; {}", said())));
         }
         // Not the number of objects: those of a failed checkpoint are noted for a quarter of an hour.
         let whole = |backlogs: &Vec<Backlog>| backlogs.iter().all(|b| b.compared && !b.head);

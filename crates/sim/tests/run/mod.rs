@@ -36,7 +36,7 @@ pub fn seed() -> u64 {
 const CORPUS: &str = include_str!("../../corpus.txt");
 
 /// One of them.
-pub struct Kept {
+pub struct CorpusSeed {
     pub seed: &'static str,
     /// Options of `holdfast-sim one`, or of `histories` with that word before them.
     pub options: Vec<&'static str>,
@@ -44,7 +44,7 @@ pub struct Kept {
     mended: &'static str,
 }
 
-impl Kept {
+impl CorpusSeed {
     fn read(line: &'static str) -> Option<Self> {
         let [seed, options, what, mended] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else { return None };
         seed.parse::<u64>().ok().filter(|_| !what.is_empty() && !mended.is_empty())?;
@@ -62,10 +62,10 @@ impl Kept {
 }
 
 /// The seeds that have failed once: those of histories, or the others.
-pub fn corpus(of_histories: bool) -> Vec<Kept> {
+pub fn corpus(of_histories: bool) -> Vec<CorpusSeed> {
     let lines = CORPUS.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
     let read = |line| {
-        Kept::read(line).unwrap_or_else(|| {
+        CorpusSeed::read(line).unwrap_or_else(|| {
             panic!("crates/sim/corpus.txt: found {line:?}, expected: seed | options | what was wrong | commit, or open")
         })
     };

@@ -13,11 +13,11 @@ pub(super) struct Answer {
     pub error: Option<StoreError>,
 }
 
-pub(super) fn has_slot(answer: &Answer) -> bool {
-    matches!(answer.seen, Seen::Slot(_))
+pub(super) fn has_entry(answer: &Answer) -> bool {
+    matches!(answer.seen, Seen::Entry(_))
 }
 
-/// Whether the object in the slot's place was once a slot of this store, and can no longer be read (R9).
+/// Whether the object in the entry's place was once an entry of this store, and can no longer be read (R9).
 pub(super) fn is_spoilt(answer: &Answer) -> bool {
     let ours = answer.error.as_ref().is_none_or(|e| e.disposition() != Disposition::Denied);
     answer.seen == Seen::Silent && answer.version.is_some() && ours

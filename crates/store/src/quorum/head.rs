@@ -3,10 +3,10 @@
 //!
 //! `moves` decides which list of stores counts.
 
-use super::answer::{Answer, has_slot, is_spoilt, seen_of};
+use super::answer::{Answer, has_entry, is_spoilt, seen_of};
 use super::register::{
-    Ballot, Look, Seat, Seen, Slot, Stored, VALUE_BYTES_MAX, Wish, decode, encode, encode_mark, judge_look, lives_of,
-    mark_for, may_begin, may_lay_out, may_mend, outlived,
+    Ballot, Look, RegisterEntry, Seat, Seen, Stored, VALUE_BYTES_MAX, Wish, decode, encode, encode_mark, judge_look,
+    mark_for, may_begin, may_lay_out, may_mend, outlived, restarts_of,
 };
 use super::round::{Aim, Outcome, is};
 use super::state::Register;
@@ -57,11 +57,13 @@ impl Register {
         let silent = |error, version| Answer { seen: Seen::Silent, version, error: Some(error) };
         match answer {
             Ok(object) => match decode(self.seat(seat), &object.body) {
-                Ok(Stored::Slot(slot)) => Answer { seen: Seen::Slot(slot), version: Some(object.version), error: None },
-                Ok(Stored::Mark(life)) => {
-                    Answer { seen: Seen::Marked(life), version: Some(object.version), error: None }
+                Ok(Stored::Entry(entry)) => {
+                    Answer { seen: Seen::Entry(entry), version: Some(object.version), error: None }
                 }
-                Err(bad) => silent(self.bad_slot(seat, key, &bad), Some(object.version)),
+                Ok(Stored::Mark(restart)) => {
+                    Answer { seen: Seen::Marked(restart), version: Some(object.version), error: None }
+                }
+                Err(bad) => silent(self.bad_entry(seat, key, &bad), Some(object.version)),
             },
             Err(error) if error.disposition() == Disposition::NotFound => {
                 // The repair checks sooner.
@@ -156,13 +158,13 @@ impl Register {
         self.swap_laid_out(key, expected, body, false).await
     }
 
-    /// Writes the first value, when every store is known to have had a slot before ([`Self::lay_out_all`]): then w of
-    /// them are enough. A store without a slot has lost it, so QUORUM-Q2 applies.
+    /// Writes the first value, when every store is known to have had an entry before ([`Self::lay_out_all`]): then w of
+    /// them are enough. A store without an entry has lost it, so QUORUM-Q2 applies.
     pub(super) async fn begin_register(&self, key: &str, body: Bytes) -> Result<Version, StoreError> {
         self.swap_laid_out(key, None, body, true).await
     }
 
-    /// QUORUM-Q3: makes sure that every store has a slot, unless there is a value already.
+    /// QUORUM-Q3: makes sure that every store has an entry, unless there is a value already.
     pub(super) async fn lay_out_all(&self, key: &str) -> Result<(), StoreError> {
         if self.alone().is_some() {
             return Ok(());
@@ -207,8 +209,8 @@ impl Register {
                 Look::Nothing => answers = self.lay_out(key, answers).await,
                 Look::Decided(_) | Look::Undecided | Look::TooFew => {}
             }
-            let slots = answers.iter().filter(|answer| has_slot(answer)).count();
-            let may_begin = may_begin(&seen_of(&answers), self.w) || laid_out && slots >= self.w;
+            let entries = answers.iter().filter(|answer| has_entry(answer)).count();
+            let may_begin = may_begin(&seen_of(&answers), self.w) || laid_out && entries >= self.w;
             if !may_begin {
                 return Err(self.no_quorum(Op::Swap, key, &answers, sent_before));
             }
@@ -231,7 +233,7 @@ impl Register {
         Err(self.again_and_again(Op::Swap, key, ROUNDS_MAX, sent_before, last))
     }
 
-    /// QUORUM-Q3: creates slots without a value, if every store has answered and none has a value.
+    /// QUORUM-Q3: creates entries without a value, if every store has answered and none has a value.
     async fn lay_out(&self, key: &str, answers: Vec<Answer>) -> Vec<Answer> {
         let all = if answers.iter().any(|answer| answer.seen == Seen::Silent) {
             self.ask_all(key, true).await
@@ -240,8 +242,8 @@ impl Register {
         };
         let seen = seen_of(&all);
         if !may_lay_out(&seen, self.w) {
-            // Some have a slot, and none has a value: the others have lost theirs, and perhaps a promise with it.
-            if matches!(judge_look(&seen, self.w), Look::Nothing) && all.iter().any(|answer| !has_slot(answer)) {
+            // Some have an entry, and none has a value: the others have lost theirs, and perhaps a promise with it.
+            if matches!(judge_look(&seen, self.w), Look::Nothing) && all.iter().any(|answer| !has_entry(answer)) {
                 if let Err(error) = self.mend_lost(key, &all).await {
                     tracing::debug!(key, %error, "a head that was lost before it had a value is mended later");
                 }
@@ -249,9 +251,9 @@ impl Register {
             }
             return all;
         }
-        let puts = self.replicas.iter().zip(&all).enumerate().filter(|(_, (_, answer))| !has_slot(answer));
+        let puts = self.replicas.iter().zip(&all).enumerate().filter(|(_, (_, answer))| !has_entry(answer));
         let puts = puts.map(|(seat, (replica, answer))| {
-            let object = encode(self.seat(seat), &Slot::default(), rand::random());
+            let object = encode(self.seat(seat), &RegisterEntry::default(), rand::random());
             async move { replica.store.swap(key, answer.version.as_ref(), object).await }
         });
         // The following reads show the outcome.
@@ -268,12 +270,12 @@ impl Register {
         let answers = self.ask_all(key, true).await;
         let seen = seen_of(&answers);
         let accepted = |seen: &Seen<Bytes>| match seen {
-            Seen::Slot(Slot { accepted: Some((ballot, _)), .. }) => Some(*ballot),
+            Seen::Entry(RegisterEntry { accepted: Some((ballot, _)), .. }) => Some(*ballot),
             _ => None,
         };
         let highest = seen.iter().filter_map(accepted).max();
-        let lives = lives_of(&seen);
-        self.replicas.iter().zip(lives).for_each(|(replica, life)| replica.lives(self.number, life));
+        let restarts = restarts_of(&seen);
+        self.replicas.iter().zip(restarts).for_each(|(replica, restart)| replica.restarts(self.number, restart));
         let whole = |at: usize| accepted(&seen[at]) == highest && highest.is_some() && !outlived(&seen, at);
         let has_it: Vec<bool> = (0..seen.len()).map(whole).collect();
         let lost = |(at, answer): (usize, &Answer)| {
@@ -282,7 +284,7 @@ impl Register {
         if answers.iter().enumerate().any(lost) {
             return (has_it, self.mend_lost(key, &answers).await);
         }
-        let behind = seen.iter().any(|seen| matches!(seen, Seen::Slot(_)) && accepted(seen) != highest);
+        let behind = seen.iter().any(|seen| matches!(seen, Seen::Entry(_)) && accepted(seen) != highest);
         if !behind || matches!(judge_look(&seen, self.w), Look::Nothing | Look::TooFew) {
             return (has_it, Ok(()));
         }
@@ -290,35 +292,36 @@ impl Register {
         (has_it, settled.map(|_| ()))
     }
 
-    /// QUORUM-Q2: lets one store that has lost its slot start again, if all the others allow it.
+    /// QUORUM-Q2: lets one store that has lost its entry start again, if all the others allow it.
     async fn mend_lost(&self, key: &str, answers: &[Answer]) -> Result<(), StoreError> {
-        // Step 1: put a mark wherever a slot is gone; wherever it is damaged and still so at a second look (it may have
-        // been damaged in transit); wherever it is from an earlier life, or marked for a life that has begun already.
+        // Step 1: put a mark wherever an entry is gone; wherever it is damaged and still so at a second look (it may
+        // have been damaged in transit); wherever it is from before a restart, or marked for a restart that has begun
+        // already.
         let mut seen = seen_of(answers);
         let lost: Vec<bool> =
             answers.iter().enumerate().map(|(at, answer)| is_spoilt(answer) || outlived(&seen, at)).collect();
         seen.iter_mut().zip(lost).filter(|(_, lost)| *lost).for_each(|(seen, _)| *seen = Seen::Empty);
         for (lost, (replica, answer)) in self.replicas.iter().zip(answers).enumerate() {
-            let Some(life) = mark_for(&seen, lost, self.w) else { continue };
+            let Some(restart) = mark_for(&seen, lost, self.w) else { continue };
             if is_spoilt(answer) && !is_spoilt(&self.ask(lost, key).await) {
                 return Ok(());
             }
             // A store that lost its head has lost more than that.
             replica.head_lost(true);
-            replica.lives(self.number, life);
-            let mark = encode_mark(self.seat(lost), life, rand::random());
+            replica.restarts(self.number, restart);
+            let mark = encode_mark(self.seat(lost), restart, rand::random());
             replica.store.swap(key, answer.version.as_ref(), mark).await?;
         }
         // Step 2: requests from here on come after the marks.
         let answers = self.ask_all(key, true).await;
         let seen = seen_of(&answers);
-        let Some((at, life)) = may_mend(&seen, self.w) else { return Ok(()) };
-        let aim = Aim::Mend { at, life };
-        let Outcome::MayBegin(slot) = self.round(key, &answers, &aim, false, Ballot::default()).await? else {
+        let Some((at, restart)) = may_mend(&seen, self.w) else { return Ok(()) };
+        let aim = Aim::Mend { at, restart };
+        let Outcome::MayBegin(entry) = self.round(key, &answers, &aim, false, Ballot::default()).await? else {
             return Ok(());
         };
         // Step 3.
-        let object = encode(self.seat(at), &slot, rand::random());
+        let object = encode(self.seat(at), &entry, rand::random());
         let store = &self.replicas[at].store;
         store.swap(key, answers[at].version.as_ref(), object).await?;
         tracing::warn!(

@@ -1,7 +1,7 @@
 //! Errors of the head over several stores, when it cannot be read or replaced.
 
-use super::answer::{Answer, has_slot};
-use super::register::{BadSlot, Seat, Seen};
+use super::answer::{Answer, has_entry};
+use super::register::{BadEntry, Seat, Seen};
 use super::state::{Register, Replica};
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::health::Kind;
@@ -14,26 +14,26 @@ impl Register {
         At::new(&self.place, op, key)
     }
 
-    /// The object in the slot's place is not a slot of this store. Somebody must act, unless it is damaged.
-    pub(super) fn bad_slot(&self, index: usize, key: &str, bad: &BadSlot) -> StoreError {
+    /// The object in the entry's place is not an entry of this store. Somebody must act, unless it is damaged.
+    pub(super) fn bad_entry(&self, index: usize, key: &str, bad: &BadEntry) -> StoreError {
         let replica = &self.replicas[index];
         let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
         let seat = |s: Seat| format!("store {} of {} with write quorum {}", s.index + 1, s.n, s.w);
         let expected = seat(self.seat(index));
         let error = match bad {
-            BadSlot::Seat(found) => StoreError::Denied {
+            BadEntry::Seat(found) => StoreError::Denied {
                 at,
                 cause: Cause::text(format!("found the head of {}, expected that of {expected}", seat(*found))),
                 hint: "name the stores in the order and with the write quorum that the set was created with, each with its own bucket or prefix",
             },
-            BadSlot::Foreign => StoreError::Denied {
+            BadEntry::Foreign => StoreError::Denied {
                 at,
                 cause: Cause::text(format!(
                     "found something else than the head of {expected}, perhaps the head of a set that has only this store"
                 )),
                 hint: "give each set that has several stores prefixes of its own",
             },
-            BadSlot::Damaged => StoreError::Unavailable {
+            BadEntry::Damaged => StoreError::Unavailable {
                 at,
                 attempts: 1,
                 cause: Cause::of_kind(
@@ -42,8 +42,8 @@ impl Register {
                 ),
             },
         };
-        // By its own health, the store has answered well. A damaged slot is mended, and shown by that.
-        if let (Some(health), true) = (&replica.health, *bad != BadSlot::Damaged) {
+        // By its own health, the store has answered well. A damaged entry is mended, and shown by that.
+        if let (Some(health), true) = (&replica.health, *bad != BadEntry::Damaged) {
             health.object(unix_ms(), key, Kind::Denied, &error);
         }
         error
@@ -60,7 +60,7 @@ impl Register {
         }
     }
 
-    /// Too few stores have a slot that can be read.
+    /// Too few stores have an entry that can be read.
     pub(super) fn no_quorum(&self, op: Op, key: &str, answers: &[Answer], sent: bool) -> StoreError {
         let errors: Vec<StoreError> = answers.iter().filter_map(|answer| answer.error.clone()).collect();
         if let Some(denied) = errors.iter().find(|e| e.disposition() == Disposition::Denied && e.kind().is_some()) {
@@ -69,8 +69,8 @@ impl Register {
                 return denied.clone();
             }
         }
-        let empty = answers.iter().filter(|answer| !has_slot(answer) && answer.seen != Seen::Silent).count();
-        let have = answers.iter().filter(|answer| matches!(answer.seen, Seen::Slot(_))).count();
+        let empty = answers.iter().filter(|answer| !has_entry(answer) && answer.seen != Seen::Silent).count();
+        let have = answers.iter().filter(|answer| matches!(answer.seen, Seen::Entry(_))).count();
         let mut text = format!("found {have} stores with a head, expected at least {}", self.w);
         let silent = answers.iter().filter(|answer| answer.seen == Seen::Silent).count();
         if empty > 0 && have + silent >= self.w {
@@ -111,8 +111,8 @@ impl Register {
     }
 
     /// Enough stores have promised, but some of the promises do not count.
-    pub(super) fn of_an_earlier_life(&self, key: &str) -> StoreError {
-        let text = "a store has the head of an earlier life: its head was lost and written again, and then an old copy was restored; it is repaired when every other store answers";
+    pub(super) fn of_an_old_head(&self, key: &str) -> StoreError {
+        let text = "a store has an old head: its head was lost and written again, and then an old copy was restored; it is repaired when every other store answers";
         StoreError::Unavailable { at: self.at(Op::Swap, key), attempts: 1, cause: Cause::text(text) }
     }
 }

@@ -3,9 +3,10 @@
 
 use super::*;
 
-/// A mender was interrupted after all others had noted the life, or its mark arrived late: the mark is no longer valid.
+/// A mender was interrupted after all others had noted the restart, or its mark arrived late: the mark is no longer
+/// valid.
 #[tokio::test]
-async fn a_mark_of_a_life_that_has_been_is_replaced() {
+async fn a_mark_of_a_restart_that_has_been_is_replaced() {
     let stores = stores(3);
     let all = quorum(&stores, 2);
     let one = all.swap(HEAD, None, text("1")).await.expect("first");
@@ -22,19 +23,19 @@ async fn a_mark_of_a_life_that_has_been_is_replaced() {
 /// An earlier state of a bucket is restored, against the advice: nothing is lost by that, and the store becomes usable
 /// again.
 #[tokio::test]
-async fn a_slot_of_an_earlier_life_is_mended_like_a_lost_one() {
+async fn an_entry_of_an_earlier_restart_is_mended_like_a_lost_one() {
     let stores = stores(3);
     let all = quorum(&stores, 2);
     let one = all.swap(HEAD, None, text("1")).await.expect("first");
     head_is_whole(&all).await;
-    let old = stores[1].get(HEAD).await.expect("slot");
+    let old = stores[1].get(HEAD).await.expect("entry");
     stores[1].delete(HEAD).await.expect("delete");
     head_is_whole(&all).await;
-    let version = stores[1].get_object(HEAD).await.expect("slot").version;
+    let version = stores[1].get_object(HEAD).await.expect("entry").version;
     stores[1].swap(HEAD, Some(&version), old).await.expect("set back");
     down(&stores[0], true);
     let error = all.swap(HEAD, Some(&one), text("2")).await.expect_err("it counts for nothing");
-    assert!(error.to_string().contains("earlier life"), "{error}");
+    assert!(error.to_string().contains("has an old head"), "{error}");
     down(&stores[0], false);
     let _ = all.mend_heads(SET).await;
     let behind: Vec<bool> = all.standings(0).iter().map(|standing| standing.backlog.head).collect();

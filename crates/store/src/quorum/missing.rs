@@ -21,12 +21,12 @@ pub(super) struct Missing {
     /// Grows with each request for a new comparison: a comparison that began before the request does not count.
     pub(super) asked_anew: u64,
     pub(super) began: u64,
-    /// The store lost its slot, and perhaps also objects of the checkpoint under way: no root names these yet.
+    /// The store lost its entry, and perhaps also objects of the checkpoint under way: no root names these yet.
     pub(super) lost: bool,
     /// The current root at that time: the store is compared once more after the next root.
     pub(super) lost_at: Option<Option<ObjectId>>,
-    /// Life of its slot, as last seen, and the number of that list of stores.
-    pub(super) life: Option<(u32, u32)>,
+    /// Restart of its entry, as last seen, and the number of that list of stores.
+    pub(super) restart: Option<(u32, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@
 //! LIST-L2  The next list's head begins with the bytes in the last value. Only a process that has seen the last value
 //!     decided writes them there, as a swap on nothing. So all writers write the same bytes, and only once, and the
 //!     next list begins with what the previous list has decided. Before the last value is written, every store of the
-//!     next list has a slot, so that w of them are enough to begin.
+//!     next list has an entry, so that w of them are enough to begin.
 //! LIST-L3  Once the next list's head exists, H is removed from the last value: H holds the set's wrapped keys and is
 //!     no longer needed.
 //! LIST-L4  An object counts once each list has it at its own quorum, and is deleted in all lists. Once the first list
@@ -274,7 +274,7 @@ impl Quorum {
                     return Err(StoreError::Changed { at: first.at(Op::Swap, &keys::head(set)), found, expected });
                 }
                 // From here on w of the next list's stores are enough to begin its head (`begin_register`): each has a
-                // slot, and a store without one has lost it (QUORUM-Q2).
+                // entry, and a store without one has lost it (QUORUM-Q2).
                 next.lay_out_all(&next.key(set)).await?;
                 let last = Moved { to: next.text.clone(), head: Some(head.body) };
                 first.swap_register(&first.key(set), Some(expected), last.encode(rand::random())).await?;

@@ -150,16 +150,16 @@ async fn stores_that_are_to_be_and_hang_keep_nobody_from_the_head() {
 
 /// The end of a list and the beginning of the next are two steps, and a store may be lost permanently between them.
 #[tokio::test]
-async fn a_next_list_begins_with_w_of_its_stores_once_all_had_a_slot() {
+async fn a_next_list_begins_with_w_of_its_stores_once_all_had_an_entry() {
     let stores = stores(8);
     let place = "file:///0 => c=2 w=2 file:///1 file:///2 file:///3";
     let one = over(&stores, "file:///0").swap(HEAD, None, text("1")).await.expect("first");
     down(&stores[3], true);
-    over(&stores, place).end_list(SET, &one).await.expect_err("one of them has no slot yet");
+    over(&stores, place).end_list(SET, &one).await.expect_err("one of them has no entry yet");
     assert_eq!(read(&over(&stores, "file:///0")).await, "1", "it was not ended");
     down(&stores[3], false);
     let next = over(&stores, place);
-    next.registers[1].lay_out_all(&next.registers[1].key(SET)).await.expect("slots");
+    next.registers[1].lay_out_all(&next.registers[1].key(SET)).await.expect("entries");
     let last = Moved { to: next.registers[1].text.clone(), head: Some(text("1")) }.encode(7);
     stores[0].swap(HEAD, Some(&one), last).await.expect("the last value, and no more");
     for gone in [true, false] {

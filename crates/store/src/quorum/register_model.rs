@@ -1,5 +1,5 @@
 //! The rules of the register as a searchable model: every order of steps of several lives of a set, with lost answers,
-//! a store that loses its slot and a process that mends it. Searches are limited by the number of states
+//! a store that loses its entry and a process that mends it. Searches are limited by the number of states
 //! (`STATES_MAX`), and the shortest histories come first. The results are printed.
 
 use super::*;
@@ -26,15 +26,15 @@ enum Act {
     Again(usize),
     LookAt(usize),
     Wipe(usize),
-    /// A mender puts its mark, sees all the others, and writes the slot: step 1, the beginning of step 2, and step 3 of
-    /// QUORUM-Q2.
+    /// A mender puts its mark, sees all the others, and writes the entry: step 1, the beginning of step 2, and step 3
+    /// of QUORUM-Q2.
     Mark(usize),
     /// Like `Mark`, in two steps, for a mark that arrives late: it is sent, and later put where there is nothing.
     MakeMark(usize),
     PutMark,
     Ask(usize),
     Mend(usize),
-    /// The rule before there were lives: the slot is written at once, from the slots of the others.
+    /// The rule before restarts were counted: the entry is written at once, from the entries of the others.
     MendAsItWas(usize),
 }
 
@@ -46,7 +46,7 @@ enum Phase {
     /// This value must be accepted by the stores that promised.
     Accepting(Option<u8>),
     /// A mender: all other stores have accepted.
-    Accepted(Slot<u8>),
+    Accepted(RegisterEntry<u8>),
     Done(Option<u8>),
     Refused {
         sent: bool,
@@ -56,9 +56,9 @@ enum Phase {
 /// The content of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Has {
-    Slot(Slot<u8>),
+    Entry(RegisterEntry<u8>),
     Nothing,
-    /// The number of the mark, and the life that will begin.
+    /// The number of the mark, and the restart that will begin.
     Mark(u8, u32),
 }
 
@@ -73,9 +73,9 @@ struct Writer {
     phase: Phase,
     /// Number of stores that must promise and vote.
     needed: usize,
-    knows: Lives,
-    /// The slot before the promise that was heard, and after it.
-    promises: [Option<(Slot<u8>, Slot<u8>)>; N],
+    knows: Restarts,
+    /// The entry before the promise that was heard, and after it.
+    promises: [Option<(RegisterEntry<u8>, RegisterEntry<u8>)>; N],
     votes: [bool; N],
     seen: Ballot,
 }
@@ -91,7 +91,7 @@ struct State {
     look_from: Option<(u64, u128)>,
     wipes: u8,
     marks: u8,
-    /// A mark that was sent and has not arrived: its store, its number and its life.
+    /// A mark that was sent and has not arrived: its store, its number and its restart.
     late: Option<(usize, u8, u32)>,
 }
 
@@ -107,15 +107,15 @@ impl State {
 
     fn seen(&self) -> Vec<Seen<u8>> {
         let seen = |has: &Has| match has {
-            Has::Slot(slot) => Seen::Slot(slot.clone()),
+            Has::Entry(entry) => Seen::Entry(entry.clone()),
             Has::Nothing => Seen::Empty,
-            Has::Mark(_, life) => Seen::Marked(*life),
+            Has::Mark(_, restart) => Seen::Marked(*restart),
         };
         self.has.iter().map(seen).collect()
     }
 
-    fn slot(&self, at: usize) -> Option<&Slot<u8>> {
-        if let Has::Slot(slot) = &self.has[at] { Some(slot) } else { None }
+    fn entry(&self, at: usize) -> Option<&RegisterEntry<u8>> {
+        if let Has::Entry(entry) = &self.has[at] { Some(entry) } else { None }
     }
 }
 
@@ -147,16 +147,16 @@ enum Broken {
     ForgottenCounts,
     /// One store fewer.
     Quorum,
-    /// A lost slot is written from the slots of the others, without a round.
+    /// A lost entry is written from the entries of the others, without a round.
     MendedFromALook,
-    /// The round of QUORUM-Q2, but no store notes the new life.
-    NoLives,
+    /// The round of QUORUM-Q2, but no store notes the restart.
+    NoRestarts,
     /// The same, and the mark may be another mender's.
     AnyMark,
     /// The round of QUORUM-Q2, with one store fewer.
     MendedBySome,
-    /// A mark is accepted although its life has begun, and that life is begun again.
-    LifeTwice,
+    /// A mark is accepted although its restart has begun, and that restart is begun again.
+    RestartTwice,
 }
 
 fn ballot_key(ballot: Ballot) -> (u64, u128) {
@@ -168,9 +168,9 @@ impl Story {
         if self.broken == Some(Broken::Quorum) { W - 1 } else { W }
     }
 
-    fn begun_anew(&self, lives: &Lives, at: usize, life: u32) -> Option<Lives> {
-        let twice = self.broken == Some(Broken::LifeTwice) && lives[at] == life;
-        if twice { Some(*lives) } else { begun_anew(lives, at, life) }
+    fn begun_anew(&self, restarts: &Restarts, at: usize, restart: u32) -> Option<Restarts> {
+        let twice = self.broken == Some(Broken::RestartTwice) && restarts[at] == restart;
+        if twice { Some(*restarts) } else { begun_anew(restarts, at, restart) }
     }
 
     fn promise(&self, state: &mut State, who: usize, at: usize, reply: Reply) -> Option<()> {
@@ -179,21 +179,21 @@ impl Story {
         if !asked || writer.promises[at].is_some() {
             return None;
         }
-        let slot = match &state.has[at] {
-            Has::Slot(slot) => slot.clone(),
-            Has::Nothing if self.broken == Some(Broken::ForgottenCounts) => Slot::default(),
+        let entry = match &state.has[at] {
+            Has::Entry(entry) => entry.clone(),
+            Has::Nothing if self.broken == Some(Broken::ForgottenCounts) => RegisterEntry::default(),
             Has::Nothing | Has::Mark(..) => return None,
         };
         let ballot = writer.ballot;
-        match slot.promise(ballot) {
+        match entry.promise(ballot) {
             Ok(promised) => {
-                let after = if self.broken == Some(Broken::NoPromise) { slot.clone() } else { promised };
-                if after == slot && self.broken.is_none() {
+                let after = if self.broken == Some(Broken::NoPromise) { entry.clone() } else { promised };
+                if after == entry && self.broken.is_none() {
                     return None;
                 }
-                state.has[at] = Has::Slot(after.clone());
+                state.has[at] = Has::Entry(after.clone());
                 if reply == Reply::Heard {
-                    state.writers[who].promises[at] = Some((slot, after));
+                    state.writers[who].promises[at] = Some((entry, after));
                 }
             }
             Err(higher) if reply == Reply::Heard => {
@@ -209,12 +209,12 @@ impl Story {
         if writer.phase != Phase::Promising {
             return Some(());
         }
-        let before = writer.promises.clone().map(|promise| promise.map(|(slot, _)| slot));
+        let before = writer.promises.clone().map(|promise| promise.map(|(entry, _)| entry));
         let Some(found) = promised_value(&before, writer.needed) else { return Some(()) };
-        if let Some((lost, _, life)) = writer.mends {
-            writer.knows = self.begun_anew(&found.lives, lost, life)?;
-            if matches!(self.broken, Some(Broken::NoLives | Broken::AnyMark)) {
-                writer.knows = Lives::default();
+        if let Some((lost, _, restart)) = writer.mends {
+            writer.knows = self.begun_anew(&found.restarts, lost, restart)?;
+            if matches!(self.broken, Some(Broken::NoRestarts | Broken::AnyMark)) {
+                writer.knows = Restarts::default();
             }
             writer.phase = Phase::Accepting(found.value);
             return Some(());
@@ -234,12 +234,12 @@ impl Story {
         let writer = &state.writers[who];
         let Phase::Accepting(value) = writer.phase else { return None };
         let (_, promised) = writer.promises[at].clone()?;
-        // The conditional PUT succeeds only on exactly the slot that the promise left.
-        if writer.votes[at] || state.slot(at) != Some(&promised) {
+        // The conditional PUT succeeds only on exactly the entry that the promise left.
+        if writer.votes[at] || state.entry(at) != Some(&promised) {
             return None;
         }
-        let slot = promised.accept(writer.ballot, value, &writer.knows).ok()?;
-        state.has[at] = Has::Slot(slot);
+        let entry = promised.accept(writer.ballot, value, &writer.knows).ok()?;
+        state.has[at] = Has::Entry(entry);
         let value = value?;
         let vote = state.votes.entry(ballot_key(writer.ballot)).or_insert((value, [false; N]));
         vote.1[at] = true;
@@ -248,8 +248,8 @@ impl Story {
             writer.votes[at] = true;
         }
         if writer.votes.iter().filter(|voted| **voted).count() >= writer.needed {
-            let slot = mended(writer.ballot, Some(value), writer.knows);
-            writer.phase = if writer.mends.is_some() { Phase::Accepted(slot) } else { Phase::Done(Some(value)) };
+            let entry = mended(writer.ballot, Some(value), writer.knows);
+            writer.phase = if writer.mends.is_some() { Phase::Accepted(entry) } else { Phase::Done(Some(value)) };
         }
         Some(())
     }
@@ -260,38 +260,40 @@ impl Story {
             return None;
         }
         let seen = state.seen();
-        let (at, life) = may_mend(&seen, W)?;
+        let (at, restart) = may_mend(&seen, W)?;
         let Has::Mark(mark, _) = state.has[at] else { return None };
-        let slots = seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
+        let entries = seen.iter().filter_map(|seen| if let Seen::Entry(entry) = seen { Some(entry) } else { None });
         let writer = &mut state.writers[who];
-        writer.ballot = Ballot::above(slots.clone().map(Slot::highest), writer.ballot.token)?;
-        writer.needed = slots.count();
+        writer.ballot = Ballot::above(entries.clone().map(RegisterEntry::highest), writer.ballot.token)?;
+        writer.needed = entries.count();
         if self.broken == Some(Broken::MendedBySome) {
             writer.needed -= 1;
         }
-        writer.mends = Some((at, mark, life));
+        writer.mends = Some((at, mark, restart));
         writer.phase = Phase::Promising;
         Some(())
     }
 
     fn mend(&self, state: &mut State, who: usize) -> Option<()> {
-        let Phase::Accepted(slot) = state.writers[who].phase.clone() else { return None };
-        let (at, mark, life) = state.writers[who].mends?;
-        let anything = self.broken == Some(Broken::AnyMark) && !matches!(state.has[at], Has::Slot(_));
-        if state.has[at] != Has::Mark(mark, life) && !anything {
+        let Phase::Accepted(entry) = state.writers[who].phase.clone() else { return None };
+        let (at, mark, restart) = state.writers[who].mends?;
+        let anything = self.broken == Some(Broken::AnyMark) && !matches!(state.has[at], Has::Entry(_));
+        if state.has[at] != Has::Mark(mark, restart) && !anything {
             return None;
         }
-        let ballot = ballot_key(slot.promised);
+        let ballot = ballot_key(entry.promised);
         state.votes.entry(ballot).and_modify(|(_, who)| who[at] = true);
-        state.has[at] = Has::Slot(slot);
+        state.has[at] = Has::Entry(entry);
         state.writers[who].phase = Phase::Done(None);
         Some(())
     }
 
     fn begin(&self) -> State {
         let (before, begin) = (Ballot { number: 1, token: 0 }, Ballot { number: 2, token: 0 });
-        let slot =
-            |ballot, value| Has::Slot(Slot { promised: ballot, accepted: Some((ballot, value)), ..Slot::default() });
+        let entry = |promised, value| {
+            let accepted = Some((promised, value));
+            Has::Entry(RegisterEntry { promised, accepted, ..RegisterEntry::default() })
+        };
         let writer = |(at, wish): (usize, &Wish<u8, u8>)| Writer {
             wish: wish.clone(),
             mends: None,
@@ -300,13 +302,13 @@ impl Story {
             sent: false,
             phase: if at < self.menders { Phase::Idle } else { Phase::Promising },
             needed: self.w(),
-            knows: Lives::default(),
+            knows: Restarts::default(),
             promises: Default::default(),
             votes: [false; N],
             seen: Ballot::default(),
         };
         State {
-            has: [slot(begin, FIRST), slot(begin, FIRST), slot(before, BEFORE)],
+            has: [entry(begin, FIRST), entry(begin, FIRST), entry(before, BEFORE)],
             writers: self.wishes.iter().enumerate().map(writer).collect(),
             votes: BTreeMap::from([
                 (ballot_key(before), (BEFORE, [true; N])),
@@ -384,8 +386,8 @@ impl Model for Story {
                 if state.wipes == self.wipes || state.has[at] == Has::Nothing {
                     return None;
                 }
-                // More than n − w lost slots at once are more than any rule can handle.
-                if (0..N).filter(|other| *other != at && state.slot(*other).is_none()).count() >= N - W {
+                // More than n − w lost entries at once are more than any rule can handle.
+                if (0..N).filter(|other| *other != at && state.entry(*other).is_none()).count() >= N - W {
                     return None;
                 }
                 state.wipes += 1;
@@ -393,9 +395,9 @@ impl Model for Story {
             }
             Act::Mark(at) => {
                 let marks =
-                    self.menders > 0 && (state.has[at] == Has::Nothing || self.broken != Some(Broken::LifeTwice));
-                let life = mark_for(&state.seen(), at, W).filter(|_| marks)?;
-                state.has[at] = Has::Mark(state.marks, life);
+                    self.menders > 0 && (state.has[at] == Has::Nothing || self.broken != Some(Broken::RestartTwice));
+                let restart = mark_for(&state.seen(), at, W).filter(|_| marks)?;
+                state.has[at] = Has::Mark(state.marks, restart);
                 state.marks += 1;
             }
             Act::MakeMark(at) => {
@@ -406,11 +408,11 @@ impl Model for Story {
                 state.marks += 1;
             }
             Act::PutMark => {
-                let (at, mark, life) = state.late?;
+                let (at, mark, restart) = state.late?;
                 if state.has[at] != Has::Nothing {
                     return None;
                 }
-                state.has[at] = Has::Mark(mark, life);
+                state.has[at] = Has::Mark(mark, restart);
                 // The caller asks the store repeatedly; once is enough here.
                 state.late = None;
             }
@@ -418,17 +420,17 @@ impl Model for Story {
                 if self.broken != Some(Broken::MendedFromALook) || state.has[at] != Has::Nothing {
                     return None;
                 }
-                let others: Vec<Slot<u8>> = (0..N)
+                let others: Vec<RegisterEntry<u8>> = (0..N)
                     .filter(|other| *other != at)
-                    .map(|other| state.slot(other).cloned())
+                    .map(|other| state.entry(other).cloned())
                     .collect::<Option<_>>()?;
-                let accepted = others.iter().filter_map(|slot| slot.accepted).max()?;
-                if others.iter().filter(|slot| slot.accepted == Some(accepted)).count() < W {
+                let accepted = others.iter().filter_map(|entry| entry.accepted).max()?;
+                if others.iter().filter(|entry| entry.accepted == Some(accepted)).count() < W {
                     return None;
                 }
-                let highest = others.iter().map(|slot| slot.highest().number).max()?;
-                let promised = Ballot { number: highest + (1 << 20), token: 0 };
-                state.has[at] = Has::Slot(Slot { promised, accepted: Some(accepted), ..Slot::default() });
+                let highest = others.iter().map(|entry| entry.highest().number).max()?;
+                let (promised, accepted) = (Ballot { number: highest + (1 << 20), token: 0 }, Some(accepted));
+                state.has[at] = Has::Entry(RegisterEntry { promised, accepted, ..RegisterEntry::default() });
             }
         }
         (state != *last).then_some(state)
@@ -453,10 +455,11 @@ impl Model for Story {
                     })
                 },
             ),
-            Property::always("any w stores that have a slot show what is decided", |_, state: &State| {
+            Property::always("any w stores that have an entry show what is decided", |_, state: &State| {
                 let Some((last, _)) = state.decided().last().copied() else { return true };
-                let shows = |slot: &Slot<u8>| slot.accepted.is_some_and(|(ballot, _)| ballot_key(ballot) >= last);
-                (0..N).filter_map(|at| state.slot(at)).filter(|slot| !shows(slot)).count() < W
+                let shows =
+                    |entry: &RegisterEntry<u8>| entry.accepted.is_some_and(|(ballot, _)| ballot_key(ballot) >= last);
+                (0..N).filter_map(|at| state.entry(at)).filter(|entry| !shows(entry)).count() < W
             }),
             Property::always("done means decided, and still decided", |_, state: &State| {
                 state.writers.iter().all(|writer| match writer.phase {

@@ -58,7 +58,7 @@ fn mending() -> Story {
 }
 
 #[test]
-fn a_store_that_lost_its_slot_begins_anew_and_nothing_decided_is_lost() {
+fn a_store_that_lost_its_entry_begins_anew_and_nothing_decided_is_lost() {
     holds("a store is mended", mending());
     holds("with looks", Story { looks: true, ..mending() });
 }
@@ -76,7 +76,7 @@ fn a_promise_that_was_forgotten_counts_no_more() {
 }
 
 /// Two menders. The one that began first comes last, when the store was mended, has taken part, and is lost again. With
-/// lives, the second one puts a mark of its own: the life of the first has begun, as the others know.
+/// restarts, the second one puts a mark of its own: the restart of the first has begun, as the others know.
 fn late_mender(broken: Option<Broken>) -> Story {
     let mut wishes = vec![Wish::Settle];
     wishes.extend(with_a_mender());
@@ -111,22 +111,22 @@ fn late_mark() -> Story {
 }
 
 #[test]
-fn a_mark_that_comes_late_begins_no_life_twice() {
+fn a_mark_that_comes_late_begins_no_restart_twice() {
     holds("a late mark", late_mark());
     let two = Story { wishes: late_mark().wishes, menders: 2, wipes: 2, ..mending() };
     holds("a mark that may come late", Story { late_marks: true, ..two });
 }
 
 #[test]
-fn a_life_that_is_begun_twice_lets_both_commit() {
+fn a_restart_that_is_begun_twice_lets_both_commit() {
     let mut story = late_mark();
     let (promise, accept) = (|at| Act::Promise(1, at, Reply::Heard), |at| Act::Accept(1, at, Reply::Heard));
     story.before.extend([Act::Ask(1), promise(1), promise(2), accept(1), accept(2), Act::Mend(1)]);
-    fails("a life twice", Story { broken: Some(Broken::LifeTwice), ..story });
+    fails("a restart twice", Story { broken: Some(Broken::RestartTwice), ..story });
 }
 
 #[test]
-fn a_slot_written_from_a_look_cancels_a_vote() {
+fn an_entry_written_from_a_look_cancels_a_vote() {
     let model = Story { menders: 0, wishes: raise_and_commit(), broken: Some(Broken::MendedFromALook), ..mending() };
     fails("as it was", model);
 }
@@ -137,9 +137,9 @@ fn a_round_at_some_of_the_others_is_not_enough() {
 }
 
 #[test]
-fn without_lives_a_forgotten_promise_lets_both_commit() {
+fn without_restarts_a_forgotten_promise_lets_both_commit() {
     let before = forgotten_promise();
-    fails("no lives", Story { broken: Some(Broken::NoLives), before, ..mending() });
+    fails("no restarts", Story { broken: Some(Broken::NoRestarts), before, ..mending() });
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn without_a_promise_both_lives_commit() {
 }
 
 #[test]
-fn a_forgotten_slot_that_counts_loses_what_was_decided() {
+fn a_forgotten_entry_that_counts_loses_what_was_decided() {
     let broken = Some(Broken::ForgottenCounts);
     let model = Story { wishes: vec![Wish::Settle], rounds: 1, wipes: 1, broken, ..Story::default() };
     fails("forgotten counts", model);

@@ -1,22 +1,22 @@
-//! The conclusions from the stores' answers, one case each, and the bytes of a slot.
+//! The conclusions from the stores' answers, one case each, and the bytes of an entry.
 
 use super::*;
 
-fn slot(number: u64, value: Option<&'static [u8]>) -> Slot<Bytes> {
+fn entry(number: u64, value: Option<&'static [u8]>) -> RegisterEntry<Bytes> {
     let ballot = Ballot { number, token: 7 };
     let accepted = value.map(|value| (ballot, Bytes::from_static(value)));
-    Slot { promised: ballot, accepted, ..Slot::default() }
+    RegisterEntry { promised: ballot, accepted, ..RegisterEntry::default() }
 }
 
 #[test]
-fn slots_are_laid_out_only_while_nobody_can_have_a_value() {
-    let (empty, blank, full) = (Seen::Empty, Seen::Slot(slot(1, None)), Seen::Slot(slot(1, Some(b"x"))));
+fn entries_are_laid_out_only_while_nobody_can_have_a_value() {
+    let (empty, blank, full) = (Seen::Empty, Seen::Entry(entry(1, None)), Seen::Entry(entry(1, Some(b"x"))));
     assert!(may_lay_out(&[empty.clone(), empty.clone(), empty.clone()], 2));
     assert!(may_lay_out(&[blank.clone(), empty.clone(), empty.clone()], 2));
     assert!(may_lay_out(&[blank.clone(), empty.clone(), Seen::Marked(1)], 2));
     assert!(
         !may_lay_out(&[blank.clone(), blank.clone(), empty.clone()], 2),
-        "the third may have had a slot, and lost it"
+        "the third may have had an entry, and lost it"
     );
     assert!(!may_lay_out(&[full.clone(), empty.clone(), empty.clone()], 2));
     assert!(!may_lay_out(&[Seen::Silent, empty.clone(), empty.clone()], 2), "the silent one may have a value");
@@ -25,7 +25,7 @@ fn slots_are_laid_out_only_while_nobody_can_have_a_value() {
     assert!(may_begin(&[full.clone(), blank.clone(), empty.clone()], 2));
     assert_eq!(judge_look(&[Seen::Silent, empty.clone(), empty.clone()], 2), Look::Nothing);
     assert_eq!(judge_look(&[Seen::Silent, blank.clone(), blank.clone()], 2), Look::Nothing);
-    // One has lost its slot, one has not received the value: the silent one may have it.
+    // One has lost its entry, one has not received the value: the silent one may have it.
     assert_eq!(judge_look(&[Seen::Silent, blank.clone(), empty.clone()], 2), Look::TooFew);
     assert_eq!(judge_look(&[blank.clone(), blank, empty.clone()], 2), Look::Nothing);
     assert_eq!(judge_look(&[full, empty.clone(), empty.clone()], 2), Look::TooFew);
@@ -33,26 +33,26 @@ fn slots_are_laid_out_only_while_nobody_can_have_a_value() {
 }
 
 #[test]
-fn a_mark_of_a_life_that_has_been_is_replaced_and_no_other() {
-    let known = Slot { lives: [2, 0, 0, 0, 0], ..slot(5, Some(b"x")) };
-    let at = |first: Seen<Bytes>| vec![first, Seen::Slot(known.clone()), Seen::Slot(slot(5, Some(b"x")))];
+fn a_mark_of_a_restart_that_has_been_is_replaced_and_no_other() {
+    let known = RegisterEntry { restarts: [2, 0, 0, 0, 0], ..entry(5, Some(b"x")) };
+    let at = |first: Seen<Bytes>| vec![first, Seen::Entry(known.clone()), Seen::Entry(entry(5, Some(b"x")))];
     assert_eq!(mark_for(&at(Seen::Empty), 0, 2), Some(3));
     assert_eq!(mark_for(&at(Seen::Marked(1)), 0, 2), Some(3), "it came late");
     assert_eq!(mark_for(&at(Seen::Marked(2)), 0, 2), Some(3), "and so did this, or its mender was cut short");
     assert_eq!(mark_for(&at(Seen::Marked(3)), 0, 2), None, "it is to begin this");
     assert_eq!(mark_for(&at(Seen::Silent), 0, 2), None);
-    assert_eq!(begun_anew(&known.lives, 0, 2), None);
-    assert_eq!(begun_anew(&known.lives, 0, 3), Some([3, 0, 0, 0, 0]));
+    assert_eq!(begun_anew(&known.restarts, 0, 2), None);
+    assert_eq!(begun_anew(&known.restarts, 0, 3), Some([3, 0, 0, 0, 0]));
 }
 
 #[test]
-fn a_slot_comes_back_as_written_and_damage_is_found() {
+fn an_entry_comes_back_as_written_and_damage_is_found() {
     let seat = Seat { index: 1, n: 3, w: 2 };
-    let reborn = Slot { lives: [1, 0, u32::MAX, 0, 0], ..slot(3, Some(b"a head")) };
-    for slot in [slot(3, Some(b"a head")), slot(u64::MAX, None), Slot::default(), reborn] {
-        let object = encode(seat, &slot, 9);
-        assert_eq!(decode(seat, &object), Ok(Stored::Slot(slot.clone())));
-        assert_ne!(object, encode(seat, &slot, 10), "no two have the same bytes");
+    let restarted = RegisterEntry { restarts: [1, 0, u32::MAX, 0, 0], ..entry(3, Some(b"a head")) };
+    for entry in [entry(3, Some(b"a head")), entry(u64::MAX, None), RegisterEntry::default(), restarted] {
+        let object = encode(seat, &entry, 9);
+        assert_eq!(decode(seat, &object), Ok(Stored::Entry(entry.clone())));
+        assert_ne!(object, encode(seat, &entry, 10), "no two have the same bytes");
         for at in 0..object.len() {
             let mut bad = object.to_vec();
             bad[at] ^= 1;
@@ -63,24 +63,24 @@ fn a_slot_comes_back_as_written_and_damage_is_found() {
     let mark = encode_mark(seat, 7, 9);
     assert_eq!(decode(seat, &mark), Ok(Stored::Mark(7)));
     assert!((0..mark.len()).all(|at| decode(seat, &mark.slice(..at)).is_err()));
-    let object = encode(seat, &slot(3, Some(b"x")), 9);
-    assert_eq!(decode(Seat { index: 0, ..seat }, &object), Err(BadSlot::Seat(seat)));
-    assert_eq!(decode(seat, &Bytes::from_static(b"HFOB what one store has")), Err(BadSlot::Foreign));
+    let object = encode(seat, &entry(3, Some(b"x")), 9);
+    assert_eq!(decode(Seat { index: 0, ..seat }, &object), Err(BadEntry::Seat(seat)));
+    assert_eq!(decode(seat, &Bytes::from_static(b"HFOB what one store has")), Err(BadEntry::Foreign));
 }
 
 /// The bytes are fixed: existing objects must remain readable for ever.
 #[test]
 fn the_format_is_pinned() {
-    let object = encode(Seat { index: 0, n: 3, w: 2 }, &slot(5, Some(b"head")), 1);
+    let object = encode(Seat { index: 0, n: 3, w: 2 }, &entry(5, Some(b"head")), 1);
     let hex: String = object.iter().map(|byte| format!("{byte:02x}")).collect();
     let ballot = "050000000000000007000000000000000000000000000000";
     let expected = format!("4846520100030201{ballot}{ballot}010000000000000000000000000000000400000068656164");
     assert!(hex.starts_with(&expected), "{hex}");
     assert_eq!(object.len(), 4 + 4 + 48 + 16 + 4 + 4 + 16);
     // A store that has begun again notes that after the fixed part; without it, the object has the same form as before
-    // there were lives.
-    let reborn = Slot { lives: [2, 0, 1, 0, 0], ..slot(5, Some(b"head")) };
-    let object = encode(Seat { index: 0, n: 3, w: 2 }, &reborn, 1);
+    // restarts were counted.
+    let restarted = RegisterEntry { restarts: [2, 0, 1, 0, 0], ..entry(5, Some(b"head")) };
+    let object = encode(Seat { index: 0, n: 3, w: 2 }, &restarted, 1);
     let hex: String = object.iter().map(|byte| format!("{byte:02x}")).collect();
     let expected = format!(
         "4846520100030203{ballot}{ballot}0100000000000000000000000000000004000000020000000000000001000000{}",

@@ -72,14 +72,14 @@ impl Replica {
         }
     }
 
-    /// Notes that its slot in the `configuration`th list of stores is in this life. If that life is later than the last
-    /// one seen, the slot was lost meanwhile and another gateway mended it: this one has not seen it missing.
-    pub(super) fn lives(&self, configuration: u32, life: u32) {
+    /// Notes that its entry in the `configuration`th list of stores had this restart. If that one is later than the
+    /// last one seen, the entry was lost meanwhile and another gateway mended it: this one has not seen it missing.
+    pub(super) fn restarts(&self, configuration: u32, restart: u32) {
         let mut missing = self.missing.locked();
-        let seen = missing.life.filter(|(of, _)| *of == configuration).map(|(_, life)| life);
-        missing.life = Some((configuration, seen.unwrap_or(0).max(life)));
+        let seen = missing.restart.filter(|(of, _)| *of == configuration).map(|(_, restart)| restart);
+        missing.restart = Some((configuration, seen.unwrap_or(0).max(restart)));
         drop(missing);
-        if seen.is_some_and(|seen| seen < life) {
+        if seen.is_some_and(|seen| seen < restart) {
             self.head_lost(true);
         }
     }
@@ -132,7 +132,7 @@ impl Quorum {
         }
     }
 
-    /// Notes the current root, and whether a checkpoint is under way. A store that lost its slot meanwhile is complete
+    /// Notes the current root, and whether a checkpoint is under way. A store that lost its entry meanwhile is complete
     /// only after a comparison with that checkpoint's root: objects that were put there earlier counted for their
     /// uploader and may be gone.
     pub fn root_is(&self, current: Option<ObjectId>, under_way: bool) {

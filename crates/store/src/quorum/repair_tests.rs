@@ -104,7 +104,7 @@ async fn a_hundred_objects_that_no_store_has_starve_nothing() {
 
 /// Until the checkpoint ends, no root names the objects that it had put in a store that was emptied.
 #[test]
-fn a_store_that_lost_its_slot_within_a_checkpoint_is_complete_after_the_next_root() {
+fn a_store_that_lost_its_entry_within_a_checkpoint_is_complete_after_the_next_root() {
     let all = three();
     let compare = || {
         all.compare_begins(1);
@@ -136,13 +136,13 @@ fn a_store_that_another_gateway_mended_is_compared() {
         !all.must_compare(1)
     };
     assert!(compare());
-    all.replicas[1].lives(1, 0);
-    assert!(!all.must_compare(1), "the life that it was in all the time");
-    all.replicas[1].lives(1, 1);
+    all.replicas[1].restarts(1, 0);
+    assert!(!all.must_compare(1), "the restart that it had all the time");
+    all.replicas[1].restarts(1, 1);
     assert!(all.must_compare(1), "it was lost meanwhile");
     assert!(compare());
-    all.replicas[1].lives(1, 1);
-    all.replicas[1].lives(1, 0);
+    all.replicas[1].restarts(1, 1);
+    all.replicas[1].restarts(1, 0);
     assert!(!all.must_compare(1), "a late answer of a store says nothing new");
 }
 

@@ -92,7 +92,7 @@ impl Quorum {
         let answers = register.ask_all(&key, true).await;
         let seats = register.replicas.iter().zip(answers).map(|(replica, answer)| {
             let seen = match (answer.seen, answer.error) {
-                (register::Seen::Slot(_) | register::Seen::Marked(_), _) => SeatSeen::Here,
+                (register::Seen::Entry(_) | register::Seen::Marked(_), _) => SeatSeen::Here,
                 (register::Seen::Empty, _) => SeatSeen::Nothing,
                 (register::Seen::Silent, Some(error)) => SeatSeen::Unread(error),
                 (register::Seen::Silent, None) => {

@@ -26,11 +26,11 @@ pub(super) struct Cloud {
     health: Option<Arc<Health>>,
     /// At most one search at a time.
     pub turns: Arc<Semaphore>,
-    seen: Mutex<Seen>,
+    seen: Mutex<CloudState>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct CloudState {
     renewal: Renewal,
     known: Option<Found>,
     /// The result of the last search, if it was in vain.

@@ -111,11 +111,11 @@ struct Watched {
     health: Option<Arc<Health>>,
     /// CREDS-K2.
     turns: Arc<Semaphore>,
-    seen: Mutex<Seen>,
+    seen: Mutex<FileState>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct FileState {
     /// When the last check began.
     looked: Instant,
     /// When the last read began.
@@ -208,7 +208,7 @@ pub(crate) fn present(source: KeySource) -> Result<Keys, StoreUrlError> {
 }
 
 impl Watched {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, FileState> {
         self.seen.locked()
     }
 
@@ -306,7 +306,7 @@ impl Signer {
                     Ok(found) => found,
                     Err(problem) => return Err(StoreUrlError::CredentialsFile { path, problem }),
                 };
-                let seen = Seen { looked: began, read: began, stamp: Some(stamp), problem: None, told: None };
+                let seen = FileState { looked: began, read: began, stamp: Some(stamp), problem: None, told: None };
                 let (place, turns, seen) = (place.clone(), Arc::new(Semaphore::new(1)), Mutex::new(seen));
                 let every = options.credentials_look;
                 (Some(keys), Source::File(Watched { path, profile, every, place, health, turns, seen }))

@@ -25,7 +25,7 @@ impl Room {
         secret(&path, text("first"));
         let (stamp, _) = read(&path).expect("read");
         let (began, health) = (Instant::now(), Arc::new(Health::new("demo")));
-        let seen = Seen { looked: began, read: began, stamp: Some(stamp), problem: None, told: None };
+        let seen = FileState { looked: began, read: began, stamp: Some(stamp), problem: None, told: None };
         let watched = Watched {
             path,
             profile: "east".to_owned(),

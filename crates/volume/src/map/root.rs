@@ -43,7 +43,7 @@ pub(super) const PAGE_ENTRY_BYTES: u64 = 12;
 
 /// The pages of a range of numbers.
 #[derive(Clone, Debug)]
-pub(super) struct PageSlot {
+pub(super) struct PlacedLeaf {
     /// Where the leaf was written; `None` if it changed since or was never written. Boxed: there may be as many leaves
     /// as pages.
     pub at: Option<Box<PageRef>>,
@@ -60,7 +60,7 @@ pub struct Root {
     /// Pages that one leaf covers.
     pub(super) width: u32,
     /// By volume, and number of the range.
-    pub(super) leaves: BTreeMap<(VolumeId, u32), PageSlot>,
+    pub(super) leaves: BTreeMap<(VolumeId, u32), PlacedLeaf>,
     /// The named objects. Changed only in this module and its siblings.
     pub(super) objects: Objects,
     /// The base, which shows where this root and its pages have nothing.
@@ -155,34 +155,35 @@ impl Root {
         let ranges = (volume, first / self.width)..=(volume, last / self.width);
         let ranges = (!numbers.is_empty()).then_some(ranges);
         let leaves = ranges.into_iter().flat_map(move |ranges| self.leaves.range(ranges));
-        leaves.flat_map(move |(_, slot)| slot.leaf.range(first, last))
+        leaves.flat_map(move |(_, placed)| placed.leaf.range(first, last))
     }
 
     /// All pages, sorted by volume and number.
     pub fn pages(&self) -> impl Iterator<Item = (VolumeId, u32, PageRef)> + '_ {
         self.leaves
             .iter()
-            .flat_map(|((volume, _), slot)| slot.leaf.iter().map(move |(number, page)| (*volume, number, page)))
+            .flat_map(|((volume, _), placed)| placed.leaf.iter().map(move |(number, page)| (*volume, number, page)))
     }
 
     /// The pages in any of these packs, as [`Root::pages`]. Cost: the pack list of each leaf, and the pages of leaves
     /// with one of these packs.
     pub fn pages_in_packs(&self, packs: &BTreeSet<ObjectId>) -> impl Iterator<Item = (VolumeId, u32, PageRef)> {
         let leaves = (!packs.is_empty()).then(|| self.leaves.iter());
-        leaves.into_iter().flatten().flat_map(move |((volume, _), slot)| {
-            slot.leaf.in_packs(packs).map(move |(number, page)| (*volume, number, page))
+        leaves.into_iter().flatten().flat_map(move |((volume, _), placed)| {
+            placed.leaf.in_packs(packs).map(move |(number, page)| (*volume, number, page))
         })
     }
 
     /// Number of pages. Linear in the number of leaves.
     pub fn page_count(&self) -> u64 {
-        self.leaves.values().map(|slot| slot.leaf.len() as u64).sum()
+        self.leaves.values().map(|placed| placed.leaf.len() as u64).sum()
     }
 
     /// The pages from this one on, as [`Root::pages`].
     pub fn pages_from(&self, volume: VolumeId, number: u32) -> impl Iterator<Item = (VolumeId, u32, PageRef)> + '_ {
         let leaves = self.leaves.range((volume, number / self.width)..);
-        let pages = leaves.flat_map(|((of, _), slot)| slot.leaf.iter().map(move |(number, page)| (*of, number, page)));
+        let pages =
+            leaves.flat_map(|((of, _), placed)| placed.leaf.iter().map(move |(number, page)| (*of, number, page)));
         pages.skip_while(move |(of, found, _)| *of == volume && *found < number)
     }
 
@@ -240,7 +241,7 @@ impl Root {
     /// For the first wrong pack: what was counted, the number from the pages (found), and the noted number (expected).
     pub(super) fn compare_packs(&self) -> Result<(), (&'static str, u64, u64)> {
         let mut counts = PackCounts::default();
-        self.leaves.values().for_each(|slot| counts.add(&slot.leaf));
+        self.leaves.values().for_each(|placed| counts.add(&placed.leaf));
         counts.compare(&self.packs)
     }
 
@@ -263,10 +264,10 @@ impl Root {
         }
         let key = (volume, number / self.width);
         let Some(page) = page else {
-            if let Some(slot) = self.leaves.get_mut(&key) {
-                Arc::make_mut(&mut slot.leaf).remove(number);
-                slot.at = None;
-                if slot.leaf.len() == 0 {
+            if let Some(placed) = self.leaves.get_mut(&key) {
+                Arc::make_mut(&mut placed.leaf).remove(number);
+                placed.at = None;
+                if placed.leaf.len() == 0 {
                     self.leaves.remove(&key);
                 }
             }
@@ -275,9 +276,9 @@ impl Root {
         let usage = self.packs.get(page.object).unwrap_or_default();
         let live_bytes = usage.live_bytes + u64::from(page.sealed_len);
         self.objects.packs.set(page.object, PackUse { live_bytes, live_pages: usage.live_pages + 1, ..usage });
-        let slot = self.leaves.entry(key).or_insert_with(|| PageSlot { at: None, leaf: Arc::default() });
-        Arc::make_mut(&mut slot.leaf).set(number, &page);
-        slot.at = None;
+        let placed = self.leaves.entry(key).or_insert_with(|| PlacedLeaf { at: None, leaf: Arc::default() });
+        Arc::make_mut(&mut placed.leaf).set(number, &page);
+        placed.at = None;
     }
 
     /// Removes segments without live sectors and returns them: the root no longer names them (MAP-M3). Also forgets
@@ -319,8 +320,8 @@ impl Root {
     /// Approximate memory in bytes, shared parts included. Linear in the number of leaves.
     pub fn memory_bytes(&self) -> u64 {
         // Tree nodes are about two thirds full.
-        let frame = size_of::<((VolumeId, u32), PageSlot)>() * 3 / 2 + size_of::<PageRef>();
-        let pages = self.leaves.values().map(|slot| (frame + slot.leaf.memory_bytes()) as u64);
+        let frame = size_of::<((VolumeId, u32), PlacedLeaf)>() * 3 / 2 + size_of::<PageRef>();
+        let pages = self.leaves.values().map(|placed| (frame + placed.leaf.memory_bytes()) as u64);
         pages.sum::<u64>() + self.objects.memory_bytes()
     }
 }
@@ -417,9 +418,9 @@ mod tests {
             root.add_segment(object(segment), 8192, Sectors(16));
         }
         root.replace_page(volume, 0, Some(place(10, 104)), &Live::new(), &live).expect("a first page");
-        root.objects.segments.leaves_mut().for_each(|slot| slot.at = Some(place(12, 104)));
+        root.objects.segments.leaves_mut().for_each(|leaf| leaf.at = Some(place(12, 104)));
         root.replace_page(volume, 0, Some(place(11, 104)), &live, &live).expect("the same elsewhere");
-        assert!(root.segments.leaves().all(|(_, slot)| slot.at.is_some()), "expected no segment changed");
+        assert!(root.segments.leaves().all(|(_, leaf)| leaf.at.is_some()), "expected no segment changed");
         // MAP-M4 is held all the same.
         let more = Live::from([(object(1), Sectors(9))]);
         assert!(

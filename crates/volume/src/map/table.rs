@@ -44,7 +44,7 @@ impl Summary {
 
 /// One leaf: never empty, sorted, each object once.
 #[derive(Clone, Debug)]
-pub(super) struct Slot<V> {
+pub(super) struct TableLeaf<V> {
     /// Where it was written; `None` if it was never written or has changed since.
     pub at: Option<PageRef>,
     entries: Arc<Vec<(ObjectId, V)>>,
@@ -52,7 +52,7 @@ pub(super) struct Slot<V> {
     summary: OnceLock<Summary>,
 }
 
-impl<V> Slot<V> {
+impl<V> TableLeaf<V> {
     pub(super) fn new(at: Option<PageRef>, entries: Arc<Vec<(ObjectId, V)>>) -> Self {
         Self { at, entries, summary: OnceLock::new() }
     }
@@ -72,7 +72,7 @@ impl<V> Slot<V> {
     }
 }
 
-impl<V: Known> Slot<V> {
+impl<V: Known> TableLeaf<V> {
     /// Computed by the first caller; roots derived from this one share it with the leaf.
     pub(super) fn summary(&self) -> &Summary {
         self.summary.get_or_init(|| Summary::of(&self.entries))
@@ -93,7 +93,7 @@ impl<V: Known> Slot<V> {
 /// leaf.
 #[derive(Clone, Debug)]
 pub(super) struct Table<V> {
-    leaves: BTreeMap<ObjectId, Slot<V>>,
+    leaves: BTreeMap<ObjectId, TableLeaf<V>>,
 }
 
 impl<V> Default for Table<V> {
@@ -110,15 +110,15 @@ impl<V: Copy + PartialEq> Table<V> {
     }
 
     pub(super) fn get(&self, object: ObjectId) -> Option<V> {
-        let (_, slot) = self.leaves.range(..=object).next_back()?;
-        let at = slot.entries.binary_search_by_key(&object, |(id, _)| *id).ok()?;
-        slot.entries.get(at).map(|(_, value)| *value)
+        let (_, leaf) = self.leaves.range(..=object).next_back()?;
+        let at = leaf.entries.binary_search_by_key(&object, |(id, _)| *id).ok()?;
+        leaf.entries.get(at).map(|(_, value)| *value)
     }
 
     /// Adds the object, or replaces its entry.
     pub(super) fn set(&mut self, object: ObjectId, value: V) {
         let Some(mut key) = self.key_for(object) else {
-            self.leaves.insert(object, Slot::new(None, Arc::new(vec![(object, value)])));
+            self.leaves.insert(object, TableLeaf::new(None, Arc::new(vec![(object, value)])));
             return;
         };
         if object < key
@@ -127,62 +127,62 @@ impl<V: Copy + PartialEq> Table<V> {
             self.leaves.insert(object, first);
             key = object;
         }
-        let Some(slot) = self.leaves.get_mut(&key) else { return };
-        match slot.entries.binary_search_by_key(&object, |(id, _)| *id) {
-            Ok(at) if slot.entries[at].1 == value => return,
-            Ok(at) => slot.changing()[at].1 = value,
-            Err(at) => slot.changing().insert(at, (object, value)),
+        let Some(leaf) = self.leaves.get_mut(&key) else { return };
+        match leaf.entries.binary_search_by_key(&object, |(id, _)| *id) {
+            Ok(at) if leaf.entries[at].1 == value => return,
+            Ok(at) => leaf.changing()[at].1 = value,
+            Err(at) => leaf.changing().insert(at, (object, value)),
         }
-        if slot.entries.len() >= SPLIT {
-            let lower = slot.changing();
+        if leaf.entries.len() >= SPLIT {
+            let lower = leaf.changing();
             let upper = lower.split_off(SPLIT / 2);
             // This part is unlikely to grow again.
             lower.shrink_to_fit();
             if let Some((first, _)) = upper.first().copied() {
-                self.leaves.insert(first, Slot::new(None, Arc::new(upper)));
+                self.leaves.insert(first, TableLeaf::new(None, Arc::new(upper)));
             }
         }
     }
 
     pub(super) fn remove(&mut self, object: ObjectId) {
-        let Some((key, slot)) = self.leaves.range_mut(..=object).next_back() else { return };
-        let Ok(at) = slot.entries.binary_search_by_key(&object, |(id, _)| *id) else { return };
+        let Some((key, leaf)) = self.leaves.range_mut(..=object).next_back() else { return };
+        let Ok(at) = leaf.entries.binary_search_by_key(&object, |(id, _)| *id) else { return };
         let key = *key;
-        slot.changing().remove(at);
-        if slot.entries.is_empty() {
+        leaf.changing().remove(at);
+        if leaf.entries.is_empty() {
             self.leaves.remove(&key);
         }
     }
 
     /// All, sorted.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ObjectId, V)> + '_ {
-        self.leaves.values().flat_map(|slot| slot.entries.iter().copied())
+        self.leaves.values().flat_map(|leaf| leaf.entries.iter().copied())
     }
 
     pub(super) fn len(&self) -> usize {
-        self.leaves.values().map(|slot| slot.entries.len()).sum()
+        self.leaves.values().map(|leaf| leaf.entries.len()).sum()
     }
 
     /// Approximate memory in bytes, shared leaves included. Linear in the number of leaves.
     pub(super) fn memory_bytes(&self) -> u64 {
         // Tree nodes are about two thirds full.
-        let frame = size_of::<(ObjectId, Slot<V>)>() * 3 / 2;
-        let leaf = |slot: &Slot<V>| (frame + slot.entries.capacity() * size_of::<(ObjectId, V)>()) as u64;
-        self.leaves.values().map(leaf).sum()
+        let frame = size_of::<(ObjectId, TableLeaf<V>)>() * 3 / 2;
+        let bytes = |leaf: &TableLeaf<V>| (frame + leaf.entries.capacity() * size_of::<(ObjectId, V)>()) as u64;
+        self.leaves.values().map(bytes).sum()
     }
 
-    pub(super) fn leaves(&self) -> impl Iterator<Item = (&ObjectId, &Slot<V>)> {
+    pub(super) fn leaves(&self) -> impl Iterator<Item = (&ObjectId, &TableLeaf<V>)> {
         self.leaves.iter()
     }
 
-    pub(super) fn leaves_mut(&mut self) -> impl Iterator<Item = &mut Slot<V>> {
+    pub(super) fn leaves_mut(&mut self) -> impl Iterator<Item = &mut TableLeaf<V>> {
         self.leaves.values_mut()
     }
 
     /// Adds a leaf at the end. It must not be empty; its objects must be sorted and above all that are there.
-    pub(super) fn push(&mut self, slot: Slot<V>) {
-        if let Some((first, _)) = slot.entries.first() {
-            self.leaves.insert(*first, slot);
+    pub(super) fn push(&mut self, leaf: TableLeaf<V>) {
+        if let Some((first, _)) = leaf.entries.first() {
+            self.leaves.insert(*first, leaf);
         }
     }
 
@@ -191,19 +191,19 @@ impl<V: Copy + PartialEq> Table<V> {
     pub(super) fn settle(&mut self, most: usize) {
         let most = most.max(1);
         let mut out = Self::default();
-        let mut last: Option<Slot<V>> = None;
-        for slot in std::mem::take(&mut self.leaves).into_values() {
+        let mut last: Option<TableLeaf<V>> = None;
+        for leaf in std::mem::take(&mut self.leaves).into_values() {
             last = match last.take() {
                 Some(mut before)
-                    if (before.at.is_none() || slot.at.is_none())
-                        && before.entries.len() + slot.entries.len() <= most / 2 =>
+                    if (before.at.is_none() || leaf.at.is_none())
+                        && before.entries.len() + leaf.entries.len() <= most / 2 =>
                 {
-                    before.changing().extend(slot.entries.iter().copied());
+                    before.changing().extend(leaf.entries.iter().copied());
                     Some(before)
                 }
                 before => {
                     before.into_iter().for_each(|before| out.push_parts(before, most));
-                    Some(slot)
+                    Some(leaf)
                 }
             };
         }
@@ -211,36 +211,36 @@ impl<V: Copy + PartialEq> Table<V> {
         *self = out;
     }
 
-    fn push_parts(&mut self, slot: Slot<V>, most: usize) {
-        let count = slot.entries.len();
-        if slot.at.is_some() || count <= most {
-            return self.push(slot);
+    fn push_parts(&mut self, leaf: TableLeaf<V>, most: usize) {
+        let count = leaf.entries.len();
+        if leaf.at.is_some() || count <= most {
+            return self.push(leaf);
         }
         // Parts of equal length, so that each can grow.
         let parts = count.div_ceil(most);
-        for part in slot.entries.chunks(count.div_ceil(parts)) {
-            self.push(Slot::new(None, Arc::new(part.to_vec())));
+        for part in leaf.entries.chunks(count.div_ceil(parts)) {
+            self.push(TableLeaf::new(None, Arc::new(part.to_vec())));
         }
     }
 
     /// Whether the table shares this leaf in memory. Only the leaf of its first object can be the same.
-    fn shares(&self, slot: &Slot<V>) -> bool {
-        let Some((first, _)) = slot.entries.first() else { return false };
+    fn shares(&self, leaf: &TableLeaf<V>) -> bool {
+        let Some((first, _)) = leaf.entries.first() else { return false };
         let ours = self.leaves.range(..=*first).next_back();
-        ours.is_some_and(|(_, ours)| Arc::ptr_eq(&ours.entries, &slot.entries))
+        ours.is_some_and(|(_, ours)| Arc::ptr_eq(&ours.entries, &leaf.entries))
     }
 
     /// Removes objects of the table `other` for which `named` is true. Leaves shared with `other` are removed as a
     /// whole.
     pub(super) fn take_out(&mut self, other: &Self, named: impl Fn(ObjectId) -> bool) {
-        self.leaves.retain(|_, slot| {
-            if other.shares(slot) {
+        self.leaves.retain(|_, leaf| {
+            if other.shares(leaf) {
                 return false;
             }
-            if slot.entries.iter().any(|(object, _)| named(*object)) {
-                slot.changing().retain(|(object, _)| !named(*object));
+            if leaf.entries.iter().any(|(object, _)| named(*object)) {
+                leaf.changing().retain(|(object, _)| !named(*object));
             }
-            !slot.entries.is_empty()
+            !leaf.entries.is_empty()
         });
     }
 }
@@ -249,19 +249,19 @@ impl<V: Known> Table<V> {
     /// How many leaves lack a summary, of how many.
     #[cfg(test)]
     pub(super) fn changed(&self) -> (usize, usize) {
-        let changed = self.leaves.values().filter(|slot| slot.summary.get().is_none());
+        let changed = self.leaves.values().filter(|leaf| leaf.summary.get().is_none());
         (changed.count(), self.leaves.len())
     }
 
     /// The summary of each leaf.
     pub(super) fn summaries(&self) -> impl Iterator<Item = &Summary> {
-        self.leaves.values().map(Slot::summary)
+        self.leaves.values().map(TableLeaf::summary)
     }
 
     /// Removes entirely unused objects; returns them in order.
     pub(super) fn drop_dead(&mut self) -> Vec<ObjectId> {
-        let with_dead = self.leaves.values().filter(|slot| slot.summary().dead);
-        let dead = with_dead.flat_map(|slot| slot.entries.iter().filter(|(_, known)| known.is_dead()));
+        let with_dead = self.leaves.values().filter(|leaf| leaf.summary().dead);
+        let dead = with_dead.flat_map(|leaf| leaf.entries.iter().filter(|(_, known)| known.is_dead()));
         let dead: Vec<ObjectId> = dead.map(|(object, _)| *object).collect();
         dead.iter().for_each(|object| self.remove(*object));
         dead
@@ -269,13 +269,13 @@ impl<V: Known> Table<V> {
 
     /// Partly unused objects, least used first; of equal ones the lower id first.
     pub(super) fn by_use(&self) -> ByUse<'_, V> {
-        let leaves: Vec<&Slot<V>> = self.leaves.values().collect();
+        let leaves: Vec<&TableLeaf<V>> = self.leaves.values().collect();
         let mut next: BinaryHeap<Next> = BinaryHeap::new();
-        for (leaf, slot) in leaves.iter().enumerate() {
-            let lowest = slot.summary().sums.lowest;
+        for (at, leaf) in leaves.iter().enumerate() {
+            let lowest = leaf.summary().sums.lowest;
             if lowest < LOWEST_OF {
                 // Rounded down, so at most the share of any of its objects.
-                next.push(Reverse((lowest * (IN_USE_OF / LOWEST_OF), None, leaf, 0)));
+                next.push(Reverse((lowest * (IN_USE_OF / LOWEST_OF), None, at, 0)));
             }
         }
         ByUse { leaves, next }
@@ -288,7 +288,7 @@ type Next = Reverse<(u64, Option<ObjectId>, usize, usize)>;
 /// See [`Table::by_use`]. A leaf is opened once its lowest share is the lowest left, so a caller that takes a few
 /// objects opens few leaves.
 pub(super) struct ByUse<'a, V> {
-    leaves: Vec<&'a Slot<V>>,
+    leaves: Vec<&'a TableLeaf<V>>,
     next: BinaryHeap<Next>,
 }
 
@@ -297,14 +297,14 @@ impl<V: Known> Iterator for ByUse<'_, V> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let Reverse((_, object, leaf, place)) = self.next.pop()?;
-            let slot = *self.leaves.get(leaf)?;
+            let Reverse((_, object, at, place)) = self.next.pop()?;
+            let leaf = *self.leaves.get(at)?;
             if object.is_some() {
-                return slot.entries.get(place).copied();
+                return leaf.entries.get(place).copied();
             }
-            for (place, (object, known)) in slot.entries.iter().enumerate() {
+            for (place, (object, known)) in leaf.entries.iter().enumerate() {
                 if let Some(share) = known.in_use() {
-                    self.next.push(Reverse((share, Some(*object), leaf, place)));
+                    self.next.push(Reverse((share, Some(*object), at, place)));
                 }
             }
         }
@@ -365,12 +365,12 @@ mod tests {
     #[should_panic(expected = "TABLE-T1: summary of a leaf is Summary { sums:")]
     fn a_leaf_of_which_something_else_is_said_is_a_mistake() {
         let mut table = packs([(1, PackUse { stored_bytes: 100, live_bytes: 50, live_pages: 1 })]);
-        for slot in table.leaves_mut() {
-            slot.check_summary();
-            let other = Summary { dead: true, ..*slot.summary() };
-            slot.summary = OnceLock::from(other);
+        for leaf in table.leaves_mut() {
+            leaf.check_summary();
+            let other = Summary { dead: true, ..*leaf.summary() };
+            leaf.summary = OnceLock::from(other);
         }
-        table.leaves().for_each(|(_, slot)| slot.check_summary());
+        table.leaves().for_each(|(_, leaf)| leaf.check_summary());
     }
 
     fn any_use() -> impl Strategy<Value = PackUse> {
@@ -412,12 +412,12 @@ mod tests {
                 prop_assert!(table.drop_dead().is_empty());
                 table.settle(most);
                 let at = PageRef { object: object(7), number: 0, offset: 0, sealed_len: 17, raw_len: 1 };
-                table.leaves_mut().for_each(|slot| slot.at = Some(at));
+                table.leaves_mut().for_each(|leaf| leaf.at = Some(at));
             }
             for (table, all) in &copies {
                 prop_assert_eq!(&table.iter().collect::<Vec<_>>(), all);
-                for (_, slot) in table.leaves() {
-                    prop_assert_eq!(*slot.summary(), Summary::of(&slot.entries));
+                for (_, leaf) in table.leaves() {
+                    prop_assert_eq!(*leaf.summary(), Summary::of(&leaf.entries));
                 }
                 let sums = table.summaries().fold((0, 0, 0), |sum, one| {
                     (sum.0 + one.sums.stored_bytes, sum.1 + one.sums.live_bytes, sum.2 + one.sums.objects)
@@ -447,7 +447,7 @@ mod tests {
             let (mut table, mut flat) = (Table::<u8>::default(), BTreeMap::new());
             for (round, (changes, most)) in rounds.into_iter().enumerate() {
                 let written: Vec<(ObjectId, Vec<(ObjectId, u8)>)> =
-                    table.leaves().map(|(key, slot)| (*key, slot.entries.to_vec())).collect();
+                    table.leaves().map(|(key, leaf)| (*key, leaf.entries.to_vec())).collect();
                 let mut touched = Vec::new();
                 for (random, value) in changes {
                     let object = object(random);
@@ -468,23 +468,23 @@ mod tests {
                 prop_assert_eq!(table.len(), flat.len());
                 table.settle(most);
                 prop_assert_eq!(table.iter().collect::<Vec<_>>(), flat.clone().into_iter().collect::<Vec<_>>());
-                for (key, slot) in table.leaves() {
-                    let first = slot.entries.first().map(|(object, _)| *object);
+                for (key, leaf) in table.leaves() {
+                    let first = leaf.entries.first().map(|(object, _)| *object);
                     prop_assert!(first.is_some_and(|first| *key <= first), "never empty");
-                    prop_assert!(slot.entries.windows(2).all(|w| w[0].0 < w[1].0));
-                    prop_assert!(slot.at.is_some() || slot.entries.len() <= most, "{} of {most}", slot.entries.len());
+                    prop_assert!(leaf.entries.windows(2).all(|w| w[0].0 < w[1].0));
+                    prop_assert!(leaf.at.is_some() || leaf.entries.len() <= most, "{} of {most}", leaf.entries.len());
                 }
                 // A leaf that stays written has its old content. An unchanged leaf is rewritten only to join it with a
                 // neighbour.
-                for (key, slot) in table.leaves().filter(|(_, slot)| slot.at.is_some()) {
-                    let had = written.iter().find(|(_, entries)| entries.first().map(|e| e.0) == slot.entries.first().map(|e| e.0));
-                    prop_assert_eq!(had.map(|(_, entries)| entries), Some(&*slot.entries), "{}", key);
+                for (key, leaf) in table.leaves().filter(|(_, leaf)| leaf.at.is_some()) {
+                    let had = written.iter().find(|(_, entries)| entries.first().map(|e| e.0) == leaf.entries.first().map(|e| e.0));
+                    prop_assert_eq!(had.map(|(_, entries)| entries), Some(&*leaf.entries), "{}", key);
                 }
                 if touched.is_empty() && round > 0 {
-                    prop_assert!(table.leaves().all(|(_, slot)| slot.at.is_some()));
+                    prop_assert!(table.leaves().all(|(_, leaf)| leaf.at.is_some()));
                 }
                 let at = PageRef { object: object(7), number: 0, offset: 0, sealed_len: 17, raw_len: 1 };
-                table.leaves_mut().for_each(|slot| slot.at = Some(at));
+                table.leaves_mut().for_each(|leaf| leaf.at = Some(at));
             }
         }
     }

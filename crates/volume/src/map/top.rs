@@ -29,9 +29,9 @@
 use super::base::Base;
 use super::leaf::{Leaf, LeafOf, LeafRef, ObjectLeaf, PageLeaf};
 use super::places::read_next_object;
-use super::root::{PageSlot, lookup};
+use super::root::{PlacedLeaf, lookup};
 use super::sums::{Known, Sums};
-use super::table::{Slot, Table};
+use super::table::{Table, TableLeaf};
 use super::under::Under;
 use super::{
     MapError, MapPiece, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_BYTES_MAX, PAGE_NUMBER_MAX, Page, PageRef, Root,
@@ -250,7 +250,7 @@ impl Top {
         let mut root = Root { width: self.width, ..Root::new(self.upto) };
         for ((volume, range), found) in &self.pages {
             let leaf = page_leaf(&found.at, found.pages, leaf(&self.pages_ref(*volume, *range, found)))?;
-            root.leaves.insert((*volume, *range), PageSlot { at: Some(Box::new(found.at)), leaf });
+            root.leaves.insert((*volume, *range), PlacedLeaf { at: Some(Box::new(found.at)), leaf });
         }
         self.take_objects(&mut root, leaf)?;
         self.compared(root.compare_packs())?;
@@ -323,8 +323,8 @@ fn take<V: Known>(
     next: Option<ObjectId>,
     leaf: &ObjectLeaf<V>,
 ) -> Result<(), (&'static str, u64, u64)> {
-    let slot = Slot::new(Some(at.at), leaf.entries.clone());
-    let sums = slot.summary().sums;
+    let table_leaf = TableLeaf::new(Some(at.at), leaf.entries.clone());
+    let sums = table_leaf.summary().sums;
     let pairs = [
         ("objects", sums.objects, at.sums.objects),
         ("stored bytes of its objects", sums.stored_bytes, at.sums.stored_bytes),
@@ -341,7 +341,7 @@ fn take<V: Known>(
     for (object, key) in leaf.older.iter() {
         under.list(*object, *key);
     }
-    table.push(slot);
+    table.push(table_leaf);
     Ok(())
 }
 

@@ -65,11 +65,11 @@ pub fn pieces_to_move(page: &Page, victim: ObjectId, memtable: &Memtable) -> Vec
 pub fn runs(volume: VolumeId, pieces: Vec<MapExtent>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for piece in pieces {
-        let slot = |lba: Lba| lba.0 / EXTENT_SECTORS_MAX;
+        let unit = |lba: Lba| lba.0 / EXTENT_SECTORS_MAX;
         match runs.last_mut() {
             Some(run)
                 if run.from.last().is_some_and(|last| last.end() == piece.lba)
-                    && slot(run.lba()) == slot(Lba(piece.end().0 - 1)) =>
+                    && unit(run.lba()) == unit(Lba(piece.end().0 - 1)) =>
             {
                 run.from.push(piece);
             }

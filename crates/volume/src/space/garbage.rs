@@ -58,12 +58,12 @@ impl Garbage {
 /// Progress in each dropped root: it may name more objects than can be retired at once. Kept for one term. The next
 /// leader starts over and retires and deletes some objects twice, which has no effect.
 #[derive(Debug, Default)]
-pub struct Looked {
+pub struct RetireProgress {
     term: Term,
     upto: BTreeMap<ObjectId, StoredObject>,
 }
 
-impl Looked {
+impl RetireProgress {
     /// Starts a round of `term` with these dropped roots; forgets all others.
     pub fn begin<'a>(&mut self, term: Term, dropped: impl Iterator<Item = &'a ObjectId>) {
         if std::mem::replace(&mut self.term, term) != term {

@@ -88,7 +88,7 @@ impl Confirmed {
 #[derive(Debug, Default)]
 pub struct Reaper {
     term: Option<Term>,
-    seen: BTreeMap<ObjectId, Seen>,
+    seen: BTreeMap<ObjectId, FirstSeen>,
     /// Dropped roots, numbered in the order in which they were seen.
     dropped: BTreeMap<ObjectId, u64>,
     /// Number of dropped roots seen so far.
@@ -97,7 +97,7 @@ pub struct Reaper {
 
 /// A retired object, when it was first seen.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct FirstSeen {
     at: MonoTime,
     /// Number of dropped roots seen by then: a pack waits until those of them that remain are processed.
     behind: u64,
@@ -139,7 +139,7 @@ impl Reaper {
         let oldest = oldest.filter(|_| state.retired.len() < RETIRED_MAX - RETIRE_OBJECTS_MAX);
         let mut due = Vec::new();
         for (object, kind) in &state.retired {
-            let seen = *self.seen.entry(*object).or_insert(Seen { at: now, behind: self.count });
+            let seen = *self.seen.entry(*object).or_insert(FirstSeen { at: now, behind: self.count });
             if *kind == StoredKind::Pages && oldest.is_some_and(|root| root <= seen.behind) {
                 continue;
             }

@@ -136,7 +136,7 @@ fn a_dropped_root_larger_than_the_list_of_retired_objects_comes_to_its_end() {
     let mut state = SetState::new(Epoch(0));
     state.dropped.insert(dropped, 9);
     state.dropped.insert(other, 9);
-    let (mut looked, mut retired, mut index, mut terms) = (Looked::default(), 0, 0, Term(1));
+    let (mut looked, mut retired, mut index, mut terms) = (RetireProgress::default(), 0, 0, Term(1));
     let mut rounds = 0;
     while state.dropped.contains_key(&dropped) {
         rounds += 1;

@@ -115,7 +115,7 @@ impl Commands {
     }
 
     /// Processes of the start with this mark.
-    pub(super) fn of_start(&self, mark: &str) -> process::Looked {
+    pub(super) fn of_start(&self, mark: &str) -> process::ProcessSearch {
         let since_ns = mark.rsplit(' ').next().and_then(|since| since.parse().ok()).unwrap_or(0);
         of_mark(&self.processes, MARK, mark, since_ns)
     }

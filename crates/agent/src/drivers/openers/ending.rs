@@ -10,7 +10,7 @@
 //! What keeps the pool mounted in another mount namespace, and what the kernel itself uses, stays.
 
 use super::family::{comes_from, parents};
-use super::{DELETED, LOOK_LIMIT, PROC, Seen, open_here, roots};
+use super::{DELETED, LOOK_LIMIT, OpenPath, PROC, open_here, roots};
 use crate::attach_process::pid_in;
 use crate::config::AgentConfig;
 use crate::drivers::leaving::user;
@@ -62,10 +62,10 @@ impl Pool {
     }
 
     /// Whether what is seen at this path lies on one of them.
-    fn has(&self, path: &Path, seen: &Seen<'_>) -> bool {
+    fn has(&self, path: &Path, seen: &OpenPath<'_>) -> bool {
         let device = match seen {
-            Seen::Link(link) => std::fs::metadata(link).ok().map(|found| device(found.dev())),
-            Seen::Map(line) => line.split_whitespace().nth(3).and_then(mapped),
+            OpenPath::Link(link) => std::fs::metadata(link).ok().map(|found| device(found.dev())),
+            OpenPath::Map(line) => line.split_whitespace().nth(3).and_then(mapped),
         };
         let is_scratch = |device: &String| self.scratch.iter().any(|(at, of)| of == device && path.starts_with(at));
         device.is_some_and(|device| self.devices.contains(&device) || is_scratch(&device))
@@ -73,7 +73,7 @@ impl Pool {
 
     /// What this process has open there. Only what [`super::openers_in`] would name.
     fn open_of(&self, proc: &Path, pid: i32) -> Option<String> {
-        open_here(proc, pid, &self.roots, false, &|path: &Path, seen: &Seen<'_>| self.has(path, seen))
+        open_here(proc, pid, &self.roots, false, &|path: &Path, seen: &OpenPath<'_>| self.has(path, seen))
     }
 }
 

@@ -61,7 +61,7 @@ fn a_round_of_a_thousand_sets_is_worked_out() {
         let members = (0..12).map(|number| (MemberId(number), member(number))).collect();
         let groups = (1..=sets).map(|number| (GroupId(number), placed(number))).collect();
         let view = View { members, groups };
-        let looked = Looked { rules, towards: view.clone(), view };
+        let looked = PlanInput { rules, towards: view.clone(), view };
         let begun = std::time::Instant::now();
         let done = looked.work_out();
         eprintln!("{sets} sets on 12 gateways: {:?}", begun.elapsed());
@@ -130,7 +130,7 @@ fn the_newer_leader_of_a_group_is_believed() {
     let (leader, voters, near) = (Some(MemberId(2)), [2, 3, 4].map(MemberId).into(), BTreeSet::new());
     // m9 does not answer.
     let learners = BTreeMap::from([(MemberId(3), 103)]);
-    let seen_there = Seen { leader, voters, near, learners, bytes: 0, owner: None };
+    let seen_there = GroupReport { leader, voters, near, learners, bytes: 0, owner: None };
     assert_eq!(seen_of(&status), BTreeMap::from([(GroupId(4), seen_there)]));
     // m4 answers, and does not run the group.
     let groups = [1, 2, 3].map(|id| (GroupId(4), MemberId(id))).into();

@@ -41,16 +41,16 @@ fn pinned(mut state: SetState, root: u128) -> SetState {
 }
 
 /// A root with its segments, each with its bytes in the store.
-fn root(number: u128, segments: &[(u128, u64)]) -> (ObjectId, Told) {
+fn root(number: u128, segments: &[(u128, u64)]) -> (ObjectId, MapSummary) {
     let mut root = Root::new(LogId::new(1, 5));
     for (object, bytes) in segments {
         root.add_segment(id(1000 + *object), *bytes, Sectors(8));
     }
-    (id(number), Told::of(root.objects()))
+    (id(number), MapSummary::of(root.objects()))
 }
 
 /// The total of all kept bytes, and for each snapshot, by name, the bytes that its deletion frees.
-fn kept(state: &SetState, roots: Vec<(ObjectId, Told)>) -> (u64, Vec<(String, u64)>) {
+fn kept(state: &SetState, roots: Vec<(ObjectId, MapSummary)>) -> (u64, Vec<(String, u64)>) {
     let mut reply = v1::GetSpaceReply::default();
     tell_kept(state, &roots.into_iter().collect(), &mut reply);
     let own = reply.snapshots.into_iter().map(|found| (found.name, found.unique_bytes));

@@ -34,7 +34,7 @@ fn voters_follow_an_owner_only_if_the_policy_names_no_home() {
     let seen = |region: &str| {
         let owner = Some(region).filter(|region| !region.is_empty()).map(name);
         let (leader, voters, near) = (Some(MemberId(1)), (1..=3).map(MemberId).collect(), BTreeSet::new());
-        BTreeMap::from([(SET, Seen { leader, voters, near, learners: BTreeMap::new(), bytes: 0, owner })])
+        BTreeMap::from([(SET, GroupReport { leader, voters, near, learners: BTreeMap::new(), bytes: 0, owner })])
     };
     let home = |planned: &Planned, view: &View, after: Duration| {
         planned.towards_owners(view, after).groups[&SET].policy.home.as_ref().map(Name::to_string)
@@ -93,7 +93,7 @@ fn ids(of: [u64; 3]) -> BTreeSet<MemberId> {
 /// A leader reports the set on g1, g2 and g3.
 fn saw(planned: &mut Planned, bytes: u64, at: Instant) {
     let (leader, voters, near, learners) = (Some(MemberId(1)), ids([1, 2, 3]), BTreeSet::new(), BTreeMap::new());
-    let seen = Seen { leader, voters, near, learners, bytes, owner: None };
+    let seen = GroupReport { leader, voters, near, learners, bytes, owner: None };
     planned.saw(BTreeMap::from([(SET, seen)]), Runs::default(), BTreeSet::new(), at);
 }
 
@@ -124,7 +124,7 @@ fn a_move_that_gets_no_nearer_is_stalled() {
     let mut stalled = |applied: u64, at: Instant| {
         let (leader, voters, near) = (Some(MemberId(1)), ids([1, 2, 3]), BTreeSet::new());
         let learners = BTreeMap::from([(MemberId(4), applied)]);
-        let seen = Seen { leader, voters, near, learners, bytes: 0, owner: None };
+        let seen = GroupReport { leader, voters, near, learners, bytes: 0, owner: None };
         planned.saw(BTreeMap::from([(SET, seen)]), Runs::default(), BTreeSet::new(), at);
         planned.placed(SET, Policy::default(), ids([1, 2, 4]), &BTreeSet::new(), at).stalled
     };
@@ -162,7 +162,7 @@ fn a_newcomer_that_waits_for_another_one_is_not_late() {
     let of = |of: &[u64]| of.iter().copied().map(MemberId).collect::<BTreeSet<_>>();
     let mut late = |near: &[u64], at: Instant| {
         let (leader, voters, near, learners) = (Some(MemberId(1)), ids([1, 2, 3]), of(near), BTreeMap::new());
-        let seen = Seen { leader, voters, near, learners, bytes: 0, owner: None };
+        let seen = GroupReport { leader, voters, near, learners, bytes: 0, owner: None };
         planned.saw(BTreeMap::from([(SET, seen)]), Runs::default(), BTreeSet::new(), at);
         planned.placed(SET, Policy::default(), of(&[1, 2, 3, 4, 5]), &BTreeSet::new(), at).late
     };
@@ -217,7 +217,7 @@ fn the_place_of_a_newcomer_that_leaves_is_to_be_given_to_another() {
     let left = planned.placed(SET, Policy::default(), stay.clone(), &leaves, at);
     assert_eq!((left.moving, left.voters), (true, ids([1, 2, 4])));
     let (leader, voters, near, learners) = (Some(MemberId(1)), stay.clone(), stay.clone(), BTreeMap::new());
-    let seen = Seen { leader, voters, near, learners, bytes: 0, owner: None };
+    let seen = GroupReport { leader, voters, near, learners, bytes: 0, owner: None };
     planned.saw(BTreeMap::from([(SET, seen)]), Runs::default(), BTreeSet::new(), at);
     let done = planned.placed(SET, Policy::default(), stay.clone(), &leaves, at);
     assert_eq!((done.moving, done.voters), (false, stay), "nothing goes for it any more");

@@ -145,27 +145,27 @@ pub fn taken(answer: &Answer) -> Result<(), CliError> {
 
 /// One agent as `status` shows it.
 #[derive(Debug, serde::Serialize)]
-pub struct Seen {
+pub struct AgentStatus {
     pub address: String,
     pub view: Option<View>,
     pub error: Option<String>,
 }
 
 /// Asks one agent for its status.
-pub async fn look(agents: &Agents, address: &str) -> Seen {
+pub async fn look(agents: &Agents, address: &str) -> AgentStatus {
     let read = |answer: Answer| match answer.code {
         403 => Err(answer.words()),
         _ => serde_json::from_str(&answer.body).map_err(|error| format!("no agent: {error}")),
     };
     let asked = client::ask_over(&agents.dial(), address, "/status", None, None, ASK_LIMIT).await;
     match asked.map_err(|error| error.to_string()).and_then(read) {
-        Ok(view) => Seen { address: address.into(), view: Some(view), error: None },
-        Err(error) => Seen { address: address.into(), view: None, error: Some(error) },
+        Ok(view) => AgentStatus { address: address.into(), view: Some(view), error: None },
+        Err(error) => AgentStatus { address: address.into(), view: None, error: Some(error) },
     }
 }
 
 /// Asks the given agents and their peers. A host with two addresses is listed once.
-pub async fn survey(agents: &Agents) -> Vec<Seen> {
+pub async fn survey(agents: &Agents) -> Vec<AgentStatus> {
     let mut addresses = agents.agent.clone();
     // Another program may listen at the port of the agent of this host.
     if let (false, [default]) = (agents.named, &addresses[..])
@@ -174,7 +174,7 @@ pub async fn survey(agents: &Agents) -> Vec<Seen> {
     {
         addresses = vec![usual_socket()];
     }
-    let (mut seen, mut names) = (Vec::<Seen>::new(), Vec::new());
+    let (mut seen, mut names) = (Vec::<AgentStatus>::new(), Vec::new());
     let mut next = 0;
     while next < addresses.len().min(AGENTS_MAX) {
         // In parallel: several lost hosts take as long as one.

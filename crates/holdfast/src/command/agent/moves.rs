@@ -1,7 +1,7 @@
 //! `holdfast agent switchover` and `holdfast agent failover`: show the hosts before and after, the plan with its
 //! checks, the progress, and refusals. With `--output json` one object has all of it, with or without `--yes`.
 
-use super::ask::{NO_AGENT, Seen, command, look, post, survey, taken};
+use super::ask::{AgentStatus, NO_AGENT, command, look, post, survey, taken};
 use super::table::table;
 use crate::cli::{Agents, Common};
 use crate::command::console::{confirm, tell};
@@ -34,13 +34,13 @@ pub(super) struct Forced {
 }
 
 /// The host on which PostgreSQL runs, as primary or following another one.
-fn primary(seen: &[Seen]) -> Option<&Seen> {
+fn primary(seen: &[AgentStatus]) -> Option<&AgentStatus> {
     let having = |has: &dyn Fn(&View) -> bool| seen.iter().find(|seen| seen.view.as_ref().is_some_and(has));
     having(&|view| view.role == Role::Primary)
         .or(having(&|view| matches!(view.state, StateName::Primary | StateName::Following)))
 }
 
-fn no_primary(common: &Common, seen: &[Seen]) -> CliError {
+fn no_primary(common: &Common, seen: &[AgentStatus]) -> CliError {
     tell(common, &table(seen));
     if seen.iter().all(|seen| seen.view.is_none()) {
         return CliError::unreachable("no agent answers").next(NO_AGENT);
@@ -52,7 +52,7 @@ fn no_primary(common: &Common, seen: &[Seen]) -> CliError {
 pub(super) async fn cancel(common: &Common, agents: &Agents) -> Result<(), CliError> {
     let seen = survey(agents).await;
     // It is stored at the host that was primary when it was scheduled.
-    let keeps = |seen: &&Seen| seen.view.as_ref().is_some_and(|view| view.added.scheduled.is_some());
+    let keeps = |seen: &&AgentStatus| seen.view.as_ref().is_some_and(|view| view.added.scheduled.is_some());
     let Some(keeper) = seen.iter().find(keeps).or(primary(&seen)) else { return Err(no_primary(common, &seen)) };
     let words = post(agents, &keeper.address, "/switchover/cancel", serde_json::json!({})).await?;
     output::show(common.output, &serde_json::json!({ "message": words }), || words.clone())
@@ -132,14 +132,14 @@ pub(super) async fn failover(common: &Common, agents: &Agents, wanted: Forced) -
 }
 
 /// The hosts, under a heading.
-fn hosts(when: &str, seen: &[Seen]) -> String {
+fn hosts(when: &str, seen: &[AgentStatus]) -> String {
     format!("{when}:\n{}\n", table(seen))
 }
 
 /// The result of `--dry-run`: the hosts, the plan and its outcome.
 fn show_dry_run(
     common: &Common,
-    before: &[Seen],
+    before: &[AgentStatus],
     answer: &Answer,
     allow_data_loss: bool,
     reason: &str,
@@ -175,7 +175,7 @@ fn check_started(common: &Common, answer: &Answer) -> Result<(), CliError> {
 }
 
 /// Address of the agent that is to take over.
-fn target(agents: &Agents, seen: &[Seen], candidate: Option<&str>) -> Result<String, CliError> {
+fn target(agents: &Agents, seen: &[AgentStatus], candidate: Option<&str>) -> Result<String, CliError> {
     match (candidate, agents.agent.as_slice()) {
         (None, [address]) => Ok(address.clone()),
         (None, several) => {
@@ -184,7 +184,7 @@ fn target(agents: &Agents, seen: &[Seen], candidate: Option<&str>) -> Result<Str
             Err(CliError::usage(words).next("name the host with --candidate, or give only its agent in --agent"))
         }
         (Some(name), _) => {
-            let is_it = |seen: &&Seen| seen.view.as_ref().is_some_and(|view| view.name == name);
+            let is_it = |seen: &&AgentStatus| seen.view.as_ref().is_some_and(|view| view.name == name);
             if let Some(seen) = seen.iter().find(is_it) {
                 return Ok(seen.address.clone());
             }
@@ -226,7 +226,7 @@ fn plan_text(plan: &Plan) -> String {
 struct Moved {
     /// Address of the agent that gives the set up, if one does.
     from: Option<String>,
-    before: Vec<Seen>,
+    before: Vec<AgentStatus>,
     plan: Option<Plan>,
     begun: Instant,
 }
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(target(&agents(&["a:1"]), &[], None).unwrap(), "a:1");
         let error = target(&agents(&["a:1", "b:1"]), &[], None).unwrap_err();
         assert!(error.next.unwrap().contains("--candidate"));
-        let silent = Seen { address: "a:1".into(), view: None, error: Some("refused".into()) };
+        let silent = AgentStatus { address: "a:1".into(), view: None, error: Some("refused".into()) };
         let error = target(&agents(&["a:1"]), &[silent], Some("db2")).unwrap_err();
         assert!(error.message.contains("no agent of db2 answers, found none"), "{}", error.message);
         assert!(error.next.unwrap().contains("agent run"));

@@ -1,6 +1,6 @@
 //! Agents as a table.
 
-use super::ask::Seen;
+use super::ask::AgentStatus;
 use crate::command::text::epoch_text;
 use crate::output;
 use crate::timestamp::Timestamp;
@@ -9,8 +9,8 @@ use holdfast_agent::machine::{Role, StateName};
 use holdfast_agent::schedule::Scheduled;
 
 /// One line for each agent.
-pub fn table(seen: &[Seen]) -> String {
-    let rows = seen.iter().map(|Seen { address, view, error }| match view {
+pub fn table(seen: &[AgentStatus]) -> String {
+    let rows = seen.iter().map(|AgentStatus { address, view, error }| match view {
         Some(view) => {
             let role = if view.role == Role::Primary { "primary" } else { "standby" };
             let notes = [
@@ -46,7 +46,7 @@ pub fn table(seen: &[Seen]) -> String {
 
 /// The differences between the hosts, most severe first. Two agents report the same difference from both sides: it is
 /// shown once.
-pub fn differences(seen: &[Seen]) -> String {
+pub fn differences(seen: &[AgentStatus]) -> String {
     let mut all: Vec<(&str, &Difference)> = Vec::new();
     for view in seen.iter().filter_map(|seen| seen.view.as_ref()) {
         for one in &view.added.differences {
@@ -94,7 +94,7 @@ mod tests {
                 "mode": "automatic", "nofailover": false, "priority": 100, "epoch": 0, "lease_owner": "", "cluster_answers": true,
                 "database": "gone", "attach": null, "renewed_ms_ago": null, "obstacle": "", "version": "x", "differences": differences,
             });
-            Seen { address: name.into(), view: Some(serde_json::from_value(view).unwrap()), error: None }
+            AgentStatus { address: name.into(), view: Some(serde_json::from_value(view).unwrap()), error: None }
         };
         let both = [("bin_dir", "note"), ("libc", "damage")];
         let text = differences(&[seen("db1", "db2", &both), seen("db2", "db1", &both)]);

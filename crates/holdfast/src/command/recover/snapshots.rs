@@ -5,11 +5,15 @@ use crate::command::console::tell;
 use crate::command::store_access::of_recovery;
 use crate::exit::CliError;
 use holdfast_set::recovery::Found;
-use holdfast_set::recovery::snapshots::{LeftOut, Looked, leave_out};
+use holdfast_set::recovery::snapshots::{CheckedRoots, LeftOut, leave_out};
 
 /// Checks the objects of the set's snapshots that are not `known` yet, and leaves out snapshots with missing objects:
 /// they do not prevent the recovery.
-pub(super) async fn look(common: &Common, found: &mut Found, known: &mut Looked) -> Result<Vec<LeftOut>, CliError> {
+pub(super) async fn look(
+    common: &Common,
+    found: &mut Found,
+    known: &mut CheckedRoots,
+) -> Result<Vec<LeftOut>, CliError> {
     let name = found.head.name.clone();
     if found.head.links.snapshots.is_blank() {
         // There are no snapshots before the first checkpoint.

@@ -66,8 +66,8 @@ impl Root {
             before = *object;
         }
         let mut volumes: BTreeMap<VolumeId, usize> = BTreeMap::new();
-        for ((volume, _), slot) in &self.leaves {
-            *volumes.entry(*volume).or_default() += slot.leaf.len();
+        for ((volume, _), placed) in &self.leaves {
+            *volumes.entry(*volume).or_default() += placed.leaf.len();
         }
         wire::put(&mut out, volumes.len() as u64);
         let mut volume_before = 0;
@@ -75,7 +75,7 @@ impl Root {
             wire::put_step(&mut out, volume_before, volume.0.into());
             volume_before = volume.0.into();
             let leaves = self.leaves.range((volume, 0)..=(volume, u32::MAX));
-            put_pages(&mut out, &packs, 0, count, leaves.flat_map(|(_, slot)| slot.leaf.iter()));
+            put_pages(&mut out, &packs, 0, count, leaves.flat_map(|(_, placed)| placed.leaf.iter()));
         }
         if self.under.lists_any() {
             wire::put(&mut out, self.base.is_some().into());

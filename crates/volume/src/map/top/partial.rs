@@ -11,7 +11,7 @@
 use super::write::{LeafPack, Writer, packs_to_leave};
 use super::{PageAt, PagesAt, Top, page_leaf, wrong};
 use crate::map::leaf::{Leaf, LeafOf, LeafRef, LeafShape};
-use crate::map::root::{PAGE_ENTRY_BYTES, PackCounts, PageSlot};
+use crate::map::root::{PAGE_ENTRY_BYTES, PackCounts, PlacedLeaf};
 use crate::map::{
     Base, Live, LiveError, MapError, MapPiece, Objects, PAGE_NUMBER_MAX, Page, PageRef, Root, page_numbers,
 };
@@ -226,7 +226,7 @@ impl PartialRoot {
     /// How many of them a volume has.
     pub fn pages_of(&self, volume: VolumeId) -> u64 {
         let all = (volume, 0)..=(volume, u32::MAX);
-        let here: u64 = self.here.leaves.range(all.clone()).map(|(_, slot)| slot.leaf.len() as u64).sum();
+        let here: u64 = self.here.leaves.range(all.clone()).map(|(_, placed)| placed.leaf.len() as u64).sum();
         here + self.away.range(all).map(|(_, found)| found.pages).sum::<u64>()
     }
 
@@ -293,7 +293,7 @@ impl PartialRoot {
         let Some((key, at)) = self.away_at(leaf) else { return Ok(()) };
         let pages = page_leaf(&at.at, at.pages, Some(found))?;
         self.bytes += pages.memory_bytes() as u64;
-        self.here.leaves.insert(key, PageSlot { at: Some(Box::new(at.at)), leaf: pages });
+        self.here.leaves.insert(key, PlacedLeaf { at: Some(Box::new(at.at)), leaf: pages });
         self.away.remove(&key);
         Ok(())
     }
@@ -328,7 +328,7 @@ impl PartialRoot {
 
     /// Memory of the leaf, if it is here.
     fn bytes_of(&self, key: Key) -> u64 {
-        self.here.leaves.get(&key).map_or(0, |slot| slot.leaf.memory_bytes() as u64)
+        self.here.leaves.get(&key).map_or(0, |placed| placed.leaf.memory_bytes() as u64)
     }
 
     /// Drops the leaf from memory and returns it, so that the caller can cache it.
@@ -337,12 +337,12 @@ impl PartialRoot {
     /// LEAF-L4: when it changed since it was written: the change would be lost.
     fn leave(&mut self, key: Key) -> Option<(LeafRef, Leaf)> {
         self.bytes -= self.bytes_of(key);
-        let slot = self.here.leaves.remove(&key)?;
-        let Some(at) = slot.at else {
+        let placed = self.here.leaves.remove(&key)?;
+        let Some(at) = placed.at else {
             panic!("LEAF-L4: leaf {key:?} is let go, found it changed, expected it written")
         };
-        self.away.insert(key, PagesAt { at: *at, pages: slot.leaf.len() as u64 });
-        Some((self.leaf_ref(key, *at), Leaf::Pages(slot.leaf)))
+        self.away.insert(key, PagesAt { at: *at, pages: placed.leaf.len() as u64 });
+        Some((self.leaf_ref(key, *at), Leaf::Pages(placed.leaf)))
     }
 
     /// Drops unchanged leaves, last ones first, until the rest takes at most `most` bytes. Returns them, so that the
@@ -351,7 +351,7 @@ impl PartialRoot {
         if self.bytes <= most {
             return Vec::new();
         }
-        let written = self.here.leaves.iter().rev().filter(|(_, slot)| slot.at.is_some());
+        let written = self.here.leaves.iter().rev().filter(|(_, placed)| placed.at.is_some());
         let written: Vec<Key> = written.map(|(key, _)| *key).collect();
         let mut gone = Vec::new();
         for key in written {
@@ -384,7 +384,7 @@ impl PartialRoot {
     }
 
     fn count_bytes(&mut self) {
-        self.bytes = self.here.leaves.values().map(|slot| slot.leaf.memory_bytes() as u64).sum();
+        self.bytes = self.here.leaves.values().map(|placed| placed.leaf.memory_bytes() as u64).sum();
     }
 
     /// The next pages to replace are `number` and above: all earlier leaves are passed. If the leaves here take more
@@ -412,8 +412,8 @@ impl PartialRoot {
     /// Seals a leaf that is here, if it has changed.
     fn write<F: FnMut() -> ObjectSealer>(&mut self, key: Key, writing: &mut LeafWriting<F>) {
         let (taken, width) = (self.bytes - self.bytes_of(key), self.here.width);
-        if let Some(slot) = self.here.leaves.get_mut(&key) {
-            slot.write(key.0, key.1 * width, width, &mut writing.writer);
+        if let Some(placed) = self.here.leaves.get_mut(&key) {
+            placed.write(key.0, key.1 * width, width, &mut writing.writer);
         }
         // Settling freed unneeded memory.
         self.bytes = taken + self.bytes_of(key);
@@ -447,10 +447,10 @@ impl PartialRoot {
         let Some((key, at)) = self.away_at(leaf) else {
             return Err(wrong(&leaf.at, "leaves of pages to move", 0, 1));
         };
-        let mut slot = PageSlot { at: None, leaf: page_leaf(&at.at, at.pages, Some(found))? };
+        let mut placed = PlacedLeaf { at: None, leaf: page_leaf(&at.at, at.pages, Some(found))? };
         let width = self.here.width;
-        slot.write(key.0, key.1 * width, width, &mut writing.writer);
-        if let Some(new) = slot.at {
+        placed.write(key.0, key.1 * width, width, &mut writing.writer);
+        if let Some(new) = placed.at {
             self.away.insert(key, PagesAt { at: *new, pages: at.pages });
         }
         Ok(())
@@ -518,7 +518,8 @@ impl PartialRoot {
         if self.away.is_empty() {
             return if self.here.is_in_leaves() { self.here.encode_top() } else { self.here.encode() };
         }
-        let here = self.here.leaves.iter().map(|(key, slot)| (*key, (slot.leaf.len() as u64, slot.at.as_deref())));
+        let here =
+            self.here.leaves.iter().map(|(key, placed)| (*key, (placed.leaf.len() as u64, placed.at.as_deref())));
         let away = self.away.iter().map(|(key, found)| (*key, (found.pages, Some(&found.at))));
         let all: BTreeMap<Key, (u64, Option<&PageRef>)> = here.chain(away).collect();
         self.here.encode_top_of(all.len(), all.into_iter().map(|(key, (pages, at))| (key, pages, at)))

@@ -3,7 +3,7 @@
 
 use super::{ObjectsAt, Top, take, wrong};
 use crate::map::leaf::{Leaf, LeafOf, LeafRef, ObjectLeaf};
-use crate::map::root::PageSlot;
+use crate::map::root::PlacedLeaf;
 use crate::map::sums::Known;
 use crate::map::table::Table;
 use crate::map::under::Under;
@@ -93,7 +93,7 @@ impl Top {
         let mut found = Root { width: self.width, base: self.base.clone(), ..Root::new(self.upto) };
         for ((volume, range), named) in &self.pages {
             if let Some(Leaf::Pages(leaf)) = leaf(&self.pages_ref(*volume, *range, named)) {
-                found.leaves.insert((*volume, *range), PageSlot { at: Some(Box::new(named.at)), leaf });
+                found.leaves.insert((*volume, *range), PlacedLeaf { at: Some(Box::new(named.at)), leaf });
             }
         }
         found.objects.leaf_packs = self.leaf_packs.clone();

@@ -459,9 +459,10 @@ proptest! {
                 prop_assert!(root.leaf_packs().len() <= room, "{} packs of leaves", root.leaf_packs().len());
             }
             // No more than one line and one pack's id per page, however often it was replaced, also if written whole.
-            for slot in root.leaves.values() {
-                let most = size_of::<PageLeaf>() + slot.leaf.len() * (24 + size_of::<ObjectId>());
-                prop_assert!(slot.leaf.memory_bytes() <= most, "{} bytes, {most} are needed", slot.leaf.memory_bytes());
+            for placed in root.leaves.values() {
+                let most = size_of::<PageLeaf>() + placed.leaf.len() * (24 + size_of::<ObjectId>());
+                let bytes = placed.leaf.memory_bytes();
+                prop_assert!(bytes <= most, "{bytes} bytes, {most} are needed");
             }
             prop_assert_eq!(&root, &plain);
             let sealed = seal_root(&root, ObjectSealer::new(&super::super::super::object::tests::key(), key_id, SET, OBJECT));

@@ -4,9 +4,9 @@ use super::MAGIC;
 use crate::map::leaf::{Leaf, LeafOf, LeafShape, ObjectLeaf, encode_objects, encode_pages};
 use crate::map::objects::Objects;
 use crate::map::pack::LeafPackBuilder;
-use crate::map::root::PageSlot;
+use crate::map::root::PlacedLeaf;
 use crate::map::sums::Known;
-use crate::map::table::{Slot, Table};
+use crate::map::table::{Table, TableLeaf};
 use crate::map::under::Under;
 use crate::map::{NO_OBJECT, PAGE_NUMBER_MAX, PageRef, Root, put_object};
 use crate::wire;
@@ -85,7 +85,7 @@ impl<F: FnMut() -> ObjectSealer> Writer<F> {
     }
 }
 
-impl PageSlot {
+impl PlacedLeaf {
     /// Frees unneeded memory before the leaf is written. A leaf that another root shares did not change, and is not
     /// copied for that.
     pub(super) fn settle(&mut self) {
@@ -121,33 +121,33 @@ impl Root {
     pub fn written(&self) -> BTreeMap<(ObjectId, u32), Leaf> {
         let key = |at: &PageRef| (at.object, at.number);
         let mut out = BTreeMap::new();
-        for slot in self.leaves.values() {
-            out.extend(slot.at.as_deref().map(|at| (key(at), Leaf::Pages(slot.leaf.clone()))));
+        for placed in self.leaves.values() {
+            out.extend(placed.at.as_deref().map(|at| (key(at), Leaf::Pages(placed.leaf.clone()))));
         }
-        for (_, slot) in self.segments.leaves() {
-            out.extend(slot.at.map(|at| (key(&at), Leaf::Segments(self.object_leaf(slot)))));
+        for (_, leaf) in self.segments.leaves() {
+            out.extend(leaf.at.map(|at| (key(&at), Leaf::Segments(self.object_leaf(leaf)))));
         }
-        for (_, slot) in self.packs.leaves() {
-            out.extend(slot.at.map(|at| (key(&at), Leaf::Packs(self.object_leaf(slot)))));
+        for (_, leaf) in self.packs.leaves() {
+            out.extend(leaf.at.map(|at| (key(&at), Leaf::Packs(self.object_leaf(leaf)))));
         }
         out
     }
 
-    fn object_leaf<V: Copy>(&self, slot: &Slot<V>) -> ObjectLeaf<V> {
+    fn object_leaf<V: Copy>(&self, leaf: &TableLeaf<V>) -> ObjectLeaf<V> {
         let key = |(object, _): &(ObjectId, V)| Some((*object, self.under.older_of(*object)?));
-        let older = if self.under.lists_any() { slot.entries().iter().filter_map(key).collect() } else { Vec::new() };
-        ObjectLeaf { entries: slot.entries().clone(), older: Arc::new(older) }
+        let older = if self.under.lists_any() { leaf.entries().iter().filter_map(key).collect() } else { Vec::new() };
+        ObjectLeaf { entries: leaf.entries().clone(), older: Arc::new(older) }
     }
 
     /// The root will be written as one object: no part of it refers to a pack of leaves any more.
     pub fn make_whole(&mut self) {
         self.objects.leaf_packs.clear();
-        for slot in self.leaves.values_mut() {
-            slot.at = None;
-            slot.settle();
+        for placed in self.leaves.values_mut() {
+            placed.at = None;
+            placed.settle();
         }
-        self.objects.segments.leaves_mut().for_each(|slot| slot.at = None);
-        self.objects.packs.leaves_mut().for_each(|slot| slot.at = None);
+        self.objects.segments.leaves_mut().for_each(|leaf| leaf.at = None);
+        self.objects.packs.leaves_mut().for_each(|leaf| leaf.at = None);
         self.objects.forget_keys_of_others();
     }
 
@@ -187,8 +187,8 @@ impl Root {
 
     pub(super) fn write_changed(&mut self, writer: &mut Writer<impl FnMut() -> ObjectSealer>) {
         let width = self.width;
-        for ((volume, range), slot) in &mut self.leaves {
-            slot.write(*volume, range * width, width, writer);
+        for ((volume, range), placed) in &mut self.leaves {
+            placed.write(*volume, range * width, width, writer);
         }
         let Objects { segments, packs, under, .. } = &mut self.objects;
         write_objects(segments, LeafOf::Segments, under, writer);
@@ -197,9 +197,9 @@ impl Root {
 
     /// Where its leaves are, as far as they are written.
     pub(super) fn places(&self) -> impl Iterator<Item = PageRef> + '_ {
-        let pages = self.leaves.values().filter_map(|slot| slot.at.as_deref().copied());
-        let segments = self.segments.leaves().filter_map(|(_, slot)| slot.at);
-        pages.chain(segments).chain(self.packs.leaves().filter_map(|(_, slot)| slot.at))
+        let pages = self.leaves.values().filter_map(|placed| placed.at.as_deref().copied());
+        let segments = self.segments.leaves().filter_map(|(_, leaf)| leaf.at);
+        pages.chain(segments).chain(self.packs.leaves().filter_map(|(_, leaf)| leaf.at))
     }
 
     /// Divides the pages anew where the shape has changed; then all of them are written.
@@ -208,11 +208,11 @@ impl Root {
             return;
         }
         self.width = width;
-        for ((volume, _), slot) in std::mem::take(&mut self.leaves) {
-            for (number, page) in slot.leaf.iter() {
-                let fresh = || PageSlot { at: None, leaf: Arc::default() };
-                let slot = self.leaves.entry((volume, number / width)).or_insert_with(fresh);
-                Arc::make_mut(&mut slot.leaf).set(number, &page);
+        for ((volume, _), placed) in std::mem::take(&mut self.leaves) {
+            for (number, page) in placed.leaf.iter() {
+                let fresh = || PlacedLeaf { at: None, leaf: Arc::default() };
+                let placed = self.leaves.entry((volume, number / width)).or_insert_with(fresh);
+                Arc::make_mut(&mut placed.leaf).set(number, &page);
             }
         }
     }
@@ -223,11 +223,11 @@ impl Root {
             return;
         }
         let stays = |at: &PageRef| !packs.contains(&at.object);
-        for slot in self.leaves.values_mut() {
-            slot.at = slot.at.take().filter(|at| stays(at));
+        for placed in self.leaves.values_mut() {
+            placed.at = placed.at.take().filter(|at| stays(at));
         }
-        self.objects.segments.leaves_mut().for_each(|slot| slot.at = slot.at.filter(stays));
-        self.objects.packs.leaves_mut().for_each(|slot| slot.at = slot.at.filter(stays));
+        self.objects.segments.leaves_mut().for_each(|leaf| leaf.at = leaf.at.filter(stays));
+        self.objects.packs.leaves_mut().for_each(|leaf| leaf.at = leaf.at.filter(stays));
     }
 
     /// The top's bytes, before sealing.
@@ -235,8 +235,8 @@ impl Root {
     /// # Panics
     /// MAP-M3: when a changed leaf was not written: the root would not name what it needs.
     pub(in super::super) fn encode_top(&self) -> Vec<u8> {
-        let slots = self.leaves.iter().map(|(key, slot)| (*key, slot.leaf.len() as u64, slot.at.as_deref()));
-        self.encode_top_of(self.leaves.len(), slots)
+        let leaves = self.leaves.iter().map(|(key, placed)| (*key, placed.leaf.len() as u64, placed.at.as_deref()));
+        self.encode_top_of(self.leaves.len(), leaves)
     }
 
     /// [`Root::encode_top`] for these `count` leaves of pages, in order: range, number of pages, and place of each.
@@ -341,12 +341,12 @@ impl PlacesOut<'_> {
 fn put_object_leaves<V: Known>(out: &mut Vec<u8>, table: &Table<V>, places: &mut PlacesOut<'_>) {
     wire::put(out, table.leaves().count() as u64);
     let mut before = NO_OBJECT;
-    for (_, slot) in table.leaves() {
+    for (_, leaf) in table.leaves() {
         // A leaf is never empty.
-        let first = slot.entries().first().map_or(NO_OBJECT, |(object, _)| *object);
+        let first = leaf.entries().first().map_or(NO_OBJECT, |(object, _)| *object);
         put_object(out, before, first);
-        slot.summary().sums.put(out);
-        places.put(out, slot.at.as_ref());
+        leaf.summary().sums.put(out);
+        places.put(out, leaf.at.as_ref());
         before = first;
     }
 }
@@ -357,8 +357,8 @@ fn write_objects<V: Known>(
     under: &Under,
     writer: &mut Writer<impl FnMut() -> ObjectSealer>,
 ) {
-    for slot in table.leaves_mut().filter(|slot| slot.at.is_none()) {
-        slot.check_summary();
-        slot.at = Some(writer.push(of, &encode_objects(of, slot.entries(), under)));
+    for leaf in table.leaves_mut().filter(|leaf| leaf.at.is_none()) {
+        leaf.check_summary();
+        leaf.at = Some(writer.push(of, &encode_objects(of, leaf.entries(), under)));
     }
 }

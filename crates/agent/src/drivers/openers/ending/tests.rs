@@ -109,7 +109,7 @@ async fn a_process_at_that_path_on_another_file_system_is_not_ended() {
     clear([works]);
     assert_eq!((mapped("07:1f"), mapped("x")), (Some("7:31".to_string()), None));
     let map = "7f00-7f01 r--s 00000000 00:00 12 /tank/pg/a";
-    let has = |map: &str| pool.has(Path::new("/tank/pg/a"), &Seen::Map(map));
+    let has = |map: &str| pool.has(Path::new("/tank/pg/a"), &OpenPath::Map(map));
     assert!(has(map) && !has(&map.replace("00:00", "00:32")));
 }
 

@@ -279,7 +279,7 @@ proptest! {
             for (object, key) in plain.names().map(|named| (named.object, plain.key_of(named.object))) {
                 prop_assert_eq!(root.key_of(object), key);
             }
-            let counted: u64 = root.here.leaves.values().map(|slot| slot.leaf.memory_bytes() as u64).sum();
+            let counted: u64 = root.here.leaves.values().map(|placed| placed.leaf.memory_bytes() as u64).sum();
             prop_assert_eq!(root.leaf_bytes(), counted);
             root.let_go(most);
             prop_assert!(root.leaf_bytes() <= most);

@@ -4,7 +4,7 @@
 use super::{Adopted, Node};
 use holdfast_control::cluster::ClusterCommand;
 use holdfast_host::unix_ms;
-use holdfast_raft::Placer;
+use holdfast_raft::MigrationReporter;
 use holdfast_set::server::SetServer;
 use holdfast_store::{Health, ObjectStore, Op, StoreError};
 use holdfast_types::sync::LockExt;
@@ -16,11 +16,11 @@ use std::time::Duration;
 const TURN: Duration = Duration::from_millis(500);
 
 /// This gateway's answer about a set's change of stores, if it leads the set.
-pub(super) fn placer(node: Weak<Node>) -> Placer {
+pub(super) fn reporter(node: Weak<Node>) -> MigrationReporter {
     Box::new(move |id| {
         let node = node.upgrade()?;
         let entry = node.cluster.state().sets.get(&id)?.name.clone();
-        node.set(&entry).filter(|set| set.id == id)?.placing.said()
+        node.set(&entry).filter(|set| set.id == id)?.migration.said()
     })
 }
 
@@ -70,13 +70,13 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
                 continue;
             }
             for member in state.members.values() {
-                let asked = adopted.raft.ask_placing(*id, member.id, &member.peer_addr);
+                let asked = adopted.raft.ask_migration(*id, member.id, &member.peer_addr);
                 let said = tokio::select! {
                     () = node.stop.cancelled() => return,
                     said = asked => said,
                 };
                 let step = match said {
-                    Ok(Some(placing)) => placing.step,
+                    Ok(Some(migration)) => migration.step,
                     Ok(None) => None,
                     Err(why) => {
                         tracing::debug!(set = %entry.name, member = %member.id, %why, "cannot ask how far a change of stores is");

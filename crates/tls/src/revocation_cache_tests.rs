@@ -20,14 +20,14 @@ fn place() -> (tempfile::TempDir, PathBuf) {
 }
 
 /// A process that starts, and its list.
-fn begun(dir: &Path, file: &Path) -> (Kept, Revocations) {
+fn begun(dir: &Path, file: &Path) -> (RevocationCache, Revocations) {
     let dialer = Dialer::from(&load(dir, "db1", Role::Host));
-    let kept = Kept::open(&dialer, file.to_path_buf()).expect("it has a certificate");
+    let kept = RevocationCache::open(&dialer, file.to_path_buf()).expect("it has a certificate");
     (kept, dialer.revocations().expect("it has a certificate"))
 }
 
 /// A round in which these gateways are asked, and name this; `None`: no answer.
-async fn round(kept: &mut Kept, say: &[(&str, Option<&[&str]>)]) {
+async fn round(kept: &mut RevocationCache, say: &[(&str, Option<&[&str]>)]) {
     let said: BTreeMap<String, Option<Revoked>> =
         say.iter().map(|(address, list)| (address.to_string(), list.map(names))).collect();
     let addresses = said.keys().cloned().collect();
@@ -37,14 +37,14 @@ async fn round(kept: &mut Kept, say: &[(&str, Option<&[&str]>)]) {
             let list = list.ok_or_else(|| "it is down".to_string())?;
             let digest = list.digest();
             let list = if digest == known { Revoked::default() } else { list };
-            Ok::<_, String>(Told { digest, list })
+            Ok::<_, String>(RevocationReply { digest, list })
         }
     };
     kept.round(addresses, ask).await;
 }
 
 /// Until the disk has what was to be written.
-async fn written(kept: &mut Kept) {
+async fn written(kept: &mut RevocationCache) {
     let until = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {
         kept.store().await;
@@ -86,13 +86,13 @@ async fn a_part_of_a_list_is_no_list() {
     let long = "x".repeat(TEXT_BYTES_MAX + 1);
     let whole = names(&["ann", "bob"]).digest();
     let all = [
-        Told::default(),
-        Told { digest: whole.clone(), list: names(&["bob"]) },
-        Told { digest: "other".to_string(), list: names(&["bob"]) },
-        Told { digest: names(&["bob"]).digest(), list: Revoked::default() },
+        RevocationReply::default(),
+        RevocationReply { digest: whole.clone(), list: names(&["bob"]) },
+        RevocationReply { digest: "other".to_string(), list: names(&["bob"]) },
+        RevocationReply { digest: names(&["bob"]).digest(), list: Revoked::default() },
     ];
     let many = Revoked { serials: many.into_iter().collect(), ..Revoked::default() };
-    let large = [many, names(&[long.as_str()])].map(|list| Told { digest: list.digest(), list });
+    let large = [many, names(&[long.as_str()])].map(|list| RevocationReply { digest: list.digest(), list });
     for told in all.into_iter().chain(large) {
         let ask = move |_, _| std::future::ready(Ok(told.clone()));
         kept.round(vec!["g1".to_string()], ask).await;
@@ -147,7 +147,7 @@ async fn a_list_that_cannot_be_read_is_not_empty() {
 
 #[test]
 fn without_tls_there_is_no_list() {
-    assert!(Kept::open(&Dialer::plaintext(), PathBuf::from("/nowhere")).is_none());
+    assert!(RevocationCache::open(&Dialer::plaintext(), PathBuf::from("/nowhere")).is_none());
 }
 
 #[test]

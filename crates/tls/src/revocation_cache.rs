@@ -2,8 +2,8 @@
 //! 0049).
 //!
 //! ```text
-//!   gateways ◀─ each second ─ Kept ─▶ Revocations: doors, and what dials
-//!                              └────▶ FILE, for the next start
+//!   gateways ◀─ each second ─ RevocationCache ─▶ Revocations: doors, and what dials
+//!                                    └─────────▶ FILE, for the next start
 //! ```
 //! - **REVOKE-V3** No answer, or one that is not whole, is not an empty list: what a gateway has named is forgotten
 //!   only once it does not name it any more, or once more than half of the gateways that are asked do not. So neither a
@@ -44,7 +44,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(2);
 
 /// What one gateway says.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct RevocationReply {
     /// [`Revoked::digest`] of its whole list.
     pub digest: String,
     /// Its list; empty if it is the one that was known.
@@ -75,7 +75,7 @@ fn digests(words: &Words) -> BTreeMap<String, String> {
 }
 
 /// See the module.
-pub struct Kept {
+pub struct RevocationCache {
     revocations: Revocations,
     file: PathBuf,
     words: Words,
@@ -91,7 +91,7 @@ pub struct Kept {
     silent: BTreeSet<String>,
 }
 
-impl Kept {
+impl RevocationCache {
     /// Reads the file. What is on it counts from now on: call this before a door opens and before anything is dialled.
     /// `None`: the process has no certificate.
     pub fn open(dialer: &Dialer, file: PathBuf) -> Option<Self> {
@@ -141,7 +141,7 @@ impl Kept {
         ask: impl Fn(String, String) -> F + Send + Sync,
     ) -> Infallible
     where
-        F: Future<Output = Result<Told, String>> + Send + 'static,
+        F: Future<Output = Result<RevocationReply, String>> + Send + 'static,
     {
         loop {
             self.round(addresses(), &ask).await;
@@ -152,7 +152,7 @@ impl Kept {
     /// One question to each. What one says counts at once.
     async fn round<F>(&mut self, addresses: Vec<String>, ask: impl Fn(String, String) -> F)
     where
-        F: Future<Output = Result<Told, String>> + Send + 'static,
+        F: Future<Output = Result<RevocationReply, String>> + Send + 'static,
     {
         let (mut asked, mut answered, count) = (JoinSet::new(), BTreeSet::new(), addresses.len());
         for address in addresses {
@@ -194,11 +194,11 @@ impl Kept {
     }
 
     /// The word of one gateway (REVOKE-V3).
-    fn take(&mut self, address: &str, told: Told) -> Result<(), String> {
+    fn take(&mut self, address: &str, told: RevocationReply) -> Result<(), String> {
         if self.words.get(address).is_some_and(|word| word.digest == told.digest) {
             return Ok(());
         }
-        let Told { digest, list } = told;
+        let RevocationReply { digest, list } = told;
         if list.digest() != digest {
             return Err("found a part of its list, expected the whole".to_string());
         }
@@ -293,5 +293,5 @@ fn write(path: &Path, words: &Words) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "kept_tests.rs"]
+#[path = "revocation_cache_tests.rs"]
 mod tests;
