@@ -8,7 +8,7 @@ use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, AttachView};
 use crate::process::{self, system};
 use holdfast_host::{mounts, rewritten};
-use holdfast_tls::Kept;
+use holdfast_tls::RevocationCache;
 use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
 use rustix::process::Signal;
@@ -246,7 +246,7 @@ impl Attach {
         let copying = tokio::task::spawn_blocking(move || {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
             // A damaged one does not take the place of a whole one.
-            Kept::check(&from)?;
+            RevocationCache::check(&from)?;
             let next = dir.join("revoked.copied");
             std::fs::copy(&from, &next)?;
             std::fs::rename(&next, dir.join(REVOKED_FILE))

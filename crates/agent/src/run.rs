@@ -40,7 +40,7 @@ use holdfast_types::sync::LockExt;
 use jobs::{For, Jobs};
 use opened::{history_in, token_of};
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
