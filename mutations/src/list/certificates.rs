@@ -331,8 +331,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "REVOKE-V4",
         edits: &[Edit {
             file: "crates/agent/src/attach_process.rs",
-            old: "            Kept::check(&from)?;\n",
-            new: "            let _ = Kept::check(&from);\n",
+            old: "            RevocationCache::check(&from)?;\n",
+            new: "            let _ = RevocationCache::check(&from);\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["it_begins_with_the_agents_list_of_revoked_certificates"])],
         smoke: false,
