@@ -1,6 +1,6 @@
 //! The writer thread: takes jobs from the queue, makes them durable, calls back, and removes old payloads from memory.
-//! This thread alone writes and syncs the journal (`write_durably`): every write of a client waits for it, here and at
-//! a majority of the gateways (R1).
+//! This thread alone writes and syncs the journal (`write_durably`). A client's write waits for it at a majority of the
+//! set's voters (R1); the leader need not be among them.
 
 use crate::queue::{Done, Evictable, Job, Queue, Work, stopped};
 use holdfast_journal::{Disk, Journal, Op, WriteError};
