@@ -411,7 +411,7 @@ async fn what_is_not_ours_is_named_and_left_alone() {
     fake.world(|world| world.foreign = Some("/srv/pg: found /dev/sda1 mounted there".into()));
     let mut lab = lab(fake, |_| {}).await;
     let ended = tokio::time::timeout(Duration::from_secs(30), &mut lab.running).await.unwrap().unwrap();
-    assert!(ended.unwrap_err().to_string().contains("nothing was touched: /srv/pg: found /dev/sda1"));
+    assert!(ended.unwrap_err().to_string().contains("nothing was changed: /srv/pg: found /dev/sda1"));
     assert_eq!(lab.did(), Vec::<String>::new());
     assert!(!lab.fake.world(|world| world.may_run || world.left_alone));
 }

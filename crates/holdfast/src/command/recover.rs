@@ -496,15 +496,15 @@ mod tests {
             let allowed_stores = Some(v1::AllowedStores { places });
             v1::Node { name: name.to_string(), allowed_stores, ..v1::Node::default() }
         };
-        let stores = ["s3://a/sets/".to_string()];
+        let stores = ["s3://aaa/sets/".to_string()];
         let found = |nodes: &[v1::Node]| check_places(nodes, &stores).err().map(|error| error.message);
         let older = v1::Node { name: "g3".to_string(), ..v1::Node::default() };
-        assert_eq!(found(&[node("g1", &["s3://a/"]), node("g2", &["s3://a/"]), older]), None);
+        assert_eq!(found(&[node("g1", &["s3://aaa/"]), node("g2", &["s3://aaa/"]), older]), None);
         assert_eq!(found(&[node("g1", &[]), node("g2", &[])]), None, "they allow every place");
-        let different = found(&[node("g1", &["s3://a/"]), node("g2", &[])]).expect("different lists");
-        assert!(different.contains("g2: anywhere; g1: s3://a/"), "{different}");
-        let elsewhere = found(&[node("g1", &["s3://b/"]), node("g2", &["s3://b/"])]).expect("not allowed");
-        assert!(elsewhere.contains("gateway g1") && elsewhere.contains("s3://a/sets/"), "{elsewhere}");
+        let different = found(&[node("g1", &["s3://aaa/"]), node("g2", &[])]).expect("different lists");
+        assert!(different.contains("g2: anywhere; g1: s3://aaa/"), "{different}");
+        let elsewhere = found(&[node("g1", &["s3://bbb/"]), node("g2", &["s3://bbb/"])]).expect("not allowed");
+        assert!(elsewhere.contains("gateway g1") && elsewhere.contains("s3://aaa/sets/"), "{elsewhere}");
     }
 
     /// A set is raised only if its head has not changed since the survey: otherwise the raise would be refused, or a

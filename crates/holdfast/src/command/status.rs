@@ -339,7 +339,7 @@ mod tests {
         let text = reads(&status);
         let rows: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
         let cells = |row: &str| row.split('|').map(str::to_string).collect::<Vec<_>>();
-        assert_eq!(rows[0], cells("READS|AT|SINCE|PARTS|JOURNAL|MEMORY|DISK|STORE|SHARED"));
+        assert_eq!(rows[0], cells("GATEWAY|SINCE|PARTS|JOURNAL|MEMORY|DISK|STORE|SHARED"));
         assert_eq!(rows[1], cells("g1|start|100|10.0|%|60.0|%|20.0|%|9.0|%|1.0|%"));
         assert_eq!(rows[2], cells("g1|290|s|ago|4|0.0|%|75.0|%|0.0|%|25.0|%|0.0|%"));
         assert_eq!(rows[4], cells("g4|290|s|ago|0|-|-|-|-|-"), "no division by nothing");
