@@ -130,7 +130,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "Synced journal records that could not be read back at startup (R9).",
     ),
     (Kind::Gauge, "holdfast_journal_live_bytes", "Bytes of the journal that a group still needs."),
-    (Kind::Gauge, "holdfast_journal_stalled", "1 while the journal waits for free space on its disk."),
+    (
+        Kind::Gauge,
+        "holdfast_journal_stalled",
+        "1 while the journal waits for free space on its disk, for file descriptors or for memory.",
+    ),
     (
         Kind::Counter,
         "holdfast_journal_unread_total",
