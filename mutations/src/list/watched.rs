@@ -149,6 +149,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "failed-journal-has-no-alert",
+        bug: "a gateway whose journal has failed looks well to whoever watches the metrics",
+        rule: "LOG-L2",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/gauges.rs",
+            old: "set(yes(usage.failed.is_some()));",
+            new: "set(yes(false));",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["each_trouble_of_a_journal_has_its_gauge"])],
+        smoke: false,
+    },
+    Mutation {
         name: "deleted-set-has-an-alert",
         bug: "a set that was deleted counts as one without a leader once the gateway that led it starts anew, until all others do so, too",
         rule: "ADR 0061",
