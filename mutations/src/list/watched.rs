@@ -161,6 +161,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "doctor-takes-silence-for-health",
+        bug: "the doctor says that policies and allowed stores are well to a host that the gateways tell nothing of them",
+        rule: "ACCESS-A7",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/doctor/cluster.rs",
+            old: "match untold && finding.verdict == Verdict::Ok {",
+            new: "match untold && finding.verdict == Verdict::Bad {",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::doctor::cluster::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "deleted-set-has-an-alert",
         bug: "a set that was deleted counts as one without a leader once the gateway that led it starts anew, until all others do so, too",
         rule: "ADR 0061",
