@@ -88,7 +88,7 @@ pub enum WriteError {
     },
 }
 
-/// `ENFILE` and `EMFILE`: the system or the process has no file descriptor left. [`io::ErrorKind`] has no name for them.
+/// `ENFILE` and `EMFILE`: the system or the process has no file descriptor left. [`io::ErrorKind`] names neither.
 const NO_DESCRIPTOR: [i32; 2] = [23, 24];
 
 /// Whether the disk has no room, or its user no more of it.

@@ -25,8 +25,8 @@ fn of_all(check: &'static str, wrong: Vec<String>, verdict: Verdict, next: &str,
     }
 }
 
-/// The same where this caller may be told only a part (ACCESS-A7): what is wrong in it counts, but that nothing is wrong
-/// in it says nothing. Each gateway that tells everything tells its list of allowed stores, also an empty one.
+/// The same where this caller may be told only a part (ACCESS-A7): what is wrong in it counts, but that nothing is
+/// wrong in it says nothing. Each gateway that tells everything tells its list of allowed stores, also an empty one.
 fn as_far_as_told(status: &v1::ClusterStatusReply, finding: Finding) -> Finding {
     let untold = nodes(status).any(|(_, node)| node.allowed_stores.is_none());
     match untold && finding.verdict == Verdict::Ok {
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// ACCESS-A7: a gateway tells a host that is bound to its sets no list of allowed stores, and nothing of other sets.
+    /// ACCESS-A7: a host that is bound to its sets is told no list of allowed stores, and nothing of other sets.
     #[test]
     fn what_is_not_told_is_not_well() {
         let bound = |node: &mut v1::Node| node.allowed_stores = None;
