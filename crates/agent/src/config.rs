@@ -395,8 +395,12 @@ impl TlsConfig {
     /// # Errors
     /// [`TlsError`].
     pub fn load(&self, role: holdfast_tls::Role) -> Result<Option<Tls>, TlsError> {
-        let files = TlsFiles { ca: self.ca.clone(), certificate: self.certificate.clone(), key: self.key.clone() };
-        files.load(role)
+        self.files().load(role)
+    }
+
+    /// The files, which need not be usable yet.
+    pub(crate) fn files(&self) -> TlsFiles {
+        TlsFiles { ca: self.ca.clone(), certificate: self.certificate.clone(), key: self.key.clone() }
     }
 
     /// As on the command line of the program.

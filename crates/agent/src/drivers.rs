@@ -258,9 +258,10 @@ impl Real {
     /// For these settings; nothing is started. Must be called on a runtime.
     ///
     /// # Errors
-    /// A gateway's address is not valid, or a certificate cannot be used.
+    /// A gateway's address is not valid, or not all files of TLS are named. The caller looks whether these can be used.
     pub fn new(config: &AgentConfig) -> Result<Self, String> {
-        let tls = config.tls.load(holdfast_tls::Role::Host).map_err(|error| format!("[tls]: {error}"))?;
+        let files = config.tls.files();
+        let tls = files.load_or_later(holdfast_tls::Role::Host).map_err(|error| format!("[tls]: {error}"))?;
         let dialer = holdfast_tls::Dialer::from(tls.as_ref());
         if let Some(tls) = tls.clone() {
             // Until the process ends: a new certificate needs no new agent.

@@ -38,7 +38,7 @@ use holdfast_host::lock::{is_locked, lock};
 use holdfast_tls::{HttpTls, Tls};
 use holdfast_types::sync::LockExt;
 use jobs::{For, Jobs};
-use opened::{history_in, token_of};
+use opened::{check_tls, history_in, token_of};
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -95,6 +95,7 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
     let _lock = lock(&config.run_dir, watchdog::AGENT_LOCK).map_err(RunError::Locked)?;
     let address = config.http.listen;
     let host = Arc::new(crate::drivers::Real::new(&config).map_err(RunError::Settings)?);
+    check_tls(host.tls(), &*host).await?;
     let secured = config.http_tls() != HttpTls::Off;
     let acceptor = host.tls().filter(|_| secured).map(Tls::acceptor);
     let token = token_of(&config, &*host).await?;

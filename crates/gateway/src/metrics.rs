@@ -129,8 +129,17 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "holdfast_journal_corrupt_records_total",
         "Synced journal records that could not be read back at startup (R9).",
     ),
+    (
+        Kind::Gauge,
+        "holdfast_journal_failed",
+        "1 once the journal has failed: the gateway writes nothing more until it is started again.",
+    ),
     (Kind::Gauge, "holdfast_journal_live_bytes", "Bytes of the journal that a group still needs."),
-    (Kind::Gauge, "holdfast_journal_stalled", "1 while the journal waits for free space on its disk."),
+    (
+        Kind::Gauge,
+        "holdfast_journal_stalled",
+        "1 while the journal waits for free space on its disk, for file descriptors or for memory.",
+    ),
     (
         Kind::Counter,
         "holdfast_journal_unread_total",

@@ -433,8 +433,7 @@ fn clear_warning(settings: &JournalConfig, files: usize) -> Option<String> {
 fn journal_trouble(usage: &LogUsage) -> Option<String> {
     let (failed, stalled, blocked) = (&usage.failed, &usage.stalled, &usage.blocked);
     let failed = failed.as_ref().map(|why| format!("journal failed: {why}"));
-    let stalled =
-        || stalled.as_ref().map(|why| format!("the journal waits for room on its disk and takes no writes: {why}"));
+    let stalled = || stalled.as_ref().map(|why| format!("the journal takes no writes, it waits for {why}"));
     let blocked = || blocked.as_ref().map(|why| format!("the journal frees no files: {why}"));
     failed.or_else(stalled).or_else(blocked)
 }
@@ -501,8 +500,9 @@ mod tests {
         let why = Some("No space left on device".to_string());
         let said = |usage: &LogUsage| journal_trouble(usage).unwrap_or_default();
         assert_eq!(said(&LogUsage::default()), "");
-        let stalled = LogUsage { stalled: why.clone(), ..LogUsage::default() };
-        assert!(said(&stalled).contains("waits for room") && said(&stalled).contains("No space left"));
+        let waits = Some("room on its disk: No space left on device".to_string());
+        let stalled = LogUsage { stalled: waits, ..LogUsage::default() };
+        assert!(said(&stalled).contains("waits for room on its disk: No space left"), "{}", said(&stalled));
         let blocked = LogUsage { blocked: why.clone(), ..LogUsage::default() };
         assert!(said(&blocked).contains("frees no file") && said(&blocked).contains("No space left"));
         let failed = LogUsage { failed: why, ..stalled };

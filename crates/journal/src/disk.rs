@@ -16,7 +16,8 @@ pub trait Disk {
 
     /// Creates a file of `bytes` bytes, all allocated and written once, so that a later `sync_data` commits no
     /// metadata. The contents are zeroes, or those of a removed file; the journal relies on neither. MUST fail when the
-    /// name exists. A failure (disk full, no file descriptor) leaves nothing behind and may be retried.
+    /// name exists. A failure leaves nothing behind. It is retried if it passes (disk full, no file descriptor, no
+    /// memory, interrupted); any other one is final (JOURNAL-J2).
     fn create(&self, name: &str, bytes: u64) -> io::Result<Self::File>;
 
     /// Opens an existing file.

@@ -59,10 +59,12 @@ pub enum ReadError {
 /// A batch could not be made durable.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// No further file can be created (disk full). The rest was not written; it may be retried.
+    /// No further file can be created now: the disk is full, or the system has no file descriptor or memory left. The
+    /// rest was not written; it may be retried.
     #[error("cannot begin another journal file: {0}")]
     NoRoom(#[source] io::Error),
-    /// JOURNAL-J2: a write or sync failed, now or earlier. Nothing more becomes durable in this process.
+    /// JOURNAL-J2: a write, a sync or the creation of a file failed, now or earlier. Nothing more becomes durable in
+    /// this process.
     #[error("journal file {file}: {what}: {source}")]
     Failed {
         /// File that was written.
@@ -84,6 +86,28 @@ pub enum WriteError {
         /// Bytes that fit.
         max: usize,
     },
+}
+
+/// `ENFILE` and `EMFILE`: the system or the process has no file descriptor left. [`io::ErrorKind`] names neither.
+const NO_DESCRIPTOR: [i32; 2] = [23, 24];
+
+/// Whether the disk has no room, or its user no more of it.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl WriteError {
+    /// A file could not be created. Nothing of it is left ([`crate::Disk::create`]), so a lack that passes is waited
+    /// for. Any other error says that the disk fails: to wait for its end would hold up all writes for ever, and no
+    /// other gateway would take over (JOURNAL-J2).
+    pub(crate) fn of_create(file: &str, error: io::Error) -> Self {
+        let lacks = matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::Interrupted)
+            || error.raw_os_error().is_some_and(|errno| NO_DESCRIPTOR.contains(&errno));
+        match is_full(&error) || lacks {
+            true => Self::NoRoom(error),
+            false => Self::Failed { file: file.to_string(), what: "create", source: error },
+        }
+    }
 }
 
 /// The files are no journal that this node may use. Damaged records are no such error: see the recovery report.

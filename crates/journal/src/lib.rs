@@ -53,7 +53,7 @@ mod write;
 pub use aligned::{AlignedBuf, BLOCK_BYTES};
 pub use catalog::{Catalog, JournalFile};
 pub use disk::{Disk, DiskFile};
-pub use error::{CorruptRecord, ReadError, RecoverError, WriteError};
+pub use error::{CorruptRecord, ReadError, RecoverError, WriteError, is_full};
 pub use format::{FileHeader, HeaderError, PAYLOAD_BYTES_MAX, record_bytes};
 pub use holdfast_seal::NodeKey;
 pub use index::{GroupIndex, IndexEntry, Place, SharedIndex};

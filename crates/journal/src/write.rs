@@ -132,7 +132,7 @@ pub(crate) fn begin_file<D: Disk>(
     let key = Sealing::of_new(sealing);
     let name = file_name(number);
     let early = format!("begin-{number:016x}");
-    let file = disk.create(&early, params.file_bytes).map_err(WriteError::NoRoom)?;
+    let file = disk.create(&early, params.file_bytes).map_err(|error| WriteError::of_create(&name, error))?;
     let failed = |what, source| WriteError::Failed { file: name.clone(), what, source };
     let header = FileHeader {
         file_uuid,

@@ -11,7 +11,8 @@
 //!
 //! - **LOG-L1** `done` is called after its batch was synced, in the order of the calls, never under a lock of ours. Of
 //!   several [`GroupLog::append_upto`] of one group in one batch the last one's is called; if they fail, each.
-//! - **LOG-L2** After one failed write or sync every callback gets an error, for the life of the process.
+//! - **LOG-L2** After one failed write or sync every callback gets an error, for the life of the process. So it does
+//!   after a file that could not be created, unless what lacks may come back: room, file descriptors, memory.
 //! - **LOG-L3** A payload leaves memory only when it is durable and its place is known.
 //! - **LOG-L4** Nothing is refused for lack of room: callers admit client data by [`NodeLog::usage`].
 

@@ -24,9 +24,9 @@ pub struct LogUsage {
     pub reserve_bytes: u64,
     /// Payload bytes in memory, over all groups.
     pub tail_bytes: u64,
-    /// Set permanently by the first failed write or sync (LOG-L2).
+    /// Set permanently by the first failed write, sync or creation of a file (LOG-L2).
     pub failed: Option<String>,
-    /// The reason why no further file can be begun now (disk full); retried until it works.
+    /// What a further file waits for (room, a file descriptor), with the error; retried until it works.
     pub stalled: Option<String>,
     /// R9: the reason why old files are not freed, if a bad record was found while running. The next start names its
     /// group.

@@ -70,7 +70,7 @@ pub(crate) struct Queue {
     wake: Condvar,
     /// The reason why nothing is acknowledged any more (LOG-L2).
     failed: OnceLock<String>,
-    /// The reason why the writer waits for space, if it does.
+    /// What the writer waits for before it can begin a file, if it does.
     stalled: Mutex<Option<String>>,
     /// The reason why old files cannot be freed, if it is a bad record in the oldest file.
     blocked: Mutex<Option<String>>,

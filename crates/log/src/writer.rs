@@ -3,10 +3,11 @@
 //! set's voters (R1); the leader need not be among them.
 
 use crate::queue::{Done, Evictable, Job, Queue, Work, stopped};
-use holdfast_journal::{Disk, Journal, Op, WriteError};
+use holdfast_journal::{Disk, Journal, Op, WriteError, is_full};
 use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId};
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,6 +18,12 @@ const IDLE_MARK_AFTER: Duration = Duration::from_millis(100);
 const STALL_RETRY: Duration = Duration::from_millis(200);
 
 const PRUNE_AT_LEAST: usize = 4096;
+
+/// What a journal waits for that cannot begin a file, for people.
+fn waits_for(error: &io::Error) -> String {
+    let what = if is_full(error) { "room on its disk" } else { "what the system lacks" };
+    format!("{what}: {error}")
+}
 
 /// Jobs of one batch, and those of their operations that are not durable yet.
 struct Chunk {
@@ -154,7 +161,7 @@ impl<D: Disk> Writer<D> {
                 Err(WriteError::NoRoom(error)) => {
                     holdfast_reached::reached!("journal: the disk is full");
                     tracing::warn!(%error, "journal: cannot begin another file, trying again");
-                    self.queue.set_stalled(Some(error.to_string()));
+                    self.queue.set_stalled(Some(waits_for(&error)));
                     if self.purge_ahead() {
                         holdfast_reached::reached!("journal: a purge behind waiting jobs frees files");
                         continue;
@@ -217,7 +224,7 @@ impl<D: Disk> Writer<D> {
         }
         match self.journal.tidy() {
             Ok(()) => self.queue.set_stalled(None),
-            Err(WriteError::NoRoom(error)) => self.queue.set_stalled(Some(error.to_string())),
+            Err(WriteError::NoRoom(error)) => self.queue.set_stalled(Some(waits_for(&error))),
             Err(error) => self.fail(&error),
         }
         let blocked = self.journal.blocked().map(ToString::to_string);

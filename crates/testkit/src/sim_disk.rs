@@ -45,6 +45,8 @@ struct Switches {
     reads_left: Option<u64>,
     /// Files that may still be created.
     creates_left: Option<u64>,
+    /// Number of the error of every creation of a file.
+    create_fails: Option<i32>,
     /// Files that fit at once.
     files_max: Option<usize>,
     /// Operations until the power fails: then everything fails without effect.
@@ -127,6 +129,11 @@ impl SimDisk {
     /// Room for `count` more files, `None` for no limit.
     pub fn set_room(&self, count: Option<u64>) {
         self.inner().switches.creates_left = count;
+    }
+
+    /// No file can be created, for the reason with this number (errno). `None`: they can.
+    pub fn fail_creates(&self, errno: Option<i32>) {
+        self.inner().switches.create_fails = errno;
     }
 
     /// Limits the disk to `count` files; a removed file frees its place. `None`: no limit. A crash or a restart ends
@@ -310,6 +317,9 @@ impl Disk for SimDisk {
         inner.switches.step()?;
         if inner.names.contains_key(name) {
             return Err(error(io::ErrorKind::AlreadyExists, name));
+        }
+        if let Some(errno) = inner.switches.create_fails {
+            return Err(io::Error::from_raw_os_error(errno));
         }
         if inner.switches.files_max.is_some_and(|max| inner.names.len() >= max) {
             return Err(error(io::ErrorKind::StorageFull, "disk full"));

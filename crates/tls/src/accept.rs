@@ -38,7 +38,7 @@ impl Acceptor {
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
-        let tls = TlsAcceptor::from(self.0.current().configs.server);
+        let tls = TlsAcceptor::from(self.0.current()?.configs.server);
         let accepted = within(HANDSHAKE_TIMEOUT, "TLS handshake", tls.accept(connection)).await?;
         let own = accepted.get_ref().1.peer_certificates().and_then(|all| all.first());
         let own = own.map(|own| own.to_vec());
@@ -50,7 +50,7 @@ impl Acceptor {
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
-        let tls = TlsAcceptor::from(self.0.current().configs.http);
+        let tls = TlsAcceptor::from(self.0.current()?.configs.http);
         within(HANDSHAKE_TIMEOUT, "TLS handshake", tls.accept(connection)).await
     }
 

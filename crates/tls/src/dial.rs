@@ -107,8 +107,11 @@ impl Dialer {
         match &self.over {
             Some(over) => within(limit, "connection", (over.dial)(address)).await,
             None => {
-                let secure = |live: &Arc<Live>| (live.current().configs.client, live.revocations().clone());
-                dial(address, limit, self.tls.as_ref().map(secure)).await
+                let secure = match &self.tls {
+                    Some(live) => Some((live.current()?.configs.client, live.revocations().clone())),
+                    None => None,
+                };
+                dial(address, limit, secure).await
             }
         }
     }
@@ -161,7 +164,7 @@ impl Connector {
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
-        let secured = secure(self.0.current().configs.client, Role::Gateway, connection).await?;
+        let secured = secure(self.0.current()?.configs.client, Role::Gateway, connection).await?;
         let own = secured.get_ref().1.peer_certificates().and_then(|all| all.first()).map(|own| own.to_vec());
         self.0.revocations().follow(secured, own)
     }
@@ -175,7 +178,7 @@ impl Connector {
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
-        let secured = secure(self.0.current().configs.client, Role::Host, connection).await?;
+        let secured = secure(self.0.current()?.configs.client, Role::Host, connection).await?;
         let own = secured.get_ref().1.peer_certificates().and_then(|all| all.first()).map(|own| own.to_vec());
         let peer = Caller::at_door(own.as_deref());
         let peer = peer.map_err(|status| io::Error::other(status.message().to_string()))?;
@@ -210,7 +213,7 @@ impl Service<Uri> for Secured {
         let (live, limit) = (self.live.clone(), self.limit);
         Box::pin(async move {
             let address = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
-            let secure = (live.current().configs.grpc, live.revocations().clone());
+            let secure = (live.current()?.configs.grpc, live.revocations().clone());
             dial(address.as_str(), limit, Some(secure)).await.map(TokioIo::new)
         })
     }

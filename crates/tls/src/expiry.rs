@@ -14,7 +14,7 @@ const WARN_AHEAD: u64 = 30 * DAY;
 const WARN_PART: u64 = 3;
 
 /// When the certificates of a process expire, in seconds since 1970. `None`: no certificate can be read for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expiry {
     /// The first to expire of the process's certificate and what was sent along with it.
     pub own: Option<u64>,

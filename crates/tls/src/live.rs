@@ -6,12 +6,16 @@
 //!   use. This is logged once, and told until it is over.
 //! - **LIVE-C3** Certificate, key and authority change together, with all that was remembered of earlier connections:
 //!   who was trusted before must show its certificate again.
+//! - **LIVE-C4** A process that must not end for it begins without files that cannot be used. Until they can, every
+//!   handshake of its doors and its clients fails with the reason; nothing goes on without TLS in their place.
 
 use crate::error::TlsError;
+use crate::expiry::Expiry;
 use crate::load::{Loaded, Paths, Stamp};
 use crate::revoked::Revocations;
 use holdfast_types::sync::LockExt;
 use std::convert::Infallible;
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -27,7 +31,8 @@ const WARN_EVERY: Duration = Duration::from_secs(24 * 3600);
 /// What handshakes use, and what is wrong with the files since.
 #[derive(Clone)]
 pub(crate) struct Current {
-    pub(crate) loaded: Loaded,
+    /// `None`: they could not be used since the start (LIVE-C4).
+    pub(crate) loaded: Option<Loaded>,
     pub(crate) trouble: Option<String>,
 }
 
@@ -51,12 +56,26 @@ struct FileStamps {
 impl Live {
     /// Reads the files. They are not looked at again before [`Self::follow`].
     pub(crate) fn load(paths: Paths) -> Result<Arc<Self>, TlsError> {
+        let (live, error) = Self::begin(paths);
+        error.map_or(Ok(live), Err)
+    }
+
+    /// Like `load`; files that cannot be used are looked at until they can (LIVE-C4).
+    pub(crate) fn load_or_later(paths: Paths) -> Arc<Self> {
+        Self::begin(paths).0
+    }
+
+    fn begin(paths: Paths) -> (Arc<Self>, Option<TlsError>) {
         // Before they are read: a change meanwhile is found by the next look.
         let stamps = paths.stamps();
         let revocations = Revocations::default();
-        let current = Current { loaded: paths.load(&revocations)?, trouble: None };
+        let (loaded, error) = match paths.load(&revocations) {
+            Ok(loaded) => (Some(loaded), None),
+            Err(error) => (None, Some(error)),
+        };
+        let current = Current { loaded, trouble: error.as_ref().map(ToString::to_string) };
         let seen = Mutex::new(FileStamps { read: stamps, looked: stamps });
-        Ok(Arc::new(Self { paths, current: watch::Sender::new(current), seen, revocations }))
+        (Arc::new(Self { paths, current: watch::Sender::new(current), seen, revocations }), error)
     }
 
     /// The certificates that count no more.
@@ -64,8 +83,21 @@ impl Live {
         &self.revocations
     }
 
-    pub(crate) fn current(&self) -> Loaded {
-        self.current.borrow().loaded.clone()
+    /// What a handshake uses.
+    ///
+    /// # Errors
+    /// LIVE-C4, for people.
+    pub(crate) fn current(&self) -> io::Result<Loaded> {
+        let current = self.current.borrow();
+        current.loaded.clone().ok_or_else(|| {
+            let why = current.trouble.as_deref().unwrap_or_default();
+            io::Error::other(format!("the TLS files cannot be used: {why}"))
+        })
+    }
+
+    /// When the certificates in use expire; of none nothing is known.
+    pub(crate) fn expiry(&self) -> Expiry {
+        self.current.borrow().loaded.as_ref().map(|loaded| loaded.expiry).unwrap_or_default()
     }
 
     /// Why the files on the disk are not in use.
@@ -76,8 +108,10 @@ impl Live {
     /// What to tell a person now.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let current = self.current.borrow();
-        let trouble = current.trouble.as_ref().map(|why| format!("the TLS files changed and cannot be used: {why}"));
-        trouble.into_iter().chain(current.loaded.expiry.warnings(SystemTime::now())).collect()
+        let changed = if current.loaded.is_some() { " changed and" } else { "" };
+        let trouble = current.trouble.as_ref().map(|why| format!("the TLS files{changed} cannot be used: {why}"));
+        let expiry = current.loaded.as_ref().map(|loaded| loaded.expiry).unwrap_or_default();
+        trouble.into_iter().chain(expiry.warnings(SystemTime::now())).collect()
     }
 
     /// Reads the files if they have changed, or if `asked` to. Blocks.
@@ -99,13 +133,15 @@ impl Live {
         match self.paths.load(&self.revocations) {
             Ok(loaded) => {
                 let expires_unix = loaded.expiry.own;
-                self.current.send_replace(Current { loaded, trouble: None });
+                self.current.send_replace(Current { loaded: Some(loaded), trouble: None });
                 tracing::info!(%certificate, expires_unix, "the TLS files were read again: new connections use them");
             }
             Err(error) => {
                 let why = error.to_string();
                 if before.as_ref() != Some(&why) {
-                    tracing::warn!(%certificate, why, "the TLS files cannot be used: those read before stay in use");
+                    let any = self.current.borrow().loaded.is_some();
+                    let kept = if any { "those read before stay in use" } else { "no handshake succeeds" };
+                    tracing::warn!(%certificate, why, "the TLS files cannot be used: {kept}");
                 }
                 self.current.send_modify(|current| current.trouble = Some(why));
             }
@@ -137,7 +173,7 @@ impl Live {
                 std::panic::resume_unwind(panic);
             }
             if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
-                for why in self.current().expiry.warnings(SystemTime::now()) {
+                for why in self.expiry().warnings(SystemTime::now()) {
                     warned = Some(Instant::now());
                     tracing::warn!(certificate = %self.paths.certificate.display(), "{why}");
                 }

@@ -82,7 +82,7 @@ impl Met {
 }
 
 fn caller(tls: &Tls) -> Arc<ClientConfig> {
-    tls.live.current().configs.client
+    tls.live.current().expect("usable files").configs.client
 }
 
 #[tokio::test]
@@ -157,6 +157,35 @@ async fn files_that_do_not_fit_leave_the_earlier_ones_in_use() {
     look(&gateway);
     assert_eq!(gateway.trouble(), None);
     assert_ne!(meet(&door, caller(&host)).await.expect("a handshake").shown(), first);
+}
+
+/// LIVE-C4: an agent beside PostgreSQL must not end because its key is being written.
+#[tokio::test]
+async fn files_that_cannot_be_used_at_the_start_are_used_once_they_can() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (gateway, host) = renewable(dir.path());
+    let key = std::fs::read_to_string(dir.path().join("g1.key")).expect("a key");
+    cut(dir.path(), "g1.key", &key[..40]);
+    assert!(files(dir.path(), "g1").load(Role::Gateway).is_err(), "a first start is refused");
+    let late = files(dir.path(), "g1").load_or_later(Role::Gateway).expect("all are named").expect("some");
+    // Made before they can be used, as those of a process are.
+    let (door, client) = (late.acceptor(), Dialer::from(&late).connector().expect("it has TLS"));
+    look(&late);
+    assert!(late.trouble().is_some_and(|why| why.contains("g1.key")), "{:?}", late.trouble());
+    assert!(late.warnings().iter().any(|warning| warning.contains("g1.key")));
+    assert_eq!(late.expiry(), Expiry::default());
+    let (near, far) = tokio::io::duplex(64 << 10);
+    for refused in [door.accept(near).await.err(), client.connect(far).await.err()] {
+        let refused = refused.expect("nothing goes on without TLS").to_string();
+        assert!(refused.contains("g1.key"), "{refused}");
+    }
+    cut(dir.path(), "g1.key", &key);
+    look(&late);
+    assert_eq!(late.trouble(), None);
+    assert_eq!(late.expiry(), gateway.expiry());
+    meet(&door, caller(&host)).await.expect("a handshake");
+    let unnamed = TlsFiles { key: None, ..files(dir.path(), "g1") };
+    assert!(unnamed.load_or_later(Role::Gateway).is_err(), "what is not named never comes");
 }
 
 /// A client of the earlier authority that trusts the new one too: only the door can refuse it.
@@ -239,7 +268,7 @@ async fn a_hangup_has_the_files_read_at_once() {
     replace(dir.path(), "g2.key", "g1.key");
     replace(dir.path(), "g2.pem", "g1.pem");
     kill_process(getpid(), Kind::HUP).expect("a signal");
-    let read = told.wait_for(|current| current.loaded.expiry != before);
+    let read = told.wait_for(|current| current.loaded.as_ref().is_some_and(|loaded| loaded.expiry != before));
     tokio::select! {
         read = tokio::time::timeout(PATIENCE, read) => drop(read.expect("in time").expect("it is followed")),
         never = &mut following => match never {},
@@ -257,7 +286,7 @@ async fn a_change_is_found_without_a_signal() {
     let following = tokio::spawn(async move { live.follow_every(Duration::from_millis(1)).await });
     replace(dir.path(), "g2.key", "g1.key");
     replace(dir.path(), "g2.pem", "g1.pem");
-    let read = told.wait_for(|current| current.loaded.expiry != before);
+    let read = told.wait_for(|current| current.loaded.as_ref().is_some_and(|loaded| loaded.expiry != before));
     tokio::time::timeout(PATIENCE, read).await.expect("in time").expect("it is followed");
     following.abort();
 

@@ -53,11 +53,24 @@ impl TlsFiles {
     /// Some files are named and others not; a file cannot be read or holds something else; the certificate is not one
     /// of `role`.
     pub fn load(&self, role: Role) -> Result<Option<Tls>, TlsError> {
+        let load = |paths| Live::load(paths).map(|live| Tls { live });
+        self.paths(role)?.map(load).transpose()
+    }
+
+    /// Like `load`, for a process that must not end for it: files that cannot be used now are taken by [`Tls::follow`]
+    /// once they can. Until then [`Tls::trouble`] says why, and every handshake fails (LIVE-C4).
+    ///
+    /// # Errors
+    /// Some files are named and others not.
+    pub fn load_or_later(&self, role: Role) -> Result<Option<Tls>, TlsError> {
+        Ok(self.paths(role)?.map(|paths| Tls { live: Live::load_or_later(paths) }))
+    }
+
+    fn paths(&self, role: Role) -> Result<Option<Paths>, TlsError> {
         match (&self.ca, &self.certificate, &self.key) {
             (Some(ca), Some(certificate), Some(key)) => {
                 let (ca, certificate, key) = (ca.clone(), certificate.clone(), key.clone());
-                let live = Live::load(Paths { ca, certificate, key, role })?;
-                Ok(Some(Tls { live }))
+                Ok(Some(Paths { ca, certificate, key, role }))
             }
             (None, None, None) => Ok(None),
             _ => {
@@ -91,12 +104,12 @@ impl Tls {
 
     /// When the certificates in use expire.
     pub fn expiry(&self) -> Expiry {
-        self.live.current().expiry
+        self.live.expiry()
     }
 
     /// The certificate in use, for people.
     pub fn shown(&self) -> Shown {
-        self.live.current().shown
+        self.live.current().map(|loaded| loaded.shown).unwrap_or_default()
     }
 
     /// The certificates that count no more, for this process.

@@ -58,6 +58,35 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "unusable-certificate-ends-the-agent",
+        bug: "an agent that is restarted beside PostgreSQL while its certificate is written ends: the watchdog ends PostgreSQL",
+        rule: "LISTEN-L3",
+        edits: &[Edit {
+            file: "crates/agent/src/run/opened.rs",
+            old: "    if listen::is_first(host).await {",
+            new: "    if listen::is_first(host).await || tls.is_some() {",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-agent",
+            &["an_agent_with_something_to_do_goes_on_without_its_certificate"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "late-certificate-never-read",
+        bug: "TLS files that could not be used at the start are never used: the agent reaches no gateway until it is restarted",
+        rule: "LIVE-C4",
+        edits: &[Edit {
+            file: "crates/tls/src/live.rs",
+            old: "self.current.send_replace(Current { loaded: Some(loaded), trouble: None });",
+            new: "let any = self.current.borrow().loaded.is_some();
+                self.current.send_replace(Current { loaded: any.then_some(loaded), trouble: None });",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["files_that_cannot_be_used_at_the_start_are_used_once_they_can"])],
+        smoke: false,
+    },
+    Mutation {
         name: "interrupted-renewal-stays",
         bug: "a renewal that was interrupted is refused ever after: key and certificate do not fit together",
         rule: "LIVE-C2",

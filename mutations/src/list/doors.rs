@@ -359,7 +359,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "LIVE-C1",
         edits: &[Edit {
             file: "crates/tls/src/live.rs",
-            old: "self.current.send_replace(Current { loaded, trouble: None });",
+            old: "self.current.send_replace(Current { loaded: Some(loaded), trouble: None });",
             new: "drop(loaded);\n                self.current.send_modify(|current| current.trouble = None);",
         }],
         tests: &[lib(Layer::Unit, "holdfast-tls", &["live::"])],

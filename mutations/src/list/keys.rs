@@ -345,7 +345,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "certificate-key-open-to-others",
         bug: "a certificate is used whose key every user of the machine can read",
         rule: "SECRET-F2",
-        edits: &[Edit { file: FILES, old: "    check(&file, true)?;\n", new: "" }],
+        edits: &[Edit { file: FILES, old: "    check_live(&file)?;\n", new: "" }],
         tests: &[lib(Layer::Unit, "holdfast-tls", &["bad_files_are_named"])],
         smoke: false,
     },

@@ -7,6 +7,8 @@ const REDACT: &str = "crates/holdfast/src/command/support/redact.rs";
 const REDACTED: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::support::"]);
 const BUNDLE: Test = file(Layer::Unit, "holdfast", &["--test", "program"], &["support::no_secret_gets_into_a_bundle"]);
 const FILES: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::doctor::files::"]);
+const JOURNAL: Test =
+    file(Layer::Unit, "holdfast-log", &["--test", "log"], &["only_a_lack_that_passes_is_waited_for"]);
 const DISK: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::doctor::disk::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -108,6 +110,66 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "const VOLATILE: [&str; 1] = [\"ramfs\"];",
         }],
         tests: &[DISK],
+        smoke: false,
+    },
+    Mutation {
+        name: "failing-disk-taken-for-a-full-one",
+        bug: "a journal whose next file meets an error of the disk waits for room for ever: its gateway leads on, and nobody takes over",
+        rule: "LOG-L2",
+        edits: &[Edit {
+            file: "crates/journal/src/error.rs",
+            old: "match is_full(&error) || lacks {",
+            new: "match is_full(&error) || lacks || error.raw_os_error().is_some() {",
+        }],
+        tests: &[JOURNAL],
+        smoke: false,
+    },
+    Mutation {
+        name: "lack-of-descriptors-ends-the-journal",
+        bug: "a moment without file descriptors ends a gateway's journal until it is started again",
+        rule: "LOG-L2",
+        edits: &[Edit {
+            file: "crates/journal/src/error.rs",
+            old: "const NO_DESCRIPTOR: [i32; 2] = [23, 24];",
+            new: "const NO_DESCRIPTOR: [i32; 2] = [0, 0];",
+        }],
+        tests: &[JOURNAL],
+        smoke: false,
+    },
+    Mutation {
+        name: "lack-of-descriptors-told-as-a-full-disk",
+        bug: "a gateway without file descriptors says that its journal waits for room on its disk, which has plenty",
+        rule: "LOG-L2",
+        edits: &[Edit {
+            file: "crates/log/src/writer.rs",
+            old: "let what = if is_full(error) {",
+            new: "let what = if is_full(error) || error.raw_os_error().is_some() {",
+        }],
+        tests: &[JOURNAL],
+        smoke: false,
+    },
+    Mutation {
+        name: "failed-journal-has-no-alert",
+        bug: "a gateway whose journal has failed looks well to whoever watches the metrics",
+        rule: "LOG-L2",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/gauges.rs",
+            old: "set(yes(usage.failed.is_some()));",
+            new: "set(yes(false));",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["each_trouble_of_a_journal_has_its_gauge"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "doctor-takes-silence-for-health",
+        bug: "the doctor says that policies and allowed stores are well to a host that the gateways tell nothing of them",
+        rule: "ACCESS-A7",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/doctor/cluster.rs",
+            old: "match untold && finding.verdict == Verdict::Ok {",
+            new: "match untold && finding.verdict == Verdict::Bad {",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::doctor::cluster::"])],
         smoke: false,
     },
     Mutation {

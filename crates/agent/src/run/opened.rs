@@ -1,13 +1,30 @@
-//! What an agent reads at its start: its token, its history.
+//! What an agent reads at its start: its TLS files, its token, its history.
 
 use super::error::{RunError, dir_error};
 use crate::config::AgentConfig;
 use crate::history::History;
 use crate::host::Host;
 use crate::listen;
+use holdfast_tls::Tls;
 use holdfast_tls::files::{self, SECRET_BYTES_MAX};
 use std::path::Path;
 use std::sync::Arc;
+
+/// Looks whether the TLS files can be used. An agent that finds something of an earlier one goes on until they can: no
+/// handshake of its door succeeds, nor one with a gateway or another agent (LISTEN-L3, LIVE-C4). attach has read them
+/// before, and renews the lease.
+pub(super) async fn check_tls<H: Host>(tls: Option<&Tls>, host: &H) -> Result<(), RunError> {
+    let Some(why) = tls.and_then(Tls::trouble) else { return Ok(()) };
+    if listen::is_first(host).await {
+        return Err(RunError::Settings(format!("[tls]: {why}")));
+    }
+    tracing::error!(
+        why,
+        "[tls]: the files cannot be used: the agent reaches no gateway and no other agent, and nobody reaches it over \
+         TLS; all other duties go on, and the files are read again every few seconds"
+    );
+    Ok(())
+}
 
 /// The token in this file.
 pub(super) fn token_in(path: &Path) -> Result<Arc<str>, RunError> {

@@ -1,4 +1,4 @@
-//! The file with the token.
+//! The file with the token, and the TLS files.
 
 use super::opened::token_in;
 use super::*;
@@ -15,6 +15,29 @@ async fn an_agent_with_something_to_do_goes_on_without_its_token() {
     assert_eq!(token_of(&config, &fake).await.unwrap(), None);
     config.http.token_file = None;
     assert_eq!(token_of(&config, &Fake::default()).await.unwrap(), None);
+}
+
+/// LISTEN-L3: a certificate that is being written is no reason to leave PostgreSQL without its agent.
+#[tokio::test]
+async fn an_agent_with_something_to_do_goes_on_without_its_certificate() {
+    use holdfast_tls::Role;
+    use holdfast_tls::make::{Wanted, certificates};
+    let (dir, fake) = (tempfile::tempdir().unwrap(), Fake::default());
+    certificates(dir.path(), &[Wanted::new("db1", Role::Host)], 30).unwrap();
+    let at = |name: &str| Some(dir.path().join(name));
+    let mut config = AgentConfig::default();
+    (config.tls.ca, config.tls.certificate, config.tls.key) = (at("ca.pem"), at("db1.pem"), at("db1.key"));
+    (config.dir, config.run_dir) = (dir.path().join("dir"), dir.path().join("run"));
+    let good = crate::drivers::Real::new(&config).unwrap();
+    check_tls(good.tls(), &fake).await.unwrap();
+    std::fs::write(dir.path().join("db1.pem"), "").unwrap();
+    let cut = crate::drivers::Real::new(&config).expect("it does not decide");
+    let refused = check_tls(cut.tls(), &fake).await.unwrap_err().to_string();
+    assert!(refused.starts_with("[tls]: ") && refused.contains("db1.pem"), "{refused}");
+    fake.world(|world| world.found.database = true);
+    check_tls(cut.tls(), &fake).await.unwrap();
+    assert!(cut.tls().unwrap().trouble().is_some(), "it has TLS, and none that works");
+    check_tls(None, &Fake::default()).await.unwrap();
 }
 
 /// A setting that names a log or a device by mistake is reported, and the file is not read to its end.

@@ -249,7 +249,7 @@ fn journal_message(usage: LogUsage) -> v1::JournalUsage {
         bound_bytes: usage.bound_bytes,
         reserve_bytes: usage.reserve_bytes,
         failed: usage.failed.unwrap_or_default(),
-        waits: usage.stalled.or(usage.blocked).unwrap_or_default(),
+        waits: usage.stalled.map(|what| format!("waits for {what}")).or(usage.blocked).unwrap_or_default(),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Node;
 use super::shown::Shown;
 use holdfast_cache::Cache;
+use holdfast_log::LogUsage;
 use holdfast_types::sync::{LockExt, RwLockExt};
 
 impl Node {
@@ -28,15 +29,11 @@ impl Node {
         self.record_placing_gauges();
         let Some(adopted) = self.adopted() else { return };
         let usage = adopted.raft.log().usage();
-        metrics::gauge!("holdfast_journal_used_bytes").set(usage.used_bytes as f64);
-        metrics::gauge!("holdfast_journal_bound_bytes").set(usage.bound_bytes as f64);
+        record_journal_gauges(&usage);
         metrics::gauge!("holdfast_journal_clear_files").set(adopted.raft.log().clear_files() as f64);
         for (peer, trip) in adopted.raft.round_trips() {
             metrics::gauge!("holdfast_peer_round_trip_seconds", "peer" => peer.to_string()).set(trip.as_secs_f64());
         }
-        let yes = |is: bool| f64::from(u8::from(is));
-        metrics::gauge!("holdfast_journal_stalled").set(yes(usage.stalled.is_some()));
-        metrics::gauge!("holdfast_journal_blocked").set(yes(usage.blocked.is_some()));
         for group in adopted.raft.groups() {
             let status = group.status();
             let id = group.id().0.to_string();
@@ -89,5 +86,40 @@ impl Node {
         }
         let unusable = f64::from(u8::from(tls.trouble().is_some()));
         metrics::gauge!("holdfast_certificate_files_unusable").set(unusable);
+    }
+}
+
+fn record_journal_gauges(usage: &LogUsage) {
+    let yes = |is: bool| f64::from(u8::from(is));
+    metrics::gauge!("holdfast_journal_used_bytes").set(usage.used_bytes as f64);
+    metrics::gauge!("holdfast_journal_bound_bytes").set(usage.bound_bytes as f64);
+    metrics::gauge!("holdfast_journal_failed").set(yes(usage.failed.is_some()));
+    metrics::gauge!("holdfast_journal_stalled").set(yes(usage.stalled.is_some()));
+    metrics::gauge!("holdfast_journal_blocked").set(yes(usage.blocked.is_some()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    /// A gateway with a failed journal stays up, and its writes are quick: nothing else would have an alert.
+    #[test]
+    fn each_trouble_of_a_journal_has_its_gauge() {
+        let why = || Some("why".to_string());
+        for (usage, shown) in [
+            (LogUsage::default(), ["0", "0", "0"]),
+            (LogUsage { failed: why(), ..LogUsage::default() }, ["1", "0", "0"]),
+            (LogUsage { stalled: why(), ..LogUsage::default() }, ["0", "1", "0"]),
+            (LogUsage { blocked: why(), ..LogUsage::default() }, ["0", "0", "1"]),
+        ] {
+            let recorder = PrometheusBuilder::new().build_recorder();
+            metrics::with_local_recorder(&recorder, || record_journal_gauges(&usage));
+            let page = recorder.handle().render();
+            for (trouble, value) in ["failed", "stalled", "blocked"].into_iter().zip(shown) {
+                let line = format!("holdfast_journal_{trouble} {value}");
+                assert!(page.lines().any(|found| found == line), "{line}: {page}");
+            }
+        }
     }
 }

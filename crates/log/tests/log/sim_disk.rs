@@ -5,6 +5,7 @@ use holdfast_log::{Entry, GroupLog, GroupLogState, Identity, LogConfig, NodeLog,
 use holdfast_testkit::{SimDisk, Survives};
 use holdfast_types::{GroupId, LogId, LogIndex};
 use proptest::prelude::*;
+use rustix::io::Errno;
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -131,6 +132,43 @@ fn a_full_disk_makes_appends_wait_and_loses_none() {
     }
     assert_eq!(done, 300);
     node.close();
+}
+
+/// LOG-L2: of what keeps a file from being begun, only a lack is waited for, and it is named as what it is. A disk that
+/// fails must not look like a full one: nobody would take over.
+#[test]
+fn only_a_lack_that_passes_is_waited_for() {
+    let (full, lacks) = (Some("room on its disk"), Some("what the system lacks"));
+    for (errno, waits_for) in [
+        (Errno::NOSPC, full),
+        (Errno::DQUOT, full),
+        (Errno::MFILE, lacks),
+        (Errno::NFILE, lacks),
+        (Errno::NOMEM, lacks),
+        (Errno::INTR, lacks),
+        (Errno::IO, None),
+        (Errno::ROFS, None),
+    ] {
+        let disk = SimDisk::new();
+        let (node, _, mut turns) =
+            NodeLog::open_in_turns(disk.clone(), config(), Identity::default(), None).expect("opens");
+        let log = node.group(GroupId(1));
+        disk.fail_creates(Some(errno.raw_os_error()));
+        let waiting: Vec<_> = (0..300).map(|index| append(&log, vec![entry(1, index, 1000)])).collect();
+        turns.turn(false);
+        let usage = node.usage();
+        let error = io::Error::from(errno);
+        let expected = waits_for.map(|what| format!("{what}: {error}"));
+        assert_eq!(usage.stalled, expected, "{errno}: {usage:?}");
+        let failed = usage.failed.unwrap_or_default();
+        assert_eq!(failed.contains(&error.to_string()), waits_for.is_none(), "{errno}: failed: {failed}");
+        disk.fail_creates(None);
+        while turns.waits() {
+            turns.turn(false);
+        }
+        let all = waiting.iter().all(|receiver| matches!(receiver.try_recv(), Ok(Ok(()))));
+        assert_eq!(all, waits_for.is_some(), "{errno}: later it works");
+    }
 }
 
 /// A turn never waits: if the disk is full, the next turn tries the rest again, in its order.

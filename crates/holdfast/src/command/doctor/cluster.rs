@@ -25,12 +25,26 @@ fn of_all(check: &'static str, wrong: Vec<String>, verdict: Verdict, next: &str,
     }
 }
 
+/// The same where this caller may be told only a part (ACCESS-A7): what is wrong in it counts, but that nothing is
+/// wrong in it says nothing. Each gateway that tells everything tells its list of allowed stores, also an empty one.
+fn as_far_as_told(status: &v1::ClusterStatusReply, finding: Finding) -> Finding {
+    let untold = nodes(status).any(|(_, node)| node.allowed_stores.is_none());
+    match untold && finding.verdict == Verdict::Ok {
+        true => Finding::unknown(
+            finding.check,
+            "not told to a certificate that is bound to sets",
+            "run this with a certificate that may use every set",
+        ),
+        false => finding,
+    }
+}
+
 /// All checks of a status. No I/O.
 pub fn findings(status: &v1::ClusterStatusReply) -> Vec<Finding> {
     let mut found = vec![gateways(status), leaders(status), versions(status), journals(status), certificates(status)];
     found.extend(stores(status));
-    found.push(policies(status));
-    found.push(places(status));
+    found.push(as_far_as_told(status, policies(status)));
+    found.push(as_far_as_told(status, places(status)));
     found
 }
 
@@ -175,7 +189,8 @@ mod tests {
     fn well() -> v1::ClusterStatusReply {
         let node = || {
             let journal = v1::JournalUsage { used_bytes: 1, bound_bytes: 100, ..Default::default() };
-            v1::Node { version: "1".into(), journal: Some(journal), ..v1::Node::default() }
+            let allowed_stores = Some(v1::AllowedStores::default());
+            v1::Node { version: "1".into(), journal: Some(journal), allowed_stores, ..v1::Node::default() }
         };
         v1::ClusterStatusReply {
             members: vec![member("g1", Some(node())), member("g2", Some(node()))],
@@ -229,6 +244,28 @@ mod tests {
             let found = told(|status| change(status.members[0].node.as_mut().unwrap()));
             assert_eq!(found.iter().map(|(check, verdict, _)| (*check, *verdict)).collect::<Vec<_>>(), [expected]);
         }
+    }
+
+    /// ACCESS-A7: a host that is bound to its sets is told no list of allowed stores, and nothing of other sets.
+    #[test]
+    fn what_is_not_told_is_not_well() {
+        let bound = |node: &mut v1::Node| node.allowed_stores = None;
+        let told_to_host = |change: fn(&mut v1::Node)| {
+            told(|status| {
+                status.members.iter_mut().filter_map(|member| member.node.as_mut()).for_each(bound);
+                change(status.members[0].node.as_mut().unwrap());
+            })
+        };
+        let verdicts = |found: Vec<(&'static str, Verdict, String)>| {
+            found.into_iter().map(|(check, verdict, _)| (check, verdict)).collect::<Vec<_>>()
+        };
+        let found = verdicts(told_to_host(|_| ()));
+        assert_eq!(found, [("policies of sets", Verdict::Unknown), ("allowed stores", Verdict::Unknown)]);
+        let found = verdicts(told_to_host(|node| {
+            let violations = vec![v1::PlacingViolation::default()];
+            node.violated = vec![v1::ViolatedSet { set: "own".into(), violations }];
+        }));
+        assert_eq!(found, [("policies of sets", Verdict::Warning), ("allowed stores", Verdict::Unknown)]);
     }
 
     #[test]
