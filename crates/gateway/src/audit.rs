@@ -14,9 +14,9 @@ pub(crate) fn start(config: &AuditConfig) -> io::Result<Option<Audit>> {
 }
 
 fn lost(why: Lost) {
-    let name = match why {
-        Lost::Dropped => "holdfast_audit_dropped_total",
-        Lost::Unwritten => "holdfast_audit_errors_total",
+    let counter = match why {
+        Lost::Dropped => metrics::counter!("holdfast_audit_dropped_total"),
+        Lost::Unwritten => metrics::counter!("holdfast_audit_errors_total"),
     };
-    metrics::counter!(name).increment(1);
+    counter.increment(1);
 }

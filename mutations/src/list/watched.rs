@@ -7,8 +7,7 @@ const REDACT: &str = "crates/holdfast/src/command/support/redact.rs";
 const REDACTED: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::support::"]);
 const BUNDLE: Test = file(Layer::Unit, "holdfast", &["--test", "program"], &["support::no_secret_gets_into_a_bundle"]);
 const FILES: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::doctor::files::"]);
-const JOURNAL: Test =
-    file(Layer::Unit, "holdfast-log", &["--test", "log"], &["only_a_lack_that_passes_is_waited_for"]);
+const JOURNAL: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["only_a_lack_that_passes_is_waited_for"]);
 const DISK: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::doctor::disk::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[

@@ -42,9 +42,10 @@ impl World {
     /// No progress.
     pub(super) fn fill_disk(&mut self, host: usize, waits: u64) -> Result<()> {
         let disk = self.hosts[host].disk.clone();
-        disk.set_files_max(Some(disk.names().len()));
         let (mut writes, mut since) = (disk.writes(), self.now);
         self.until(120_000, "its journal has entries that wait for room", |w| {
+            // The room of a file that the journal gives up meanwhile is gone, too.
+            disk.set_files_max(Some(disk.names().len()));
             if disk.writes() != writes {
                 (writes, since) = (disk.writes(), w.now);
             }
