@@ -36,7 +36,7 @@ pub use agent::{AgentArgs, AgentCommand, Agents};
 pub use attach::AttachArgs;
 pub use certificate::{CertificateCommand, WhichArgs};
 pub use certificates::CertificatesArgs;
-pub use common::{Common, DEFAULT_API};
+pub use common::{Common, DEFAULT_API, GIVE_TLS};
 pub use csi::{CsiArgs, CsiServices};
 pub use dev::DevArgs;
 pub use doctor::{DoctorArgs, SupportArgs};

@@ -66,7 +66,10 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
     };
     start_log(&args.common, log)?;
     let mut common = args.common;
-    common.load_certificate(role(&args.command))?;
+    match args.command {
+        Command::Attach(_) => common.load_certificate_or_later(role(&args.command))?,
+        _ => common.load_certificate(role(&args.command))?,
+    }
     let common = common;
     match args.command {
         Command::Cluster(ClusterCommand::Bootstrap { config }) => bootstrap::run(&common, &config).await,

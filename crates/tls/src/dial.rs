@@ -65,6 +65,11 @@ impl Dialer {
         self.tls.as_ref().map(|live| live.revocations().clone())
     }
 
+    /// Why no handshake of this process succeeds (LIVE-C4); `None` if its files were read, or it has none.
+    pub fn unusable(&self) -> Option<String> {
+        self.tls.as_ref()?.current().err().map(|error| error.to_string())
+    }
+
     /// TLS for a connection that begins without (NBD). `None`: this process has no certificate.
     pub fn connector(&self) -> Option<Connector> {
         self.tls.clone().map(Connector)

@@ -1,6 +1,6 @@
 //! Certificates that are revoked: who is still let in, and who can revoke whom.
 
-use crate::bug::{Edit, Layer, Mutation, Test, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 
 const REVOKED: &str = "crates/tls/src/revoked.rs";
 
@@ -70,6 +70,35 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             Layer::Unit,
             "holdfast-agent",
             &["an_agent_with_something_to_do_goes_on_without_its_certificate"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "unusable-certificate-leaves-devices",
+        bug: "an attach that is killed after a renewal of its certificate went wrong ends at its next start: its devices fail in the end, and nobody starts it again",
+        rule: "LIVE-C4",
+        edits: &[Edit {
+            file: "crates/attach/src/keeper/resume.rs",
+            old: "let Left::Devices(lease) = left else {",
+            new: "let Some(Left::Devices(lease)) = why.is_empty().then_some(left) else {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["devices_wait_for_tls_files_that_cannot_be_used"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "attach-asks-for-tls-files-first",
+        bug: "an attach ends for TLS files that cannot be used before it looks for devices that wait for it",
+        rule: "LIVE-C4",
+        edits: &[Edit {
+            file: "crates/holdfast/src/cli/common.rs",
+            old: "self.certificate_by(|files| files.load_or_later(role))",
+            new: "self.certificate_by(|files| files.load(role))",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast",
+            &["--test", "program"],
+            &["extras::an_attach_looks_for_devices_before_its_tls_files"],
         )],
         smoke: false,
     },

@@ -5,6 +5,7 @@ use crate::device::kernel::{self, Left};
 use crate::device::{DeviceError, DeviceKind, DriverError};
 use crate::dir::RunDir;
 use crate::lease_file::{Lease, LeaseFile};
+use holdfast_tls::Dialer;
 use holdfast_types::{Name, Owner};
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +33,21 @@ async fn disconnect(orphans: Vec<u32>) -> Result<usize, DeviceError> {
     Ok(done.unwrap_or_else(|error| Err(DriverError::Answer(error.to_string())))?)
 }
 
+/// Nothing is begun with TLS files that cannot be used. Devices of an earlier process wait until they can (LIVE-C4):
+/// nobody starts an attach again that has ended by itself, and their requests would fail in the end.
+fn check_tls(left: &Left, dialer: &Dialer) -> Result<(), AttachError> {
+    let Some(why) = dialer.unusable() else { return Ok(()) };
+    let Left::Devices(lease) = left else { return Err(AttachError::Tls(why)) };
+    tracing::error!(
+        set = lease.set,
+        devices = ?lease.devices,
+        why,
+        "the devices of an earlier process wait until a gateway can be reached over TLS; the files are read again \
+         every few seconds"
+    );
+    Ok(())
+}
+
 /// The lease file, with the lease and devices of an earlier process.
 pub(super) async fn earlier(
     options: &Options,
@@ -39,7 +55,10 @@ pub(super) async fn earlier(
 ) -> Result<(Option<Arc<LeaseFile>>, Option<Lease>), AttachError> {
     let wanted = options.device == DeviceKind::Kernel;
     let file = LeaseFile::open(dir)?;
-    let left = match kernel::left(file.lease(), dir, (&options.set, &options.owner), wanted && !options.force)? {
+    let left = kernel::left(file.lease(), dir, (&options.set, &options.owner), wanted && !options.force)?;
+    // Before anything is touched.
+    check_tls(&left, &options.dialer)?;
+    let left = match left {
         Left::Devices(lease) => Some(lease),
         Left::Orphans(orphans) => {
             file.remove();
@@ -51,4 +70,34 @@ pub(super) async fn earlier(
         }
     };
     Ok((wanted.then(|| Arc::new(file)), left))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_tls::make::{Wanted, certificates};
+    use holdfast_tls::{Role, TlsFiles};
+    use holdfast_types::Token;
+
+    /// LIVE-C4: an attach that was killed goes on with its devices, also if a renewal of its certificate went wrong
+    /// long before.
+    #[test]
+    fn devices_wait_for_tls_files_that_cannot_be_used() {
+        let dir = tempfile::tempdir().unwrap();
+        certificates(dir.path(), &[Wanted::new("db1", Role::Host)], 30).unwrap();
+        let at = |name: &str| Some(dir.path().join(name));
+        let files = TlsFiles { ca: at("ca.pem"), certificate: at("db1.pem"), key: at("db1.key") };
+        let dialer = || Dialer::from(files.load_or_later(Role::Host).unwrap().as_ref());
+        let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
+        let devices = Left::Devices(Lease::new(&set, &owner, Token(1), &[]));
+        let none = Left::Orphans(Vec::new());
+        for left in [&devices, &none] {
+            check_tls(left, &dialer()).unwrap();
+            check_tls(left, &Dialer::default()).unwrap();
+        }
+        std::fs::write(dir.path().join("db1.pem"), "").unwrap();
+        let refused = check_tls(&none, &dialer()).unwrap_err().to_string();
+        assert!(refused.contains("db1.pem"), "{refused}");
+        check_tls(&devices, &dialer()).unwrap();
+    }
 }

@@ -68,6 +68,9 @@ pub enum AttachError {
     /// A device.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The TLS files cannot be used, and no devices of an earlier process wait.
+    #[error("{0}")]
+    Tls(String),
     /// A gateway's definite answer about the lease.
     #[error("{0}")]
     Refused(Refusal),

@@ -4,7 +4,7 @@ use super::values::address;
 use crate::exit::CliError;
 use crate::{duration, output};
 use clap::Args;
-use holdfast_tls::{Dialer, Role, TlsFiles};
+use holdfast_tls::{Dialer, Role, Tls, TlsError, TlsFiles};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,18 +22,35 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Default of `--timeout` for `holdfast dev`, which starts several gateways on one machine.
 const DEV_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Advice if the TLS files cannot be used.
+pub const GIVE_TLS: &str =
+    "give --tls-ca, --tls-certificate and --tls-key (or HOLDFAST_TLS_CA, ..._CERTIFICATE, ..._KEY) of one cluster";
+
 impl Common {
     /// Loads the certificate files that the arguments name, for all connections of the command.
     ///
     /// # Errors
     /// A file cannot be used, or not all three are given.
     pub fn load_certificate(&mut self, role: Role) -> Result<(), CliError> {
+        self.certificate_by(|files| files.load(role))
+    }
+
+    /// Like `load_certificate`, for `attach`: it looks itself whether the files can be used, since devices may wait for
+    /// it (LIVE-C4).
+    ///
+    /// # Errors
+    /// Not all three are given.
+    pub fn load_certificate_or_later(&mut self, role: Role) -> Result<(), CliError> {
+        self.certificate_by(|files| files.load_or_later(role))
+    }
+
+    fn certificate_by(
+        &mut self,
+        load: impl FnOnce(&TlsFiles) -> Result<Option<Tls>, TlsError>,
+    ) -> Result<(), CliError> {
         let (ca, certificate, key) = (self.tls_ca.clone(), self.tls_certificate.clone(), self.tls_key.clone());
-        let tls = TlsFiles { ca, certificate, key }.load(role).map_err(|error| {
-            CliError::usage("TLS").because(&error).next(
-                "give --tls-ca, --tls-certificate and --tls-key (or HOLDFAST_TLS_CA, ..._CERTIFICATE, ..._KEY) of one cluster",
-            )
-        })?;
+        let tls = load(&TlsFiles { ca, certificate, key })
+            .map_err(|error| CliError::usage("TLS").because(&error).next(GIVE_TLS))?;
         self.dialer = Dialer::from(tls.as_ref());
         Ok(())
     }

@@ -4,7 +4,7 @@
 
 use super::console::tell;
 use super::text::epoch_text;
-use crate::cli::{AttachArgs, Common};
+use crate::cli::{AttachArgs, Common, GIVE_TLS};
 use crate::exit::CliError;
 use crate::{output, serve};
 use holdfast_attach::{AttachError, Bounds, DirError, Ended, KernelOptions, Options, Phase, RunDir, Status};
@@ -118,6 +118,7 @@ fn fenced(set: &str, by: Option<&str>) -> CliError {
 fn failed(error: &AttachError) -> CliError {
     match error {
         AttachError::Refused(refusal) => CliError::from_refusal(refusal),
+        AttachError::Tls(_) => CliError::usage("").because(error).next(GIVE_TLS),
         AttachError::Unreachable { .. } => CliError::unreachable("").because(error).next(
             "check --api (or HOLDFAST_API), and that more than half of the gateways are running; --timeout allows more time",
         ),

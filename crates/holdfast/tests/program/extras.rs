@@ -1,4 +1,4 @@
-//! Completions and manual pages, as the program prints them.
+//! Completions and manual pages, as the program prints them; an attach without usable TLS files.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -124,4 +124,26 @@ fn the_manual_has_a_page_for_the_program_and_one_for_each_command() {
     let output = holdfast(&["man", "--dir", file.to_str().unwrap()]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && told.contains("manual pages"), "{told}");
+}
+
+/// LIVE-C4: attach itself looks whether its TLS files can be used, since devices may wait for it. What looks at this
+/// host alone needs none.
+#[test]
+fn an_attach_looks_for_devices_before_its_tls_files() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let (run, gone) = (at("run"), at("gone.pem"));
+    let attach = |more: &[&str]| {
+        let mut args = vec!["attach", "demo", "--owner", "db1", "--dir", run.as_str()];
+        for flag in ["--tls-ca", "--tls-certificate", "--tls-key"] {
+            args.extend([flag, gone.as_str()]);
+        }
+        args.extend(more);
+        let output = holdfast(&args);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, told) = attach(&["--status"]);
+    assert!(code == Some(1) && told.contains("nothing is attached there"), "{code:?}: {told}");
+    let (code, told) = attach(&["--device", "none"]);
+    assert!(code == Some(2) && told.contains("gone.pem") && told.contains("--tls-key"), "{code:?}: {told}");
 }
