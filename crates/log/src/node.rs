@@ -26,7 +26,8 @@ pub struct LogUsage {
     pub tail_bytes: u64,
     /// Set permanently by the first failed write, sync or creation of a file (LOG-L2).
     pub failed: Option<String>,
-    /// What a further file waits for (room, a file descriptor), with the error; retried until it works.
+    /// What a further file waits for (room, a file descriptor), with the error; retried until it works. A journal
+    /// that has failed waits for nothing.
     pub stalled: Option<String>,
     /// R9: the reason why old files are not freed, if a bad record was found while running. The next start names its
     /// group.
@@ -188,13 +189,14 @@ impl NodeLog {
 
     /// How full it is, and whether it still works.
     pub fn usage(&self) -> LogUsage {
+        let failed = self.shared.queue.failed().map(str::to_string);
         LogUsage {
             used_bytes: self.shared.queue.used_bytes(),
             bound_bytes: self.shared.config.bound_bytes,
             reserve_bytes: self.shared.config.reserve_bytes,
             tail_bytes: self.shared.tail_bytes.load(Ordering::Relaxed),
-            failed: self.shared.queue.failed().map(str::to_string),
-            stalled: self.shared.queue.stalled(),
+            stalled: self.shared.queue.stalled().filter(|_| failed.is_none()),
+            failed,
             blocked: self.shared.queue.blocked(),
         }
     }

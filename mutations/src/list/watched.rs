@@ -148,6 +148,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "failed-journal-waits-for-room",
+        bug: "a journal that failed on a full disk says for ever that it waits for room, and that it goes on by itself",
+        rule: "LOG-L2",
+        edits: &[Edit {
+            file: "crates/log/src/node.rs",
+            old: "self.shared.queue.stalled().filter(|_| failed.is_none()),",
+            new: "self.shared.queue.stalled(),",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast-log",
+            &["--test", "log"],
+            &["a_journal_that_has_failed_waits_for_nothing"],
+        )],
+        smoke: false,
+    },
+    Mutation {
         name: "failed-journal-has-no-alert",
         bug: "a gateway whose journal has failed looks well to whoever watches the metrics",
         rule: "LOG-L2",

@@ -171,6 +171,23 @@ fn only_a_lack_that_passes_is_waited_for() {
     }
 }
 
+/// LOG-L2: a full disk whose file system then takes no writes at all. Whoever frees space would wait for nothing.
+#[test]
+fn a_journal_that_has_failed_waits_for_nothing() {
+    let disk = SimDisk::new();
+    let (node, _, mut turns) =
+        NodeLog::open_in_turns(disk.clone(), config(), Identity::default(), None).expect("opens");
+    let log = node.group(GroupId(1));
+    let waiting: Vec<_> = (0..300).map(|index| append(&log, vec![entry(1, index, 1000)])).collect();
+    for (errno, stalls) in [(Errno::NOSPC, true), (Errno::ROFS, false)] {
+        disk.fail_creates(Some(errno.raw_os_error()));
+        turns.turn(false);
+        let usage = node.usage();
+        assert_eq!((usage.stalled.is_some(), usage.failed.is_some()), (stalls, !stalls), "{errno}: {usage:?}");
+    }
+    assert!(waiting.iter().any(|receiver| matches!(receiver.try_recv(), Ok(Err(_)))), "it says so to whoever waits");
+}
+
 /// A turn never waits: if the disk is full, the next turn tries the rest again, in its order.
 #[test]
 fn in_turns_a_full_disk_is_waited_for_between_them() {
