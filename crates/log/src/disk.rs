@@ -326,12 +326,19 @@ impl Disk for RealDisk {
         if path.try_exists()? {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
         }
-        let ready = self.folder.take_ready()?;
-        match self.folder.begin(&ready, &path) {
-            Ok((file, bytes)) => Ok(self.handle(name, file, bytes)),
-            Err(error) => {
-                self.folder.ready.locked().names.push(ready);
-                Err(error)
+        loop {
+            let ready = self.folder.take_ready()?;
+            let begun = self.folder.begin(&ready, &path);
+            // Somebody may have removed it to free space. That says nothing of the disk.
+            let gone = begun.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+                && !self.folder.dir.join(&ready).try_exists().unwrap_or(true);
+            match begun {
+                Ok((file, bytes)) => return Ok(self.handle(name, file, bytes)),
+                Err(_) if gone => tracing::warn!(ready, "journal: a file that was ready is gone, taking another one"),
+                Err(error) => {
+                    self.folder.ready.locked().names.push(ready);
+                    return Err(error);
+                }
             }
         }
     }
@@ -484,5 +491,22 @@ mod tests {
             assert!(begun.elapsed().as_secs() < 20, "on the disk are {there:?}, known are {known:?}");
             std::thread::yield_now();
         }
+    }
+
+    /// LOG-L2: files that somebody removed to free space end no journal.
+    #[test]
+    fn a_ready_file_that_is_gone_is_not_missed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let disk = RealDisk::open(dir.path(), 1 << 20, 4).expect("opens");
+        let ready = || disk.folder.ready.locked().names.clone();
+        let begun = std::time::Instant::now();
+        while ready().len() < READY_WANTED {
+            assert!(begun.elapsed().as_secs() < 20, "ready are {:?}", ready());
+            std::thread::yield_now();
+        }
+        for name in ready() {
+            std::fs::remove_file(dir.path().join(name)).expect("removed");
+        }
+        disk.create("begin-1", 1 << 20).expect("another one is made");
     }
 }

@@ -148,6 +148,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "removed-spare-file-ends-the-journal",
+        bug: "somebody removes a journal's ready files to free space, and the journals of all gateways where this was done fail",
+        rule: "LOG-L2",
+        edits: &[Edit {
+            file: "crates/log/src/disk.rs",
+            old: "Err(_) if gone =>",
+            new: "Err(_) if gone && ready.is_empty() =>",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-log", &["a_ready_file_that_is_gone_is_not_missed"])],
+        smoke: false,
+    },
+    Mutation {
         name: "failed-journal-waits-for-room",
         bug: "a journal that failed on a full disk says for ever that it waits for room, and that it goes on by itself",
         rule: "LOG-L2",
