@@ -28,6 +28,8 @@ pub fn load(data_dir: &Path) -> BTreeMap<MemberId, String> {
     let path = data_dir.join(BOOK);
     let read = match std::fs::read(&path) {
         Ok(bytes) => serde_json::from_slice::<BTreeMap<u64, String>>(&bytes).map_err(|e| e.to_string()),
+        // A gateway that knows no other one yet.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return BTreeMap::new(),
         Err(e) => Err(e.to_string()),
     };
     match read {
