@@ -134,7 +134,7 @@ fn an_attach_looks_for_devices_before_its_tls_files() {
     let at = |name: &str| place.path().join(name).display().to_string();
     let (run, gone) = (at("run"), at("gone.pem"));
     let attach = |more: &[&str]| {
-        let mut args = vec!["attach", "demo", "--owner", "db1", "--dir", run.as_str()];
+        let mut args = vec!["attach", "demo", "--dir", run.as_str()];
         for flag in ["--tls-ca", "--tls-certificate", "--tls-key"] {
             args.extend([flag, gone.as_str()]);
         }
@@ -144,6 +144,6 @@ fn an_attach_looks_for_devices_before_its_tls_files() {
     };
     let (code, told) = attach(&["--status"]);
     assert!(code == Some(1) && told.contains("nothing is attached there"), "{code:?}: {told}");
-    let (code, told) = attach(&["--device", "none"]);
+    let (code, told) = attach(&["--owner", "db1", "--device", "none"]);
     assert!(code == Some(2) && told.contains("gone.pem") && told.contains("--tls-key"), "{code:?}: {told}");
 }
