@@ -69,8 +69,11 @@ impl Word {
 /// The words of gateways, by their addresses.
 type Words = BTreeMap<String, Word>;
 
+/// The digest of each gateway's word.
+type Digests = BTreeMap<String, String>;
+
 /// Which words these are.
-fn digests(words: &Words) -> BTreeMap<String, String> {
+fn digests(words: &Words) -> Digests {
     words.iter().map(|(address, word)| (address.clone(), word.digest.clone())).collect()
 }
 
@@ -82,9 +85,9 @@ pub struct RevocationCache {
     /// REVOKE-V4.
     unread: bool,
     /// What the file has, as [`digests`]; empty without a file, `None` if it cannot be read.
-    stored: Option<BTreeMap<String, String>>,
+    stored: Option<Digests>,
     /// What is being written to it: the disk may hang.
-    storing: Option<(BTreeMap<String, String>, JoinHandle<io::Result<()>>)>,
+    storing: Option<(Digests, JoinHandle<io::Result<()>>)>,
     /// The last write failed, and that was logged.
     failing: bool,
     /// Gateways whose last question failed, and that was logged.

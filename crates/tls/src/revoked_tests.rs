@@ -186,7 +186,7 @@ async fn a_host_leaves_a_server_whose_certificate_is_revoked() {
         };
         let (read, ()) = soon(async { tokio::join!(waiting, revoking) }).await;
         assert_eq!(read.expect_err("it has ended").kind(), io::ErrorKind::ConnectionAborted, "{name}");
-        let told = meet().await.0.err().expect("refused").to_string();
+        let told = meet().await.0.expect_err("refused").to_string();
         assert!(told.ends_with("which is revoked"), "{told}");
     }
 }
