@@ -4,6 +4,7 @@
 //! Fixed newstyle, simple replies only. Deliberately independent of `crates/nbd`: a test must not share code with the
 //! tested program.
 
+use crate::cmd::{Cmd, cmd};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,6 +12,11 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
+
+/// libnbd's shell. The distribution's Python has its module; another Python first on the PATH does not.
+pub fn nbdsh() -> Cmd {
+    cmd("nbdsh").env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+}
 
 /// Address of an export: `nbd://HOST:PORT/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use super::secured::{Lease, OWNER};
 use super::{Cluster, Options, SET, VOLUME, free_ports};
 use crate::attach::Device;
 use crate::cmd::cmd;
-use crate::nbd::Uri;
+use crate::nbd::{Uri, nbdsh};
 use crate::process::POLL;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -134,6 +134,6 @@ impl Cluster {
         let uri = self.with_token(index)?.through_tls(&secured.certificates.for_others(OWNER)?);
         let connect = format!("h.connect_uri({uri:?})");
         let all = ["-c", "h.set_uri_allow_local_file(True)", "-c", &connect, "-c", "h.pread(4096, 0)"];
-        cmd("nbdsh").args(all).args(["-c", "h.shutdown()"]).run()
+        nbdsh().args(all).args(["-c", "h.shutdown()"]).run()
     }
 }

@@ -5,9 +5,8 @@
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};
-use crate::cmd::cmd;
 use crate::faults::{Fault, Proxy, only};
-use crate::nbd::{Client, NbdError, pattern};
+use crate::nbd::{Client, NbdError, nbdsh, pattern};
 use crate::process::wait_until;
 use crate::s3::S3;
 use crate::say::note;
@@ -347,10 +346,7 @@ fn look(lab: &Lab, dir: &Path) -> Result<()> {
     let (index, client) = cluster.connect(TAKEOVER_LIMIT)?;
     client.disconnect();
     let metrics = cluster.metrics_address(index)?;
-    cmd("nbdsh")
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .args(["-u", &cluster.gateways[index].nbd.to_string(), "-c", "h.cache(4 << 20, 8 << 20)"])
-        .run()?;
+    nbdsh().args(["-u", &cluster.gateways[index].nbd.to_string(), "-c", "h.cache(4 << 20, 8 << 20)"]).run()?;
     let brought = wait_until(Duration::from_secs(20), || self::ahead(&metrics).is_ok_and(|n| n >= 32));
     anyhow::ensure!(brought, "CACHE of 4 MiB: {} extents were brought in, expected 32", self::ahead(&metrics)?);
     cluster.stop()?;

@@ -2,7 +2,7 @@
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cmd::cmd;
-use crate::nbd::pattern;
+use crate::nbd::{nbdsh, pattern};
 use crate::say::note;
 use anyhow::{Context, Result};
 
@@ -79,11 +79,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     anyhow::ensure!(list.contains("demo/vol1"), "nbdinfo --list does not name demo/vol1: {list}");
     note("nbdinfo: size and list");
 
-    // The distribution's Python has the module; another Python first on the PATH does not.
-    cmd("nbdsh")
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .args(["--base-allocation", "-u", &uri, "-c", NBDSH])
-        .run()?;
+    nbdsh().args(["--base-allocation", "-u", &uri, "-c", NBDSH]).run()?;
     note("nbdsh: each command with each of its flags, 32 MiB requests, a refusal");
 
     // A sparse image with data at both ends and in the middle.

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, SET, VOLUME, free_ports};
 use crate::cmd::cmd;
-use crate::nbd::{Client, Uri, pattern};
+use crate::nbd::{Client, Uri, nbdsh, pattern};
 use crate::process::{Proc, wait_until};
 use anyhow::{Context, Result};
 use std::net::TcpStream;
@@ -79,6 +79,6 @@ impl Host {
         let connect = format!("h.connect_uri({:?})", uri.through_tls(certificate));
         let write = format!("h.pwrite(b'Z' * {len}, {at})");
         let all = ["-c", "h.set_uri_allow_local_file(True)", "-c", &connect, "-c", &write, "-c", "h.shutdown()"];
-        cmd("nbdsh").args(all).run()
+        nbdsh().args(all).run()
     }
 }
