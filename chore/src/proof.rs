@@ -120,8 +120,10 @@ pub fn held<T, E>(outcome: &Result<T, E>) -> Verdict {
     if outcome.is_ok() { Verdict::Held } else { Verdict::Broken }
 }
 
-/// The note that a chore writes about a failed run: the first line of the error.
+/// The note that a chore writes about a failed run: the first line of the error. It gets into the repository, so paths
+/// in the tree begin at its root.
 pub fn ended_at(error: &str) -> String {
+    let error = error.replace(&format!("{}/", root().display()), "");
     let first = error.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let first: String = first.chars().take(NOTE_CHARS_MAX).collect();
     // The page adds the full stop.
@@ -202,6 +204,13 @@ mod tests {
         assert_eq!(jepsen(row).expect("a run").verdict, Verdict::Broken);
         let lie = "| order | kill | early-ack | 60 | 7 | 1 write | 0 | 2 | 1 | 1 | **invalid** (workload) |";
         assert_eq!(jepsen(lie), None, "it proves the checker");
+    }
+
+    #[test]
+    fn a_note_names_no_path_of_the_machine() {
+        let logs = root().join("target/e2e/s3-faults");
+        let note = ended_at(&format!("FAILED s3-faults: logs in {}: never played\nmore", logs.display()));
+        assert_eq!(note, "ended at FAILED s3-faults: logs in target/e2e/s3-faults: never played");
     }
 
     #[test]
