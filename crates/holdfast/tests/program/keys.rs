@@ -77,11 +77,19 @@ async fn a_verify_writes_no_core_dump() {
     assert_eq!(std::fs::read_to_string(&seen).unwrap(), "0\n");
 }
 
-/// The soft limit of a process's core dumps, as the kernel prints it.
+/// The soft limit of a process's core dumps, as the kernel prints it. Also of one that has ended and is not waited for.
 fn core_limit(pid: u32) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Max core file size"));
     line.and_then(|line| line.split_whitespace().next()).unwrap_or_default().to_string()
+}
+
+/// Name and state of a process, and what it waits for in the kernel, for whoever reads about a failure.
+fn process_state(pid: u32) -> String {
+    let of =
+        |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_else(|error| error.to_string());
+    let status = of("status").lines().take(3).collect::<Vec<_>>().join(", ");
+    format!("{status}; in the kernel: {}", of("wchan"))
 }
 
 /// Keys of authorities and of certificates, tokens: each of these commands has some of them in its memory for a while.
@@ -105,9 +113,9 @@ fn commands_with_secrets_write_no_core_dump() {
         while core_limit(child.id()) != "0" && begun.elapsed() < Duration::from_secs(20) {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let found = core_limit(child.id());
+        let (found, state) = (core_limit(child.id()), process_state(child.id()));
         child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(found, "0", "{args:?}");
+        let ended = child.wait().unwrap();
+        assert_eq!(found, "0", "{args:?}: {state}; {ended}");
     }
 }
