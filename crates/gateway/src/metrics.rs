@@ -370,7 +370,7 @@ pub(crate) fn describe() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::path::{Path, PathBuf};
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating/metrics.md");
@@ -449,13 +449,34 @@ mod tests {
             }
         }
         assert!(seen.len() > 30, "the files were not read: {seen:?}");
-        let rules = std::fs::read_to_string(deploy.join("prometheus/holdfast.rules.yml")).expect("the rules");
-        let tests = std::fs::read_to_string(deploy.join("prometheus/holdfast.rules.test.yml")).expect("their tests");
-        let page = std::fs::read_to_string(deploy.join("../docs/operating/monitoring.md")).expect("the page");
-        for alert in rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
-            assert!(page.contains(&format!("`{alert}`")), "docs/operating/monitoring.md has no line for {alert}");
+    }
+
+    /// Each alert has a test in which it fires, and a section of the runbooks, which its `runbook_url` names and which
+    /// says what to look at, what to do, and when to call for help. No section is left over.
+    #[test]
+    fn each_alert_has_a_test_and_a_runbook() {
+        let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let read = |path: &str| std::fs::read_to_string(top.join(path)).expect(path);
+        let rules = read("deploy/prometheus/holdfast.rules.yml");
+        let tests = read("deploy/prometheus/holdfast.rules.test.yml");
+        let page = read("docs/operating/runbooks.md");
+        let sections: BTreeMap<&str, &str> =
+            page.split("\n## ").skip(1).filter_map(|section| section.split_once('\n')).collect();
+        let mut alerts = BTreeSet::new();
+        for rule in rules.split("- alert: ").skip(1) {
+            let alert = rule.lines().next().unwrap_or_default().trim();
             assert!(tests.contains(&format!("alertname=\"{alert}\"")), "no test has {alert} fire");
+            let section = sections.get(alert).copied().unwrap_or_default();
+            for part in ["\n```\n", "\n**Do**", "\n**Call for help**"] {
+                assert!(section.contains(part), "runbooks.md, {alert}: expected {part:?} in {section:?}");
+            }
+            let url = format!("\n          runbook_url: \"docs/operating/runbooks.md#{}\"\n", alert.to_lowercase());
+            assert!(rule.contains(&url), "holdfast.rules.yml, {alert}: expected {url:?}");
+            alerts.insert(alert);
         }
+        assert!(alerts.len() > 30, "the rules were not read: {alerts:?}");
+        let left: Vec<&str> = sections.keys().copied().filter(|name| !alerts.contains(name)).collect();
+        assert!(left.is_empty(), "docs/operating/runbooks.md: sections without an alert: {left:?}");
     }
 
     #[test]
