@@ -311,7 +311,7 @@ async fn r1_what_a_group_had_appended_is_durable_before_it_may_start_again() -> 
     let mut leaving = node.leave(GROUP, &nobody);
     tokio::select! {
         biased;
-        left = &mut leaving => anyhow::bail!("R1: the group may start again, and its last entry is not durable: {left:?}"),
+        left = &mut leaving => anyhow::bail!("R1: it may start again, and its last entry is not durable: {left:?}"),
         waits = eventually("it waits for the journal", || node.log().usage().used_bytes > queued) => waits?,
     }
     assert!(!durable.load(Ordering::SeqCst), "the journal is not held: nothing is tested");
