@@ -59,7 +59,7 @@ fn knows(status: &GroupStatus, member: MemberId) -> bool {
 
 /// A change that knows nothing of those that are under way here, as another leader makes it.
 async fn decided_elsewhere(group: &RaftGroup, change: ChangeMembers<u64, BasicNode>) -> anyhow::Result<()> {
-    let done = group.raft().change_membership(change, false).await;
+    let done = tokio::time::timeout(LIMIT, group.raft().change_membership(change, false)).await?;
     done.map(drop).map_err(|e| anyhow::anyhow!("{e}"))
 }
 
