@@ -1,14 +1,19 @@
 //! Changes of members that were left unfinished, and two changes at once, over real sockets.
 
 use crate::GroupStatus;
+use crate::change::NotLeading;
 use crate::consensus::{Consensus, GroupError};
 use crate::group::RaftGroup;
-use crate::group_tests::{self, GROUP, Host, LIMIT, leader, propose};
+use crate::group_tests::{self, GROUP, Host, LIMIT, hold_journal, leader, propose};
 use futures_util::FutureExt;
 use holdfast_types::{LogIndex, MemberId};
 use openraft::ChangeMembers;
-use std::collections::BTreeSet;
+use openraft::impls::BasicNode;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use tokio::net::TcpListener;
+
+const LEARNER: MemberId = MemberId(2);
 
 fn ids(of: &[u64]) -> BTreeSet<MemberId> {
     of.iter().copied().map(MemberId).collect()
@@ -32,6 +37,30 @@ async fn until(what: &str, group: &RaftGroup, holds: impl Fn(&GroupStatus) -> bo
     };
     let late = |_| anyhow::anyhow!("{what}: not within {LIMIT:?}: {:?}", group.status());
     tokio::time::timeout(LIMIT, all).await.map_err(late)
+}
+
+/// A host that is the only voter of the group, and where its learner would answer: it is silent.
+async fn one_and_a_learner(dir: &std::path::Path) -> anyhow::Result<(Host, TcpListener)> {
+    let (mut listeners, addresses) = group_tests::listeners(2).await?;
+    let silent = listeners.remove(1);
+    let host = Host::start(dir, 1, listeners.remove(0)).await?;
+    let of = |member: MemberId| BTreeMap::from([(member, addresses[&member].clone())]);
+    host.group.initialize(&of(MemberId(1))).await?;
+    propose(std::slice::from_ref(&host), "first").await?;
+    let seen = host.group.status().membership;
+    host.group.add_learners(&of(LEARNER), seen, LIMIT).await?;
+    until("a learner", &host.group, |s| s.settled && knows(s, LEARNER)).await?;
+    Ok((host, silent))
+}
+
+fn knows(status: &GroupStatus, member: MemberId) -> bool {
+    status.members.iter().any(|m| m.member == member)
+}
+
+/// A change that knows nothing of those that are under way here, as another leader makes it.
+async fn decided_elsewhere(group: &RaftGroup, change: ChangeMembers<u64, BasicNode>) -> anyhow::Result<()> {
+    let done = tokio::time::timeout(LIMIT, group.raft().change_membership(change, false)).await?;
+    done.map(drop).map_err(|e| anyhow::anyhow!("{e}"))
 }
 
 /// Only the first entry of the change that removes `gone`, as a leader leaves it that is killed at that moment.
@@ -133,5 +162,60 @@ async fn a_damaged_member_is_taken_out_also_by_the_leader_after() -> anyhow::Res
     for host in hosts {
         host.end().await;
     }
+    Ok(())
+}
+
+/// VOTERS-V3: a membership that is not committed may be taken back by the next leader. If the leader told it all the
+/// same, a member that is out of it only for now would drop its log and its vote, and others count on them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v3_a_membership_that_is_not_committed_is_told_to_nobody() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (host, _silent) = one_and_a_learner(dir.path()).await?;
+    let group = &host.group;
+    let go_on = hold_journal(&host.node).await?;
+    let out = BTreeSet::from([LEARNER]);
+    let mut removal = group.drop_learners(&out, group.status().membership, LIMIT);
+    assert!((&mut removal).now_or_never().is_none(), "the change was done at once");
+    until("its entry is in the log", group, |s| !knows(s, LEARNER)).await?;
+    assert!(!group.status().settled, "the journal is not held: nothing is tested");
+    let not_yet = NotLeading::NotNow { reason: "a change of members is under way".to_string() };
+    assert_eq!(group.without(LEARNER, LIMIT).await, Err(not_yet.clone()), "VOTERS-V3");
+    assert_eq!(group.committed_members(LIMIT).await, Err(not_yet));
+    drop(go_on);
+    removal.await?;
+    let (since, voters) = group.without(LEARNER, LIMIT).await?;
+    assert_eq!((Some(since), voters), (group.status().membership, vec![ids(&[1])]));
+    host.end().await;
+    Ok(())
+}
+
+/// CHANGE-B2, of the removal of a member that asks for it. While the request is on its way, the member is taken out and
+/// let in again by others. If the removal did not name the membership that it was decided on, it would undo that.
+#[test]
+fn b2_a_removal_that_was_decided_on_an_earlier_membership_is_refused() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let world = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // What is begun on it goes on only when it is told to.
+    let late = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (host, silent) = world.block_on(one_and_a_learner(dir.path()))?;
+    let (group, addr) = (&host.group, silent.local_addr()?.to_string());
+    let mut removal = Box::pin(group.expel(LEARNER, LIMIT));
+    {
+        let _on = late.enter();
+        assert!((&mut removal).now_or_never().is_none(), "the change was done at once");
+    }
+    world.block_on(async {
+        decided_elsewhere(group, ChangeMembers::RemoveNodes(BTreeSet::from([LEARNER.0]))).await?;
+        let node = BTreeMap::from([(LEARNER.0, BasicNode::new(addr))]);
+        decided_elsewhere(group, ChangeMembers::AddNodes(node)).await
+    })?;
+    let told = late.block_on(removal);
+    assert!(matches!(told, Err(NotLeading::NotNow { .. })), "CHANGE-B2: {told:?}");
+    assert!(knows(&group.status(), LEARNER), "CHANGE-B2: it was let in again");
+    // Decided on the newest membership, it is made.
+    let since = world.block_on(group.expel(LEARNER, LIMIT))?;
+    let status = group.status();
+    assert_eq!((status.membership, knows(&status, LEARNER)), (Some(since), false));
+    world.block_on(host.end());
     Ok(())
 }

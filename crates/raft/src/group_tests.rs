@@ -265,6 +265,20 @@ pub(crate) async fn wait_len(list: &List, len: usize) -> anyhow::Result<()> {
     Ok(tokio::time::timeout(LIMIT, all).await?)
 }
 
+/// Stops the writer of the journal: what is appended from now on is durable only after the returned sender was dropped.
+pub(crate) async fn hold_journal(node: &RaftNode) -> anyhow::Result<std::sync::mpsc::Sender<()>> {
+    let (stands, still) = tokio::sync::oneshot::channel();
+    let (go_on, held) = std::sync::mpsc::channel::<()>();
+    let entry = holdfast_log::Entry { id: LogId::new(1, 0), payload: Bytes::from_static(b"held") };
+    node.log().group(GroupId(77)).append(vec![entry], move |_| {
+        let _ = stands.send(());
+        // Until the other end is dropped.
+        let _ = held.recv();
+    });
+    tokio::time::timeout(LIMIT, still).await??;
+    Ok(go_on)
+}
+
 /// Waits until `members` are the voters: newcomers learn first.
 pub(crate) async fn members_become(group: &RaftGroup, members: &BTreeMap<MemberId, String>) -> anyhow::Result<()> {
     let seen = |id: &MemberId| group.status().members.into_iter().find(|m| m.member == *id);

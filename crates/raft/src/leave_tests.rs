@@ -1,19 +1,28 @@
 //! VOTERS-V3, VOTERS-V4 over real sockets and real journals: a member leaves a group, gives back what it has of it, and
 //! comes back.
 
+use crate::clock::promise_now;
 use crate::consensus::Consensus;
-use crate::group_tests::{GROUP, Host, LIMIT, List, leader, members_become, propose, three, wait_len};
+use crate::group::RaftGroup;
+use crate::group_tests::{
+    GROUP, Host, LIMIT, List, hold_journal, leader, listeners, members_become, propose, three, wait_len,
+};
 use crate::leave::{LeaveError, Part};
 use crate::left_note::{self, Left, Stage};
 use crate::node::NodeError;
 use crate::wire::{MEMBERSHIP_MARK, RaftMembership, entry_from_parts, id_to_raft, make_vote, membership_to_bytes};
+use holdfast_log::Entry;
 use holdfast_types::{LogId, MemberId, Term};
 use openraft::impls::BasicNode;
 use openraft::raft::AppendEntriesRequest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// Longer than any test, so that nothing here depends on the speed of the machine.
+const LONG: Duration = Duration::from_secs(3600);
 
 fn files_of(dir: &Path, member: MemberId) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
@@ -31,6 +40,32 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> anyhow::Resu
         }
     };
     tokio::time::timeout(LIMIT, all).await.map_err(|_| anyhow::anyhow!("{what}: not within {LIMIT:?}"))
+}
+
+/// The payload of an entry that makes `voters` the members.
+fn membership(voters: &[u64]) -> Vec<u8> {
+    let set: BTreeSet<u64> = voters.iter().copied().collect();
+    let nodes: BTreeMap<u64, BasicNode> = voters.iter().map(|id| (*id, BasicNode::new("a"))).collect();
+    let membership = RaftMembership::new(vec![set], nodes).expect("valid");
+    [&[MEMBERSHIP_MARK][..], &membership_to_bytes(&membership)[..]].concat()
+}
+
+/// The leader 2 of term 3 appends these entries here, and says that those up to `commit` are committed.
+async fn append(
+    group: &RaftGroup,
+    prev: Option<LogId>,
+    entries: Vec<(LogId, Vec<u8>)>,
+    commit: Option<LogId>,
+) -> anyhow::Result<()> {
+    let entries = entries.into_iter().map(|(id, payload)| entry_from_parts(id, payload.into()));
+    let request = AppendEntriesRequest {
+        vote: make_vote(3, 2, true),
+        prev_log_id: prev.map(id_to_raft),
+        entries: entries.collect::<Result<Vec<_>, _>>()?,
+        leader_commit: commit.map(id_to_raft),
+    };
+    group.raft().append_entries(request).await.map_err(|e| anyhow::anyhow!("{e}"))?;
+    Ok(())
 }
 
 /// The refusal of a vote for a candidate whose log ends before `since`.
@@ -178,29 +213,16 @@ async fn a_membership_of_long_ago_makes_no_leader() -> anyhow::Result<()> {
     let note = Left { group: GROUP, stage: Stage::Gone, since, voters: vec![BTreeSet::from([MemberId(2)])] };
     left_note::save(node.snapshots_dir(), &note)?;
     let group = node.start_local(GROUP, Arc::new(List::default()), None).await?;
-    let alone =
-        RaftMembership::new(vec![BTreeSet::from([1])], BTreeMap::from([(1, BasicNode::new("a"))])).expect("valid");
-    let alone = [&[MEMBERSHIP_MARK][..], &membership_to_bytes(&alone)[..]].concat();
-    let append = async |prev: Option<LogId>, entries: Vec<(LogId, Vec<u8>)>| {
-        let entries = entries.into_iter().map(|(id, payload)| entry_from_parts(id, payload.into()));
-        let request = AppendEntriesRequest {
-            vote: make_vote(3, 2, true),
-            prev_log_id: prev.map(id_to_raft),
-            entries: entries.collect::<Result<Vec<_>, _>>()?,
-            leader_commit: None,
-        };
-        group.raft().append_entries(request).await.map_err(|e| anyhow::anyhow!("{e}"))?;
-        anyhow::Ok(())
-    };
     let begin = LogId::new(1, 0);
-    append(None, vec![(begin, alone)]).await?;
+    append(&group, None, vec![(begin, membership(&[1]))], None).await?;
     eventually("a voter", || group.status().members.iter().any(|m| m.voter)).await?;
     group.embargo_over();
     node.look_at_floor(&group);
     assert!(!group.candidacy.stands(), "VOTERS-V4: it would be elected by itself");
     group.stand_for_election().await?;
     assert_eq!(group.status().voted, Term(3), "VOTERS-V4: nor when it is told to");
-    append(Some(begin), (1..=9).map(|index| (LogId::new(3, index), Vec::new())).collect()).await?;
+    let entries = (1..=9).map(|index| (LogId::new(3, index), Vec::new())).collect();
+    append(&group, Some(begin), entries, None).await?;
     eventually("its log has the entry of the removal", || group.leading_term().is_some()).await?;
     node.stop().await;
     Ok(())
@@ -241,12 +263,124 @@ async fn what_a_crash_leaves_is_dropped_before_a_start() -> anyhow::Result<()> {
     assert!(node.is_healing(GROUP));
     node.stop().await;
 
-    let node = Host::node_under(dir.path(), 4, Duration::from_secs(3600))?;
+    let node = Host::node_under(dir.path(), 4, LONG)?;
     assert_eq!(node.part_of(GROUP), Part::Nothing);
     // R3: a group that was stopped here has forgotten what it promised until then.
     node.note_stopped(GROUP);
     let stopped = node.embargo_of(GROUP);
     assert!(stopped > node.embargo_left(), "{stopped:?}");
+    node.stop().await;
+    Ok(())
+}
+
+/// R3: a stopped group has forgotten what it promised to its leader. Without an embargo from the stop on, this member
+/// could vote for another candidate at once after it has started the group again, while that leader still reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r3_a_group_that_was_stopped_to_leave_votes_no_earlier_than_after_a_start() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let node = Host::node_under(dir.path(), 1, LONG)?;
+    let group = node.start_local(GROUP, Arc::new(List::default()), None).await?;
+    append(&group, None, vec![(LogId::new(3, 0), membership(&[1, 2]))], None).await?;
+    // The embargo of the process began long before that.
+    let running = promise_now();
+    let left = node.leave(GROUP, &BTreeMap::new()).await;
+    assert!(matches!(left, Err(LeaveError::Nobody { .. })), "nobody was asked: {left:?}");
+    node.start_local(GROUP, Arc::new(List::default()), None).await?;
+    let embargo = node.embargo_of(GROUP);
+    let passed = promise_now().saturating_since(running);
+    assert!(embargo >= Some(LONG.saturating_sub(passed)), "R3: {embargo:?} left; it ran {passed:?} ago or later");
+    node.stop().await;
+    Ok(())
+}
+
+/// R1: a group that starts again takes all that its log has for durable, and acknowledges it to the leader at once.
+/// Without the wait for the journal, a power cut could then take back what was acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r1_what_a_group_had_appended_is_durable_before_it_may_start_again() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let node = Host::node_under(dir.path(), 1, LONG)?;
+    let group = node.start_local(GROUP, Arc::new(List::default()), None).await?;
+    append(&group, None, vec![(LogId::new(3, 0), membership(&[1, 2]))], None).await?;
+    let go_on = hold_journal(&node).await?;
+    let durable = Arc::new(AtomicBool::new(false));
+    let (last, tell) = (LogId::new(3, 1), durable.clone());
+    let entry = Entry { id: last, payload: "on its way".into() };
+    node.log().group(GROUP).append(vec![entry], move |done| tell.store(done.is_ok(), Ordering::SeqCst));
+    let queued = node.log().usage().used_bytes;
+    let nobody = BTreeMap::new();
+    let mut leaving = node.leave(GROUP, &nobody);
+    tokio::select! {
+        biased;
+        left = &mut leaving => anyhow::bail!("R1: it may start again, and its last entry is not durable: {left:?}"),
+        waits = eventually("it waits for the journal", || node.log().usage().used_bytes > queued) => waits?,
+    }
+    assert!(!durable.load(Ordering::SeqCst), "the journal is not held: nothing is tested");
+    drop(go_on);
+    let left = tokio::time::timeout(LIMIT, leaving).await?;
+    assert!(matches!(left, Err(LeaveError::Nobody { .. })), "nobody was asked: {left:?}");
+    assert!(durable.load(Ordering::SeqCst), "R1: the group may start again, and its last entry is not durable");
+    let group = node.start_local(GROUP, Arc::new(List::default()), None).await?;
+    assert_eq!(group.last(), Some(last), "it would acknowledge this");
+    node.stop().await;
+    Ok(())
+}
+
+/// VOTERS-V3: an answer of before the stop is too old. The member may be let in again after that answer, and while its
+/// group still runs it may acknowledge entries. It would drop them with its log, and others count on them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v3_the_leader_is_asked_after_the_group_has_stopped() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut listeners, addresses) = listeners(2).await?;
+    let node = Host::node_under(dir.path(), 1, LONG)?;
+    let group = node.start_local(GROUP, Arc::new(List::default()), None).await?;
+    append(&group, None, vec![(LogId::new(3, 0), membership(&[1, 2]))], None).await?;
+    let leader = listeners.remove(1);
+    let asked = async {
+        let (connection, _) = leader.accept().await?;
+        let runs = node.group(GROUP).is_some();
+        // It gets no answer.
+        drop(connection);
+        drop(leader);
+        anyhow::Ok(runs)
+    };
+    let both = async { tokio::join!(node.leave(GROUP, &addresses), asked) };
+    let (left, runs) = tokio::time::timeout(LIMIT, both).await?;
+    assert!(!runs?, "VOTERS-V3: the group still runs when its leader is asked");
+    assert!(matches!(left, Err(LeaveError::Nobody { .. })), "it has no answer: {left:?}");
+    node.stop().await;
+    Ok(())
+}
+
+/// VOTERS-V4: who learns a group again passes memberships of before it left, in which it is a voter. They end no
+/// return. Otherwise it would lose its floor with an almost empty log and without its vote: it could help a candidate
+/// that was left behind long ago to become leader, beside the present one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v4_an_old_membership_that_is_replayed_ends_no_return() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let node = Host::node_under(dir.path(), 1, LONG)?;
+    let since = LogId::new(3, 9);
+    let note = Left { group: GROUP, stage: Stage::Gone, since, voters: vec![BTreeSet::from([MemberId(2)])] };
+    left_note::save(node.snapshots_dir(), &note)?;
+    let group = node.start_local(GROUP, Arc::new(List::default()), None).await?;
+    let begin = LogId::new(1, 0);
+    append(&group, None, vec![(begin, membership(&[1, 2]))], Some(begin)).await?;
+    eventually("a voter", || group.status().members.iter().any(|m| m.member == node.member() && m.voter)).await?;
+    // Each look of the task that watches the return corrects the mark. The first of three may have begun before the
+    // membership was there; a task that takes the second one for the end has no third.
+    for look in 1..=3 {
+        group.candidacy.set_learning(false);
+        eventually("a look", || group.candidacy.is_learning() || !node.is_returning(GROUP)).await?;
+        assert_eq!(node.floor(GROUP), Some(since), "VOTERS-V4: look {look}");
+    }
+    assert!(left_note::load(node.snapshots_dir(), GROUP)?.is_some(), "VOTERS-V4: its note is gone");
+
+    // Let in again.
+    let end = LogId::new(3, 10);
+    let mut entries: Vec<_> = (1..=9).map(|index| (LogId::new(3, index), Vec::new())).collect();
+    entries.push((end, membership(&[1, 2])));
+    append(&group, Some(begin), entries, Some(end)).await?;
+    eventually("returned", || !node.is_returning(GROUP)).await?;
+    assert!(left_note::load(node.snapshots_dir(), GROUP)?.is_none(), "its note is still there");
     node.stop().await;
     Ok(())
 }

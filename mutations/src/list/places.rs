@@ -9,6 +9,12 @@ const SUCCESSOR: Test = lib(Layer::Unit, "holdfast-control", &["members::tests::
 const DEPARTS: Test = lib(Layer::Unit, "holdfast-gateway", &["node::depart::tests::"]);
 const LEAVES: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::a_member_leaves_only_when_it_is_out"]);
 const CUT_SHORT: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::what_a_crash_leaves"]);
+const STOPPED: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::r3_a_group_that_was_stopped"]);
+const DURABLE: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::r1_what_a_group_had_appended"]);
+const ASKED: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::v3_the_leader_is_asked"]);
+const TOLD: Test = lib(Layer::Cluster, "holdfast-raft", &["change_tests::v3_a_membership_that_is_not_committed"]);
+const DECIDED: Test = lib(Layer::Cluster, "holdfast-raft", &["change_tests::b2_a_removal_that_was_decided"]);
+const REPLAYED: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::v4_an_old_membership"]);
 const CHANGING: Test = lib(Layer::Property, "holdfast-control", &["serve::changing_tests::"]);
 const LONG_AGO: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::a_membership_of_long_ago"]);
 /// Moves under faults, with everything read back.
@@ -171,6 +177,97 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "stopped.map_or(started, |stopped| stopped.min(started));",
         }],
         tests: &[CUT_SHORT, CHANGING],
+        smoke: false,
+    },
+    Mutation {
+        name: "stop-to-leave-not-noted",
+        bug: "a group that was stopped to leave it, and starts again in one process, is under no embargo: it votes while its leader reads by its promise",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/leave.rs",
+            old: "            self.note_stopped(id);
+",
+            new: "",
+        }],
+        tests: &[STOPPED],
+        smoke: false,
+    },
+    Mutation {
+        name: "started-again-before-the-disk",
+        bug: "a group that was stopped to leave it starts again while entries wait for the disk: it acknowledges them, and a power cut takes them back",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/raft/src/leave.rs",
+            old: "            if let Some(vote) = log.state().vote {",
+            new: "            if let Some(vote) = log.state().vote.filter(|_| false) {",
+        }],
+        tests: &[DURABLE],
+        smoke: false,
+    },
+    Mutation {
+        name: "asked-before-the-stop",
+        bug: "a member drops its log because of an answer of before it stopped the group: it may have been let in again, and have acknowledged entries",
+        rule: "VOTERS-V3",
+        edits: &[
+            Edit {
+                file: "crates/raft/src/leave.rs",
+                old: "            self.stop_group(id).await;
+",
+                new: "            let Out { since, voters } = self.ask_whether_out(id, peers).await?;
+            self.stop_group(id).await;
+",
+            },
+            Edit {
+                file: "crates/raft/src/leave.rs",
+                old: "            self.end_return(id).await;
+            let Out { since, voters } = self.ask_whether_out(id, peers).await?;
+",
+                new: "            self.end_return(id).await;
+",
+            },
+        ],
+        tests: &[ASKED],
+        smoke: false,
+    },
+    Mutation {
+        name: "told-before-it-is-committed",
+        bug: "the leader tells a membership that the next leader may take back: a member that is out of it drops its log and its vote",
+        rule: "VOTERS-V3",
+        edits: &[Edit {
+            file: "crates/raft/src/change.rs",
+            old: ".map(id_from_raft).filter(|at| at.index <= self.applied().index);",
+            new: ".map(id_from_raft);",
+        }],
+        tests: &[TOLD],
+        smoke: false,
+    },
+    Mutation {
+        name: "removed-by-an-old-view",
+        bug: "a late request for its own removal takes out a member that has been let in again meanwhile",
+        rule: "CHANGE-B2",
+        edits: &[Edit {
+            file: "crates/raft/src/change.rs",
+            old: "        match self.carry_through(change, seen, limit).await {
+",
+            new: "        let _ = seen;
+        let done = self.raft().change_membership(change, false).await.map_err(|e| not_now(e.to_string()))?;
+        let done = done.membership.map(|members| (id_from_raft(&done.log_id), members));
+        match done.ok_or(ChangeError::Late) {
+",
+        }],
+        tests: &[DECIDED],
+        smoke: false,
+    },
+    Mutation {
+        name: "returned-by-a-membership-of-long-ago",
+        bug: "a member that learns a group again loses its floor while an old membership is replayed: it votes with an almost empty log, without its vote",
+        rule: "VOTERS-V4",
+        edits: &[Edit {
+            file: "crates/raft/src/readmit.rs",
+            old: "            if voter && past {",
+            new: "            if voter {",
+        }],
+        tests: &[REPLAYED],
         smoke: false,
     },
 ];
