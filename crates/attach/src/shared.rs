@@ -238,9 +238,10 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Bounds;
+    use crate::machine::{Bounds, Grant, Lost};
     use holdfast_host::boot_ns;
-    use holdfast_types::RequestId;
+    use holdfast_types::{RequestId, Token};
+    use std::time::Duration;
 
     #[test]
     fn a_moment_is_by_the_clock_of_leases_and_never_later_than_it_was() {
@@ -255,6 +256,40 @@ mod tests {
         let minute = later.begun_ns.min(60_000 * NS_PER_MS);
         later.begun_ns -= minute;
         assert!(later.now() >= Moment(minute / NS_PER_MS));
+    }
+
+    /// ATTACH-M2: a socket that stays open may have a write in the old gateway's receive buffer. It would be carried
+    /// out after its replay, over a later write.
+    #[test]
+    fn the_sockets_of_a_lost_incarnation_close_at_once() {
+        let machine = Machine::new(RequestId(1), 1, Bounds::default());
+        let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine, boot_ns);
+        shared.set_volumes(&[VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 }]);
+        let grant = |epoch: u64| Grant {
+            epoch: Epoch(epoch),
+            token: Token(u128::from(epoch)),
+            ttl: Duration::from_secs(3),
+            gateway: "g1".into(),
+            api: "127.0.0.1:1".into(),
+            nbd: "127.0.0.1:2".into(),
+        };
+        shared.act(|machine, now, out| {
+            machine.begin(now, false, out);
+            machine.granted(now, RequestId(2), grant(1), 1, out);
+        });
+        let first = shared.era(1).unwrap();
+        assert!(!first.is_cancelled());
+        shared.act(|machine, now, out| machine.lost(now, 1, &Lost::Connection("reset".into()), out));
+        assert!(first.is_cancelled(), "after a loss");
+        shared.act(|machine, now, out| {
+            machine.tick(now.plus(Duration::from_secs(1)), out);
+            machine.granted(now, RequestId(3), grant(2), 1, out);
+        });
+        assert!(shared.era(1).is_none(), "no further socket of it is made");
+        let second = shared.era(2).unwrap();
+        assert!(!second.is_cancelled());
+        shared.act(|machine, _, out| machine.refused(RequestId(3), "another owner", out));
+        assert!(second.is_cancelled(), "once another owner has the set");
     }
 
     /// A machine's clock that goes back stops no timer, and other processes are told by the clock that they read.

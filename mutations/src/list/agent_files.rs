@@ -3,6 +3,8 @@
 
 use crate::bug::{Edit, Layer, Mutation, file, lib};
 
+const POOL: &str = "crates/agent/src/drivers/pool.rs";
+
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "users-never-ended",
@@ -265,6 +267,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "watchdog-fed-by-an-old-time",
+        bug: "the watchdog's helper takes long for a look, and feeds the device by the time before it: it fires after the lease",
+        rule: "GUARD-G1",
+        edits: &[Edit {
+            file: "crates/agent/src/watchdog/helper.rs",
+            old: "        // Reads the clock again: killing takes time.\n        let now = clock::now();\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_look_that_takes_long_does_not_feed_the_device_too_late"])],
+        smoke: false,
+    },
+    Mutation {
         name: "helper-guesses-the-lease",
         bug: "the watchdog's helper takes attach's lease for as long as the agent's settings say, not as attach says: PostgreSQL runs for longer than its lease",
         rule: "WATCHDOG-W1",
@@ -286,6 +300,43 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        (not, Noted::No) if begun.len() > 1_000 => ",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_pool_whose_import_was_given_up_may_be_there"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "foreign-mount-is-the-pool",
+        bug: "a file system of another device at the pool's place counts as the set's: PostgreSQL is started on it, and its commits are lost with the host",
+        rule: "OWN-P1",
+        edits: &[Edit {
+            file: POOL,
+            old: "Some(Mounted { source, .. }) if source == device => Ok(true),",
+            new: "Some(Mounted { source, .. }) if !source.is_empty() => Ok(true),",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_mount_from_another_device_is_not_the_pool"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "ext4-goes-on-after-an-error",
+        bug: "the ext4 of a fenced host goes on when its device fails",
+        rule: "R8",
+        edits: &[Edit {
+            file: POOL,
+            old: "mount(config, device, \"ext4\", \"errors=remount-ro\", limit)",
+            new: "mount(config, device, \"ext4\", \"\", limit)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["ext4_is_told_to_end_writing_at_an_error"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "xfs-writes-for-ever",
+        bug: "the XFS of a fenced host tries to write its metadata for ever, and cannot be unmounted",
+        rule: "R8",
+        edits: &[Edit {
+            file: POOL,
+            old: "error/metadata/EIO/max_retries\"), \"0\");",
+            new: "error/metadata/EIO/max_retries\"), \"-1\");",
+        }],
+        // As root, with loop devices and XFS.
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["xfs_ends_writing_at_an_error"])],
         smoke: false,
     },
     Mutation {

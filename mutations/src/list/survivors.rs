@@ -15,6 +15,8 @@ const TAKEN: Test = lib(Layer::Story, "holdfast-set", &["device::tests::taken::"
 
 const LOOKS: Test = lib(Layer::Unit, "holdfast-set", &["head::tests::looks::"]);
 
+const LEASE_RPC: &str = "crates/attach/src/keeper/lease_rpc.rs";
+
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "look-counts-from-its-answer",
@@ -348,6 +350,37 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "if matches!(outcome, Err(Errno::Io)) {",
         }],
         tests: &[lib(Layer::Story, "holdfast-attach", &["machine::tests::only_a_final_word_or_an_error_answer"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "token-used-before-it-is-kept",
+        bug: "attach uses a new token before it is in the file: if it dies in between, the next process has a token that no gateway accepts, and the devices are lost",
+        rule: "TOKEN-P1",
+        edits: &[
+            Edit {
+                file: LEASE_RPC,
+                old: "    shared.act(|machine, now, out| machine.granted_without(now, request, grant, volumes.len(), lost, out));\n",
+                new: "",
+            },
+            Edit {
+                file: LEASE_RPC,
+                old: "    if let Some((file, owner)) = kept {\n",
+                new: "    let (used, gone) = (grant.clone(), lost.clone());\n    shared.act(|machine, now, out| machine.granted_without(now, request, used, volumes.len(), gone, out));\n    if let Some((file, owner)) = kept {\n",
+            },
+        ],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["a_token_is_in_the_file_before_it_is_used"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "sockets-outlive-their-incarnation",
+        bug: "the sockets of a lost gateway stay open: a write in its receive buffer is carried out after its replay, over a later write",
+        rule: "ATTACH-M2",
+        edits: &[Edit {
+            file: "crates/attach/src/shared.rs",
+            old: "if inner.era.incarnation <= incarnation {",
+            new: "if inner.era.incarnation < incarnation {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["the_sockets_of_a_lost_incarnation_close_at_once"])],
         smoke: false,
     },
     Mutation {

@@ -202,6 +202,80 @@ mod tests {
         assert!(why.starts_with("pool.mount: "), "{why}");
     }
 
+    /// Else the agent would take a file system of another device for the set's: PostgreSQL's commits there are lost
+    /// with this host.
+    #[test]
+    fn a_mount_from_another_device_is_not_the_pool() {
+        let mut config = AgentConfig::default();
+        config.pool.mount = "/".into();
+        let source = mount_at(Path::new("/")).unwrap().unwrap().source;
+        assert_eq!(already(&config, &source), Ok(true));
+        let why = already(&config, "/dev/holdfast-no-such-device").unwrap_err();
+        let expected = format!("found {source} mounted there, expected /dev/holdfast-no-such-device");
+        assert!(why.ends_with(&expected), "{why}");
+        let dir = tempfile::tempdir().unwrap();
+        config.pool.mount = dir.path().canonicalize().unwrap();
+        assert_eq!(already(&config, &source), Ok(false), "nothing is mounted there");
+    }
+
+    /// The device of a fenced host fails. By default ext4 goes on after that, and so would what runs on it. A mount
+    /// with an option that nobody knows fails, with root or without, and the error has the command.
+    #[tokio::test]
+    async fn ext4_is_told_to_end_writing_at_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().canonicalize().unwrap();
+        let image = at.join("image").display().to_string();
+        std::fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
+        let mut mkfs = system("mkfs.ext4");
+        mkfs.args(["-q", "-F"]).arg(&image);
+        if let Err(why) = run(mkfs, Duration::from_secs(60)).await {
+            return holdfast_testkit::missing(&why);
+        }
+        let mut config = AgentConfig::default();
+        (config.pool.kind, config.pool.mount) = (PoolKind::Ext4, at.join("pool"));
+        config.pool.options = "holdfast_no_such_option".into();
+        let volume = Volume { name: "vol1".into(), device: Some(image.clone()), lost: None };
+        let why = import(&config, &[volume], &crate::client::over_tcp()).await.unwrap_err();
+        let command = format!("mount -t ext4 -o holdfast_no_such_option,errors=remount-ro {image} ");
+        assert!(why.contains(&command), "{why}");
+    }
+
+    /// By default XFS tries to write its metadata for ever: the file system of a fenced host could not be unmounted.
+    /// This is the kernel's own, over a loop device. Without root, loop devices or XFS nothing is tested, and that is
+    /// said.
+    #[tokio::test]
+    async fn xfs_ends_writing_at_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().canonicalize().unwrap();
+        let sh = |script: &str| {
+            let said = std::process::Command::new("sh").arg("-c").arg(script).current_dir(&at).output().unwrap();
+            said.status.success().then(|| String::from_utf8_lossy(&said.stdout).trim().to_string())
+        };
+        let image = "mkdir pool && truncate -s 320M image && mkfs.xfs -q image";
+        let Some(device) = sh(&format!("{image} && losetup -f --show image")) else {
+            return holdfast_testkit::skipped("no loop device with an XFS could be made here");
+        };
+        let mut config = AgentConfig::default();
+        (config.pool.kind, config.pool.mount) = (PoolKind::Xfs, at.join("pool"));
+        let volume = Volume { name: "vol1".into(), device: Some(device.clone()), lost: None };
+        let can_mount = sh(&format!("mount {device} pool && umount pool")).is_some();
+        let imported = match can_mount {
+            true => import(&config, &[volume], &crate::client::over_tcp()).await,
+            false => Ok(None),
+        };
+        let name = device.trim_start_matches("/dev/");
+        let tries = format!("/sys/fs/xfs/{name}/error/metadata/EIO/max_retries");
+        let found = std::fs::read_to_string(&tries);
+        // In a container /sys may be for reading only.
+        let can_set = std::fs::write(&tries, "0").is_ok();
+        sh(&format!("umount pool; losetup -d {device}"));
+        assert!(imported.is_ok(), "{imported:?}");
+        if !can_mount || !can_set {
+            return holdfast_testkit::skipped("no XFS can be mounted and set here");
+        }
+        assert_eq!(found.unwrap().trim(), "0", "{tries}");
+    }
+
     /// If `zpool` is missing or does not answer, nothing was imported.
     #[tokio::test]
     async fn a_pool_that_cannot_be_looked_for_is_not_imported() {

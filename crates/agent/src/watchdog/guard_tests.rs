@@ -78,6 +78,16 @@ impl Dog for Fake {
     }
 }
 
+impl Guard<Device> {
+    /// For the helper's tests: with a device that was opened, and fires after so many seconds without a feed. The
+    /// machine's own is never opened.
+    pub(in crate::watchdog) fn opened(run_dir: &Path, dog: Box<dyn Dog>, timeout: u32) -> Self {
+        let mut guard = Self::new(run_dir, Some(Device("/nonexistent/watchdog".into())));
+        guard.open = Some(Open { dog, timeout, asked: timeout });
+        guard
+    }
+}
+
 /// Properties that the guard expects of any device.
 fn holds(kennel: &impl Kennel, wait: impl Fn(u64)) {
     let mut dog = kennel.open().unwrap();

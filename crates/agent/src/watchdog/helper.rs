@@ -147,3 +147,68 @@ impl<'a> Helper<'a> {
         clear
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::device::Dog;
+    use super::*;
+    use std::cell::Cell;
+    use std::fs::File;
+    use std::process::Command;
+    use std::rc::Rc;
+
+    /// A watchdog that counts how often it is fed.
+    struct Fed(Rc<Cell<u32>>);
+
+    impl Dog for Fed {
+        fn set_timeout(&mut self, seconds: u32) -> Result<u32, String> {
+            Ok(seconds)
+        }
+
+        fn feed(&mut self) -> Result<(), String> {
+            self.0.set(self.0.get() + 1);
+            Ok(())
+        }
+
+        fn let_go(self: Box<Self>) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// GUARD-G1: a look may take long. Here attach's status cannot be read at once, so the time goes by in which the
+    /// device may be fed. By the time at the begin of the look it would be fed, and fire after the lease has ended.
+    #[test]
+    fn a_look_that_takes_long_does_not_feed_the_device_too_late() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        let (mut helper, fed) = (Helper::new(&config, getppid()), Rc::new(Cell::new(0)));
+        // Two thirds of a lease of 30 s.
+        helper.guard = Guard::<Device>::opened(dir.path(), Box::new(Fed(fed.clone())), 20);
+        let (attach, signs) = (dir.path().join("attach"), Signs::new(dir.path()));
+        let status = attach.join("status.json");
+        std::fs::create_dir(&attach).unwrap();
+        assert!(Command::new("mkfifo").arg(&status).status().unwrap().success());
+        // Who reads it waits for as long as it is open for writing.
+        let held = File::options().read(true).write(true).open(&status).unwrap();
+        let begun = clock::now();
+        let late = begun.saturating_add(Duration::from_millis(600));
+        let until = late.saturating_add(Duration::from_secs(20));
+        let sign = Sign { at: Some(begun), may_run_until: Some(until), ttl_ms: 30_000, guarded: true };
+        signs.give(sign);
+        let holder = std::thread::spawn(move || {
+            while clock::now() < late {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            drop(held);
+        });
+        assert!(helper.look().is_some(), "it goes on");
+        holder.join().unwrap();
+        assert_eq!(fed.get(), 0, "it would fire after the lease has ended");
+        // With enough of the lease left it is fed.
+        std::fs::remove_file(&status).unwrap();
+        let now = clock::now();
+        signs.give(Sign { at: Some(now), may_run_until: Some(now.saturating_add(Duration::from_secs(30))), ..sign });
+        assert!(helper.look().is_some(), "it goes on");
+        assert_eq!(fed.get(), 1);
+    }
+}

@@ -194,6 +194,8 @@ pub(super) async fn holder(doors: &AdminClients, set: &Name) -> Option<String> {
 mod tests {
     use super::*;
     use crate::machine::{Action, Bounds, Cut, Lost};
+    use std::cell::{Cell, RefCell};
+    use std::path::PathBuf;
 
     fn grant(epoch: u64, token: u128) -> Grant {
         Grant {
@@ -230,6 +232,47 @@ mod tests {
         answer(request, grant(1, 1), lost);
         assert_eq!(kept(), Some((Some(Token(2)), 0)));
         assert_eq!(shared.look(|machine| machine.lost_volumes().len()), 0);
+    }
+
+    /// TOKEN-P1: the first use of a token ends the one before it. If it were used before it is in the file, a process
+    /// that dies in between would leave a token that no gateway accepts, and its devices would be lost. The clock is
+    /// read right before the machine gets a grant: the file must have the token by then.
+    #[test]
+    fn a_token_is_in_the_file_before_it_is_used() {
+        thread_local! {
+            static DIR: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+            static IN_FILE: Cell<Option<Token>> = const { Cell::new(None) };
+        }
+        fn clock() -> u64 {
+            let lease = DIR.with_borrow(|dir| dir.as_deref().and_then(|dir| LeaseFile::open(dir).unwrap().lease()));
+            IN_FILE.set(lease.and_then(|lease| lease.token()));
+            holdfast_host::boot_ns()
+        }
+        let dir = tempfile::tempdir().unwrap();
+        DIR.set(Some(dir.path().to_path_buf()));
+        let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
+        let machine = Machine::new(RequestId(1), 1, Bounds::default());
+        let (shared, mut actions) = Shared::new(set, machine, clock);
+        let file = LeaseFile::open(dir.path()).unwrap();
+        let volumes = [(VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 }, None::<String>)];
+        // Answers the last question with this grant. Returns the token that the file had as the machine got the grant.
+        let mut answer = |grant: Grant| {
+            let mut told = std::iter::from_fn(|| actions.try_recv().ok());
+            let request = told.find_map(|action| match action {
+                Action::Acquire { request, .. } | Action::Continue { request, .. } => Some(request),
+                _ => None,
+            });
+            granted(&shared, Some((&file, &owner)), request.unwrap(), grant, &volumes, Epoch(0));
+            IN_FILE.get()
+        };
+        shared.act(|machine, now, out| machine.begin(now, false, out));
+        assert_eq!(answer(grant(1, 7)), Some(Token(7)));
+        shared.act(|machine, now, out| {
+            machine.lost(now, 1, &Lost::Connection("reset".into()), out);
+            machine.tick(now.plus(Duration::from_secs(1)), out);
+        });
+        assert_eq!(answer(grant(2, 8)), Some(Token(8)), "the gateway ends the token 7 as soon as 8 is used");
+        assert_eq!(shared.look(Machine::epoch), Some(Epoch(2)), "the machine has it");
     }
 
     /// GROWTH-G5: a device has no data before the answer by which it is made. That may be the answer to a later copy of
