@@ -24,6 +24,7 @@ mod places;
 mod placing;
 mod raft;
 mod reports;
+mod set;
 mod space;
 mod stores;
 mod survivors;
@@ -46,6 +47,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     agent::MUTATIONS,
     agent_files::MUTATIONS,
     space::MUTATIONS,
+    set::MUTATIONS,
     stores::MUTATIONS,
     volumes::MUTATIONS,
     deletion::MUTATIONS,

@@ -189,3 +189,6 @@ impl StateMachine for SetHost {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

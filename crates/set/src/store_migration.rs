@@ -288,7 +288,14 @@ impl StoreMigration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_store::{Backlog, Kind, Standing, Trouble};
+    use crate::device::tests::World;
+    use crate::head::tests::{FIRST, SET, checkpointed, keeper_of};
+    use crate::mapping::SetKey;
+    use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
+    use holdfast_front::tests::harness::soon;
+    use holdfast_seal::DataKey;
+    use holdfast_store::{Backlog, Health, Kind, Memory, Standing, Trouble};
+    use holdfast_types::{MemberId, ObjectId, Sectors};
 
     fn one(part: Part, compared: bool, named: u64, trouble: bool) -> ReplicaStanding {
         let now = trouble.then(|| Trouble {
@@ -322,6 +329,57 @@ mod tests {
         for (last, why) in cases {
             let stores = [full(Leaves), full(Stays), full(Joins), last];
             assert!(filled(&stores).is_err(), "{why}");
+        }
+    }
+
+    /// MOVE-V3: what was compared is what the head named before the comparison. Another gateway has replaced it since.
+    /// If the list ended over that head, nobody would have looked for its objects in the new stores.
+    #[tokio::test]
+    async fn v3_the_list_does_not_end_over_a_head_that_was_not_compared() {
+        let root =
+            |random| RootRef { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }, bytes: 9 };
+        for replaced in [true, false] {
+            let text = "file:///a => c=2 file:///b";
+            let stores: [Arc<dyn ObjectStore>; 2] = [Arc::new(Memory::new()), Arc::new(Memory::new())];
+            let open = |url: &str| Ok((stores[usize::from(url.ends_with('b'))].clone(), None));
+            let several = Arc::new(Quorum::over(&Placement::parse(text), open).unwrap());
+            let store: Arc<dyn ObjectStore> = Arc::new(several.clone());
+            let dir = tempfile::tempdir().unwrap();
+            let head = keeper_of(store.clone(), FIRST, dir.path(), None);
+            checkpointed(&head, Term(1), root(1)).await;
+            let world = World::over(true, Some(root(1))).await;
+            let (key, stop) = (SetKey::of(SET, 1, DataKey::from_bytes([6; 32])), CancellationToken::new());
+            let (health, cache) = (Arc::new(Health::new("demo")), Cache::open(MEMORY_BYTES_MIN, None).await.unwrap());
+            let mapping =
+                Mapping::new(key, store.clone(), health, cache, MEMORY_BYTES_MIN, Sectors(0), stop.clone()).unwrap();
+            let switch = Arc::new(Switch::new(text, store));
+            let migration =
+                StoreMigration::new(world.server.clone(), Arc::new(mapping), switch, Duration::from_secs(60), stop);
+            // In place of the repair, which compares and copies.
+            let compare = || {
+                for at in 0..several.copies() {
+                    several.compare_begins(at);
+                    several.compared(at, true);
+                }
+            };
+            compare();
+            let meanwhile = async {
+                while !several.must_compare(0) {
+                    tokio::task::yield_now().await;
+                }
+                if replaced {
+                    checkpointed(&head, Term(2), root(2)).await;
+                }
+                compare();
+            };
+            let (ended, ()) =
+                tokio::join!(migration.compare_and_end(&several, Duration::from_secs(60)), soon(meanwhile));
+            match (&ended, replaced) {
+                (Ok(()), false) => {}
+                (Err(EndError::NotYet(why)), true) => assert_eq!(why, "another checkpoint was committed meanwhile"),
+                _ => panic!("replaced: {replaced}, {ended:?}"),
+            }
+            assert_eq!(several.list_ended(SET).await.unwrap(), !replaced);
         }
     }
 }

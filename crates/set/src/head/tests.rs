@@ -7,7 +7,7 @@ use holdfast_store::{Faults, Faulty, Memory, Quorum, RetryPolicy, Retrying, Swit
 use holdfast_types::{GroupId, LogId, Placement, RequestId, Sectors, VolumeId};
 use holdfast_volume::head::Argon2id;
 
-mod hooked;
+pub(crate) mod hooked;
 mod looks;
 mod snapshots;
 
@@ -90,7 +90,18 @@ async fn found(store: &Arc<dyn ObjectStore>) -> recovery::Found {
 /// Another cluster recovers the set. The last look was before that, and still allows answers.
 pub async fn recovered_elsewhere(keeper: &HeadKeeper, store: &Arc<dyn ObjectStore>) {
     commit(keeper, 10).await.unwrap();
+    raised_elsewhere(store).await;
+}
+
+/// Another cluster recovers the set whose head is in this store.
+pub async fn raised_elsewhere(store: &Arc<dyn ObjectStore>) {
     recovery::raise(&found(store).await, 8, 99).await.unwrap();
+}
+
+/// The leader of `term` makes a checkpoint, and the head names its root. The terms of several calls have to grow.
+pub async fn checkpointed(keeper: &HeadKeeper, term: Term, root: RootRef) {
+    let content = Restored { root: Some(root), ..content(1) };
+    keeper.commit(keeper.store(), term, covered(10 + term.0), Epoch(4), content).await.unwrap();
 }
 
 /// From now on the last look allows no answer, as after a long time.

@@ -24,3 +24,6 @@ impl Expiry {
         self.judge.observe(now, lease);
     }
 }
+
+#[cfg(test)]
+mod tests;

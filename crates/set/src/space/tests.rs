@@ -1,13 +1,17 @@
 use super::*;
 use crate::device::tests::World as Served;
+use crate::head::tests::hooked::{Hook, Hooked};
+use crate::head::tests::{SET, checkpointed, raised_elsewhere};
 use crate::recovery;
 use crate::verify::tests::World as Stored;
 use bytes::Bytes;
 use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
 use holdfast_control::set::Snapshot;
 use holdfast_store::{Faults, Faulty, Health, Memory, ObjectStore};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, Sectors};
 use holdfast_volume::map::LeafShape;
+use std::sync::Mutex;
 
 const IN_LEAVES: Option<LeafShape> = Some(LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 });
 
@@ -50,12 +54,17 @@ async fn what_is_gone_too_short_or_does_not_open_is_lost_and_what_may_be_read_la
 
 /// The collector of a set whose last checkpoint is in `stored`, and the other parts that serve the set.
 async fn keeper(stored: &Stored) -> (SpaceKeeper, RootRef, Served) {
+    keeper_over(stored, stored.store.clone()).await
+}
+
+/// The same, which reads and lists the objects in `store`.
+async fn keeper_over(stored: &Stored, store: Arc<dyn ObjectStore>) -> (SpaceKeeper, RootRef, Served) {
     let found = recovery::survey("memory", stored.store.clone(), &stored.key).await.unwrap().sets.remove(0);
     let root = found.head.content.root.unwrap();
     let served = Served::over(true, Some(root)).await;
     let (health, stop) = (Arc::new(Health::new("demo")), CancellationToken::new());
     let cache = Cache::open(MEMORY_BYTES_MIN, None).await.unwrap();
-    let (store, page_bytes) = (stored.store.clone(), MEMORY_BYTES_MIN);
+    let page_bytes = MEMORY_BYTES_MIN;
     let mapping = Mapping::new(found.key, store, health, cache, page_bytes, Sectors(0), stop.clone()).unwrap();
     let settings =
         SpaceSettings { grace: Duration::ZERO, deletes_per_second: 1, sweep_interval: Duration::from_secs(3600) };
@@ -105,4 +114,71 @@ async fn a_root_that_is_in_memory_takes_no_room_among_those_that_are_remembered(
     let root = keeper.mapping.root(at).await.unwrap();
     assert!(keeper.roots.root(at).await.unwrap().names().eq(root.names()));
     assert!(keeper.roots.known(at).is_none(), "it is the current one");
+}
+
+/// Makes a sweep due at any time, and puts an object there that is an orphan by its term. Returns the present term, and
+/// the object.
+async fn due(keeper: &mut SpaceKeeper, served: &Served) -> (Term, ObjectId) {
+    keeper.settings.sweep_interval = Duration::ZERO;
+    let object = ObjectId { term: Term(0), ..id(50) };
+    let body = Bytes::from_static(b"of an earlier term");
+    keeper.mapping.store.put_new(&store_keys::root(SET, object), body).await.unwrap();
+    let term = served.server.leading_ready().expect("it leads");
+    served.server.head.note_here(&served.server.group, &served.server.host, Some(term));
+    (term, object)
+}
+
+fn retired(served: &Served) -> Vec<ObjectId> {
+    served.server.host.with(|m| m.state().retired.keys().copied().collect())
+}
+
+/// R7: the leader before has written its checkpoint into the head, and failed before it told the group. The state does
+/// not name its objects. If they were swept, a recovery would begin with a root that is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r7_nothing_is_swept_before_the_head_names_a_checkpoint_of_this_leader() {
+    let stored = Stored::made(None).await;
+    let (mut keeper, root, served) = keeper(&stored).await;
+    let (term, object) = due(&mut keeper, &served).await;
+    let head = &served.server.head;
+    checkpointed(head, Term(0), RootRef { object, bytes: 9 }).await;
+    assert!(head.links_settled(&keeper.state(), term), "nothing else holds the sweep up");
+    keeper.sweep(term).await.unwrap();
+    assert!(retired(&served).is_empty(), "R7: a recovery would begin with it");
+    checkpointed(head, term, root).await;
+    keeper.sweep(term).await.unwrap();
+    assert_eq!(retired(&served), [object], "no recovery needs it any more");
+}
+
+/// Once this has the store of a set's head, another cluster recovers the set before the next listing.
+#[derive(Debug, Default)]
+struct Recovery(Mutex<Option<Arc<dyn ObjectStore>>>);
+
+impl Hook for Recovery {
+    async fn before_list(&self) {
+        let store = self.0.locked().take();
+        if let Some(store) = store {
+            raised_elsewhere(&store).await;
+        }
+    }
+}
+
+/// R7, ADR 0013: terms tell orphans within one life of a set. The next life begins with term 1 again, and what it has
+/// written looks like an orphan to a leader of the life before. Without a last look at the head, it would be deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r7_nothing_is_swept_that_another_life_may_have_written() {
+    for taken in [true, false] {
+        let stored = Stored::made(None).await;
+        let store = Arc::new(Hooked { within: stored.store.clone(), hook: Recovery::default() });
+        let (mut keeper, root, served) = keeper_over(&stored, store.clone()).await;
+        let (term, object) = due(&mut keeper, &served).await;
+        let head = &served.server.head;
+        checkpointed(head, term, root).await;
+        assert!(head.links_settled(&keeper.state(), term), "nothing else holds the sweep up");
+        *store.hook.0.locked() = taken.then(|| served.server.switch.pinned());
+        keeper.sweep(term).await.unwrap();
+        assert!(store.hook.0.locked().is_none(), "it has listed the store");
+        assert_eq!(head.fenced().is_some(), taken, "HEAD-H1");
+        let expected = if taken { Vec::new() } else { vec![object] };
+        assert_eq!(retired(&served), expected, "R7, taken over: {taken}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::authority::Authority;
+use crate::head::tests::hooked::{Hook, Hooked};
 use holdfast_control::pair::{Ended, TenureId};
 
 fn tenure(durability: Durability) -> Arc<Authority> {
@@ -66,5 +67,53 @@ async fn one_sector_that_is_not_in_the_store_is_enough_to_wait_for_it() {
         assert_eq!(device.shows_unsaved(4096, 512), waits, "all of it");
         assert_eq!(device.shows_unsaved(0, 8192), waits, "one sector of it");
         assert_eq!(device.shows_unsaved(0, 4096), Ok(false), "none of it");
+    }
+}
+
+/// A store that is told when to answer a read.
+#[derive(Debug, Default)]
+struct Told {
+    asked: CancellationToken,
+    answers: CancellationToken,
+}
+
+impl Hook for Told {
+    async fn before_get(&self) {
+        self.asked.cancel();
+        self.answers.cancelled().await;
+    }
+}
+
+/// R3: an answer may wait for a look at the head, for as long as the store takes. Meanwhile the set is given away, or
+/// another gateway turns out to lead. If the gate was asked before the wait and not after it, the client would get data
+/// that another gateway may have replaced.
+#[tokio::test]
+async fn r3_what_waited_for_a_look_is_not_handed_out_if_the_gate_has_closed_meanwhile() {
+    let given_away: fn(&SetServer, &Seat) = |server, _| server.gate().transfer_started();
+    let lost: fn(&SetServer, &Seat) = |server, seat| {
+        seat.at().leads = false;
+        server.follow();
+    };
+    for (how, close) in [("given away", given_away), ("lost", lost)] {
+        let world = World::new(true).await;
+        let device = world.open().await;
+        let (data, parts, extents) = written();
+        assert_eq!(soon(device.clone().write(0, data, false)).await, Ok(()));
+        assert_eq!(soon(device.clone().read(0, 4096)).await, Ok(parts));
+        assert_eq!(soon(device.clone().block_status(0, 8192, 8)).await, Ok(extents));
+        let store = Arc::new(Hooked { within: world.server.switch.pinned(), hook: Told::default() });
+        world.server.switch.set("told", store.clone());
+        // Until both have begun, nothing is awaited that is not ready: no look comes in between.
+        look_is_old(&world.server.head);
+        let (mut read, mut status) = (device.clone().read(0, 4096), device.clone().block_status(0, 8192, 8));
+        let polled = std::future::poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await;
+        assert!(polled.is_pending(), "it waits for a look: {polled:?}");
+        let polled = std::future::poll_fn(|cx| Poll::Ready(status.as_mut().poll(cx))).await;
+        assert!(polled.is_pending(), "it waits for a look: {polled:?}");
+        soon(store.hook.asked.cancelled()).await;
+        close(&world.server, &world.seat);
+        store.hook.answers.cancel();
+        assert_eq!(soon(read).await, Err(DeviceError::Disconnect), "R3, {how}");
+        assert_eq!(soon(status).await, Err(DeviceError::Disconnect), "R3, {how}");
     }
 }

@@ -1,4 +1,4 @@
-//! A store that does something before it reads or swaps an object.
+//! A store that does something before it reads, swaps or lists objects.
 
 use bytes::Bytes;
 use holdfast_store::{BoxFuture, Head, ListPage, Object, ObjectStore, StoreError, Version};
@@ -8,21 +8,28 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// What comes first.
-pub(super) trait Hook: Debug + Send + Sync {
+pub(crate) trait Hook: Debug + Send + Sync {
     /// Before the object is read.
     fn before_get(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 
     /// Before the object is replaced.
-    fn before_swap(&self) -> impl Future<Output = ()> + Send;
+    fn before_swap(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
+    /// Before objects are listed.
+    fn before_list(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 }
 
 /// A store with such a hook.
 #[derive(Debug)]
-pub(super) struct Hooked<H> {
-    pub(super) within: Arc<dyn ObjectStore>,
-    pub(super) hook: H,
+pub(crate) struct Hooked<H> {
+    pub(crate) within: Arc<dyn ObjectStore>,
+    pub(crate) hook: H,
 }
 
 impl<H: Hook> ObjectStore for Hooked<H> {
@@ -54,7 +61,10 @@ impl<H: Hook> ObjectStore for Hooked<H> {
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
-        self.within.list(prefix, after)
+        Box::pin(async move {
+            self.hook.before_list().await;
+            self.within.list(prefix, after).await
+        })
     }
 
     fn swap<'a>(
