@@ -1,5 +1,5 @@
-// The book has the pages of docs/ only. A link to another file of the source tree would lead nowhere: its text stays, and
-// the file's name is shown beside it.
+// The book has the pages of docs/ only. A link to another file of the source tree would lead nowhere: its text stays,
+// and the file's name is shown beside it.
 (function () {
   const book = new URL(path_to_root || ".", document.baseURI).href;
   const tree = new URL("..", book).href;
