@@ -52,7 +52,7 @@ fn what_the_chart_runs_is_a_command_line_of_this_program() {
 #[test]
 fn a_gateway_of_the_chart_has_a_key_file_of_its_own() {
     let text = template("gateways.yaml");
-    assert!(text.contains("key.file = \"/etc/holdfast/key/key\""));
+    assert!(settings("off").contains("key.file = \"/etc/holdfast/key/key\""));
     let (before, gateway) = text.split_once("\n      containers:\n").unwrap();
     let (gateway, volumes) = gateway.split_once("\n      volumes:\n").unwrap();
     let mount = gateway.lines().find(|line| line.contains("mountPath: /etc/holdfast/key,")).unwrap();
@@ -61,6 +61,35 @@ fn a_gateway_of_the_chart_has_a_key_file_of_its_own() {
     assert!(volume.contains("emptyDir:"), "found {volume}, expected no volume of a Secret");
     let copies = "command: [\"install\", \"-m\", \"0400\", \"/etc/holdfast/secret/key\", \"/etc/holdfast/key/key\"]";
     assert!(before.contains(copies), "nobody puts it there");
+}
+
+/// The settings of a gateway of the chart, with values where the chart has expressions. `http`: TLS of its HTTP port.
+fn settings(http: &str) -> String {
+    let helpers = template("_helpers.tpl");
+    let (_, text) = helpers.split_once("define \"holdfast.settings\" -}}\n").unwrap();
+    let (text, _) = text.split_once("{{ .root.Values.gateways.settings }}").unwrap();
+    let given = [
+        ("{{ $name }}", "hf-holdfast-gateway-0"),
+        ("{{ $domain }}", "hf-holdfast-gateway.holdfast.svc"),
+        ("{{ index .root.Values.gateways.localities .index }}", "region=eu,zone=a"),
+        ("{{ .root.Values.gateways.plaintextNetwork }}", "false"),
+        ("{{ include \"holdfast.http\" .root }}", http),
+    ];
+    let lines = text.lines().filter(|line| !line.starts_with("{{"));
+    let lines = lines.map(|line| given.iter().fold(line.to_string(), |line, (from, to)| line.replace(from, to)));
+    let text = lines.collect::<Vec<_>>().join("\n");
+    assert!(!text.contains("{{"), "an expression that this test does not know: {text}");
+    text
+}
+
+/// All gateways have one template of pods: whatever is in the sum of their settings restarts all of them.
+#[test]
+fn a_changed_number_of_gateways_restarts_none() {
+    assert!(template("gateways.yaml").contains("\n        checksum/settings: {{ include \"holdfast.checksum\" . }}\n"));
+    let helpers = template("_helpers.tpl");
+    let (_, sum) = helpers.split_once("define \"holdfast.checksum\" -}}\n").unwrap();
+    let (sum, _) = sum.split_once("\n{{- end }}\n").unwrap();
+    assert!(sum.contains("include \"holdfast.settings\"") && !sum.contains("replicas"), "{sum}");
 }
 
 /// If places count, the provisioner makes no volume for a pod on a node that tells none. By default nodes have none.

@@ -24,3 +24,40 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- join "," $all -}}
 {{- end -}}
 {{- end }}
+{{- /* The settings of one gateway: `root` is the chart, `index` the number of the pod. */ -}}
+{{- define "holdfast.settings" -}}
+{{- $domain := include "holdfast.domain" .root -}}
+{{- $name := printf "%s-%d" (include "holdfast.gateway" .root) .index -}}
+name = "{{ $name }}"
+{{- if lt .index (len .root.Values.gateways.localities) }}
+locality = "{{ index .root.Values.gateways.localities .index }}"
+{{- end }}
+data_dir = "/var/lib/holdfast/gateway"
+api_listen = "0.0.0.0:7400"
+peer_listen = "0.0.0.0:7401"
+nbd_listen = "0.0.0.0:10809"
+http_listen = "0.0.0.0:7402"
+plaintext_network = {{ .root.Values.gateways.plaintextNetwork }}
+advertise.api = "{{ $name }}.{{ $domain }}:7400"
+advertise.peer = "{{ $name }}.{{ $domain }}:7401"
+advertise.nbd = "{{ $name }}.{{ $domain }}:10809"
+advertise.http = "{{ $name }}.{{ $domain }}:7402"
+key.file = "/etc/holdfast/key/key"
+{{- if .root.Values.tls.gateways }}
+tls.ca = "/etc/holdfast/tls/ca.pem"
+tls.certificate = "/etc/holdfast/tls/{{ $name }}.pem"
+tls.key = "/etc/holdfast/tls/{{ $name }}.key"
+{{- end }}
+{{ .root.Values.gateways.settings }}
+{{- end }}
+{{- /*
+What restarts the gateways when it changes: their settings, and not their number. They have one template of pods, so a
+gateway that comes (the fourth, the fifth) must change nothing in it.
+*/ -}}
+{{- define "holdfast.checksum" -}}
+{{- $texts := list -}}
+{{- range $i := until 3 -}}
+{{- $texts = append $texts (include "holdfast.settings" (dict "root" $ "index" $i)) -}}
+{{- end -}}
+{{- join "\n" $texts | sha256sum -}}
+{{- end }}
