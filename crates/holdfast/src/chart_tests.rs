@@ -82,6 +82,26 @@ fn settings(http: &str) -> String {
     text
 }
 
+/// ADR 0054: names of sets in /metrics are for certificates. The kubelet shows none, and asks without TLS unless nothing
+/// is answered there.
+#[test]
+fn names_are_for_certificates_and_health_checks_for_the_kubelet() {
+    for http in ["required", "checks", "off"] {
+        let config = holdfast_gateway::config::GatewayConfig::parse(&settings(http)).unwrap();
+        config.validate().unwrap();
+        assert_eq!(config.tls.http_mode().as_str(), http);
+        assert_eq!(config.names_in_plain().is_some(), http == "off", "{http}");
+    }
+    let helpers = template("_helpers.tpl");
+    let unless_said = ".Values.tls.http | default (.Values.tls.gateways | empty | ternary \"off\" \"checks\")";
+    assert!(helpers.contains(unless_said), "expected {unless_said}");
+    let gateways = template("gateways.yaml");
+    let probes: Vec<&str> = gateways.lines().filter(|line| line.contains("httpGet:")).collect();
+    let scheme = "port: http, scheme: {{ include \"holdfast.scheme\" . }}}";
+    assert!(probes.len() == 3 && probes.iter().all(|probe| probe.ends_with(scheme)), "{probes:?}");
+    assert!(helpers.contains("include \"holdfast.http\" . | eq \"required\" | ternary \"HTTPS\" \"HTTP\""));
+}
+
 /// All gateways have one template of pods: whatever is in the sum of their settings restarts all of them.
 #[test]
 fn a_changed_number_of_gateways_restarts_none() {

@@ -24,6 +24,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- join "," $all -}}
 {{- end -}}
 {{- end }}
+{{- /* TLS of the HTTP port of gateways. */ -}}
+{{- define "holdfast.http" -}}{{ .Values.tls.http | default (.Values.tls.gateways | empty | ternary "off" "checks") }}{{- end }}
+{{- /* How the kubelet asks there. It shows no certificate and checks none: the code of a health check is for everybody. */ -}}
+{{- define "holdfast.scheme" -}}{{ include "holdfast.http" . | eq "required" | ternary "HTTPS" "HTTP" }}{{- end }}
 {{- /* The settings of one gateway: `root` is the chart, `index` the number of the pod. */ -}}
 {{- define "holdfast.settings" -}}
 {{- $domain := include "holdfast.domain" .root -}}
@@ -47,6 +51,7 @@ key.file = "/etc/holdfast/key/key"
 tls.ca = "/etc/holdfast/tls/ca.pem"
 tls.certificate = "/etc/holdfast/tls/{{ $name }}.pem"
 tls.key = "/etc/holdfast/tls/{{ $name }}.key"
+tls.http = "{{ include "holdfast.http" .root }}"
 {{- end }}
 {{ .root.Values.gateways.settings }}
 {{- end }}
