@@ -112,6 +112,31 @@ fn a_changed_number_of_gateways_restarts_none() {
     assert!(sum.contains("include \"holdfast.settings\"") && !sum.contains("replicas"), "{sum}");
 }
 
+/// Nobody but its user may connect to the socket of the controller, or read the key of its certificate.
+#[test]
+fn the_controller_is_not_root_and_its_helpers_are_the_same_user() {
+    let text = template("csi.yaml");
+    let (_, controller) = text.split_once("\nkind: Deployment\n").unwrap();
+    let (controller, nodes) = controller.split_once("\nkind: DaemonSet\n").unwrap();
+    let (pod, containers) = controller.split_once("\n      containers:\n").unwrap();
+    for line in ["runAsNonRoot: true", "runAsUser: 65532", "fsGroup: 65532"] {
+        assert!(pod.contains(&format!("\n        {line}\n")), "expected {line}");
+    }
+    let (containers, volumes) = containers.split_once("\n      volumes:\n").unwrap();
+    let each = containers.split("        - name: ").skip(1);
+    for container in each.filter(|container| container.contains("          image: ")) {
+        assert!(container.contains("\n          securityContext: {{- $closed | nindent 12 }}\n"), "{container}");
+        assert!(!container.contains("runAsUser"), "{container}");
+    }
+    assert!(text.contains("readOnlyRootFilesystem: true"));
+    assert!(volumes.contains("defaultMode: 0440"), "root alone could read its key");
+    for (of, text) in [("controller", containers), ("node", nodes)] {
+        assert!(text.contains("          livenessProbe: {{- include \"holdfast.alive\" "), "the {of} has no probe");
+    }
+    // The probe's interpreter is in each Debian, and in few others.
+    assert!(deployed("helm/Dockerfile").contains("\nFROM debian:"));
+}
+
 /// If places count, the provisioner makes no volume for a pod on a node that tells none. By default nodes have none.
 #[test]
 fn places_count_only_where_each_node_has_one() {

@@ -106,10 +106,24 @@ fn sets(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(sets.iter().filter_map(|set| set["name"].as_str().map(str::to_owned)).collect())
 }
 
+/// What the liveness probe of the chart says of the driver at this socket.
+fn alive(socket: &Path) -> Result<bool> {
+    let text = std::fs::read_to_string(root().join("deploy/helm/holdfast/templates/_helpers.tpl"))?;
+    let (_, text) = text.split_once("    - |-\n").context("a probe in the chart")?;
+    let (text, _) = text.split_once("initialDelaySeconds:").context("the end of the probe")?;
+    let text = text.replace("/csi/csi.sock", &socket.display().to_string());
+    Ok(cmd("perl").args(["-MIO::Socket::UNIX", "-e", &text]).succeeds())
+}
+
 pub(super) fn run(lab: &Lab) -> Result<()> {
     setup::must_be_able_to_mount()?;
     let cluster = lab.cluster("64MiB")?;
     let mut driver = Driver::start(lab, &cluster)?;
+    anyhow::ensure!(alive(&driver.socket)?, "the driver serves, and the chart's probe says that it does not");
+    driver.process.signal(Signal::STOP);
+    let hangs = !alive(&driver.socket)?;
+    driver.process.signal(Signal::CONT);
+    anyhow::ensure!(hangs, "the driver is stopped, and the chart's probe says that it serves");
     for kind in ["mount", "block"] {
         driver.sanity(lab, kind)?;
         let left = driver.left()?;

@@ -66,3 +66,23 @@ gateway that comes (the fourth, the fifth) must change nothing in it.
 {{- end -}}
 {{- join "\n" $texts | sha256sum -}}
 {{- end }}
+{{- /*
+Whether the driver answers at its socket: a server of HTTP/2 begins with a frame, of at least 9 bytes. Nothing else is
+asked. CSI's own Probe also fails on a node without nbd, where a restart repairs nothing. Perl is in the image, as in
+each Debian (perl-base).
+*/ -}}
+{{- define "holdfast.alive" -}}
+exec:
+  command:
+    - perl
+    - -MIO::Socket::UNIX
+    - -e
+    - |-
+      alarm 8;
+      my $csi = IO::Socket::UNIX->new("/csi/csi.sock") or exit 1;
+      syswrite $csi, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";
+      exit(sysread($csi, my $frame, 9) == 9 ? 0 : 1);
+initialDelaySeconds: 10
+periodSeconds: 30
+timeoutSeconds: 10
+{{- end }}
