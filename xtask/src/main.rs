@@ -1,5 +1,5 @@
-//! `cargo xtask`: runs `verify | test | fix | dev | setup | tidy | proof | sim | fuzz | reached` itself, and builds and
-//! starts the programs that run the other chores.
+//! `cargo xtask`: runs `verify | test | fix | dev | setup | tidy | book | proof | sim | fuzz | reached` itself, and builds
+//! and starts the programs that run the other chores.
 //!
 //! Owns: checks of the source tree, cargo's tests, the order of a whole run. Does not own: scenarios, benchmarks, known
 //! bugs, packages. They are separate programs (`scenarios/`, `bench/`, `mutations/`, `dist/`), so that this one
@@ -61,6 +61,8 @@ enum Chore {
     Verify,
     /// Run the part of verify that needs no build: crate arrows, lengths of files and functions, leftovers, links
     Tidy,
+    /// Build the pages of docs/ as a book in target/book; needs mdBook
+    Book,
     /// Format the code and apply clippy's suggestions
     Fix,
     /// Compare throughput: local disk, nbdkit, one gateway, three gateways
@@ -134,6 +136,11 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Tidy => {
             let mut count = say::Count::default();
             tidy::check(&mut count)?;
+            count.close()
+        }
+        Chore::Book => {
+            let mut count = say::Count::default();
+            verify::book(&mut count);
             count.close()
         }
         Chore::Fix => verify::fix(),

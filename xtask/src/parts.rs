@@ -27,7 +27,7 @@ pub enum Tier {
 pub enum Work {
     /// Tidy, format, clippy. Where tests follow, these are built instead, and clippy runs beside them.
     Verify,
-    /// Rustdoc, private items included.
+    /// Rustdoc, private items included; the book of the pages.
     Docs,
     /// `cargo deny check`.
     Deny,
@@ -74,7 +74,12 @@ pub const PARTS: &[Part] = &[
         Work::Verify,
         "tidy, format, clippy (with tests: beside them); installs missing programs, except with --quick",
     ),
-    part("docs", ALL, Work::Docs, "rustdoc of private items: slow, and finds broken links only"),
+    part(
+        "docs",
+        ALL,
+        Work::Docs,
+        "rustdoc of private items: slow, and finds broken links only; the book, where mdBook is installed",
+    ),
     part(
         "deny",
         ALL,

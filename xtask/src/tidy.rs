@@ -40,6 +40,7 @@ pub fn check(count: &mut Count) -> Result<()> {
     count.check("tidy: links in documents", report(docs::links(&sources)));
     count.check("tidy: links to headings", report(docs::places(&sources)));
     count.check("tidy: every page is on the list of pages", report(docs::listed(&sources)));
+    count.check("tidy: every page is in the book once", report(docs::chapters(&sources)));
     count.check("tidy: the Jepsen test's dependencies agree", report(versions::agree(&sources)));
     count.check("tidy: every crate and every outside dependency is explained", report(docs::explained(&sources)?));
     Ok(())

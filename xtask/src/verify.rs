@@ -1,7 +1,7 @@
 //! The chores `verify`, `fix` and `dev`.
 
 use crate::binary::{Build, cargo, root, unsaid};
-use crate::cmd::{Cmd, on_path};
+use crate::cmd::{Cmd, cmd, on_path};
 use crate::say::{Count, note, step};
 use crate::tidy;
 use anyhow::{Context, Result};
@@ -87,6 +87,16 @@ pub fn docs(count: &mut Count) {
     step("verify: docs");
     let doc = cargo_cmd().args(["doc", "--workspace", "--no-deps", "--document-private-items", "--locked", "--quiet"]);
     count.check("docs", doc.env("RUSTDOCFLAGS", "-D warnings").show());
+}
+
+/// Builds the book of docs/ in target/book where mdBook is installed.
+pub fn book(count: &mut Count) {
+    step("book");
+    if !on_path("mdbook") {
+        count.skip("book", "mdbook is not installed (cargo install mdbook)");
+        return;
+    }
+    count.check("book", cmd("mdbook").dir(root()).args(["build", "docs"]).run());
 }
 
 /// Runs `cargo deny check` where it is installed: licences, bans and sources always, advisories where the database can

@@ -149,7 +149,10 @@ impl Whole<'_> {
         let mut count = Count::default();
         match work {
             Work::Verify => return self.verify(),
-            Work::Docs => verify::docs(&mut count),
+            Work::Docs => {
+                verify::docs(&mut count);
+                verify::book(&mut count);
+            }
             Work::Deny => verify::deny(&mut count),
             Work::UnitTests => return suite::run(&["--lib", "--bins"], &self.told_of_tests(), None, times),
             Work::Tests => {

@@ -272,7 +272,7 @@ impl StoreMigration {
         }
         match several.end_list(set, &head.version).await {
             Ok(()) => {
-                tracing::info!(set = %self.server.name, took = ?began.elapsed(), "change of stores complete");
+                tracing::info!(set = %self.server.name, took = ?began.elapsed(), "the new stores count from here on");
                 Ok(())
             }
             Err(error) if error.disposition() == Disposition::Conflict => {

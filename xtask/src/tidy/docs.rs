@@ -90,15 +90,43 @@ fn headings(text: &str) -> BTreeSet<String> {
     places
 }
 
+/// The list of pages.
+const INDEX: &str = "docs/README.md";
+
+/// The chapters of the book, as mdBook reads them.
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// The pages of docs/.
+fn pages(sources: &[Source]) -> impl Iterator<Item = &str> {
+    let paths = sources.iter().map(|s| s.path.as_str());
+    paths.filter(|p| p.starts_with("docs/") && p.ends_with(".md") && *p != SUMMARY)
+}
+
 /// docs/README.md has a link to each page: what nothing leads to is read by nobody.
 pub(super) fn listed(sources: &[Source]) -> Vec<String> {
-    const INDEX: &str = "docs/README.md";
     let index = sources.iter().find(|s| s.path == INDEX).map_or("", |s| s.text.as_str());
     let files = index.lines().flat_map(targets).filter_map(|target| target.split('#').next());
     let links: BTreeSet<PathBuf> = files.map(|file| beside(INDEX, file)).collect();
-    let pages = sources.iter().map(|s| s.path.as_str()).filter(|p| p.starts_with("docs/") && p.ends_with(".md"));
-    let missing = pages.filter(|p| *p != INDEX && !p.starts_with(BY_FOLDER) && !links.contains(Path::new(p)));
+    let missing = pages(sources).filter(|p| *p != INDEX && !p.starts_with(BY_FOLDER) && !links.contains(Path::new(p)));
     missing.map(|page| format!("{INDEX}: no link to {page}")).collect()
+}
+
+/// docs/SUMMARY.md has each page of docs/ once and nothing else: mdBook leaves out what it does not name.
+pub(super) fn chapters(sources: &[Source]) -> Vec<String> {
+    let summary = sources.iter().find(|s| s.path == SUMMARY).map_or("", |s| s.text.as_str());
+    let mut named: BTreeMap<PathBuf, u32> = BTreeMap::new();
+    for target in summary.lines().flat_map(targets) {
+        *named.entry(beside(SUMMARY, target)).or_default() += 1;
+    }
+    let mut problems = Vec::new();
+    for page in pages(sources) {
+        match named.remove(Path::new(page)) {
+            Some(1) => {}
+            times => problems.push(format!("{SUMMARY}: {page}: found {} times, expected once", times.unwrap_or(0))),
+        }
+    }
+    problems.extend(named.keys().map(|path| format!("{SUMMARY}: no such page of docs/: {}", path.display())));
+    problems
 }
 
 /// ARCHITECTURE.md has a line for each crate; docs/dependencies.md one for each outside dependency of the workspace.
@@ -162,6 +190,20 @@ mod tests {
         let index = page("docs/README.md", "[a](a.md#x), [c](b/c.md)\n");
         let found = listed(&pages.into_iter().chain([index]).collect::<Vec<_>>());
         assert_eq!(found, ["docs/README.md: no link to docs/d.md"]);
+    }
+
+    #[test]
+    fn a_page_that_is_not_in_the_book_once_is_found() {
+        let page = |path: &str, text: &str| Source { path: path.into(), text: text.into() };
+        let pages = ["docs/README.md", "docs/a.md", "docs/b/c.md", "docs/d.md", "e.md"].map(|path| page(path, ""));
+        let text = "# Summary\n\n[All](README.md)\n\n- [a](a.md)\n- [c](b/c.md)\n- [c](b/c.md)\n- [e](../e.md)\n";
+        let found = chapters(&pages.into_iter().chain([page(SUMMARY, text)]).collect::<Vec<_>>());
+        let expected = [
+            "docs/SUMMARY.md: docs/b/c.md: found 2 times, expected once",
+            "docs/SUMMARY.md: docs/d.md: found 0 times, expected once",
+            "docs/SUMMARY.md: no such page of docs/: e.md",
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -245,7 +245,7 @@ async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
         let both = format!("{old} => {new}");
         over(&stores, &old).swap(HEAD, None, text("0:begin")).await.expect("first");
         // One store alone cannot distinguish a 412 for its own PUT, which another writer replaced at once, from a
-        // refusal (known limits): the other test covers that.
+        // refusal (ADR 0008): the other test covers that.
         let faults = || Faults { fail_before: 60, fail_after: 60, ..Faults::default() };
         stores.iter().for_each(|store| store.within().set(faults()));
         let writer = async |name: u64, place: &str| {
