@@ -52,7 +52,7 @@ fn what_the_chart_runs_is_a_command_line_of_this_program() {
 #[test]
 fn a_gateway_of_the_chart_has_a_key_file_of_its_own() {
     let text = template("gateways.yaml");
-    assert!(text.contains("key.file = \"/etc/holdfast/key/key\""));
+    assert!(settings("off").contains("key.file = \"/etc/holdfast/key/key\""));
     let (before, gateway) = text.split_once("\n      containers:\n").unwrap();
     let (gateway, volumes) = gateway.split_once("\n      volumes:\n").unwrap();
     let mount = gateway.lines().find(|line| line.contains("mountPath: /etc/holdfast/key,")).unwrap();
@@ -61,6 +61,80 @@ fn a_gateway_of_the_chart_has_a_key_file_of_its_own() {
     assert!(volume.contains("emptyDir:"), "found {volume}, expected no volume of a Secret");
     let copies = "command: [\"install\", \"-m\", \"0400\", \"/etc/holdfast/secret/key\", \"/etc/holdfast/key/key\"]";
     assert!(before.contains(copies), "nobody puts it there");
+}
+
+/// The settings of a gateway of the chart, with values where the chart has expressions. `http`: TLS of its HTTP port.
+fn settings(http: &str) -> String {
+    let helpers = template("_helpers.tpl");
+    let (_, text) = helpers.split_once("define \"holdfast.settings\" -}}\n").unwrap();
+    let (text, _) = text.split_once("{{ .root.Values.gateways.settings }}").unwrap();
+    let given = [
+        ("{{ $name }}", "hf-holdfast-gateway-0"),
+        ("{{ $domain }}", "hf-holdfast-gateway.holdfast.svc"),
+        ("{{ index .root.Values.gateways.localities .index }}", "region=eu,zone=a"),
+        ("{{ .root.Values.gateways.plaintextNetwork }}", "false"),
+        ("{{ include \"holdfast.http\" .root }}", http),
+    ];
+    let lines = text.lines().filter(|line| !line.starts_with("{{"));
+    let lines = lines.map(|line| given.iter().fold(line.to_string(), |line, (from, to)| line.replace(from, to)));
+    let text = lines.collect::<Vec<_>>().join("\n");
+    assert!(!text.contains("{{"), "an expression that this test does not know: {text}");
+    text
+}
+
+/// ADR 0054: names of sets in /metrics are for certificates. The kubelet shows none, and asks without TLS unless nothing
+/// is answered there.
+#[test]
+fn names_are_for_certificates_and_health_checks_for_the_kubelet() {
+    for http in ["required", "checks", "off"] {
+        let config = holdfast_gateway::config::GatewayConfig::parse(&settings(http)).unwrap();
+        config.validate().unwrap();
+        assert_eq!(config.tls.http_mode().as_str(), http);
+        assert_eq!(config.names_in_plain().is_some(), http == "off", "{http}");
+    }
+    let helpers = template("_helpers.tpl");
+    let unless_said = ".Values.tls.http | default (.Values.tls.gateways | empty | ternary \"off\" \"checks\")";
+    assert!(helpers.contains(unless_said), "expected {unless_said}");
+    let gateways = template("gateways.yaml");
+    let probes: Vec<&str> = gateways.lines().filter(|line| line.contains("httpGet:")).collect();
+    let scheme = "port: http, scheme: {{ include \"holdfast.scheme\" . }}}";
+    assert!(probes.len() == 3 && probes.iter().all(|probe| probe.ends_with(scheme)), "{probes:?}");
+    assert!(helpers.contains("include \"holdfast.http\" . | eq \"required\" | ternary \"HTTPS\" \"HTTP\""));
+}
+
+/// All gateways have one template of pods: whatever is in the sum of their settings restarts all of them.
+#[test]
+fn a_changed_number_of_gateways_restarts_none() {
+    assert!(template("gateways.yaml").contains("\n        checksum/settings: {{ include \"holdfast.checksum\" . }}\n"));
+    let helpers = template("_helpers.tpl");
+    let (_, sum) = helpers.split_once("define \"holdfast.checksum\" -}}\n").unwrap();
+    let (sum, _) = sum.split_once("\n{{- end }}\n").unwrap();
+    assert!(sum.contains("include \"holdfast.settings\"") && !sum.contains("replicas"), "{sum}");
+}
+
+/// Nobody but its user may connect to the socket of the controller, or read the key of its certificate.
+#[test]
+fn the_controller_is_not_root_and_its_helpers_are_the_same_user() {
+    let text = template("csi.yaml");
+    let (_, controller) = text.split_once("\nkind: Deployment\n").unwrap();
+    let (controller, nodes) = controller.split_once("\nkind: DaemonSet\n").unwrap();
+    let (pod, containers) = controller.split_once("\n      containers:\n").unwrap();
+    for line in ["runAsNonRoot: true", "runAsUser: 65532", "fsGroup: 65532"] {
+        assert!(pod.contains(&format!("\n        {line}\n")), "expected {line}");
+    }
+    let (containers, volumes) = containers.split_once("\n      volumes:\n").unwrap();
+    let each = containers.split("        - name: ").skip(1);
+    for container in each.filter(|container| container.contains("          image: ")) {
+        assert!(container.contains("\n          securityContext: {{- $closed | nindent 12 }}\n"), "{container}");
+        assert!(!container.contains("runAsUser"), "{container}");
+    }
+    assert!(text.contains("readOnlyRootFilesystem: true"));
+    assert!(volumes.contains("defaultMode: 0440"), "root alone could read its key");
+    for (of, text) in [("controller", containers), ("node", nodes)] {
+        assert!(text.contains("          livenessProbe: {{- include \"holdfast.alive\" "), "the {of} has no probe");
+    }
+    // The probe's interpreter is in each Debian, and in few others.
+    assert!(deployed("helm/Dockerfile").contains("\nFROM debian:"));
 }
 
 /// If places count, the provisioner makes no volume for a pod on a node that tells none. By default nodes have none.

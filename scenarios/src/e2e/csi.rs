@@ -106,10 +106,24 @@ fn sets(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(sets.iter().filter_map(|set| set["name"].as_str().map(str::to_owned)).collect())
 }
 
+/// What the liveness probe of the chart says of the driver at this socket.
+fn alive(socket: &Path) -> Result<bool> {
+    let text = std::fs::read_to_string(root().join("deploy/helm/holdfast/templates/_helpers.tpl"))?;
+    let (_, text) = text.split_once("    - |-\n").context("a probe in the chart")?;
+    let (text, _) = text.split_once("initialDelaySeconds:").context("the end of the probe")?;
+    let text = text.replace("/csi/csi.sock", &socket.display().to_string());
+    Ok(cmd("perl").args(["-MIO::Socket::UNIX", "-e", &text]).succeeds())
+}
+
 pub(super) fn run(lab: &Lab) -> Result<()> {
     setup::must_be_able_to_mount()?;
     let cluster = lab.cluster("64MiB")?;
     let mut driver = Driver::start(lab, &cluster)?;
+    anyhow::ensure!(alive(&driver.socket)?, "the driver serves, and the chart's probe says that it does not");
+    driver.process.signal(Signal::STOP);
+    let hangs = !alive(&driver.socket)?;
+    driver.process.signal(Signal::CONT);
+    anyhow::ensure!(hangs, "the driver is stopped, and the chart's probe says that it serves");
     for kind in ["mount", "block"] {
         driver.sanity(lab, kind)?;
         let left = driver.left()?;
@@ -141,7 +155,7 @@ fn template(chart: &Path, settings: &[&str]) -> Result<String> {
 
 /// Values that the chart must refuse, and a word of the refusal: what it does not know, what Kubernetes or a gateway
 /// would refuse later, and what cannot work together.
-const REFUSED: [(&str, &str); 16] = [
+const REFUSED: [(&str, &str); 27] = [
     ("gateways.replcias=5", "replcias"),
     ("gateways.replicas=4", "/gateways/replicas"),
     ("gateways.disk.size=lots", "/gateways/disk/size"),
@@ -149,6 +163,17 @@ const REFUSED: [(&str, &str); 16] = [
     ("gateways.resources.request.cpu=1", "'request' not allowed"),
     ("gateways.localities={eu}", "/gateways/localities/0"),
     ("gateways.keySecret=", "/gateways/keySecret"),
+    ("gateways.antiAffinity.nodes=some", "/gateways/antiAffinity/nodes"),
+    ("gateways.antiAffinity.nodes=preferred,gateways.antiAffinity.required=true", "/gateways/antiAffinity"),
+    ("gateways.updateStrategy=Recreate", "/gateways/updateStrategy"),
+    ("gateways.settings=tls.http = \"off\"", "/gateways/settings"),
+    ("gateways.settings=rtt_ms = 5\nname = \"g1\"", "/gateways/settings"),
+    ("gateways.settings=rtt_ms = 5\n[tls]\nnbd = \"off\"", "/gateways/settings"),
+    // Plain text is set as well.
+    ("tls.gateways=tls-gateways", "/gateways/settings"),
+    ("tls.gateways=tls-gateways,serviceMonitor.enabled=true", "/tls/monitor"),
+    ("tls.http=checks", "/tls/gateways"),
+    ("tls.http=maybe", "/tls/http"),
     ("gateways.plaintextNetwork=false", "/tls/gateways"),
     ("gateways.enabled=false", "/csi/api"),
     ("csi.api={nowhere}", "/csi/api/0"),
@@ -158,7 +183,38 @@ const REFUSED: [(&str, &str); 16] = [
     ("csi.kubeletDir=/var/lib/kubelet/", "/csi/kubeletDir"),
     ("storageClass.parameters.voters=4", "/storageClass/parameters/voters"),
     ("serviceMonitor.interval=often", "/serviceMonitor/interval"),
+    ("serviceMonitor.cluster=a b", "/serviceMonitor/cluster"),
 ];
+
+/// What values change in the chart, and what they do not.
+fn changes(chart: &Path) -> Result<()> {
+    let with = |more: &[&str]| {
+        let base = ["csi.store=s3://bucket/prefix", "tls.gateways=tls-gateways", "tls.monitor=tls-monitor"];
+        template(chart, &[&base[..], &["serviceMonitor.enabled=true"], more].concat())
+    };
+    let (checks, required, off) = (with(&[])?, with(&["tls.http=required"])?, with(&["tls.http=off"])?);
+    let secured = ["\n      scheme: https\n", "keySecret: {name: tls-monitor, key: monitor.key}\n"];
+    for (http, text, scheme) in [("checks", &checks, "HTTP"), ("required", &required, "HTTPS"), ("off", &off, "HTTP")] {
+        let told = text.matches(&format!("    tls.http = \"{http}\"\n")).count();
+        let asked = text.matches(&format!("port: http, scheme: {scheme}}}\n")).count();
+        anyhow::ensure!(told == 3 && asked == 3, "tls.http, 3 gateways and 3 probes: {text}");
+        let scraped = secured.iter().filter(|line| text.contains(**line)).count();
+        let expected = if http == "off" { 0 } else { secured.len() };
+        anyhow::ensure!(scraped == expected, "the scrape with {http}: {text}");
+    }
+    // All gateways have one template of pods: what changes it restarts all.
+    let sum = |text: &str| text.lines().find(|line| line.contains("checksum/settings: ")).map(str::to_owned);
+    let more = with(&["gateways.replicas=5", "gateways.disk.size=200Gi"])?;
+    anyhow::ensure!(sum(&checks).is_some() && sum(&checks) == sum(&more), "a larger number restarts all: {more}");
+    for setting in ["gateways.settings=rtt_ms = 50", "gateways.localities={region=eu}"] {
+        let other = with(&[setting])?;
+        anyhow::ensure!(sum(&checks) != sum(&other), "no gateway is restarted for {setting}");
+    }
+    let rule = "requiredDuringSchedulingIgnoredDuringExecution:\n            - topologyKey: kubernetes.io/hostname\n";
+    let one = with(&["gateways.antiAffinity.nodes=preferred"])?;
+    anyhow::ensure!(checks.contains(rule) && !one.contains("requiredDuringScheduling"), "one node: {one}");
+    Ok(())
+}
 
 /// The chart: checked, rendered whole and in parts; values that cannot work are refused.
 pub(super) fn chart(lab: &Lab) -> Result<()> {
@@ -194,6 +250,7 @@ pub(super) fn chart(lab: &Lab) -> Result<()> {
     let placed = template(&chart, &[&[store, plain][..], &place].concat())?;
     let count = |text: &str, counts: bool| text.contains(&format!("--feature-gates=Topology={counts}\n"));
     anyhow::ensure!(count(&placed, true) && count(&whole, false), "places count: {placed}");
+    changes(&chart)?;
     for (value, word) in REFUSED {
         let said = template(&chart, &[store, plain, value]).err().map(|why| format!("{why:#}"));
         let told = said.as_ref().is_some_and(|why| why.contains(word));
