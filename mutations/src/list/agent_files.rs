@@ -31,6 +31,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "pause-counts-as-asking",
+        bug: "an operator works in the pool in a pause; after `resume` the shell is killed in the next round, and nothing named it before",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/machine/step_down.rs",
+            old: "Step::EndUsers if leaving.asked + 1 >= ROUNDS_BEFORE_STUCK",
+            new: "Step::EndUsers if leaving.round + 1 >= ROUNDS_BEFORE_STUCK",
+        }],
+        tests: &[lib(Layer::Story, "holdfast-agent", &["machine::story_tests::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "users-killed-after-a-pause",
         bug: "an operator's shell in the pool ignores SIGTERM; the operator pauses the agent, and it is killed seconds after that was answered",
         rule: "AGENT-A9",
