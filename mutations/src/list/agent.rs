@@ -328,30 +328,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "audit-log-in-the-data-directory",
-        bug: "the agent has its audit log open in the data directory on ZFS: its pool is never exported, and each switchover is refused",
-        rule: "AGENT-A2",
-        edits: &[Edit {
-            file: "crates/agent/src/config/check.rs",
-            old: "filter(|log| log.starts_with(&database.data))",
-            new: "filter(|log| in_pool && log.starts_with(&database.data))",
-        }],
-        tests: &[lib(Layer::Unit, "holdfast-agent", &["the_audit_log_is_not_in_the_data_directory"])],
-        smoke: false,
-    },
-    Mutation {
-        name: "check-reads-no-token",
-        bug: "`agent run --check` calls settings valid whose token others can read: the agent then refuses commands over TCP",
-        rule: "LISTEN-L3",
-        edits: &[Edit {
-            file: "crates/agent/src/run/opened.rs",
-            old: "        token_in(path)?;\n",
-            new: "        let _ = path;\n",
-        }],
-        tests: &[lib(Layer::Unit, "holdfast-agent", &["an_agent_goes_on_without_its_token"])],
-        smoke: false,
-    },
-    Mutation {
         name: "unwritable-history-ends-the-agent",
         bug: "an agent that is restarted beside PostgreSQL ends because its history cannot be written",
         rule: "LISTEN-L3",

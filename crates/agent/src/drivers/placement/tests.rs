@@ -302,8 +302,8 @@ fn a_dataset_in_another_one_is_mounted_before_a_start() {
     assert_eq!(unmounted::told(&found.on, &datasets::unmounted_of(&line), &mounted), "");
 }
 
-/// The key of a tablespace's dataset was unloaded while PostgreSQL runs: a switchover, a restart or a crash would stop it
-/// for good, so it is told before (ONSET-L4).
+/// A dataset of the data directory is not mounted while PostgreSQL runs: a switchover, a restart or a crash would stop
+/// it for good, so it is told before (ONSET-L4).
 #[tokio::test]
 async fn a_dataset_that_is_missing_while_postgresql_runs_is_told() {
     let mut stage = Stage::new(PoolKind::Zfs);

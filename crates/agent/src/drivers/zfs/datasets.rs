@@ -96,7 +96,8 @@ fn advice_of(listed: &str, path: &Path) -> String {
 }
 
 /// What comes before the commands. The pool is imported nowhere while the lease is given away: in a pause a forced
-/// takeover imports it, and keeps it although PostgreSQL is not started. One that runs has files in the dataset's place.
+/// takeover imports it, and keeps it although PostgreSQL is not started. One that runs may have files in the dataset's
+/// place.
 const IN_A_PAUSE: &str = "in a pause (`holdfast agent pause` on each host, then `holdfast agent failover` on this one if its pool is not imported), while PostgreSQL does not run";
 
 /// Why it is not mounted, and what mounts it.
