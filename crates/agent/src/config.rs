@@ -246,8 +246,9 @@ settings! {
         export_timeout_s: u64 = 20;
         /// For a host that has lost its lease, or gives it up because of a fault of its own, and cannot release device
         /// or pool: "retry" for ever, or "reboot" the machine, which is the only way out of a suspended ZFS pool. Never
-        /// used for a switchover, nor for a pool that somebody has open: with "reboot" and kind "zfs", processes that
-        /// keep the pool open are ended when the lease is given up. Left out: "reboot" if kind is "zfs", else "retry".
+        /// used for a switchover, nor for a pool that somebody has open while the host has the lease and its device
+        /// serves: with "reboot" and kind "zfs", processes that keep the pool open are ended when the lease is given
+        /// up. Left out: "reboot" if kind is "zfs", else "retry".
         fence_action: Option<FenceAction> = None, sample "retry";
     }
 }

@@ -150,7 +150,7 @@ impl PoolState {
                 } else {
                     tracing::error!(
                         off_set,
-                        "some files of the running PostgreSQL are not on the set: they are lost with this host"
+                        "PostgreSQL runs, and no host would start it again where its files lie"
                     );
                 }
                 self.look.off_set = off_set;

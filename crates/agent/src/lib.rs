@@ -44,5 +44,5 @@ pub use attach_process::Status as AttachStatus;
 pub use clock::replace as replace_clock;
 pub use cluster::Gateways;
 pub use host::{AttachLook, Ended, Host, NotDone, PoolLook, PoolUsers};
-pub use run::{RunError, run, run_over};
+pub use run::{RunError, check_files, run, run_over};
 pub use view::{Added, LeaseShown, PoolShown, SettingsShown, View};

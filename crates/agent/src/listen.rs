@@ -7,10 +7,10 @@
 //! LISTEN-L2  A connection over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a
 //!     header.
 //! LISTEN-L3  An agent that finds something of an earlier one goes on with it, also if it cannot listen. It tries to
-//!     listen again and again, and says so. Only an agent that finds nothing ends. The same holds for its token, for
-//!     the file of its history, and for its TLS files: until they can be used, no handshake succeeds. A port that is
-//!     taken ends no agent: any user of the host can take it while no agent has it, and would switch the failover to
-//!     this host off.
+//!     listen again and again, and says so. Only an agent that finds nothing ends. The same holds for the file of its
+//!     history, and for its TLS files: until they can be used, no handshake succeeds. A token that cannot be read ends
+//!     no agent, nor does a port that is taken: any user of the host can take it while no agent has it, and would
+//!     switch the failover to this host off.
 //! LISTEN-L4  A client sends no more than `UNANSWERED_BYTES_MAX` before an answer begins: no request here is longer.
 //! LISTEN-L5  With TLS, handshakes go on beside each other, each in the place of its connection.
 //! LISTEN-L6  The head of a first request has to be there within `HELLO_LIMIT`, with the TLS handshake before it. From

@@ -29,7 +29,8 @@
 //!   its device does not work here. A planned move, or the end of the agent, that cannot let go keeps the lease; a new
 //!   agent that finds device and pool starts PostgreSQL again under it. A host that gives up while somebody only has
 //!   the pool open keeps the lease too. It says who, and after some rounds ends these processes where fencing would
-//!   reset the machine, but not in a pause; otherwise it waits until the pool is free or the lease is lost.
+//!   reset the machine, but not in a pause, of which no round counts; otherwise it waits until the pool is free or the
+//!   lease is lost.
 //! - AGENT-A10 A lease that is renewed here while its device does not serve is given away after the time limit of a
 //!   device, but not in a pause: PostgreSQL does not work here, and may on another host.
 

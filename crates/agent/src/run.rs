@@ -38,6 +38,7 @@ use holdfast_host::lock::{is_locked, lock};
 use holdfast_tls::{HttpTls, Tls};
 use holdfast_types::sync::LockExt;
 use jobs::{For, Jobs};
+pub use opened::check_files;
 use opened::{check_tls, history_in, token_of};
 use std::future::Future;
 use std::path::PathBuf;
@@ -98,7 +99,7 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
     check_tls(host.tls(), &*host).await?;
     let secured = config.http_tls() != HttpTls::Off;
     let acceptor = host.tls().filter(|_| secured).map(Tls::acceptor);
-    let token = token_of(&config, &*host).await?;
+    let token = token_of(&config);
     let tcp = listen::tcp(address, &*host).await.map_err(|source| RunError::Listen { address, source })?;
     let tcp = tcp.secured(acceptor);
     let socket = config.run_dir.join(local::SOCKET);

@@ -7,6 +7,30 @@ const POOL: &str = "crates/agent/src/drivers/pool.rs";
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
+        name: "audit-log-in-the-data-directory",
+        bug: "the agent has its audit log open in the data directory on ZFS: its pool is never exported, and each switchover is refused",
+        rule: "AGENT-A2",
+        edits: &[Edit {
+            file: "crates/agent/src/config/check.rs",
+            old: "filter(|log| log.starts_with(&database.data))",
+            new: "filter(|log| in_pool && log.starts_with(&database.data))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["the_audit_log_is_not_in_the_data_directory"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "check-reads-no-token",
+        bug: "`agent run --check` calls settings valid whose token others can read: the agent then refuses commands over TCP",
+        rule: "LISTEN-L3",
+        edits: &[Edit {
+            file: "crates/agent/src/run/opened.rs",
+            old: "        token_in(path)?;\n",
+            new: "        let _ = path;\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["an_agent_goes_on_without_its_token"])],
+        smoke: false,
+    },
+    Mutation {
         name: "users-never-ended",
         bug: "one forgotten shell in the pool of a host that gives its lease up keeps every host without PostgreSQL",
         rule: "AGENT-A9",
@@ -26,6 +50,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             file: "crates/agent/src/machine/step_down.rs",
             old: "self.policy.ends_users && !self.orders.paused && ",
             new: "self.policy.ends_users && ",
+        }],
+        tests: &[lib(Layer::Story, "holdfast-agent", &["machine::story_tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "pause-counts-as-asking",
+        bug: "an operator works in the pool in a pause; after `resume` the shell is killed in the next round, and nothing named it before",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/machine/step_down.rs",
+            old: "Step::EndUsers if leaving.asked + 1 >= ROUNDS_BEFORE_STUCK",
+            new: "Step::EndUsers if leaving.round + 1 >= ROUNDS_BEFORE_STUCK",
         }],
         tests: &[lib(Layer::Story, "holdfast-agent", &["machine::story_tests::"])],
         smoke: false,

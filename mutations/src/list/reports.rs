@@ -141,6 +141,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "unmounted-dataset-seen-at-a-start-only",
+        bug: "a dataset of the data directory is not mounted while PostgreSQL runs: a switchover stops it, and no host starts it again",
+        rule: "ONSET-L4",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/placement.rs",
+            old: "        Ok(missing) => not_mounted(&on, &missing),\n",
+            new: "        Ok(missing) => not_mounted(&on, &missing[..0]),\n",
+        }],
+        tests: &[PLACES],
+        smoke: false,
+    },
+    Mutation {
         name: "clone-in-the-wal-refuses",
         bug: "somebody keeps a clone below the dataset of the write-ahead log, unmounted: no host starts PostgreSQL any more",
         rule: "ONSET-L4",

@@ -194,6 +194,12 @@ fn check_paths(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
         let found = log.display();
         say("audit.log", format!("found {found}, expected an absolute path on a disk of this host"));
     }
+    // On every kind of pool: the agent itself would keep it from being released.
+    if let Some(log) = config.audit.log.as_ref().filter(|log| log.starts_with(&database.data)) {
+        let (found, data) = (log.display(), database.data.display());
+        let expected = format!("expected a file outside of database.data, {data}, which is on the pool");
+        say("audit.log", format!("found {found}, {expected}"));
+    }
     if in_pool && (config.dir.starts_with(&pool.mount) || config.run_dir.starts_with(&pool.mount)) {
         say("dir, run_dir", "found below pool.mount, expected on a disk of this host".into());
     }

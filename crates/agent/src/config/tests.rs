@@ -84,6 +84,22 @@ fn unknown_fields_and_bad_values_are_named() {
     }
 }
 
+/// The agent has its audit log open, and a pool with an open file is not released.
+#[test]
+fn the_audit_log_is_not_in_the_data_directory() {
+    for kind in [PoolKind::Zfs, PoolKind::Ext4, PoolKind::None] {
+        let mut config = AgentConfig::example();
+        config.pool.kind = kind;
+        config.pool.name = Some("tank".into());
+        config.audit.log = Some(config.database.data.join("log/audit.log"));
+        let text = config.validate().unwrap_err().to_string();
+        assert!(text.contains("expected a file outside of database.data"), "{kind:?}: {text}");
+        config.audit.log = Some("/var/log/audit.log".into());
+        let text = config.validate().err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(!text.contains("audit.log"), "{kind:?}: {text}");
+    }
+}
+
 /// Without files nobody is let believe that the door has TLS; with them it has, unless a person says otherwise.
 #[test]
 fn the_http_door_has_tls_if_there_are_certificates() {

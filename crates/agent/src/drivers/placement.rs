@@ -18,7 +18,8 @@
 //!     started, and the check is repeated while it runs.
 //! ONSET-L4  PostgreSQL is not started while a dataset of the agent's pool is not mounted that holds its files, or
 //!     would hide them: what is written in its place, in the dataset above, is out of sight once it is mounted. Where
-//!     ZFS does not answer, PostgreSQL is started.
+//!     ZFS does not answer, PostgreSQL is started. While it runs this is checked too, as ONSET-L2: a stop for a move or
+//!     a restart would be followed by no start, on any host.
 
 mod checks;
 mod disks;
@@ -33,7 +34,7 @@ pub use error::PlacementError;
 pub use place::OffSet;
 
 use super::ownership;
-use super::zfs::datasets;
+use super::zfs::datasets::{self, Unmounted};
 use super::zfs::vdevs::{Vdev, of_pool as vdevs_of};
 use crate::config::{AgentConfig, Device, PoolKind};
 use crate::process::{NotRan, system};
@@ -315,7 +316,8 @@ async fn words(config: &AgentConfig, files: Vec<OffSet>, devices: Vec<OffDevice>
     told.join("; ")
 }
 
-/// Text about what does not lie on the set, "" for nothing (ONSET-L2, ONSET-L3).
+/// Text about what would keep a PostgreSQL that runs from being started again where its files lie, "" for nothing
+/// (ONSET-L2, ONSET-L3, ONSET-L4).
 ///
 /// # Errors
 /// It could not be checked.
@@ -323,8 +325,31 @@ pub async fn off_set(config: &AgentConfig, checks: &Arc<Checks>) -> Result<Strin
     if is_unknown(config) {
         return Ok(String::new());
     }
-    let Found { files, devices, .. } = look(config, checks).await?;
-    Ok(words(config, files, devices?).await)
+    let found = look(config, checks).await?;
+    // An export waits for this one too: `zfs list` may hold the pool.
+    let _looking = checks.begin();
+    while_it_runs(config, found, unmounted_of(config)).await
+}
+
+/// As [`off_set`]. `unmounted` is asked only if all files lie on the set. Without an answer nothing is wrong: a start
+/// would not wait for one either.
+async fn while_it_runs(
+    config: &AgentConfig,
+    found: Found,
+    unmounted: impl Future<Output = Result<Vec<Unmounted>, String>>,
+) -> Result<String, PlacementError> {
+    let Found { files, on, devices } = found;
+    let off = words(config, files, devices?).await;
+    if !off.is_empty() {
+        return Ok(off);
+    }
+    match unmounted.await {
+        Ok(missing) => not_mounted(&on, &missing),
+        Err(why) => {
+            tracing::debug!(why, "the datasets of the pool are not looked at while PostgreSQL runs");
+            Ok(String::new())
+        }
+    }
 }
 
 /// Checks ONSET-L1, ONSET-L3 and ONSET-L4 before a start.
@@ -349,24 +374,32 @@ pub async fn may_start(config: &AgentConfig, checks: &Arc<Checks>) -> Result<(),
     });
     let mut off = words(config, files, devices).await;
     if off.is_empty() {
-        off = not_mounted(config, &on).await?;
+        off = match unmounted_of(config).await {
+            Ok(missing) => not_mounted(&on, &missing)?,
+            Err(why) => {
+                tracing::warn!(why, "PostgreSQL is started without a look at the datasets of its pool");
+                String::new()
+            }
+        };
     }
     if off.is_empty() { Ok(()) } else { Err(PlacementError::OffSet(off)) }
 }
 
-/// Text about datasets of the agent's pool that have to be mounted before a start, "" for none (ONSET-L4).
-async fn not_mounted(config: &AgentConfig, on: &[OffSet]) -> Result<String, PlacementError> {
-    let Some(pool) = own_pool(config) else { return Ok(String::new()) };
-    match datasets::unmounted(pool).await {
-        Ok(missing) => {
-            let table = mounts::table().map_err(PlacementError::Mounts)?;
-            Ok(unmounted::told(on, &missing, &mounts::mounts_of(&table)))
-        }
-        Err(why) => {
-            tracing::warn!(why, "PostgreSQL is started without a look at the datasets of its pool");
-            Ok(String::new())
-        }
+/// The datasets of the agent's pool that are not mounted, or why ZFS did not say it.
+async fn unmounted_of(config: &AgentConfig) -> Result<Vec<Unmounted>, String> {
+    match own_pool(config) {
+        Some(pool) => datasets::unmounted(pool).await,
+        None => Ok(Vec::new()),
     }
+}
+
+/// Text about those datasets that have to be mounted for a start, "" for none (ONSET-L4).
+fn not_mounted(on: &[OffSet], missing: &[Unmounted]) -> Result<String, PlacementError> {
+    if missing.is_empty() {
+        return Ok(String::new());
+    }
+    let table = mounts::table().map_err(PlacementError::Mounts)?;
+    Ok(unmounted::told(on, missing, &mounts::mounts_of(&table)))
 }
 
 #[cfg(test)]

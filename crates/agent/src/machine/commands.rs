@@ -49,6 +49,10 @@ impl Machine {
         }
         // Nor does it count against the device (AGENT-A10).
         self.lease.unserved_since = None;
+        if let State::Demoting(leaving) = &mut self.state {
+            // AGENT-A9: whoever came in the pause is named first.
+            leaving.asked = 0;
+        }
         "resumed".into()
     }
 

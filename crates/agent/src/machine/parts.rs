@@ -207,6 +207,8 @@ pub(super) struct Leaving {
     /// What comes afterwards.
     pub then: Then,
     pub round: u32,
+    /// Rounds in which users of the pool were named before they are ended; of those before a pause none counts.
+    pub asked: u32,
     pub failed: String,
     /// Number of processes that were ended for it.
     pub ended: usize,

@@ -122,8 +122,8 @@ impl Machine {
         let why = reason.clone();
         // A clean stop writes a checkpoint, which a dead device would not take.
         let how = if self.device_is_gone() { Stop::Immediate } else { Stop::Fast };
-        let leaving =
-            Leaving { step: first, job: None, hard, how, reason, then, round: 0, failed: String::new(), ended: 0 };
+        let (step, failed) = (first, String::new());
+        let leaving = Leaving { step, job: None, hard, how, reason, then, round: 0, asked: 0, failed, ended: 0 };
         self.enter(now, if hard { State::Fencing(leaving.clone()) } else { State::Demoting(leaving.clone()) }, &why);
         self.go_on(now, leaving, out);
     }
@@ -146,7 +146,7 @@ impl Machine {
                     leaving.job = Some(job);
                 }
                 Step::Stop => leaving.step = Step::EndUsers,
-                Step::EndUsers if leaving.round + 1 >= ROUNDS_BEFORE_STUCK && self.may_end_users(&leaving) => {
+                Step::EndUsers if leaving.asked + 1 >= ROUNDS_BEFORE_STUCK && self.may_end_users(&leaving) => {
                     let job = self.job();
                     out.push(Action::EndUsers { job, most: USERS_ENDED_MAX.saturating_sub(leaving.ended) });
                     leaving.job = Some(job);
@@ -240,12 +240,18 @@ impl Machine {
                 self.stay(now, &to, &why, out);
             }
             _ if letting_go && self.policy.fence_reboot && waits => {
-                let asked = in_use && leaving.round + 1 < ROUNDS_BEFORE_STUCK && self.may_end_users(&leaving);
-                let then = format!("; in round {ROUNDS_BEFORE_STUCK} the agent ends the processes that it finds");
-                leaving.failed = if asked { why + &then } else { why };
-                if asked && leaving.round == 0 {
+                // Rounds of a pause do not count: nobody was told in them that users are ended.
+                let may_end = in_use && self.may_end_users(&leaving);
+                let asks = may_end && leaving.asked + 1 < ROUNDS_BEFORE_STUCK;
+                leaving.failed = why;
+                if asks {
+                    let last = leaving.round + ROUNDS_BEFORE_STUCK - leaving.asked;
+                    leaving.failed += &format!("; in round {last} the agent ends the processes that it finds");
+                }
+                if asks && leaving.asked == 0 {
                     self.record(Event::InUse, &leaving.failed, out);
                 }
+                leaving.asked += u32::from(may_end);
                 self.next_round(now, &mut leaving, out);
                 self.state = State::Demoting(leaving);
             }

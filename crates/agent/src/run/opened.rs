@@ -5,8 +5,8 @@ use crate::config::AgentConfig;
 use crate::history::History;
 use crate::host::Host;
 use crate::listen;
-use holdfast_tls::Tls;
 use holdfast_tls::files::{self, SECRET_BYTES_MAX};
+use holdfast_tls::{Role, Tls};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,14 +36,30 @@ pub(super) fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
     Ok(Arc::from(token))
 }
 
-/// The token of these settings. An agent that finds something of an earlier one goes on without it (LISTEN-L3).
-pub(super) async fn token_of<H: Host>(config: &AgentConfig, host: &H) -> Result<Option<Arc<str>>, RunError> {
+/// The token of these settings. Every agent goes on without it (LISTEN-L3): PostgreSQL needs none.
+pub(super) fn token_of(config: &AgentConfig) -> Option<Arc<str>> {
     match config.http.token_file.as_deref().map(token_in).transpose() {
-        Err(error) if !listen::is_first(host).await => {
+        Ok(token) => token,
+        Err(error) => {
             tracing::error!(%error, "http.token_file: the agent runs without a token, and refuses commands over TCP until it is restarted");
-            Ok(None)
+            None
         }
-        read => read,
+    }
+}
+
+/// Reads the token and the TLS files of these settings, as an agent does. A token that systemd hands over is there only
+/// while the unit runs.
+///
+/// # Errors
+/// What of it cannot be used.
+pub fn check_files(config: &AgentConfig) -> Result<(), RunError> {
+    let comes_later = |path: &&Path| path.starts_with("/run/credentials") && !path.exists();
+    if let Some(path) = config.http.token_file.as_deref().filter(|path| !comes_later(path)) {
+        token_in(path)?;
+    }
+    match config.tls.files().load(Role::Host) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(RunError::Settings(format!("[tls]: {error}"))),
     }
 }
 

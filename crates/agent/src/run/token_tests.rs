@@ -4,17 +4,30 @@ use super::opened::token_in;
 use super::*;
 use holdfast_tls::files::SECRET_BYTES_MAX;
 
-/// A token file that is gone is no reason to leave PostgreSQL without its agent.
-#[tokio::test]
-async fn an_agent_with_something_to_do_goes_on_without_its_token() {
-    let fake = Fake::default();
+/// A token file that is gone, or that others can read, is no reason to leave PostgreSQL without its agent. The check of
+/// the settings tells it.
+#[test]
+fn an_agent_goes_on_without_its_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.token");
     let mut config = AgentConfig::default();
-    config.http.token_file = Some("/nonexistent/agent.token".into());
-    assert!(token_of(&config, &fake).await.unwrap_err().to_string().contains("/nonexistent/agent.token"));
-    fake.world(|world| world.found.database = true);
-    assert_eq!(token_of(&config, &fake).await.unwrap(), None);
-    config.http.token_file = None;
-    assert_eq!(token_of(&config, &Fake::default()).await.unwrap(), None);
+    assert_eq!(token_of(&config), None);
+    check_files(&config).unwrap();
+    config.http.token_file = Some(path.clone());
+    let told = || check_files(&config).unwrap_err().to_string();
+    assert_eq!(token_of(&config), None);
+    assert!(told().contains("agent.token"), "{}", told());
+    std::fs::write(&path, "secret").unwrap();
+    let set = |mode| std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    set(0o644);
+    assert_eq!(token_of(&config), None);
+    assert!(told().contains("found mode 0644"), "{}", told());
+    set(0o600);
+    assert_eq!(token_of(&config).as_deref(), Some("secret"));
+    check_files(&config).unwrap();
+    // systemd makes it when it starts the unit.
+    config.http.token_file = Some("/run/credentials/holdfast-no-such.service/agent.token".into());
+    check_files(&config).unwrap();
 }
 
 /// LISTEN-L3: a certificate that is being written is no reason to leave PostgreSQL without its agent.
@@ -34,6 +47,8 @@ async fn an_agent_with_something_to_do_goes_on_without_its_certificate() {
     let cut = crate::drivers::Real::new(&config).expect("it does not decide");
     let refused = check_tls(cut.tls(), &fake).await.unwrap_err().to_string();
     assert!(refused.starts_with("[tls]: ") && refused.contains("db1.pem"), "{refused}");
+    let checked = check_files(&config).unwrap_err().to_string();
+    assert!(checked.starts_with("[tls]: ") && checked.contains("db1.pem"), "{checked}");
     fake.world(|world| world.found.database = true);
     check_tls(cut.tls(), &fake).await.unwrap();
     assert!(cut.tls().unwrap().trouble().is_some(), "it has TLS, and none that works");

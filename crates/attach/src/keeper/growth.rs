@@ -107,7 +107,7 @@ impl Keeper {
         if let Some(file) = &self.kept
             && let Err(error) = file.lose(lost.keys().copied())
         {
-            tracing::error!(%set, %error, "cannot save that a volume was shrunk: a restarted attach may not know it");
+            tracing::error!(%set, %error, "cannot save that a volume was lost: a restarted attach may not know it");
         }
         self.shared.act(|machine, _, out| machine.lose_volumes(lost, out));
     }

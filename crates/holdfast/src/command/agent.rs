@@ -79,6 +79,7 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
     serve::without_own_core_dumps();
     let config = load(path)?;
     if check {
+        holdfast_agent::check_files(&config).map_err(|error| CliError::usage("settings").because(&error))?;
         tell(common, &format!("{}: the settings are valid", path.display()));
         return Ok(());
     }

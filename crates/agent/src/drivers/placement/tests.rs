@@ -302,6 +302,31 @@ fn a_dataset_in_another_one_is_mounted_before_a_start() {
     assert_eq!(unmounted::told(&found.on, &datasets::unmounted_of(&line), &mounted), "");
 }
 
+/// A dataset of the data directory is not mounted while PostgreSQL runs: a switchover, a restart or a crash would stop
+/// it for good, so it is told before (ONSET-L4).
+#[tokio::test]
+async fn a_dataset_that_is_missing_while_postgresql_runs_is_told() {
+    let mut stage = Stage::new(PoolKind::Zfs);
+    stage.mount("0:50", "set", "zfs", "tank/pg");
+    stage.pool("tank", &["nbd0"]);
+    stage.link("pg_tblspc/16384", stage.at.join("set/space"));
+    for (at, canmount, missing) in [
+        ("set/space", "noauto", true),
+        ("set/data/base", "on", true),
+        ("set/space", "off", false),
+        ("set/data/clone", "noauto", false),
+    ] {
+        let line = format!("tank/x\t{}\t{canmount}\tno\t-\t-", stage.at.join(at).display());
+        let unmounted = async { Ok(datasets::unmounted_of(&line)) };
+        let told = while_it_runs(&stage.config, stage.found().unwrap(), unmounted).await.unwrap();
+        assert_eq!(told.contains("expected dataset tank/x"), missing, "{at} {canmount}: {told}");
+        assert_eq!(told.is_empty(), !missing, "{at} {canmount}: {told}");
+    }
+    let late = async { Err("not within 5 s".to_string()) };
+    let told = while_it_runs(&stage.config, stage.found().unwrap(), late).await.unwrap();
+    assert_eq!(told, "", "a ZFS that does not answer says nothing of them");
+}
+
 /// `initdb -X /ssd/wal`: the first write passes, and all commits are lost with the host.
 #[test]
 fn wal_and_tablespaces_over_a_link_are_looked_at_where_they_lie() {

@@ -95,6 +95,11 @@ fn advice_of(listed: &str, path: &Path) -> String {
     told(&dataset)
 }
 
+/// What comes before the commands. The pool is imported nowhere while the lease is given away: in a pause a forced
+/// takeover imports it, and keeps it although PostgreSQL is not started. One that runs may have files in the dataset's
+/// place.
+const IN_A_PAUSE: &str = "in a pause (`holdfast agent pause` on each host, then `holdfast agent failover` on this one if its pool is not imported), while PostgreSQL does not run";
+
 /// Why it is not mounted, and what mounts it.
 fn told(dataset: &Dataset<'_>) -> String {
     let Dataset { name, mountpoint, canmount, has_no_key, encryption_root, .. } = *dataset;
@@ -117,7 +122,7 @@ fn told(dataset: &Dataset<'_>) -> String {
     }
     let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join(", ")) };
     format!(
-        "dataset {name} is not mounted{why}: {}; hooks.before_start can do that at each start",
+        "dataset {name} is not mounted{why}: {IN_A_PAUSE}: {}, then `holdfast agent resume` on each host; hooks.before_start can do the mount at each start",
         todo.join(", then ")
     )
 }
@@ -133,7 +138,9 @@ mod tests {
         let noauto = of(&[plain, "tank/pg\t/tank/pg\tnoauto\tno\t-\t-"], path);
         assert_eq!(
             noauto,
-            "dataset tank/pg is not mounted (canmount=noauto): `zfs mount tank/pg`; hooks.before_start can do that at each start"
+            "dataset tank/pg is not mounted (canmount=noauto): in a pause (`holdfast agent pause` on each host, then `holdfast agent failover` on this one if its \
+             pool is not imported), while PostgreSQL does not run: `zfs mount tank/pg`, then `holdfast agent resume` on each host; hooks.before_start can do the \
+             mount at each start"
         );
         let locked = of(&[plain, "tank/pg\t/tank/pg\ton\tno\tunavailable\ttank/safe"], path);
         assert!(
