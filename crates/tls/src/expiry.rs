@@ -2,6 +2,7 @@
 
 use rustls_pki_types::{CertificateDer, UnixTime};
 use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
 use webpki::{EndEntityCert, Error, KeyUsage};
 
 const DAY: u64 = 24 * 3600;
@@ -12,6 +13,9 @@ const HOUR: u64 = 3600;
 /// certificates live a day (step-ca), a program renews them when that part begins.
 const WARN_AHEAD: u64 = 30 * DAY;
 const WARN_PART: u64 = 3;
+
+/// The log is quiet for this part of what is left.
+const QUIET_PART: u64 = 4;
 
 /// When the certificates of a process expire, in seconds since 1970. `None`: no certificate can be read for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,6 +90,40 @@ impl Expiry {
             }
         })
     }
+
+    /// How long nothing is said again after it was said at `now`: a quarter of what is left, from an hour to a day, but
+    /// not beyond the end. What has expired is told each hour.
+    fn quiet(self, now: SystemTime) -> Duration {
+        let now = unix(now);
+        let all = [(self.own, self.own_warned), (self.authority, self.authority_warned)];
+        let pauses = all.into_iter().filter_map(|(ends, warned)| {
+            let ends = ends.zip(warned).filter(|(_, warned)| now >= *warned)?.0;
+            let left = ends.checked_sub(now);
+            Some(left.map_or(HOUR, |left| (left / QUIET_PART).clamp(HOUR, DAY).min(left + 1)))
+        });
+        Duration::from_secs(pauses.min().unwrap_or(DAY))
+    }
+}
+
+/// What a log has said of certificates that end soon, so that it does not say it at each look.
+#[derive(Default)]
+pub(crate) struct Reminder {
+    quiet_until: Option<Instant>,
+}
+
+impl Reminder {
+    /// What is to be said at `now`, which is this instant. A new certificate is told of at once when its time comes.
+    pub(crate) fn due(&mut self, expiry: Expiry, now: SystemTime, instant: Instant) -> Vec<String> {
+        let all: Vec<String> = expiry.warnings(now).collect();
+        if all.is_empty() {
+            self.quiet_until = None;
+        }
+        if all.is_empty() || self.quiet_until.is_some_and(|until| instant < until) {
+            return Vec::new();
+        }
+        self.quiet_until = Some(instant + expiry.quiet(now));
+        all
+    }
 }
 
 fn unix(at: SystemTime) -> u64 {
@@ -122,6 +160,45 @@ mod tests {
         assert_eq!(said(short, 100 * DAY + 15 * HOUR), Vec::<String>::new());
         assert!(!short.is_soon(SystemTime::UNIX_EPOCH + Duration::from_secs(100 * DAY)));
         assert_eq!(said(short, 100 * DAY + 17 * HOUR), ["the TLS certificate expires in 7 hours"]);
+    }
+
+    /// The minutes in which something is said while two looks are a minute apart, and what.
+    fn minutes(
+        reminder: &mut Reminder,
+        expiry: Expiry,
+        all: std::ops::Range<u64>,
+        start: Instant,
+    ) -> Vec<(u64, String)> {
+        let said = all.flat_map(|minute| {
+            let since = Duration::from_secs(minute * 60);
+            let said = reminder.due(expiry, SystemTime::UNIX_EPOCH + since, start + since);
+            said.into_iter().map(move |why| (minute, why))
+        });
+        said.collect()
+    }
+
+    #[test]
+    fn the_log_speaks_more_often_near_the_end_and_at_it() {
+        let of = |begins, ends| {
+            let life = Life::new(begins, ends);
+            Expiry { own: Some(life.ends), own_warned: Some(life.warned), ..Expiry::default() }
+        };
+        let (mut reminder, start) = (Reminder::default(), Instant::now());
+        // A day, as step-ca's.
+        let said = minutes(&mut reminder, of(0, DAY), 0..26 * 60, start);
+        assert_eq!(said[0], (16 * 60, "the TLS certificate expires in 8 hours".to_string()));
+        let expired: Vec<u64> =
+            said.iter().filter(|(_, why)| why.contains("expired")).map(|(minute, _)| *minute).collect();
+        assert_eq!(expired, [24 * 60 + 1, 25 * 60 + 1]);
+        assert!(said.len() < 12, "{said:?}");
+        // Where there is time, once a day.
+        let (first, last) = (70 * 24 * 60, 79 * 24 * 60);
+        let mut reminder = Reminder::default();
+        let said = minutes(&mut reminder, of(0, 100 * DAY), first - 60..last + 1, start);
+        assert_eq!((said[0].0, said.len()), (first, 10));
+        // It was renewed, by one that comes near its end within a day.
+        let said = minutes(&mut reminder, of(79 * DAY, 79 * DAY + 6 * HOUR), last + 1..last + 300, start);
+        assert_eq!(said[0], (last + 240, "the TLS certificate expires in 2 hours".to_string()));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //!   handshake of its doors and its clients fails with the reason; nothing goes on without TLS in their place.
 
 use crate::error::TlsError;
-use crate::expiry::Expiry;
+use crate::expiry::{Expiry, Reminder};
 use crate::load::{Loaded, Paths, Stamp};
 use crate::revoked::Revocations;
 use holdfast_types::sync::LockExt;
@@ -24,9 +24,6 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
-
-/// How often certificates that expire soon are logged.
-const WARN_EVERY: Duration = Duration::from_secs(24 * 3600);
 
 /// What handshakes use, and what is wrong with the files since.
 #[derive(Clone)]
@@ -148,7 +145,7 @@ impl Live {
         }
     }
 
-    /// Looks at the files again and again, and at once on SIGHUP; warns once a day of certificates that expire soon.
+    /// Looks at the files again and again, and at once on SIGHUP; warns of certificates that expire soon.
     pub(crate) async fn follow(self: &Arc<Self>) -> Infallible {
         self.follow_every(LOOK_EVERY).await
     }
@@ -160,7 +157,7 @@ impl Live {
         let mut hangup = signal(SignalKind::hangup()).inspect_err(failed).ok();
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut warned: Option<Instant> = None;
+        let mut reminder = Reminder::default();
         loop {
             let asked = tokio::select! {
                 () = heard(&mut hangup) => true,
@@ -172,11 +169,8 @@ impl Live {
             {
                 std::panic::resume_unwind(panic);
             }
-            if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
-                for why in self.expiry().warnings(SystemTime::now()) {
-                    warned = Some(Instant::now());
-                    tracing::warn!(certificate = %self.paths.certificate.display(), "{why}");
-                }
+            for why in reminder.due(self.expiry(), SystemTime::now(), Instant::now()) {
+                tracing::warn!(certificate = %self.paths.certificate.display(), "{why}");
             }
         }
     }

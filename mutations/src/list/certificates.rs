@@ -58,6 +58,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "quiet-at-the-end",
+        bug: "the log is quiet for a day after each warning: of a certificate that lives a day it does not say that it has expired",
+        rule: "LIVE-C1",
+        edits: &[Edit {
+            file: "crates/tls/src/expiry.rs",
+            old: "self.quiet_until = Some(instant + expiry.quiet(now));",
+            new: "self.quiet_until = Some(instant + Duration::from_secs(DAY).max(expiry.quiet(now)));",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["the_log_speaks_more_often_near_the_end_and_at_it"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "quiet-after-a-renewal",
+        bug: "what was said of a certificate keeps the log quiet about the next one",
+        rule: "LIVE-C1",
+        edits: &[Edit { file: "crates/tls/src/expiry.rs", old: "            self.quiet_until = None;\n", new: "" }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["the_log_speaks_more_often_near_the_end_and_at_it"])],
+        smoke: false,
+    },
+    Mutation {
         name: "unusable-certificate-ends-the-agent",
         bug: "an agent that is restarted beside PostgreSQL while its certificate is written ends: the watchdog ends PostgreSQL",
         rule: "LISTEN-L3",
