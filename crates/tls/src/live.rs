@@ -94,7 +94,8 @@ impl Live {
 
     /// When the certificates in use expire; of none nothing is known.
     pub(crate) fn expiry(&self) -> Expiry {
-        self.current.borrow().loaded.as_ref().map(|loaded| loaded.expiry).unwrap_or_default()
+        let now = SystemTime::now();
+        self.current.borrow().loaded.as_ref().map(|loaded| loaded.lives.expiry(now)).unwrap_or_default()
     }
 
     /// Why the files on the disk are not in use.
@@ -104,11 +105,12 @@ impl Live {
 
     /// What to tell a person now.
     pub(crate) fn warnings(&self) -> Vec<String> {
+        let now = SystemTime::now();
         let current = self.current.borrow();
         let changed = if current.loaded.is_some() { " changed and" } else { "" };
         let trouble = current.trouble.as_ref().map(|why| format!("the TLS files{changed} cannot be used: {why}"));
-        let expiry = current.loaded.as_ref().map(|loaded| loaded.expiry).unwrap_or_default();
-        trouble.into_iter().chain(expiry.warnings(SystemTime::now())).collect()
+        let expiry = current.loaded.as_ref().map(|loaded| loaded.lives.expiry(now)).unwrap_or_default();
+        trouble.into_iter().chain(expiry.warnings(now)).collect()
     }
 
     /// Reads the files if they have changed, or if `asked` to. Blocks.
@@ -129,7 +131,7 @@ impl Live {
         let certificate = self.paths.certificate.display();
         match self.paths.load(&self.revocations) {
             Ok(loaded) => {
-                let expires_unix = loaded.expiry.own;
+                let expires_unix = loaded.lives.expiry(SystemTime::now()).own;
                 self.current.send_replace(Current { loaded: Some(loaded), trouble: None });
                 tracing::info!(%certificate, expires_unix, "the TLS files were read again: new connections use them");
             }
