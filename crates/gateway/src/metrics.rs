@@ -64,7 +64,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (
         Kind::Gauge,
         "holdfast_certificate_expires_timestamp_seconds",
-        "Unix time when the gateway's TLS certificate expires (kind `own`), and the last of the authorities that it trusts (`authority`).",
+        "Unix time when the gateway's TLS certificate expires, or an authority between that is warned of before (kind `own`), and the last of the authorities that it trusts (`authority`).",
     ),
     (
         Kind::Gauge,

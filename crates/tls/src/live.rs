@@ -10,7 +10,7 @@
 //!   handshake of its doors and its clients fails with the reason; nothing goes on without TLS in their place.
 
 use crate::error::TlsError;
-use crate::expiry::Expiry;
+use crate::expiry::{Expiry, Reminder};
 use crate::load::{Loaded, Paths, Stamp};
 use crate::revoked::Revocations;
 use holdfast_types::sync::LockExt;
@@ -24,9 +24,6 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
-
-/// How often certificates that expire soon are logged.
-const WARN_EVERY: Duration = Duration::from_secs(24 * 3600);
 
 /// What handshakes use, and what is wrong with the files since.
 #[derive(Clone)]
@@ -97,7 +94,8 @@ impl Live {
 
     /// When the certificates in use expire; of none nothing is known.
     pub(crate) fn expiry(&self) -> Expiry {
-        self.current.borrow().loaded.as_ref().map(|loaded| loaded.expiry).unwrap_or_default()
+        let now = SystemTime::now();
+        self.current.borrow().loaded.as_ref().map(|loaded| loaded.lives.expiry(now)).unwrap_or_default()
     }
 
     /// Why the files on the disk are not in use.
@@ -107,11 +105,12 @@ impl Live {
 
     /// What to tell a person now.
     pub(crate) fn warnings(&self) -> Vec<String> {
+        let now = SystemTime::now();
         let current = self.current.borrow();
         let changed = if current.loaded.is_some() { " changed and" } else { "" };
         let trouble = current.trouble.as_ref().map(|why| format!("the TLS files{changed} cannot be used: {why}"));
-        let expiry = current.loaded.as_ref().map(|loaded| loaded.expiry).unwrap_or_default();
-        trouble.into_iter().chain(expiry.warnings(SystemTime::now())).collect()
+        let expiry = current.loaded.as_ref().map(|loaded| loaded.lives.expiry(now)).unwrap_or_default();
+        trouble.into_iter().chain(expiry.warnings(now)).collect()
     }
 
     /// Reads the files if they have changed, or if `asked` to. Blocks.
@@ -132,7 +131,7 @@ impl Live {
         let certificate = self.paths.certificate.display();
         match self.paths.load(&self.revocations) {
             Ok(loaded) => {
-                let expires_unix = loaded.expiry.own;
+                let expires_unix = loaded.lives.expiry(SystemTime::now()).own;
                 self.current.send_replace(Current { loaded: Some(loaded), trouble: None });
                 tracing::info!(%certificate, expires_unix, "the TLS files were read again: new connections use them");
             }
@@ -148,7 +147,7 @@ impl Live {
         }
     }
 
-    /// Looks at the files again and again, and at once on SIGHUP; warns once a day of certificates that expire soon.
+    /// Looks at the files again and again, and at once on SIGHUP; warns of certificates that expire soon.
     pub(crate) async fn follow(self: &Arc<Self>) -> Infallible {
         self.follow_every(LOOK_EVERY).await
     }
@@ -160,7 +159,7 @@ impl Live {
         let mut hangup = signal(SignalKind::hangup()).inspect_err(failed).ok();
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut warned: Option<Instant> = None;
+        let mut reminder = Reminder::default();
         loop {
             let asked = tokio::select! {
                 () = heard(&mut hangup) => true,
@@ -172,11 +171,8 @@ impl Live {
             {
                 std::panic::resume_unwind(panic);
             }
-            if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
-                for why in self.expiry().warnings(SystemTime::now()) {
-                    warned = Some(Instant::now());
-                    tracing::warn!(certificate = %self.paths.certificate.display(), "{why}");
-                }
+            for why in reminder.due(self.expiry(), SystemTime::now(), Instant::now()) {
+                tracing::warn!(certificate = %self.paths.certificate.display(), "{why}");
             }
         }
     }

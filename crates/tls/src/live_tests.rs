@@ -268,7 +268,9 @@ async fn a_hangup_has_the_files_read_at_once() {
     replace(dir.path(), "g2.key", "g1.key");
     replace(dir.path(), "g2.pem", "g1.pem");
     kill_process(getpid(), Kind::HUP).expect("a signal");
-    let read = told.wait_for(|current| current.loaded.as_ref().is_some_and(|loaded| loaded.expiry != before));
+    let read = told.wait_for(|current| {
+        current.loaded.as_ref().is_some_and(|loaded| loaded.lives.expiry(SystemTime::now()) != before)
+    });
     tokio::select! {
         read = tokio::time::timeout(PATIENCE, read) => drop(read.expect("in time").expect("it is followed")),
         never = &mut following => match never {},
@@ -286,7 +288,9 @@ async fn a_change_is_found_without_a_signal() {
     let following = tokio::spawn(async move { live.follow_every(Duration::from_millis(1)).await });
     replace(dir.path(), "g2.key", "g1.key");
     replace(dir.path(), "g2.pem", "g1.pem");
-    let read = told.wait_for(|current| current.loaded.as_ref().is_some_and(|loaded| loaded.expiry != before));
+    let read = told.wait_for(|current| {
+        current.loaded.as_ref().is_some_and(|loaded| loaded.lives.expiry(SystemTime::now()) != before)
+    });
     tokio::time::timeout(PATIENCE, read).await.expect("in time").expect("it is followed");
     following.abort();
 

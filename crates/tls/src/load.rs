@@ -1,7 +1,7 @@
 //! Reads a process's certificate, key and authority from their files.
 
 use crate::error::TlsError;
-use crate::expiry::Expiry;
+use crate::expiry::Lives;
 use crate::files::{PEM_BYTES_MAX, read_key, read_text};
 use crate::revoked::Revocations;
 use crate::role::{Caller, Role, roles_text};
@@ -24,7 +24,7 @@ pub(crate) struct Paths {
 #[derive(Clone)]
 pub(crate) struct Loaded {
     pub(crate) configs: Configs,
-    pub(crate) expiry: Expiry,
+    pub(crate) lives: Lives,
     pub(crate) shown: Shown,
 }
 
@@ -84,9 +84,9 @@ impl Paths {
             found: error.to_string(),
             expected: "a private key (PEM)",
         })?;
-        let expiry = Expiry::of(&own, &ca);
+        let lives = Lives::of(&own, &ca);
         let shown = Shown::of(&own, &ca);
         let configs = Configs::new(ca, own, key, revocations).map_err(|reason| TlsError::Unusable { reason })?;
-        Ok(Loaded { configs, expiry, shown })
+        Ok(Loaded { configs, lives, shown })
     }
 }

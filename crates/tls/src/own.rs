@@ -18,7 +18,8 @@ use std::sync::Arc;
 /// Metrics and their explanations, as a gateway's.
 const EXPIRES: (&str, &str) = (
     "holdfast_certificate_expires_timestamp_seconds",
-    "Unix time when the TLS certificate expires (kind own), and the last authority that is trusted (authority).",
+    "Unix time when the TLS certificate expires, or an authority between that is warned of before (kind own), and the \
+     last authority that is trusted (authority).",
 );
 const WARNED: (&str, &str) = (
     "holdfast_certificate_warned_timestamp_seconds",

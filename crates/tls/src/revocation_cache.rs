@@ -120,7 +120,8 @@ impl RevocationCache {
                 tracing::error!(
                     %file,
                     %error,
-                    "the list of revoked certificates cannot be read: no certificate is taken here until more than half of the gateways tell it"
+                    "the list of revoked certificates cannot be read: no certificate is taken here until more than half of the gateways tell it. \
+                     Of a pair only one answers: there the file may be deleted while this process is stopped, which forgets the list"
                 );
             }
         }

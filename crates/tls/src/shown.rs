@@ -1,7 +1,7 @@
 //! A process's own certificate, for people.
 
 use crate::der::hex;
-use crate::expiry::Expiry;
+use crate::expiry::Lives;
 use crate::revoked::Identity;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use sha2::{Digest, Sha256};
@@ -33,7 +33,7 @@ impl Shown {
         let names = certificate.valid_dns_names().chain(certificate.valid_uri_names()).map(str::to_string).collect();
         // Parse as of a time when all are valid; otherwise the parser does not look for an issuer. Authorities do not
         // expire there.
-        let ends = Expiry::of(own, &[]).own.unwrap_or_default();
+        let ends = Lives::of(own, &[]).first_end().unwrap_or_default();
         let at = UnixTime::since_unix_epoch(Duration::from_secs(ends));
         let algorithms = default_provider().signature_verification_algorithms.all;
         let signed = |one: &&CertificateDer<'_>| {

@@ -138,8 +138,24 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "ACCESS-A8",
         edits: &[Edit {
             file: "crates/gateway/src/admin/placement.rs",
-            old: "            self.places_agree().await?;\n",
+            old: "                self.places_agree().await?;\n",
             new: "",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-gateway",
+            &["no_set_is_put_into_a_store_while_the_gateways_allow_different_ones"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "store-kept-for-the-lists",
+        bug: "no store is taken from a set while the gateways allow different ones, although nothing is put anywhere",
+        rule: "ACCESS-A8",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/placement.rs",
+            old: "            if !new.is_empty() {\n",
+            new: "            {\n",
         }],
         tests: &[lib(
             Layer::Unit,

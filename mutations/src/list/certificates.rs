@@ -58,6 +58,62 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "authority-between-ends-untold",
+        bug: "an authority between ends untold while the certificates that it makes live for a day",
+        rule: "LIVE-C1",
+        edits: &[Edit {
+            file: "crates/tls/src/expiry.rs",
+            old: "let warned = all().filter(|(_, life)| now >= life.warned).min_by_key(|(_, life)| life.ends);",
+            new: "let warned = all().min_by_key(|(_, life)| life.ends);",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-tls",
+            &["an_authority_between_that_ends_soon_is_told_beside_a_shorter_certificate"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "authority-between-hides-the-certificate",
+        bug: "while an authority between is warned of, a certificate that is not renewed ends untold",
+        rule: "LIVE-C1",
+        edits: &[Edit {
+            file: "crates/tls/src/expiry.rs",
+            old: "let own = warned.or_else(|| all().min_by_key(|(_, life)| life.warned));",
+            new: "let own = all().min_by_key(|(_, life)| life.warned).or(warned);",
+        }],
+        tests: &[lib(
+            Layer::Unit,
+            "holdfast-tls",
+            &["an_authority_between_that_ends_soon_is_told_beside_a_shorter_certificate"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "quiet-at-the-end",
+        bug: "the log is quiet for a day after each warning: of a certificate that lives a day it does not say that it has expired",
+        rule: "LIVE-C1",
+        edits: &[Edit {
+            file: "crates/tls/src/expiry.rs",
+            old: "self.quiet = Some((expiry, instant + expiry.quiet(now)));",
+            new: "self.quiet = Some((expiry, instant + Duration::from_secs(DAY).max(expiry.quiet(now))));",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["the_log_speaks_more_often_near_the_end_and_at_it"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "quiet-after-a-renewal",
+        bug: "what was said of a certificate keeps the log quiet about the next one",
+        rule: "LIVE-C1",
+        edits: &[Edit {
+            file: "crates/tls/src/expiry.rs",
+            old: "of == expiry && instant < until",
+            new: "(of == expiry || instant < until) && instant < until",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["the_log_speaks_more_often_near_the_end_and_at_it"])],
+        smoke: false,
+    },
+    Mutation {
         name: "unusable-certificate-ends-the-agent",
         bug: "an agent that is restarted beside PostgreSQL while its certificate is written ends: the watchdog ends PostgreSQL",
         rule: "LISTEN-L3",

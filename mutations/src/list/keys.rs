@@ -342,6 +342,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "second-authority-advised",
+        bug: "of an authority's key with a wrong mode the advice is to move it away: a second authority is made",
+        rule: "SECRET-F1",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/certificate.rs",
+            old: "    let TlsError::Exposed { path, .. } = error else { return None };\n",
+            new: "    let TlsError::File { path, .. } = error else { return None };\n",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast",
+            &["--test", "program"],
+            &["keys::an_authoritys_key_that_others_can_read_is_kept_and_gets_another_mode"],
+        )],
+        smoke: false,
+    },
+    Mutation {
         name: "certificate-key-open-to-others",
         bug: "a certificate is used whose key every user of the machine can read",
         rule: "SECRET-F2",

@@ -194,8 +194,20 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "ACCESS-A7",
         edits: &[Edit {
             file: "crates/holdfast/src/command/doctor/cluster.rs",
-            old: "match untold && finding.verdict == Verdict::Ok {",
-            new: "match untold && finding.verdict == Verdict::Bad {",
+            old: "if untold.is_empty() || finding.verdict != Verdict::Ok {",
+            new: "if untold.is_empty() || finding.verdict != Verdict::Bad {",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::doctor::cluster::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "older-build-taken-for-a-bound-certificate",
+        bug: "the doctor asks for another certificate where a gateway of an older build tells less than the others",
+        rule: "ACCESS-A7",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/doctor/cluster.rs",
+            old: "if untold.len() < nodes(status).count() {",
+            new: "if untold.len() > nodes(status).count() {",
         }],
         tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["command::doctor::cluster::"])],
         smoke: false,

@@ -246,7 +246,9 @@ mod tests {
     async fn no_set_is_put_into_a_store_while_the_gateways_allow_different_ones() {
         for allowed in [&["s3://bucket/"][..], &[]] {
             let lab = Lab::new(Faults::default(), PATIENCE).await;
-            assert_eq!(lab.create(&lab.url("good")).await, Ok(true));
+            let [good, second, third] = ["good", "second", "third"].map(|name| lab.url(name));
+            let stores = format!("w=2 {good} {second} {third}");
+            assert_eq!(lab.create(&stores).await, Ok(true));
             let (node, serving) = beside(&lab, allowed).await;
             if allowed.is_empty() {
                 // Nor is this one created, until the other one has started; for another reason.
@@ -257,9 +259,10 @@ mod tests {
             } else {
                 refused(lab.create_named("second", &lab.url("good")).await, "g2: s3://bucket/");
                 refused(lab.change(&lab.url("better"), true).await, "g1: anywhere");
+                assert_eq!(lab.change(&good, true).await, Ok(true), "stores are taken from it, and none is new to it");
                 let restore = v1::RestoreSetRequest { store: lab.url("good"), set: 44, ..Default::default() };
                 refused(lab.door().restore_set(restore).await, "ACCESS-A8");
-                assert_eq!(lab.create(&lab.url("good")).await, Ok(false), "R12: it is there");
+                assert_eq!(lab.create(&stores).await, Ok(false), "R12: it is there");
             }
             node.stop.cancel();
             node.close().await;

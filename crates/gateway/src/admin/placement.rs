@@ -98,8 +98,12 @@ impl AdminDoor {
                 );
                 return Err(precondition(message));
             }
-            self.places_agree().await?;
-            self.look_at_new(id, &now.stores, to, request.check_only).await?;
+            let new = new_places(&now.stores, to)?;
+            // Where none is new to the set, nothing is put anywhere.
+            if !new.is_empty() {
+                self.places_agree().await?;
+            }
+            self.look_at_new(id, &new, request.check_only).await?;
         }
         if changed && !request.check_only {
             let command = ClusterCommand::PlaceSet { set: id, expected: before.clone(), placement: placement.clone() };
@@ -114,12 +118,10 @@ impl AdminDoor {
     /// Checks that each new store exists, behaves as sets need it, and has no data of a set with this number, except
     /// from an earlier change of this set. Any other data would be treated as garbage of this set. Then marks the store
     /// as belonging to this set, unless `only_look` is set.
-    async fn look_at_new(&self, set: SetId, from: &str, to: &str, only_look: bool) -> Result<(), Refusal> {
-        let bad = |e: holdfast_store::StoreUrlError| invalid(format!("stores: {e}"));
-        let (from, to) = (Stores::parse(from).map_err(bad)?, Stores::parse(to).map_err(bad)?);
+    async fn look_at_new(&self, set: SetId, urls: &[String], only_look: bool) -> Result<(), Refusal> {
         let note = format!("{:032x}\n", self.node.cluster.state().cluster_id);
         let mut new = Vec::new();
-        for url in to.urls().iter().filter(|url| !from.urls().contains(url)) {
+        for url in urls {
             let opened = self.node.open_place(url, set).await;
             new.push((url.clone(), opened.map_err(|e| not_opened(&e, format!("store {url}: {e}")))?));
         }
@@ -151,6 +153,13 @@ impl AdminDoor {
         }
         Ok(())
     }
+}
+
+/// The stores of the list `to` that the list `from` does not have.
+fn new_places(from: &str, to: &str) -> Result<Vec<String>, Refusal> {
+    let bad = |e: holdfast_store::StoreUrlError| invalid(format!("stores: {e}"));
+    let (from, to) = (Stores::parse(from).map_err(bad)?, Stores::parse(to).map_err(bad)?);
+    Ok(to.urls().iter().filter(|url| !from.urls().contains(url)).cloned().collect())
 }
 
 /// The first key that the store lists below `prefix`. A page may be empty although more follows: the loop reads to the

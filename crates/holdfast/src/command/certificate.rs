@@ -8,6 +8,7 @@ use crate::client::{Client, Effect};
 use crate::exit::CliError;
 use crate::{output, serve};
 use holdfast_api::v1;
+use holdfast_tls::TlsError;
 use holdfast_types::Name;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,13 @@ pub async fn run(common: &Common, command: CertificateCommand) -> Result<(), Cli
     }
 }
 
+/// What to do about an authority's key that others can use. It must not be made again: that would be another authority.
+pub(super) fn advice_on_key(error: &TlsError) -> Option<String> {
+    let TlsError::Exposed { path, .. } = error else { return None };
+    let path = path.display();
+    Some(format!("keep the file: `chmod 600 {path}`, and `chown` it to yourself if it is another user's"))
+}
+
 /// A renewed certificate, as printed.
 #[derive(Debug, Serialize)]
 struct Line {
@@ -61,9 +69,10 @@ fn renew(common: &Common, dir: &Path, names: &[Name], days: u64) -> Result<(), C
             .next("see \"A new authority\" in docs/operating/tls.md"));
     }
     let renewed = holdfast_tls::renew(dir, &names, days).map_err(|error| {
+        let needed = "the directory has to have ca.pem, ca.key and the certificates";
         CliError::failed("certificates not renewed from here on")
             .because(&error)
-            .next("the directory has to have ca.pem, ca.key and the certificates")
+            .next(advice_on_key(&error).unwrap_or_else(|| needed.to_string()))
     })?;
     let line = |one: holdfast_tls::Renewed| Line {
         name: one.name,

@@ -1,5 +1,6 @@
 //! `holdfast cluster certificates`: a private certificate authority and its certificates.
 
+use super::certificate::advice_on_key;
 use crate::cli::{CertificatesArgs, Common};
 use crate::exit::CliError;
 use crate::{output, serve};
@@ -58,7 +59,8 @@ pub fn run(common: &Common, args: &CertificatesArgs) -> Result<(), CliError> {
         if failed.next.is_some() {
             return failed;
         }
-        failed.next("existing files are kept: move a file away to create it again, or use another --dir")
+        let kept = "existing files are kept: move a file away to create it again, or use another --dir";
+        failed.next(advice_on_key(&error).unwrap_or_else(|| kept.to_string()))
     })?;
     let line = |(one, certificate, key): (Wanted, PathBuf, PathBuf)| Line {
         name: one.name,

@@ -64,6 +64,25 @@ async fn a_key_of_a_recovery_comes_from_settings_too_and_from_no_file_of_others(
     assert!(told["message"].as_str().unwrap().contains("found mode 0644"), "{told}");
 }
 
+/// A new key in its place would be that of a second authority.
+#[tokio::test]
+async fn an_authoritys_key_that_others_can_read_is_kept_and_gets_another_mode() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("ca.key");
+    write_key(&key);
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let (dir, key) = (dir.path().to_str().unwrap(), key.to_str().unwrap());
+    for args in [
+        ["cluster", "certificates", "--dir", dir, "--admin", "ann"].as_slice(),
+        &["certificate", "renew", "--dir", dir, "g1"],
+    ] {
+        let told = error(1, NO_GATEWAY, args).await;
+        assert!(told["message"].as_str().unwrap().contains("found mode 0640"), "{told}");
+        let next = told["next"].as_str().unwrap();
+        assert!(next.contains(&format!("chmod 600 {key}")) && !next.contains("create it again"), "{told}");
+    }
+}
+
 /// A command that has the cluster key in its memory writes no core dump; what it starts inherits that.
 #[tokio::test]
 async fn a_verify_writes_no_core_dump() {

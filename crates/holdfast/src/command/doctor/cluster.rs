@@ -26,17 +26,23 @@ fn of_all(check: &'static str, wrong: Vec<String>, verdict: Verdict, next: &str,
 }
 
 /// The same where this caller may be told only a part (ACCESS-A7): what is wrong in it counts, but that nothing is
-/// wrong in it says nothing. Each gateway that tells everything tells its list of allowed stores, also an empty one.
+/// wrong in it says nothing. Each gateway that tells everything tells its list of allowed stores, also an empty one;
+/// one of an older build does not. Where one tells it, this caller may be told all.
 fn as_far_as_told(status: &v1::ClusterStatusReply, finding: Finding) -> Finding {
-    let untold = nodes(status).any(|(_, node)| node.allowed_stores.is_none());
-    match untold && finding.verdict == Verdict::Ok {
-        true => Finding::unknown(
-            finding.check,
-            "not told to a certificate that is bound to sets",
-            "run this with a certificate that may use every set",
-        ),
-        false => finding,
+    let untold: Vec<&str> =
+        nodes(status).filter(|(_, node)| node.allowed_stores.is_none()).map(|(name, _)| name).collect();
+    if untold.is_empty() || finding.verdict != Verdict::Ok {
+        return finding;
     }
+    if untold.len() < nodes(status).count() {
+        let found = format!("not told by an older build: {}", untold.join(", "));
+        return Finding::unknown(finding.check, found, "complete the upgrade of all gateways");
+    }
+    Finding::unknown(
+        finding.check,
+        "not told to a certificate that is bound to sets, nor by an older build",
+        "run this with a certificate that may use every set, after an upgrade of all gateways",
+    )
 }
 
 /// All checks of a status. No I/O.
@@ -266,6 +272,13 @@ mod tests {
             node.violated = vec![v1::ViolatedSet { set: "own".into(), violations }];
         }));
         assert_eq!(found, [("policies of sets", Verdict::Warning), ("allowed stores", Verdict::Unknown)]);
+    }
+
+    #[test]
+    fn an_older_build_does_not_make_a_certificate_a_bound_one() {
+        let found = told(|status| status.members[1].node.as_mut().unwrap().allowed_stores = None);
+        let unknown = |check| (check, Verdict::Unknown, String::from("not told by an older build: g2"));
+        assert_eq!(found, [unknown("policies of sets"), unknown("allowed stores")]);
     }
 
     #[test]

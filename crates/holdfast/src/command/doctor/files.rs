@@ -121,20 +121,24 @@ fn certificates(loaded: Result<Option<Tls>, TlsError>) -> Vec<Finding> {
 }
 
 fn expiries(expiry: Expiry, now: i64) -> Vec<Finding> {
-    let one = |check: &'static str, ends: Option<u64>, warned: Option<u64>| {
+    let one = |check: &'static str, what: &str, ends: Option<u64>, warned: Option<u64>| {
         let soon = warned.and_then(|warned| i64::try_from(warned).ok()).is_some_and(|warned| now >= warned);
-        let next = "`holdfast certificate renew` makes a new one, which is used without a restart";
+        let next = match what {
+            "" => "`holdfast certificate renew` makes a new one, which is used without a restart",
+            _ => "whoever makes the certificates (cert-manager, step-ca) has to renew it, and then the certificate",
+        };
         let Some(ends) = ends.and_then(|ends| i64::try_from(ends).ok()) else {
             return Finding::unknown(check, "its end cannot be read", "`openssl x509 -enddate -noout -in FILE`");
         };
         match (ends - now).div_euclid(DAY) {
-            days @ ..0 => Finding::bad(check, format!("expired {} days ago", -days), next),
-            days if soon => Finding::warning(check, format!("expires in {days} days"), next),
-            days => Finding::ok(check, format!("valid for {days} days")),
+            days @ ..0 => Finding::bad(check, format!("{what}expired {} days ago", -days), next),
+            days if soon => Finding::warning(check, format!("{what}expires in {days} days"), next),
+            days => Finding::ok(check, format!("{what}valid for {days} days")),
         }
     };
-    let own = one("certificate", expiry.own, expiry.own_warned);
-    vec![own, one("authority", expiry.authority, expiry.authority_warned)]
+    let what = if expiry.own_is_between { "the authority that comes with it: " } else { "" };
+    let own = one("certificate", what, expiry.own, expiry.own_warned);
+    vec![own, one("authority", "", expiry.authority, expiry.authority_warned)]
 }
 
 /// All checks of an agent's files. `None`: its settings cannot be used.
@@ -261,12 +265,17 @@ mod tests {
     fn certificates_are_judged_by_their_days() {
         let at = |own: i64| {
             let (own, own_warned) = (u64::try_from(own).ok(), u64::try_from(own - 30 * DAY + 1).ok());
-            expiries(Expiry { own, own_warned, authority: None, authority_warned: None }, 100 * DAY)
+            expiries(Expiry { own, own_warned, ..Expiry::default() }, 100 * DAY)
         };
         assert_eq!(at(100 * DAY - 1)[0].verdict, Verdict::Bad);
         assert_eq!(at(129 * DAY)[0].verdict, Verdict::Warning);
         let found = at(130 * DAY);
         assert_eq!((found[0].verdict, found[1].verdict), (Verdict::Ok, Verdict::Unknown));
+        let day = u64::try_from(DAY).ok();
+        let between = Expiry { own: day, own_warned: day, own_is_between: true, ..Expiry::default() };
+        let found = expiries(between, 3 * DAY).swap_remove(0);
+        assert_eq!(found.found, "the authority that comes with it: expired 2 days ago");
+        assert!(!found.next.contains("holdfast certificate renew"), "{found:?}");
     }
 
     #[test]
