@@ -148,10 +148,7 @@ impl PoolState {
                 if off_set.is_empty() {
                     tracing::info!("all files of PostgreSQL are on the set again");
                 } else {
-                    tracing::error!(
-                        off_set,
-                        "PostgreSQL runs, and no host would start it again where its files lie"
-                    );
+                    tracing::error!(off_set, "PostgreSQL runs, and no host would start it again where its files lie");
                 }
                 self.look.off_set = off_set;
             }
