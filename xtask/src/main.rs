@@ -1,5 +1,5 @@
-//! `cargo xtask`: runs `verify | test | fix | dev | setup | tidy | book | proof | sim | fuzz | reached` itself, and builds
-//! and starts the programs that run the other chores.
+//! `cargo xtask`: runs `verify | test | fix | dev | setup | tidy | book | proof | sim | fuzz | reached` itself, and
+//! builds and starts the programs that run the other chores.
 //!
 //! Owns: checks of the source tree, cargo's tests, the order of a whole run. Does not own: scenarios, benchmarks, known
 //! bugs, packages. They are separate programs (`scenarios/`, `bench/`, `mutations/`, `dist/`), so that this one

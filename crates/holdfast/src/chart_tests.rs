@@ -82,8 +82,8 @@ fn settings(http: &str) -> String {
     text
 }
 
-/// ADR 0054: names of sets in /metrics are for certificates. The kubelet shows none, and asks without TLS unless nothing
-/// is answered there.
+/// ADR 0054: names of sets in /metrics are for certificates. The kubelet shows none, and asks without TLS unless
+/// nothing is answered there.
 #[test]
 fn names_are_for_certificates_and_health_checks_for_the_kubelet() {
     for http in ["required", "checks", "off"] {
