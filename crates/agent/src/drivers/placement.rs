@@ -325,14 +325,14 @@ pub async fn off_set(config: &AgentConfig, checks: &Arc<Checks>) -> Result<Strin
     if is_unknown(config) {
         return Ok(String::new());
     }
-    let found = look(config, checks).await?;
-    // An export waits for this one too: `zfs list` may hold the pool.
+    // An export waits for all of this: `zfs list` may hold the pool, and would find what is unmounted for the export.
     let _looking = checks.begin();
+    let found = look(config, checks).await?;
     while_it_runs(config, found, unmounted_of(config)).await
 }
 
-/// As [`off_set`]. `unmounted` is asked only if all files lie on the set. Without an answer nothing is wrong: a start
-/// would not wait for one either.
+/// As [`off_set`]. `unmounted` is asked only if all files lie on the set. Without an answer nothing is known, and what
+/// was found before stays.
 async fn while_it_runs(
     config: &AgentConfig,
     found: Found,
@@ -343,13 +343,7 @@ async fn while_it_runs(
     if !off.is_empty() {
         return Ok(off);
     }
-    match unmounted.await {
-        Ok(missing) => not_mounted(&on, &missing),
-        Err(why) => {
-            tracing::debug!(why, "the datasets of the pool are not looked at while PostgreSQL runs");
-            Ok(String::new())
-        }
-    }
+    not_mounted(&on, &unmounted.await.map_err(PlacementError::Unlisted)?)
 }
 
 /// Checks ONSET-L1, ONSET-L3 and ONSET-L4 before a start.

@@ -122,7 +122,7 @@ fn primary(plan: &mut Plan, own: &View, peers: &[Peer], later: bool) {
         plan.check(
             Finding::Impossible,
             found,
-            "move these files onto the set first, while PostgreSQL runs here or in a pause",
+            "do what is said there first; mount nothing over files of a PostgreSQL that runs",
         );
     }
     users(plan, own, later);

@@ -45,6 +45,9 @@ pub enum PlacementError {
         /// The reason.
         why: NotRan,
     },
+    /// ZFS did not say which datasets are mounted.
+    #[error("could not ask ZFS which datasets are mounted: {0}")]
+    Unlisted(String),
     /// The check before a start did not end in time.
     #[error("found no answer to where PostgreSQL's files lie: the device does not answer")]
     Late,
@@ -67,6 +70,7 @@ impl From<PlacementError> for NotDone {
             | PlacementError::Unread { .. }
             | PlacementError::Mounts(_)
             | PlacementError::Unasked { .. }
+            | PlacementError::Unlisted(_)
             | PlacementError::Late
             | PlacementError::Silent
             | PlacementError::Ended(_) => NotDone::Failed(error.to_string()),

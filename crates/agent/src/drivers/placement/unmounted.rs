@@ -29,7 +29,7 @@ pub(super) fn told(on: &[OffSet], unmounted: &[Unmounted], mounts: &[Mount]) -> 
         let (path, at, Unmounted { name, advice, .. }) = (place.path.display(), missing.at.display(), missing);
         Some(format!(
             "{path}: found nothing mounted on {at}, expected dataset {name}: {advice}. First look into {at}: what lies \
-             there now is hidden by it. If PostgreSQL is to run without it: `zfs set canmount=off {name}`"
+             there now, also what PostgreSQL wrote there, is hidden by it. If PostgreSQL is to run without it: `zfs set canmount=off {name}`"
         ))
     });
     told.collect::<Vec<_>>().join("; ")

@@ -109,7 +109,7 @@ fn certificates(status: &v1::ClusterStatusReply) -> Finding {
         let days = own.days_left?;
         expires_soon(own).then(|| format!("that of {name} has {days} days left"))
     });
-    let next = "`holdfast certificate renew` makes new ones, which are used without a restart";
+    let next = "`holdfast certificate renew` makes new ones, which are used without a restart; if this stays, an authority that comes with them ends";
     of_all("certificates of gateways", wrong.collect(), Verdict::Warning, next, "none expires soon".to_string())
 }
 
