@@ -146,8 +146,20 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "ONSET-L4",
         edits: &[Edit {
             file: "crates/agent/src/drivers/placement.rs",
-            old: "        Ok(missing) => not_mounted(&on, &missing),\n",
-            new: "        Ok(missing) => not_mounted(&on, &missing[..0]),\n",
+            old: "    not_mounted(&on, &unmounted.await.map_err(PlacementError::Unlisted)?)\n",
+            new: "    not_mounted(&on, &unmounted.await.map_err(PlacementError::Unlisted)?[..0])\n",
+        }],
+        tests: &[PLACES],
+        smoke: false,
+    },
+    Mutation {
+        name: "late-answer-clears-a-finding",
+        bug: "ZFS answers late once: a dataset that is not mounted counts as mounted, a switchover is accepted, and no host starts PostgreSQL",
+        rule: "ONSET-L4",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/placement.rs",
+            old: "    not_mounted(&on, &unmounted.await.map_err(PlacementError::Unlisted)?)\n",
+            new: "    not_mounted(&on, &unmounted.await.unwrap_or_default())\n",
         }],
         tests: &[PLACES],
         smoke: false,
