@@ -33,26 +33,32 @@ impl Device {
     /// # Errors
     /// When nbdfuse cannot connect within 30 s, or there is no free loop device.
     pub fn nbd(uri: &Uri, connections: u32, work: &Path) -> Result<Self> {
-        Self::fused(uri, &uri.to_string(), connections, work)
+        Self::fused(uri, &[uri.to_string()], connections, work)
     }
 
-    /// The same through TLS, with the certificate in this folder, under the file names that libnbd expects.
+    /// The same through TLS, with the certificate in this folder, under the file names that libnbd expects. nbdfuse
+    /// refuses a URI that names files (libnbd 1.14), so nbdkit stands between: it speaks TLS to the gateway.
     ///
     /// # Errors
     /// As [`Device::nbd`].
     pub fn nbds(uri: &Uri, certificate: &Path, connections: u32, work: &Path) -> Result<Self> {
-        Self::fused(uri, &uri.through_tls(certificate), connections, work)
+        let (host, port) = uri.addr.rsplit_once(':').with_context(|| format!("{uri}: expected HOST:PORT"))?;
+        let mut through: Vec<String> =
+            ["--socket-activation", "nbdkit", "-f", "nbd", "tls=require"].map(String::from).into();
+        through.push(format!("tls-certificates={}", certificate.display()));
+        through.extend([format!("hostname={host}"), format!("port={port}"), format!("export={}", uri.export)]);
+        Self::fused(uri, &through, connections, work)
     }
 
     /// `address`: the same export, as nbdfuse is told it.
-    fn fused(uri: &Uri, address: &str, connections: u32, work: &Path) -> Result<Self> {
+    fn fused(uri: &Uri, address: &[String], connections: u32, work: &Path) -> Result<Self> {
         let mount = work.join("nbd");
         std::fs::create_dir_all(&mount)?;
         let file = mount.join("device");
         let mut stack = Stack::default();
         // Registered before mounting, so that an interrupted start leaves nothing behind.
         stack.push(Undo::Umount(mount))?;
-        let command = cmd("nbdfuse").arg("-C").arg(connections.to_string()).arg(&file).arg(address);
+        let command = cmd("nbdfuse").arg("-C").arg(connections.to_string()).arg(&file).args(address);
         let mut fuse = Proc::spawn("nbdfuse", command.into_command(), &work.join("nbdfuse.log"))?;
         // A program of libnbd: it may abort when its server is gone, and users of the device see the errors.
         ends::expect_abort(fuse.pid());
