@@ -7,7 +7,7 @@ use holdfast_types::Placement;
 use std::path::Path;
 use std::time::Duration;
 
-pub use holdfast_store::{CHECK_LIMIT, CheckError, CheckReport, check_allowed};
+pub use holdfast_store::{CHECK_LIMIT, CheckError, CheckReport, check_allowed, check_credentials_file};
 
 /// The stores in a text, each once. The text is one URL, several URLs with their write quorum, or, during a change,
 /// both lists.

@@ -26,7 +26,7 @@ use holdfast_types::{ByteSize, Locality, Name};
 pub use key::KeyConfig;
 pub use placing::PlacingConfig;
 use serde::{Deserialize, Serialize};
-pub use source::{Mistake, known, read};
+pub use source::{Mistake, known, lines, read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 pub use tls::{NbdTls, TlsConfig, TlsTransition};

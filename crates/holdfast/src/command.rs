@@ -16,6 +16,7 @@ mod diff;
 mod doctor;
 mod extras;
 pub mod gateway;
+mod gateway_check;
 mod gateway_list;
 mod history;
 mod keys;
@@ -76,7 +77,8 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Cluster(ClusterCommand::Certificates(args)) => certificates::run(&common, &args),
         Command::Cluster(ClusterCommand::Status) => status::run(&common).await,
         Command::Cluster(ClusterCommand::Recover(args)) => recover::run(&common, &args).await,
-        Command::Gateway(GatewayCommand::Run(args)) => gateway::run(&common, *args).await,
+        Command::Gateway(GatewayCommand::Run(args)) if args.check => gateway_check::run(&common, &args).await,
+        Command::Gateway(GatewayCommand::Run(args)) => gateway::run(*args).await,
         Command::Gateway(GatewayCommand::SampleConfig) => gateway::sample_config(),
         Command::Gateway(GatewayCommand::Members(command)) => members::run(&common, command).await,
         Command::Set(command) => set::run(&common, command).await,

@@ -15,7 +15,7 @@ use crate::url_error::{CredentialsProblem, ID, SECRET, StoreUrlError};
 use std::path::PathBuf;
 
 /// The profile if URL, settings and environment name none.
-const DEFAULT_PROFILE: &str = "default";
+pub(crate) const DEFAULT_PROFILE: &str = "default";
 
 /// Maximum number of profiles in a message, and of characters of each name.
 const NAMES_SHOWN_MAX: usize = 8;

@@ -66,6 +66,7 @@ pub use quorum::{
     Backlog, Observed, Part, Quorum, RepairError, ReplicaStanding, SeatSeen, Wanted, head_of_several, moved_to,
 };
 pub use retry::{RetryPolicy, Retrying};
+pub use s3::check_credentials_file;
 pub use several::{FIRST_CONFIGURATION, STORES_MAX, Stores};
 pub use switch::Switch;
 pub use url_error::{CredentialsProblem, StoreUrlError};

@@ -35,6 +35,7 @@ use aws_smithy_types::base64;
 use bytes::{Bytes, BytesMut};
 use classify::{classify, for_its_checksum, for_its_keys};
 use sha2::{Digest, Sha256};
+pub use signing::check_credentials_file;
 pub(crate) use signing::present;
 use signing::{Asking, Signer};
 use std::future::Future;

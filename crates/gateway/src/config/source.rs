@@ -3,7 +3,7 @@
 use super::GatewayConfig;
 use super::document;
 use holdfast_settings::{Documented, FieldDoc};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
@@ -79,6 +79,23 @@ pub fn read(text: &str) -> Result<toml::Table, Vec<Mistake>> {
         return Err(mistakes);
     }
     text.parse().map_err(no_toml)
+}
+
+/// The line of each setting and each section that a text names, from 1. Of a text that is no TOML: none.
+pub fn lines(text: &str) -> BTreeMap<String, usize> {
+    let line = |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n').count();
+    let mut lines = BTreeMap::new();
+    let Ok(parsed) = DeTable::parse(text) else { return lines };
+    for (key, value) in parsed.get_ref() {
+        let name: &str = key.get_ref();
+        lines.insert(name.to_string(), line(key.span().start));
+        if let DeValue::Table(table) = value.get_ref() {
+            for (field, _) in table.iter() {
+                lines.insert(format!("{name}.{}", field.get_ref()), line(field.span().start));
+            }
+        }
+    }
+    lines
 }
 
 /// Whether `key` is a setting (`name`, `section.field`) or a section.
@@ -238,6 +255,15 @@ mod tests {
         let text = super::super::sample().unwrap();
         assert_eq!(read(&text).unwrap(), text.parse::<toml::Table>().unwrap());
         assert_eq!(mistakes(""), [""; 0]);
+    }
+
+    #[test]
+    fn each_setting_is_found_at_its_line() {
+        let found = lines("name = \"g1\"\n\n[journal]\nbound = \"1GiB\"\n\n[tls]\nca = \"/ca\"\n");
+        for (setting, line) in [("name", 1), ("journal", 3), ("journal.bound", 4), ("tls.ca", 7)] {
+            assert_eq!(found.get(setting), Some(&line), "{setting}: {found:?}");
+        }
+        assert_eq!(lines("name = "), BTreeMap::new());
     }
 
     #[test]

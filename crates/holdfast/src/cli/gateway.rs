@@ -48,7 +48,7 @@ pub struct GatewayRunArgs {
     /// File with the cluster key: 32 random bytes, or 64 hex digits
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Check the settings and exit
+    /// Check the settings and the files that they name, tell all that is wrong, and exit
     #[arg(long)]
     pub check: bool,
     /// Exit when the parent process with this id exits

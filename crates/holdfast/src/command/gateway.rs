@@ -1,17 +1,14 @@
 //! `holdfast gateway`: reads the settings from the file, `--set` and options, and runs the gateway.
 
-use crate::cli::{Common, GatewayRunArgs};
+use crate::cli::GatewayRunArgs;
 use crate::exit::CliError;
 use crate::{output, serve};
 use holdfast_gateway::config::{self, GatewayConfig};
-use holdfast_gateway::node::cluster_keys;
-use holdfast_gateway::node_key::{self, NodeKeyError};
-use holdfast_tls::Role;
 use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use rustix::process::Signal;
 use std::path::Path;
 
-const EXPLAINED: &str = "`holdfast gateway sample-config` explains every setting";
+pub const EXPLAINED: &str = "`holdfast gateway sample-config` explains every setting";
 
 /// `holdfast gateway sample-config`.
 pub fn sample_config() -> Result<(), CliError> {
@@ -21,7 +18,7 @@ pub fn sample_config() -> Result<(), CliError> {
 }
 
 /// `holdfast gateway run`.
-pub async fn run(common: &Common, args: GatewayRunArgs) -> Result<(), CliError> {
+pub async fn run(args: GatewayRunArgs) -> Result<(), CliError> {
     if let Some(parent) = args.die_with {
         end_with_parent(parent)?;
     }
@@ -29,38 +26,37 @@ pub async fn run(common: &Common, args: GatewayRunArgs) -> Result<(), CliError> 
     if !config.core_dumps {
         serve::without_core_dumps();
     }
-    if args.check {
-        // Keys and certificates are otherwise read only when the gateway starts.
-        let keys = cluster_keys(&config).await.map_err(|error| CliError::usage("").because(&error))?;
-        // Whoever may not look into the data directory can check the rest.
-        if let Err(error @ NodeKeyError::OtherKey { .. }) = node_key::check(&config.data_dir, &keys) {
-            return Err(CliError::usage("").because(&error));
-        }
-        config.tls.load(Role::Gateway).map_err(|error| CliError::usage("").because(&error))?;
-        let text = toml::to_string(&config).map_err(|error| CliError::failed("the settings").because(&error))?;
-        return output::show(common.output, &config, || format!("# The settings are valid:\n{text}"));
-    }
     holdfast_gateway::raise_descriptors();
     serve::gateway(config).await
 }
 
 /// The validated settings from the arguments.
 pub fn settings(args: &GatewayRunArgs) -> Result<GatewayConfig, CliError> {
+    let config = unchecked(args)?;
+    config.validate().map_err(|error| CliError::usage(from(args)).because(&error).next(EXPLAINED))?;
+    Ok(config)
+}
+
+/// Where the settings come from, for people.
+pub fn from(args: &GatewayRunArgs) -> String {
+    args.config.as_deref().map_or("settings".to_string(), |path| path.display().to_string())
+}
+
+/// The settings from the arguments. Their values are not checked.
+pub fn unchecked(args: &GatewayRunArgs) -> Result<GatewayConfig, CliError> {
     let mut table = match &args.config {
         None => toml::Table::new(),
         Some(path) => read(path)?,
     };
     put_all(&mut table, &args.set)?;
     let says_snapshots = table.contains_key("snapshot_exports");
-    let from = args.config.as_deref().map_or("settings".to_string(), |path| path.display().to_string());
     let mut config: GatewayConfig =
-        table.try_into().map_err(|error| CliError::usage(from.clone()).because(&error).next(EXPLAINED))?;
+        table.try_into().map_err(|error| CliError::usage(from(args)).because(&error).next(EXPLAINED))?;
     apply(args, &mut config);
     // R10: a word of its own about snapshots outranks an option for volumes and snapshots.
     if args.plain_exports && !says_snapshots {
         config.snapshot_exports = config::SnapshotExports::Open;
     }
-    config.validate().map_err(|error| CliError::usage(from).because(&error).next(EXPLAINED))?;
     Ok(config)
 }
 

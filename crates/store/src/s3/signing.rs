@@ -21,7 +21,7 @@
 
 use super::chain::{Chain, Found};
 use super::cloud::Cloud;
-use crate::credentials::{KeySource, Keys, parse};
+use crate::credentials::{DEFAULT_PROFILE, KeySource, Keys, parse};
 use crate::health::Health;
 use crate::options::StoreOptions;
 use crate::renewal::Need;
@@ -204,6 +204,19 @@ pub(crate) fn present(source: KeySource) -> Result<Keys, StoreUrlError> {
         KeySource::Chain { .. } => {
             Err(StoreUrlError::NoCredentials { tried: "the providers of a cloud were not asked".to_owned() })
         }
+    }
+}
+
+/// Whether a file of access keys can be used: whole, in the format, and of nobody else. It may lack the default profile,
+/// because URLs of stores may name others. Reads the file: may block.
+///
+/// # Errors
+/// [`CredentialsProblem`].
+pub fn check_credentials_file(path: &Path) -> Result<(), CredentialsProblem> {
+    let (_, text) = read(path)?;
+    match parse(&text, DEFAULT_PROFILE) {
+        Ok(_) | Err(CredentialsProblem::NoProfile { .. }) => Ok(()),
+        Err(problem) => Err(problem),
     }
 }
 
