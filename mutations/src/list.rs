@@ -25,6 +25,7 @@ mod placing;
 mod raft;
 mod reports;
 mod set;
+mod settings;
 mod space;
 mod stores;
 mod survivors;
@@ -67,6 +68,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     page::MUTATIONS,
     csi::MUTATIONS,
     reports::MUTATIONS,
+    settings::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

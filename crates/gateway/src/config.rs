@@ -7,6 +7,7 @@
 mod check;
 mod document;
 mod key;
+pub mod live;
 mod load;
 mod placing;
 mod source;
@@ -103,6 +104,9 @@ settings! {
     /// Settings of one gateway (`holdfast gateway run --config FILE`).
     /// A field that is left out has the value shown here, or no value if it is marked "Left out: none". An unknown
     /// field is an error.
+    /// On SIGHUP (`systemctl reload holdfast-gateway`) the file is read again. These settings are taken then, the
+    /// others at the next start: log, lease_ttl_ms, cache.keep_uploaded, store.allowed; in `[upload]` interval_ms,
+    /// bytes, compression and parallel; all of `[placing]`, `[space]` and `[scrub]`; `[audit]`, if there is a log.
     pub struct GatewayConfig {
         /// Name of this gateway, unique in the cluster. For display and for commands. The identity of a gateway is on
         /// its disk, not in its name.
@@ -155,6 +159,9 @@ settings! {
         /// A set gets shorter times after round trips have been shorter for this time, in milliseconds, 5000 to
         /// 86400000. Longer times come after three seconds.
         rtt_calm_ms: u64 = 60_000;
+        /// Filter of the log, such as `debug` or `holdfast_raft=debug,info`. `--log` and HOLDFAST_LOG outrank it. Left
+        /// out: `info,openraft=error`.
+        log: Option<String> = None, sample "info,openraft=error";
         /// Default duration of a lease without renewal, in milliseconds, 1000 to 600000. Longer: a dead owner blocks
         /// its successor longer. Shorter: an owner that stalls loses its lease sooner.
         lease_ttl_ms: u32 = 3000;

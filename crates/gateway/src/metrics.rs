@@ -231,6 +231,16 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "The round trip that the heartbeats, elections and leases of a set are made for, as known here.",
     ),
     (Kind::Counter, "holdfast_sets_fenced_total", "Sets that this gateway found taken over by a recovery."),
+    (
+        Kind::Gauge,
+        "holdfast_settings_last_reload_success_timestamp_seconds",
+        "Unix time when the settings in use were read: at the start, or by the last reload that succeeded.",
+    ),
+    (
+        Kind::Gauge,
+        "holdfast_settings_last_reload_successful",
+        "0 while the last reload of the settings has failed, so that those read before stay in use.",
+    ),
     (Kind::Gauge, "holdfast_snapshots", "Snapshots of a set."),
     (Kind::Counter, "holdfast_space_damaged_total", "Segments and pages that garbage collection could not read."),
     (Kind::Counter, "holdfast_space_deleted_total", "Objects that were deleted from the store."),

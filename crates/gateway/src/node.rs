@@ -30,6 +30,7 @@ mod store_migration;
 mod turns;
 mod younger;
 
+use crate::config::live::Live;
 use crate::config::{GatewayConfig, GatewayRole, JournalConfig, TlsTransition};
 use crate::identity::{Identity, IdentityError};
 use crate::node_key::NodeKeyError;
@@ -132,8 +133,10 @@ pub struct Adopted {
 
 /// One gateway.
 pub struct Node {
-    /// Its settings.
+    /// Its settings, as they were at the start.
     pub config: GatewayConfig,
+    /// Settings that a reload changes.
+    pub settings: Live,
     /// The longest times that a group may have: those of group 0, and of sets that nothing else was chosen for.
     pub timing: Timing,
     /// The cluster state as applied here.
@@ -211,8 +214,11 @@ impl Node {
         // A witness never serves, so nobody reads from its cache.
         let warm = if config.role == GatewayRole::Gateway { config.cache.warm_bytes_per_second.0 } else { 0 };
         let warmth = Arc::new(Warmth::new(warm, config.cache.disk.0));
+        let fixed = || Live::new(config.clone(), holdfast_host::unix_ms() / 1000);
+        let settings = seams.live.clone().unwrap_or_else(fixed);
         let node = Arc::new(Self {
             config,
+            settings,
             timing,
             cluster: Arc::new(Cluster::default()),
             sets: Arc::new(RwLock::new(BTreeMap::new())),
@@ -245,6 +251,11 @@ impl Node {
     /// The identity on disk.
     pub fn identity(&self) -> Identity {
         self.identity.locked().clone()
+    }
+
+    /// Settings as they are now. What needs a restart, and every path and address, is in `config`.
+    pub fn live(&self) -> Arc<GatewayConfig> {
+        self.settings.now()
     }
 
     /// Connects to other gateways (R10).
@@ -373,10 +384,17 @@ impl Node {
         warnings.into_iter().chain(self.revoked_warning()).chain(transition).chain(names).collect()
     }
 
+    /// That settings that were read again are not in use.
+    pub fn settings_warning(&self) -> Option<String> {
+        let why = self.settings.trouble()?;
+        Some(format!("the settings were read again and cannot be used: {why}; those read before stay in use"))
+    }
+
     /// All warnings, one line each: none of them keeps this gateway from serving.
     pub fn warnings(&self) -> Vec<String> {
         let warnings = self.journal_warnings().into_iter().chain(self.timing_warnings()).chain(self.store_warnings());
-        warnings.chain(self.certificate_warnings()).chain(self.locality_warning()).collect()
+        let of_files = self.certificate_warnings().into_iter().chain(self.settings_warning());
+        warnings.chain(of_files).chain(self.locality_warning()).collect()
     }
 
     /// Why a group cannot make progress, as far as this member knows.

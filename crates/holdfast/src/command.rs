@@ -45,27 +45,22 @@ mod watch;
 
 use crate::cli::{AgentCommand, Cli, ClusterCommand, Command, Common, CsiServices, GatewayCommand, StandbyCommand};
 use crate::exit::CliError;
-use crate::output::LogFormat;
+use crate::log;
 use holdfast_tls::Role;
-use std::io::IsTerminal;
 
 pub use cluster::node;
 
-/// Default log filter of a gateway. openraft warns of every unanswered heartbeat of a dead peer; the gateway logs the
-/// consequences itself.
-const GATEWAY_LOG: &str = "info,openraft=error";
-
 /// Runs the command.
 pub async fn run(args: Cli) -> Result<(), CliError> {
-    let log = match args.command {
-        Command::Gateway(GatewayCommand::Run(_)) => GATEWAY_LOG,
+    let filter = match args.command {
+        Command::Gateway(GatewayCommand::Run(_)) => log::GATEWAY,
         Command::Attach(_) => attach::LOG,
         Command::Agent(_) => agent::LOG,
         Command::Standby(_) => standby::LOG,
         Command::Csi(_) => csi::LOG,
         _ => "warn",
     };
-    start_log(&args.common, log)?;
+    log::start(&args.common, filter)?;
     let mut common = args.common;
     match args.command {
         Command::Attach(_) => common.load_certificate_or_later(role(&args.command))?,
@@ -78,7 +73,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Cluster(ClusterCommand::Status) => status::run(&common).await,
         Command::Cluster(ClusterCommand::Recover(args)) => recover::run(&common, &args).await,
         Command::Gateway(GatewayCommand::Run(args)) if args.check => gateway_check::run(&common, &args).await,
-        Command::Gateway(GatewayCommand::Run(args)) => gateway::run(*args).await,
+        Command::Gateway(GatewayCommand::Run(args)) => gateway::run(&common, *args).await,
         Command::Gateway(GatewayCommand::SampleConfig) => gateway::sample_config(),
         Command::Gateway(GatewayCommand::Members(command)) => members::run(&common, command).await,
         Command::Set(command) => set::run(&common, command).await,
@@ -134,23 +129,6 @@ pub fn worker_threads(args: &Cli) -> usize {
 /// Whether the command serves a block device of this machine.
 pub fn flushes(args: &Cli) -> bool {
     matches!(args.command, Command::Attach(_) | Command::Standby(StandbyCommand::Copy(_)))
-}
-
-fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
-    let filter = common.log.as_deref().unwrap_or(default);
-    let filter = tracing_subscriber::EnvFilter::try_new(filter)
-        .map_err(|error| CliError::usage(format!("--log {filter:?}")).because(&error))?;
-    let ansi = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
-    // A log line that cannot be written (full disk, closed pipe) is dropped: reporting that on the same stderr would
-    // panic.
-    let log = log.log_internal_errors(false);
-    // Tests run several commands in one process.
-    let _ = match common.log_format {
-        LogFormat::Text => log.try_init(),
-        LogFormat::Json => log.json().try_init(),
-    };
-    Ok(())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod client;
 mod command;
 mod duration;
 mod exit;
+mod log;
 mod output;
 mod route;
 mod serve;

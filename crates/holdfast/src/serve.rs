@@ -2,10 +2,12 @@
 
 use crate::exit::CliError;
 use holdfast_gateway::config::GatewayConfig;
+use holdfast_gateway::config::live::Live;
 use holdfast_host::lock::lock;
 use holdfast_tls::Dialer;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -41,19 +43,32 @@ pub fn without_own_core_dumps() {
     }
 }
 
-/// Runs a gateway until it fails, or SIGINT or SIGTERM tells it to stop.
-pub async fn gateway(config: GatewayConfig) -> Result<(), CliError> {
-    ignore_hangup()?;
+/// What is logged at SIGHUP, by a service whose settings stay as they are.
+const AT_HANGUP: &str =
+    "SIGHUP: TLS files are read again; settings are read at the start only: to use others, restart this process";
+
+/// The same of a gateway, which tells separately what came of its settings.
+const AT_HANGUP_OF_GATEWAY: &str = "SIGHUP: TLS files and settings are read again";
+
+/// Runs a gateway until it fails, or SIGINT or SIGTERM tells it to stop. Calls `reload` at each SIGHUP, on a thread
+/// that may block.
+pub async fn gateway(
+    config: GatewayConfig,
+    live: Live,
+    reload: impl Fn() + Send + Sync + 'static,
+) -> Result<(), CliError> {
+    let (stopped, hangup) = (signals(AT_HANGUP_OF_GATEWAY)?, listen(SignalKind::hangup())?);
     let name = config.name.clone();
     // Nothing else runs yet, so the wait of up to a second for a held lock may block.
     let _taken = take(&config.data_dir)?;
     let stop = CancellationToken::new();
     let run = if config.pair.name.is_some() { holdfast_pair::run_until } else { holdfast_gateway::run_until };
-    let mut running = run(config, stop.clone());
+    let mut running = run(config, live, stop.clone());
+    tokio::spawn(at_hangups(hangup, reload));
     let failed = |error: holdfast_gateway::RunError| CliError::failed(format!("gateway {name}")).because(&error);
     tokio::select! {
         ended = &mut running => return ended.map_err(failed),
-        which = stop_signal() => tracing::info!(gateway = %name, signal = which?, "stopping"),
+        which = stopped => tracing::info!(gateway = %name, signal = which, "stopping"),
     }
     stop.cancel();
     match tokio::time::timeout(STOP_TIMEOUT, running).await {
@@ -65,13 +80,24 @@ pub async fn gateway(config: GatewayConfig) -> Result<(), CliError> {
     }
 }
 
+async fn at_hangups(mut hangup: Signal, reload: impl Fn() + Send + Sync + 'static) {
+    let reload = Arc::new(reload);
+    while hangup.recv().await.is_some() {
+        let reload = reload.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || reload()).await {
+            tracing::error!(%error, "the settings could not be read again");
+        }
+    }
+}
+
 fn listen(kind: SignalKind) -> Result<Signal, CliError> {
     signal(kind).map_err(|error| CliError::failed("cannot register signal handlers").because(&error))
 }
 
 /// Waits for a signal that ends a service (SIGINT or SIGTERM) and returns its name. SIGHUP is only logged here: it must
 /// not end an agent that has a primary, nor the device below it. Without a handler, SIGHUP would end the process. A
-/// certificate is read again then ([`Dialer::follow`]); settings are read only when a service starts.
+/// certificate is read again then ([`Dialer::follow`]); settings are read only when a service starts, except by a
+/// gateway ([`gateway`]).
 pub async fn stop_signal() -> Result<&'static str, CliError> {
     Ok(stop_signal_from_now()?.await)
 }
@@ -79,6 +105,10 @@ pub async fn stop_signal() -> Result<&'static str, CliError> {
 /// As [`stop_signal`], but a signal counts from now on, also if it comes before it is waited for. Without a handler it
 /// would end the process at once.
 pub fn stop_signal_from_now() -> Result<impl Future<Output = &'static str> + Send, CliError> {
+    signals(AT_HANGUP)
+}
+
+fn signals(at_hangup: &'static str) -> Result<impl Future<Output = &'static str> + Send, CliError> {
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     let mut hangup = listen(SignalKind::hangup())?;
     Ok(async move {
@@ -86,7 +116,7 @@ pub fn stop_signal_from_now() -> Result<impl Future<Output = &'static str> + Sen
             tokio::select! {
                 _ = interrupt.recv() => return "SIGINT",
                 _ = terminate.recv() => return "SIGTERM",
-                _ = hangup.recv() => tracing::warn!("SIGHUP: TLS files are read again; settings are read at the start only: to use others, restart this process"),
+                _ = hangup.recv() => tracing::warn!("{at_hangup}"),
             }
         }
     })

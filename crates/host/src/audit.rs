@@ -23,6 +23,8 @@ const MODE: u32 = 0o600;
 
 enum Job {
     Line(String),
+    /// From here on into this file, which is open already, up to this many bytes.
+    MoveTo(PathBuf, u64, (File, u64)),
     /// Answered once all lines before it are written.
     Written(oneshot::Sender<()>),
 }
@@ -60,6 +62,17 @@ impl Audit {
         writer.open = Some(opened.map_err(|error| io::Error::new(error.kind(), format!("{file}: {error}")))?);
         std::thread::Builder::new().name("holdfast-audit".to_string()).spawn(move || writer.run(&queue))?;
         Ok(Self { jobs, lost })
+    }
+
+    /// Goes on in the file at `path`, which is renamed at `bytes_max` bytes. Lines that were queued before are still
+    /// written into the file of now. Opens a file: may block.
+    ///
+    /// # Errors
+    /// As [`Audit::start`], or too many lines wait. Nothing has changed then.
+    pub fn move_to(&self, path: &Path, bytes_max: u64) -> io::Result<()> {
+        let opened = open(path)?;
+        let job = Job::MoveTo(path.to_path_buf(), bytes_max, opened);
+        self.jobs.try_send(job).map_err(|_| io::Error::other("too many lines wait to be written"))
     }
 
     /// Queues one line. Never waits.
@@ -104,12 +117,24 @@ impl Writer {
         for job in queue {
             match job {
                 Job::Line(line) => self.take(&line),
+                Job::MoveTo(path, bytes_max, (file, bytes)) => self.go_on_in(path, bytes_max, file, bytes),
                 Job::Written(tell) => {
                     // Whoever asked may not wait any more.
                     let _ = tell.send(());
                 }
             }
         }
+    }
+
+    fn go_on_in(&mut self, path: PathBuf, bytes_max: u64, file: File, bytes: u64) {
+        if path == self.path {
+            // It may have been renamed since it was opened.
+            self.bytes_max = bytes_max;
+            return;
+        }
+        (self.path, self.bytes_max) = (path, bytes_max);
+        // If its end cannot be read, the next line looks again.
+        self.open = self.whole_lines(file, bytes).ok();
     }
 
     fn take(&mut self, line: &str) {
@@ -157,6 +182,11 @@ impl Writer {
     /// The file and its length. A process that died may have left its last line without an end.
     fn open_file(&mut self) -> io::Result<(File, u64)> {
         let (file, bytes) = open(&self.path)?;
+        self.whole_lines(file, bytes)
+    }
+
+    /// Notes whether the last line of the file has its end.
+    fn whole_lines(&mut self, file: File, bytes: u64) -> io::Result<(File, u64)> {
         let mut last = *b"\n";
         if bytes > 0 {
             file.read_exact_at(&mut last, bytes - 1)?;
@@ -218,6 +248,26 @@ mod tests {
         audit.write(&60);
         assert!(audit.written(PATIENCE).await);
         assert_eq!((lines(&path), lines(&older)), (vec!["60".into()], vec!["30".into(), "40".into(), "50".into()]));
+    }
+
+    #[tokio::test]
+    async fn it_goes_on_in_another_file_and_loses_no_line() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (first, second) = (dir.path().join("a.log"), dir.path().join("b.log"));
+        let audit = audit(&first, 100);
+        audit.write(&10);
+        audit.move_to(&second, 6).expect("a file");
+        for n in [20, 30, 40] {
+            audit.write(&n);
+        }
+        assert!(audit.written(PATIENCE).await);
+        assert_eq!((lines(&first), lines(&second)), (vec!["10".into()], vec!["40".into()]), "its own limit, too");
+        assert_eq!(lines(&dir.path().join("b.log.1")), ["20", "30"]);
+        // A place that cannot be written to changes nothing.
+        audit.move_to(&dir.path().join("none/c.log"), 100).expect_err("no directory");
+        audit.write(&50);
+        assert!(audit.written(PATIENCE).await);
+        assert_eq!(lines(&second), ["40", "50"]);
     }
 
     #[tokio::test]

@@ -25,6 +25,7 @@ use futures_util::future::BoxFuture;
 use holdfast_control::pair::{Ended, TenureId};
 use holdfast_etcd::Tenancy;
 use holdfast_gateway::config::GatewayConfig;
+use holdfast_gateway::config::live::Live;
 use holdfast_gateway::node::{NodeError, Seams, cluster_keys};
 use holdfast_gateway::{RunError, run_life};
 use holdfast_set::authority::Authority;
@@ -63,16 +64,22 @@ fn of_pair(error: RunError) -> Result<PairError, RunError> {
     }
 }
 
-/// Runs a gateway of a pair until `stop` is cancelled. Boxed for the same reason as [`holdfast_gateway::run_until`].
+/// Runs a gateway of a pair until `stop` is cancelled; `live` has its settings as they change. Boxed for the same reason
+/// as [`holdfast_gateway::run_until`].
 ///
 /// # Errors
 /// [`RunError`].
-pub fn run_until(config: GatewayConfig, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
-    Box::pin(tenures(config, stop))
+pub fn run_until(
+    config: GatewayConfig,
+    live: Live,
+    stop: CancellationToken,
+) -> BoxFuture<'static, Result<(), RunError>> {
+    Box::pin(tenures(config, live, stop))
 }
 
-async fn tenures(config: GatewayConfig, stop: CancellationToken) -> Result<(), RunError> {
+async fn tenures(config: GatewayConfig, live: Live, stop: CancellationToken) -> Result<(), RunError> {
     let mut pair = Pair::new(config)?;
+    pair.live = Some(live);
     // Before it stands by, and once: whoever keeps the key may be away when a takeover is due.
     let opened = tokio::select! {
         () = stop.cancelled() => return Ok(()),
@@ -112,9 +119,11 @@ impl Pair {
             return self.after(Some(Ok(repeated)), stop.is_cancelled());
         }
         self.forget_earlier();
-        let config = GatewayConfig { data_dir, ..self.config.clone() };
+        let settings = self.live.as_ref().map_or_else(|| self.config.clone(), |live| (*live.now()).clone());
+        let config = GatewayConfig { data_dir, ..settings };
         let begin = takeover::begin(self.config.clone(), authority.clone());
-        let seams = Seams { pair: Some(authority.clone()), keys: self.keys.clone(), ..Seams::default() };
+        let (keys, live) = (self.keys.clone(), self.live.clone());
+        let seams = Seams { pair: Some(authority.clone()), keys, live, ..Seams::default() };
         let run = run_life(config, ends.clone(), seams, Some(begin));
         // In a task of its own, so that no wait in the node delays a keep-alive.
         let mut node = tokio::spawn(run);

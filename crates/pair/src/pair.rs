@@ -4,6 +4,7 @@ use super::error::PairError;
 use super::roster::Enrolment;
 use holdfast_etcd::{Holder, Seat, Tenancy};
 use holdfast_gateway::config::GatewayConfig;
+use holdfast_gateway::config::live::Live;
 use holdfast_host::unix_ms;
 use holdfast_set::keyring::ClusterKeys;
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use std::time::Duration;
 
 pub(super) struct Pair {
     pub(super) config: GatewayConfig,
+    /// Settings that change while it runs; `None`: they stay.
+    pub(super) live: Option<Live>,
     pub(super) seat: Seat,
     pub(super) roster: Enrolment,
     pub(super) holder: Holder,
@@ -32,7 +35,7 @@ impl Pair {
         let roster = Enrolment::new(&options, &name, &config)?;
         let (api, nbd) = (config.api_address(), config.nbd_address().unwrap_or_default());
         let holder = Holder::new(config.name.to_string(), api, nbd, 0);
-        Ok(Self { config, seat, roster, holder, ttl, keys: None, left: None, failures: 0 })
+        Ok(Self { config, live: None, seat, roster, holder, ttl, keys: None, left: None, failures: 0 })
     }
 
     /// What the seat's key is to say of this gateway from now on.

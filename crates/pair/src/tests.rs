@@ -75,7 +75,8 @@ async fn a_gateway_without_its_key_does_not_stand_by() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = GatewayConfig { data_dir: dir.path().into(), ..GatewayConfig::example() };
     config.key.file = Some(dir.path().join("none"));
-    let run = tokio::time::timeout(Duration::from_secs(60), run_until(config, CancellationToken::new()));
+    let running = run_until(config.clone(), Live::new(config, 0), CancellationToken::new());
+    let run = tokio::time::timeout(Duration::from_secs(60), running);
     let error = run.await.expect("it does not wait for the seat").unwrap_err().to_string();
     assert!(error.contains("none: No such file"), "{error}");
 }

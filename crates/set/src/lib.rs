@@ -30,6 +30,7 @@ pub mod head;
 pub mod host;
 pub mod keyring;
 mod leader_task;
+pub mod live;
 mod map_error;
 pub mod mapping;
 mod origins;

@@ -13,6 +13,7 @@
 //! share the limit of bytes copied per second.
 
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
+use crate::live::Now;
 use crate::mapping::{MapError, Mapping};
 use crate::references::{KINDS, Piece, Shelf, check_object, key_kind, length_of, named};
 use crate::server::SetServer;
@@ -95,6 +96,8 @@ pub struct Repairer {
     shelf: Mutex<Shelf>,
     /// Budget of copied bytes over all stores, in time since `begun`.
     budget: std::sync::Mutex<MoveBudget>,
+    /// Where its limit comes from while that can change.
+    now: Option<Now<u64>>,
     begun: Instant,
 }
 
@@ -109,6 +112,7 @@ struct PartOfRepair<'a> {
 impl LeaderTask for PartOfRepair<'_> {
     async fn turn(&mut self, term: Term) -> Result<(), Failed> {
         let Self { repairer, several, part, past } = self;
+        repairer.refresh();
         repairer.compare_anew(several, term);
         let (kept, current) = repairer.server.host.with(|m| (m.state().kept_roots(), m.state().current_root()));
         // Before the first checkpoint there is nothing to copy, and perhaps no head.
@@ -145,7 +149,16 @@ impl Repairer {
     pub fn new(server: Arc<SetServer>, mapping: Arc<Mapping>, stop: CancellationToken) -> Self {
         let shelf = Mutex::new(Shelf::new(mapping.clone()));
         let budget = std::sync::Mutex::new(MoveBudget::new(MoveLimits::default()));
-        Self { server, mapping, stop, led: std::sync::Mutex::default(), shelf, budget, begun: Instant::now() }
+        Self {
+            server,
+            mapping,
+            stop,
+            led: std::sync::Mutex::default(),
+            shelf,
+            budget,
+            now: None,
+            begun: Instant::now(),
+        }
     }
 
     /// Limits the bytes copied per second; 0 means no limit.
@@ -153,6 +166,18 @@ impl Repairer {
     pub fn within(self, bytes_per_second: u64) -> Self {
         let budget = MoveBudget::new(MoveLimits { bytes_per_second, requests_per_second: 0 });
         Self { budget: std::sync::Mutex::new(budget), ..self }
+    }
+
+    /// Limits the bytes copied per second to what `now` tells, from the next turn on; 0 means no limit.
+    #[must_use]
+    pub fn following(self, now: Now<u64>) -> Self {
+        Self { now: Some(now), ..self }
+    }
+
+    fn refresh(&self) {
+        if let Some(now) = &self.now {
+            self.budget().limit(MoveLimits { bytes_per_second: now(), requests_per_second: 0 });
+        }
     }
 
     fn budget(&self) -> MutexGuard<'_, MoveBudget> {

@@ -59,9 +59,6 @@ impl Scrubber {
     /// Runs until stopped.
     pub fn run(mut self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            if self.settings.bytes_per_second == 0 {
-                return;
-            }
             let stop = self.stop.clone();
             let mut pause = TURN;
             loop {
@@ -71,7 +68,8 @@ impl Scrubber {
                     () = tokio::time::sleep(pause) => {}
                 }
                 pause = TURN;
-                if self.server.leads().is_none() {
+                self.refresh();
+                if self.settings.bytes_per_second == 0 || self.server.leads().is_none() {
                     self.root = None;
                     continue;
                 }

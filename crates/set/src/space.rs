@@ -12,6 +12,7 @@
 
 use crate::host::SetHost;
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
+use crate::live::Now;
 use crate::mapping::{MapError, Mapping};
 use crate::references::{KINDS, LIST_PAGES_MAX, Piece, Shelf, key_kind};
 use crate::server::{SetError, SetServer};
@@ -102,6 +103,8 @@ pub struct SpaceKeeper {
     host: Arc<SetHost>,
     mapping: Arc<Mapping>,
     settings: SpaceSettings,
+    /// Where the settings come from while they can change.
+    now: Option<Now<SpaceSettings>>,
     stop: CancellationToken,
     reaper: Reaper,
     looked: RetireProgress,
@@ -118,6 +121,9 @@ pub struct SpaceKeeper {
 
 impl LeaderTask for SpaceKeeper {
     async fn turn(&mut self, term: Term) -> Result<(), Failed> {
+        if let Some(now) = &self.now {
+            self.settings = now();
+        }
         let done = self.one_turn(term).await;
         if let Err(e) = &done {
             tracing::debug!(set = %self.server.name, error = %e, "garbage collection failed; will retry later");
@@ -146,7 +152,14 @@ impl SpaceKeeper {
         let (reaper, looked, roots) = (Reaper::new(), RetireProgress::default(), Shelf::new(mapping.clone()));
         let undeleted = AtomicBool::new(false);
         let (swept, shown, had, keys) = (None, None, None, KeysOfRoots::default());
-        Self { server, host, mapping, settings, stop, reaper, looked, roots, swept, shown, had, keys, undeleted }
+        let now = None;
+        Self { server, host, mapping, settings, now, stop, reaper, looked, roots, swept, shown, had, keys, undeleted }
+    }
+
+    /// Uses the settings that `now` tells, from the next turn on.
+    #[must_use]
+    pub fn following(self, now: Now<SpaceSettings>) -> Self {
+        Self { now: Some(now), ..self }
     }
 
     /// Runs until stopped.

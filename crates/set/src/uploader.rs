@@ -78,7 +78,7 @@ impl Drop for FreedUnlessDone<'_> {
 
 impl Uploader {
     /// Runs until stopped.
-    pub fn run(self) -> BoxFuture<'static, ()> {
+    pub fn run(mut self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let mut pause = FIRST_PAUSE;
             let (mut dirty_since, mut judged): (Option<Instant>, Option<Term>) = (None, None);
@@ -89,6 +89,7 @@ impl Uploader {
                     () = self.server.head.asked() => {}
                     () = tokio::time::sleep(pause.min(LOOK)) => {}
                 }
+                self.refresh();
                 if ended.is_some_and(|ended| ended.elapsed() >= BODIES_KEPT) {
                     self.bodies().clear();
                     ended = None;

@@ -404,6 +404,7 @@ impl Host {
             renew: RENEW,
             pair: None,
             keys: None,
+            live: None,
             leaves: LeafShape { pages: 1, objects: 2, packs: 4, ..LeafShape::DEFAULT },
             // Two or three leaves: the others are always away.
             leaf_bytes: 400,

@@ -414,7 +414,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         edits: &[Edit {
             file: "crates/holdfast/src/serve.rs",
             old: "            _ = hangup.recv() => tracing::warn!(",
-            new: "            _ = hangup.recv() => return Ok(\"SIGHUP\"),\n            () = std::future::pending() => tracing::warn!(",
+            new: "            _ = hangup.recv() => return \"SIGHUP\",\n            () = std::future::pending() => tracing::warn!(",
         }],
         tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_hangup_ends_no_service"])],
         smoke: false,

@@ -64,7 +64,7 @@ impl AdminDoor {
     }
 
     pub(super) fn ttl(&self, asked_ms: u32) -> Duration {
-        let ms = if asked_ms == 0 { self.node.config.lease_ttl_ms } else { asked_ms };
+        let ms = if asked_ms == 0 { self.node.live().lease_ttl_ms } else { asked_ms };
         Duration::from_millis(u64::from(ms))
     }
 

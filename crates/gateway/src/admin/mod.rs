@@ -283,8 +283,9 @@ impl AdminDoor {
         if let Some(asked) = asked {
             asked.about(&named)?;
         }
+        let settings = self.node.live();
         for store in &named.stores {
-            holdfast_store::check_allowed(store, &self.node.config.store.allowed)
+            holdfast_store::check_allowed(store, &settings.store.allowed)
                 .map_err(|error| Refusal::new(RefusalCode::Denied, error.to_string()))?;
         }
         Ok(message)

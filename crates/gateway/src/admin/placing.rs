@@ -235,10 +235,10 @@ impl AdminDoor {
         let view = self.placing_view(adopted, state, term);
         possible(&view.members, &policy).map_err(|why| precondition(format!("policy ({policy}): it {why}")))?;
         // Nobody would give a newcomer its part later.
-        if !self.node.config.placing.enabled && policy == Policy::default() {
+        if !self.node.live().placing.enabled && policy == Policy::default() {
             return Ok((policy, Vec::new()));
         }
-        let voters = first_voters(&view, &policy, &self.node.config.placing.rules());
+        let voters = first_voters(&view, &policy, &self.node.live().placing.rules());
         Ok((policy, voters.into_iter().collect()))
     }
 
@@ -319,7 +319,7 @@ impl AdminDoor {
         let Some((id, placed)) = found else {
             return Err(Refusal::new(RefusalCode::NotFound, format!("there is no set {name}")));
         };
-        let rules = self.node.config.placing.rules();
+        let rules = self.node.live().placing.rules();
         let planned = self.node.planned.locked();
         // As of now: a policy that was changed a moment ago is not met because no round has looked at it yet.
         let judged = if self.hears_a_quorum(adopted, term) {
@@ -389,7 +389,7 @@ impl AdminDoor {
         state: &ClusterState,
         status: &v1::ClusterStatusReply,
     ) -> PlanInput {
-        let rules = self.node.config.placing.rules();
+        let rules = self.node.live().placing.rules();
         let (seen, runs, busy) = (seen_of(status), runs_of(status), busy_of(status));
         let now = Instant::now();
         let mut planned = self.node.planned.locked();
@@ -397,7 +397,7 @@ impl AdminDoor {
         planned.saw(seen, runs, busy, now);
         let rules = Rules { balance: rules.balance && planned.knows_weights(now), ..rules };
         let view = planned.view(state, adopted.member, &adopted.group.status(), self.patience());
-        let towards = match self.node.config.placing.follow_owner_ms {
+        let towards = match self.node.live().placing.follow_owner_ms {
             0 => view.clone(),
             _ => planned.towards_owners(&view, HOME_AFTER),
         };

@@ -40,7 +40,7 @@ impl AdminDoor {
     pub(super) async fn scrub_set(&self, request: v1::ScrubSetRequest) -> Result<v1::Scrub, Refusal> {
         let set = self.led_set(&request.set)?;
         if request.start {
-            if self.node.config.scrub.bytes_per_second.0 == 0 {
+            if self.node.live().scrub.bytes_per_second.0 == 0 {
                 let message = format!("scrub.bytes_per_second is 0B at {}: the scrub is off", self.node.config.name);
                 return Err(Refusal::new(RefusalCode::Precondition, message));
             }

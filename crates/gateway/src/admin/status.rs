@@ -98,7 +98,7 @@ impl AdminDoor {
                 plain_exports: config.plain_exports,
                 open_snapshots: config.snapshot_exports == SnapshotExports::Open,
                 names_in_plain: config.names_in_plain().is_some(),
-                allowed_stores: Some(v1::AllowedStores { places: config.store.allowed.clone() }),
+                allowed_stores: Some(v1::AllowedStores { places: node.live().store.allowed.clone() }),
                 plan: self.plan_message(),
                 ..v1::Node::default()
             };

@@ -296,7 +296,7 @@ impl Removal {
     /// One listing of the store, and deletion of what it shows. Returns `true` if it is empty.
     async fn empty_once(&mut self, deletion: &Deletion) -> Result<bool, RemovalError> {
         let store = self.store(deletion).await?;
-        let per_second = self.node.config.space.deletes_per_second;
+        let per_second = self.node.live().space.deletes_per_second;
         let deleted = || {
             self.node.deletions.locked().entry(self.id).or_default().objects_deleted += 1;
             metrics::counter!("holdfast_deleted_set_objects_total").increment(1);

@@ -112,7 +112,7 @@ fn work(node: &Arc<Node>, me: MemberId, set: &Arc<SetServer>, led: &mut Led, now
     }
     let (steady, lasted) = (now - led.place_since, now - led.since);
     let view = View { me, voters, place, steady, led: lasted, busy };
-    match decide(&view, &node.config.placing.following()) {
+    match decide(&view, &node.live().placing.following()) {
         Choice::Stay(why) => {
             if led.said != Some(why) {
                 tracing::debug!(set = %set.name, %why, "leadership stays");

@@ -19,6 +19,7 @@ impl Node {
         self.cache.publish("extents");
         let mut now = Shown { stores: self.record_store_gauges(), ..Shown::default() };
         self.record_certificate_gauges();
+        self.record_settings_gauges();
         if let Some(raft) = self.raft() {
             metrics::gauge!("holdfast_groups_healing").set(raft.healing().len() as f64);
             metrics::counter!("holdfast_groups_healed_total").absolute(raft.healed());
@@ -72,6 +73,13 @@ impl Node {
         for (set, count) in violated {
             metrics::gauge!("holdfast_placing_violations", "set" => set.to_string()).set(count as f64);
         }
+    }
+
+    fn record_settings_gauges(&self) {
+        let good = f64::from(u8::from(self.settings.trouble().is_none()));
+        metrics::gauge!("holdfast_settings_last_reload_successful").set(good);
+        let read = self.settings.read_unix_s() as f64;
+        metrics::gauge!("holdfast_settings_last_reload_success_timestamp_seconds").set(read);
     }
 
     fn record_certificate_gauges(&self) {

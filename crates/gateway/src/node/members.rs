@@ -133,7 +133,7 @@ impl Follower {
         }
         self.keep(state, adopted.group.applied().index);
         self.find_out(adopted, state).await;
-        let waiting = self.waiting(node.config.placing.enabled);
+        let waiting = self.waiting(node.live().placing.enabled);
         self.steps.forget_done();
         for group in self.steps.in_turn(adopted.raft.groups()).into_iter().filter(|group| exists(state, group.id())) {
             let Some(term) = group.ready_term() else { continue };

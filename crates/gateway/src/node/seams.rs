@@ -3,6 +3,7 @@
 
 use super::{Adopted, Node};
 use crate::config::GatewayConfig;
+use crate::config::live::Live;
 use crate::store_options::open_store;
 use holdfast_log::{Identity, LogConfig, NodeLog, OpenError, RecoveryReport, Sealing};
 use holdfast_set::authority::Authority;
@@ -47,6 +48,8 @@ pub struct Seams {
     pub pair: Option<Arc<Authority>>,
     /// The cluster keys, if they were opened before; `None`: those of the settings.
     pub keys: Option<Arc<ClusterKeys>>,
+    /// Settings that change while it runs; `None`: those that it is opened with, which stay.
+    pub live: Option<Live>,
     /// How large roots are divided. A setting says which roots are large.
     pub leaves: LeafShape,
     /// Maximum memory, in bytes, for the leaves of one root's pages.
@@ -80,6 +83,7 @@ impl Default for Seams {
             renew: RENEW,
             pair: None,
             keys: None,
+            live: None,
             leaves: LeafShape::DEFAULT,
             leaf_bytes: LEAF_BYTES,
             tasks: |_, _| {},

@@ -13,6 +13,7 @@ use holdfast_set::clones;
 use holdfast_set::etcd_mirror::EtcdMirror;
 use holdfast_set::head::{ByOwnKeyring, HeadKeeper, HeadParts};
 use holdfast_set::host::SetHost;
+use holdfast_set::live::Now;
 use holdfast_set::mapping::Mapping;
 use holdfast_set::pace::JournalPace;
 use holdfast_set::reader::Reader;
@@ -208,9 +209,10 @@ impl Starting<'_> {
         let note = scrub_note(&config.data_dir, self.id);
         let scrubber =
             Scrubber::new(server.clone(), mapping.clone(), pace.clone(), scrub_settings(config), note, stop());
-        tasks.push(tokio::spawn(scrubber.run()));
+        tasks.push(tokio::spawn(scrubber.following(self.now(scrub_settings)).run()));
         let repairer = Repairer::new(server.clone(), mapping.clone(), stop());
-        tasks.push(tokio::spawn(repairer.within(config.space.repair_bytes_per_second.0).run()));
+        let repairs = self.now(|config| config.space.repair_bytes_per_second.0);
+        tasks.push(tokio::spawn(repairer.following(repairs).run()));
         if node.warmth.is_wanted() {
             let warmer = Warmer::new(server.clone(), mapping.clone(), node.warmth.clone(), stop());
             tasks.push(tokio::spawn(warmer.run()));
@@ -219,12 +221,19 @@ impl Starting<'_> {
         let migration = StoreMigration::new(server.clone(), mapping.clone(), switch.clone(), lets_go_within, stop());
         tasks.push(tokio::spawn(migration.run()));
         let space = SpaceKeeper::new(server.clone(), mapping.clone(), space_settings(config), stop());
-        tasks.push(tokio::spawn(space.run()));
+        tasks.push(tokio::spawn(space.following(self.now(space_settings)).run()));
         let shape = leaf_shape(config.upload.whole_root, node.seams.leaves);
         let (settings, boot) = (upload_settings(config), node.identity().boot);
         let uploader = Uploader::new(server.clone(), mapping.clone(), settings, boot, stop());
-        tasks.push(tokio::spawn(uploader.in_leaves(Arc::new(move || Some(shape))).run()));
+        let uploader = uploader.in_leaves(Arc::new(move || Some(shape))).following(self.now(upload_settings));
+        tasks.push(tokio::spawn(uploader.run()));
         tasks
+    }
+
+    /// Settings for a task that asks for them at each turn.
+    fn now<T: 'static>(&self, of: fn(&GatewayConfig) -> T) -> Now<T> {
+        let settings = self.node.settings.clone();
+        Arc::new(move || of(&settings.now()))
     }
 
     fn inspector(&self, server: &Arc<SetServer>) -> Inspector {

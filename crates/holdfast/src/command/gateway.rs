@@ -1,9 +1,11 @@
 //! `holdfast gateway`: reads the settings from the file, `--set` and options, and runs the gateway.
 
-use crate::cli::GatewayRunArgs;
+use crate::cli::{Common, GatewayRunArgs};
 use crate::exit::CliError;
-use crate::{output, serve};
+use crate::{log, output, serve};
+use holdfast_gateway::config::live::Live;
 use holdfast_gateway::config::{self, GatewayConfig};
+use holdfast_host::unix_ms;
 use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use rustix::process::Signal;
 use std::path::Path;
@@ -18,7 +20,7 @@ pub fn sample_config() -> Result<(), CliError> {
 }
 
 /// `holdfast gateway run`.
-pub async fn run(args: GatewayRunArgs) -> Result<(), CliError> {
+pub async fn run(common: &Common, args: GatewayRunArgs) -> Result<(), CliError> {
     if let Some(parent) = args.die_with {
         end_with_parent(parent)?;
     }
@@ -27,14 +29,63 @@ pub async fn run(args: GatewayRunArgs) -> Result<(), CliError> {
         serve::without_core_dumps();
     }
     holdfast_gateway::raise_descriptors();
-    serve::gateway(config).await
+    // An option outranks the file.
+    let by_file = common.log.is_none();
+    if by_file {
+        follow_log(&config);
+    }
+    let live = Live::new(config.clone(), unix_ms() / 1000);
+    let again = live.clone();
+    let reload = move || {
+        if take(&again, settings(&args)) && by_file {
+            follow_log(&again.now());
+        }
+    };
+    serve::gateway(config, live, reload).await
+}
+
+fn follow_log(config: &GatewayConfig) {
+    log::follow(config.log.as_deref().unwrap_or(log::GATEWAY));
+}
+
+/// Takes settings that were read again, and logs what came of it. Returns whether they are in use.
+fn take(live: &Live, read: Result<GatewayConfig, CliError>) -> bool {
+    match live.take(read.map_err(|error| error.message), unix_ms() / 1000) {
+        Ok(changes) if changes.restart.is_empty() => {
+            tracing::info!(changed = changes.applied.join(", "), "the settings were read again and are in use");
+            true
+        }
+        Ok(changes) => {
+            let (changed, needs_restart) = (changes.applied.join(", "), changes.restart.join(", "));
+            tracing::warn!(
+                changed,
+                needs_restart,
+                "the settings were read again; some are used from the next start on"
+            );
+            true
+        }
+        Err(why) => {
+            tracing::error!(why, "the settings cannot be used: nothing was changed, those read before stay in use");
+            false
+        }
+    }
 }
 
 /// The validated settings from the arguments.
 pub fn settings(args: &GatewayRunArgs) -> Result<GatewayConfig, CliError> {
     let config = unchecked(args)?;
     config.validate().map_err(|error| CliError::usage(from(args)).because(&error).next(EXPLAINED))?;
-    Ok(config)
+    match wrong_filter(&config) {
+        Some(why) => Err(CliError::usage(format!("{}: {why}", from(args))).next(EXPLAINED)),
+        None => Ok(config),
+    }
+}
+
+/// What is wrong with the filter of the log.
+pub fn wrong_filter(config: &GatewayConfig) -> Option<String> {
+    let text = config.log.as_deref()?;
+    let error = log::filter(text).err()?;
+    Some(format!("log: found {text:?} ({error}), expected a filter such as {:?}", log::GATEWAY))
 }
 
 /// Where the settings come from, for people.

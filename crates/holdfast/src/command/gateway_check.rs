@@ -105,6 +105,9 @@ async fn examine(args: &GatewayRunArgs) -> (Vec<Wrong>, Option<GatewayConfig>) {
         }
         Err(error) => vec![Wrong::whole(CliError::usage("").because(&error))],
     };
+    if let Some(found) = gateway::wrong_filter(&config) {
+        wrong.push(of_setting("log", found, &text, &config));
+    }
     let of_files = of_files(&config, &wrong).await;
     wrong.extend(of_files);
     (wrong, Some(config))
@@ -114,8 +117,12 @@ async fn examine(args: &GatewayRunArgs) -> (Vec<Wrong>, Option<GatewayConfig>) {
 fn of_value(problem: &Problem, text: &str, config: &GatewayConfig) -> Wrong {
     // Some names have a word behind them.
     let setting = problem.field.split(' ').next().unwrap_or_default();
+    of_setting(setting, problem.to_string(), text, config)
+}
+
+fn of_setting(setting: &str, found: String, text: &str, config: &GatewayConfig) -> Wrong {
     let line = config::lines(text).get(setting).copied().filter(|_| is_from(text, setting, config));
-    Wrong { line, setting: Some(setting.to_string()), found: problem.to_string(), next: EXPLAINED.to_string() }
+    Wrong { line, setting: Some(setting.to_string()), found, next: EXPLAINED.to_string() }
 }
 
 /// Whether the value of a setting is that of the file, not of an option.
@@ -258,6 +265,8 @@ mod tests {
         let lines = |wrong: &[Wrong]| wrong.iter().map(|one| one.line).collect::<Vec<_>>();
         let typos = found(dir.path(), &format!("nmae = \"g1\"\n{GOOD}\n[uplaod]\nbytes = \"1GiB\"\n"), "").await;
         assert_eq!(lines(&typos), [Some(1), Some(8)], "{typos:?}");
+        let filter = found(dir.path(), &format!("log = \"a=b=c\"\n{GOOD}"), "").await;
+        assert!(filter.len() == 1 && filter[0].line == Some(1), "{filter:?}");
         let text = format!("rtt_ms = 2000\n{GOOD}\n[journal]\nbound = \"1MiB\"\nreserve = \"0B\"\n");
         let values = found(dir.path(), &text, "").await;
         for (setting, line) in [("rtt_ms", 1), ("journal.bound", 9), ("journal.reserve", 10)] {

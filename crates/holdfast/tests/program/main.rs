@@ -10,5 +10,6 @@ mod extras;
 mod fake;
 mod keys;
 mod logs;
+mod reload;
 mod support;
 mod watch;

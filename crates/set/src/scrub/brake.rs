@@ -8,7 +8,7 @@ use crate::verify::Throttle;
 use futures_util::future::BoxFuture;
 use holdfast_host::unix_ms;
 use holdfast_types::sync::LockExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -29,7 +29,8 @@ pub(super) struct Brake {
     /// With several stores, the one whose copies are read.
     pub(super) copy: AtomicUsize,
     pace: Arc<JournalPace>,
-    rate: u64,
+    /// Bytes per second.
+    rate: AtomicU64,
     /// Time of the last check of the log, its index then, and whether it was moving fast.
     seen: Mutex<(Instant, u64, bool)>,
 }
@@ -38,7 +39,12 @@ impl Brake {
     /// Limits to `rate` bytes per second.
     pub(super) fn new(server: Arc<SetServer>, mapping: Arc<Mapping>, pace: Arc<JournalPace>, rate: u64) -> Self {
         let seen = Mutex::new((Instant::now(), 0, false));
-        Self { server, mapping, copy: AtomicUsize::new(0), pace, rate, seen }
+        Self { server, mapping, copy: AtomicUsize::new(0), pace, rate: AtomicU64::new(rate), seen }
+    }
+
+    /// Limits to `rate` bytes per second from now on.
+    pub(super) fn limit(&self, rate: u64) {
+        self.rate.store(rate, Ordering::Relaxed);
     }
 
     fn busy(&self) -> bool {
@@ -80,7 +86,8 @@ impl Brake {
 impl Throttle for Brake {
     fn spent(&self, bytes: u64) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            tokio::time::sleep(Duration::from_secs_f64(bytes as f64 / self.rate.max(1) as f64)).await;
+            let rate = self.rate.load(Ordering::Relaxed).max(1);
+            tokio::time::sleep(Duration::from_secs_f64(bytes as f64 / rate as f64)).await;
             let begun = Instant::now();
             while let Some((why, always)) = self.reason() {
                 if self.server.leading_ready().is_none() || (!always && begun.elapsed() >= BUSY_WAIT_MAX) {

@@ -2,6 +2,7 @@
 
 use super::book::Book;
 use super::brake::Brake;
+use crate::live::Now;
 use crate::mapping::Mapping;
 use crate::pace::JournalPace;
 use crate::server::SetServer;
@@ -42,6 +43,8 @@ pub struct Scrubber {
     pub(super) server: Arc<SetServer>,
     pub(super) mapping: Arc<Mapping>,
     pub(super) settings: ScrubSettings,
+    /// Where the settings come from while they can change.
+    pub(super) now: Option<Now<ScrubSettings>>,
     pub(super) file: PathBuf,
     pub(super) stop: CancellationToken,
     pub(super) throttle: Arc<Brake>,
@@ -70,6 +73,22 @@ impl Scrubber {
         let rate = settings.bytes_per_second;
         let throttle = Arc::new(Brake::new(server.clone(), mapping.clone(), pace, rate));
         server.scrub.shown.locked().bytes_per_second = rate;
-        Self { server, mapping, settings, file, stop, throttle, book, noted: None, root: None, pages: 0, again: AGAIN }
+        let (now, noted, root) = (None, None, None);
+        Self { server, mapping, settings, now, file, stop, throttle, book, noted, root, pages: 0, again: AGAIN }
+    }
+
+    /// Uses the settings that `now` tells, from the next turn on.
+    #[must_use]
+    pub fn following(self, now: Now<ScrubSettings>) -> Self {
+        Self { now: Some(now), ..self }
+    }
+
+    /// Takes the settings as they are now.
+    pub(super) fn refresh(&mut self) {
+        let Some(now) = &self.now else { return };
+        self.settings = now();
+        let rate = self.settings.bytes_per_second;
+        self.throttle.limit(rate);
+        self.server.scrub.shown.locked().bytes_per_second = rate;
     }
 }

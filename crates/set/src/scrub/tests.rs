@@ -73,6 +73,18 @@ async fn scrubber(stored: &Stored, file: &Path) -> (Scrubber, Served) {
     (scrubber, served)
 }
 
+/// Settings that were read again count from the next turn on, and are shown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scrubber_takes_settings_that_change() {
+    let (stored, dir) = (Stored::in_two_packs().await, tempfile::tempdir().unwrap());
+    let (scrubber, served) = scrubber(&stored, &dir.path().join("scrub")).await;
+    let changed = ScrubSettings { bytes_per_second: 0, interval: Duration::from_secs(5) };
+    let mut scrubber = scrubber.following(Arc::new(move || changed));
+    scrubber.refresh();
+    assert_eq!((scrubber.settings.bytes_per_second, scrubber.settings.interval), (0, Duration::from_secs(5)));
+    assert_eq!(served.server.scrub.shown.locked().bytes_per_second, 0);
+}
+
 /// Runs turns until the end of the round; returns their number.
 async fn to_the_end(scrubber: &mut Scrubber) -> usize {
     for turn in 0..100 {

@@ -2,11 +2,13 @@
 
 use crate::head::KeepError;
 use crate::host::SetHost;
+use crate::live::Now;
 use crate::mapping::{MapError, Mapping};
 use crate::reader::{ReadError, Reader};
 use crate::server::{SetError, SetServer};
 use crate::set_key::SealingKey;
 use holdfast_store::{ObjectStore, StoreError};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{ObjectId, Sectors, VolumeId};
 use holdfast_volume::map::{LeafShape, LiveError, MapExtent};
 use holdfast_volume::segment::Codec;
@@ -163,6 +165,8 @@ pub struct Uploader {
     pub(super) reader: Reader,
     pub(super) mapping: Arc<Mapping>,
     pub(super) settings: UploadSettings,
+    /// Where the settings come from while they can change.
+    pub(super) now: Option<Now<UploadSettings>>,
     pub(super) boot: u64,
     pub(super) collection: Collection,
     pub(super) current: Current,
@@ -188,12 +192,26 @@ impl Uploader {
             reader,
             mapping,
             settings,
+            now: None,
             boot,
             collection,
             current: Current::default(),
             in_leaves: Arc::new(|| None),
             stop,
         }
+    }
+
+    /// Uses the settings that `now` tells, from the next turn on.
+    #[must_use]
+    pub fn following(self, now: Now<UploadSettings>) -> Self {
+        Self { now: Some(now), ..self }
+    }
+
+    /// Takes the settings as they are now. Not while a checkpoint runs: it keeps its compression and its limits.
+    pub(super) fn refresh(&mut self) {
+        let Some(now) = &self.now else { return };
+        self.settings = now();
+        self.collection.budget.locked().limit(self.settings.moves);
     }
 
     /// Sets the callback that is asked for the shape of each root.

@@ -38,6 +38,14 @@ impl MoveBudget {
         Self { limits, bytes_paid: Duration::ZERO, requests_paid: Duration::ZERO }
     }
 
+    /// Other limits from now on. Nobody waits for what was used under the earlier ones: with a low limit that may be
+    /// days.
+    pub fn limit(&mut self, limits: MoveLimits) {
+        if self.limits != limits {
+            *self = Self::new(limits);
+        }
+    }
+
     /// Whether more may be used at `now`: earlier use is paid off.
     #[must_use]
     pub fn allows(&self, now: Duration) -> bool {
@@ -66,6 +74,18 @@ mod tests {
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn another_limit_counts_at_once() {
+        let slow = MoveLimits { bytes_per_second: 1, requests_per_second: 0 };
+        let mut budget = MoveBudget::new(slow);
+        budget.took(at(100), MIB, 1);
+        assert!(!budget.allows(at(200)), "a MiB takes days");
+        budget.limit(slow);
+        assert!(!budget.allows(at(200)), "the same limit");
+        budget.limit(MoveLimits { bytes_per_second: MIB, ..slow });
+        assert!(budget.allows(at(200)));
     }
 
     #[test]

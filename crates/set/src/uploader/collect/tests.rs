@@ -90,6 +90,21 @@ impl World {
     }
 }
 
+/// Settings that were read again count from the next turn on, the limits of collection too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_uploader_takes_settings_that_change() {
+    let world = World::new(1).await;
+    let (before, after) = (MoveLimits { bytes_per_second: 1, requests_per_second: 0 }, MoveLimits::default());
+    let uploader = world.uploader(before);
+    let changed = UploadSettings { bytes: 7, moves: after, ..uploader.settings };
+    let mut uploader = uploader.following(Arc::new(move || changed));
+    uploader.budget().took(Duration::ZERO, 1 << 20, 1);
+    assert!(!uploader.budget().allows(Duration::from_secs(1)));
+    uploader.refresh();
+    assert_eq!(uploader.settings.bytes, 7);
+    assert!(uploader.budget().allows(Duration::from_secs(1)), "no limit any more");
+}
+
 /// Read one after another, the pages would take longer than the limit of a segment, even with a healthy store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_segment_of_many_pages_is_moved_although_the_store_takes_its_time() {

@@ -1,0 +1,81 @@
+//! Settings of a gateway: what a check tells, and what a running gateway takes.
+
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
+
+const LIVE: Test = lib(Layer::Unit, "holdfast-gateway", &["config::live::"]);
+const CHECK: Test = file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["gateway_check::"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "failed-reload-not-told",
+        bug: "a settings file that cannot be used is told by one line of the log alone: metric and warning say that all is well",
+        rule: "SETTINGS-L1",
+        edits: &[Edit {
+            file: "crates/gateway/src/config/live.rs",
+            old: "                self.trouble_is(why.clone());\n",
+            new: "",
+        }],
+        tests: &[LIVE],
+        smoke: false,
+    },
+    Mutation {
+        name: "reload-takes-half-of-the-rest",
+        bug: "a reload puts settings that need a restart into use for those who ask again: half of the gateway has the new journal's bound",
+        rule: "SETTINGS-L2",
+        edits: &[Edit {
+            file: "crates/gateway/src/config/live.rs",
+            old: "(start.clone(), Changes::default())",
+            new: "(read.clone(), Changes::default())",
+        }],
+        tests: &[LIVE],
+        smoke: false,
+    },
+    Mutation {
+        name: "audit-log-ends-by-a-reload",
+        bug: "a reload without audit.log counts as taken: the log says that the audit ended, and it goes on",
+        rule: "SETTINGS-L2",
+        edits: &[Edit {
+            file: "crates/gateway/src/config/live.rs",
+            old: "(audited || name != AUDIT_LOG)",
+            new: "(audited || name == AUDIT_LOG)",
+        }],
+        tests: &[LIVE],
+        smoke: false,
+    },
+    Mutation {
+        name: "limit-mended-too-late",
+        bug: "a limit of collection that was too low by mistake is waited for, for days, after a reload has raised it",
+        rule: "SETTINGS-L2",
+        edits: &[Edit {
+            file: "crates/volume/src/space/budget.rs",
+            old: "            *self = Self::new(limits);",
+            new: "            self.limits = limits;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-volume", &["another_limit_counts_at_once"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "check-names-a-wrong-line",
+        bug: "`gateway run --check` names a line of the file for a value that an option has given",
+        rule: "SETTINGS-L1",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/gateway_check.rs",
+            old: "filter(|_| is_from(text, setting, config))",
+            new: "filter(|_| is_from(text, setting, config) || !setting.is_empty())",
+        }],
+        tests: &[CHECK],
+        smoke: false,
+    },
+    Mutation {
+        name: "check-passes-over-access-keys",
+        bug: "`gateway run --check` calls settings valid whose file of access keys cannot be used: no set is served",
+        rule: "SETTINGS-L1",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/gateway_check.rs",
+            old: "    if !told(\"store\")\n",
+            new: "    if told(\"store\")\n",
+        }],
+        tests: &[CHECK],
+        smoke: false,
+    },
+];
