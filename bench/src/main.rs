@@ -201,3 +201,17 @@ fn measure(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever copies a command from a page must not be told that there is no such option.
+    #[test]
+    fn chores_on_the_pages_are_command_lines_of_this_program() {
+        let (tried, wrong) =
+            holdfast_chore::pages::refused::<Chore>(|chore| ["bench"].contains(&chore)).expect("pages");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(tried >= 10, "found {tried} commands, expected more");
+    }
+}

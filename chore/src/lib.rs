@@ -7,6 +7,7 @@ pub mod binary;
 mod by_id;
 pub mod cmd;
 pub mod ends;
+pub mod pages;
 mod poll;
 pub mod process;
 pub mod proof;

@@ -144,3 +144,12 @@ fn an_image_of_root_or_with_a_changed_layer_is_refused() {
     assert!(error.contains("its digest is "), "{error}");
     assert_eq!(image::tag("0.1.0~git1+a"), "0.1.0-git1-a");
 }
+
+/// Whoever copies a command from a page must not be told that there is no such option.
+#[test]
+fn chores_on_the_pages_are_command_lines_of_this_program() {
+    let own = |chore: &str| ["dist", "packages"].contains(&chore);
+    let (tried, wrong) = holdfast_chore::pages::refused::<crate::Chore>(own).expect("pages");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(tried >= 3, "found {tried} commands, expected more");
+}

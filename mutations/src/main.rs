@@ -403,4 +403,13 @@ mod tests {
         let seed = format!("const SEED_LIMIT: Duration = Duration::from_secs({SIM_SEED_SECONDS});");
         assert!(read("crates/sim/src/runner.rs").contains(&seed), "expected {seed}");
     }
+
+    /// Whoever copies a command from a page must not be told that there is no such option.
+    #[test]
+    fn chores_on_the_pages_are_command_lines_of_this_program() {
+        let (tried, wrong) =
+            holdfast_chore::pages::refused::<Chore>(|chore| ["mutations", "mutants"].contains(&chore)).expect("pages");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(tried >= 5, "found {tried} commands, expected more");
+    }
 }

@@ -95,3 +95,19 @@ fn play(chore: Chore) -> Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever copies a command from a page must not be told that there is no such option.
+    #[test]
+    fn chores_on_the_pages_are_command_lines_of_this_program() {
+        let (tried, wrong) = holdfast_chore::pages::refused::<Chore>(|chore| {
+            ["demo", "e2e", "chaos", "power", "jepsen", "zfs"].contains(&chore)
+        })
+        .expect("pages");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(tried >= 25, "found {tried} commands, expected more");
+    }
+}

@@ -185,4 +185,14 @@ mod tests {
             assert!(command.find_subcommand(chore).is_some(), "{chore} of {package}");
         }
     }
+
+    /// Whoever copies a command from a page must not be told that there is no such option.
+    #[test]
+    fn chores_on_the_pages_are_command_lines_of_this_program() {
+        let (tried, wrong) =
+            holdfast_chore::pages::refused::<Chore>(|chore| !OTHERS.iter().any(|(other, _)| *other == chore))
+                .expect("pages");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(tried >= 15, "found {tried} commands, expected more");
+    }
 }

@@ -48,6 +48,27 @@ fn what_the_chart_runs_is_a_command_line_of_this_program() {
     Cli::try_parse_from(["holdfast"].into_iter().chain(gateway)).unwrap();
 }
 
+/// Whoever follows the page has the image under the name that the chart asks for.
+#[test]
+fn the_page_makes_the_image_that_the_chart_names() {
+    let version = env!("CARGO_PKG_VERSION");
+    let chart = deployed("helm/holdfast/Chart.yaml");
+    for line in [format!("version: {version}"), format!("appVersion: \"{version}\"")] {
+        assert!(chart.lines().any(|found| found == line), "Chart.yaml: expected {line}");
+    }
+    assert!(deployed("helm/holdfast/values.yaml").contains("\n  repository: holdfast\n  tag: \"\"\n"));
+    let page = deployed("../docs/operating/kubernetes.md");
+    let named = format!("holdfast:{version}");
+    for command in ["docker build -f deploy/helm/Dockerfile -t ", "kind load docker-image ", "docker save "] {
+        assert!(page.contains(&format!("{command}{named} ")), "kubernetes.md: expected {command}{named}");
+    }
+    // The context is the whole tree: without the list, gigabytes of builds go to the daemon.
+    let file = deployed("helm/Dockerfile");
+    let copied = file.lines().find_map(|line| line.strip_prefix("COPY ")?.split(' ').next()).unwrap();
+    let ignored = deployed("helm/Dockerfile.dockerignore");
+    assert!(ignored.contains(&format!("\n*\n!{copied}\n")), "{ignored}");
+}
+
 /// SECRET-F1: the file in the volume of a Secret is root's and for a group, and a gateway refuses it.
 #[test]
 fn a_gateway_of_the_chart_has_a_key_file_of_its_own() {

@@ -17,11 +17,11 @@ const HEAD: &str = "# Mutants of the safety code
 mutant. The tests of its crate must then fail. A mutant with which they pass survives: no test holds this place.
 [Known bugs](mutations.md) are a list of our own, for bugs that take more than one such change. ADR: [mutants](../adr/0040-mutants.md).
 
-    cargo xtask mutants                      all without a result yet, and survivors without a reason; nights
-    cargo xtask mutants --shard 1/8          one part of eight
-    cargo xtask mutants --crate seal,journal only these crates
-    cargo xtask mutants --in-diff main       those in lines changed since a branch or commit
-    cargo xtask mutants --page               writes this page
+    cargo xtask mutants                       all without a result yet, and survivors without a reason; nights
+    cargo xtask mutants --shard 1/8           one part of eight
+    cargo xtask mutants --crate seal,journal  only these crates
+    cargo xtask mutants --in-diff main        those in lines changed since a branch or commit
+    cargo xtask mutants --page                writes this page
 
 `.cargo/mutants.toml` names the files and says why; `mutations/src/mutants/scope.rs` names the tests that decide. Results are in
 `mutations/mutants/`. A result counts while the text of the function stays the same.
