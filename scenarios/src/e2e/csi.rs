@@ -1,7 +1,10 @@
 //! The CSI driver against `csi-sanity`, the test by the people of the Container Storage Interface, and the chart
-//! against `helm`.
+//! against `helm`. [`lost`]: a node is lost.
 //!
 //! The kernel's nbd is not needed: volumes are loop devices over nbdfuse (`--device nbdfuse`).
+
+mod calls;
+pub(super) mod lost;
 
 use super::Lab;
 use crate::binary::root;
@@ -30,6 +33,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(120);
 /// The driver as one process, and whatever it has attached.
 struct Driver {
     bin: PathBuf,
+    node: String,
     /// Short: a socket for each volume lies below it.
     dir: PathBuf,
     socket: PathBuf,
@@ -37,21 +41,39 @@ struct Driver {
 }
 
 impl Driver {
-    fn start(lab: &Lab, cluster: &Cluster) -> Result<Self> {
-        let dir = PathBuf::from(format!("/run/hf-csi-{}", std::process::id()));
+    /// The driver of a node with this name.
+    fn start(lab: &Lab, cluster: &Cluster, node: &str) -> Result<Self> {
+        let dir = PathBuf::from(format!("/run/hf-csi-{}-{node}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
-        let (socket, store) = (dir.join("csi.sock"), lab.dir.join("store"));
+        let socket = dir.join("csi.sock");
+        let process = Self::spawn(lab, cluster, node, &dir, &socket)?;
+        let mut driver = Self { bin: lab.bin.clone(), node: node.to_owned(), dir, socket, process };
+        driver.serves()?;
+        Ok(driver)
+    }
+
+    /// A new process in the place of one that has ended.
+    fn restart(&mut self, lab: &Lab, cluster: &Cluster) -> Result<()> {
+        // Left by the process before: it must not pass for that of the new one.
+        let _ = std::fs::remove_file(&self.socket);
+        self.process = Self::spawn(lab, cluster, &self.node, &self.dir, &self.socket)?;
+        self.serves()
+    }
+
+    fn spawn(lab: &Lab, cluster: &Cluster, node: &str, dir: &Path, socket: &Path) -> Result<Proc> {
+        let store = lab.dir.join("store");
         std::fs::create_dir_all(&store)?;
-        let command = cmd(&lab.bin).args(["csi", "--serve", "all", "--device", "nbdfuse", "--node", "node1"]);
-        let command = command.arg("--endpoint").arg(&socket).arg("--dir").arg(dir.join("n"));
+        let command = cmd(&lab.bin).args(["csi", "--serve", "all", "--device", "nbdfuse", "--node", node]);
+        let command = command.arg("--endpoint").arg(socket).arg("--dir").arg(dir.join("n"));
         let command = command.arg("--store").arg(format!("file://{}", store.display()));
         let command =
             command.args(["--timeout", "60s", "--locality", "region=local"]).arg("--api").arg(cluster.apis().join(","));
-        let process = Proc::spawn("holdfast csi", command.into_command(), &lab.dir.join("csi.log"))?;
-        let mut driver = Self { bin: lab.bin.clone(), dir, socket, process };
-        let socket = driver.socket.clone();
-        driver.process.ready_when("serving", Duration::from_secs(30), || socket.exists())?;
-        Ok(driver)
+        Proc::spawn("holdfast csi", command.into_command(), &lab.dir.join(format!("csi-{node}.log")))
+    }
+
+    fn serves(&mut self) -> Result<()> {
+        let socket = self.socket.clone();
+        self.process.ready_when("serving", Duration::from_secs(30), || socket.exists())
     }
 
     /// Sets with something attached.
@@ -95,7 +117,23 @@ impl Drop for Driver {
             let dir = self.dir.join("n").join(&set).join("attach");
             let _ = cmd(&self.bin).args(["attach", &set, "--detach", "--timeout", "10s", "--dir"]).arg(dir).succeeds();
         }
+        clear(&self.dir);
         let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Removes loop devices and mounts below a folder, which a failed scenario may leave.
+fn clear(dir: &Path) {
+    for device in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let file = std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
+        if Path::new(file.trim_end()).starts_with(dir) {
+            let _ = cmd("losetup").arg("--detach").arg(Path::new("/dev").join(device.file_name())).succeeds();
+        }
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|at| Path::new(at).starts_with(dir));
+    for point in points.collect::<Vec<_>>().into_iter().rev() {
+        let _ = cmd("umount").args(["--lazy", point]).succeeds();
     }
 }
 
@@ -118,7 +156,7 @@ fn alive(socket: &Path) -> Result<bool> {
 pub(super) fn run(lab: &Lab) -> Result<()> {
     setup::must_be_able_to_mount()?;
     let cluster = lab.cluster("64MiB")?;
-    let mut driver = Driver::start(lab, &cluster)?;
+    let mut driver = Driver::start(lab, &cluster, "node1")?;
     anyhow::ensure!(alive(&driver.socket)?, "the driver serves, and the chart's probe says that it does not");
     driver.process.signal(Signal::STOP);
     let hangs = !alive(&driver.socket)?;

@@ -189,9 +189,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "placing",
         shows: "four gateways in four regions: a set's voters grow with the cluster, leave a drained gateway, follow a changed policy; what cannot be met is refused, what is not met any more is told (R1, R8)",
-        tier: Tier::Long(
-            "takes about a minute; in the gate, property tests plan for random clusters, and simulated sets move",
-        ),
+        tier: Tier::Long("a minute; in the gate, property tests plan for random clusters, simulated sets move"),
         needs: &[],
         run: placing::run,
     },
@@ -562,9 +560,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "dashboards",
         shows: "a real Prometheus scrapes three gateways and an agent: each query of the dashboards finds data, no alert fires while all is well, and one for a killed gateway appears",
-        tier: Tier::Long(
-            "about a minute; a cargo test of the gate holds the names in rules and dashboards to those that exist",
-        ),
+        tier: Tier::Long("about a minute; a cargo test of the gate holds all names in them to those that exist"),
         needs: dashboards::NEEDS,
         run: dashboards::run,
     },
@@ -581,6 +577,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         tier: Tier::Long("several minutes; unit tests of the gate hold names, sizes, codes, copies and deletions"),
         needs: csi::NEEDS,
         run: csi::run,
+    },
+    Scenario {
+        name: "csi-node-lost",
+        shows: "a frozen and a killed node of Kubernetes: within seconds its volume is staged on another, by the lease, with all data; the first one comes back and its writes fail",
+        tier: Tier::Long("half a minute; in the gate, two-owners, and unit tests of the driver's arguments"),
+        needs: csi::lost::NEEDS,
+        run: csi::lost::run,
     },
     Scenario {
         name: "helm-chart",
