@@ -4,7 +4,7 @@ use crate::access::{ClusterCheck, Guard, Guarded, plaintext_came};
 use crate::admin::{AdminDoor, start_tasks};
 use crate::audit::{self, Audit};
 use crate::config::live::Live;
-use crate::config::{AuditConfig, GatewayConfig, NbdTls, SnapshotExports};
+use crate::config::{GatewayConfig, NbdTls, SnapshotExports};
 use crate::doors::{self, Client, Door, Place, Standing};
 use crate::http;
 use crate::node::{Node, NodeError, Seams};
@@ -172,12 +172,7 @@ pub fn run_life(
         let mut doors: JoinSet<DoorEnd> = JoinSet::new();
         doors.spawn(serve_api(api, node.clone(), audit.clone(), stop.clone()));
         doors.spawn(serve_peers(peer, node.clone(), audit.clone(), stop.clone()));
-        if let Some(tls) = node.tls.clone() {
-            doors.spawn(follow_certificate(tls));
-        }
-        if let Some(audit) = audit.clone() {
-            doors.spawn(follow_audit(audit, config.audit.clone(), node.settings.clone()));
-        }
+        follow(&mut doors, &node, audit.clone());
         if let Some(listener) = http_listener {
             doors.spawn(serve_http(listener, node.clone(), config.tls.http_mode()));
         }
@@ -302,31 +297,14 @@ async fn follow_certificate(tls: Tls) -> DoorEnd {
     match tls.follow().await {}
 }
 
-/// Has the audit log go on where the settings say, from `at` on. Where it cannot, it stays, and the next reload has it
-/// tried again.
-async fn follow_audit(audit: Audit, mut at: AuditConfig, live: Live) -> DoorEnd {
-    let mut changes = live.changes();
-    loop {
-        let wanted = changes.borrow_and_update().now.audit.clone();
-        if wanted != at
-            && let Some(log) = wanted.log.clone()
-        {
-            let (audit, rotate) = (audit.clone(), wanted.rotate.0);
-            match holdfast_log::spawn_blocking(move || audit.move_to(&log, rotate)).await {
-                Ok(Ok(())) => at = wanted,
-                Ok(Err(error)) => {
-                    let why = format!("audit.log: {error}; the one before is written");
-                    tracing::error!("{why}");
-                    live.trouble_is(why);
-                }
-                // The process stops.
-                Err(_) => {}
-            }
-        }
-        if changes.changed().await.is_err() {
-            // Nobody reads settings again.
-            return std::future::pending().await;
-        }
+/// What looks at files and settings beside the listeners.
+fn follow(doors: &mut JoinSet<DoorEnd>, node: &Node, audit: Option<Audit>) {
+    if let Some(tls) = node.tls.clone() {
+        doors.spawn(follow_certificate(tls));
+    }
+    if let Some(audit) = audit {
+        let (at, live) = (node.config.audit.clone(), node.settings.clone());
+        doors.spawn(async move { match audit::follow(audit, at, live).await {} });
     }
 }
 
@@ -536,44 +514,6 @@ mod tests {
         // The stop comes first.
         assert!(first_failure(&stop, ends(("admin door", Ok(())))).await.is_none());
         assert!(first_failure(&stop, std::future::pending()).await.is_none());
-    }
-
-    /// A place that cannot be written to is told, and nothing is lost; the next reload is another try.
-    #[tokio::test]
-    async fn the_audit_log_goes_on_where_the_settings_say() {
-        const PATIENCE: Duration = Duration::from_secs(60);
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        let with = |name: &str| {
-            let mut config = GatewayConfig::example();
-            config.audit.log = Some(at(name));
-            config
-        };
-        let start = with("a.log");
-        let live = Live::new(start.clone(), 1);
-        let audit = audit::start(&start.audit).unwrap().unwrap();
-        let follower = tokio::spawn(follow_audit(audit.clone(), start.audit.clone(), live.clone()));
-        live.take(Ok(with("none/b.log")), 2).unwrap();
-        tokio::time::timeout(PATIENCE, async {
-            while live.trouble().is_none() {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await
-        .unwrap();
-        audit.write(&1);
-        assert!(audit.written(PATIENCE).await);
-        assert_eq!(std::fs::read_to_string(at("a.log")).unwrap(), "1\n");
-        live.take(Ok(with("b.log")), 3).unwrap();
-        tokio::time::timeout(PATIENCE, async {
-            while !at("b.log").exists() {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await
-        .unwrap();
-        assert_eq!(live.trouble(), None);
-        follower.abort();
     }
 
     #[tokio::test]
