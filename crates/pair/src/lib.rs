@@ -64,8 +64,8 @@ fn of_pair(error: RunError) -> Result<PairError, RunError> {
     }
 }
 
-/// Runs a gateway of a pair until `stop` is cancelled; `live` has its settings as they change. Boxed for the same reason
-/// as [`holdfast_gateway::run_until`].
+/// Runs a gateway of a pair until `stop` is cancelled; `live` has its settings as they change. Boxed for the same
+/// reason as [`holdfast_gateway::run_until`].
 ///
 /// # Errors
 /// [`RunError`].

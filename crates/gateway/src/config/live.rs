@@ -1,8 +1,8 @@
-//! Settings that change while a gateway runs: which ones, what a file that is read again changes, and what is in use.
+//! Settings that change while a gateway runs: which ones, what a file that is read again changes, what is in use.
 //!
 //! - **SETTINGS-L1** A file that cannot be used changes nothing, and this is told until one can.
-//! - **SETTINGS-L2** What needs a restart stays as it was at the start. Others are taken only if they are valid together
-//!   with that.
+//! - **SETTINGS-L2** What needs a restart stays as it was at the start. Others are taken only if they are valid
+//!   together with that.
 
 use super::GatewayConfig;
 use std::collections::{BTreeMap, BTreeSet};

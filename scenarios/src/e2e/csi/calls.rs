@@ -1,5 +1,5 @@
-//! Calls of the Container Storage Interface, as Kubernetes makes them: gRPC over a Unix socket, by curl. Only the fields
-//! that a test of ours needs (proto/csi.proto has the numbers).
+//! Calls of the Container Storage Interface, as Kubernetes makes them: gRPC over a Unix socket, by curl. Only the
+//! fields that a test of ours needs (proto/csi.proto has the numbers).
 
 use crate::cmd::cmd;
 use anyhow::{Context, Result};
