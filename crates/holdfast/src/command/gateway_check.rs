@@ -76,11 +76,12 @@ fn table(file: &str, wrong: &[Wrong]) -> String {
 
 /// All that is wrong, and the settings, if they can be read at all.
 async fn examine(args: &GatewayRunArgs) -> (Vec<Wrong>, Option<GatewayConfig>) {
-    let text = match args.config.as_deref().map(|path| (path, files::read_text(path, SETTINGS_BYTES_MAX))) {
+    let text = match args.config.as_deref().map(|path| files::read_text(path, SETTINGS_BYTES_MAX)) {
         None => String::new(),
-        Some((_, Ok(text))) => text,
-        Some((path, Err(error))) => {
-            let error = CliError::usage(format!("{}: cannot be read", path.display())).because(&error);
+        Some(Ok(text)) => text,
+        Some(Err(error)) => {
+            // The table names the file.
+            let error = CliError::usage("cannot be read").because(&error);
             return (vec![Wrong::whole(error)], None);
         }
     };

@@ -145,7 +145,7 @@ pub(in crate::e2e) fn run(lab: &Lab) -> Result<()> {
     setup::must_be_able_to_mount()?;
     let cluster = lab.cluster("64MiB")?;
     let (mut first, mut second) = (Node::start(lab, &cluster, "node1")?, Node::start(lab, &cluster, "node2")?);
-    let bytes = BYTES.parse().context("the size of a volume")?;
+    let bytes = BYTES.parse::<u64>().context("the size of a volume")?;
     let wanted = [field(1, CLAIM.as_bytes()), field(2, &number(1, bytes)), field(3, &block())].concat();
     let made = first.csi.call("Controller/CreateVolume", &wanted)?.good("create")?;
     anyhow::ensure!(made.windows(ID.len()).any(|part| part == ID.as_bytes()), "found {made:?}, expected {ID}");
