@@ -41,6 +41,7 @@ mod several;
 use bytes::Bytes;
 use disk::Disk;
 pub use flight::{Flight, Flights};
+use futures_util::future::BoxFuture;
 use holdfast_types::limits;
 use holdfast_types::sync::LockExt;
 use std::fmt;
@@ -171,12 +172,15 @@ impl Cache {
     ///
     /// # Errors
     /// There is too little memory.
-    pub async fn open(memory_bytes: usize, disk: Option<(PathBuf, u64)>) -> Result<Self, CacheError> {
-        let disk = match disk {
-            Some((dir, bytes)) => Disk::open(dir, bytes).await.map(Arc::new),
-            None => None,
-        };
-        Self::over(disk, memory_bytes, Bytes::len)
+    pub fn open(memory_bytes: usize, disk: Option<(PathBuf, u64)>) -> BoxFuture<'static, Result<Self, CacheError>> {
+        // Boxed: the code of the disk tier is generated in this crate only.
+        Box::pin(async move {
+            let disk = match disk {
+                Some((dir, bytes)) => Disk::open(dir, bytes).await.map(Arc::new),
+                None => None,
+            };
+            Self::over(disk, memory_bytes, Bytes::len)
+        })
     }
 }
 

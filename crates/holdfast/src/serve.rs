@@ -41,14 +41,28 @@ pub fn without_own_core_dumps() {
     }
 }
 
+/// This program was built without pairs: a gateway of one must not run as any other.
+#[cfg(not(feature = "whole"))]
+fn refuse_pair(config: &GatewayConfig) -> Result<(), CliError> {
+    match config.pair.name {
+        Some(_) => Err(CliError::usage("[pair]: found settings of a pair; this program was built without pairs")),
+        None => Ok(()),
+    }
+}
+
 /// Runs a gateway until it fails, or SIGINT or SIGTERM tells it to stop.
 pub async fn gateway(config: GatewayConfig) -> Result<(), CliError> {
     ignore_hangup()?;
+    #[cfg(not(feature = "whole"))]
+    refuse_pair(&config)?;
     let name = config.name.clone();
     // Nothing else runs yet, so the wait of up to a second for a held lock may block.
     let _taken = take(&config.data_dir)?;
     let stop = CancellationToken::new();
+    #[cfg(feature = "whole")]
     let run = if config.pair.name.is_some() { holdfast_pair::run_until } else { holdfast_gateway::run_until };
+    #[cfg(not(feature = "whole"))]
+    let run = holdfast_gateway::run_until;
     let mut running = run(config, stop.clone());
     let failed = |error: holdfast_gateway::RunError| CliError::failed(format!("gateway {name}")).because(&error);
     tokio::select! {
