@@ -170,12 +170,14 @@ pub enum Command {
     /// Run a whole cluster on this machine, for trial and development
     Dev(DevArgs),
     /// Print the completion script of a shell
+    #[cfg(feature = "whole")]
     #[command(after_long_help = "Example:\n  holdfast completions bash > /etc/bash_completion.d/holdfast")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
     /// Print the manual page, or write one page per command
+    #[cfg(feature = "whole")]
     #[command(after_long_help = "Examples:\n  holdfast man | man -l -\n  holdfast man --dir /usr/local/share/man/man1")]
     Man {
         /// Write one page per command to this directory

@@ -18,6 +18,7 @@ mod dev;
 mod diff;
 #[cfg(feature = "whole")]
 mod doctor;
+#[cfg(feature = "whole")]
 mod extras;
 pub mod gateway;
 mod gateway_list;
@@ -122,7 +123,9 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         #[cfg(feature = "whole")]
         Command::SupportBundle(args) => support::run(&common, &args).await,
         Command::Dev(args) => dev::run(&common, args).await,
+        #[cfg(feature = "whole")]
         Command::Completions { shell } => extras::completions(shell),
+        #[cfg(feature = "whole")]
         Command::Man { dir } => extras::man(dir.as_deref()),
     }
 }
