@@ -17,8 +17,8 @@ const SCENARIOS: &str = "holdfast-scenarios";
 /// Profile of the demos.
 pub const DEMO_PROFILE: &str = "quick";
 
-/// What is built for the demo: `holdfast` without the feature `whole`, and the program that runs the demo. Both at once,
-/// so that what both depend on is built once, and each processor has work until the end.
+/// What is built for the demo: `holdfast` without the feature `whole`, and the program that runs the demo. Both at
+/// once, so that what both depend on is built once, and each processor has work until the end.
 const DEMO: [&str; 5] = ["-p", "holdfast", "-p", SCENARIOS, "--no-default-features"];
 
 /// Which `holdfast` to use, or how to build it.
@@ -47,8 +47,8 @@ impl Build {
         built(&[of("holdfast", profile), vec!["--bin", "holdfast"]].concat(), "holdfast", profile)
     }
 
-    /// Like [`Build::binary`], for the demo: without the parts of `holdfast` that it does not run, unless a program or a
-    /// profile is given.
+    /// Like [`Build::binary`], for the demo: without the parts of `holdfast` that it does not run, unless a program or
+    /// a profile is given.
     ///
     /// # Errors
     /// When it does not build.
@@ -103,7 +103,8 @@ pub fn profile_of(bin: &Path) -> String {
 
 /// Package arguments for cargo. In the tests' profile: the whole workspace, most of which `cargo test` has built
 /// already. For a single package, cargo would choose other features of the dependencies and build them all again. In
-/// the demos' profile: with the program that runs them, for the same reason. In the other profiles: only what is needed.
+/// the demos' profile: with the program that runs them, for the same reason. In the other profiles: only what is
+/// needed.
 fn of<'a>(package: &'a str, profile: &str) -> Vec<&'a str> {
     match profile {
         "dev" => vec!["--workspace"],

@@ -65,9 +65,9 @@ pub use cluster::node;
 /// consequences itself.
 const GATEWAY_LOG: &str = "info,openraft=error";
 
-/// Runs the command.
-pub async fn run(args: Cli) -> Result<(), CliError> {
-    let log = match args.command {
+/// The default log filter of a command.
+fn log_filter(command: &Command) -> &'static str {
+    match command {
         Command::Gateway(GatewayCommand::Run(_)) => GATEWAY_LOG,
         #[cfg(feature = "whole")]
         Command::Attach(_) => attach::LOG,
@@ -78,8 +78,12 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         #[cfg(feature = "whole")]
         Command::Csi(_) => csi::LOG,
         _ => "warn",
-    };
-    start_log(&args.common, log)?;
+    }
+}
+
+/// Runs the command.
+pub async fn run(args: Cli) -> Result<(), CliError> {
+    start_log(&args.common, log_filter(&args.command))?;
     let mut common = args.common;
     match args.command {
         #[cfg(feature = "whole")]
