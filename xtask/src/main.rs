@@ -144,6 +144,8 @@ fn demo(args: &[OsString]) -> Result<()> {
     let program = binary::demo_program()?;
     let mut command = Command::new(&program);
     binary::unsaid(&mut command);
+    // Its steps go on from the time of ours.
+    command.env(say::BEGUN, say::begun_unix_ms().to_string());
     Err(command.args(args).exec()).with_context(|| program.display().to_string())
 }
 
