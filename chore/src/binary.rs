@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Profiles of Cargo.toml whose folders have their names.
-const PROFILES: [&str; 3] = ["release", "quick", "fuzz"];
+const PROFILES: [&str; 4] = ["release", "quick", "trial", "fuzz"];
 
 /// The program of the scenarios, which runs the demo too, and its package.
 const SCENARIOS: &str = "holdfast-scenarios";
 
-/// Profile of the demos.
-pub const DEMO_PROFILE: &str = "quick";
+/// Profile of the demo that a new user waits for.
+pub const DEMO_PROFILE: &str = "trial";
 
 /// What is built for the demo: `holdfast` without the feature `whole`, and the program that runs the demo. Both at
 /// once, so that what both depend on is built once, and each processor has work until the end.
