@@ -4,7 +4,8 @@ use crate::clock::PromiseRuntime;
 use crate::snapshot_pieces::snapshot_time;
 use bytes::Bytes;
 use openraft::impls::leader_id_std;
-use openraft::{Config, SnapshotPolicy};
+use openraft::raft::responder::Responder;
+use openraft::{Config, OptionalSend, SnapshotPolicy};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,15 +30,50 @@ impl fmt::Display for Payload {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Answer(pub(crate) Bytes);
 
-openraft::declare_raft_types!(
-    /// The types that our groups use. `leader_id_std`: at most one leader per term, so a term names its leader and
-    /// entries need no node id.
-    pub TypeConfig:
-        D = Payload,
-        R = Answer,
-        LeaderId = leader_id_std::LeaderId<u64, u64>,
-        AsyncRuntime = PromiseRuntime,
-);
+/// Tells the proposer of an entry its outcome, in the task of openraft that knows it: usually the one that has just
+/// applied the entry. A channel would have to wake one more task for it. openraft drops it untold when the group ends.
+pub struct ToProposer<T>(Box<dyn FnOnce(T) + Send>);
+
+impl<T> ToProposer<T> {
+    pub(crate) fn new(told: impl FnOnce(T) + Send + 'static) -> Self {
+        Self(Box::new(told))
+    }
+}
+
+impl<T: OptionalSend + 'static> Responder<TypeConfig, T> for ToProposer<T> {
+    fn on_complete(self, result: T) {
+        (self.0)(result);
+    }
+}
+
+/// The types that our groups use. `leader_id_std`: at most one leader per term, so a term names its leader and entries
+/// need no node id.
+///
+/// Written out, because `declare_raft_types!` takes no type for `Responder`.
+#[derive(Debug, Clone, Copy, Default, Eq, PartialEq, Ord, PartialOrd)]
+pub struct TypeConfig {}
+
+impl openraft::RaftTypeConfig for TypeConfig {
+    type D = Payload;
+    type R = Answer;
+    type NodeId = u64;
+    type Node = openraft::impls::BasicNode;
+    type Term = u64;
+    type LeaderId = leader_id_std::LeaderId<u64, u64>;
+    type Vote = openraft::impls::Vote<Self::LeaderId>;
+    type Payload = openraft::EntryPayload<Self::D, Self::NodeId, Self::Node>;
+    type Entry = openraft::Entry<<Self::LeaderId as openraft::vote::RaftLeaderId>::Committed, Self::Payload>;
+    type AsyncRuntime = PromiseRuntime;
+    type Responder<T>
+        = ToProposer<T>
+    where
+        T: OptionalSend + 'static;
+    type Batch<T>
+        = openraft::impls::InlineBatch<T>
+    where
+        T: OptionalSend + 'static;
+    type ErrorSource = openraft::impls::BoxedErrorSource;
+}
 
 /// Raft's times. `control::serve::Timing` derives them from one round-trip time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -111,7 +111,7 @@ pub use append_door::{APPEND_CONNECTIONS_MAX, Sorted};
 pub use change::CommittedMembers;
 pub use clock::{Clocks, boot_now, boot_reading, monotonic_now, promise_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};
-pub use consensus::{Consensus, Group, GroupError, Outcome, Pending, ProposeError, Proposed};
+pub use consensus::{Consensus, Group, GroupError, Outcome, ProposeError, Proposed, Reply};
 pub use end_marker::Ended;
 /// A part of the log that could not be read.
 pub use holdfast_log::{ReadError as ReadLogError, ReadPlace};

@@ -5,6 +5,8 @@
 //!   push ─▶ queue ─▶ [entry s] ─▶ group ─▶ applied ─▶ answers, in order
 //!                    at most IN_FLIGHT_MAX entries between queue and answer
 //! ```
+//! One task submits; none answers: the group calls `Shared::came_back` where it has just applied an entry, and that
+//! wakes the tasks that wait for its operations, and nobody else (ADR 0071).
 //! The disks are waited for between `group` and `applied`: docs/where-to-look.md, "Where a write waits for a disk".
 //!
 //! No timer: while at most one entry is in flight, a write leaves at once. Otherwise new operations share the next
@@ -16,10 +18,12 @@
 //!     fails: its entry came back as written, and the other operations are answered as usual.
 //! SEQ-S4  A caller of `settled` is answered once every earlier operation has its outcome: applied here, or unknown and
 //!     the epoch is no longer served.
+//! SEQ-S5  Entries are answered in the order of their numbers, in whichever order they come back: a refusal is known at
+//!     once, while an earlier entry waits for the disks, and the other way round.
 
 use crate::random::new_entry_key;
 use bytes::Bytes;
-use holdfast_raft::{Group, Pending};
+use holdfast_raft::{Group, Outcome, Reply};
 use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, Lba, Sectors, Term, VolumeId, WriteSeq};
 use holdfast_volume::entry::{EntryBuilder, OpKind};
@@ -27,7 +31,7 @@ use metrics::histogram;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Maximum number of entries between queue and answer. Small, because the fdatasync of the journal and of the peers
@@ -85,11 +89,27 @@ pub struct Op {
 
 type Answer = oneshot::Sender<Result<(), WriteFailure>>;
 
+/// How an entry came back: the positions in it of the operations that fell outside of their volumes (SEQ-S3).
+type Came = Result<Vec<u32>, WriteFailure>;
+
+/// An entry that was taken from the queue and is not answered.
+struct Flight {
+    /// Of its operations, in their order.
+    answers: Vec<Answer>,
+    /// Set once it has come back; then it waits only for those before it.
+    came: Option<Came>,
+}
+
+#[derive(Default)]
 struct Queue {
     ops: VecDeque<(Op, Answer)>,
     bytes: usize,
-    /// Entries that were taken from the queue and have not come back.
-    in_flight: usize,
+    /// Oldest first; at most [`IN_FLIGHT_MAX`].
+    flights: VecDeque<Flight>,
+    /// Number of the last entry that was taken: the last one of `flights`, if there is any.
+    last: WriteSeq,
+    /// Of the entries that were answered.
+    outcomes: Outcomes,
     /// Number of operations ever accepted.
     taken: u64,
     /// SEQ-S2: set once, never cleared.
@@ -98,7 +118,20 @@ struct Queue {
 
 impl Queue {
     fn may_leave(&self) -> bool {
-        may_leave(self.in_flight, self.ops.len(), self.bytes)
+        may_leave(self.flights.len(), self.ops.len(), self.bytes)
+    }
+
+    /// Entry `seq`, if it is not answered.
+    fn flight(&mut self, seq: WriteSeq) -> Option<&mut Flight> {
+        let behind = usize::try_from(self.last.0.checked_sub(seq.0)?).ok()?;
+        let place = self.flights.len().checked_sub(behind + 1)?;
+        self.flights.get_mut(place)
+    }
+
+    /// Takes the oldest entry, if it has come back (SEQ-S5).
+    fn next_back(&mut self) -> Option<(Vec<Answer>, Came)> {
+        let came = self.flights.front_mut()?.came.take()?;
+        self.flights.pop_front().map(|flight| (flight.answers, came))
     }
 }
 
@@ -142,6 +175,7 @@ struct Shared {
     settled: watch::Sender<u64>,
     closed: CancellationToken,
     stopped: CancellationToken,
+    verdict: Arc<dyn Verdict>,
 }
 
 impl Shared {
@@ -155,10 +189,30 @@ impl Shared {
         queue.failed.is_none().then(|| queue.may_leave())
     }
 
-    /// An entry came back.
-    fn came_back(&self) {
+    /// Entry `seq` came back. Called by the group, in any order and in any of its tasks, so it only decides and wakes.
+    fn came_back(&self, seq: WriteSeq, outcome: Outcome) {
+        let came = match outcome {
+            Ok(done) => self.verdict.judge(&done.answer),
+            Err(e) => {
+                holdfast_reached::reached!("sequencer: an entry comes back without an answer");
+                if self.queue().failed.is_none() {
+                    tracing::info!(%seq, error = %e, "a write has an unknown outcome; its connections are closed");
+                }
+                Err(WriteFailure::Gone)
+            }
+        };
         let mut queue = self.queue();
-        queue.in_flight -= 1;
+        if let Some(flight) = queue.flight(seq) {
+            flight.came = Some(came);
+        }
+        holdfast_reached::reached!(
+            "sequencer: an entry comes back before an earlier one",
+            queue.flights.front().is_some_and(|first| first.came.is_none())
+        );
+        // Under the lock, so that another entry that comes back now is answered behind these (SEQ-S5).
+        while let Some((answers, came)) = queue.next_back() {
+            self.answer(&mut queue, answers, came);
+        }
         let leaves = queue.may_leave();
         drop(queue);
         if leaves {
@@ -166,16 +220,48 @@ impl Shared {
         }
     }
 
-    /// SEQ-S2: nothing is written from here on.
-    fn fail(&self, why: WriteFailure) {
-        let waiting = {
-            let mut queue = self.queue();
-            queue.failed.get_or_insert(why);
-            queue.bytes = 0;
-            std::mem::take(&mut queue.ops)
-        };
-        for (_, answer) in waiting {
+    /// Answers the operations of the next entry.
+    fn answer(&self, queue: &mut Queue, answers: Vec<Answer>, came: Came) {
+        let first = queue.outcomes.failed.is_none();
+        let outcome = queue.outcomes.next(came);
+        if let Err(why) = outcome
+            && first
+        {
+            self.fail(queue, why);
+        }
+        let operations = answers.len() as u64;
+        for (place, answer) in (0u32..).zip(answers) {
+            holdfast_reached::reached!(
+                "sequencer: an operation fell outside of its volume",
+                outcome.as_ref().is_ok_and(|outside| outside.contains(&place))
+            );
+            let each = match &outcome {
+                Ok(outside) if outside.contains(&place) => Err(WriteFailure::Outside),
+                Ok(_) => Ok(()),
+                Err(why) => Err(*why),
+            };
             // Fails if the connection is gone; then the answer has no receiver.
+            let _ = answer.send(each);
+        }
+        self.settled.send_modify(|settled| *settled += operations);
+    }
+
+    /// The group did not take entry `seq`: its operations need not wait for the entries before it, and nothing more is
+    /// submitted (SEQ-S2).
+    fn refused(&self, seq: WriteSeq) {
+        let mut queue = self.queue();
+        let answers = queue.flight(seq).map(|flight| std::mem::take(&mut flight.answers)).unwrap_or_default();
+        for answer in answers {
+            let _ = answer.send(Err(WriteFailure::Gone));
+        }
+        self.fail(&mut queue, WriteFailure::Gone);
+    }
+
+    /// SEQ-S2: nothing is written from here on.
+    fn fail(&self, queue: &mut Queue, why: WriteFailure) {
+        queue.failed.get_or_insert(why);
+        queue.bytes = 0;
+        for (_, answer) in queue.ops.drain(..) {
             let _ = answer.send(Err(why));
         }
         self.wake.notify_one();
@@ -198,15 +284,14 @@ impl Sequencer {
         closed: CancellationToken,
     ) -> Self {
         let shared = Arc::new(Shared {
-            queue: Mutex::new(Queue { ops: VecDeque::new(), bytes: 0, in_flight: 0, taken: 0, failed: None }),
+            queue: Mutex::default(),
             wake: Notify::new(),
             settled: watch::Sender::new(0),
             closed,
             stopped: CancellationToken::new(),
+            verdict,
         });
-        let (tx, rx) = mpsc::channel(IN_FLIGHT_MAX);
-        tokio::spawn(submit_loop(shared.clone(), group, term, epoch, admission, tx));
-        tokio::spawn(answer_loop(shared.clone(), rx, verdict));
+        tokio::spawn(submit_loop(shared.clone(), group, term, epoch, admission));
         Self { shared }
     }
 
@@ -264,20 +349,29 @@ impl Sequencer {
 
     /// Stops the sequencer: queued operations fail as `why`, new ones are refused. Submitted ones are still answered.
     pub fn stop(&self, why: WriteFailure) {
-        self.shared.fail(why);
+        self.shared.fail(&mut self.shared.queue(), why);
     }
 }
 
 impl Drop for Sequencer {
     fn drop(&mut self) {
-        self.shared.fail(WriteFailure::Gone);
+        self.stop(WriteFailure::Gone);
     }
 }
 
-/// Takes one entry from the front of the queue, with the senders of its answers. It is sealed once, here: group,
-/// journals and peers get these bytes, however often they are sent (R12, SEAL-S4).
-fn next_entry(shared: &Shared, group: &Group, epoch: Epoch, seq: WriteSeq) -> Option<(Bytes, Vec<Answer>)> {
+/// An entry to submit.
+struct Taken {
+    seq: WriteSeq,
+    payload: Bytes,
+    /// Number of its operations.
+    ops: usize,
+}
+
+/// Takes one entry from the front of the queue. It is sealed once, here: group, journals and peers get these bytes,
+/// however often they are sent (R12, SEAL-S4).
+fn next_entry(shared: &Shared, group: &Group, epoch: Epoch) -> Option<Taken> {
     let mut queue = shared.queue();
+    let seq = WriteSeq(queue.last.0 + 1);
     let mut builder = EntryBuilder::new(epoch, seq).of(group.id());
     let mut answers = Vec::new();
     while let Some((op, _)) = queue.ops.front() {
@@ -294,28 +388,20 @@ fn next_entry(shared: &Shared, group: &Group, epoch: Epoch, seq: WriteSeq) -> Op
         assert!(queue.ops.is_empty(), "R5: an operation of more than an entry's size reached the sequencer");
         return None;
     }
-    queue.in_flight += 1;
+    let ops = answers.len();
+    queue.last = seq;
+    queue.flights.push_back(Flight { answers, came: None });
     // Copies and seals the data and calculates its checksums: without the lock, so that new operations come in
     // meanwhile.
     drop(queue);
-    let entry = if group.seals() { builder.finish_sealed(new_entry_key()) } else { builder.finish() };
-    Some((entry, answers))
+    let payload = if group.seals() { builder.finish_sealed(new_entry_key()) } else { builder.finish() };
+    Some(Taken { seq, payload, ops })
 }
 
-type InFlight = (Pending, Vec<Answer>);
-
-async fn submit_loop(
-    shared: Arc<Shared>,
-    group: Group,
-    term: Term,
-    epoch: Epoch,
-    admission: Arc<dyn Admission>,
-    tx: mpsc::Sender<InFlight>,
-) {
+async fn submit_loop(shared: Arc<Shared>, group: Group, term: Term, epoch: Epoch, admission: Arc<dyn Admission>) {
     let (entry_ops, entry_bytes) = (histogram!("holdfast_entry_ops"), histogram!("holdfast_entry_bytes"));
-    let mut seq = WriteSeq(0);
     loop {
-        let (payload, answers) = loop {
+        let Taken { seq, payload, ops } = loop {
             match shared.may_leave() {
                 None => return,
                 Some(false) => {
@@ -336,29 +422,18 @@ async fn submit_loop(
                 }
             }
             // `None` only if the sequencer was stopped meanwhile.
-            if let Some(entry) = next_entry(&shared, &group, epoch, WriteSeq(seq.0 + 1)) {
+            if let Some(entry) = next_entry(&shared, &group, epoch) {
                 break entry;
             }
         };
-        seq = WriteSeq(seq.0 + 1);
-        entry_ops.record(answers.len() as f64);
+        entry_ops.record(ops as f64);
         entry_bytes.record(payload.len() as f64);
-        match group.submit(Some(term), payload).await {
-            // There is a place: the channel holds as many as may be in flight.
-            Ok(pending) => {
-                if tx.send((pending, answers)).await.is_err() {
-                    return;
-                }
-            }
-            Err(e) => {
-                holdfast_reached::reached!("sequencer: the group takes no more entries of this term");
-                tracing::info!(%epoch, %seq, error = %e, "sequencer stops: the group accepts no further entries");
-                for answer in answers {
-                    let _ = answer.send(Err(WriteFailure::Gone));
-                }
-                shared.fail(WriteFailure::Gone);
-                return;
-            }
+        let replied = shared.clone();
+        let reply = Reply::new(move |outcome| replied.came_back(seq, outcome));
+        if let Err(e) = group.submit(Some(term), payload, reply).await {
+            holdfast_reached::reached!("sequencer: the group takes no more entries of this term");
+            tracing::info!(%epoch, %seq, error = %e, "sequencer stops: the group accepts no further entries");
+            return shared.refused(seq);
         }
     }
 }
@@ -379,44 +454,6 @@ impl Outcomes {
         let outcome = self.failed.map_or(came, Err);
         self.failed = outcome.as_ref().err().copied();
         outcome
-    }
-}
-
-async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verdict: Arc<dyn Verdict>) {
-    let mut outcomes = Outcomes::default();
-    while let Some((pending, answers)) = rx.recv().await {
-        let first = outcomes.failed.is_none();
-        let came = match pending.wait().await {
-            Ok(done) => verdict.judge(&done.answer),
-            Err(e) => {
-                holdfast_reached::reached!("sequencer: an entry comes back without an answer");
-                if first {
-                    tracing::info!(error = %e, "a write has an unknown outcome; its connections are closed");
-                }
-                Err(WriteFailure::Gone)
-            }
-        };
-        let outcome = outcomes.next(came);
-        if let Err(why) = outcome
-            && first
-        {
-            shared.fail(why);
-        }
-        let operations = answers.len() as u64;
-        for (place, answer) in (0u32..).zip(answers) {
-            holdfast_reached::reached!(
-                "sequencer: an operation fell outside of its volume",
-                outcome.as_ref().is_ok_and(|outside| outside.contains(&place))
-            );
-            let each = match &outcome {
-                Ok(outside) if outside.contains(&place) => Err(WriteFailure::Outside),
-                Ok(_) => Ok(()),
-                Err(why) => Err(*why),
-            };
-            let _ = answer.send(each);
-        }
-        shared.settled.send_modify(|settled| *settled += operations);
-        shared.came_back();
     }
 }
 

@@ -82,6 +82,33 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "answered-before-an-earlier-entry",
+        bug: "an entry that comes back before an earlier one has that one answered as written, too: it may be refused yet",
+        rule: "SEQ-S5",
+        edits: &[Edit {
+            file: "crates/set/src/sequencer.rs",
+            old: "self.flights.front_mut()?.came.take()?",
+            new: "self.flights.front_mut()?.came.take().unwrap_or(Ok(Vec::new()))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["sequencer::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "dropped-proposals-hang",
+        bug: "who has proposed an entry hears nothing if the group drops it: its operations wait for ever",
+        rule: "R12",
+        edits: &[Edit {
+            file: "crates/raft/src/consensus.rs",
+            old: "            told(Err(dropped()));",
+            new: "            drop(told);",
+        }],
+        tests: &[
+            lib(Layer::Unit, "holdfast-raft", &["consensus::"]),
+            lib(Layer::Unit, "holdfast-set", &["sequencer::"]),
+        ],
+        smoke: false,
+    },
+    Mutation {
         name: "acknowledged-before-commit",
         bug: "a write is answered when the sequencer has it, before it is committed",
         rule: "R1",

@@ -1,9 +1,11 @@
 use super::*;
+use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use holdfast_raft::{Consensus, GroupError, GroupStatus, Leadership, Outcome, ProposeError, Proposed, ReadLogError};
+use holdfast_raft::{Consensus, GroupError, GroupStatus, Leadership, ProposeError, Proposed, ReadLogError};
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, SECTOR_BYTES};
 use holdfast_volume::entry::{EntryPayload, decode};
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::mpsc;
 
 /// For a test that would otherwise wait for ever.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -44,7 +46,7 @@ fn an_entry_leaves_behind_one_at_most_or_when_it_is_worth_one() {
 
 /// A group whose entries come back when the test says so.
 struct Slow {
-    submitted: mpsc::UnboundedSender<(usize, oneshot::Sender<Outcome>)>,
+    submitted: mpsc::UnboundedSender<(usize, Reply)>,
     payloads: Arc<Mutex<Vec<Bytes>>>,
     stopped: AtomicBool,
 }
@@ -87,17 +89,16 @@ impl Consensus for Slow {
         true
     }
 
-    fn submit(&self, term: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
+    fn submit(&self, term: Option<Term>, payload: Bytes, reply: Reply) -> BoxFuture<'_, Result<(), ProposeError>> {
         assert_eq!(term, Some(TERM), "SEQ-S1: only in the term of the grant");
         if self.stopped.load(Ordering::Relaxed) {
             return Box::pin(ready(Err(ProposeError::Stopped { reason: "for the test".into() })));
         }
-        let (answer, outcome) = oneshot::channel();
         let Ok(EntryPayload::Writes(entry)) = decode(&payload) else { panic!("no entry of writes") };
         assert_eq!(entry.epoch, EPOCH, "R2");
         self.payloads.locked().push(payload);
-        self.submitted.send((entry.len(), answer)).expect("the test listens");
-        Box::pin(ready(Ok(Pending::from(outcome))))
+        self.submitted.send((entry.len(), reply)).expect("the test listens");
+        Box::pin(ready(Ok(())))
     }
 
     fn read_log(&self, _: LogIndex, _: u32, _: usize) -> BoxFuture<'_, Result<Bytes, ReadLogError>> {
@@ -137,7 +138,7 @@ struct Stage {
     sequencer: Sequencer,
     group: Arc<Slow>,
     closed: CancellationToken,
-    submitted: mpsc::UnboundedReceiver<(usize, oneshot::Sender<Outcome>)>,
+    submitted: mpsc::UnboundedReceiver<(usize, Reply)>,
     payloads: Arc<Mutex<Vec<Bytes>>>,
 }
 
@@ -153,7 +154,7 @@ impl Stage {
     }
 
     /// The next entry, which leaves without any further event.
-    async fn entry(&mut self) -> (usize, oneshot::Sender<Outcome>) {
+    async fn entry(&mut self) -> (usize, Reply) {
         let entry = tokio::time::timeout(PATIENCE, self.submitted.recv()).await;
         entry.expect("nothing leaves").expect("the sequencer has ended")
     }
@@ -167,9 +168,13 @@ impl Stage {
     }
 }
 
-fn written(answer: oneshot::Sender<Outcome>) {
-    let proposed = Proposed { id: LogId::new(1, 1), answer: Bytes::new() };
-    assert!(answer.send(Ok(proposed)).is_ok(), "the sequencer waits for it");
+fn written(answer: Reply) {
+    answer.send(Ok(Proposed { id: LogId::new(1, 1), answer: Bytes::new() }));
+}
+
+/// It may have happened (R12).
+fn unknown(answer: Reply) {
+    answer.send(Err(ProposeError::Unknown { reason: "for the test".into() }));
 }
 
 /// SEAL-S4: two entries under one key have the same nonces, and would tell what their data differs by.
@@ -264,4 +269,73 @@ async fn s2_a_group_that_has_stopped_ends_the_sequencer_and_closes_the_connectio
     written(answer);
     assert_eq!(first.await, Ok(Ok(())), "it was submitted before");
     assert!(stage.rests().await);
+}
+
+/// No task has a turn between the reply and the answers: at depth 1 a writer waits for each of them.
+#[tokio::test]
+async fn whoever_applies_an_entry_answers_its_operations() {
+    let mut stage = Stage::new();
+    let mut first = stage.sequencer.push(write(512));
+    let settled = stage.sequencer.settled();
+    let (_, answer) = stage.entry().await;
+    assert!((&mut first).now_or_never().is_none(), "R1: it is not applied");
+    written(answer);
+    assert_eq!(first.now_or_never(), Some(Ok(Ok(()))));
+    assert_eq!(settled.now_or_never(), Some(Ok(())), "SEQ-S4");
+}
+
+/// SEQ-S5, R12. openraft refuses an entry as soon as this member leads no more; those before it are still on their way.
+#[tokio::test]
+async fn s5_a_refusal_waits_for_the_entries_before_it_and_no_answer_overtakes_it() {
+    let mut stage = Stage::new();
+    let (mut pushed, mut replies) = (Vec::new(), Vec::new());
+    for operations in [1, 1, WORTH_OPS, WORTH_OPS] {
+        pushed.push((0..operations).map(|_| stage.sequencer.push(write(512))).collect::<Vec<_>>());
+        let (found, reply) = stage.entry().await;
+        assert_eq!(found, operations);
+        replies.push(reply);
+    }
+    let Ok([first, second, third, fourth]) = <[Reply; 4]>::try_from(replies) else { panic!("four entries") };
+    let answers = |of: &mut Vec<oneshot::Receiver<Result<(), WriteFailure>>>| {
+        let mut found: Vec<_> = of.iter_mut().map(|answer| answer.now_or_never()).collect();
+        found.dedup();
+        found
+    };
+    written(fourth);
+    unknown(second);
+    for of in &mut pushed {
+        assert_eq!(answers(of), [None], "R1, R12: none of them is known before the first one");
+    }
+    assert!(!stage.closed.is_cancelled());
+    written(first);
+    assert_eq!(answers(&mut pushed[0]), [Some(Ok(Ok(())))], "it was written before the one that is unknown");
+    assert_eq!(answers(&mut pushed[1]), [Some(Ok(Err(WriteFailure::Gone)))]);
+    assert_eq!(answers(&mut pushed[3]), [None], "the third one is on its way");
+    assert!(stage.closed.is_cancelled(), "R8: closed unanswered");
+    written(third);
+    for of in &mut pushed[2..] {
+        assert_eq!(answers(of), [Some(Ok(Err(WriteFailure::Gone)))], "SEQ-S2: it may hang on the one before it");
+    }
+    assert_eq!(stage.sequencer.push(write(512)).now_or_never(), Some(Ok(Err(WriteFailure::Gone))));
+    assert!(stage.rests().await, "SEQ-S2: nothing more is submitted");
+}
+
+/// R12: a group that ends drops what it has, in any order and in any of its tasks.
+#[tokio::test]
+async fn s2_a_dropped_reply_ends_the_epoch_and_nobody_waits_for_ever() {
+    let mut stage = Stage::new();
+    let mut pushed = Vec::new();
+    let mut replies = Vec::new();
+    for _ in 0..AT_ONCE {
+        pushed.push(stage.sequencer.push(write(512)));
+        replies.push(stage.entry().await.1);
+    }
+    pushed.push(stage.sequencer.push(write(512)));
+    while let Some(reply) = replies.pop() {
+        drop(reply);
+    }
+    for answer in pushed {
+        assert_eq!(answer.now_or_never(), Some(Ok(Err(WriteFailure::Gone))));
+    }
+    assert!(stage.closed.is_cancelled());
 }
