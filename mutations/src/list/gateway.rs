@@ -62,7 +62,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a write that comes right behind another one waits until that is back: over a network, few writers get half the rate",
         rule: "R8",
         edits: &[Edit {
-            file: "crates/set/src/sequencer.rs",
+            file: "crates/set/src/sequencer/queue.rs",
             old: "const AT_ONCE: usize = 2;",
             new: "const AT_ONCE: usize = 1;",
         }],
@@ -74,38 +74,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "after an entry with unknown outcome the next one is answered as written",
         rule: "R12",
         edits: &[Edit {
-            file: "crates/set/src/sequencer.rs",
+            file: "crates/set/src/sequencer/queue.rs",
             old: "let outcome = self.failed.map_or(came, Err);",
             new: "let outcome = came;",
         }],
         tests: &[lib(Layer::Unit, "holdfast-set", &["sequencer::"])],
-        smoke: false,
-    },
-    Mutation {
-        name: "answered-before-an-earlier-entry",
-        bug: "an entry that comes back before an earlier one has that one answered as written, too: it may be refused yet",
-        rule: "SEQ-S5",
-        edits: &[Edit {
-            file: "crates/set/src/sequencer.rs",
-            old: "self.flights.front_mut()?.came.take()?",
-            new: "self.flights.front_mut()?.came.take().unwrap_or(Ok(Vec::new()))",
-        }],
-        tests: &[lib(Layer::Unit, "holdfast-set", &["sequencer::"])],
-        smoke: false,
-    },
-    Mutation {
-        name: "dropped-proposals-hang",
-        bug: "who has proposed an entry hears nothing if the group drops it: its operations wait for ever",
-        rule: "R12",
-        edits: &[Edit {
-            file: "crates/raft/src/consensus.rs",
-            old: "            told(Err(dropped()));",
-            new: "            drop(told);",
-        }],
-        tests: &[
-            lib(Layer::Unit, "holdfast-raft", &["consensus::"]),
-            lib(Layer::Unit, "holdfast-set", &["sequencer::"]),
-        ],
         smoke: false,
     },
     Mutation {
