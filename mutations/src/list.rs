@@ -3,6 +3,7 @@
 mod access;
 mod agent;
 mod agent_files;
+mod appends;
 mod bounds;
 mod certificates;
 mod cluster;
@@ -40,6 +41,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     control::MUTATIONS,
     data::MUTATIONS,
     raft::MUTATIONS,
+    appends::MUTATIONS,
     gateway::MUTATIONS,
     doors::MUTATIONS,
     access::MUTATIONS,

@@ -2,6 +2,7 @@
 
 use crate::clock::PromiseRuntime;
 use crate::snapshot_pieces::snapshot_time;
+use crate::stored::Ticket;
 use bytes::Bytes;
 use openraft::impls::leader_id_std;
 use openraft::raft::responder::Responder;
@@ -10,9 +11,36 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Input of a state machine: opaque bytes. Never empty, never beginning with the membership mark (see `wire`).
-#[derive(Clone, PartialEq, Eq)]
-pub struct Payload(pub(crate) Bytes);
+/// Input of a state machine: opaque bytes. Never empty, never beginning with the membership mark (see `wire`). That of
+/// the last entry of a peer's append carries a ticket as well, which is no part of the value (STORED-T1).
+pub struct Payload(pub(crate) Bytes, Option<Ticket>);
+
+impl Payload {
+    /// Without a ticket.
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        Self(bytes, None)
+    }
+
+    /// The place of its ticket.
+    pub(crate) fn ticket(&mut self) -> &mut Option<Ticket> {
+        &mut self.1
+    }
+}
+
+/// The copy has no ticket (STORED-T1).
+impl Clone for Payload {
+    fn clone(&self) -> Self {
+        Self::new(self.0.clone())
+    }
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Payload {}
 
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -65,6 +65,7 @@ mod snapshot_file;
 mod snapshot_pieces;
 mod start_group;
 mod status;
+mod stored;
 mod wire;
 
 #[cfg(test)]
@@ -95,6 +96,8 @@ mod pre_vote_tests;
 mod start_tests;
 #[cfg(test)]
 mod store_tests;
+#[cfg(test)]
+mod stored_tests;
 #[cfg(test)]
 mod vote_looks_tests;
 

@@ -28,7 +28,7 @@ impl RaftGroup {
             Some(_) => {}
         }
         let responder = ToProposer::new(move |result| reply.send(outcome(result)));
-        let mut request = self.raft().write(Payload(payload)).responder(responder);
+        let mut request = self.raft().write(Payload::new(payload)).responder(responder);
         if let Some(term) = term {
             request = request.with_leader(CommittedLeader::new(term.0));
         }
