@@ -106,33 +106,28 @@ impl Shared {
         let mut queue = self.queue();
         match queue.handed.take() {
             Some((seq, submitting)) => Next::Submit(seq, submitting),
-            None if queue.failed.is_some() => Next::End,
+            // While a connection's task submits, it may still hand its entry over.
+            None if queue.failed.is_some() && !queue.submitting => Next::End,
             None if queue.may_leave() => Next::Leave,
             None => Next::Wait,
         }
     }
 
-    /// Hands an entry that the group has not taken at once to the task of the queue.
+    /// Hands an entry that the group has not taken at once to the task of the queue, which does not end before. If a call
+    /// to an openraft that is stopping were dropped, the next call would panic (see `raft/src/appender.rs`).
     fn hand_over(&self, seq: WriteSeq, submitting: Submitting) {
         holdfast_reached::reached!("sequencer: the group does not take an entry at once");
-        let mut queue = self.queue();
-        if queue.failed.is_none() {
-            queue.handed = Some((seq, submitting));
-            drop(queue);
-            self.wake.notify_one();
-            self.handed.notify_one();
-        } else {
-            // That task may have ended. The entry's reply says that its outcome is unknown, without the lock.
-            drop(queue);
-            drop(submitting);
-        }
+        self.queue().handed = Some((seq, submitting));
+        self.wake.notify_one();
+        self.handed.notify_one();
     }
 
-    /// The group has the last entry. Returns whether the next one may leave.
+    /// The group has the last entry. Returns whether the task of the queue has something to do: the next entry may
+    /// leave, or nothing ever leaves again.
     fn handed_on(&self) -> bool {
         let mut queue = self.queue();
         queue.submitting = false;
-        queue.may_leave()
+        queue.failed.is_some() || queue.may_leave()
     }
 
     /// Entry `seq` came back. Called by the group, in any order and in any of its tasks, so it only decides and wakes.
@@ -196,6 +191,7 @@ impl Shared {
     /// submitted (SEQ-S2).
     fn refused(&self, seq: WriteSeq) {
         let mut queue = self.queue();
+        queue.submitting = false;
         let answers = queue.flight(seq).map(|flight| std::mem::take(&mut flight.answers)).unwrap_or_default();
         for answer in answers {
             let _ = answer.send(Err(WriteFailure::Gone));
@@ -392,7 +388,7 @@ impl Submitter {
         Box::pin(async move { group.submit(Some(term), payload, reply).await })
     }
 
-    /// The group has taken entry `seq`, or refused it. Returns whether the next one may leave.
+    /// The group has taken entry `seq`, or refused it. Returns whether the caller has to wake the task of the queue.
     fn submitted(&self, shared: &Shared, seq: WriteSeq, result: Result<(), ProposeError>) -> bool {
         let Err(e) = result else { return shared.handed_on() };
         holdfast_reached::reached!("sequencer: the group takes no more entries of this term");

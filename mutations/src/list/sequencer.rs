@@ -41,6 +41,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "entry-on-its-way-dropped",
+        bug: "an epoch ends while a connection's task submits an entry, and nobody goes on with the call to the group",
+        rule: "R8",
+        edits: &[Edit {
+            file: SEQUENCER,
+            old: "None if queue.failed.is_some() && !queue.submitting => Next::End,",
+            new: "None if queue.failed.is_some() => Next::End,",
+        }],
+        tests: &[SEQUENCES],
+        smoke: false,
+    },
+    Mutation {
         name: "full-journal-passed-by",
         bug: "what a connection submits itself does not ask for the journal's pace: a full journal does not hold it back",
         rule: "R8",

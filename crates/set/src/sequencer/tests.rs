@@ -486,6 +486,55 @@ async fn s1_an_entry_that_the_group_does_not_take_at_once_keeps_its_place() {
     }
 }
 
+/// The epoch ends while a connection's task submits, and the group does not take the entry at once. openraft ends the
+/// process if a call to a core that is stopping is dropped, so somebody must stay with it.
+#[tokio::test]
+async fn an_entry_on_its_way_is_not_dropped_when_its_epoch_ends() {
+    let mut stage = Stage::new();
+    let (shared, submitter) = (stage.sequencer.shared.clone(), stage.sequencer.submitter.clone());
+    let (open, door) = oneshot::channel();
+    *stage.group.door.locked() = Some(door);
+    stage.sequencer.hold();
+    let pushed = stage.sequencer.push(write(512));
+    let taken = submitter.take(&shared).expect("it waits");
+    let seq = taken.seq;
+    let mut submitting = submitter.submit(&shared, taken);
+    assert!(submitting.as_mut().now_or_never().is_none(), "the group has not taken it");
+    stage.sequencer.stop(WriteFailure::Gone);
+    assert!(stage.rests().await);
+    shared.hand_over(seq, submitting);
+    assert!(stage.rests().await);
+    open.send(()).expect("the task of the queue has it");
+    let (operations, answer) = stage.entry().await;
+    assert_eq!(operations, 1);
+    written(answer);
+    assert_eq!(pushed.await, Ok(Ok(())), "it was submitted before");
+    assert!(stage.rests().await);
+    assert_eq!(Arc::strong_count(&submitter), 2, "the task of the queue has not ended");
+}
+
+/// Otherwise each epoch that ends at such a moment would leave a task behind, and its group with it.
+#[tokio::test]
+async fn the_task_of_the_queue_ends_behind_what_a_connection_submits() {
+    let mut stage = Stage::new();
+    let (shared, submitter) = (stage.sequencer.shared.clone(), stage.sequencer.submitter.clone());
+    stage.sequencer.hold();
+    let pushed = stage.sequencer.push(write(512));
+    let taken = submitter.take(&shared).expect("it waits");
+    let seq = taken.seq;
+    stage.sequencer.stop(WriteFailure::Gone);
+    assert!(stage.rests().await);
+    assert_eq!(Arc::strong_count(&submitter), 3, "the entry may still be handed to it");
+    let result = submitter.submit(&shared, taken).now_or_never().expect("the group takes it at once");
+    assert!(submitter.submitted(&shared, seq, result), "nobody else wakes the task");
+    shared.wake.notify_one();
+    let (_, answer) = stage.left().expect("submitted in this task");
+    written(answer);
+    assert_eq!(pushed.now_or_never(), Some(Ok(Ok(()))));
+    assert!(stage.rests().await);
+    assert_eq!(Arc::strong_count(&submitter), 2, "the task of the queue has not ended");
+}
+
 /// SEQ-S2, R8: as for an entry that the task of the queue submits.
 #[tokio::test]
 async fn s2_a_release_at_a_group_that_has_stopped_ends_the_sequencer() {
