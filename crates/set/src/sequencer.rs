@@ -113,8 +113,8 @@ impl Shared {
         }
     }
 
-    /// Hands an entry that the group has not taken at once to the task of the queue, which does not end before. If a call
-    /// to an openraft that is stopping were dropped, the next call would panic (see `raft/src/appender.rs`).
+    /// Hands an entry that the group has not taken at once to the task of the queue, which does not end before. If a
+    /// call to an openraft that is stopping were dropped, the next call would panic (see `raft/src/appender.rs`).
     fn hand_over(&self, seq: WriteSeq, submitting: Submitting) {
         holdfast_reached::reached!("sequencer: the group does not take an entry at once");
         self.queue().handed = Some((seq, submitting));
