@@ -3,6 +3,7 @@
 mod access;
 mod agent;
 mod agent_files;
+mod appends;
 mod bounds;
 mod certificates;
 mod cluster;
@@ -24,6 +25,7 @@ mod places;
 mod placing;
 mod raft;
 mod reports;
+mod sequencer;
 mod set;
 mod space;
 mod stores;
@@ -39,6 +41,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     control::MUTATIONS,
     data::MUTATIONS,
     raft::MUTATIONS,
+    appends::MUTATIONS,
     gateway::MUTATIONS,
     doors::MUTATIONS,
     access::MUTATIONS,
@@ -67,6 +70,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     page::MUTATIONS,
     csi::MUTATIONS,
     reports::MUTATIONS,
+    sequencer::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

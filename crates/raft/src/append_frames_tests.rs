@@ -15,7 +15,7 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 fn entry(index: u64, payload: Bytes) -> RaftEntryOf {
-    let payload = if payload.is_empty() { EntryPayload::Blank } else { EntryPayload::Normal(Payload(payload)) };
+    let payload = if payload.is_empty() { EntryPayload::Blank } else { EntryPayload::Normal(Payload::new(payload)) };
     RaftEntryOf { log_id: id_to_raft(LogId::new(3, index)), payload }
 }
 

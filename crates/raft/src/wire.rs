@@ -10,6 +10,7 @@
 
 use crate::config::{Answer, Payload, TypeConfig};
 use crate::proto;
+use crate::stored::Ticket;
 use bytes::{BufMut, Bytes, BytesMut};
 use holdfast_types::{LogId, MemberId};
 use openraft::entry::RaftEntry;
@@ -116,11 +117,19 @@ pub(crate) fn entry_payload(entry: &RaftEntryOf) -> Bytes {
     }
 }
 
+/// Where the entry carries its ticket. Blank entries and memberships carry none.
+pub(crate) fn ticket_of(entry: &mut RaftEntryOf) -> Option<&mut Option<Ticket>> {
+    match &mut entry.payload {
+        EntryPayload::Normal(payload) => Some(payload.ticket()),
+        EntryPayload::Blank | EntryPayload::Membership(_) => None,
+    }
+}
+
 pub(crate) fn entry_from_parts(id: LogId, payload: Bytes) -> Result<RaftEntryOf, WireError> {
     let payload = match payload.first() {
         None => EntryPayload::Blank,
         Some(&MEMBERSHIP_MARK) => EntryPayload::Membership(membership_from_bytes(&payload[1..])?),
-        Some(_) => EntryPayload::Normal(Payload(payload)),
+        Some(_) => EntryPayload::Normal(Payload::new(payload)),
     };
     Ok(RaftEntryOf::new(id_checked(id)?, payload))
 }
