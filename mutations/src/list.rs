@@ -4,6 +4,7 @@ mod access;
 mod agent;
 mod agent_files;
 mod bounds;
+mod cache_disk;
 mod certificates;
 mod cluster;
 mod control;
@@ -44,6 +45,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     access::MUTATIONS,
     certificates::MUTATIONS,
     bounds::MUTATIONS,
+    cache_disk::MUTATIONS,
     agent::MUTATIONS,
     agent_files::MUTATIONS,
     space::MUTATIONS,
