@@ -189,9 +189,7 @@ impl Ring {
 
     /// The writer: until nothing waits.
     fn write_out(self: &Arc<Self>) {
-        loop {
-            let job = self.state.locked().next_job();
-            let Some(job) = job else { break };
+        while let Some(job) = self.next_job() {
             if let Err(error) = self.work(job) {
                 self.turn_off("writes", &error);
                 break;
@@ -199,6 +197,11 @@ impl Ring {
             self.tell();
         }
         self.tell();
+    }
+
+    /// Without the lock on return: a job waits for the disk.
+    fn next_job(&self) -> Option<Job> {
+        self.state.locked().next_job()
     }
 
     fn tell(&self) {

@@ -55,6 +55,12 @@ impl RingFile {
         }
     }
 
+    /// Whether the file system cannot say that a read would wait, as far as known.
+    #[cfg(test)]
+    pub(crate) fn is_mute(&self) -> bool {
+        self.mute.load(Relaxed)
+    }
+
     /// Reads, and waits for the disk.
     pub(crate) fn read(&self, from: u64, bytes: usize) -> io::Result<Vec<u8>> {
         let mut record = vec![0; bytes];

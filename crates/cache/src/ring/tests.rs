@@ -1,5 +1,6 @@
 use super::table::encode;
 use super::*;
+use futures_util::FutureExt;
 use holdfast_types::{MemberId, ObjectId, Term};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -80,6 +81,23 @@ async fn a_region_that_was_written_while_it_was_read_is_a_miss() {
     let mixed = [&before[..KEY_BYTES], &after[KEY_BYTES..]].concat();
     assert!(ring.accept(&key(7), spot, mixed).is_none());
     assert!(!read(&ring, 7).await);
+}
+
+/// What was written is in the page cache: a read of it ends when it is first polled.
+#[tokio::test]
+async fn what_the_page_cache_has_is_read_without_another_thread() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let ring = small(dir.path()).await;
+    put(&ring, 7).await;
+    // The kernel may hold the page for a moment.
+    for _ in 0..1000 {
+        if let Some(found) = ring.read(&key(7), PATIENCE).now_or_never() {
+            assert_eq!(found.expect("read").expect("it is there").sealed, content(7));
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(ring.file.is_mute(), "each read went to another thread");
 }
 
 /// RING-G1. As after a power cut: of a region, an old table and newer records have reached the disk.
