@@ -81,19 +81,19 @@ impl Ring {
     pub(crate) async fn open(path: PathBuf, shape: Shape) -> io::Result<Arc<Self>> {
         let opening = move || {
             let file = RingFile::open(&path, shape.bytes())?;
-            let tables = tables_of(&file, shape);
-            Ok::<_, io::Error>((file, tables))
+            let state = State::new(shape, tables_of(&file, shape));
+            Ok::<_, io::Error>((file, state))
         };
-        let (file, tables) = tokio::task::spawn_blocking(opening).await.map_err(io::Error::other)??;
-        Ok(Self::over(file, shape, tables))
+        let (file, state) = tokio::task::spawn_blocking(opening).await.map_err(io::Error::other)??;
+        Ok(Self::over(file, shape, state))
     }
 
-    /// Over a file with these tables. Called in a runtime.
-    fn over(file: RingFile, shape: Shape, tables: Vec<Table>) -> Arc<Self> {
+    /// Over a file that has this. Called in a runtime.
+    fn over(file: RingFile, shape: Shape, state: State) -> Arc<Self> {
         Arc::new(Self {
             shape,
             file,
-            state: Mutex::new(State::new(shape, tables)),
+            state: Mutex::new(state),
             done: watch::Sender::new(0),
             reads: Arc::new(Semaphore::new(READS_AT_ONCE)),
             failed_reads: AtomicU32::new(0),
@@ -104,7 +104,7 @@ impl Ring {
     /// An empty one, over a file that is opened twice.
     #[cfg(test)]
     pub(crate) fn on(reads: std::fs::File, writes: std::fs::File, shape: Shape) -> Arc<Self> {
-        Self::over(RingFile::over(reads, writes), shape, Vec::new())
+        Self::over(RingFile::over(reads, writes), shape, State::new(shape, Vec::new()))
     }
 
     /// Length of the file in bytes.
@@ -195,6 +195,10 @@ impl Ring {
                 break;
             }
             self.tell();
+        }
+        // Reads may have turned it off during a write, which then took space again.
+        if !self.is_on() {
+            self.file.give_back();
         }
         self.tell();
     }
@@ -295,16 +299,19 @@ impl Ring {
     }
 }
 
-/// The tables in the file. A region whose table cannot be read is empty.
-fn tables_of(file: &RingFile, shape: Shape) -> Vec<Table> {
-    let table_of = |region| {
-        let begin = shape.begin_of(region);
-        let head = file.read(begin, UNIT_BYTES).ok()?;
-        let bytes = table::bytes_of(shape, &head)?;
-        let text = if bytes <= head.len() { head } else { file.read(begin, bytes).ok()? };
-        table::decode(shape, region, &text)
+/// The tables in the file in the order of their rounds, each read when it is asked for. A region whose table cannot be
+/// read is empty.
+fn tables_of(file: &RingFile, shape: Shape) -> impl Iterator<Item = Table> {
+    let head_of = |region| {
+        let head = file.read(shape.begin_of(region), UNIT_BYTES).ok()?;
+        Some((table::round_of(&head)?, region, table::bytes_of(shape, &head)?))
     };
-    (0..shape.regions).filter_map(table_of).collect()
+    let mut heads: Vec<(u64, u32, usize)> = (0..shape.regions).filter_map(head_of).collect();
+    heads.sort_unstable();
+    heads.into_iter().filter_map(move |(_, region, bytes)| {
+        let text = file.read(shape.begin_of(region), bytes).ok()?;
+        table::decode(shape, region, &text)
+    })
 }
 
 #[cfg(test)]

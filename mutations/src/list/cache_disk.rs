@@ -58,4 +58,32 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-cache", &["tests::a_full_disk_is_turned_off"])],
         smoke: false,
     },
+    Mutation {
+        name: "space-of-a-cache-disk-that-is-off",
+        bug: "a write to the cache's disk that was under way when reads turned it off keeps its space",
+        rule: "RING-G2",
+        edits: &[Edit { file: RING, old: "if !self.is_on() {", new: "if !self.is_on() && self.bytes() == 0 {" }],
+        tests: &[lib(Layer::Unit, "holdfast-cache", &["ring::tests::a_write_that_ends_after_the_disk_was_turned_off"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "cache-disk-in-the-order-of-places",
+        bug: "after a restart the regions of the cache's disk count as filled in the order of their places",
+        rule: "RING-G4",
+        edits: &[Edit {
+            file: RING,
+            old: "heads.sort_unstable();",
+            new: "heads.sort_unstable_by_key(|(_, region, _)| *region);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-cache", &["ring::tests::a_restart_takes_the_regions"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "cache-disk-for-everyone",
+        bug: "the file on the cache's disk can be read by other users",
+        rule: "R10",
+        edits: &[Edit { file: "crates/cache/src/ring/file.rs", old: "0o600", new: "0o644" }],
+        tests: &[lib(Layer::Unit, "holdfast-cache", &["ring::tests::nobody_else_may_read"])],
+        smoke: false,
+    },
 ];

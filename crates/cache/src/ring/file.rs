@@ -4,9 +4,12 @@ use rustix::fs::{Advice, FallocateFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Only this user reads the file (R10): it is sealed, but tells which objects were read here.
+const FILE_MODE: u32 = 0o600;
 
 /// Pieces that the kernel takes in one call (IOV_MAX).
 const PIECES_MAX: usize = 1024;
@@ -23,7 +26,7 @@ pub(crate) struct RingFile {
 impl RingFile {
     /// Opens or creates the file with this length.
     pub(crate) fn open(path: &Path, bytes: u64) -> io::Result<Self> {
-        let writes = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+        let writes = OpenOptions::new().create(true).truncate(false).write(true).mode(FILE_MODE).open(path)?;
         if writes.metadata()?.len() != bytes {
             writes.set_len(bytes)?;
         }

@@ -58,8 +58,9 @@ fn shard_of(mark: u64) -> usize {
 }
 
 impl Index {
-    /// The index of these tables. The region behind the latest is filled next.
-    pub(crate) fn new(shape: Shape, mut tables: Vec<Table>) -> Self {
+    /// The index of these tables, which come in the order of their rounds. The region behind the latest is filled next.
+    /// They are taken one by one: all of them are several times as large as the index.
+    pub(crate) fn new(shape: Shape, tables: impl IntoIterator<Item = Table>) -> Self {
         let mut index = Self {
             shape,
             shards: vec![HashMap::new(); SHARDS],
@@ -70,8 +71,11 @@ impl Index {
             names: Vec::new(),
             round: 0,
         };
-        tables.sort_unstable_by_key(|table| table.round);
         for Table { region, round, names } in tables {
+            // Not in order: the file was changed while it was read. What is not taken is fetched.
+            if round <= index.round {
+                continue;
+            }
             (index.filling, index.round) = (region, round);
             index.regions[region as usize].round = round;
             for (key, place) in names {

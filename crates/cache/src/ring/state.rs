@@ -99,8 +99,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// With the records of these tables.
-    pub(crate) fn new(shape: Shape, tables: Vec<Table>) -> Self {
+    /// With the records of these tables, as [`Index::new`] takes them.
+    pub(crate) fn new(shape: Shape, tables: impl IntoIterator<Item = Table>) -> Self {
         Self {
             shape,
             index: Index::new(shape, tables),

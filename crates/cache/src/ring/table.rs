@@ -188,10 +188,15 @@ pub(crate) fn bytes_of(shape: Shape, head: &[u8]) -> Option<usize> {
     (head.starts_with(MAGIC) && count <= shape.records_max()).then_some(HEAD_BYTES + count * NAME_BYTES)
 }
 
+/// The round of the table that begins with `head`. It may be damaged: [`decode`] tells.
+pub(crate) fn round_of(head: &[u8]) -> Option<u64> {
+    array(head, ROUND_AT).map(u64::from_le_bytes)
+}
+
 /// The table of a region. `None` if there is none, or a damaged one.
 pub(crate) fn decode(shape: Shape, region: u32, text: &[u8]) -> Option<Table> {
     let text = text.get(..bytes_of(shape, text)?)?;
-    let (round, found) = (u64::from_le_bytes(array(text, ROUND_AT)?), u32::from_le_bytes(array(text, CRC_AT)?));
+    let (round, found) = (round_of(text)?, u32::from_le_bytes(array(text, CRC_AT)?));
     if sum(text) != found || !(1..ROUND_MAX).contains(&round) {
         return None;
     }

@@ -4,6 +4,7 @@ use futures_util::FutureExt;
 use holdfast_types::{MemberId, ObjectId, Term};
 use proptest::prelude::*;
 use std::collections::HashMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -178,6 +179,59 @@ async fn the_older_half_is_what_was_filled_before_half_of_the_regions() {
         ring.save().await;
         ring = small(dir.path()).await;
     }
+}
+
+/// RING-G4. Their rounds say what is old, not their places in the file.
+#[tokio::test]
+async fn a_restart_takes_the_regions_in_the_order_in_which_they_were_filled() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let ring = small(dir.path()).await;
+    for number in 0..6 {
+        // One record in each region: the first two regions are filled twice.
+        ring.put(key(number), Bytes::from(vec![number as u8; LEN_MAX]));
+        ring.settled().await;
+    }
+    ring.save().await;
+    drop(ring);
+    let ring = small(dir.path()).await;
+    let mut older = Vec::new();
+    for number in 2..6 {
+        let found = ring.read(&key(number), PATIENCE).await.expect("read").expect("it is there");
+        older.push(found.older);
+    }
+    assert_eq!(older, [true, true, false, false]);
+    ring.put(key(6), Bytes::from(vec![6; LEN_MAX]));
+    ring.settled().await;
+    let here: Vec<u32> = (0..7).filter(|number| ring.has(&key(*number))).collect();
+    assert_eq!(here, [3, 4, 5, 6], "the oldest one made room");
+}
+
+/// R10. With a data directory that was made by hand, others may enter it.
+#[tokio::test]
+async fn nobody_else_may_read_the_file() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    drop(small(dir.path()).await);
+    let found = std::fs::metadata(dir.path().join("ring")).expect("the ring").permissions().mode();
+    assert_eq!(found & 0o777, 0o600);
+}
+
+/// RING-G2. Reads turned it off while a write was under way.
+#[tokio::test]
+async fn a_write_that_ends_after_the_disk_was_turned_off_takes_no_space() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let ring = small(dir.path()).await;
+    let len = || std::fs::metadata(dir.path().join("ring")).expect("the ring").len();
+    assert!(ring.state.locked().put(key(7), content(7)), "this test is the writer");
+    let job = ring.next_job().expect("a region begins");
+    ring.turn_off("reads", &io::Error::other("no disk"));
+    while len() > 0 {
+        tokio::task::yield_now().await;
+    }
+    ring.work(job).expect("write");
+    assert!(len() > 0);
+    ring.write_out();
+    assert_eq!(len(), 0);
+    ring.settled().await;
 }
 
 /// RING-G1, with threads that read while others write.
