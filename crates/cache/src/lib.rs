@@ -92,7 +92,7 @@ pub struct ReadCache<V: Clone + Send + Sync + 'static> {
 pub type Cache = ReadCache<Bytes>;
 
 struct Inner<V: Clone + Send + Sync + 'static> {
-    memory: foyer::Cache<BlockKey, V>,
+    memory: foyer_memory::Cache<BlockKey, V>,
     flights: Flights<V>,
     /// Loads of entries from disk or the store …
     loads: Flights<Loaded<V>>,
@@ -190,11 +190,11 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         }
         // Each shard holds many extents, so their different sizes average out.
         let shards = (memory_bytes / MEMORY_BYTES_MIN).clamp(1, SHARDS_MAX);
-        let memory = foyer::CacheBuilder::new(memory_bytes)
+        let memory = foyer_memory::CacheBuilder::new(memory_bytes)
             .with_name("holdfast")
             .with_shards(shards)
             // Resists scans (a backup reads everything once), and a hit needs only a read lock.
-            .with_eviction_config(foyer::S3FifoConfig::default())
+            .with_eviction_config(foyer_memory::S3FifoConfig::default())
             .with_weighter(move |_: &BlockKey, value: &V| weigh(value) + ENTRY_OVERHEAD_BYTES)
             .build();
         let inner = Inner {
