@@ -5,6 +5,7 @@ mod agent;
 mod agent_files;
 mod appends;
 mod bounds;
+mod cache_disk;
 mod certificates;
 mod cluster;
 mod control;
@@ -47,6 +48,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     access::MUTATIONS,
     certificates::MUTATIONS,
     bounds::MUTATIONS,
+    cache_disk::MUTATIONS,
     agent::MUTATIONS,
     agent_files::MUTATIONS,
     space::MUTATIONS,
