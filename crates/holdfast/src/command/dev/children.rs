@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
-/// Time limit for a clean stop of a gateway.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for a clean stop of a gateway, a little more than its own.
+const STOP_TIMEOUT: Duration = crate::serve::STOP_TIMEOUT.saturating_add(Duration::from_secs(2));
 
 /// Pause before a restart, so that a gateway that exits at once does not fill the log.
 const RESPAWN_PAUSE: Duration = Duration::from_secs(1);
