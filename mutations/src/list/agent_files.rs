@@ -67,6 +67,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "rounds-a-minute-apart-after-a-pause",
+        bug: "after a long pause of the agent every host is without PostgreSQL for four minutes more: the rounds go on as far apart as the pause left them",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/machine/commands.rs",
+            old: "(leaving.asked, leaving.paced_from) = (0, leaving.round);",
+            new: "leaving.asked = 0;",
+        }],
+        tests: &[lib(Layer::Story, "holdfast-agent", &["machine::story_tests::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "users-killed-after-a-pause",
         bug: "an operator's shell in the pool ignores SIGTERM; the operator pauses the agent, and it is killed seconds after that was answered",
         rule: "AGENT-A9",
