@@ -38,6 +38,10 @@ pub enum Handed {
     Not(String),
 }
 
+fn has_others(group: &Group, me: MemberId) -> bool {
+    group.status().members.iter().any(|member| member.voter && member.member != me)
+}
+
 fn not<T>(why: &str) -> Result<T, String> {
     Err(why.to_string())
 }
@@ -52,7 +56,8 @@ impl Node {
             let Some(adopted) = node.adopted().filter(|_| node.pair().is_none()) else { return Vec::new() };
             let until = Instant::now() + limit;
             let mut led: Vec<Group> = adopted.raft.groups();
-            led.retain(|group| group.leading_term().is_some());
+            // Where nobody else votes there is nobody to hand over to, and nothing to say.
+            led.retain(|group| group.leading_term().is_some() && has_others(group, adopted.member));
             // Group 0 first: it waits for no set.
             led.sort_by_key(|group| group.id());
             let all: Vec<_> = led.into_iter().map(|group| tell(node.clone(), adopted.member, group, until)).collect();
