@@ -130,6 +130,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "stop-hands-over-once",
+        bug: "two gateways that stop at once hand sets to one another, and each ends with what it was given last",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/stopping.rs",
+            old: "if now.is_empty() || Instant::now() >= until {",
+            new: "if now.is_empty() || !done.is_empty() || Instant::now() >= until {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_leadership_that_comes_meanwhile_is_handed_over_too"])],
+        smoke: false,
+    },
+    Mutation {
         name: "handed-to-the-one-that-lacks-most",
         bug: "leadership goes to the voter that lacks the most entries: its clients wait until it has them",
         rule: "R8",
