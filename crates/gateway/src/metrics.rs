@@ -475,7 +475,7 @@ mod tests {
                 let is_metric = |word: &&str| {
                     ["holdfast_", "process_"].iter().any(|of| word.starts_with(of)) || ["up", "ALERTS"].contains(word)
                 };
-                let found = rest.split(|c| !of_name(c)).find(is_metric);
+                let found = rest.split(|c: char| !of_name(c)).find(is_metric);
                 assert_eq!(found, None, "{file}: of all clusters: {query}");
                 for over in [" by (", " on ("] {
                     assert!(query.split(over).skip(1).all(|labels| labels.starts_with("cluster")), "{file}: {query}");

@@ -139,8 +139,8 @@ fn restart(cluster: &mut Cluster, loaded: &mut Loaded, index: usize, program: Op
 fn stop_serving(cluster: &mut Cluster, loaded: &mut Loaded) -> Result<()> {
     let now = loaded.look()?;
     let name = now["gateway"].as_str().with_context(|| format!("served by no gateway: {now}"))?.to_owned();
-    let all = 0..cluster.gateways.len();
-    let index = all.into_iter().find(|index| cluster.name(*index) == name).context("a gateway of another cluster")?;
+    let mut all = 0..cluster.gateways.len();
+    let index = all.find(|index| cluster.name(*index) == name).context("a gateway of another cluster")?;
     cluster.end(index)?;
     loaded.goes_on().with_context(|| format!("{name} was stopped while it served"))?;
     let log = std::fs::read_to_string(cluster.log(index))?;
