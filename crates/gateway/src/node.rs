@@ -26,6 +26,7 @@ mod shown;
 mod start;
 mod start_set;
 mod starts;
+mod stopping;
 mod store_migration;
 mod turns;
 mod younger;
@@ -56,6 +57,7 @@ pub use deletion::Progress;
 pub(crate) use planned::{GroupReport, Planned, Runs, ViolationChange, Wants};
 pub(crate) use revoked::{bearer, list as revoked_list};
 pub use seams::Seams;
+pub use stopping::{HAND_OVER_LIMIT, Handed};
 
 use running::Running;
 use shown::Shown;

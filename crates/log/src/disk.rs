@@ -23,6 +23,9 @@ use std::thread::JoinHandle;
 
 /// Files kept ready ahead of need: one for the journal's next file, and one for the time while another is being made.
 const READY_WANTED: usize = 2;
+/// So many files in a row may be removed by somebody while they are filled. Then something removes each one, and the
+/// journal would wait for a file for ever.
+const REMOVED_MAX: u32 = 8;
 /// Zeroes written at a time, in bytes.
 const FILL_BYTES: usize = 1 << 20;
 const LOCK_NAME: &str = "lock";
@@ -221,6 +224,7 @@ fn write_dsync(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
 impl Folder {
     /// The filling thread: keeps [`READY_WANTED`] files ready.
     fn fill_ahead(&self) {
+        let mut removed = 0;
         loop {
             let number = {
                 let mut ready = self.ready.locked();
@@ -238,28 +242,51 @@ impl Folder {
             let filled = self.fill(number);
             let mut ready = self.ready.locked();
             match filled {
-                Ok(name) => ready.names.push(name),
+                Ok(Some(name)) => ready.names.push(name),
+                Ok(None) if removed < REMOVED_MAX => {
+                    removed += 1;
+                    tracing::warn!(number, "journal: a file was removed while it was filled, making another one");
+                    continue;
+                }
+                Ok(None) => ready.error = Some(self.all_removed(number)),
                 Err(error) => ready.error = Some(error),
             }
-            ready.wanted = false;
+            (ready.wanted, removed) = (false, 0);
             drop(ready);
             self.changed.notify_all();
         }
     }
 
-    fn fill(&self, number: u64) -> io::Result<String> {
-        let (filling, name) = (format!("fill-{number}"), format!("ready-{number}"));
-        let path = self.dir.join(&filling);
-        let result = self.fill_file(&path).and_then(|()| std::fs::rename(&path, self.dir.join(&name)));
-        if result.is_err() {
-            // The incomplete file would only take space; it does no harm if it cannot be removed.
-            let _ = std::fs::remove_file(&path);
+    /// The name of a new file that is ready; see [`Folder::named`].
+    fn fill(&self, number: u64) -> io::Result<Option<String>> {
+        let (path, name) = (self.dir.join(format!("fill-{number}")), format!("ready-{number}"));
+        // If the folder is gone, this fails.
+        drop(File::create_new(&path)?);
+        let filled = self.fill_file(&path);
+        self.named(&path, name, filled)
+    }
+
+    /// Names a file ready once it was filled. `None`: somebody has removed it meanwhile, to free space. There was
+    /// nothing in it, and that says nothing of the disk (LOG-L2).
+    fn named(&self, path: &Path, name: String, filled: io::Result<()>) -> io::Result<Option<String>> {
+        let Err(error) = filled.and_then(|()| std::fs::rename(path, self.dir.join(&name))) else {
+            return Ok(Some(name));
+        };
+        if error.kind() == io::ErrorKind::NotFound && !path.try_exists().unwrap_or(true) {
+            return Ok(None);
         }
-        result.map(|()| name)
+        // The incomplete file would only take space; it does no harm if it cannot be removed.
+        let _ = std::fs::remove_file(path);
+        Err(error)
+    }
+
+    fn all_removed(&self, number: u64) -> io::Error {
+        let (dir, last) = (self.dir.display(), format!("fill-{number}"));
+        let what = format!("{last} and those before it were removed from {dir} while they were filled");
+        io::Error::new(io::ErrorKind::NotFound, format!("{what}: stop what removes files there, then restart"))
     }
 
     fn fill_file(&self, path: &Path) -> io::Result<()> {
-        drop(File::create_new(path)?);
         let file = open_file(path, self.direct)?;
         match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, self.file_bytes) {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
@@ -508,5 +535,42 @@ mod tests {
             std::fs::remove_file(dir.path().join(name)).expect("removed");
         }
         disk.create("begin-1", 1 << 20).expect("another one is made");
+    }
+
+    /// LOG-L2: nor do files that were being filled, which hold nothing.
+    #[test]
+    fn a_file_that_is_removed_while_it_is_filled_is_made_anew() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let bytes = 4 << 20;
+        let disk = RealDisk::open(dir.path(), bytes, 4).expect("opens");
+        let path = |name: &str| dir.path().join(name);
+        let named = |filled| disk.folder.named(&path("fill-700"), "ready-700".to_string(), filled);
+        assert_eq!(named(Ok(())).expect("it is gone, and the disk works"), None);
+        let error = || io::Error::from(io::ErrorKind::NotFound);
+        assert_eq!(named(Err(error())).expect("it was gone before it was opened"), None);
+        std::fs::write(path("fill-700"), "").expect("written");
+        assert!(named(Err(error())).is_err() && !path("fill-700").exists(), "it is there: the disk has failed");
+        assert!(named(Err(Errno::IO.into())).is_err(), "whether it is there or not");
+        // While the journal begins files, somebody removes some that are being filled: fewer than are too many.
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let remover = scope.spawn(|| {
+                let mut left = REMOVED_MAX - 1;
+                while left > 0 && !done.load(std::sync::atomic::Ordering::Acquire) {
+                    for name in names(dir.path()).expect("lists") {
+                        let removed = name.starts_with("fill-") && std::fs::remove_file(path(&name)).is_ok();
+                        left = left.saturating_sub(u32::from(removed));
+                    }
+                }
+            });
+            for number in 0..6 {
+                let begun = disk.create(&format!("begin-{number}"), bytes);
+                done.store(begun.is_err() || number == 5, std::sync::atomic::Ordering::Release);
+                begun.expect("another one is made");
+            }
+            remover.join().expect("removes");
+        });
+        let why = disk.folder.all_removed(7).to_string();
+        assert!(why.contains("fill-7") && why.contains("stop what removes files there"), "{why}");
     }
 }

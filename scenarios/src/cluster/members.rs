@@ -212,7 +212,8 @@ impl Cluster {
         Ok(said)
     }
 
-    fn log(&self, index: usize) -> PathBuf {
+    /// The log of a gateway that was started on its own.
+    pub fn log(&self, index: usize) -> PathBuf {
         self.options.dir.with_extension(format!("g{}.log", index + 1))
     }
 }

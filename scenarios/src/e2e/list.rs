@@ -481,7 +481,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "rolling-postgresql",
-        shows: "each gateway is drained, restarted and undrained under pgbench: PostgreSQL sees no error, no commit is lost (R1, R8)",
+        shows: "each gateway is drained, restarted and undrained under pgbench, then the one that serves is stopped as it is and hands over: PostgreSQL sees no error, no commit is lost (R1, R8)",
         tier: Tier::Long("takes more than a minute; in the gate, members drains and restarts each gateway"),
         needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
         run: rolling::run,

@@ -327,7 +327,7 @@ fn addresses(state: &ClusterState, ids: &BTreeSet<MemberId>) -> BTreeMap<MemberI
 }
 
 /// A group as its leader sees it. A member that was silent for an election timeout counts as not answering.
-fn view(me: MemberId, status: &GroupStatus, patience: Duration) -> GroupView {
+pub(super) fn view(me: MemberId, status: &GroupStatus, patience: Duration) -> GroupView {
     let last = status.last.map_or(0, |l| l.0);
     let peer = |m: &holdfast_raft::MemberStatus| Peer {
         id: m.member,
