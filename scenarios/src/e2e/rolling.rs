@@ -91,6 +91,8 @@ pub(super) fn upgrade(lab: &Lab) -> Result<()> {
     }
     if now.cluster > levels.cluster {
         refused_back(&mut cluster, &mut loaded, older)?;
+    } else {
+        note("both have the same feature level: the older program is not refused");
     }
     said(&loaded.finish()?, "upgraded");
 
