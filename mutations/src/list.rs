@@ -22,6 +22,7 @@ mod pair;
 mod patroni;
 mod places;
 mod placing;
+mod planted;
 mod raft;
 mod reports;
 mod set;
@@ -58,6 +59,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     limits::MUTATIONS,
     places::MUTATIONS,
     placing::MUTATIONS,
+    planted::MUTATIONS,
     following::MUTATIONS,
     timing::MUTATIONS,
     survivors::MUTATIONS,
