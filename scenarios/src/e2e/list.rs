@@ -418,7 +418,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "unreadable",
-        shows: "journals, snapshots, cache files and objects contain no readable user data, and files in clear are not believed (R10)",
+        shows: "journals, snapshots, cache files and objects contain no readable user data (R10); with --long, files in clear in their place are refused",
         tier: Tier::Gate("R10 on disks and in the store"),
         needs: &[],
         run: unreadable::run,
