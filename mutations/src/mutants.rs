@@ -218,7 +218,7 @@ struct Run<'a> {
     tool: &'a Tool<'a>,
     all: &'a [Mutant],
     reasons: &'a Reasons,
-    /// A crate gets all the time that is left, and not an equal share: in a share of two minutes nothing would be built.
+    /// A crate gets all the time that is left, not an equal share: in a share of two minutes nothing would be built.
     in_turn: bool,
     count: Count,
     /// Chosen mutants that were not tried.

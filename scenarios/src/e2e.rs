@@ -300,8 +300,8 @@ fn judge(scenario: &Scenario, ran: Ran, args: &Args, count: &mut Count, times: &
     room::say_free(root());
 }
 
-/// Why a scenario cannot run here; `None` if it can. Builds the program of the last release if it needs an older one and
-/// none was given.
+/// Why a scenario cannot run here; `None` if it can. Builds the program of the last release if it needs an older one
+/// and none was given.
 fn ready(scenario: &Scenario, older: &mut Option<PathBuf>) -> Result<Option<String>> {
     if let Some(why) = lacking(scenario.needs) {
         return Ok(Some(why));

@@ -6,11 +6,11 @@ use crate::binary::root;
 use crate::cmd::cmd;
 use std::collections::BTreeSet;
 
-/// The commit that the change begins after: where this branch left `origin/main` or `main`. On these branches themselves
-/// the last commit is the change. `None` where the history here has no such commit, as in a shallow clone.
+/// The commit that the change begins after: where this branch left `origin/main` or `main`. On these branches
+/// themselves the last commit is the change. `None` where the history here has no such commit, as in a shallow clone.
 ///
-/// Not the last tag: what came since then is the work of weeks, and a few minutes would try next to nothing of the change
-/// that is about to land.
+/// Not the last tag: what came since then is the work of weeks, and a few minutes would try next to nothing of the
+/// change that is about to land.
 pub(super) fn base() -> Option<String> {
     chosen(|args| cmd("git").args(args).dir(root()).out().ok().map(|said| said.trim().to_owned()))
 }

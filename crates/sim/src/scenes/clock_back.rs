@@ -57,8 +57,8 @@ impl World {
         self.power_and_read_back()
     }
 
-    /// The clock goes back while the leader deletes objects. That a quorum has confirmed it counts no more: it asks again
-    /// before the next object (SPACE-G3).
+    /// The clock goes back while the leader deletes objects. That a quorum has confirmed it counts no more: it asks
+    /// again before the next object (SPACE-G3).
     fn goes_back_under_deletions(&mut self) -> Result<()> {
         self.spoil_stores(&Faults { slow: 1_000, slow_by: LATE_BY, ..Faults::default() });
         for _ in 0..DELETIONS {
