@@ -175,7 +175,12 @@ fn all(tool: &Tool<'_>, tree: &Path) -> Result<Vec<Mutant>> {
 
 /// Names of the mutants in lines that differ from where this branch left `reference`, uncommitted changes included.
 fn changed(tool: &Tool<'_>, reference: &str) -> Result<BTreeSet<String>> {
-    let diff = cmd("git").args(["diff", "--no-color", "--no-ext-diff", "--merge-base", reference]).dir(root()).out()?;
+    // Of sources only: other files, as golden ones, need not be text.
+    let diff = ["diff", "--no-color", "--no-ext-diff", "--merge-base", reference, "--", "*.rs"];
+    let diff = cmd("git").args(diff).dir(root()).out()?;
+    if diff.trim().is_empty() {
+        return Ok(BTreeSet::new());
+    }
     let path: PathBuf = root().join("target/mutants/change.diff");
     std::fs::write(&path, &diff).with_context(|| path.display().to_string())?;
     Ok(tool.list(Some(&path))?.into_iter().map(|one| one.name).collect())
