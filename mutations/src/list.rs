@@ -24,6 +24,7 @@ mod pair;
 mod patroni;
 mod places;
 mod placing;
+mod planted;
 mod raft;
 mod reports;
 mod sequencer;
@@ -63,6 +64,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     limits::MUTATIONS,
     places::MUTATIONS,
     placing::MUTATIONS,
+    planted::MUTATIONS,
     following::MUTATIONS,
     timing::MUTATIONS,
     survivors::MUTATIONS,

@@ -37,6 +37,7 @@ mod nbd_tls;
 mod nearest;
 mod neighbour;
 mod no_plaintext;
+mod older;
 mod outage;
 mod owners;
 mod page;
@@ -109,7 +110,8 @@ pub struct Args {
     /// Run the long form: two minutes without S3, more rounds
     #[arg(long)]
     long: bool,
-    /// A `holdfast` program of an older version, for `rolling-upgrade`
+    /// A `holdfast` program of an older version, for `rolling-upgrade`; default: that of the last release tag (v*)
+    /// before this commit, which is built
     #[arg(long, env = "HOLDFAST_OLDER_BIN", value_name = "PATH")]
     older_bin: Option<PathBuf>,
     #[command(flatten)]
@@ -193,20 +195,21 @@ pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
     }
     let bin = args.build.binary(PROFILE)?;
     let older = args.older_bin.as_ref().map(|bin| bin.canonicalize().with_context(|| bin.display().to_string()));
-    let older = older.transpose()?;
+    let mut older = older.transpose()?;
     step("End-to-end scenarios");
     let mut count = Count::default();
     let upto = args.tier.unwrap_or(Upto::All);
     let named = |s: &Scenario| args.names.is_empty() || args.names.iter().any(|n| n == s.name);
     let chosen = SCENARIOS.iter().filter(|s| s.tier.is_in(upto) && named(s));
-    let play = |scenario: &Scenario| one(scenario, &bin, older.as_deref(), args.long);
     let mut able = Vec::new();
     for scenario in chosen {
-        match lacking(scenario.needs, args) {
-            Some(why) => count.skip(scenario.name, &why),
-            None => able.push(scenario),
+        match ready(scenario, &mut older) {
+            Ok(None) => able.push(scenario),
+            Ok(Some(why)) => count.skip(scenario.name, &why),
+            Err(why) => count.check(scenario.name, Err(why)),
         }
     }
+    let play = |scenario: &Scenario| one(scenario, &bin, older.as_deref(), args.long);
     let (company, alone) = parted(able);
     two_at_a_time(&company, play, |scenario, ran| {
         judge(scenario, ran?, args, &mut count, times);
@@ -297,14 +300,22 @@ fn judge(scenario: &Scenario, ran: Ran, args: &Args, count: &mut Count, times: &
     room::say_free(root());
 }
 
-fn lacking(needs: &[&'static str], args: &Args) -> Option<String> {
+/// Why a scenario cannot run here; `None` if it can. Builds the program of the last release if it needs an older one
+/// and none was given.
+fn ready(scenario: &Scenario, older: &mut Option<PathBuf>) -> Result<Option<String>> {
+    if let Some(why) = lacking(scenario.needs) {
+        return Ok(Some(why));
+    }
+    if scenario.needs.contains(&OLDER) && older.is_none() {
+        *older = older::of_last_release()?;
+    }
+    Ok((scenario.needs.contains(&OLDER) && older.is_none()).then(|| older::NONE.to_owned()))
+}
+
+fn lacking(needs: &[&'static str]) -> Option<String> {
     let programs: Vec<&str> = needs.iter().copied().filter(|need| ![NAMESPACES, OLDER].contains(need)).collect();
     let spaces = || needs.contains(&NAMESPACES).then(crate::net::why_not).flatten();
-    let older = || {
-        let none = needs.contains(&OLDER) && args.older_bin.is_none();
-        none.then(|| "no program of an older build was given (--older-bin PATH)".to_owned())
-    };
-    missing(&programs).or_else(spaces).or_else(older)
+    missing(&programs).or_else(spaces)
 }
 
 #[cfg(test)]

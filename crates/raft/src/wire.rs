@@ -268,6 +268,7 @@ pub(crate) fn source(e: &std::io::Error) -> openraft::type_config::alias::ErrorS
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_testkit::golden::{Written, kept};
 
     #[test]
     fn entries_keep_their_kind() {
@@ -297,11 +298,16 @@ mod tests {
         let (m, id) = (Membership::new(voters, BTreeMap::from(nodes)).expect("valid"), LogId::new(3, 9));
         let entry = RaftEntryOf::new(id_to_raft(id), EntryPayload::Membership(m.clone()));
         assert_eq!(entry_payload(&entry), MEMBERSHIP);
-        let back = entry_from_parts(id, Bytes::from_static(MEMBERSHIP)).expect("decodes");
-        assert_eq!(back.get_membership(), Some(m));
+        let read = |bytes: &[u8]| {
+            entry_from_parts(id, Bytes::copy_from_slice(bytes)).ok().and_then(|entry| entry.get_membership())
+        };
+        assert_eq!(read(MEMBERSHIP), Some(m.clone()));
+        kept(env!("CARGO_MANIFEST_DIR"), "membership", Written::Pinned(MEMBERSHIP), &Some(m), read);
         let vote = make_vote(7, 2, true);
         assert_eq!(vote_to_bytes(&vote), VOTE);
         assert_eq!(vote_from_bytes(VOTE), Some(vote));
+        let expected = vote_from_bytes(VOTE);
+        kept(env!("CARGO_MANIFEST_DIR"), "vote", Written::Pinned(VOTE), &expected, vote_from_bytes);
     }
 
     #[test]

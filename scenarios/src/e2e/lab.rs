@@ -13,7 +13,7 @@ pub(super) struct Lab {
     pub(super) bin: PathBuf,
     pub(super) dir: PathBuf,
     pub(super) long: bool,
-    /// A `holdfast` program of an older version, if one was given.
+    /// A `holdfast` program of an older version: one that was given, or that of the last release.
     pub(super) older: Option<PathBuf>,
 }
 

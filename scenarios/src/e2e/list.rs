@@ -418,7 +418,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "unreadable",
-        shows: "journals, snapshots, cache files and objects contain no readable user data (R10)",
+        shows: "journals, snapshots, cache files and objects contain no readable user data (R10); with --long, files in clear in their place are refused",
         tier: Tier::Gate("R10 on disks and in the store"),
         needs: &[],
         run: unreadable::run,
@@ -490,7 +490,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "rolling-upgrade",
         shows: "like rolling-postgresql, with a newer program: one gateway is upgraded and downgraded, then all are upgraded; from then on the older program is refused (R1, R8)",
         tier: Tier::Long(
-            "an upgrade from an older program, which must be given; in the gate, cargo tests check the stored formats against golden files",
+            "an upgrade from the last release, which is built from its tag; in the gate, cargo tests check the stored formats against golden files",
         ),
         needs: &[OLDER, "nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
         run: rolling::upgrade,

@@ -93,11 +93,16 @@ pub(super) fn upgrade(lab: &Lab) -> Result<()> {
     }
     if now.cluster > levels.cluster {
         refused_back(&mut cluster, &mut loaded, older)?;
+    } else {
+        note("both have the same feature level: the older program is not refused");
     }
     said(&loaded.finish()?, "upgraded");
+    attached_by_the_new(lab, cluster)
+}
 
-    // Everything once more from the disks, and a host of the new build.
-    cluster = cluster.stop()?.start()?;
+/// Everything once more from the disks, and a host of the new build.
+fn attached_by_the_new(lab: &Lab, cluster: Cluster) -> Result<()> {
+    let cluster = cluster.stop()?.start()?;
     let dir = lab.dir.join("attach-new");
     let (mut attach, device) = hosts::attach(&lab.bin, (SET, VOLUME), &cluster.apis(), &dir, "db2")?;
     // Another mount namespace made meanwhile may have kept our mount: the journal is replayed first, as an agent does.
