@@ -24,6 +24,7 @@ mod places;
 mod placing;
 mod raft;
 mod reports;
+mod ring;
 mod set;
 mod space;
 mod stores;
@@ -67,6 +68,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     page::MUTATIONS,
     csi::MUTATIONS,
     reports::MUTATIONS,
+    ring::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.
