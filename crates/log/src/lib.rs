@@ -10,8 +10,9 @@
 //! ```
 //! The writer is a thread, or a task that writes by io_uring with the thread beside it (`beside`).
 //!
-//! - **LOG-L1** `done` is called after its batch was synced, in the order of the calls, never under a lock that a handle
-//!   takes. Of several [`GroupLog::append_upto`] of one group in one batch the last one's is called; if they fail, each.
+//! - **LOG-L1** `done` is called after its batch was synced, in the order of the calls, never under a lock that a
+//!   handle takes. Of several [`GroupLog::append_upto`] of one group in one batch the last one's is called; if they
+//!   fail, each.
 //! - **LOG-L2** After one failed write or sync every callback gets an error, for the life of the process. So it does
 //!   after a file that could not be created, unless what lacks may come back: room, file descriptors, memory.
 //! - **LOG-L3** A payload leaves memory only when it is durable and its place is known.

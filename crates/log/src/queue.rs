@@ -224,8 +224,8 @@ impl Queue {
         self.task.notify_one();
     }
 
-    /// For the task: waits until a job comes, the thread has ended its turn, or the journal is to close. A wake-up while
-    /// nobody waits is kept.
+    /// For the task: waits until a job comes, the thread has ended its turn, or the journal is to close. A wake-up
+    /// while nobody waits is kept.
     pub async fn task_woken(&self) {
         self.task.notified().await;
     }

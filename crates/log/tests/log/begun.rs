@@ -3,6 +3,7 @@
 use holdfast_log::{Entry, GroupLog, Identity, LogConfig, NodeLog, Step, Turns};
 use holdfast_testkit::{SimDisk, Survives};
 use holdfast_types::{GroupId, LogId};
+use proptest::prelude::*;
 use std::io;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 
@@ -222,4 +223,56 @@ fn a_disk_that_refuses_to_begin_is_written_to_all_the_same() {
     }
     assert_eq!(left(&disk, Survives::Nothing), [0, 1, 2]);
     assert_eq!(log.entries_in_tail(0..1), None, "payloads leave memory as always");
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Append(usize),
+    Step,
+    /// The disk ends what was begun.
+    End,
+    /// The thread, called or not.
+    Help,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        3 => (1..6000_usize).prop_map(Act::Append),
+        4 => Just(Act::Step),
+        2 => Just(Act::End),
+        1 => Just(Act::Help),
+    ];
+    prop::collection::vec(act, 1..120)
+}
+
+proptest! {
+    /// R1, LOG-L1, in any order of steps, ends and the thread's turns, with any sectors lost.
+    #[test]
+    fn what_was_called_back_survives_a_crash_at_any_step(acts in acts(), seed in any::<u64>()) {
+        let (disk, _node, log, mut turns) = begin();
+        let mut done = Vec::new();
+        for act in acts {
+            match act {
+                Act::Append(len) => done.push(append(&log, done.len() as u64, len)),
+                Act::Step => {
+                    turns.step();
+                }
+                Act::End => disk.end_write(),
+                Act::Help => turns.help(),
+            }
+        }
+        let acknowledged = done.iter().take_while(|done| matches!(done.try_recv(), Ok(Ok(())))).count();
+        done[acknowledged..].iter().for_each(waits);
+        let mut random = seed | 1;
+        let mut survives = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % 3 > 0
+        };
+        let found = left(&disk, Survives::Some(&mut survives));
+        prop_assert_eq!(&found, &(0..found.len() as u64).collect::<Vec<_>>());
+        let few = acknowledged..=done.len();
+        prop_assert!(few.contains(&found.len()), "{} are left, of {:?}", found.len(), few);
+    }
 }
