@@ -63,9 +63,17 @@ impl<D: Disk> Beside<D> {
         Some(writer.as_mut().map_or(Step::Close, Writer::step))
     }
 
-    /// The task's life. `ring`: that of the writer's disk. The runtime has I/O and time.
-    pub async fn drive(self: Arc<Self>, ring: Arc<Ring>) {
-        let _gone = Gone(self.queue.clone());
+    /// The task's life. `ring`: that of the writer's disk. The runtime has I/O and time. If it ends before it has begun
+    /// the task, the thread takes over as well.
+    pub fn drive(self: Arc<Self>, ring: Arc<Ring>) -> impl Future<Output = ()> {
+        let gone = Gone(self.queue.clone());
+        async move {
+            let _gone = gone;
+            self.take_steps(&ring).await;
+        }
+    }
+
+    async fn take_steps(&self, ring: &Arc<Ring>) {
         let ends = match Ends::of(ring.clone()) {
             Ok(ends) => ends,
             Err(error) => return tracing::warn!(%error, "journal: the thread writes, for io_uring cannot be polled"),
@@ -97,5 +105,28 @@ impl<D: Disk> Beside<D> {
                 Some(Step::Close) => return,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_journal::{Journal, Params};
+    use holdfast_testkit::SimDisk;
+
+    /// Else the thread would wait for a call that nobody makes.
+    #[test]
+    fn a_task_that_was_never_begun_is_gone() {
+        let Ok(ring) = Ring::open() else { return holdfast_testkit::skipped("no io_uring here") };
+        let params = Params { file_bytes: 1 << 20, room_bytes: 8 << 20, disk_uuid: 0, boot: 0 };
+        let journal = Journal::open(SimDisk::new(), params, Box::new(rand::random::<u128>));
+        let queue = Arc::new(Queue::default());
+        let writer = Writer::new(journal.expect("opens").0, queue.clone(), Arc::default(), 0);
+        let beside = Arc::new(Beside::new(writer, queue.clone()));
+        queue.call_thread();
+        assert!(queue.wait_for_call(), "called by the task");
+        queue.call_thread();
+        drop(beside.drive(Arc::new(ring)));
+        assert!(!queue.wait_for_call(), "the thread takes over");
     }
 }

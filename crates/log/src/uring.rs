@@ -8,7 +8,7 @@
 use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Ended};
 use holdfast_types::sync::LockExt;
 use io_uring::{Builder, IoUring, opcode, squeue, types};
-use rustix::io::ReadWriteFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -19,7 +19,7 @@ use tokio::io::unix::AsyncFd;
 
 /// One request at a time; the kernel wants a power of two.
 const ENTRIES: u32 = 2;
-/// How often the kernel may refuse to be waited for (usually no memory) until the write counts as failed.
+/// How often the kernel may refuse to take a write (usually no memory) until that counts as failed.
 const REFUSALS_MAX: u32 = 500;
 /// Interval between these attempts.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(10);
@@ -33,9 +33,13 @@ pub(crate) struct Ring {
 struct State {
     ring: IoUring,
     flight: Option<Flight>,
+    /// Writes begun so far.
+    begun: u64,
 }
 
 struct Flight {
+    /// The kernel's answer names it.
+    number: u64,
     data: AlignedBuf,
     file: Arc<File>,
     offset: u64,
@@ -52,15 +56,15 @@ impl Ring {
     /// The kernel's: it is too old, or io_uring is forbidden (seccomp, `kernel.io_uring_disabled`).
     pub fn open() -> io::Result<Ring> {
         let mut builder: Builder = IoUring::builder();
-        // Completions wait for the next system call of the thread that began the write. With the one worker of a
-        // gateway, nobody could look at them earlier.
+        // The end does not interrupt the thread that began the write; it is told when that thread next enters the
+        // kernel, or sleeps there. With the one worker of a gateway, nobody could look at it earlier.
         builder.setup_coop_taskrun();
         let ring = match builder.build(ENTRIES) {
             // Before Linux 5.19.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => IoUring::new(ENTRIES),
             built => built,
         }?;
-        Ok(Ring { fd: ring.as_raw_fd(), state: Mutex::new(State { ring, flight: None }) })
+        Ok(Ring { fd: ring.as_raw_fd(), state: Mutex::new(State { ring, flight: None, begun: 0 }) })
     }
 
     /// Writes a block of zeroes to the beginning of `file` and waits for it.
@@ -74,12 +78,13 @@ impl Ring {
 
     /// Begins to write `data` to `file` at `offset`, durably (RWF_DSYNC).
     ///
-    /// The calling thread must outlive the write: the kernel may cancel a write whose thread has ended. Workers of a
-    /// runtime and the journal's thread do.
+    /// The kernel may cancel a write whose thread has ended: then it is asked for again, once.
     pub fn begin(&self, file: &Arc<File>, data: AlignedBuf, offset: u64) {
         let mut state = self.state.locked();
         assert!(state.flight.is_none(), "JOURNAL-J1: a write behind one that is under way");
-        state.flight = Some(Flight { data, file: file.clone(), offset, done: 0, by_worker: false });
+        state.begun += 1;
+        let number = state.begun;
+        state.flight = Some(Flight { number, data, file: file.clone(), offset, done: 0, by_worker: false });
         state.request();
     }
 
@@ -97,22 +102,29 @@ impl Ring {
             if !wait {
                 return None;
             }
-            match state.ring.submit_and_wait(1) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if refusals == REFUSALS_MAX => return Some(state.abandon(error)),
-                Err(_) => {
-                    refusals += 1;
-                    std::thread::sleep(REFUSAL_PAUSE);
-                }
-                Ok(_) => {}
+            let Err(error) = state.ring.submit_and_wait(1) else { continue };
+            refusals += 1;
+            // What the kernel has taken may still reach the disk: that has to be waited for, however long it takes.
+            if state.is_stuck() && (refusals > REFUSALS_MAX || !may_pass(&error)) {
+                return Some(state.abandon(error));
+            }
+            if error.kind() != io::ErrorKind::Interrupted {
+                std::thread::sleep(REFUSAL_PAUSE);
             }
         }
     }
 
-    /// Whether the kernel has not taken the request: its end will not be told before somebody waits for it.
+    /// Whether the kernel has not taken the request: its end will not be told before somebody waits for it. False
+    /// while somebody does; never waits itself.
     pub fn is_stuck(&self) -> bool {
-        !self.state.locked().ring.submission().is_empty()
+        self.state.try_lock().is_ok_and(|mut state| state.is_stuck())
     }
+}
+
+/// Whether the kernel may take a request later that it has refused with `error`.
+fn may_pass(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, OutOfMemory, ResourceBusy, WouldBlock};
+    matches!(error.kind(), Interrupted | OutOfMemory | ResourceBusy | WouldBlock)
 }
 
 /// What the kernel's answer means.
@@ -121,7 +133,8 @@ enum Verdict {
     Ended(io::Result<()>),
     /// So many bytes are durable; the others are still to be written.
     Short(usize),
-    /// Nothing was begun. A thread of the kernel may wait where the asking one must not.
+    /// It was not done, or ended early: the same bytes may be asked for again, at the same place. A thread of the
+    /// kernel may wait where the asking one must not.
     Refused,
 }
 
@@ -133,7 +146,9 @@ fn judged(result: i32, left: usize, by_worker: bool) -> Verdict {
         Ok(written) => Verdict::Short(written),
         Err(_) => {
             let error = io::Error::from_raw_os_error(result.saturating_neg());
-            let refused = matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock);
+            // Cancelled: the thread that began it has ended.
+            let refused = [Errno::INTR, Errno::AGAIN, Errno::CANCELED].map(Errno::raw_os_error);
+            let refused = refused.contains(&result.saturating_neg());
             if refused && !by_worker { Verdict::Refused } else { Verdict::Ended(Err(error)) }
         }
     }
@@ -142,6 +157,13 @@ fn judged(result: i32, left: usize, by_worker: bool) -> Verdict {
 impl State {
     /// Asks the kernel to write what is left.
     fn request(&mut self) {
+        self.queue();
+        // If the kernel takes it now, or not (`Ring::is_stuck`).
+        let _ = self.ring.submit();
+    }
+
+    /// Puts the request for what is left where the kernel finds it.
+    fn queue(&mut self) {
         let Some(flight) = &self.flight else { return };
         let left = &flight.data[flight.done..];
         let flags = if flight.by_worker { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
@@ -149,21 +171,25 @@ impl State {
             .offset(flight.offset + flight.done as u64)
             .rw_flags(ReadWriteFlags::DSYNC.bits() as i32)
             .build()
-            .flags(flags);
+            .flags(flags)
+            .user_data(flight.number);
         // SAFETY: the flight owns the buffer and the file. Both leave it only after the kernel has said that the write
         // has ended; if that is never heard, they are never freed. Nobody changes the buffer meanwhile.
         let pushed = unsafe { self.ring.submission().push(&write) };
         assert!(pushed.is_ok(), "one request at a time fits");
-        // If the kernel takes it now, or not (`Ring::is_stuck`).
-        let _ = self.ring.submit();
+    }
+
+    fn is_stuck(&mut self) -> bool {
+        !self.ring.submission().is_empty()
     }
 
     /// The result, if the kernel has ended the write.
     fn look(&mut self) -> Option<io::Result<()>> {
-        let result = self.ring.completion().next()?.result();
+        let answer = self.ring.completion().next()?;
         let flight = self.flight.as_mut()?;
+        assert_eq!(answer.user_data(), flight.number, "R1: the end of another write");
         let left = flight.data.len() - flight.done;
-        match judged(result, left, flight.by_worker) {
+        match judged(answer.result(), left, flight.by_worker) {
             Verdict::Ended(result) => return Some(result),
             Verdict::Short(written) => flight.done += written,
             Verdict::Refused => flight.by_worker = true,
@@ -172,13 +198,14 @@ impl State {
         None
     }
 
-    /// Gives the write up: its end cannot be heard.
+    /// Gives up a write that the kernel has not taken. Nobody may ask the kernel for anything in this ring any more, for
+    /// it would find the request there: the journal has failed.
     fn abandon(&mut self, error: io::Error) -> Ended {
         self.leak();
         (AlignedBuf::default(), Err(error))
     }
 
-    /// The kernel may still read the buffer, so it is never freed.
+    /// The kernel may still read the buffer, or find the request, so the buffer is never freed.
     fn leak(&mut self) {
         if let Some(flight) = self.flight.take() {
             std::mem::forget(flight);

@@ -18,6 +18,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "end-of-another-write",
+        bug: "the kernel's answer to an earlier request of io_uring counts for the write that is under way",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/log/src/uring.rs",
+            old: "        assert_eq!(answer.user_data(), flight.number, \"R1: the end of another write\");\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-log", &["uring::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "cancelled-write-ends-the-journal",
+        bug: "a write of io_uring is lost with the thread that began it, and the journal has failed",
+        rule: "LOG-L1",
+        edits: &[Edit {
+            file: "crates/log/src/uring.rs",
+            old: "[Errno::INTR, Errno::AGAIN, Errno::CANCELED].map(",
+            new: "[Errno::INTR, Errno::AGAIN].map(",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-log", &["uring::tests::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "failed-end-acknowledges",
         bug: "a batch that was begun counts as durable although its write or its sync has failed",
         rule: "R1",
@@ -63,6 +87,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "JournalIo::Auto if !facts.dsync =>",
         }],
         tests: &[lib(Layer::Unit, "holdfast-log", &["choice::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "task-that-never-ran",
+        bug: "a runtime that ends before it has begun the journal's task tells the thread nothing: nothing is written",
+        rule: "LOG-L1",
+        edits: &[Edit {
+            file: "crates/log/src/beside.rs",
+            old: "        let gone = Gone(self.queue.clone());\n        async move {\n            let _gone = gone;\n",
+            new: "        async move {\n            let _gone = Gone(self.queue.clone());\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-log", &["a_task_that_was_never_begun_is_gone"])],
         smoke: false,
     },
     Mutation {

@@ -5,6 +5,7 @@ use holdfast_journal::Disk;
 use holdfast_log::{Entry, GroupLog, Identity, JournalIo, LogConfig, NodeLog, OpenError, ReadError, RealDisk};
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::io;
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -206,7 +207,7 @@ async fn a_log_may_be_closed_on_the_thread_that_writes_it() {
     let log = node.group(GroupId(1));
     append(&log, vec![entry(1, 1, 0, 100)]).await.expect("durable");
     let (sender, receiver) = oneshot::channel();
-    log.append(vec![entry(1, 1, 1, 1 << 20)], move |result| sender.send(result).expect("the test waits"));
+    log.append(vec![entry(1, 1, 1, 50_000)], move |result| sender.send(result).expect("the test waits"));
     // The task begins it.
     tokio::task::yield_now().await;
     node.close();
@@ -233,5 +234,18 @@ fn a_log_outlives_the_runtime_that_wrote_it() {
     node.close();
     let (node, _) = NodeLog::open(config(&dir)).expect("opens");
     assert_eq!(node.group(GroupId(1)).state().last, Some(LogId::new(1, 3)));
+    node.close();
+}
+
+/// The runtime has not begun the task.
+#[test]
+fn a_log_outlives_a_runtime_that_ended_at_once() {
+    let dir = TempDir::new().expect("a folder");
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (node, _) = runtime().block_on(async { NodeLog::open(by_ring(&dir)) }).expect("opens");
+    let log = node.group(GroupId(1));
+    let durable =
+        async { tokio::time::timeout(Duration::from_secs(20), append(&log, vec![entry(1, 1, 0, 100)])).await };
+    runtime().block_on(durable).expect("the thread writes").expect("durable");
     node.close();
 }
