@@ -74,11 +74,11 @@ pub enum SnapshotExports {
 #[serde(rename_all = "lowercase")]
 pub enum JournalIo {
     /// By a thread of its own.
-    #[default]
     Thread,
     /// By io_uring, where that can be durable and is allowed; else by the thread.
     Uring,
     /// By io_uring where the kernel needs no thread of its own for it; else by the thread.
+    #[default]
     Auto,
 }
 
@@ -303,11 +303,11 @@ settings! {
         /// who wrote them. Set it back to false once /healthz says that none is left. While seal is true and this is
         /// false, a gateway with such a file does not start.
         read_clear: bool = false;
-        /// How it is written. thread: by a thread of its own. uring: by io_uring from the gateway's workers, without a
-        /// switch to that thread; where that is forbidden or not durable, the thread does it. auto: by io_uring where
-        /// the kernel needs no thread of its own for that (ext4, and a disk without volatile cache or with FUA). The
-        /// log says at the start which it is.
-        io: JournalIo = JournalIo::Thread;
+        /// How it is written. thread: by a thread of its own. uring: by io_uring from the gateway's workers, which
+        /// spares small writes a switch to that thread; where that is forbidden or not durable, the thread does it.
+        /// auto: as uring on ext4, as thread elsewhere, for XFS would give such a write to a thread of the kernel.
+        /// The log says at the start which it is.
+        io: JournalIo = JournalIo::Auto;
     }
 }
 

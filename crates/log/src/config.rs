@@ -11,10 +11,11 @@ pub enum JournalIo {
     /// By the journal's thread.
     #[default]
     Thread,
-    /// By io_uring, from the runtime that the journal is opened on, which MUST have I/O and time. By the thread where
-    /// that cannot be durable, or is forbidden.
+    /// Small batches by io_uring, from the runtime that the journal is opened on, which MUST have I/O and time, and
+    /// MUST be driven until the journal is closed or the runtime has ended. By the thread where that cannot be durable,
+    /// or is forbidden, and without a runtime.
     Uring,
-    /// By io_uring where the kernel then needs no thread of its own either, else by the journal's thread.
+    /// As `Uring` where the kernel needs no thread of its own either (ext4), else by the journal's thread.
     Auto,
 }
 

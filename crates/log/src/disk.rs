@@ -8,7 +8,7 @@
 //! written before it is used, and a sync has no metadata to commit: one call writes a batch and makes it durable
 //! (RWF_DSYNC), where the file system is known to do so.
 
-use crate::choice::{Facts, needs_no_flush, wants_ring};
+use crate::choice::{Facts, wants_ring};
 use crate::config::{JournalIo, OpenError};
 use crate::uring::Ring;
 use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile, Ended};
@@ -128,15 +128,17 @@ impl RealDisk {
 
     /// From now on, files take writes to begin, by the returned ring: if `io` asks for it, and it works here.
     pub(crate) fn use_ring(&mut self, io: JournalIo) -> Option<Arc<Ring>> {
+        let ring = self.new_ring(io);
         let dir = self.folder.dir.display();
-        match self.new_ring(io) {
-            Ok(ring) => self.ring = ring,
-            Err(why) if io == JournalIo::Uring => tracing::warn!(%dir, why, "journal: not written by io_uring"),
-            Err(why) => tracing::info!(%dir, why, "journal: not written by io_uring"),
+        match &ring {
+            Ok(Some(_)) => tracing::info!(%dir, "journal: written by io_uring"),
+            Ok(None) => tracing::info!(%dir, "journal: written by its thread"),
+            Err(why) if io == JournalIo::Uring => {
+                tracing::warn!(%dir, why, "journal: written by its thread, not by io_uring");
+            }
+            Err(why) => tracing::info!(%dir, why, "journal: written by its thread, not by io_uring"),
         }
-        if self.ring.is_some() {
-            tracing::info!(%dir, "journal: written by io_uring");
-        }
+        self.ring = ring.unwrap_or_default();
         self.ring.clone()
     }
 
@@ -144,8 +146,7 @@ impl RealDisk {
     fn new_ring(&self, io: JournalIo) -> Result<Option<Arc<Ring>>, String> {
         let folder = &self.folder;
         let ext4 = file_system(&folder.handle) == Some(EXT4);
-        let no_flush = needs_no_flush(&folder.dir);
-        if !wants_ring(io, Facts { direct: folder.direct, dsync: folder.dsync, ext4, no_flush })? {
+        if !wants_ring(io, Facts { direct: folder.direct, dsync: folder.dsync, ext4 })? {
             return Ok(None);
         }
         let refused = |error: io::Error| format!("the system refuses it: {error}");

@@ -21,6 +21,9 @@ const IDLE_MARK_AFTER: Duration = Duration::from_millis(100);
 const STALL_RETRY: Duration = Duration::from_millis(200);
 
 const PRUNE_AT_LEAST: usize = 4096;
+/// Most bytes of a chunk that a task begins. Copying, checksums and sealing of more cost a worker more than a switch to
+/// the thread, which does that beside it.
+const BEGUN_BYTES_MAX: u64 = 64 << 10;
 
 /// What a journal waits for that cannot begin a file, for people.
 fn waits_for(error: &io::Error) -> String {
@@ -60,6 +63,13 @@ struct Held {
     chunk: Chunk,
     jobs: VecDeque<Job>,
     lazy: BTreeMap<GroupId, LogId>,
+}
+
+impl Held {
+    /// Whether a task may begin it.
+    fn is_small(&self) -> bool {
+        self.chunk.jobs.iter().map(|(bytes, ..)| bytes).sum::<u64>() <= BEGUN_BYTES_MAX
+    }
 }
 
 pub(crate) struct Writer<D: Disk> {
@@ -148,18 +158,15 @@ impl<D: Disk> Writer<D> {
             if self.due_tidying() {
                 return Step::Help;
             }
-            let held = match self.held.take() {
-                Some(held) => Some(held),
-                None => self.queue.take_jobs().and_then(|(jobs, committed)| self.next_held(jobs, committed)),
-            };
-            let Some(held) = held else { return self.rest() };
+            let Some(held) = self.held.take().or_else(|| self.taken()) else { return self.rest() };
             if self.queue.failed().is_some() || held.chunk.ops.is_empty() {
                 self.tell(held.chunk);
                 self.held = self.next_held(held.jobs, held.lazy);
                 continue;
             }
             // While the disk is full, only the thread knows what to do.
-            let begun = self.queue.stalled().is_none() && self.journal.begin(&held.chunk.ops);
+            let begins = held.is_small() && self.queue.stalled().is_none();
+            let begun = begins && self.journal.begin(&held.chunk.ops);
             self.held = Some(held);
             if !begun {
                 return Step::Help;
@@ -188,19 +195,29 @@ impl<D: Disk> Writer<D> {
         if self.due_tidying() {
             return self.tidy();
         }
-        if let Some(Held { mut chunk, jobs, lazy }) = self.held.take() {
-            if self.write_durably(&mut chunk.ops) {
-                self.answer(chunk);
-                self.held = self.next_held(jobs, lazy);
-            } else {
-                self.held = Some(Held { chunk, jobs, lazy });
-            }
+        if self.held.is_some() {
+            self.write_large();
         } else if self.queue.has_jobs() {
             // They came after the call: the task takes them.
         } else if self.journal.has_tidying() {
             self.tidy();
         } else {
             self.idle();
+        }
+    }
+
+    /// Writes what is held, and goes on while what comes next is large: the disk need not wait for the task between.
+    fn write_large(&mut self) {
+        while let Some(Held { mut chunk, jobs, lazy }) = self.held.take() {
+            if !self.write_durably(&mut chunk.ops) {
+                self.held = Some(Held { chunk, jobs, lazy });
+                return;
+            }
+            self.answer(chunk);
+            self.held = self.next_held(jobs, lazy).or_else(|| self.taken());
+            if self.held.as_ref().is_some_and(Held::is_small) {
+                return;
+            }
         }
     }
 
@@ -227,6 +244,12 @@ impl<D: Disk> Writer<D> {
         if let Some(held) = &mut self.held {
             held.chunk.ops.drain(..durable);
         }
+    }
+
+    /// The first chunk of all jobs that wait, with the others.
+    fn taken(&self) -> Option<Held> {
+        let (jobs, committed) = self.queue.take_jobs()?;
+        self.next_held(jobs, committed)
     }
 
     /// The first chunk of `jobs`, held with the others; `None` without jobs.

@@ -192,6 +192,24 @@ fn after_a_pause_the_first_batch_is_the_threads() {
     assert_eq!(left(&disk, Survives::Nothing), [0, 1, 2]);
 }
 
+/// What is large is copied and checked beside the worker. The thread goes on with what is large behind it, and no
+/// longer.
+#[test]
+fn a_large_batch_is_the_threads() {
+    let (disk, _node, log, mut turns) = begin();
+    let done = [append(&log, 0, 70_000), append(&log, 1, 70_000), append(&log, 2, 100)];
+    assert_eq!(turns.step(), Step::Help);
+    assert!(!disk.is_writing());
+    turns.help();
+    done[..2].iter().for_each(durable);
+    waits(&done[2]);
+    assert_eq!(turns.step(), Step::UnderWay);
+    disk.end_write();
+    turns.step();
+    durable(&done[2]);
+    assert_eq!(left(&disk, Survives::Nothing), [0, 1, 2]);
+}
+
 /// The task is gone, or the journal is to close, while a batch is under way.
 #[test]
 fn the_thread_ends_what_the_task_has_begun() {
