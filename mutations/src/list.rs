@@ -27,6 +27,7 @@ mod placing;
 mod planted;
 mod raft;
 mod reports;
+mod ring;
 mod sequencer;
 mod set;
 mod space;
@@ -74,6 +75,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     page::MUTATIONS,
     csi::MUTATIONS,
     reports::MUTATIONS,
+    ring::MUTATIONS,
     sequencer::MUTATIONS,
 ];
 

@@ -8,8 +8,10 @@
 //! written before it is used, and a sync has no metadata to commit: one call writes a batch and makes it durable
 //! (RWF_DSYNC), where the file system is known to do so.
 
-use crate::config::OpenError;
-use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile};
+use crate::choice::{Facts, wants_ring};
+use crate::config::{JournalIo, OpenError};
+use crate::uring::Ring;
+use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile, Ended};
 use holdfast_types::sync::LockExt;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -33,7 +35,8 @@ const LOCK_NAME: &str = "lock";
 const LOCK_MODE: u32 = 0o600;
 /// File systems (`f_type` of statfs(2)) where a write with RWF_DSYNC is a write and an fdatasync of its range: ext2,
 /// ext3 and ext4; XFS. Others take the flag too and need not act on it: FUSE with direct I/O only hands it on.
-const DSYNC_KEPT: [u64; 2] = [0xef53, 0x5846_5342];
+const DSYNC_KEPT: [u64; 2] = [EXT4, 0x5846_5342];
+const EXT4: u64 = 0xef53;
 
 #[derive(Default)]
 struct Ready {
@@ -64,14 +67,17 @@ pub struct RealDisk {
     open: Mutex<BTreeMap<String, Weak<()>>>,
     ready_max: usize,
     filler: Option<JoinHandle<()>>,
+    /// Takes the writes that are begun, if there are any.
+    ring: Option<Arc<Ring>>,
     _lock: File,
 }
 
 /// A journal file.
 pub struct RealFile {
-    file: File,
+    file: Arc<File>,
     direct: bool,
     dsync: bool,
+    ring: Option<Arc<Ring>>,
     bytes: u64,
     _open: Arc<()>,
 }
@@ -120,7 +126,38 @@ impl RealDisk {
         let filled = folder.clone();
         let filler = std::thread::Builder::new().name("holdfast-jfill".to_string()).spawn(move || filled.fill_ahead());
         let filler = Some(filler.map_err(failed)?);
-        Ok(RealDisk { folder, open: Mutex::default(), ready_max, filler, _lock: lock_file })
+        Ok(RealDisk { folder, open: Mutex::default(), ready_max, filler, ring: None, _lock: lock_file })
+    }
+
+    /// From now on, files take writes to begin, by the returned ring: if `io` asks for it, and it works here.
+    pub(crate) fn use_ring(&mut self, io: JournalIo) -> Option<Arc<Ring>> {
+        let ring = self.new_ring(io);
+        let dir = self.folder.dir.display();
+        match &ring {
+            Ok(Some(_)) => tracing::info!(%dir, "journal: written by io_uring"),
+            Ok(None) => tracing::info!(%dir, "journal: written by its thread"),
+            Err(why) if io == JournalIo::Uring => {
+                tracing::warn!(%dir, why, "journal: written by its thread, not by io_uring");
+            }
+            Err(why) => tracing::info!(%dir, why, "journal: written by its thread, not by io_uring"),
+        }
+        self.ring = ring.unwrap_or_default();
+        self.ring.clone()
+    }
+
+    /// A ring if `io` asks for it, tried out in this folder; or why there is none.
+    fn new_ring(&self, io: JournalIo) -> Result<Option<Arc<Ring>>, String> {
+        let folder = &self.folder;
+        let ext4 = file_system(&folder.handle) == Some(EXT4);
+        if !wants_ring(io, Facts { direct: folder.direct, dsync: folder.dsync, ext4 })? {
+            return Ok(None);
+        }
+        let refused = |error: io::Error| format!("the system refuses it: {error}");
+        let ring = Ring::open().map_err(refused)?;
+        match tried_there(&folder.dir, folder.direct, |file, _| ring.try_out(file)).map_err(refused)? {
+            true => Ok(Some(Arc::new(ring))),
+            false => Err("the file system refuses it".to_string()),
+        }
     }
 
     /// A handle of `file`, which has the name `name` now.
@@ -128,7 +165,8 @@ impl RealDisk {
         let mut open = self.open.locked();
         let token = open.get(name).and_then(Weak::upgrade).unwrap_or_default();
         open.insert(name.to_string(), Arc::downgrade(&token));
-        RealFile { file, direct: self.folder.direct, dsync: self.folder.dsync, bytes, _open: token }
+        let (direct, dsync, ring) = (self.folder.direct, self.folder.dsync, self.ring.clone());
+        RealFile { file: Arc::new(file), direct, dsync, ring, bytes, _open: token }
     }
 }
 
@@ -168,9 +206,14 @@ fn takes_direct(dir: &Path) -> io::Result<bool> {
     tried_there(dir, true, |file, block| file.write_all_at(block, 0))
 }
 
+/// The file system of `folder`: `f_type` of statfs(2).
+fn file_system(folder: &File) -> Option<u64> {
+    rustix::fs::fstatfs(folder).ok().map(|system| system.f_type as u64)
+}
+
 /// Whether the file system of `folder` is one of [`DSYNC_KEPT`].
 fn keeps_dsync(folder: &File) -> bool {
-    rustix::fs::fstatfs(folder).is_ok_and(|system| DSYNC_KEPT.contains(&(system.f_type as u64)))
+    file_system(folder).is_some_and(|system| DSYNC_KEPT.contains(&system))
 }
 
 /// Whether the kernel takes RWF_DSYNC here. Asked once, at the start: from then on an error of such a write is one of
@@ -406,6 +449,10 @@ impl Disk for RealDisk {
     fn sync_dir(&self) -> io::Result<()> {
         self.folder.handle.sync_all()
     }
+
+    fn ended(&self, wait: bool) -> Option<Ended> {
+        self.ring.as_ref()?.ended(wait)
+    }
 }
 
 impl DiskFile for RealFile {
@@ -435,6 +482,12 @@ impl DiskFile for RealFile {
         }
         self.write_at(data, offset)?;
         self.sync_data()
+    }
+
+    fn begin_synced_at(&self, data: AlignedBuf, offset: u64) -> Result<(), AlignedBuf> {
+        let Some(ring) = &self.ring else { return Err(data) };
+        ring.begin(&self.file, data, offset);
+        Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
