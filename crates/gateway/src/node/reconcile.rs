@@ -5,6 +5,7 @@ use super::starts::{Order, Starts, follow_stores};
 use super::younger::Younger;
 use super::{Adopted, Node, ended, members, peer_book};
 use holdfast_control::cluster::{ClusterState, SetEntry};
+use holdfast_seal::SealError;
 use holdfast_set::server::SetServer;
 use holdfast_types::{MemberId, SetId};
 use std::collections::BTreeMap;
@@ -60,17 +61,19 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
     }
 }
 
-/// The set has new wrapped keys (another cluster key, or another data key). From now on, they open and seal its data
-/// and are written into its heads.
+/// The set may have new wrapped keys (another cluster key, or another data key). From now on, they open and seal its
+/// data and are written into its heads.
 fn follow_keys(node: &Node, set: &SetServer, entry: &SetEntry) {
-    match node.keys.unwrap_ring(&entry.wrapped_key, set.id) {
-        Ok(keys) => {
-            // In this order: a head must never use a key that its keyring does not have.
-            set.head.set_keyring(node.keys.keyring_of(entry));
-            set.reader.mapping().key.replace(keys, entry.key_id);
-        }
-        // The set keeps the keys that it has. A caller that asks for its keys is told that one is missing.
-        Err(error) => tracing::warn!(set = %set.name, %error, "a data key of the set cannot be unwrapped here"),
+    let open = || {
+        let keys = node.keys.unwrap_ring(&entry.wrapped_key, set.id)?;
+        // Before the keys are used: a head must never use a key that its keyring does not have.
+        set.head.set_keyring(node.keys.keyring_of(entry));
+        Ok(keys)
+    };
+    let followed: Result<bool, SealError> = set.reader.mapping().key.follow(&entry.wrapped_key, entry.key_id, open);
+    // The set keeps the keys that it has. A caller that asks for its keys is told that one is missing.
+    if let Err(error) = followed {
+        tracing::warn!(set = %set.name, %error, "a data key of the set cannot be unwrapped here");
     }
 }
 
