@@ -14,6 +14,7 @@ mod gauges;
 mod heal;
 mod lives;
 mod members;
+mod near;
 mod peer_book;
 mod planned;
 mod reconcile;
@@ -53,6 +54,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
+pub(crate) use near::{is_near, lacks};
 pub(crate) use planned::{GroupReport, Planned, Runs, ViolationChange, Wants};
 pub(crate) use revoked::{bearer, list as revoked_list};
 pub use seams::Seams;

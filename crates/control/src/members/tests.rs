@@ -42,7 +42,7 @@ const LEAVING: (MemberRole, Standing) = (MemberRole::Gateway, Standing::Leaving)
 const WITNESS: (MemberRole, Standing) = (MemberRole::Witness, Standing::Active);
 
 fn voter(id: u64) -> Peer {
-    Peer { id: MemberId(id), voter: true, answers: true, behind: 0 }
+    Peer { id: MemberId(id), voter: true, answers: true, behind: 0, behind_bytes: 0 }
 }
 
 fn learner(id: u64, behind: u64) -> Peer {
@@ -130,6 +130,11 @@ fn nothing_is_changed_without_a_quorum_before_and_after() {
         waits(&[voter(1), Peer { behind: 5000, ..voter(2) }, voter(3)]),
         "MEMBER-M1: one of two would have everything"
     );
+    assert!(
+        waits(&[voter(1), Peer { behind: 900, behind_bytes: 900 << 20, ..voter(2) }, voter(3)]),
+        "MEMBER-M1: few entries, of 1 MiB each"
+    );
+    assert!(!waits(&[voter(1), Peer { behind: 900, behind_bytes: 8 << 20, ..voter(2) }, voter(3)]));
     assert!(waits(&[voter(1), dead(2), dead(3)]));
     // A learner that is no longer wanted is removed at once, also while a voter is dead.
     let gone = cluster(&[G, G, G, LEAVING]);
@@ -435,7 +440,8 @@ impl World {
             }
             Step::Learn(newcomers) => {
                 prop_assert!(self.group.next.is_none(), "MEMBER-M5");
-                let learner = |id: &MemberId| Peer { id: *id, voter: false, answers: false, behind: u64::MAX };
+                let learner =
+                    |id: &MemberId| Peer { id: *id, voter: false, answers: false, behind: u64::MAX, behind_bytes: 0 };
                 self.group.peers.extend(newcomers.iter().map(learner));
             }
             Step::Forget(gone) => {
@@ -501,7 +507,7 @@ proptest! {
         let mut alive: BTreeSet<MemberId> = all.iter().copied().filter(|id| dead[id.0 as usize - 1] != 0).collect();
         let me = voters.iter().copied().find(|id| alive.contains(id)).unwrap_or(voters[0]);
         alive.insert(me);
-        let peer = |id: &MemberId| Peer { id: *id, voter: true, answers: alive.contains(id), behind: 0 };
+        let peer = |id: &MemberId| Peer { id: *id, voter: true, answers: alive.contains(id), behind: 0, behind_bytes: 0 };
         let group = GroupView { me, peers: voters.iter().map(peer).collect(), next: None };
         let mut world = World { group, alive: alive.clone(), dies };
         // Without a quorum there is no leader for long: nothing to test.
@@ -564,7 +570,7 @@ proptest! {
         let answer = state.apply(LogId::new(1, 99), &ClusterCommand::SetStanding { id, standing: Standing::Leaving });
         prop_assert_eq!(answer, ClusterAnswer::StandingSet);
         let alive = ids(answering.iter().copied());
-        let peer = |id: &u64| Peer { id: MemberId(*id), voter: true, answers: alive.contains(&MemberId(*id)), behind: 0 };
+        let peer = |id: &u64| Peer { id: MemberId(*id), voter: true, answers: alive.contains(&MemberId(*id)), behind: 0, behind_bytes: 0 };
         let me = *alive.iter().next().unwrap_or(&id);
         let mut world = World { group: GroupView { me, peers: all.iter().map(peer).collect(), next: None }, alive: alive.clone(), dies: Vec::new() };
         let wanted = wanted(&state, GroupId(1), &BTreeSet::new());

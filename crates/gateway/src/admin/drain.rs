@@ -3,10 +3,11 @@
 
 use super::AdminDoor;
 use super::member::{invalid, member_from};
+use super::status::has_nearly_all;
 use crate::node::Adopted;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, Standing};
-use holdfast_control::members::{CLOSE_ENTRIES, GroupHealth, Objection, may_drain, may_leave};
+use holdfast_control::members::{GroupHealth, Objection, may_drain, may_leave};
 use holdfast_types::{GroupId, MemberId, Term};
 use std::collections::BTreeSet;
 
@@ -135,7 +136,7 @@ fn health_of(status: &v1::ClusterStatusReply, group: GroupId, name: String) -> G
         id == leader
             || seen.leader == leader.0
                 && seen.role() == v1::Role::Follower
-                && of.last_index.saturating_sub(seen.applied_index) <= CLOSE_ENTRIES
+                && has_nearly_all(of, id.0, seen.applied_index)
     };
     let answering = all.iter().filter(follows).map(|(id, _)| *id).collect();
     GroupHealth { group, name, voters: of.voters.iter().copied().map(MemberId).collect(), answering }
@@ -169,6 +170,15 @@ mod tests {
         assert_eq!(of(vec![leads(1), follows(2, 8990), follows(3, 9)]), (3, vec![1, 2]));
         let old = member(3, group(v1::Role::Leader, 3, 6, 9000));
         assert_eq!(of(vec![leads(1), follows(2, 9000), old]), (3, vec![1, 2]), "an old leader does not count");
+        let knows = |bytes| {
+            let peers = vec![
+                v1::PeerLag { member: 2, entries: 10, bytes: 10 << 12 },
+                v1::PeerLag { member: 3, entries: 900, bytes },
+            ];
+            member(1, v1::GroupStatus { peers, ..group(v1::Role::Leader, 1, 7, 9000) })
+        };
+        assert_eq!(of(vec![knows(9 << 20), follows(2, 8990), follows(3, 8100)]), (3, vec![1, 2, 3]));
+        assert_eq!(of(vec![knows(900 << 20), follows(2, 8990), follows(3, 8100)]), (3, vec![1, 2]), "large entries");
         let healing = member(3, group(v1::Role::Healing, 0, 0, 0));
         assert_eq!(of(vec![leads(1), follows(2, 9000), healing]), (3, vec![1, 2]));
         assert_eq!(of(vec![follows(2, 9000), follows(3, 9000)]), (0, vec![]), "no leader answered");

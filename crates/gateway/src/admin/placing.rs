@@ -3,10 +3,10 @@
 
 use super::AdminDoor;
 use super::member::invalid;
+use super::status::has_nearly_all;
 use crate::node::{Adopted, GroupReport, Node, Runs, ViolationChange, Wants};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
-use holdfast_control::members::CLOSE_ENTRIES;
 use holdfast_control::placing::{
     Move, Rules, View, Violation, first_voters, may_get, newcomers, plan, possible, reasons, violations,
 };
@@ -104,9 +104,9 @@ fn learners_of<'a>(status: &'a v1::ClusterStatusReply, led: &v1::GroupStatus) ->
     learners.filter_map(own).collect()
 }
 
-/// Whether a learner of the group that `leader` leads follows it and has nearly all entries.
-fn is_near(own: &v1::GroupStatus, leader: u64, led: &v1::GroupStatus) -> bool {
-    own.leader == leader && own.last_index.saturating_add(CLOSE_ENTRIES) >= led.last_index
+/// Whether the learner `id` of the group that `leader` leads follows it and has nearly all entries.
+fn is_near(id: MemberId, own: &v1::GroupStatus, leader: u64, led: &v1::GroupStatus) -> bool {
+    own.leader == leader && has_nearly_all(led, id.0, own.last_index)
 }
 
 /// Each set's group as its leader reported it; of two leaders, the one of the newer term.
@@ -117,7 +117,7 @@ fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, GroupReport> {
         for group in led {
             let (id, voters) = (GroupId(group.group), group.voters.iter().copied().map(MemberId).collect());
             let learners = learners_of(status, group);
-            let near = learners.iter().filter(|(_, own)| is_near(own, of.id, group)).map(|(id, _)| *id).collect();
+            let near = learners.iter().filter(|(id, own)| is_near(*id, own, of.id, group)).map(|(id, _)| *id).collect();
             let learners = learners.iter().map(|(id, own)| (*id, own.applied_index)).collect();
             let owner = group.owner_locality.parse::<Locality>().ok().map(|at| at.region);
             let (leader, bytes) = (Some(MemberId(of.id)), group.journal_live_bytes);

@@ -4,15 +4,17 @@ use super::limits::limit_message;
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
 use crate::config::SnapshotExports;
+use crate::node::lacks;
 use futures_util::future::BoxFuture;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{Refusal, v1};
 use holdfast_cache::Answers;
 use holdfast_control::cluster::{ClusterState, FEATURE_LEVEL};
+use holdfast_control::members::{CLOSE_ENTRIES, is_close};
 use holdfast_control::set::Pin;
 use holdfast_log::LogUsage;
-use holdfast_raft::GroupStatus;
-use holdfast_types::{Name, RequestId, SetId};
+use holdfast_raft::{GroupStatus, MemberStatus};
+use holdfast_types::{MemberId, Name, RequestId, SetId};
 use std::time::Duration;
 use tonic::transport::Channel;
 
@@ -57,6 +59,7 @@ impl AdminDoor {
             serving_epoch: serving.as_ref().map_or(0, |s| s.epoch.0),
             connections: serving.map_or(0, |s| u32::try_from(s.connected()).unwrap_or(u32::MAX)),
             owner_locality: owner.map(|at| at.to_string()).unwrap_or_default(),
+            peers: if status.leadership.mine { peer_lags(status, me) } else { Vec::new() },
         }
     }
 
@@ -243,6 +246,26 @@ impl AdminDoor {
     }
 }
 
+/// What each other member lacks, at the group's leader.
+fn peer_lags(status: &GroupStatus, me: Option<MemberId>) -> Vec<v1::PeerLag> {
+    let others = status.members.iter().filter(|seen| Some(seen.member) != me);
+    let lag = |seen: &MemberStatus| {
+        let (entries, bytes) = lacks(status, seen);
+        v1::PeerLag { member: seen.member.0, entries, bytes }
+    };
+    others.map(lag).collect()
+}
+
+/// Whether a member that told `own` of a group has nearly all that its leader has, which told `led`. By the leader's
+/// word, which knows the bytes; from a leader of an older build that does not tell, by the entries alone, up to
+/// `index`.
+pub(super) fn has_nearly_all(led: &v1::GroupStatus, member: u64, index: u64) -> bool {
+    if led.peers.is_empty() {
+        return led.last_index.saturating_sub(index) <= CLOSE_ENTRIES;
+    }
+    led.peers.iter().any(|peer| peer.member == member && is_close(peer.entries, peer.bytes))
+}
+
 fn journal_message(usage: LogUsage) -> v1::JournalUsage {
     v1::JournalUsage {
         used_bytes: usage.used_bytes,
@@ -298,11 +321,7 @@ fn summaries<'a>(nodes: impl Iterator<Item = &'a v1::Node>, state: &ClusterState
             group: g.group,
             set: g.set.clone(),
             leader: g.leader,
-            leader_name: state
-                .members
-                .get(&holdfast_types::MemberId(g.leader))
-                .map(|m| m.name.to_string())
-                .unwrap_or_default(),
+            leader_name: state.members.get(&MemberId(g.leader)).map(|m| m.name.to_string()).unwrap_or_default(),
             term: g.term,
             last_index: g.last_index,
             committed_index: g.committed_index,

@@ -3,6 +3,7 @@
 
 mod steps;
 
+use super::near::lacks;
 use super::{Adopted, Node};
 use crate::config::GatewayRole;
 use futures_util::{StreamExt, stream};
@@ -328,12 +329,10 @@ fn addresses(state: &ClusterState, ids: &BTreeSet<MemberId>) -> BTreeMap<MemberI
 
 /// A group as its leader sees it. A member that was silent for an election timeout counts as not answering.
 fn view(me: MemberId, status: &GroupStatus, patience: Duration) -> GroupView {
-    let last = status.last.map_or(0, |l| l.0);
-    let peer = |m: &holdfast_raft::MemberStatus| Peer {
-        id: m.member,
-        voter: m.voter,
-        answers: m.member == me || m.silent.is_some_and(|silent| silent <= patience),
-        behind: if m.member == me { 0 } else { m.matched.map_or(u64::MAX, |at| last.saturating_sub(at.0)) },
+    let peer = |m: &holdfast_raft::MemberStatus| {
+        let (behind, behind_bytes) = if m.member == me { (0, 0) } else { lacks(status, m) };
+        let answers = m.member == me || m.silent.is_some_and(|silent| silent <= patience);
+        Peer { id: m.member, voter: m.voter, answers, behind, behind_bytes }
     };
     GroupView { me, peers: status.members.iter().map(peer).collect(), next: status.next.clone() }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use holdfast_control::cluster::{MemberRole, Standing};
+use holdfast_control::members::CLOSE_ENTRIES;
 use holdfast_control::placing::{Candidate, Placed};
 
 #[test]
