@@ -23,7 +23,7 @@ pub use requests::{GroupHealth, Objection, joining, may_drain, may_leave, may_re
 use crate::cluster::{ClusterState, Member, MemberRole, SetEntry, Standing};
 use crate::placing::Domain;
 use crate::policy::Survive;
-use holdfast_types::{GroupId, MemberId};
+use holdfast_types::{GroupId, MemberId, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -190,20 +190,30 @@ pub fn named_by(state: &ClusterState, id: MemberId) -> usize {
     state.sets.values().filter(|set| set.voters.contains(&id)).count()
 }
 
-/// The `leaving` members that are in no set's group any more. `rolls`: the members of each, `None` if unknown. Only
-/// they may go: a vote that still counts somewhere must not be lost.
+/// The `leaving` members that are in no set's group any more. `rolls`: the members of each, or those that are
+/// [`perhaps_in`] it. Only they may go: a vote that still counts somewhere must not be lost.
 pub fn may_go<'a>(
     leaving: &BTreeSet<MemberId>,
-    rolls: impl IntoIterator<Item = Option<&'a BTreeSet<MemberId>>>,
+    rolls: impl IntoIterator<Item = &'a BTreeSet<MemberId>>,
 ) -> BTreeSet<MemberId> {
     let mut out = leaving.clone();
-    for roll in rolls {
-        match roll {
-            Some(members) => out.retain(|id| !members.contains(id)),
-            None => return BTreeSet::new(),
-        }
+    for members in rolls {
+        out.retain(|id| !members.contains(id));
     }
     out
+}
+
+/// The `leaving` members that may be in the group of `set` while its leader cannot be asked: all but those that have
+/// said that they have no part in it (`away`). Each of these knew that it leaves, so nothing names it any more, and has
+/// nothing of the group on its disk, so it has acknowledged nothing and voted for nobody there: no decision of the
+/// group counts on it (R1). Only as a learner it may be in it, which needs nothing of it.
+pub fn perhaps_in(
+    leaving: &BTreeSet<MemberId>,
+    set: SetId,
+    away: &BTreeMap<MemberId, BTreeSet<SetId>>,
+) -> BTreeSet<MemberId> {
+    let is_away = |id: &MemberId| away.get(id).is_some_and(|sets| sets.contains(&set));
+    leaving.iter().copied().filter(|id| !is_away(id)).collect()
 }
 
 /// The next step of the group `of` towards the members `wanted`; of a set also those that are [`kept`].

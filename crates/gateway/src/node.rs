@@ -54,6 +54,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
+pub(crate) use depart::Away;
 pub(crate) use near::{is_near, lacks};
 pub(crate) use planned::{GroupReport, Planned, Runs, ViolationChange, Wants};
 pub(crate) use revoked::{bearer, list as revoked_list};
@@ -173,6 +174,8 @@ pub struct Node {
     deletions: Mutex<BTreeMap<SetId, Progress>>,
     /// What the planner of sets' voters remembers while this gateway leads group 0.
     pub(crate) planned: Mutex<Planned>,
+    /// The sets that have no place and nothing here.
+    pub(crate) away: Mutex<Away>,
     /// Of what metrics were shown last.
     shown: Mutex<Shown>,
 }
@@ -236,6 +239,7 @@ impl Node {
             running: Mutex::new(BTreeMap::new()),
             deletions: Mutex::new(BTreeMap::new()),
             planned: Mutex::new(Planned::default()),
+            away: Mutex::new(Away::default()),
             shown: Mutex::new(Shown::default()),
         });
         if node.identity().member != 0 {

@@ -29,7 +29,7 @@ impl AdminDoor {
         let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
         let sets = state.sets.iter().map(|(id, set)| (*id, format!("set {}", set.name)));
         let all = std::iter::once((GroupId::CLUSTER, "the cluster".to_string())).chain(sets);
-        Ok(all.map(|(group, name)| health_of(&status, group, name)).collect())
+        Ok(all.map(|(group, name)| health_of(&status, state, group, name)).collect())
     }
 
     /// Each call sees the result of the earlier ones (`alone`). Otherwise two members that leave at once would each
@@ -120,7 +120,18 @@ fn refusal(objection: &Objection) -> Refusal {
     Refusal::new(RefusalCode::Precondition, objection.to_string())
 }
 
-fn health_of(status: &v1::ClusterStatusReply, group: GroupId, name: String) -> GroupHealth {
+/// The members that may vote in a group that has no leader. In group 0 all.
+fn perhaps_voters(status: &v1::ClusterStatusReply, state: &ClusterState, group: GroupId) -> BTreeSet<MemberId> {
+    let is_away = |said: &v1::MemberStatus| {
+        said.node.as_ref().and_then(|node| node.away.as_ref()).is_some_and(|away| away.sets.contains(&group.0))
+    };
+    let away = status.members.iter().filter(|said| is_away(said)).filter_map(|said| said.member.as_ref());
+    let away: BTreeSet<MemberId> = away.map(|member| MemberId(member.id)).collect();
+    let named = |id: MemberId| state.sets.get(&group).is_none_or(|set| set.has_place_for(id));
+    state.members.keys().copied().filter(|id| named(*id) || !away.contains(id)).collect()
+}
+
+fn health_of(status: &v1::ClusterStatusReply, state: &ClusterState, group: GroupId, name: String) -> GroupHealth {
     let seen = |member: &v1::MemberStatus| {
         let node = member.node.as_ref()?;
         let seen = node.groups.iter().find(|seen| seen.group == group.0)?.clone();
@@ -130,7 +141,8 @@ fn health_of(status: &v1::ClusterStatusReply, group: GroupId, name: String) -> G
     // A former leader may not know its successor yet: use the view with the newest term.
     let leader = all.iter().filter(|(_, seen)| seen.role() == v1::Role::Leader).max_by_key(|(_, seen)| seen.term);
     let Some((leader, of)) = leader else {
-        return GroupHealth { group, name, voters: BTreeSet::new(), answering: BTreeSet::new() };
+        let (voters, answering) = (BTreeSet::new(), BTreeSet::new());
+        return GroupHealth { group, name, voters, answering, perhaps: perhaps_voters(status, state, group) };
     };
     let follows = |(id, seen): &&(MemberId, v1::GroupStatus)| {
         id == leader
@@ -139,12 +151,16 @@ fn health_of(status: &v1::ClusterStatusReply, group: GroupId, name: String) -> G
                 && has_nearly_all(of, id.0, seen.applied_index)
     };
     let answering = all.iter().filter(follows).map(|(id, _)| *id).collect();
-    GroupHealth { group, name, voters: of.voters.iter().copied().map(MemberId).collect(), answering }
+    let voters = of.voters.iter().copied().map(MemberId).collect();
+    GroupHealth { group, name, voters, answering, perhaps: BTreeSet::new() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_control::cluster::{MemberRole, SetEntry};
+    use holdfast_control::policy::Policy;
+    use holdfast_types::Epoch;
 
     fn member(id: u64, group: v1::GroupStatus) -> v1::MemberStatus {
         let (member, groups) = (v1::Member { id, ..Default::default() }, vec![group]);
@@ -158,11 +174,50 @@ mod tests {
         v1::GroupStatus { group: 4, role, leader, term, last_index, applied_index, voters, ..Default::default() }
     }
 
+    /// m1 is named and says otherwise: its group 0 is old. m3 has said that it has nothing of the set, m4 is silent.
+    #[test]
+    fn without_a_leader_only_those_that_said_so_are_no_voters() {
+        let mut state = ClusterState::new();
+        for id in [1, 2, 3, 4].map(MemberId) {
+            let [peer_addr, api_addr, nbd_addr] = [1, 2, 3].map(|port| format!("a:{port}"));
+            let (name, locality) = (format!("g{}", id.0).parse().unwrap(), "region=eu".parse().unwrap());
+            let (role, standing, disk) = (MemberRole::Gateway, Standing::Active, u128::from(id.0));
+            let member = Member { id, name, locality, disk, peer_addr, api_addr, nbd_addr, role, standing };
+            state.members.insert(id, member);
+        }
+        let entry = SetEntry {
+            name: "demo".parse().unwrap(),
+            policy: Policy::default(),
+            store_url: "memory".into(),
+            wrapped_key: vec![1],
+            key_id: 1,
+            created_by: MemberId(1),
+            initial_members: vec![MemberId(1)],
+            base_epoch: Epoch(0),
+            generation: 1,
+            restored: None,
+            voters: [1, 2].map(MemberId).into(),
+        };
+        state.sets.insert(GroupId(4), entry);
+        let says = |id: u64, away: &[u64]| {
+            let away = Some(v1::SetsAway { leaving: false, sets: away.to_vec() });
+            let (member, node) = (v1::Member { id, ..Default::default() }, v1::Node { away, ..Default::default() });
+            v1::MemberStatus { member: Some(member), reachable: true, node: Some(node), ..Default::default() }
+        };
+        let silent =
+            v1::MemberStatus { member: Some(v1::Member { id: 4, ..Default::default() }), ..Default::default() };
+        let members = vec![says(1, &[4]), says(2, &[]), says(3, &[4]), silent];
+        let status = v1::ClusterStatusReply { members, ..Default::default() };
+        let perhaps = |group: u64| health_of(&status, &state, GroupId(group), String::new()).perhaps;
+        assert_eq!(perhaps(4), [1, 2, 4].map(MemberId).into());
+        assert_eq!(perhaps(0), [1, 2, 3, 4].map(MemberId).into(), "group 0 has all");
+    }
+
     #[test]
     fn who_lags_or_follows_another_leader_does_not_count() {
         let of = |members: Vec<v1::MemberStatus>| {
             let status = v1::ClusterStatusReply { members, ..Default::default() };
-            let health = health_of(&status, GroupId(4), "set demo".into());
+            let health = health_of(&status, &ClusterState::new(), GroupId(4), "set demo".into());
             (health.voters.len(), health.answering.into_iter().map(|id| id.0).collect::<Vec<_>>())
         };
         let leads = |id| member(id, group(v1::Role::Leader, id, 7, 9000));

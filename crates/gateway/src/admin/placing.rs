@@ -94,6 +94,15 @@ fn runs_of(status: &v1::ClusterStatusReply) -> Runs {
     runs
 }
 
+/// Of each gateway that knows that it leaves, the sets that it has no part in.
+fn away_of(status: &v1::ClusterStatusReply) -> BTreeMap<MemberId, BTreeSet<SetId>> {
+    let of = |(node, of): (&v1::Node, &v1::Member)| {
+        let away = node.away.as_ref().filter(|away| away.leaving)?;
+        Some((MemberId(of.id), away.sets.iter().copied().map(GroupId).collect()))
+    };
+    answered(status).filter_map(of).collect()
+}
+
 /// The learners of a group that answered and run it, and what each says of it.
 fn learners_of<'a>(status: &'a v1::ClusterStatusReply, led: &v1::GroupStatus) -> Vec<(MemberId, &'a v1::GroupStatus)> {
     let learners = answered(status).filter(|(_, of)| led.learners.contains(&of.id));
@@ -395,6 +404,7 @@ impl AdminDoor {
         let mut planned = self.node.planned.locked();
         planned.enter(Some(term));
         planned.saw(seen, runs, busy, now);
+        planned.note_away(away_of(status));
         let rules = Rules { balance: rules.balance && planned.knows_weights(now), ..rules };
         let view = planned.view(state, adopted.member, &adopted.group.status(), self.patience());
         let towards = match self.node.config.placing.follow_owner_ms {

@@ -14,6 +14,7 @@ use holdfast_control::members::{CLOSE_ENTRIES, is_close};
 use holdfast_control::set::Pin;
 use holdfast_log::LogUsage;
 use holdfast_raft::{GroupStatus, MemberStatus};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{MemberId, Name, RequestId, SetId};
 use std::time::Duration;
 use tonic::transport::Channel;
@@ -108,6 +109,7 @@ impl AdminDoor {
             if let Some(adopted) = node.adopted() {
                 let own = node.cluster.member(adopted.member);
                 message.standing = own.map(|m| super::standing_text(m.standing).to_string()).unwrap_or_default();
+                message.away = Some(self.away_message());
                 message.initialised = adopted.group.is_initialized().await.unwrap_or(false);
                 message.groups = adopted.raft.groups().iter().map(|g| self.group_message(&g.status())).collect();
             }
@@ -123,6 +125,11 @@ impl AdminDoor {
             }
             Ok(message)
         })
+    }
+
+    fn away_message(&self) -> v1::SetsAway {
+        let away = self.node.away.locked();
+        v1::SetsAway { leaving: away.leaving, sets: away.sets.iter().map(|id| id.0).collect() }
     }
 
     fn reads(&self) -> v1::ReadAnswers {

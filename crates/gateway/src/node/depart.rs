@@ -25,7 +25,23 @@ pub(super) struct Places {
     away: BTreeSet<SetId>,
 }
 
+/// The sets that this gateway has no part in, by its own word: group 0 here does not name it, and it has nothing of
+/// their groups on its disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Away {
+    /// It knew that it leaves the cluster: then this is for good, because a leaving member is named nowhere any more.
+    pub(crate) leaving: bool,
+    pub(crate) sets: BTreeSet<SetId>,
+}
+
 impl Places {
+    /// What this gateway says of itself, by the group 0 of its last look at all sets.
+    pub(super) fn said(&self, state: &ClusterState, me: MemberId) -> Away {
+        let leaving = state.members.get(&me).is_some_and(|member| member.standing == Standing::Leaving);
+        let away = |id: &SetId| state.sets.get(id).is_some_and(|entry| !entry.has_place_for(me));
+        Away { leaving, sets: self.away.iter().copied().filter(away).collect() }
+    }
+
     /// Forgets sets that are no more.
     pub(super) fn keep(&mut self, state: &ClusterState) {
         self.away.retain(|id| state.sets.contains_key(id));

@@ -130,6 +130,8 @@ pub(crate) struct Planned {
     wants: Option<Wants>,
     /// The sets whose leadership follows their owner now.
     turns: Turns,
+    /// Of each member that leaves, the sets that it has no part in, as it said once. It is for good.
+    away: BTreeMap<MemberId, BTreeSet<SetId>>,
 }
 
 /// The changes that the planner still wants.
@@ -170,6 +172,18 @@ impl Planned {
         }
         self.owners = self.owners_of(&seen, at);
         (self.seen, self.runs, self.busy) = (seen, runs, busy);
+    }
+
+    /// What leaving members said of sets that they have no part in.
+    pub(crate) fn note_away(&mut self, away: BTreeMap<MemberId, BTreeSet<SetId>>) {
+        for (id, sets) in away {
+            self.away.entry(id).or_default().extend(sets);
+        }
+    }
+
+    /// The sets that each leaving member has no part in, for good.
+    pub(crate) fn away(&self) -> &BTreeMap<MemberId, BTreeSet<SetId>> {
+        &self.away
     }
 
     /// Whether the weights are known for long enough to make the load even.
@@ -294,6 +308,7 @@ impl Planned {
     /// What the planner decides by. `group`: the status of group 0 at its leader `me`.
     pub(crate) fn view(&mut self, state: &ClusterState, me: MemberId, group: &GroupStatus, patience: Duration) -> View {
         self.unheard.retain(|id, _| state.members.contains_key(id));
+        self.away.retain(|id, _| state.members.contains_key(id));
         self.seen.retain(|id, _| state.sets.contains_key(id));
         self.weights.retain(|id, _| state.sets.contains_key(id));
         self.moving.retain(|id, _| state.sets.contains_key(id));

@@ -7,6 +7,7 @@ use super::{Adopted, Node, ended, members, peer_book};
 use holdfast_control::cluster::{ClusterState, SetEntry};
 use holdfast_seal::SealError;
 use holdfast_set::server::SetServer;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{MemberId, SetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,6 +58,7 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
                 starts.begin(*id, &stop, |stop| start_or_depart(order, stop)).await;
             }
         }
+        *node.away.locked() = places.said(&state, adopted.member);
         members.follow(&node, &adopted, &state).await;
     }
 }

@@ -161,3 +161,21 @@ fn a_newcomer_that_has_nearly_everything_is_seen() {
     let seen = seen_of(&v1::ClusterStatusReply { members, ..Default::default() });
     assert_eq!(seen[&GroupId(4)].near, BTreeSet::from([MemberId(4)]), "m5 lags, m6 follows another, m7 is away");
 }
+
+/// What a gateway says before it knows that it leaves may change: a set may be placed on it.
+#[test]
+fn only_a_leaving_gateway_is_away_for_good() {
+    let of = |id: u64, away: Option<v1::SetsAway>| v1::MemberStatus {
+        member: Some(v1::Member { id, ..Default::default() }),
+        node: Some(v1::Node { away, ..Default::default() }),
+        ..Default::default()
+    };
+    let away = |leaving| Some(v1::SetsAway { leaving, sets: vec![4, 7] });
+    let members = vec![of(1, away(false)), of(2, away(true)), of(3, None)];
+    let found = away_of(&v1::ClusterStatusReply { members, ..Default::default() });
+    assert_eq!(found, BTreeMap::from([(MemberId(2), BTreeSet::from([GroupId(4), GroupId(7)]))]));
+    let mut planned = crate::node::Planned::default();
+    planned.note_away(found.clone());
+    planned.note_away(BTreeMap::new());
+    assert_eq!(*planned.away(), found, "also when it is stopped: it said so for good");
+}
