@@ -85,7 +85,8 @@ fn stands(own: &v1::GroupStatus) -> bool {
 
 /// Which gateways answered, and which groups they run, by their own word.
 fn runs_of(status: &v1::ClusterStatusReply) -> Runs {
-    let mut runs = Runs::default();
+    let late = status.members.iter().filter(|member| member.late).filter_map(|member| member.member.as_ref());
+    let mut runs = Runs { late: late.map(|of| MemberId(of.id)).collect(), ..Runs::default() };
     for (node, of) in answered(status) {
         let id = MemberId(of.id);
         runs.answers.insert(id);
@@ -139,14 +140,16 @@ fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, GroupReport> {
     newest.into_iter().map(|(id, (_, seen))| (id, seen)).collect()
 }
 
-/// The members that get no further voter: they do not answer this call, or their journal has no room or soon none.
+/// The members that get no further voter: they cannot be reached, or their journal has no room or soon none. Of one
+/// that did not answer in time nothing new is known.
 fn busy_of(status: &v1::ClusterStatusReply) -> BTreeSet<MemberId> {
     let has_room = |journal: &v1::JournalUsage| {
         let room = journal.bound_bytes.saturating_sub(journal.reserve_bytes);
         journal.failed.is_empty() && journal.waits.is_empty() && journal.used_bytes <= room / 5 * 4
     };
     let journal = |member: &v1::MemberStatus| member.node.as_ref().and_then(|node| node.journal.clone());
-    let busy = status.members.iter().filter(|member| journal(member).is_none_or(|journal| !has_room(&journal)));
+    let told = status.members.iter().filter(|member| !member.late);
+    let busy = told.filter(|member| journal(member).is_none_or(|journal| !has_room(&journal)));
     busy.filter_map(|member| Some(MemberId(member.member.as_ref()?.id))).collect()
 }
 
@@ -417,7 +420,7 @@ impl AdminDoor {
     /// Looks at every set, tells what is violated, and proposes the next moves.
     async fn placing_round(&self, adopted: &Adopted, term: Term) -> Result<(), Refusal> {
         // Also where nothing may move: the voters that a set has decide what is violated.
-        let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
+        let status = self.status_within(Duration::MAX).await?;
         let _one = self.node.turns.sets.lock().await;
         if !self.hears_a_quorum(adopted, term) {
             return Ok(());

@@ -4,7 +4,7 @@ use super::limits::limit_message;
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
 use crate::config::SnapshotExports;
-use crate::node::lacks;
+use crate::node::{answer_limit, lacks};
 use futures_util::future::BoxFuture;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{Refusal, v1};
@@ -19,8 +19,17 @@ use holdfast_types::{MemberId, Name, RequestId, SetId};
 use std::time::Duration;
 use tonic::transport::Channel;
 
-/// How long the other gateways may take to answer with their state.
-pub(super) const FAN_OUT_LIMIT: Duration = Duration::from_millis(1500);
+/// People are not kept waiting for longer than this for gateways that do not answer: a command waits 3 s for its
+/// answer.
+const SHOWN_LIMIT: Duration = Duration::from_millis(2500);
+
+/// Why another gateway has not told its state.
+struct Silence {
+    /// For people.
+    why: String,
+    /// It was too slow, or is cut off. Otherwise it could not be reached, or has refused.
+    late: bool,
+}
 
 impl AdminDoor {
     fn set_name(&self, id: SetId) -> Option<Name> {
@@ -146,45 +155,67 @@ impl AdminDoor {
         }
     }
 
-    async fn ask_node(&self, api: String) -> Result<v1::Node, String> {
-        let ask = async {
-            let mut client = self.client(&api).await?;
-            client.get_node(v1::GetNodeRequest {}).await.map(tonic::Response::into_inner).map_err(|s| s.to_string())
-        };
-        tokio::time::timeout(FAN_OUT_LIMIT, ask)
-            .await
-            .unwrap_or_else(|_| Err(format!("{api}: no answer within {FAN_OUT_LIMIT:?}")))
+    /// Asks over a connection that is kept. One that brought no answer is given up: it may lead nowhere.
+    async fn ask_node(&self, api: &str, limit: Duration) -> Result<v1::Node, Silence> {
+        let reached = |why: String| Silence { why, late: false };
+        let channel = self.node.others.channel(&self.node.dialer(), api).map_err(reached)?;
+        let mut client = AdminClient::new(channel).max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
+        match tokio::time::timeout(limit, client.get_node(v1::GetNodeRequest {})).await {
+            Ok(Ok(node)) => Ok(node.into_inner()),
+            Ok(Err(status)) => Err(reached(format!("{api}: {}", innermost(&status)))),
+            Err(_) => {
+                self.node.others.forget(api);
+                Err(Silence { why: format!("{api}: no answer within {limit:?}"), late: true })
+            }
+        }
     }
 
-    /// A connection to another gateway's admin API.
-    pub(super) async fn client(&self, api: &str) -> Result<AdminClient<Channel>, String> {
+    /// How long another gateway may take to answer: by the round trip that was measured to it, else by the longest of
+    /// the settings (`rtt_ms`).
+    pub(super) fn answer_limit(&self, member: Option<MemberId>) -> Duration {
+        let adopted = self.node.adopted().zip(member);
+        let measured = adopted.and_then(|(adopted, id)| adopted.raft.round_trips().get(&id).copied());
+        answer_limit(measured.unwrap_or(self.node.timing.rtt()))
+    }
+
+    /// A new connection to another gateway's admin API, made within `limit`. A caller that must know whether its call
+    /// was sent needs one: a kept one connects only when it is used.
+    pub(super) async fn client(&self, api: &str, limit: Duration) -> Result<AdminClient<Channel>, String> {
         let dialer = self.node.dialer();
-        let endpoint = dialer.endpoint(api)?.connect_timeout(FAN_OUT_LIMIT);
+        let endpoint = dialer.endpoint(api)?.connect_timeout(limit);
         let channel = dialer.connect(&endpoint).await.map_err(|e| format!("{api}: {e}"))?;
         Ok(AdminClient::new(channel).max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX))
     }
 
+    /// For people, who are waiting.
     pub(super) async fn cluster_status(&self, _: v1::ClusterStatusRequest) -> Result<v1::ClusterStatusReply, Refusal> {
+        self.status_within(SHOWN_LIMIT).await
+    }
+
+    /// The state of all gateways. Each may take as long as its round trips need, and no longer than `most`.
+    pub(super) async fn status_within(&self, most: Duration) -> Result<v1::ClusterStatusReply, Refusal> {
         let adopted = self.adopted()?;
         let state = self.node.cluster.state();
+        self.node.others.keep_only(&state.members.values().map(|m| m.api_addr.as_str()).collect());
         let asked = state.members.values().map(async |m| {
             if m.id == adopted.member {
-                return (m, self.get_node(v1::GetNodeRequest {}).await.map_err(|e| e.to_string()));
+                let own = self.get_node(v1::GetNodeRequest {}).await;
+                return (m, own.map_err(|e| Silence { why: e.to_string(), late: false }));
             }
-            (m, self.ask_node(m.api_addr.clone()).await)
+            (m, self.ask_node(&m.api_addr, self.answer_limit(Some(m.id)).min(most)).await)
         });
         let answers = futures_util::future::join_all(asked).await;
         let groups = summaries(answers.iter().filter_map(|(_, node)| node.as_ref().ok()), &state);
         let members = answers
             .into_iter()
             .map(|(m, answer)| {
-                let (node, error) = match answer {
-                    Ok(node) => (Some(node), String::new()),
-                    Err(e) => (None, e),
+                let (node, error, late) = match answer {
+                    Ok(node) => (Some(node), String::new(), false),
+                    Err(silence) => (None, silence.why, silence.late),
                 };
                 let lags = node.as_ref().map(|n| lags(n, &groups)).unwrap_or_default();
                 let reachable = node.is_some();
-                v1::MemberStatus { member: Some(member_message(m)), reachable, error, node, lags }
+                v1::MemberStatus { member: Some(member_message(m)), reachable, error, node, lags, late }
             })
             .collect();
         Ok(v1::ClusterStatusReply {
@@ -281,6 +312,15 @@ fn journal_message(usage: LogUsage) -> v1::JournalUsage {
         failed: usage.failed.unwrap_or_default(),
         waits: usage.stalled.map(|what| format!("waits for {what}")).or(usage.blocked).unwrap_or_default(),
     }
+}
+
+/// "Connection refused" rather than "transport error".
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
 }
 
 fn millis(time: std::time::Duration) -> u32 {

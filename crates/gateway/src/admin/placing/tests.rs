@@ -104,7 +104,10 @@ fn a_gateway_without_room_gets_no_further_voter() {
         of(3, Some(v1::JournalUsage { waits: "No space left on device".into(), ..journal(1) })),
         of(4, Some(v1::JournalUsage { failed: "Input/output error".into(), ..journal(1) })),
         of(5, None),
+        v1::MemberStatus { late: true, ..of(6, None) },
     ];
+    let status = v1::ClusterStatusReply { members: members.clone(), ..Default::default() };
+    assert_eq!(runs_of(&status).late, BTreeSet::from([MemberId(6)]), "nothing is known of its room");
     let busy = busy_of(&v1::ClusterStatusReply { members, ..Default::default() });
     assert_eq!(busy, BTreeSet::from([2, 3, 4, 5].map(MemberId)));
 }
@@ -135,7 +138,7 @@ fn the_newer_leader_of_a_group_is_believed() {
     assert_eq!(seen_of(&status), BTreeMap::from([(GroupId(4), seen_there)]));
     // m4 answers, and does not run the group.
     let groups = [1, 2, 3].map(|id| (GroupId(4), MemberId(id))).into();
-    assert_eq!(runs_of(&status), Runs { answers: [1, 2, 3, 4].map(MemberId).into(), groups });
+    assert_eq!(runs_of(&status), Runs { answers: [1, 2, 3, 4].map(MemberId).into(), groups, ..Runs::default() });
 }
 
 #[test]

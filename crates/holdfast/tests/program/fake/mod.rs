@@ -278,6 +278,7 @@ impl Admin for Door {
                 error: if at.is_none() { "no answer".into() } else { String::new() },
                 node: seen,
                 lags,
+                late: false,
             }
         });
         let members = members.collect();
