@@ -16,8 +16,10 @@
 //! MEMBER-M5  While a group has two sets of voters, a leader only ends that change, towards the newer set. Until then
 //!     every decision needs both quorums.
 
+mod forecast;
 mod requests;
 
+pub use forecast::{Forecast, Stays, forecast};
 pub use requests::{GroupHealth, Objection, joining, may_drain, may_leave, may_replace_by_witness};
 
 use crate::cluster::{ClusterState, Member, MemberRole, SetEntry, Standing};

@@ -149,6 +149,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "forecast-without-the-drain",
+        bug: "`gateway drain --dry-run` looks at the cluster as if nobody was drained: each vote seems to stay",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: "crates/control/src/members/forecast.rs",
+            old: "member.standing = Standing::Drained;",
+            new: "member.standing = Standing::Active;",
+        }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
         name: "away-before-it-leaves",
         bug: "what a gateway said before it knew that it leaves counts for good: a set is placed on it, and it goes with a vote",
         rule: "R1",

@@ -12,6 +12,8 @@ pub struct GroupHealth {
     pub group: GroupId,
     /// The set's name, or "the cluster".
     pub name: String,
+    /// Its leader, if one answered.
+    pub leader: Option<MemberId>,
     /// Its voters as its leader sees them; empty without a leader.
     pub voters: BTreeSet<MemberId>,
     /// Without a leader: the members that may be among its voters, because the set's record names them, or because they

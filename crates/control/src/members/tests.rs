@@ -6,6 +6,7 @@ use holdfast_types::{LogId, Name, RequestId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+mod forecast;
 mod placed;
 
 fn ids(of: impl IntoIterator<Item = u64>) -> BTreeSet<MemberId> {
@@ -234,6 +235,7 @@ fn health(voters: &[u64], answering: &[u64]) -> Vec<GroupHealth> {
         name: name.to_owned(),
         voters: ids(voters.iter().copied()),
         answering: ids(answering.iter().copied()),
+        leader: answering.first().copied().map(MemberId),
         perhaps: if voters.is_empty() { ids(1..=5) } else { BTreeSet::new() },
     };
     vec![group(0, "the cluster"), group(1, "set demo")]

@@ -12,7 +12,7 @@ use holdfast_types::{GroupId, MemberId, Term};
 use std::collections::BTreeSet;
 
 impl AdminDoor {
-    fn known_member(state: &ClusterState, id: u64) -> Result<Member, Refusal> {
+    pub(super) fn known_member(state: &ClusterState, id: u64) -> Result<Member, Refusal> {
         let id = MemberId(id);
         state.members.get(&id).cloned().ok_or_else(|| {
             let known: Vec<String> = state.members.values().map(|m| format!("{} ({})", m.id, m.name)).collect();
@@ -142,7 +142,8 @@ fn health_of(status: &v1::ClusterStatusReply, state: &ClusterState, group: Group
     let leader = all.iter().filter(|(_, seen)| seen.role() == v1::Role::Leader).max_by_key(|(_, seen)| seen.term);
     let Some((leader, of)) = leader else {
         let (voters, answering) = (BTreeSet::new(), BTreeSet::new());
-        return GroupHealth { group, name, voters, answering, perhaps: perhaps_voters(status, state, group) };
+        let perhaps = perhaps_voters(status, state, group);
+        return GroupHealth { group, name, leader: None, voters, answering, perhaps };
     };
     let follows = |(id, seen): &&(MemberId, v1::GroupStatus)| {
         id == leader
@@ -152,7 +153,7 @@ fn health_of(status: &v1::ClusterStatusReply, state: &ClusterState, group: Group
     };
     let answering = all.iter().filter(follows).map(|(id, _)| *id).collect();
     let voters = of.voters.iter().copied().map(MemberId).collect();
-    GroupHealth { group, name, voters, answering, perhaps: BTreeSet::new() }
+    GroupHealth { group, name, leader: Some(*leader), voters, answering, perhaps: BTreeSet::new() }
 }
 
 #[cfg(test)]

@@ -235,6 +235,15 @@ impl AdminDoor {
         planned.view(state, adopted.member, &adopted.group.status(), self.patience())
     }
 
+    /// The same, with the homes of sets that follow their owners, as plans are made.
+    pub(super) fn planning_view(&self, adopted: &Adopted, state: &ClusterState, term: Term) -> View {
+        let view = self.placing_view(adopted, state, term);
+        match self.node.config.placing.follow_owner_ms {
+            0 => view,
+            _ => self.node.planned.locked().towards_owners(&view, HOME_AFTER),
+        }
+    }
+
     /// The policy of a new set and its first voters. None: all members that stay, and those that join later.
     pub(super) fn voters_of_new_set(
         &self,

@@ -501,6 +501,11 @@ async fn a_recovery_needs_a_set_and_a_key() {
 #[tokio::test]
 async fn a_gateway_is_drained_listed_and_undrained() {
     let (world, api) = cluster().await;
+    let plan = json(&api, &["gateway", "drain", "g3", "--dry-run"]).await;
+    assert_eq!((&plan["member"], &plan["steps"][0]["leaders"]), (&Value::from(3), &serde_json::json!(["g1"])));
+    let shown = expect(0, &api, &["gateway", "drain", "g3", "--dry-run"]).await;
+    assert!(shown.contains("1 of 1 leaderships and 0 of 1 votes") && shown.contains("to g1"), "{shown}");
+    assert_eq!(world.lock().unwrap().members[2].standing, "active", "it only looked");
     let drained = json(&api, &["gateway", "drain", "g3"]).await;
     assert_eq!((&drained["member"], &drained["idle"]), (&Value::from(3), &Value::from(true)));
     let listed = json(&api, &["gateway", "list"]).await;

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Set 1 on members 1 to 3.
-fn create_demo(state: &mut ClusterState) {
+pub(super) fn create_demo(state: &mut ClusterState) {
     let create = ClusterCommand::CreateSet {
         name: Name::new("demo").unwrap(),
         policy: crate::policy::Policy::default(),
