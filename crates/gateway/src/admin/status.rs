@@ -294,8 +294,8 @@ fn peer_lags(status: &GroupStatus, me: Option<MemberId>) -> Vec<v1::PeerLag> {
     others.map(lag).collect()
 }
 
-/// Whether a member that told `own` of a group has nearly all that its leader has, which told `led`. By the leader's
-/// word, which knows the bytes; from a leader of an older build that does not tell, by the entries alone, up to
+/// Whether a member of a group has nearly all that its leader has, which told `led`. By the leader's word, which knows
+/// the bytes. A leader of an older build does not tell: then by the entries alone, of which the member has those up to
 /// `index`.
 pub(super) fn has_nearly_all(led: &v1::GroupStatus, member: u64, index: u64) -> bool {
     if led.peers.is_empty() {

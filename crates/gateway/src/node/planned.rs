@@ -356,6 +356,14 @@ impl Planned {
             };
             members.insert(*id, candidate);
         }
+        // What it led before it became too slow to answer counts only while group 0 hears of it.
+        let gone = |id: &MemberId| {
+            let silent = members.get(id).is_some_and(|member: &Candidate| member.silent.is_some());
+            silent && self.runs.late.contains(id)
+        };
+        for placed in groups.values_mut() {
+            placed.leader = placed.leader.filter(|id| !gone(id));
+        }
         View { members, groups }
     }
 
