@@ -161,6 +161,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "named-voter-may-go-unasked",
+        bug: "a set has no leader, and a gateway that its record names may be removed: its group 0 was old when it said that it has no part",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/drain.rs",
+            old: "named(*id) || !away.contains(id)",
+            new: "named(*id) && !away.contains(id) || !away.contains(id)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["admin::drain::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "away-of-a-set-that-came-back",
+        bug: "a gateway says that it has no part in a set that was placed on it since: it can be removed with a vote",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/depart.rs",
+            old: "|id: &SetId| state.sets.get(id).is_some_and(|entry| !entry.has_place_for(me));",
+            new: "|id: &SetId| state.sets.contains_key(id);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::depart::tests::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "away-before-it-leaves",
         bug: "what a gateway said before it knew that it leaves counts for good: a set is placed on it, and it goes with a vote",
         rule: "R1",

@@ -231,8 +231,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "PLACING-P3",
         edits: &[Edit {
             file: PLANNED,
-            old: "seen.entry(set).or_insert(GroupReport { leader: None, ..last });",
-            new: "let _ = (set, last);",
+            old: "seen.entry(set).or_insert(GroupReport { leader, ..last });",
+            new: "let _ = (set, last, leader);",
         }],
         tests: &[MEMORY],
         smoke: false,

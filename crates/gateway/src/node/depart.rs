@@ -149,6 +149,9 @@ pub(super) async fn depart(order: Order, stop: CancellationToken) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_control::cluster::{Member, MemberRole};
+    use holdfast_control::policy::Policy;
+    use holdfast_types::{Epoch, GroupId};
 
     /// A leader of long ago, whose followers have all left, would keep its part of the group for ever.
     #[test]
@@ -157,6 +160,37 @@ mod tests {
         assert!(is_answered(Some(Duration::from_secs(1)), patience));
         assert!(!is_answered(Some(Duration::from_secs(3)), patience), "VOTERS-V2: it asks");
         assert!(!is_answered(None, patience));
+    }
+
+    /// What it says may let it be removed while the set has no leader, so it must not count a set that it may yet get.
+    #[test]
+    fn a_gateway_says_of_which_sets_it_has_no_part() {
+        let mut state = ClusterState::new();
+        let [peer_addr, api_addr, nbd_addr] = [1, 2, 3].map(|port| format!("a:{port}"));
+        let (id, name, locality) = (MemberId(3), "g3".parse().unwrap(), "region=eu".parse().unwrap());
+        let (role, standing) = (MemberRole::Gateway, Standing::Active);
+        let member = Member { id, name, locality, disk: 3, peer_addr, api_addr, nbd_addr, role, standing };
+        state.members.insert(id, member.clone());
+        let set = |name: &str, voters: &[u64]| SetEntry {
+            name: name.parse().unwrap(),
+            policy: Policy::default(),
+            store_url: "memory".into(),
+            wrapped_key: vec![1],
+            key_id: 1,
+            created_by: MemberId(1),
+            initial_members: vec![MemberId(1)],
+            base_epoch: Epoch(0),
+            generation: 1,
+            restored: None,
+            voters: voters.iter().copied().map(MemberId).collect(),
+        };
+        state.sets.insert(GroupId(4), set("there", &[1, 2]));
+        state.sets.insert(GroupId(5), set("here", &[1, 3]));
+        let places = Places { away: [4, 5, 6].map(GroupId).into() };
+        let away = |leaving| Away { leaving, sets: BTreeSet::from([GroupId(4)]) };
+        assert_eq!(places.said(&state, id), away(false), "5 is placed on it since, 6 is deleted");
+        state.members.insert(id, Member { standing: Standing::Leaving, ..member });
+        assert_eq!(places.said(&state, id), away(true));
     }
 
     #[test]
