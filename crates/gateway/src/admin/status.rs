@@ -155,19 +155,30 @@ impl AdminDoor {
         }
     }
 
-    /// Asks over a connection that is kept. One that brought no answer is given up: it may lead nowhere.
+    /// Asks over a connection that is kept. One that has failed may have ended long ago, with the process at its other
+    /// end: then a new one is tried. One that brings no answer is given up: it may lead nowhere.
     async fn ask_node(&self, api: &str, limit: Duration) -> Result<v1::Node, Silence> {
-        let reached = |why: String| Silence { why, late: false };
-        let channel = self.node.others.channel(&self.node.dialer(), api).map_err(reached)?;
-        let mut client = AdminClient::new(channel).max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
-        match tokio::time::timeout(limit, client.get_node(v1::GetNodeRequest {})).await {
-            Ok(Ok(node)) => Ok(node.into_inner()),
-            Ok(Err(status)) => Err(reached(format!("{api}: {}", innermost(&status)))),
+        let asked = async {
+            if let Ok(node) = self.ask_once(api).await {
+                return Ok(node);
+            }
+            self.node.others.forget(api);
+            self.ask_once(api).await
+        };
+        match tokio::time::timeout(limit, asked).await {
+            Ok(answer) => answer.map_err(|why| Silence { why, late: false }),
             Err(_) => {
                 self.node.others.forget(api);
                 Err(Silence { why: format!("{api}: no answer within {limit:?}"), late: true })
             }
         }
+    }
+
+    async fn ask_once(&self, api: &str) -> Result<v1::Node, String> {
+        let channel = self.node.others.channel(&self.node.dialer(), api)?;
+        let mut client = AdminClient::new(channel).max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
+        let answer = client.get_node(v1::GetNodeRequest {}).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| format!("{api}: {}", innermost(&status)))
     }
 
     /// How long another gateway may take to answer: by the round trip that was measured to it, else by the longest of
