@@ -337,4 +337,67 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_refusal_after_a_change_is_not_taken"])],
         smoke: false,
     },
+    Mutation {
+        name: "far-gateway-has-no-time",
+        bug: "a gateway at 400 ms has as much time to answer as one in the same zone, and counts as silent",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/others.rs",
+            old: "ANSWER_LIMIT + trip.min(RTT_MAX) * ROUND_TRIPS",
+            new: "ANSWER_LIMIT + trip.min(RTT_MAX) / ROUND_TRIPS",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::others::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "connection-for-each-question",
+        bug: "each look at all gateways makes new connections to them: several round trips, and a handshake, every 5 s",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/others.rs",
+            old: "        kept.insert(address.to_string(), channel.clone());\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::others::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "word-of-another-gateway",
+        bug: "another gateway answers where a leaving one stood: that one's part in a set counts as nothing, and it goes with a vote",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/status.rs",
+            old: "node.member == 0 || node.member == member.id && node.cluster_id == cluster",
+            new: "node.member == 0 || node.member != u64::MAX || node.cluster_id == cluster",
+        }],
+        tests: &[
+            lib(Layer::Unit, "holdfast-gateway", &["admin::drain::tests::"]),
+            lib(Layer::Unit, "holdfast-gateway", &["only_a_leaving_gateway_is_away_for_good"]),
+        ],
+        smoke: false,
+    },
+    Mutation {
+        name: "away-of-a-set-that-runs",
+        bug: "a gateway goes on to say that it has no part in a set that it has started since: it can be removed with a vote",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/depart.rs",
+            old: "pub(super) fn runs(&mut self, id: SetId) {\n        self.away.remove(&id);",
+            new: "pub(super) fn runs(&mut self, id: SetId) {\n        let _ = id;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::depart::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "away-where-records-are-lost",
+        bug: "the journal has lost records, and a gateway says that it has nothing of a set to which it had come back",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/depart.rs",
+            old: "filter(|(_, certain)| **certain)",
+            new: "filter(|(_, certain)| **certain || !**certain)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::depart::tests::"])],
+        smoke: false,
+    },
 ];

@@ -45,30 +45,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "far-gateway-has-no-time",
-        bug: "a gateway at 400 ms has as much time to answer as one in the same zone, and counts as silent",
-        rule: "ADR 0052",
-        edits: &[Edit {
-            file: "crates/gateway/src/node/others.rs",
-            old: "ANSWER_LIMIT + trip.min(RTT_MAX) * ROUND_TRIPS",
-            new: "ANSWER_LIMIT + trip.min(RTT_MAX) / ROUND_TRIPS",
-        }],
-        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::others::tests::"])],
-        smoke: false,
-    },
-    Mutation {
-        name: "connection-for-each-question",
-        bug: "each look at all gateways makes new connections to them: several round trips, and a handshake, every 5 s",
-        rule: "ADR 0052",
-        edits: &[Edit {
-            file: "crates/gateway/src/node/others.rs",
-            old: "        kept.insert(address.to_string(), channel.clone());\n",
-            new: "",
-        }],
-        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::others::tests::"])],
-        smoke: false,
-    },
-    Mutation {
         name: "five-voters-stay-five",
         bug: "of five voters two are lost and nobody can take their places: all three that are left stay needed for ever",
         rule: "PLACING-P4",

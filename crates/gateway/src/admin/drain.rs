@@ -3,7 +3,7 @@
 
 use super::AdminDoor;
 use super::member::{invalid, member_from};
-use super::status::has_nearly_all;
+use super::status::{has_nearly_all, own_word};
 use crate::node::Adopted;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, Standing};
@@ -122,20 +122,21 @@ fn refusal(objection: &Objection) -> Refusal {
 
 /// The members that may vote in a group that has no leader. In group 0 all.
 fn perhaps_voters(status: &v1::ClusterStatusReply, state: &ClusterState, group: GroupId) -> BTreeSet<MemberId> {
-    let is_away = |said: &v1::MemberStatus| {
-        said.node.as_ref().and_then(|node| node.away.as_ref()).is_some_and(|away| away.sets.contains(&group.0))
+    let away_of = |said: &v1::MemberStatus| {
+        let (node, member) = own_word(&status.cluster_id, said)?;
+        let is_away = node.away.as_ref().is_some_and(|away| away.sets.contains(&group.0));
+        is_away.then_some(MemberId(member.id))
     };
-    let away = status.members.iter().filter(|said| is_away(said)).filter_map(|said| said.member.as_ref());
-    let away: BTreeSet<MemberId> = away.map(|member| MemberId(member.id)).collect();
+    let away: BTreeSet<MemberId> = status.members.iter().filter_map(away_of).collect();
     let named = |id: MemberId| state.sets.get(&group).is_none_or(|set| set.has_place_for(id));
     state.members.keys().copied().filter(|id| named(*id) || !away.contains(id)).collect()
 }
 
 fn health_of(status: &v1::ClusterStatusReply, state: &ClusterState, group: GroupId, name: String) -> GroupHealth {
     let seen = |member: &v1::MemberStatus| {
-        let node = member.node.as_ref()?;
+        let (node, member) = own_word(&status.cluster_id, member)?;
         let seen = node.groups.iter().find(|seen| seen.group == group.0)?.clone();
-        Some((MemberId(member.member.as_ref()?.id), seen))
+        Some((MemberId(member.id), seen))
     };
     let all: Vec<(MemberId, v1::GroupStatus)> = status.members.iter().filter_map(seen).collect();
     // A former leader may not know its successor yet: use the view with the newest term.
@@ -176,10 +177,11 @@ mod tests {
     }
 
     /// m1 is named and says otherwise: its group 0 is old. m3 has said that it has nothing of the set, m4 is silent.
+    /// Where m5 stood another gateway says so.
     #[test]
     fn without_a_leader_only_those_that_said_so_are_no_voters() {
         let mut state = ClusterState::new();
-        for id in [1, 2, 3, 4].map(MemberId) {
+        for id in [1, 2, 3, 4, 5].map(MemberId) {
             let [peer_addr, api_addr, nbd_addr] = [1, 2, 3].map(|port| format!("a:{port}"));
             let (name, locality) = (format!("g{}", id.0).parse().unwrap(), "region=eu".parse().unwrap());
             let (role, standing, disk) = (MemberRole::Gateway, Standing::Active, u128::from(id.0));
@@ -202,16 +204,24 @@ mod tests {
         state.sets.insert(GroupId(4), entry);
         let says = |id: u64, away: &[u64]| {
             let away = Some(v1::SetsAway { leaving: false, sets: away.to_vec() });
-            let (member, node) = (v1::Member { id, ..Default::default() }, v1::Node { away, ..Default::default() });
-            v1::MemberStatus { member: Some(member), reachable: true, node: Some(node), ..Default::default() }
+            let node = v1::Node { member: id, cluster_id: "ab".into(), away, ..Default::default() };
+            let member = Some(v1::Member { id, ..Default::default() });
+            v1::MemberStatus { member, reachable: true, node: Some(node), ..Default::default() }
         };
         let silent =
             v1::MemberStatus { member: Some(v1::Member { id: 4, ..Default::default() }), ..Default::default() };
-        let members = vec![says(1, &[4]), says(2, &[]), says(3, &[4]), silent];
-        let status = v1::ClusterStatusReply { members, ..Default::default() };
-        let perhaps = |group: u64| health_of(&status, &state, GroupId(group), String::new()).perhaps;
-        assert_eq!(perhaps(4), [1, 2, 4].map(MemberId).into());
-        assert_eq!(perhaps(0), [1, 2, 3, 4].map(MemberId).into(), "group 0 has all");
+        let elsewhere = v1::MemberStatus { member: Some(v1::Member { id: 5, ..Default::default() }), ..says(3, &[4]) };
+        let members = vec![says(1, &[4]), says(2, &[]), says(3, &[4]), silent, elsewhere];
+        let status = |cluster: &str| v1::ClusterStatusReply {
+            cluster_id: cluster.into(),
+            members: members.clone(),
+            ..Default::default()
+        };
+        let perhaps =
+            |cluster: &str, group: u64| health_of(&status(cluster), &state, GroupId(group), String::new()).perhaps;
+        assert_eq!(perhaps("ab", 4), [1, 2, 4, 5].map(MemberId).into());
+        assert_eq!(perhaps("ab", 0), [1, 2, 3, 4, 5].map(MemberId).into(), "group 0 has all");
+        assert_eq!(perhaps("cd", 4), [1, 2, 3, 4, 5].map(MemberId).into(), "they are of another cluster");
     }
 
     #[test]

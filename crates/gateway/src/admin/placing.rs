@@ -3,7 +3,7 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use super::status::has_nearly_all;
+use super::status::{has_nearly_all, own_word};
 use crate::node::{Adopted, GroupReport, Node, Runs, ViolationChange, Wants};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
@@ -73,9 +73,9 @@ fn policy_message(policy: &Policy) -> v1::Policy {
     }
 }
 
-/// The gateways that answered.
+/// The gateways that answered, each by its own word.
 fn answered(status: &v1::ClusterStatusReply) -> impl Iterator<Item = (&v1::Node, &v1::Member)> {
-    status.members.iter().filter_map(|member| member.node.as_ref().zip(member.member.as_ref()))
+    status.members.iter().filter_map(move |said| own_word(&status.cluster_id, said))
 }
 
 /// Whether a gateway runs a group that it tells of.
@@ -147,7 +147,7 @@ fn busy_of(status: &v1::ClusterStatusReply) -> BTreeSet<MemberId> {
         let room = journal.bound_bytes.saturating_sub(journal.reserve_bytes);
         journal.failed.is_empty() && journal.waits.is_empty() && journal.used_bytes <= room / 5 * 4
     };
-    let journal = |member: &v1::MemberStatus| member.node.as_ref().and_then(|node| node.journal.clone());
+    let journal = |said: &v1::MemberStatus| own_word(&status.cluster_id, said)?.0.journal.clone();
     let told = status.members.iter().filter(|member| !member.late);
     let busy = told.filter(|member| journal(member).is_none_or(|journal| !has_room(&journal)));
     busy.filter_map(|member| Some(MemberId(member.member.as_ref()?.id))).collect()

@@ -295,6 +295,15 @@ impl AdminDoor {
     }
 }
 
+/// What a member said of itself, and the member. `None`: it did not answer, or another gateway stands at its address by
+/// now: another member, or one of another cluster. That one's word says nothing of it. A gateway that no cluster has
+/// adopted has neither groups nor a part in sets to tell of.
+pub(super) fn own_word<'a>(cluster: &str, said: &'a v1::MemberStatus) -> Option<(&'a v1::Node, &'a v1::Member)> {
+    let (node, member) = said.node.as_ref().zip(said.member.as_ref())?;
+    let is_itself = node.member == 0 || node.member == member.id && node.cluster_id == cluster;
+    is_itself.then_some((node, member))
+}
+
 /// What each other member lacks, at the group's leader.
 fn peer_lags(status: &GroupStatus, me: Option<MemberId>) -> Vec<v1::PeerLag> {
     let others = status.members.iter().filter(|seen| Some(seen.member) != me);

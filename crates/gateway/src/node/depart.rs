@@ -22,7 +22,10 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// The sets without a place here. Remembered, because finding out reads files.
 #[derive(Default)]
 pub(super) struct Places {
-    away: BTreeSet<SetId>,
+    /// And whether it is certain that this disk has nothing of the group. It is not where the journal has lost records:
+    /// the note that this member has left stays until it votes again, and what it had acknowledged by then may be among
+    /// them.
+    away: BTreeMap<SetId, bool>,
 }
 
 /// The sets that this gateway has no part in, by its own word: group 0 here does not name it, and it has nothing of
@@ -39,27 +42,34 @@ impl Places {
     pub(super) fn said(&self, state: &ClusterState, me: MemberId) -> Away {
         let leaving = state.members.get(&me).is_some_and(|member| member.standing == Standing::Leaving);
         let away = |id: &SetId| state.sets.get(id).is_some_and(|entry| !entry.has_place_for(me));
-        Away { leaving, sets: self.away.iter().copied().filter(away).collect() }
+        let certain = self.away.iter().filter(|(_, certain)| **certain).map(|(id, _)| *id);
+        Away { leaving, sets: certain.filter(away).collect() }
     }
 
     /// Forgets sets that are no more.
     pub(super) fn keep(&mut self, state: &ClusterState) {
-        self.away.retain(|id| state.sets.contains_key(id));
+        self.away.retain(|id, _| state.sets.contains_key(id));
     }
 
-    /// Whether a set that does not run here is to be started (VOTERS-V2).
+    /// The set runs here: it has something on this disk, however it came to that.
+    pub(super) fn runs(&mut self, id: SetId) {
+        self.away.remove(&id);
+    }
+
+    /// Whether a set that does not run here is to be started (VOTERS-V2). The caller MUST NOT be starting it already:
+    /// then it may have something on this disk in a moment.
     pub(super) fn starts(&mut self, raft: &RaftNode, id: SetId, entry: &SetEntry) -> bool {
         let me = raft.member();
         if entry.has_place_for(me) {
             self.away.remove(&id);
             return true;
         }
-        if self.away.contains(&id) {
+        if self.away.contains_key(&id) {
             return false;
         }
         let starts = runs_without_place(raft.part_of(id), entry.initial_members.contains(&me));
         if !starts {
-            self.away.insert(id);
+            self.away.insert(id, raft.log().group(id).state().damaged.is_none());
         }
         starts
     }
@@ -186,11 +196,15 @@ mod tests {
         };
         state.sets.insert(GroupId(4), set("there", &[1, 2]));
         state.sets.insert(GroupId(5), set("here", &[1, 3]));
-        let places = Places { away: [4, 5, 6].map(GroupId).into() };
+        state.sets.insert(GroupId(7), set("lost", &[1, 2]));
+        let known = [(4, true), (5, true), (6, true), (7, false)].map(|(id, certain)| (GroupId(id), certain));
+        let mut places = Places { away: known.into() };
         let away = |leaving| Away { leaving, sets: BTreeSet::from([GroupId(4)]) };
-        assert_eq!(places.said(&state, id), away(false), "5 is placed on it since, 6 is deleted");
+        assert_eq!(places.said(&state, id), away(false), "5 is placed on it since, 6 is deleted, 7 may be lost here");
         state.members.insert(id, Member { standing: Standing::Leaving, ..member });
         assert_eq!(places.said(&state, id), away(true));
+        places.runs(GroupId(4));
+        assert_eq!(places.said(&state, id).sets, BTreeSet::new(), "its start had begun before, and has ended since");
     }
 
     #[test]

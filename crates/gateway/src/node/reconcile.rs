@@ -43,6 +43,7 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
         };
         for (id, entry) in &state.sets {
             if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {
+                places.runs(*id);
                 follow_keys(&node, &set, entry);
                 // A leader hands over first.
                 if departs(&state, entry, adopted.member) && !leads(&set.group, patience) {
@@ -52,7 +53,7 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
                     let (node, stores) = (node.clone(), entry.store_url.clone());
                     starts.begin(*id, &stop, |stop| follow_stores(node, set, stores, stop)).await;
                 }
-            } else if !adopted.raft.is_over(*id) && places.starts(&adopted.raft, *id, entry) {
+            } else if !starts.is_busy(*id) && !adopted.raft.is_over(*id) && places.starts(&adopted.raft, *id, entry) {
                 // If it is over, group 0 on this gateway is behind.
                 let order = order(*id, entry);
                 starts.begin(*id, &stop, |stop| start_or_depart(order, stop)).await;

@@ -132,7 +132,7 @@ gateway that lost its disk always joins as a new member.
 
 const DRAIN: &str = "\
 Examples:
-  holdfast gateway drain g2 --dry-run                 what would move where, and why something would stay
+  holdfast gateway drain g2 --dry-run                 what would move where, and what would stay
   holdfast gateway drain g2                           then stop it, do the maintenance, start it
   holdfast gateway undrain g2
 

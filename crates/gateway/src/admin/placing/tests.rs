@@ -170,12 +170,15 @@ fn a_newcomer_that_has_nearly_everything_is_seen() {
 fn only_a_leaving_gateway_is_away_for_good() {
     let of = |id: u64, away: Option<v1::SetsAway>| v1::MemberStatus {
         member: Some(v1::Member { id, ..Default::default() }),
-        node: Some(v1::Node { away, ..Default::default() }),
+        node: Some(v1::Node { member: id % 10, cluster_id: "ab".into(), away, ..Default::default() }),
         ..Default::default()
     };
     let away = |leaving| Some(v1::SetsAway { leaving, sets: vec![4, 7] });
-    let members = vec![of(1, away(false)), of(2, away(true)), of(3, None)];
-    let found = away_of(&v1::ClusterStatusReply { members, ..Default::default() });
+    // m2 answers where m12 stood.
+    let members = vec![of(1, away(false)), of(2, away(true)), of(3, None), of(12, away(true))];
+    let status = v1::ClusterStatusReply { cluster_id: "ab".into(), members, ..Default::default() };
+    let found = away_of(&status);
+    assert!(away_of(&v1::ClusterStatusReply { cluster_id: "cd".into(), ..status }).is_empty(), "of another cluster");
     assert_eq!(found, BTreeMap::from([(MemberId(2), BTreeSet::from([GroupId(4), GroupId(7)]))]));
     let mut planned = crate::node::Planned::default();
     planned.note_away(found.clone());
