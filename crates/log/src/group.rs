@@ -471,6 +471,15 @@ impl GroupLog {
         self.group.index.locked().entry(index.0).map(|entry| entry.term)
     }
 
+    /// Bytes on disk of the entries after `index`. `None`: these are more than `most` entries, or some of them are
+    /// purged.
+    pub fn bytes_after(&self, index: LogIndex, most: u64) -> Option<u64> {
+        let memory = self.group.memory.locked();
+        let range = index.0.saturating_add(1)..memory.next();
+        let counts = range.is_empty() || range.start >= memory.first() && range.end - range.start <= most;
+        counts.then(|| self.bytes_of(&memory, range))
+    }
+
     /// Bytes on disk of the records of `range`. Lock order: memory before index.
     fn bytes_of(&self, memory: &Memory, range: Range<u64>) -> u64 {
         let index = self.group.index.locked();

@@ -129,4 +129,4 @@ pub use quarantine::Healing;
 pub use readmit::ReadmitError;
 pub use server::PeerService;
 pub use snapshot_pieces::snapshot_time;
-pub use status::{Acked, GroupStatus, Leadership, MemberStatus};
+pub use status::{Acked, GroupStatus, LACKS_COUNTED_MAX, Leadership, MemberStatus};

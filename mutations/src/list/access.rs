@@ -105,6 +105,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "allowed-in-every-region",
+        bug: "a set is put into a store of another region than the one that the allowed place names",
+        rule: "ACCESS-A2",
+        edits: &[Edit {
+            file: "crates/store/src/allowed.rs",
+            old: "place.is_none_or(|region| at == Some(region))",
+            new: "place.is_none_or(|region| at.is_none_or(|at| at == region || !at.is_empty()))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["allowed::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "allowed-stores-not-checked",
         bug: "a set is put into a store outside of the allowed places",
         rule: "ACCESS-A2",

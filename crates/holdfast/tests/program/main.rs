@@ -10,5 +10,6 @@ mod extras;
 mod fake;
 mod keys;
 mod logs;
+mod members;
 mod support;
 mod watch;

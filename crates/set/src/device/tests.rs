@@ -214,6 +214,7 @@ impl Consensus for Seat {
             member: MemberId(number),
             voter: true,
             matched: None,
+            lacks_bytes: u64::MAX,
             silent: None,
             addr: String::new(),
         };

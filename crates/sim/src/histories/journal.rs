@@ -356,6 +356,7 @@ impl Consensus for Seat {
             member: MemberId(number),
             voter: true,
             matched: None,
+            lacks_bytes: u64::MAX,
             silent: None,
             addr: String::new(),
         };
