@@ -1,0 +1,13 @@
+//! The scenarios of the laboratory of twelve gateways.
+
+use super::super::{Scenario, Tier, placing_twelve};
+
+pub(super) const PLACING_TWELVE: Scenario = Scenario {
+    name: "placing-twelve",
+    shows: "twelve gateways in four regions, 24 sets (--sets N) with three policies: one gateway is killed for good, two are added, the dead one is removed, a region is drained; each policy is met at the end, writers see no error; prints what moved beside the least that had to move (R1, R8)",
+    tier: Tier::Long(
+        "takes some eight minutes; in the gate, property tests plan for random clusters, and simulated sets move",
+    ),
+    needs: &[],
+    run: placing_twelve::run,
+};
