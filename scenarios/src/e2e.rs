@@ -51,6 +51,7 @@ mod placing_twelve;
 mod power;
 mod recover;
 mod recover_postgresql;
+mod regions;
 mod rollback;
 mod rolling;
 mod rotten;

@@ -205,6 +205,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: place::run,
     },
     laboratory::PLACING_TWELVE,
+    laboratory::REGIONS,
     Scenario {
         name: "witness",
         shows: "two gateways and a witness: one gateway is killed and the other serves; the witness never serves",

@@ -62,6 +62,16 @@ pub(in crate::e2e) fn within(region: usize, count: usize) -> Vec<usize> {
     (0..count).filter(|gateway| Place::of(*gateway).region == region).collect()
 }
 
+/// The round trip that a commit has to contain: the leader's way to the last gateway of its nearest majority. R1.
+pub(in crate::e2e) fn commit_round_trip(leader: usize, voters: impl IntoIterator<Item = usize>) -> Duration {
+    let others = voters.into_iter().filter(|voter| *voter != leader);
+    let mut ways: Vec<Duration> = others.map(|voter| round_trip(leader, voter)).collect();
+    ways.sort_unstable();
+    // Half of the others, rounded up, are a majority together with the leader.
+    let needed = ways.len().div_ceil(2);
+    needed.checked_sub(1).map_or(Duration::ZERO, |last| ways[last])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +99,18 @@ mod tests {
         assert_eq!(longest, Duration::from_millis(LONGEST_MS));
         assert_eq!(round_trip(3, GATEWAYS), WITHIN_ZONE);
         assert_eq!(round_trip(3, 5), BETWEEN_ZONES);
+    }
+
+    #[test]
+    fn a_commit_waits_for_the_nearest_majority() {
+        let ms = Duration::from_millis;
+        // Three in one region; one at home, one near, one far; five, two of them at home.
+        assert_eq!(commit_round_trip(0, [0, 1, 2]), ms(1));
+        assert_eq!(commit_round_trip(0, [0, 3, 9]), ms(20));
+        assert_eq!(commit_round_trip(9, [0, 3, 9]), ms(140));
+        assert_eq!(commit_round_trip(0, [0, 1, 3, 6, 9]), ms(20));
+        assert_eq!(commit_round_trip(0, [0]), Duration::ZERO);
+        // Four voters: a majority is three.
+        assert_eq!(commit_round_trip(0, [0, 1, 3, 6]), ms(20));
     }
 }

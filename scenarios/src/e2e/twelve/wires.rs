@@ -13,6 +13,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Looks for the process of a connection. The kernel's table of connections changes while it is read.
 const LOOKS: usize = 3;
@@ -59,6 +60,36 @@ impl Wires {
     fn each(&self) -> impl Iterator<Item = (usize, usize, &Line)> {
         let from = self.lines.iter().enumerate();
         from.flat_map(|(from, lines)| lines.iter().enumerate().map(move |(to, line)| (from, to, &**line)))
+    }
+
+    /// Lines between two regions, in both directions.
+    fn between(&self, one: usize, other: usize) -> impl Iterator<Item = &Line> {
+        let joins = move |from: usize, to: usize| {
+            let ends = (Place::of(from).region, Place::of(to).region);
+            ends == (one, other) || ends == (other, one)
+        };
+        self.each().filter(move |(from, to, _)| joins(*from, *to)).map(|(_, _, line)| line)
+    }
+
+    /// Lines between a region and all others, in both directions, with their ends.
+    fn around(&self, region: usize) -> impl Iterator<Item = (usize, usize, &Line)> {
+        let is_in = move |gateway: usize| Place::of(gateway).region == region;
+        self.each().filter(move |(from, to, _)| is_in(*from) != is_in(*to))
+    }
+
+    /// Takes the lines between a region and all others down, or up again.
+    pub(in crate::e2e) fn set_region_down(&self, region: usize, down: bool) {
+        self.around(region).for_each(|(_, _, line)| line.set_down(down));
+    }
+
+    /// Takes the lines between two regions down, or up again.
+    pub(in crate::e2e) fn set_between_down(&self, one: usize, other: usize, down: bool) {
+        self.between(one, other).for_each(|line| line.set_down(down));
+    }
+
+    /// Makes each round trip between a region and all others longer by this.
+    pub(in crate::e2e) fn slow_region(&self, region: usize, by: Duration) {
+        self.around(region).for_each(|(from, to, line)| line.set_delay((round_trip(from, to) + by) / 2));
     }
 
     /// All lines are up, with their first delays.
@@ -200,5 +231,15 @@ mod tests {
         assert!(has(std::process::id(), inode));
         drop(near);
         assert_eq!(inode_of("sl local_address\n", theirs, ours), None);
+    }
+
+    #[test]
+    fn a_region_is_cut_off_and_slowed_as_a_whole() {
+        let wires = Wires::new(GATEWAYS, Path::new("/lab"));
+        // Three gateways and nine others, both ways.
+        assert_eq!(wires.around(0).count(), 54);
+        // Three and three.
+        assert_eq!(wires.between(0, 1).count(), 18);
+        assert!(wires.around(2).all(|(from, to, _)| Place::of(from).region != Place::of(to).region));
     }
 }
