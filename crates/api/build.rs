@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto/snapshots.proto");
     println!("cargo::rerun-if-changed=../../proto/keys.proto");
     println!("cargo::rerun-if-changed=../../proto/leases.proto");
+    println!("cargo::rerun-if-changed=../../proto/members.proto");
     println!("cargo::rerun-if-changed=../../proto/placing.proto");
     println!("cargo::rerun-if-changed=../../proto/reads.proto");
     println!("cargo::rerun-if-changed=../../proto/sets.proto");
@@ -23,6 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "snapshots.proto",
             "keys.proto",
             "leases.proto",
+            "members.proto",
             "placing.proto",
             "reads.proto",
             "sets.proto",

@@ -3,7 +3,9 @@
 mod access;
 mod agent;
 mod agent_files;
+mod appends;
 mod bounds;
+mod cache_disk;
 mod certificates;
 mod cluster;
 mod control;
@@ -22,8 +24,11 @@ mod pair;
 mod patroni;
 mod places;
 mod placing;
+mod planted;
 mod raft;
 mod reports;
+mod ring;
+mod sequencer;
 mod set;
 mod settings;
 mod space;
@@ -40,11 +45,13 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     control::MUTATIONS,
     data::MUTATIONS,
     raft::MUTATIONS,
+    appends::MUTATIONS,
     gateway::MUTATIONS,
     doors::MUTATIONS,
     access::MUTATIONS,
     certificates::MUTATIONS,
     bounds::MUTATIONS,
+    cache_disk::MUTATIONS,
     agent::MUTATIONS,
     agent_files::MUTATIONS,
     space::MUTATIONS,
@@ -59,6 +66,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     limits::MUTATIONS,
     places::MUTATIONS,
     placing::MUTATIONS,
+    planted::MUTATIONS,
     following::MUTATIONS,
     timing::MUTATIONS,
     survivors::MUTATIONS,
@@ -68,6 +76,8 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     page::MUTATIONS,
     csi::MUTATIONS,
     reports::MUTATIONS,
+    ring::MUTATIONS,
+    sequencer::MUTATIONS,
     settings::MUTATIONS,
 ];
 

@@ -26,7 +26,7 @@ mod choose;
 mod possible;
 mod violations;
 
-pub use choose::{first_voters, may_get, newcomers, plan};
+pub use choose::{ends, first_voters, may_get, newcomers, plan};
 pub use possible::{Impossible, possible};
 pub use violations::{Violation, reasons, violations};
 

@@ -38,7 +38,7 @@ pub(crate) async fn follow(audit: Audit, mut at: AuditConfig, live: Live) -> Inf
                 Ok(Err(error)) => {
                     let why = format!("audit.log: {error}; the one before is written");
                     tracing::error!("{why}");
-                    live.trouble_is(why);
+                    live.audit_stays(&wanted, &at, why);
                 }
                 // The process stops.
                 Err(_) => {}
@@ -80,6 +80,7 @@ mod tests {
         })
         .await
         .unwrap();
+        assert_eq!(live.now().audit, start.audit, "where it is written");
         audit.write(&1);
         assert!(audit.written(PATIENCE).await);
         assert_eq!(std::fs::read_to_string(at("a.log")).unwrap(), "1\n");

@@ -14,6 +14,8 @@ mod gauges;
 mod heal;
 mod lives;
 mod members;
+mod near;
+mod others;
 mod peer_book;
 mod planned;
 mod reconcile;
@@ -26,6 +28,7 @@ mod shown;
 mod start;
 mod start_set;
 mod starts;
+mod stopping;
 mod store_migration;
 mod turns;
 mod younger;
@@ -54,9 +57,13 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
+pub(crate) use depart::Away;
+pub(crate) use near::{is_near, lacks};
+pub(crate) use others::{Others, answer_limit};
 pub(crate) use planned::{GroupReport, Planned, Runs, ViolationChange, Wants};
 pub(crate) use revoked::{bearer, list as revoked_list};
 pub use seams::Seams;
+pub use stopping::{HAND_OVER_LIMIT, Handed};
 
 use running::Running;
 use shown::Shown;
@@ -174,6 +181,10 @@ pub struct Node {
     deletions: Mutex<BTreeMap<SetId, Progress>>,
     /// What the planner of sets' voters remembers while this gateway leads group 0.
     pub(crate) planned: Mutex<Planned>,
+    /// Connections to the admin API of the other gateways.
+    pub(crate) others: Others,
+    /// The sets that have no place and nothing here.
+    pub(crate) away: Mutex<Away>,
     /// Of what metrics were shown last.
     shown: Mutex<Shown>,
 }
@@ -240,6 +251,8 @@ impl Node {
             running: Mutex::new(BTreeMap::new()),
             deletions: Mutex::new(BTreeMap::new()),
             planned: Mutex::new(Planned::default()),
+            others: Others::default(),
+            away: Mutex::new(Away::default()),
             shown: Mutex::new(Shown::default()),
         });
         if node.identity().member != 0 {

@@ -58,8 +58,7 @@ impl Audit {
         let path = path.to_path_buf();
         let mut writer = Writer { path, bytes_max, lost, open: None, torn: false, failing: false };
         let opened = writer.open_file();
-        let file = writer.path.display();
-        writer.open = Some(opened.map_err(|error| io::Error::new(error.kind(), format!("{file}: {error}")))?);
+        writer.open = Some(opened.map_err(|error| of(&writer.path, &error))?);
         std::thread::Builder::new().name("holdfast-audit".to_string()).spawn(move || writer.run(&queue))?;
         Ok(Self { jobs, lost })
     }
@@ -70,7 +69,7 @@ impl Audit {
     /// # Errors
     /// As [`Audit::start`], or too many lines wait. Nothing has changed then.
     pub fn move_to(&self, path: &Path, bytes_max: u64) -> io::Result<()> {
-        let opened = open(path)?;
+        let opened = open(path).map_err(|error| of(path, &error))?;
         let job = Job::MoveTo(path.to_path_buf(), bytes_max, opened);
         self.jobs.try_send(job).map_err(|_| io::Error::other("too many lines wait to be written"))
     }
@@ -196,6 +195,19 @@ impl Writer {
     }
 }
 
+/// Whether a log can be written at `path`. Makes the file, as [`Audit::move_to`] would. May block.
+///
+/// # Errors
+/// As [`Audit::move_to`].
+pub fn can_be_at(path: &Path) -> io::Result<()> {
+    open(path).map(drop).map_err(|error| of(path, &error))
+}
+
+/// An error that names its file.
+fn of(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 fn open(path: &Path) -> io::Result<(File, u64)> {
     // Before it is opened: that of a pipe waits for a reader, and the mode of a device is not ours to change.
     match std::fs::metadata(path) {
@@ -264,7 +276,9 @@ mod tests {
         assert_eq!((lines(&first), lines(&second)), (vec!["10".into()], vec!["40".into()]), "its own limit, too");
         assert_eq!(lines(&dir.path().join("b.log.1")), ["20", "30"]);
         // A place that cannot be written to changes nothing.
-        audit.move_to(&dir.path().join("none/c.log"), 100).expect_err("no directory");
+        let none = dir.path().join("none/c.log");
+        let why = audit.move_to(&none, 100).expect_err("no directory").to_string();
+        assert!(why.starts_with(&none.display().to_string()), "{why}");
         audit.write(&50);
         assert!(audit.written(PATIENCE).await);
         assert_eq!(lines(&second), ["40", "50"]);

@@ -193,7 +193,7 @@ impl GroupLog {
     }
 
     /// Appends entries, which must continue the log (at any index if the log never had an entry). They can be read at
-    /// once. The writer thread calls `done` once they are durable, in the order of the calls over all groups (LOG-L1).
+    /// once. The writer calls `done` once they are durable, in the order of the calls over all groups (LOG-L1).
     /// It gets an error for entries that do not continue the log, for a payload that is too large, and if the journal
     /// has failed or is closed.
     pub fn append(&self, entries: Vec<Entry>, done: impl FnOnce(io::Result<()>) + Send + 'static) {
@@ -469,6 +469,15 @@ impl GroupLog {
             return None;
         }
         self.group.index.locked().entry(index.0).map(|entry| entry.term)
+    }
+
+    /// Bytes on disk of the entries after `index`. `None`: these are more than `most` entries, or some of them are
+    /// purged.
+    pub fn bytes_after(&self, index: LogIndex, most: u64) -> Option<u64> {
+        let memory = self.group.memory.locked();
+        let range = index.0.saturating_add(1)..memory.next();
+        let counts = range.is_empty() || range.start >= memory.first() && range.end - range.start <= most;
+        counts.then(|| self.bytes_of(&memory, range))
     }
 
     /// Bytes on disk of the records of `range`. Lock order: memory before index.

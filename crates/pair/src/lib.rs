@@ -27,7 +27,7 @@ use holdfast_etcd::Tenancy;
 use holdfast_gateway::config::GatewayConfig;
 use holdfast_gateway::config::live::Live;
 use holdfast_gateway::node::{NodeError, Seams, cluster_keys};
-use holdfast_gateway::{RunError, run_life};
+use holdfast_gateway::{RunError, Stop, run_life};
 use holdfast_set::authority::Authority;
 use holdfast_types::MonoTime;
 use keep::{campaign, keep};
@@ -124,7 +124,7 @@ impl Pair {
         let begin = takeover::begin(self.config.clone(), authority.clone());
         let (keys, live) = (self.keys.clone(), self.live.clone());
         let seams = Seams { pair: Some(authority.clone()), keys, live, ..Seams::default() };
-        let run = run_life(config, ends.clone(), seams, Some(begin));
+        let run = run_life(config, Stop::at_once(ends.clone()), seams, Some(begin));
         // In a task of its own, so that no wait in the node delays a keep-alive.
         let mut node = tokio::spawn(run);
         let ended = tokio::select! {

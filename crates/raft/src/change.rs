@@ -9,6 +9,7 @@
 //!     deciders (the loop that follows group 0, and a member that asks to be removed) never undo each other's change.
 
 use crate::group::RaftGroup;
+use crate::status::{LACKS_COUNTED_MAX, MemberStatus};
 use crate::wire::{RaftMembership, id_from_raft, id_to_raft, voters_in};
 use holdfast_types::{LogId, LogIndex, MemberId};
 use openraft::ChangeMembers;
@@ -17,8 +18,12 @@ use openraft::raft::Precondition;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A member that is at most so many entries behind can still carry the group without this one.
-const NEAR_ENTRIES: u64 = 1024;
+/// A member that is at most so many entries behind, and at most [`NEAR_BYTES`], can still carry the group without this
+/// one.
+const NEAR_ENTRIES: u64 = LACKS_COUNTED_MAX;
+
+/// Bytes of these: each entry may have 1 MiB. A leader sends at most half of that ahead of the acknowledgements.
+const NEAR_BYTES: u64 = 32 << 20;
 
 /// A change did not happen, or has not finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,7 +149,7 @@ impl RaftGroup {
         let status = self.status();
         let last = status.last.map_or(0, |last| last.0);
         // A member that lags may lack entries that only this member and another one have.
-        let near = |m: &&crate::MemberStatus| last.saturating_sub(m.matched.map_or(0, |at| at.0)) <= NEAR_ENTRIES;
+        let near = |m: &&MemberStatus| is_near(last.saturating_sub(m.matched.map_or(0, |at| at.0)), m.lacks_bytes);
         let near: BTreeSet<u64> = status.members.iter().filter(near).map(|m| m.member.0).collect();
         let answering = self.answering().intersection(&near).copied().collect();
         may_lose(members.get_joint_config(), &answering, self.parts.me.0)
@@ -191,6 +196,11 @@ impl RaftGroup {
     }
 }
 
+/// Whether a member that lacks so many entries, and bytes of these, has nearly everything.
+fn is_near(entries: u64, bytes: u64) -> bool {
+    entries == 0 || entries <= NEAR_ENTRIES && bytes <= NEAR_BYTES
+}
+
 /// Whether those that answer can commit the removal of voter `gone`. `sets` is one set of voters, or the two of a joint
 /// membership. The change begins from the newer set, so both that set and what is left of it need a majority without
 /// `gone`.
@@ -207,6 +217,12 @@ mod tests {
 
     fn set(of: &[u64]) -> BTreeSet<u64> {
         of.iter().copied().collect()
+    }
+
+    #[test]
+    fn a_member_that_lacks_a_few_large_entries_cannot_carry_the_group() {
+        assert!(is_near(0, u64::MAX) && is_near(1024, NEAR_BYTES));
+        assert!(!is_near(1000, 1000 << 20) && !is_near(1, u64::MAX) && !is_near(1025, 1 << 20));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::machine::{Adapter, Shared};
 use crate::network::Network;
 use crate::newest_stream::NewestStreams;
 use crate::pacing::Pacing;
-use crate::status::{Acked, GroupStatus, Leadership, MemberStatus};
+use crate::status::{Acked, GroupStatus, LACKS_COUNTED_MAX, Leadership, MemberStatus};
 use crate::wire::{id_from_raft, vote_from_bytes};
 use bytes::Bytes;
 use holdfast_log::GroupLog;
@@ -210,16 +210,19 @@ impl RaftGroup {
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
         // openraft's clock.
         let now = crate::clock::promise_now();
+        let replication = metrics.replication.as_ref();
+        let matched = |id: &u64| {
+            let at = replication.and_then(|of| of.get(id).cloned().flatten());
+            at.map(|log_id| LogIndex(log_id.index))
+        };
+        let lacks = |at: LogIndex| self.parts.log.bytes_after(at, LACKS_COUNTED_MAX);
         let members = membership
             .nodes()
             .map(|(id, node)| MemberStatus {
                 member: MemberId(*id),
                 voter: voters.contains(id),
-                matched: metrics
-                    .replication
-                    .as_ref()
-                    .and_then(|r| r.get(id).cloned().flatten())
-                    .map(|log_id| LogIndex(log_id.index)),
+                matched: matched(id),
+                lacks_bytes: matched(id).and_then(lacks).unwrap_or(u64::MAX),
                 silent: metrics
                     .heartbeat
                     .as_ref()

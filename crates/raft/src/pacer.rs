@@ -19,6 +19,7 @@ use crate::appender::fatal;
 use crate::clock::promise_now;
 use crate::config::TypeConfig;
 use crate::group::RaftGroup;
+use crate::pacing::until_the_next;
 use crate::wire::{RaftVote, id_from_raft, id_to_raft, make_vote, vote_from_bytes};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -94,7 +95,7 @@ impl RaftGroup {
             if let Err(error) = self.raft().trigger().heartbeat().await {
                 tracing::debug!(group = %self.id(), %error, "no heartbeat");
             }
-            return Some(every);
+            return Some(until_the_next(every, promise_now()));
         }
         let election_min = self.pacing().times().election_min;
         let at = self.pacing().stands_at(self.parts.me, self.parts.votes.at());

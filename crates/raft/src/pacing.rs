@@ -141,6 +141,16 @@ impl Pacing {
     }
 }
 
+/// How long a leader waits for its next heartbeat: until the next multiple of `every` on this gateway's clock. So the
+/// groups with the same times send theirs at the same moments, and one call carries them (ADR 0059). A timer that is a
+/// little early does not make two of one: the wait is never shorter than an eighth of `every`, and at most an eighth
+/// longer than it. An election timeout has three heartbeats, and two may be lost.
+pub(crate) fn until_the_next(every: Duration, now: MonoTime) -> Duration {
+    let step = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1);
+    let left = Duration::from_nanos(step - now.0 % step);
+    if left < every / 8 { left + every } else { left }
+}
+
 /// The finalizer of splitmix64: spreads numbers that differ little.
 fn mixed(number: u64) -> u64 {
     let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -208,6 +218,25 @@ mod tests {
         pacing.change(times(1500), at(6000));
         assert_eq!(pacing.heartbeat(at(8999)), Some(Duration::from_millis(200)));
         assert_eq!(pacing.heartbeat(at(9000)), None);
+    }
+
+    /// Each of a hundred groups sent its heartbeats at moments of its own: as many calls, however many groups.
+    #[test]
+    fn groups_with_the_same_times_send_heartbeats_at_the_same_moments() {
+        let every = Duration::from_millis(100);
+        let moments: BTreeSet<MonoTime> = (0..100_u64)
+            .map(|group| at(5000).saturating_add(Duration::from_micros(group * 997)))
+            .map(|led_since| led_since.saturating_add(until_the_next(every, led_since)))
+            .collect();
+        assert!(moments.len() <= 2, "{moments:?}");
+        assert!(moments.iter().all(|moment| moment.0 % 100_000_000 == 0), "{moments:?}");
+        for now in (0..400).map(|eighth| MonoTime(eighth * 12_500_000 + 1)) {
+            let wait = until_the_next(every, now);
+            assert!(wait >= every / 8 && wait <= every + every / 8, "{now:?}: {wait:?}");
+        }
+        let early = MonoTime(99_990_000);
+        assert_eq!(until_the_next(every, early), every + Duration::from_micros(10), "a timer was early");
+        assert!(until_the_next(Duration::ZERO, early) <= Duration::from_nanos(1), "no division by zero");
     }
 
     #[test]

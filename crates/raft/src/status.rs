@@ -44,6 +44,9 @@ pub struct Leadership {
     pub stopped: bool,
 }
 
+/// Of a member that lacks more entries than so many, nobody counts the bytes.
+pub const LACKS_COUNTED_MAX: u64 = 1024;
+
 /// One member as the leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
@@ -53,6 +56,9 @@ pub struct MemberStatus {
     pub voter: bool,
     /// Newest entry that it is known to hold; only the leader knows.
     pub matched: Option<LogIndex>,
+    /// Bytes in the leader's journal of the entries after that one. `u64::MAX`: unknown, or more than
+    /// [`LACKS_COUNTED_MAX`] entries, or some are purged there, so that it first needs a snapshot.
+    pub lacks_bytes: u64,
     /// Time since its last answer; only the leader knows.
     pub silent: Option<Duration>,
     /// Its address in the membership entry.

@@ -17,6 +17,7 @@ use crate::cluster::Cluster;
 use crate::server::SetServer;
 use futures_util::future::BoxFuture;
 use holdfast_control::cluster::{MemberRole, Standing};
+use holdfast_control::members::is_close;
 use holdfast_log::CorruptRecord;
 use holdfast_raft::{RaftNode, ReadLogError, ReadPlace};
 use holdfast_types::{MemberId, Term};
@@ -41,9 +42,6 @@ const LED_ELECTIONS: u32 = 2;
 
 /// How long a wrong operation is reported after it was last found, unless its place is purged before.
 const ODD_SHOWN: Duration = Duration::from_secs(600);
-
-/// Maximum number of entries that a candidate may lag behind.
-const LAG_MAX: u64 = 1024;
 
 /// Time for another gateway to become leader, in election timeouts.
 const HAND_OVER_ELECTIONS: u32 = 4;
@@ -224,7 +222,7 @@ impl Inspector {
             m.voter
                 && m.member != self.server.me()
                 && m.silent.is_some_and(|silent| silent <= self.patience)
-                && behind <= LAG_MAX
+                && is_close(behind, m.lacks_bytes)
                 && serves(&m.member)
         });
         fit.max_by_key(|m| m.matched).map(|m| m.member)

@@ -52,6 +52,8 @@ pub struct KeyReport {
 struct Held {
     keys: BTreeMap<u32, DataKey>,
     seals: u32,
+    /// The wrapped keys that [`SetKey::follow`] was given last, with the number of the one that seals.
+    followed: Option<(Vec<u8>, u32)>,
     /// Removed keys: number, key, time.
     gone: Vec<(u32, DataKey, Instant)>,
 }
@@ -75,7 +77,7 @@ impl fmt::Debug for SetKey {
 impl SetKey {
     /// For a set with one key.
     pub fn of(set: SetId, key_id: u32, key: DataKey) -> Self {
-        let held = Held { keys: BTreeMap::from([(key_id, key)]), seals: key_id, gone: Vec::new() };
+        let held = Held { keys: BTreeMap::from([(key_id, key)]), seals: key_id, followed: None, gone: Vec::new() };
         Self {
             set,
             held: Arc::new(RwLock::new(held)),
@@ -93,6 +95,47 @@ impl SetKey {
 
     fn held<T>(&self, look: impl FnOnce(&Held) -> T) -> T {
         look(&self.held.reading())
+    }
+
+    /// Follows group 0, where the keys are `wrapped` and `seals` is chosen: see [`SetKey::replace`]. `open` unwraps
+    /// them, and is called only if group 0 has changed them since the last call, because each gateway asks for each of
+    /// its sets twice a second. Returns whether it was called.
+    ///
+    /// # Errors
+    /// That of `open`, once: the same keys would not open later either, since a process never changes its cluster keys.
+    pub fn follow<E>(
+        &self,
+        wrapped: &[u8],
+        seals: u32,
+        open: impl FnOnce() -> Result<BTreeMap<u32, DataKey>, E>,
+    ) -> Result<bool, E> {
+        self.follow_at(wrapped, seals, open, Instant::now())
+    }
+
+    fn follow_at<E>(
+        &self,
+        wrapped: &[u8],
+        seals: u32,
+        open: impl FnOnce() -> Result<BTreeMap<u32, DataKey>, E>,
+        now: Instant,
+    ) -> Result<bool, E> {
+        let is_known = |held: &Held| held.followed.as_ref().is_some_and(|(known, by)| known == wrapped && *by == seals);
+        if self.held(is_known) {
+            self.forget(now);
+            return Ok(false);
+        }
+        let opened = open();
+        self.held.writing().followed = Some((wrapped.to_vec(), seals));
+        self.replace_at(opened?, seals, now);
+        Ok(true)
+    }
+
+    /// Forgets removed keys whose time is over.
+    fn forget(&self, now: Instant) {
+        let is_over = |since: &Instant| now.saturating_duration_since(*since) >= LINGERS;
+        if self.held(|held| held.gone.iter().any(|(_, _, since)| is_over(since))) {
+            self.held.writing().gone.retain(|(_, _, since)| !is_over(since));
+        }
     }
 
     /// Replaces the keys; `seals` seals from now on, or a higher one seen in use.
@@ -239,6 +282,33 @@ mod tests {
         assert!(opens(&shared, &first), "a running read may still use it");
         key.replace_at(keys(&[2]), 2, Instant::now() + LINGERS);
         assert!(!opens(&shared, &first) && opens(&shared, &second));
+    }
+
+    /// Each set's keys were opened twice a second, for as long as a gateway ran.
+    #[test]
+    fn keys_that_have_not_changed_are_not_opened_again() {
+        let key = SetKey::of(GroupId(3), 1, keys(&[1])[&1].clone());
+        let (start, mut opened) = (Instant::now(), 0);
+        let mut follow = |wrapped: &[u8], seals, has: Result<&[u32], &'static str>, at| {
+            let open = || {
+                opened += 1;
+                has.map(keys)
+            };
+            (key.follow_at(wrapped, seals, open, at), opened)
+        };
+        assert_eq!(follow(b"one and two", 1, Ok(&[1, 2]), start), (Ok(true), 1));
+        assert_eq!(follow(b"one and two", 1, Ok(&[1, 2]), start), (Ok(false), 1));
+        assert_eq!(follow(b"one and two", 2, Ok(&[1, 2]), start), (Ok(true), 2), "another one seals");
+        assert_eq!(key.sealing().key_id, 2);
+        let first = sealed(&SetKey::of(GroupId(3), 1, keys(&[1])[&1].clone()));
+        assert_eq!(follow(b"two", 2, Ok(&[2]), start), (Ok(true), 3));
+        assert!(opens(&key, &first), "a running read may still use it");
+        assert_eq!(follow(b"two", 2, Ok(&[2]), start + LINGERS), (Ok(false), 3));
+        assert!(!opens(&key, &first), "it is forgotten although nothing has changed");
+        assert_eq!(follow(b"strange", 2, Err("another cluster key"), start), (Err("another cluster key"), 4));
+        assert_eq!(follow(b"strange", 2, Err("another cluster key"), start), (Ok(false), 4), "it is told once");
+        assert_eq!(key.ids(), [2].into(), "it keeps what it has");
+        assert_eq!(follow(b"two", 2, Ok(&[2]), start), (Ok(true), 5));
     }
 
     #[test]

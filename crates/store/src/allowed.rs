@@ -61,6 +61,7 @@ fn within(at: &Location, place: &Location) -> bool {
             at.bucket == place.bucket
                 && at.prefix.starts_with(&place.prefix)
                 && same_service(at.endpoint.as_deref(), place.endpoint.as_deref())
+                && in_region(at.region.as_deref(), place.region.as_deref())
         }
         _ => false,
     }
@@ -73,6 +74,12 @@ fn same_service(at: Option<&str>, place: Option<&str>) -> bool {
         (Some(at), Some(place)) => at == place || Url::parse(at).is_ok_and(|at| Url::parse(place) == Ok(at)),
         _ => false,
     }
+}
+
+/// Whether a store may be in its region: a place without one allows all. A store that names none is wherever the
+/// settings of whichever gateway opens it say, so a place with a region does not allow it.
+fn in_region(at: Option<&str>, place: Option<&str>) -> bool {
+    place.is_none_or(|region| at == Some(region))
 }
 
 #[cfg(test)]
@@ -133,6 +140,20 @@ mod tests {
             assert!(!allowed(bad, &[named]), "{bad}");
         }
         assert!(!allowed("s3://bucket/a?endpoint=http://10.0.0.1:80", &["s3://bucket/"]));
+    }
+
+    /// Where data may be by law is a matter of the region too, which services with an endpoint take from the URL.
+    #[test]
+    fn a_place_with_a_region_allows_no_other_region() {
+        let there = "s3://bucket/?region=eu-west-1";
+        assert!(allowed("s3://bucket/a?region=eu-west-1", &[there]));
+        for bad in ["s3://bucket/a?region=us-east-1", "s3://bucket/a", "c=2 s3://bucket/a?region=us-east-1"] {
+            assert!(!allowed(bad, &[there]), "{bad}");
+            assert!(allowed(bad, &[there, "s3://bucket/"]), "another place allows all regions: {bad}");
+        }
+        let both = "s3://bucket/a?endpoint=https://s3.example&region=eu";
+        assert!(allowed(both, &["s3://bucket/?endpoint=https://s3.example&region=eu"]));
+        assert!(!allowed(both, &["s3://bucket/?endpoint=https://s3.example&region=us"]));
     }
 
     #[test]

@@ -104,6 +104,8 @@ messages! {
     CloneSetReply
     ChangeLimitRequest
     ChangeLimitReply
+    PlanDrainRequest
+    DrainPlan
 }
 
 /// A text field of a request.

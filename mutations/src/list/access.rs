@@ -105,6 +105,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "allowed-in-every-region",
+        bug: "a set is put into a store of another region than the one that the allowed place names",
+        rule: "ACCESS-A2",
+        edits: &[Edit {
+            file: "crates/store/src/allowed.rs",
+            old: "place.is_none_or(|region| at == Some(region))",
+            new: "place.is_none_or(|region| at.is_none_or(|at| at == region || !at.is_empty()))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["allowed::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "allowed-stores-not-checked",
         bug: "a set is put into a store outside of the allowed places",
         rule: "ACCESS-A2",
@@ -161,6 +173,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             Layer::Unit,
             "holdfast-gateway",
             &["no_set_is_put_into_a_store_while_the_gateways_allow_different_ones"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "recovery-compares-only-the-plan",
+        bug: "`cluster recover` into a cluster with more gateways than the plan names fences the old ones before it finds out that another gateway allows different stores",
+        rule: "ACCESS-A8",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/recover.rs",
+            old: "filter(|node| these.iter().all(|one| one.disk != node.disk)).collect()",
+            new: "filter(|node| these.iter().all(|one| one.disk == node.disk)).collect()",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast",
+            &["--bin", "holdfast"],
+            &["a_gateway_of_the_cluster_that_the_plan_does_not_name_is_compared_too"],
         )],
         smoke: false,
     },

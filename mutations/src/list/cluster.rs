@@ -1,6 +1,6 @@
 //! Membership and votes, valid disks, and changes of the cluster key.
 
-use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib, scene};
 
 const MEMBERS: &str = "crates/control/src/members.rs";
 const REQUESTS: &str = "crates/control/src/members/requests.rs";
@@ -18,6 +18,54 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R8",
         edits: &[Edit { file: MEMBERS, old: "for set in [&voters, &target] {", new: "for set in [&voters] {" }],
         tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "a-gibibyte-is-nearly-nothing",
+        bug: "a voter that lacks a thousand entries of 1 MiB counts as close: it takes over, and clients wait for all of them",
+        rule: "MEMBER-M1",
+        edits: &[Edit {
+            file: MEMBERS,
+            old: "entries <= CLOSE_ENTRIES && bytes <= CLOSE_BYTES",
+            new: "entries <= CLOSE_ENTRIES && bytes < u64::MAX",
+        }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "health-without-bytes",
+        bug: "a gateway may be drained or removed although another voter lacks hundreds of MiB: nobody could take over at once",
+        rule: "MEMBER-M1",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/status.rs",
+            old: "is_close(peer.entries, peer.bytes)",
+            new: "is_close(peer.entries, 0)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["admin::drain::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "bad-disk-gives-its-group-to-who-lacks-much",
+        bug: "a leader whose disk fails leaves although a voter that it counts on lacks a gibibyte, which perhaps nobody else has",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/raft/src/change.rs",
+            old: "entries <= NEAR_ENTRIES && bytes <= NEAR_BYTES",
+            new: "entries <= NEAR_ENTRIES && bytes < u64::MAX",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["change::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "bytes-behind-without-what-was-purged",
+        bug: "a member that first needs a snapshot counts as nearly complete: only the entries that are left are counted",
+        rule: "MEMBER-M1",
+        edits: &[Edit {
+            file: "crates/log/src/group.rs",
+            old: "range.is_empty() || range.start >= memory.first()",
+            new: "range.is_empty() || range.start < u64::MAX",
+        }],
+        tests: &[file(Layer::Property, "holdfast-log", &["--test", "log"], &["a_group_is_what_was_asked_of_it"])],
         smoke: false,
     },
     Mutation {
@@ -89,15 +137,128 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "leaderless-set-keeps-everybody",
+        bug: "one set whose gateways are down keeps every gateway of the cluster from being drained or removed",
+        rule: "VOTERS-V2",
+        edits: &[Edit {
+            file: REQUESTS,
+            old: "if !group.perhaps.contains(&id) {",
+            new: "if group.perhaps.is_empty() {",
+        }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "forecast-without-the-drain",
+        bug: "`gateway drain --dry-run` looks at the cluster as if nobody was drained: each vote seems to stay",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: "crates/control/src/members/forecast.rs",
+            old: "member.standing = Standing::Drained;",
+            new: "member.standing = Standing::Active;",
+        }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "named-voter-may-go-unasked",
+        bug: "a set has no leader, and a gateway that its record names may be removed: its group 0 was old when it said that it has no part",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/drain.rs",
+            old: "named(*id) || !away.contains(id)",
+            new: "named(*id) && !away.contains(id) || !away.contains(id)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["admin::drain::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "away-of-a-set-that-came-back",
+        bug: "a gateway says that it has no part in a set that was placed on it since: it can be removed with a vote",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/depart.rs",
+            old: "|id: &SetId| state.sets.get(id).is_some_and(|entry| !entry.has_place_for(me));",
+            new: "|id: &SetId| state.sets.contains_key(id);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::depart::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "away-before-it-leaves",
+        bug: "what a gateway said before it knew that it leaves counts for good: a set is placed on it, and it goes with a vote",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/placing.rs",
+            old: "node.away.as_ref().filter(|away| away.leaving)?",
+            new: "node.away.as_ref()?",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["only_a_leaving_gateway_is_away_for_good"])],
+        smoke: false,
+    },
+    Mutation {
         name: "vote-still-counts-somewhere",
         bug: "a member can be removed although it is unknown whether it still votes in a group",
         rule: "R1",
         edits: &[Edit {
             file: MEMBERS,
-            old: "            None => return BTreeSet::new(),",
-            new: "            None => {}",
+            old: "away.get(id).is_some_and(|sets| sets.contains(&set))",
+            new: "away.get(id).is_none_or(|sets| sets.contains(&set))",
         }],
         tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "stop-hands-nothing-over",
+        bug: "a gateway that is stopped leaves what it leads to an election",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/gateway/src/run.rs",
+            old: "        () = stop.cancelled() => {}\n        _ = node.hand_over_all(",
+            new: "        () = std::future::ready(()) => {}\n        _ = node.hand_over_all(",
+        }],
+        tests: &[file(
+            Layer::Cluster,
+            "holdfast",
+            &["--test", "program"],
+            &["dev::a_cluster_comes_goes_and_comes_back"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "stop-serves-until-the-end",
+        bug: "a gateway that stops asks for no successor, and only closes its clients' connections",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/stopping.rs",
+            old: "group.transfer_leader(heir).await.map_err(|error| error.to_string())?;",
+            new: "tracing::debug!(%heir, \"nobody is asked\");",
+        }],
+        tests: &[scene(&["a_leader_that_is_asked_to_stop_hands_over_first"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "stop-hands-over-once",
+        bug: "two gateways that stop at once hand sets to one another, and each ends with what it was given last",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/stopping.rs",
+            old: "if now.is_empty() || Instant::now() >= until {",
+            new: "if now.is_empty() || !done.is_empty() || Instant::now() >= until {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_leadership_that_comes_meanwhile_is_handed_over_too"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "handed-to-the-one-that-lacks-most",
+        bug: "leadership goes to the voter that lacks the most entries: its clients wait until it has them",
+        rule: "R8",
+        edits: &[Edit {
+            file: MEMBERS,
+            old: "fitting.min_by_key(|peer| (peer.behind, peer.id))",
+            new: "fitting.max_by_key(|peer| (peer.behind, peer.id))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["a_leader_that_stops_has_a_successor_too"])],
         smoke: false,
     },
     Mutation {
@@ -227,6 +388,69 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "Disposition::FollowLeader | Disposition::Retry | Disposition::Unknown => refusal.code,",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_refusal_after_a_change_is_not_taken"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "far-gateway-has-no-time",
+        bug: "a gateway at 400 ms has as much time to answer as one in the same zone, and counts as silent",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/others.rs",
+            old: "ANSWER_LIMIT + trip.min(RTT_MAX) * ROUND_TRIPS",
+            new: "ANSWER_LIMIT + trip.min(RTT_MAX) / ROUND_TRIPS",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::others::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "connection-for-each-question",
+        bug: "each look at all gateways makes new connections to them: several round trips, and a handshake, every 5 s",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/others.rs",
+            old: "        kept.insert(address.to_string(), channel.clone());\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::others::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "word-of-another-gateway",
+        bug: "another gateway answers where a leaving one stood: that one's part in a set counts as nothing, and it goes with a vote",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/status.rs",
+            old: "node.member == 0 || node.member == member.id && node.cluster_id == cluster",
+            new: "node.member == 0 || node.member != u64::MAX || node.cluster_id == cluster",
+        }],
+        tests: &[
+            lib(Layer::Unit, "holdfast-gateway", &["admin::drain::tests::"]),
+            lib(Layer::Unit, "holdfast-gateway", &["only_a_leaving_gateway_is_away_for_good"]),
+        ],
+        smoke: false,
+    },
+    Mutation {
+        name: "away-of-a-set-that-runs",
+        bug: "a gateway goes on to say that it has no part in a set that it has started since: it can be removed with a vote",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/depart.rs",
+            old: "pub(super) fn runs(&mut self, id: SetId) {\n        self.away.remove(&id);",
+            new: "pub(super) fn runs(&mut self, id: SetId) {\n        let _ = id;",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::depart::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "away-where-records-are-lost",
+        bug: "the journal has lost records, and a gateway says that it has nothing of a set to which it had come back",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/depart.rs",
+            old: "filter(|(_, certain)| **certain)",
+            new: "filter(|(_, certain)| **certain || !**certain)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::depart::tests::"])],
         smoke: false,
     },
 ];

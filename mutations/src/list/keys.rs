@@ -5,6 +5,7 @@ use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
 const FILES: &str = "crates/tls/src/files.rs";
 const KDF: &str = "crates/seal/src/kdf.rs";
 const KEYRING: &str = "crates/set/src/keyring.rs";
+const SET_KEY: &str = "crates/set/src/set_key.rs";
 const CHANGE: &str = "crates/gateway/src/admin/keys.rs";
 const SHAPE: &str = "crates/envelope/src/shape.rs";
 const COMMAND: &str = "crates/envelope/src/command.rs";
@@ -12,6 +13,7 @@ const LOCKED: &str = "crates/locked/src/lib.rs";
 
 const SECRETS: Test = lib(Layer::Unit, "holdfast-tls", &["files::tests::"]);
 const PASSPHRASES: Test = lib(Layer::Unit, "holdfast-seal", &["kdf::tests::"]);
+const SET_KEYS: Test = lib(Layer::Unit, "holdfast-set", &["set_key::tests::"]);
 const KEYRINGS: Test = lib(Layer::Unit, "holdfast-set", &["keyring::tests::"]);
 const CHANGES: Test = lib(Layer::Unit, "holdfast-gateway", &["admin::keys::tests::"]);
 const SHAPES: Test = lib(Layer::Unit, "holdfast-envelope", &["shape::tests::"]);
@@ -33,6 +35,30 @@ const TAKEOVERS: Test = lib(Layer::Unit, "holdfast-pair", &["takeover::tests::"]
 const NODE_KEYS: Test = lib(Layer::Unit, "holdfast-gateway", &["node_key::tests::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "keys-opened-again-and-again",
+        bug: "a gateway opens the data keys of each of its sets twice a second, although group 0 has not changed them",
+        rule: "ADR 0023",
+        edits: &[Edit {
+            file: SET_KEY,
+            old: "if self.held(is_known) {",
+            new: "if self.held(is_known) && seals == 0 {",
+        }],
+        tests: &[SET_KEYS],
+        smoke: false,
+    },
+    Mutation {
+        name: "removed-key-stays-in-memory",
+        bug: "a data key that was taken out of a set stays in the memory of its gateways until the next change",
+        rule: "ADR 0023",
+        edits: &[Edit {
+            file: SET_KEY,
+            old: "held.gone.iter().any(|(_, _, since)| is_over(since))",
+            new: "held.gone.len() > 64 && held.gone.iter().any(|(_, _, since)| is_over(since))",
+        }],
+        tests: &[SET_KEYS],
+        smoke: false,
+    },
     Mutation {
         name: "wrong-key-costs-the-journal",
         bug: "a gateway with a wrong cluster key advises to move its data directory away",

@@ -33,6 +33,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "far-gateway-is-full",
+        bug: "a gateway that is far away and answers too late counts as full, and the sets that it leads do not move",
+        rule: "ADR 0052",
+        edits: &[Edit {
+            file: PLANNED,
+            old: "runs.late.iter().copied().filter(lately).collect();",
+            new: "runs.late.iter().copied().filter(|id| lately(id) && false).collect();",
+        }],
+        tests: &[MEMORY],
+        smoke: false,
+    },
+    Mutation {
         name: "five-voters-stay-five",
         bug: "of five voters two are lost and nobody can take their places: all three that are left stay needed for ever",
         rule: "PLACING-P4",
@@ -195,8 +207,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "PLACING-P3",
         edits: &[Edit {
             file: PLANNED,
-            old: "seen.entry(set).or_insert(GroupReport { leader: None, ..last });",
-            new: "let _ = (set, last);",
+            old: "seen.entry(set).or_insert(GroupReport { leader, ..last });",
+            new: "let _ = (set, last, leader);",
         }],
         tests: &[MEMORY],
         smoke: false,

@@ -43,6 +43,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "reload-passes-over-the-audit-log",
+        bug: "a reload takes a file whose audit.log cannot be opened: the rest of it is in use, and a pair's gateway that stands by fails at its takeover",
+        rule: "SETTINGS-L1",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/gateway.rs",
+            old: "        && log != before\n",
+            new: "        && log == before\n",
+        }],
+        tests: &[file(Layer::Unit, "holdfast", &["--bin", "holdfast"], &["a_reload_finds_an_audit_log"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "failed-move-undoes-a-later-reload",
+        bug: "a move of the audit log that fails late puts the settings of a reload that came meanwhile back, and calls them wrong",
+        rule: "SETTINGS-L1",
+        edits: &[Edit {
+            file: "crates/gateway/src/config/live.rs",
+            old: "            if state.now.audit == *wanted {\n",
+            new: "            if state.now.audit == *wanted || !why.is_empty() {\n",
+        }],
+        tests: &[LIVE],
+        smoke: false,
+    },
+    Mutation {
+        name: "scrub-waits-by-an-earlier-limit",
+        bug: "a limit of the scrub that was too low by mistake is waited for, for weeks, after a reload has raised it",
+        rule: "SETTINGS-L2",
+        edits: &[Edit {
+            file: "crates/set/src/scrub/brake.rs",
+            old: "sleep(left.min(PAY_STEP))",
+            new: "sleep(left.max(PAY_STEP))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["a_piece_waits_by_the_limit_as_it_is_now"])],
+        smoke: false,
+    },
+    Mutation {
         name: "limit-mended-too-late",
         bug: "a limit of collection that was too low by mistake is waited for, for days, after a reload has raised it",
         rule: "SETTINGS-L2",

@@ -26,6 +26,18 @@ const SERVED: Test = lib(Layer::Unit, "holdfast-set", &["server::times::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
+        name: "heartbeats-each-at-its-moment",
+        bug: "groups with the same times send their heartbeats at different moments: as many calls as groups",
+        rule: "ADR 0059",
+        edits: &[Edit {
+            file: PACING,
+            old: "let left = Duration::from_nanos(step - now.0 % step);",
+            new: "let left = Duration::from_nanos(step);",
+        }],
+        tests: &[PACED],
+        smoke: false,
+    },
+    Mutation {
         name: "shorter-times-free-a-voter",
         bug: "with shorter times a voter forgets what it promised under longer ones: it elects another leader while the old one reads",
         rule: "PLEDGE-P1",

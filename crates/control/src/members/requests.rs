@@ -12,8 +12,13 @@ pub struct GroupHealth {
     pub group: GroupId,
     /// The set's name, or "the cluster".
     pub name: String,
+    /// Its leader, if one answered.
+    pub leader: Option<MemberId>,
     /// Its voters as its leader sees them; empty without a leader.
     pub voters: BTreeSet<MemberId>,
+    /// Without a leader: the members that may be among its voters, because the set's record names them, or because they
+    /// have not said that they have no part in the group.
+    pub perhaps: BTreeSet<MemberId>,
     /// Voters that answered, follow that leader, and have nearly all entries.
     pub answering: BTreeSet<MemberId>,
 }
@@ -41,13 +46,18 @@ pub enum Objection {
         /// The gateway that is leaving.
         other: String,
     },
-    /// The group has no leader.
+    /// The group has no leader, and the gateway may be needed for one.
     #[error(
-        "{group} has no leader now: first start enough of its gateways (holdfast gateway list shows which do not answer)"
+        "{group} has no leader now, and {name} may be one of its voters: first start enough of its gateways ({voters}; holdfast gateway \
+         list shows which do not answer). If {name} is none of them, start it: it says so by itself"
     )]
     NoLeader {
         /// The group.
         group: String,
+        /// The gateway.
+        name: String,
+        /// Those that are to vote in it.
+        voters: String,
     },
     /// Never: the change itself could not be committed.
     #[error(
@@ -237,11 +247,24 @@ pub fn may_drain(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     Ok(())
 }
 
+/// A group without a leader needs those that may have a vote in it. Another member could not help it, and is not kept
+/// by it.
+fn leaderless(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> Result<(), Objection> {
+    if !group.perhaps.contains(&id) {
+        return Ok(());
+    }
+    let voters = match state.sets.get(&group.group) {
+        Some(set) => names(state, state.voters_of(set).into_iter()),
+        None => names(state, state.members.keys().copied()),
+    };
+    Err(Objection::NoLeader { group: group.name.clone(), name: name.to_owned(), voters })
+}
+
 /// The change can be committed, and the group continues after it. A set's group without the vote of `id` does not
 /// change.
 fn hard(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> Result<(), Objection> {
     if group.voters.is_empty() {
-        return Err(Objection::NoLeader { group: group.name.clone() });
+        return leaderless(state, group, id, name);
     }
     if group.group != GroupId::CLUSTER && !group.voters.contains(&id) {
         return Ok(());
@@ -276,7 +299,7 @@ fn hard(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> 
 /// be stopped too.
 fn stopped(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> Result<(), Objection> {
     if group.voters.is_empty() {
-        return Err(Objection::NoLeader { group: group.name.clone() });
+        return leaderless(state, group, id, name);
     }
     let drained = |id: &MemberId| state.members.get(id).is_some_and(|m| m.standing == Standing::Drained);
     let counts = |voter: &MemberId| group.answering.contains(voter) && !drained(voter);

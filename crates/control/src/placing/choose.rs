@@ -296,18 +296,25 @@ fn end_of(board: &Board, mut placed: Placed, loads: &Loads) -> BTreeSet<MemberId
     placed.voters
 }
 
-/// Of each group, the members that plans would still make its voters if nothing else changes. `gateway add` waits for
-/// these. Moves for balance do not count: nobody needs them. Nor do groups without a leader: they may stay so for long.
-pub fn newcomers(view: &View, rules: &Rules) -> BTreeMap<GroupId, BTreeSet<MemberId>> {
+/// Of each group that has a leader, the voters that plans come to if nothing else changes. Moves for balance do not
+/// count: nobody needs them. Nor do groups without a leader: they may stay so for long.
+pub fn ends(view: &View, rules: &Rules) -> BTreeMap<GroupId, BTreeSet<MemberId>> {
     let loads = loads(view);
     let of = |(group, placed): (&GroupId, &Placed)| {
         let board = Board::new(view, placed, rules.replace_after);
         let moves = rules.at_once > 0 && placed.leader.is_some();
-        let end = moves.then(|| end_of(&board, placed.clone(), &loads))?;
-        let more: BTreeSet<MemberId> = end.difference(&placed.voters).copied().collect();
-        (!more.is_empty()).then_some((*group, more))
+        moves.then(|| (*group, end_of(&board, placed.clone(), &loads)))
     };
     view.groups.iter().filter_map(of).collect()
+}
+
+/// Of each group, the members that plans would still make its voters ([`ends`]). `gateway add` waits for these.
+pub fn newcomers(view: &View, rules: &Rules) -> BTreeMap<GroupId, BTreeSet<MemberId>> {
+    let of = |(group, end): (GroupId, BTreeSet<MemberId>)| {
+        let more: BTreeSet<MemberId> = end.difference(&view.groups.get(&group)?.voters).copied().collect();
+        (!more.is_empty()).then_some((group, more))
+    };
+    ends(view, rules).into_iter().filter_map(of).collect()
 }
 
 /// Whether a set that has voters may get this policy: the members can meet it ([`possible`]), and no voter would stay

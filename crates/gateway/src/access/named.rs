@@ -214,6 +214,7 @@ names! {
         force: m.force,
         ..Named::of_gateway(m.member.to_string())
     };
+    PlanDrainRequest(m) => Named { force: m.force, ..Named::of_gateway(m.member.to_string()) };
     UpdateMemberRequest(m) => Named {
         // Voters of sets follow from where a gateway stands.
         change: m.gateway.as_ref().map(|now| format!("locality {}", now.locality)).unwrap_or_default(),

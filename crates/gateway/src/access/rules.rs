@@ -100,6 +100,8 @@ pub(crate) const ADMIN: &[Rule] = &[
     changes("JoinMember", &[A]),
     changes("RemoveMember", &[A]),
     changes("DrainMember", &[O, A]),
+    // Asks the other gateways.
+    reads("PlanDrain", &[V, O, A]).within(WORK),
     changes("UpdateMember", &[A]),
     // Asks the other gateways.
     reads("ClusterStatus", &[V, O, A, H, G]).within(Bounds { bytes: SHORT.bytes, at_once: SHORT.at_once, ..WORK }),

@@ -135,6 +135,9 @@ mod tests {
             config.journal.file = ByteSize(16 << 20);
             config.cache.memory = ByteSize(32 << 20);
             config.cache.disk = ByteSize(0);
+            // Valid, as those of each gateway that runs; nothing listens there.
+            config.nbd_listen = GatewayConfig::example().nbd_listen;
+            config.upload.bytes = ByteSize(16 << 20);
             let (good, bad) = (store(Faults::default()), store(faults));
             let (well, spoilt) = (good.clone(), bad.clone());
             let seams = Seams {
@@ -220,6 +223,32 @@ mod tests {
             assert!(lab.good.list("check/", None).await.unwrap().objects.is_empty());
             lab.close().await;
         }
+    }
+
+    /// R2: a lease's time is in its grant, so that all gateways judge its end alike, whatever their settings say.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_lease_in_force_keeps_its_time_when_the_setting_changes() {
+        let lab = Lab::new(Faults::default(), PATIENCE).await;
+        assert_eq!(lab.create(&lab.url("good")).await, Ok(true));
+        let acquired = async |owner: &str| {
+            let (set, owner, request_id) = ("demo".to_string(), owner.to_string(), hex128(random_u128()));
+            let ask = v1::AcquireLeaseRequest { set, owner, request_id, force: true, ..Default::default() };
+            let begun = Instant::now();
+            loop {
+                match lab.door().acquire_lease(ask.clone()).await {
+                    Ok(grant) => return grant.lease.unwrap().ttl_ms,
+                    Err(refusal) => assert!(begun.elapsed() < PATIENCE, "{refusal}"),
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        assert_eq!(acquired("pg1").await, 3000);
+        let changed = GatewayConfig { lease_ttl_ms: 1500, ..lab.node.config.clone() };
+        lab.node.settings.take(Ok(changed), 1).unwrap();
+        let held = lab.node.set(&Name::new("demo").unwrap()).unwrap().lease().unwrap();
+        assert_eq!(held.ttl_ms, 3000, "as it was granted");
+        assert_eq!(acquired("pg2").await, 1500, "the next one");
+        lab.close().await;
     }
 
     /// A gateway that has joined the cluster of `lab` and allows these stores, as it serves its admin door.

@@ -9,10 +9,9 @@
 
 use super::AdminDoor;
 use super::snapshot::snapshot_id;
-use crate::node::Adopted;
+use crate::node::{Adopted, is_near};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState};
-use holdfast_control::members::CLOSE_ENTRIES;
 use holdfast_control::set::{
     CLONE_DEPTH_MAX, CloneOf, Pin, Restored, RootRef, SetAnswer, SetCommand, Snapshot, SnapshotId,
 };
@@ -145,12 +144,11 @@ impl AdminDoor {
             return Ok(());
         }
         let (state, status) = (self.node.cluster.state(), adopted.group.status());
-        let (last, patience) = (status.last.map_or(0, |last| last.0), self.node.timing.election_max());
+        let patience = self.node.timing.election_max();
         let serves = |id: MemberId| state.members.get(&id).is_some_and(|m| m.serves() && entry.has_place_for(id));
         // A transfer to one that cannot take over would leave group 0 without a leader for a while.
         let fit = |m: &&MemberStatus| {
-            let near = m.matched.is_some_and(|at| last.saturating_sub(at.0) <= CLOSE_ENTRIES);
-            m.voter && near && m.silent.is_some_and(|silent| silent <= patience) && serves(m.member)
+            m.voter && is_near(&status, m) && m.silent.is_some_and(|silent| silent <= patience) && serves(m.member)
         };
         let Some(heir) = status.members.iter().find(fit).map(|m| m.member) else {
             return Err(busy(format!("no gateway that has set {origin} answers and could lead the cluster")));

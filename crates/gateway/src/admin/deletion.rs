@@ -2,7 +2,6 @@
 //! 0 commits.
 
 use super::AdminDoor;
-use super::status::FAN_OUT_LIMIT;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::deletion::{Anyway, Found, in_the_way};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage};
@@ -213,12 +212,13 @@ impl AdminDoor {
             let message = "the cluster has no leader at the moment".to_string();
             return Err(Refusal::new(RefusalCode::Busy, message));
         };
-        let client = tokio::time::timeout(FAN_OUT_LIMIT, self.client(&leader)).await;
+        let limit = self.answer_limit(adopted.group.leadership().borrow().leader);
+        let client = tokio::time::timeout(limit, self.client(&leader, limit)).await;
         let mut client = match client {
             Ok(Ok(client)) => client,
             Ok(Err(why)) => return Err(Refusal::new(RefusalCode::Busy, why)),
             Err(_) => {
-                return Err(Refusal::new(RefusalCode::Busy, format!("{leader}: no answer within {FAN_OUT_LIMIT:?}")));
+                return Err(Refusal::new(RefusalCode::Busy, format!("{leader}: no answer within {limit:?}")));
             }
         };
         match tokio::time::timeout(COMMIT_LIMIT, client.delete_set(request)).await {

@@ -2,7 +2,6 @@
 //! the current state of every gateway.
 
 use super::AdminDoor;
-use super::status::FAN_OUT_LIMIT;
 use crate::node_key;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage, SetEntry};
@@ -158,13 +157,13 @@ impl AdminDoor {
         if self.node.adopted().is_some_and(|own| own.member == id) {
             return self.rewrap_node_key(request).await.map(drop);
         }
+        let limit = self.answer_limit(Some(id));
         let asked = async {
-            let mut client = self.client(&member.api_addr).await?;
+            let mut client = self.client(&member.api_addr, limit).await?;
             client.rewrap_node_key(request).await.map(drop).map_err(|s| s.to_string())
         };
-        let asked = tokio::time::timeout(FAN_OUT_LIMIT, asked)
-            .await
-            .unwrap_or_else(|_| Err(format!("no answer within {FAN_OUT_LIMIT:?}")));
+        let asked =
+            tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")));
         asked.map_err(|why| {
             let message = format!(
                 "gateway {} has not rewrapped its node key: {why}; finished steps stay, and the same command again does the rest",

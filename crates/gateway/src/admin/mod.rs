@@ -9,6 +9,7 @@ mod concealed;
 mod deletion;
 mod diff;
 mod drain;
+mod drain_plan;
 mod keys;
 mod lease;
 mod limits;
@@ -328,6 +329,7 @@ calls! {
     join_member: JoinMemberRequest -> JoinMemberReply;
     remove_member: RemoveMemberRequest -> RemoveMemberReply;
     drain_member: DrainMemberRequest -> DrainMemberReply;
+    plan_drain: PlanDrainRequest -> DrainPlan;
     update_member: UpdateMemberRequest -> UpdateMemberReply;
     create_set: CreateSetRequest -> CreateSetReply;
     delete_set: DeleteSetRequest -> DeleteSetReply;

@@ -1,16 +1,14 @@
 //! Moves a set to another gateway: planned (switchover) or forced (failover).
 
 use super::AdminDoor;
+use crate::node::lacks;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{Member, MemberRole};
+use holdfast_control::members::{CLOSE_BYTES, CLOSE_ENTRIES, is_close};
 use holdfast_set::random::random_u128;
 use holdfast_set::server::SetServer;
 use holdfast_types::{MemberId, Token};
 use std::sync::Arc;
-
-/// Maximum number of entries that a candidate may be behind when leadership is handed to it. It catches up in less than
-/// a heartbeat.
-const LAG_MAX: u64 = 1024;
 
 /// How long a planned move waits for clients to get their answers, in election timeouts. After that it continues
 /// without them.
@@ -18,6 +16,21 @@ const DRAIN_ELECTIONS: u32 = 1;
 
 /// Maximum duration of the hand-over, in election timeouts.
 const TRANSFER_ELECTIONS: u32 = 12;
+
+/// How far behind a candidate is, for people; `None` if it is near enough: it would take over in a few heartbeats.
+fn behind_text((entries, bytes): (u64, u64)) -> Option<String> {
+    if is_close(entries, bytes) {
+        return None;
+    }
+    if entries == u64::MAX {
+        return Some("behind by an unknown number of entries".to_string());
+    }
+    let expected = format!("expected at most {CLOSE_ENTRIES} entries and {} MiB", CLOSE_BYTES >> 20);
+    Some(match bytes {
+        u64::MAX => format!("{entries} entries behind, {expected}"),
+        bytes => format!("{entries} entries ({} MiB) behind, {expected}", bytes >> 20),
+    })
+}
 
 impl AdminDoor {
     fn gateway_named(&self, name: &str) -> Result<Member, Refusal> {
@@ -61,10 +74,9 @@ impl AdminDoor {
                 candidate.name
             ));
         }
-        let behind = status.last.map_or(0, |l| l.0).saturating_sub(member.matched.map_or(0, |m| m.0));
-        if behind > LAG_MAX {
+        if let Some(behind) = behind_text(lacks(&status, member)) {
             return refuse(format!(
-                "gateway {} is {behind} entries behind, expected at most {LAG_MAX}: wait until it has caught up (`holdfast gateway list`), or choose another one",
+                "gateway {} is {behind}: wait until it has caught up (`holdfast gateway list`), or choose another one",
                 candidate.name
             ));
         }
@@ -171,5 +183,20 @@ impl AdminDoor {
 
     fn moved(&self, leader: MemberId, already: bool) -> v1::MoveReply {
         v1::MoveReply { leader: self.member_message(leader), ended: None, granted: None, already }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_candidate_that_lacks_a_gibibyte_is_told_by_how_much_it_is_behind() {
+        assert_eq!(behind_text((1000, 4 << 20)), None);
+        let text = behind_text((1000, 1000 << 20)).unwrap_or_default();
+        assert_eq!(text, "1000 entries (1000 MiB) behind, expected at most 1024 entries and 32 MiB");
+        let text = behind_text((9000, u64::MAX)).unwrap_or_default();
+        assert_eq!(text, "9000 entries behind, expected at most 1024 entries and 32 MiB");
+        assert!(behind_text((u64::MAX, u64::MAX)).is_some_and(|text| text.contains("unknown")));
     }
 }

@@ -72,7 +72,8 @@ impl AdminDoor {
             ..v1::Member::default()
         };
         let reachable = node.is_some();
-        let members = vec![v1::MemberStatus { member: Some(known), reachable, error, node, lags: Vec::new() }];
+        let members =
+            vec![v1::MemberStatus { member: Some(known), reachable, error, node, lags: Vec::new(), late: false }];
         v1::ClusterStatusReply { answered_by, members, ..v1::ClusterStatusReply::default() }
     }
 

@@ -3,10 +3,10 @@
 
 use super::AdminDoor;
 use super::member::invalid;
+use super::status::{has_nearly_all, own_word};
 use crate::node::{Adopted, GroupReport, Node, Runs, ViolationChange, Wants};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, SetEntry};
-use holdfast_control::members::CLOSE_ENTRIES;
 use holdfast_control::placing::{
     Move, Rules, View, Violation, first_voters, may_get, newcomers, plan, possible, reasons, violations,
 };
@@ -73,9 +73,9 @@ fn policy_message(policy: &Policy) -> v1::Policy {
     }
 }
 
-/// The gateways that answered.
+/// The gateways that answered, each by its own word.
 fn answered(status: &v1::ClusterStatusReply) -> impl Iterator<Item = (&v1::Node, &v1::Member)> {
-    status.members.iter().filter_map(|member| member.node.as_ref().zip(member.member.as_ref()))
+    status.members.iter().filter_map(move |said| own_word(&status.cluster_id, said))
 }
 
 /// Whether a gateway runs a group that it tells of.
@@ -85,13 +85,23 @@ fn stands(own: &v1::GroupStatus) -> bool {
 
 /// Which gateways answered, and which groups they run, by their own word.
 fn runs_of(status: &v1::ClusterStatusReply) -> Runs {
-    let mut runs = Runs::default();
+    let late = status.members.iter().filter(|member| member.late).filter_map(|member| member.member.as_ref());
+    let mut runs = Runs { late: late.map(|of| MemberId(of.id)).collect(), ..Runs::default() };
     for (node, of) in answered(status) {
         let id = MemberId(of.id);
         runs.answers.insert(id);
         runs.groups.extend(node.groups.iter().filter(|group| stands(group)).map(|group| (GroupId(group.group), id)));
     }
     runs
+}
+
+/// Of each gateway that knows that it leaves, the sets that it has no part in.
+fn away_of(status: &v1::ClusterStatusReply) -> BTreeMap<MemberId, BTreeSet<SetId>> {
+    let of = |(node, of): (&v1::Node, &v1::Member)| {
+        let away = node.away.as_ref().filter(|away| away.leaving)?;
+        Some((MemberId(of.id), away.sets.iter().copied().map(GroupId).collect()))
+    };
+    answered(status).filter_map(of).collect()
 }
 
 /// The learners of a group that answered and run it, and what each says of it.
@@ -104,9 +114,9 @@ fn learners_of<'a>(status: &'a v1::ClusterStatusReply, led: &v1::GroupStatus) ->
     learners.filter_map(own).collect()
 }
 
-/// Whether a learner of the group that `leader` leads follows it and has nearly all entries.
-fn is_near(own: &v1::GroupStatus, leader: u64, led: &v1::GroupStatus) -> bool {
-    own.leader == leader && own.last_index.saturating_add(CLOSE_ENTRIES) >= led.last_index
+/// Whether the learner `id` of the group that `leader` leads follows it and has nearly all entries.
+fn is_near(id: MemberId, own: &v1::GroupStatus, leader: u64, led: &v1::GroupStatus) -> bool {
+    own.leader == leader && has_nearly_all(led, id.0, own.last_index)
 }
 
 /// Each set's group as its leader reported it; of two leaders, the one of the newer term.
@@ -117,7 +127,7 @@ fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, GroupReport> {
         for group in led {
             let (id, voters) = (GroupId(group.group), group.voters.iter().copied().map(MemberId).collect());
             let learners = learners_of(status, group);
-            let near = learners.iter().filter(|(_, own)| is_near(own, of.id, group)).map(|(id, _)| *id).collect();
+            let near = learners.iter().filter(|(id, own)| is_near(*id, own, of.id, group)).map(|(id, _)| *id).collect();
             let learners = learners.iter().map(|(id, own)| (*id, own.applied_index)).collect();
             let owner = group.owner_locality.parse::<Locality>().ok().map(|at| at.region);
             let (leader, bytes) = (Some(MemberId(of.id)), group.journal_live_bytes);
@@ -130,14 +140,16 @@ fn seen_of(status: &v1::ClusterStatusReply) -> BTreeMap<SetId, GroupReport> {
     newest.into_iter().map(|(id, (_, seen))| (id, seen)).collect()
 }
 
-/// The members that get no further voter: they do not answer this call, or their journal has no room or soon none.
+/// The members that get no further voter: they cannot be reached, or their journal has no room or soon none. Of one
+/// that did not answer in time nothing new is known.
 fn busy_of(status: &v1::ClusterStatusReply) -> BTreeSet<MemberId> {
     let has_room = |journal: &v1::JournalUsage| {
         let room = journal.bound_bytes.saturating_sub(journal.reserve_bytes);
         journal.failed.is_empty() && journal.waits.is_empty() && journal.used_bytes <= room / 5 * 4
     };
-    let journal = |member: &v1::MemberStatus| member.node.as_ref().and_then(|node| node.journal.clone());
-    let busy = status.members.iter().filter(|member| journal(member).is_none_or(|journal| !has_room(&journal)));
+    let journal = |said: &v1::MemberStatus| own_word(&status.cluster_id, said)?.0.journal.clone();
+    let told = status.members.iter().filter(|member| !member.late);
+    let busy = told.filter(|member| journal(member).is_none_or(|journal| !has_room(&journal)));
     busy.filter_map(|member| Some(MemberId(member.member.as_ref()?.id))).collect()
 }
 
@@ -221,6 +233,15 @@ impl AdminDoor {
         let mut planned = self.node.planned.locked();
         planned.enter(Some(term));
         planned.view(state, adopted.member, &adopted.group.status(), self.patience())
+    }
+
+    /// The same, with the homes of sets that follow their owners, as plans are made.
+    pub(super) fn planning_view(&self, adopted: &Adopted, state: &ClusterState, term: Term) -> View {
+        let view = self.placing_view(adopted, state, term);
+        match self.node.config.placing.follow_owner_ms {
+            0 => view,
+            _ => self.node.planned.locked().towards_owners(&view, HOME_AFTER),
+        }
     }
 
     /// The policy of a new set and its first voters. None: all members that stay, and those that join later.
@@ -395,6 +416,7 @@ impl AdminDoor {
         let mut planned = self.node.planned.locked();
         planned.enter(Some(term));
         planned.saw(seen, runs, busy, now);
+        planned.note_away(away_of(status));
         let rules = Rules { balance: rules.balance && planned.knows_weights(now), ..rules };
         let view = planned.view(state, adopted.member, &adopted.group.status(), self.patience());
         let towards = match self.node.live().placing.follow_owner_ms {
@@ -407,7 +429,7 @@ impl AdminDoor {
     /// Looks at every set, tells what is violated, and proposes the next moves.
     async fn placing_round(&self, adopted: &Adopted, term: Term) -> Result<(), Refusal> {
         // Also where nothing may move: the voters that a set has decide what is violated.
-        let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
+        let status = self.status_within(Duration::MAX).await?;
         let _one = self.node.turns.sets.lock().await;
         if !self.hears_a_quorum(adopted, term) {
             return Ok(());

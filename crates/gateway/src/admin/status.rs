@@ -4,20 +4,32 @@ use super::limits::limit_message;
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
 use crate::config::SnapshotExports;
+use crate::node::{answer_limit, lacks};
 use futures_util::future::BoxFuture;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{Refusal, v1};
 use holdfast_cache::Answers;
 use holdfast_control::cluster::{ClusterState, FEATURE_LEVEL};
+use holdfast_control::members::{CLOSE_ENTRIES, is_close};
 use holdfast_control::set::Pin;
 use holdfast_log::LogUsage;
-use holdfast_raft::GroupStatus;
-use holdfast_types::{Name, RequestId, SetId};
+use holdfast_raft::{GroupStatus, MemberStatus};
+use holdfast_types::sync::LockExt;
+use holdfast_types::{MemberId, Name, RequestId, SetId};
 use std::time::Duration;
 use tonic::transport::Channel;
 
-/// How long the other gateways may take to answer with their state.
-pub(super) const FAN_OUT_LIMIT: Duration = Duration::from_millis(1500);
+/// People are not kept waiting for longer than this for gateways that do not answer: a command waits 3 s for its
+/// answer.
+const SHOWN_LIMIT: Duration = Duration::from_millis(2500);
+
+/// Why another gateway has not told its state.
+struct Silence {
+    /// For people.
+    why: String,
+    /// It was too slow, or is cut off. Otherwise it could not be reached, or has refused.
+    late: bool,
+}
 
 impl AdminDoor {
     fn set_name(&self, id: SetId) -> Option<Name> {
@@ -57,6 +69,7 @@ impl AdminDoor {
             serving_epoch: serving.as_ref().map_or(0, |s| s.epoch.0),
             connections: serving.map_or(0, |s| u32::try_from(s.connected()).unwrap_or(u32::MAX)),
             owner_locality: owner.map(|at| at.to_string()).unwrap_or_default(),
+            peers: if status.leadership.mine { peer_lags(status, me) } else { Vec::new() },
         }
     }
 
@@ -105,6 +118,7 @@ impl AdminDoor {
             if let Some(adopted) = node.adopted() {
                 let own = node.cluster.member(adopted.member);
                 message.standing = own.map(|m| super::standing_text(m.standing).to_string()).unwrap_or_default();
+                message.away = Some(self.away_message());
                 message.initialised = adopted.group.is_initialized().await.unwrap_or(false);
                 message.groups = adopted.raft.groups().iter().map(|g| self.group_message(&g.status())).collect();
             }
@@ -122,6 +136,11 @@ impl AdminDoor {
         })
     }
 
+    fn away_message(&self) -> v1::SetsAway {
+        let away = self.node.away.locked();
+        v1::SetsAway { leaving: away.leaving, sets: away.sets.iter().map(|id| id.0).collect() }
+    }
+
     fn reads(&self) -> v1::ReadAnswers {
         let found = |answers: Answers| {
             let Answers { journal, memory, disk, store, shared } = answers;
@@ -136,45 +155,78 @@ impl AdminDoor {
         }
     }
 
-    async fn ask_node(&self, api: String) -> Result<v1::Node, String> {
-        let ask = async {
-            let mut client = self.client(&api).await?;
-            client.get_node(v1::GetNodeRequest {}).await.map(tonic::Response::into_inner).map_err(|s| s.to_string())
+    /// Asks over a connection that is kept. One that has failed may have ended long ago, with the process at its other
+    /// end: then a new one is tried. One that brings no answer is given up: it may lead nowhere.
+    async fn ask_node(&self, api: &str, limit: Duration) -> Result<v1::Node, Silence> {
+        let asked = async {
+            if let Ok(node) = self.ask_once(api).await {
+                return Ok(node);
+            }
+            self.node.others.forget(api);
+            self.ask_once(api).await
         };
-        tokio::time::timeout(FAN_OUT_LIMIT, ask)
-            .await
-            .unwrap_or_else(|_| Err(format!("{api}: no answer within {FAN_OUT_LIMIT:?}")))
+        match tokio::time::timeout(limit, asked).await {
+            Ok(answer) => answer.map_err(|why| Silence { why, late: false }),
+            Err(_) => {
+                self.node.others.forget(api);
+                Err(Silence { why: format!("{api}: no answer within {limit:?}"), late: true })
+            }
+        }
     }
 
-    /// A connection to another gateway's admin API.
-    pub(super) async fn client(&self, api: &str) -> Result<AdminClient<Channel>, String> {
+    async fn ask_once(&self, api: &str) -> Result<v1::Node, String> {
+        let channel = self.node.others.channel(&self.node.dialer(), api)?;
+        let mut client = AdminClient::new(channel).max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
+        let answer = client.get_node(v1::GetNodeRequest {}).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| format!("{api}: {}", innermost(&status)))
+    }
+
+    /// How long another gateway may take to answer: by the round trip that was measured to it, else by the longest of
+    /// the settings (`rtt_ms`).
+    pub(super) fn answer_limit(&self, member: Option<MemberId>) -> Duration {
+        let adopted = self.node.adopted().zip(member);
+        let measured = adopted.and_then(|(adopted, id)| adopted.raft.round_trips().get(&id).copied());
+        answer_limit(measured.unwrap_or(self.node.timing.rtt()))
+    }
+
+    /// A new connection to another gateway's admin API, made within `limit`. A caller that must know whether its call
+    /// was sent needs one: a kept one connects only when it is used.
+    pub(super) async fn client(&self, api: &str, limit: Duration) -> Result<AdminClient<Channel>, String> {
         let dialer = self.node.dialer();
-        let endpoint = dialer.endpoint(api)?.connect_timeout(FAN_OUT_LIMIT);
+        let endpoint = dialer.endpoint(api)?.connect_timeout(limit);
         let channel = dialer.connect(&endpoint).await.map_err(|e| format!("{api}: {e}"))?;
         Ok(AdminClient::new(channel).max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX))
     }
 
+    /// For people, who are waiting.
     pub(super) async fn cluster_status(&self, _: v1::ClusterStatusRequest) -> Result<v1::ClusterStatusReply, Refusal> {
+        self.status_within(SHOWN_LIMIT).await
+    }
+
+    /// The state of all gateways. Each may take as long as its round trips need, and no longer than `most`.
+    pub(super) async fn status_within(&self, most: Duration) -> Result<v1::ClusterStatusReply, Refusal> {
         let adopted = self.adopted()?;
         let state = self.node.cluster.state();
+        self.node.others.keep_only(&state.members.values().map(|m| m.api_addr.as_str()).collect());
         let asked = state.members.values().map(async |m| {
             if m.id == adopted.member {
-                return (m, self.get_node(v1::GetNodeRequest {}).await.map_err(|e| e.to_string()));
+                let own = self.get_node(v1::GetNodeRequest {}).await;
+                return (m, own.map_err(|e| Silence { why: e.to_string(), late: false }));
             }
-            (m, self.ask_node(m.api_addr.clone()).await)
+            (m, self.ask_node(&m.api_addr, self.answer_limit(Some(m.id)).min(most)).await)
         });
         let answers = futures_util::future::join_all(asked).await;
         let groups = summaries(answers.iter().filter_map(|(_, node)| node.as_ref().ok()), &state);
         let members = answers
             .into_iter()
             .map(|(m, answer)| {
-                let (node, error) = match answer {
-                    Ok(node) => (Some(node), String::new()),
-                    Err(e) => (None, e),
+                let (node, error, late) = match answer {
+                    Ok(node) => (Some(node), String::new(), false),
+                    Err(silence) => (None, silence.why, silence.late),
                 };
                 let lags = node.as_ref().map(|n| lags(n, &groups)).unwrap_or_default();
                 let reachable = node.is_some();
-                v1::MemberStatus { member: Some(member_message(m)), reachable, error, node, lags }
+                v1::MemberStatus { member: Some(member_message(m)), reachable, error, node, lags, late }
             })
             .collect();
         Ok(v1::ClusterStatusReply {
@@ -243,6 +295,35 @@ impl AdminDoor {
     }
 }
 
+/// What a member said of itself, and the member. `None`: it did not answer, or another gateway stands at its address by
+/// now: another member, or one of another cluster. That one's word says nothing of it. A gateway that no cluster has
+/// adopted has neither groups nor a part in sets to tell of.
+pub(super) fn own_word<'a>(cluster: &str, said: &'a v1::MemberStatus) -> Option<(&'a v1::Node, &'a v1::Member)> {
+    let (node, member) = said.node.as_ref().zip(said.member.as_ref())?;
+    let is_itself = node.member == 0 || node.member == member.id && node.cluster_id == cluster;
+    is_itself.then_some((node, member))
+}
+
+/// What each other member lacks, at the group's leader.
+fn peer_lags(status: &GroupStatus, me: Option<MemberId>) -> Vec<v1::PeerLag> {
+    let others = status.members.iter().filter(|seen| Some(seen.member) != me);
+    let lag = |seen: &MemberStatus| {
+        let (entries, bytes) = lacks(status, seen);
+        v1::PeerLag { member: seen.member.0, entries, bytes }
+    };
+    others.map(lag).collect()
+}
+
+/// Whether a member of a group has nearly all that its leader has, which told `led`. By the leader's word, which knows
+/// the bytes. A leader of an older build does not tell: then by the entries alone, of which the member has those up to
+/// `index`.
+pub(super) fn has_nearly_all(led: &v1::GroupStatus, member: u64, index: u64) -> bool {
+    if led.peers.is_empty() {
+        return led.last_index.saturating_sub(index) <= CLOSE_ENTRIES;
+    }
+    led.peers.iter().any(|peer| peer.member == member && is_close(peer.entries, peer.bytes))
+}
+
 fn journal_message(usage: LogUsage) -> v1::JournalUsage {
     v1::JournalUsage {
         used_bytes: usage.used_bytes,
@@ -251,6 +332,15 @@ fn journal_message(usage: LogUsage) -> v1::JournalUsage {
         failed: usage.failed.unwrap_or_default(),
         waits: usage.stalled.map(|what| format!("waits for {what}")).or(usage.blocked).unwrap_or_default(),
     }
+}
+
+/// "Connection refused" rather than "transport error".
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
 }
 
 fn millis(time: std::time::Duration) -> u32 {
@@ -298,11 +388,7 @@ fn summaries<'a>(nodes: impl Iterator<Item = &'a v1::Node>, state: &ClusterState
             group: g.group,
             set: g.set.clone(),
             leader: g.leader,
-            leader_name: state
-                .members
-                .get(&holdfast_types::MemberId(g.leader))
-                .map(|m| m.name.to_string())
-                .unwrap_or_default(),
+            leader_name: state.members.get(&MemberId(g.leader)).map(|m| m.name.to_string()).unwrap_or_default(),
             term: g.term,
             last_index: g.last_index,
             committed_index: g.committed_index,

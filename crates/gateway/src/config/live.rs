@@ -4,7 +4,7 @@
 //! - **SETTINGS-L2** What needs a restart stays as it was at the start. Others are taken only if they are valid
 //!   together with that.
 
-use super::GatewayConfig;
+use super::{AuditConfig, GatewayConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -108,8 +108,20 @@ impl Live {
         }
     }
 
-    /// A part of settings that were taken cannot be applied. Told until the next reload.
-    pub(crate) fn trouble_is(&self, why: String) {
+    /// The audit log cannot move to where `wanted` says: the settings in use have where it is, `at`, again. Told until
+    /// the next reload. Nothing if other settings have come meanwhile: they are tried next.
+    pub(crate) fn audit_stays(&self, wanted: &AuditConfig, at: &AuditConfig, why: String) {
+        // Nobody has to look at the settings for it.
+        self.0.send_if_modified(|state| {
+            if state.now.audit == *wanted {
+                let now = GatewayConfig { audit: at.clone(), ..(*state.now).clone() };
+                (state.now, state.trouble) = (Arc::new(now), Some(why));
+            }
+            false
+        });
+    }
+
+    fn trouble_is(&self, why: String) {
         // Nobody has to look at the settings for it.
         self.0.send_if_modified(|state| {
             state.trouble = Some(why);
@@ -273,6 +285,22 @@ mod tests {
         let changes = live.take(Ok(with(None)), 7).unwrap();
         assert_eq!((changes.applied.len(), changes.restart), (0, vec!["audit.log".to_string()]));
         assert_eq!(live.now().audit.log, Some("/b".into()), "it stays where it is");
+    }
+
+    /// The settings in use are those of the log that is written: a pair's next tenure starts with them.
+    #[test]
+    fn an_audit_log_that_cannot_move_is_in_use_where_it_is() {
+        let with = |file: &str| changed(|config| config.audit.log = Some(PathBuf::from(file)));
+        let (live, at) = (Live::new(with("/a"), 5), with("/a").audit);
+        live.take(Ok(with("/b")), 6).unwrap();
+        // It has failed for settings that are not in use any more: nothing is wrong with the others.
+        live.audit_stays(&with("/c").audit, &at, "no /c".into());
+        assert_eq!((live.now().audit.log.clone(), live.trouble()), (Some("/b".into()), None));
+        live.audit_stays(&with("/b").audit, &at, "no /b".into());
+        assert_eq!((live.now().audit.log.clone(), live.trouble()), (Some("/a".into()), Some("no /b".into())));
+        // The same file is another try.
+        assert_eq!(live.take(Ok(with("/b")), 7).unwrap().applied.len(), 1);
+        assert_eq!(live.trouble(), None);
     }
 
     #[test]

@@ -22,28 +22,54 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// The sets without a place here. Remembered, because finding out reads files.
 #[derive(Default)]
 pub(super) struct Places {
-    away: BTreeSet<SetId>,
+    /// And whether it is certain that this disk has nothing of the group. It is not where the journal has lost records:
+    /// the note that this member has left stays until it votes again, and what it had acknowledged by then may be among
+    /// them.
+    away: BTreeMap<SetId, bool>,
+}
+
+/// The sets that this gateway has no part in, by its own word: group 0 here does not name it, and it has nothing of
+/// their groups on its disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Away {
+    /// It knew that it leaves the cluster: then this is for good, because a leaving member is named nowhere any more.
+    pub(crate) leaving: bool,
+    pub(crate) sets: BTreeSet<SetId>,
 }
 
 impl Places {
-    /// Forgets sets that are no more.
-    pub(super) fn keep(&mut self, state: &ClusterState) {
-        self.away.retain(|id| state.sets.contains_key(id));
+    /// What this gateway says of itself, by the group 0 of its last look at all sets.
+    pub(super) fn said(&self, state: &ClusterState, me: MemberId) -> Away {
+        let leaving = state.members.get(&me).is_some_and(|member| member.standing == Standing::Leaving);
+        let away = |id: &SetId| state.sets.get(id).is_some_and(|entry| !entry.has_place_for(me));
+        let certain = self.away.iter().filter(|(_, certain)| **certain).map(|(id, _)| *id);
+        Away { leaving, sets: certain.filter(away).collect() }
     }
 
-    /// Whether a set that does not run here is to be started (VOTERS-V2).
+    /// Forgets sets that are no more.
+    pub(super) fn keep(&mut self, state: &ClusterState) {
+        self.away.retain(|id, _| state.sets.contains_key(id));
+    }
+
+    /// The set runs here: it has something on this disk, however it came to that.
+    pub(super) fn runs(&mut self, id: SetId) {
+        self.away.remove(&id);
+    }
+
+    /// Whether a set that does not run here is to be started (VOTERS-V2). The caller MUST NOT be starting it already:
+    /// then it may have something on this disk in a moment.
     pub(super) fn starts(&mut self, raft: &RaftNode, id: SetId, entry: &SetEntry) -> bool {
         let me = raft.member();
         if entry.has_place_for(me) {
             self.away.remove(&id);
             return true;
         }
-        if self.away.contains(&id) {
+        if self.away.contains_key(&id) {
             return false;
         }
         let starts = runs_without_place(raft.part_of(id), entry.initial_members.contains(&me));
         if !starts {
-            self.away.insert(id);
+            self.away.insert(id, raft.log().group(id).state().damaged.is_none());
         }
         starts
     }
@@ -133,6 +159,9 @@ pub(super) async fn depart(order: Order, stop: CancellationToken) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_control::cluster::{Member, MemberRole};
+    use holdfast_control::policy::Policy;
+    use holdfast_types::{Epoch, GroupId};
 
     /// A leader of long ago, whose followers have all left, would keep its part of the group for ever.
     #[test]
@@ -141,6 +170,41 @@ mod tests {
         assert!(is_answered(Some(Duration::from_secs(1)), patience));
         assert!(!is_answered(Some(Duration::from_secs(3)), patience), "VOTERS-V2: it asks");
         assert!(!is_answered(None, patience));
+    }
+
+    /// What it says may let it be removed while the set has no leader, so it must not count a set that it may yet get.
+    #[test]
+    fn a_gateway_says_of_which_sets_it_has_no_part() {
+        let mut state = ClusterState::new();
+        let [peer_addr, api_addr, nbd_addr] = [1, 2, 3].map(|port| format!("a:{port}"));
+        let (id, name, locality) = (MemberId(3), "g3".parse().unwrap(), "region=eu".parse().unwrap());
+        let (role, standing) = (MemberRole::Gateway, Standing::Active);
+        let member = Member { id, name, locality, disk: 3, peer_addr, api_addr, nbd_addr, role, standing };
+        state.members.insert(id, member.clone());
+        let set = |name: &str, voters: &[u64]| SetEntry {
+            name: name.parse().unwrap(),
+            policy: Policy::default(),
+            store_url: "memory".into(),
+            wrapped_key: vec![1],
+            key_id: 1,
+            created_by: MemberId(1),
+            initial_members: vec![MemberId(1)],
+            base_epoch: Epoch(0),
+            generation: 1,
+            restored: None,
+            voters: voters.iter().copied().map(MemberId).collect(),
+        };
+        state.sets.insert(GroupId(4), set("there", &[1, 2]));
+        state.sets.insert(GroupId(5), set("here", &[1, 3]));
+        state.sets.insert(GroupId(7), set("lost", &[1, 2]));
+        let known = [(4, true), (5, true), (6, true), (7, false)].map(|(id, certain)| (GroupId(id), certain));
+        let mut places = Places { away: known.into() };
+        let away = |leaving| Away { leaving, sets: BTreeSet::from([GroupId(4)]) };
+        assert_eq!(places.said(&state, id), away(false), "5 is placed on it since, 6 is deleted, 7 may be lost here");
+        state.members.insert(id, Member { standing: Standing::Leaving, ..member });
+        assert_eq!(places.said(&state, id), away(true));
+        places.runs(GroupId(4));
+        assert_eq!(places.said(&state, id).sets, BTreeSet::new(), "its start had begun before, and has ended since");
     }
 
     #[test]

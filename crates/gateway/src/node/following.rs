@@ -2,10 +2,10 @@
 //! stands, and hands leadership to a voter that is nearer, by the same planned move as a drain. `control::following`
 //! decides.
 
+use super::near::is_near;
 use super::{Adopted, Node};
 use holdfast_control::cluster::{ClusterState, Member};
 use holdfast_control::following::{Busy, Choice, Stay, View, Voter, decide, heir};
-use holdfast_control::members::CLOSE_ENTRIES;
 use holdfast_raft::{GroupStatus, MemberStatus, TurnGiver};
 use holdfast_set::server::SetServer;
 use holdfast_types::sync::{LockExt, RwLockExt};
@@ -187,12 +187,10 @@ fn look(node: &Node, me: MemberId, set: &SetServer) -> Option<Sight> {
 }
 
 fn voters(state: &ClusterState, set: SetId, me: MemberId, status: &GroupStatus, patience: Duration) -> Vec<Voter> {
-    let last = status.last.map_or(0, |last| last.0);
     let has_place = |id: MemberId| state.sets.get(&set).is_some_and(|entry| entry.has_place_for(id));
     let close = |seen: &MemberStatus| {
         let answers = seen.silent.is_some_and(|silent| silent <= patience);
-        let near = seen.matched.is_some_and(|at| last.saturating_sub(at.0) <= CLOSE_ENTRIES);
-        seen.member == me || answers && near
+        seen.member == me || answers && is_near(status, seen)
     };
     let voter = |seen: &MemberStatus| {
         let member: &Member = state.members.get(&seen.member)?;

@@ -3,15 +3,17 @@
 
 mod steps;
 
+use super::near::lacks;
 use super::{Adopted, Node};
 use crate::config::GatewayRole;
 use futures_util::{StreamExt, stream};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, MemberRole, SetEntry, Standing};
 use holdfast_control::members::{
-    GroupView, Peer, Step, has_successor, kept, may_go, may_stand, named_by, step_of, wanted,
+    GroupView, Peer, Step, has_successor, kept, may_go, may_stand, named_by, perhaps_in, step_of, wanted,
 };
 use holdfast_raft::{Group, GroupError, GroupStatus, MembershipUnknown, RaftNode};
 use holdfast_set::server::SetServer;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, SetId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -132,7 +134,7 @@ impl Follower {
             return;
         }
         self.keep(state, adopted.group.applied().index);
-        self.find_out(adopted, state).await;
+        self.find_out(node, adopted, state).await;
         let waiting = self.waiting(node.live().placing.enabled);
         self.steps.forget_done();
         for group in self.steps.in_turn(adopted.raft.groups()).into_iter().filter(|group| exists(state, group.id())) {
@@ -179,7 +181,7 @@ impl Follower {
 
     /// At the leader of group 0: which leaving members are in no set's group any more. The sets' leaders are asked in a
     /// task: one that does not answer keeps nothing else waiting.
-    async fn find_out(&mut self, adopted: &Adopted, state: &Arc<ClusterState>) {
+    async fn find_out(&mut self, node: &Node, adopted: &Adopted, state: &Arc<ClusterState>) {
         if adopted.group.ready_term().is_none() {
             (self.out, self.asks) = (BTreeSet::new(), None);
             return;
@@ -192,7 +194,8 @@ impl Follower {
         let heard: BTreeMap<MemberId, LogIndex> =
             heard.iter().filter(|(id, _)| !out.contains(id)).map(|(id, at)| (*id, *at)).collect();
         if self.asks.is_none() && !heard.is_empty() {
-            let asks = out_of_every_set(adopted.raft.clone(), state.clone(), heard);
+            let away = node.planned.locked().away().clone();
+            let asks = out_of_every_set(adopted.raft.clone(), state.clone(), heard, away);
             self.asks = Some(Task::spawn(asks));
         }
     }
@@ -327,13 +330,11 @@ fn addresses(state: &ClusterState, ids: &BTreeSet<MemberId>) -> BTreeMap<MemberI
 }
 
 /// A group as its leader sees it. A member that was silent for an election timeout counts as not answering.
-fn view(me: MemberId, status: &GroupStatus, patience: Duration) -> GroupView {
-    let last = status.last.map_or(0, |l| l.0);
-    let peer = |m: &holdfast_raft::MemberStatus| Peer {
-        id: m.member,
-        voter: m.voter,
-        answers: m.member == me || m.silent.is_some_and(|silent| silent <= patience),
-        behind: if m.member == me { 0 } else { m.matched.map_or(u64::MAX, |at| last.saturating_sub(at.0)) },
+pub(super) fn view(me: MemberId, status: &GroupStatus, patience: Duration) -> GroupView {
+    let peer = |m: &holdfast_raft::MemberStatus| {
+        let (behind, behind_bytes) = if m.member == me { (0, 0) } else { lacks(status, m) };
+        let answers = m.member == me || m.silent.is_some_and(|silent| silent <= patience);
+        Peer { id: m.member, voter: m.voter, answers, behind, behind_bytes }
     };
     GroupView { me, peers: status.members.iter().map(peer).collect(), next: status.next.clone() }
 }
@@ -369,7 +370,8 @@ async fn up_to_date(
 
 /// The leaving members that are in no set's group any more, according to each group's leader. The state that is applied
 /// here may be old: a member that it does not show may be a voter since. A group whose leader does not answer may have
-/// any member.
+/// any member that has not said that it has no part in it (`away`): so one set without a leader keeps only those that
+/// it may need.
 ///
 /// `heard`: the index of group 0 that such a leader must have applied, so that it adds none of them any more. It is not
 /// the newest entry of group 0: a leader that follows group 0 is always a little behind.
@@ -377,12 +379,15 @@ async fn out_of_every_set(
     raft: RaftNode,
     state: Arc<ClusterState>,
     heard: BTreeMap<MemberId, LogIndex>,
+    away: BTreeMap<MemberId, BTreeSet<SetId>>,
 ) -> BTreeSet<MemberId> {
     // Cheap check first: members that this gateway itself sees in a group need no question. For a group that has no
     // members yet, the answer is unknown. A group that does not run here is asked about below.
+    let leaving = heard.keys().copied().collect();
     let here = state.sets.keys().filter_map(|set| raft.group(*set));
-    let seen: Vec<Option<BTreeSet<MemberId>>> = here.map(|group| seen_here(&group)).collect();
-    let mut left = may_go(&heard.keys().copied().collect(), seen.iter().map(Option::as_ref));
+    let seen = here.map(|group| seen_here(&group).unwrap_or_else(|| perhaps_in(&leaving, group.id(), &away)));
+    let seen: Vec<BTreeSet<MemberId>> = seen.collect();
+    let mut left = may_go(&leaving, &seen);
     let known = left.iter().filter_map(|id| heard.get(id)).copied().max().unwrap_or_default();
     if left.is_empty() {
         return left;
@@ -393,10 +398,14 @@ async fn out_of_every_set(
     let asked = sets.into_iter().map(|(set, peers)| members_of(raft.clone(), set, known, peers));
     let mut answers = stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
     while let Some(answer) = answers.next().await {
-        if let Err(why) = &answer {
-            tracing::info!(%why, leaving = ?left, "leaving members have to wait");
-        }
-        left = may_go(&left, [answer.as_ref().ok()]);
+        let roll = answer.unwrap_or_else(|why| {
+            let perhaps = perhaps_in(&left, why.group, &away);
+            if !perhaps.is_empty() {
+                tracing::info!(%why, leaving = ?perhaps, "leaving members have to wait");
+            }
+            perhaps
+        });
+        left = may_go(&left, [&roll]);
         // Nobody may go: the other leaders, perhaps of a thousand sets in other regions, need not be asked.
         if left.is_empty() {
             break;

@@ -16,6 +16,10 @@ const WINDOW: Duration = Duration::from_secs(600);
 /// A gateway that does not run a set for less is not told: it starts.
 const ABSENT: Duration = Duration::from_secs(60);
 
+/// What a gateway said counts for so long while it does not answer in time. Whether it is lost is decided by the
+/// heartbeats of group 0 alone.
+const UNSAID: Duration = Duration::from_secs(60);
+
 /// A gateway that was late gets votes for so long only where they are needed.
 const AVOIDED: Duration = Duration::from_secs(6 * 3600);
 
@@ -40,6 +44,8 @@ pub(crate) struct GroupReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Runs {
     pub(crate) answers: BTreeSet<MemberId>,
+    /// Those that did not answer in time, and perhaps would have later.
+    pub(crate) late: BTreeSet<MemberId>,
     pub(crate) groups: BTreeSet<(SetId, MemberId)>,
 }
 
@@ -111,6 +117,8 @@ pub(crate) struct Planned {
     seen: BTreeMap<SetId, GroupReport>,
     weights: BTreeMap<SetId, Peak>,
     runs: Runs,
+    /// When each gateway answered last.
+    answered: BTreeMap<MemberId, Instant>,
     /// Voters of each set that do not run it although they answer, and since when.
     absent: BTreeMap<SetId, BTreeMap<MemberId, Instant>>,
     /// Members that get no further voter now.
@@ -130,6 +138,8 @@ pub(crate) struct Planned {
     wants: Option<Wants>,
     /// The sets whose leadership follows their owner now.
     turns: Turns,
+    /// Of each member that leaves, the sets that it has no part in, as it said once. It is for good.
+    away: BTreeMap<MemberId, BTreeSet<SetId>>,
 }
 
 /// The changes that the planner still wants.
@@ -154,22 +164,43 @@ impl Planned {
 
     /// The newest report of each group, what runs where, and the members that get no further voter. Of a group that no
     /// leader reported, the voters of its last report stay: its move is not over because nobody tells how far it is.
+    ///
+    /// A gateway that only did not answer in time is as it was a moment ago: it leads what it led, and has room if it
+    /// had room. Otherwise nothing would move to, from and on one that is far away.
     pub(crate) fn saw(
         &mut self,
         mut seen: BTreeMap<SetId, GroupReport>,
         runs: Runs,
-        busy: BTreeSet<MemberId>,
+        mut busy: BTreeSet<MemberId>,
         at: Instant,
     ) {
+        self.answered.extend(runs.answers.iter().map(|id| (*id, at)));
+        let lately =
+            |id: &MemberId| self.answered.get(id).is_some_and(|said| at.saturating_duration_since(*said) < UNSAID);
+        let late: BTreeSet<MemberId> = runs.late.iter().copied().filter(lately).collect();
+        busy.extend(runs.late.iter().filter(|id| !late.contains(*id) || self.busy.contains(*id)));
         for (set, of) in &seen {
             let weight = self.weights.entry(*set).or_insert(Peak { begun: at, now: 0, before: 0 });
             weight.note(of.bytes, at);
         }
         for (set, last) in std::mem::take(&mut self.seen) {
-            seen.entry(set).or_insert(GroupReport { leader: None, ..last });
+            let leader = last.leader.filter(|id| late.contains(id));
+            seen.entry(set).or_insert(GroupReport { leader, ..last });
         }
         self.owners = self.owners_of(&seen, at);
         (self.seen, self.runs, self.busy) = (seen, runs, busy);
+    }
+
+    /// What leaving members said of sets that they have no part in.
+    pub(crate) fn note_away(&mut self, away: BTreeMap<MemberId, BTreeSet<SetId>>) {
+        for (id, sets) in away {
+            self.away.entry(id).or_default().extend(sets);
+        }
+    }
+
+    /// The sets that each leaving member has no part in, for good.
+    pub(crate) fn away(&self) -> &BTreeMap<MemberId, BTreeSet<SetId>> {
+        &self.away
     }
 
     /// Whether the weights are known for long enough to make the load even.
@@ -294,6 +325,8 @@ impl Planned {
     /// What the planner decides by. `group`: the status of group 0 at its leader `me`.
     pub(crate) fn view(&mut self, state: &ClusterState, me: MemberId, group: &GroupStatus, patience: Duration) -> View {
         self.unheard.retain(|id, _| state.members.contains_key(id));
+        self.away.retain(|id, _| state.members.contains_key(id));
+        self.answered.retain(|id, _| state.members.contains_key(id));
         self.seen.retain(|id, _| state.sets.contains_key(id));
         self.weights.retain(|id, _| state.sets.contains_key(id));
         self.moving.retain(|id, _| state.sets.contains_key(id));
@@ -322,6 +355,14 @@ impl Planned {
                 slow: self.slow.contains_key(id),
             };
             members.insert(*id, candidate);
+        }
+        // What it led before it became too slow to answer counts only while group 0 hears of it.
+        let gone = |id: &MemberId| {
+            let silent = members.get(id).is_some_and(|member: &Candidate| member.silent.is_some());
+            silent && self.runs.late.contains(id)
+        };
+        for placed in groups.values_mut() {
+            placed.leader = placed.leader.filter(|id| !gone(id));
         }
         View { members, groups }
     }

@@ -5,7 +5,9 @@ use super::starts::{Order, Starts, follow_stores};
 use super::younger::Younger;
 use super::{Adopted, Node, ended, members, peer_book};
 use holdfast_control::cluster::{ClusterState, SetEntry};
+use holdfast_seal::SealError;
 use holdfast_set::server::SetServer;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{MemberId, SetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,6 +43,7 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
         };
         for (id, entry) in &state.sets {
             if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {
+                places.runs(*id);
                 follow_keys(&node, &set, entry);
                 // A leader hands over first.
                 if departs(&state, entry, adopted.member) && !leads(&set.group, patience) {
@@ -50,27 +53,30 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
                     let (node, stores) = (node.clone(), entry.store_url.clone());
                     starts.begin(*id, &stop, |stop| follow_stores(node, set, stores, stop)).await;
                 }
-            } else if !adopted.raft.is_over(*id) && places.starts(&adopted.raft, *id, entry) {
+            } else if !starts.is_busy(*id) && !adopted.raft.is_over(*id) && places.starts(&adopted.raft, *id, entry) {
                 // If it is over, group 0 on this gateway is behind.
                 let order = order(*id, entry);
                 starts.begin(*id, &stop, |stop| start_or_depart(order, stop)).await;
             }
         }
+        *node.away.locked() = places.said(&state, adopted.member);
         members.follow(&node, &adopted, &state).await;
     }
 }
 
-/// The set has new wrapped keys (another cluster key, or another data key). From now on, they open and seal its data
-/// and are written into its heads.
+/// The set may have new wrapped keys (another cluster key, or another data key). From now on, they open and seal its
+/// data and are written into its heads.
 fn follow_keys(node: &Node, set: &SetServer, entry: &SetEntry) {
-    match node.keys.unwrap_ring(&entry.wrapped_key, set.id) {
-        Ok(keys) => {
-            // In this order: a head must never use a key that its keyring does not have.
-            set.head.set_keyring(node.keys.keyring_of(entry));
-            set.reader.mapping().key.replace(keys, entry.key_id);
-        }
-        // The set keeps the keys that it has. A caller that asks for its keys is told that one is missing.
-        Err(error) => tracing::warn!(set = %set.name, %error, "a data key of the set cannot be unwrapped here"),
+    let open = || {
+        let keys = node.keys.unwrap_ring(&entry.wrapped_key, set.id)?;
+        // Before the keys are used: a head must never use a key that its keyring does not have.
+        set.head.set_keyring(node.keys.keyring_of(entry));
+        Ok(keys)
+    };
+    let followed: Result<bool, SealError> = set.reader.mapping().key.follow(&entry.wrapped_key, entry.key_id, open);
+    // The set keeps the keys that it has. A caller that asks for its keys is told that one is missing.
+    if let Err(error) = followed {
+        tracing::warn!(set = %set.name, %error, "a data key of the set cannot be unwrapped here");
     }
 }
 

@@ -47,6 +47,11 @@ impl Starts {
         self.0.insert(set, Start { stop, task });
     }
 
+    /// Whether a task of this set is under way.
+    pub(super) fn is_busy(&self, set: SetId) -> bool {
+        self.0.get(&set).is_some_and(|start| !start.task.is_finished())
+    }
+
     /// Stops the task of a set and waits until it has ended. It is not aborted: a group that is half started could
     /// still write to its log while that is dropped.
     ///
@@ -144,8 +149,9 @@ mod tests {
             })
             .await;
         told.await.unwrap();
+        assert!(starts.is_busy(SETS[0]) && !starts.is_busy(GroupId(9)));
         starts.end(SETS[0]).await.unwrap();
-        assert!(!stop.is_cancelled() && starts.0.len() == 1);
+        assert!(!stop.is_cancelled() && starts.0.len() == 1 && !starts.is_busy(SETS[0]));
     }
 
     #[tokio::test]

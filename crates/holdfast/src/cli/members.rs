@@ -65,6 +65,9 @@ pub enum MembersCommand {
         /// Return at once, before leadership has moved
         #[arg(long)]
         no_wait: bool,
+        /// Show what would move where, and why something would stay, and change nothing
+        #[arg(long, conflicts_with = "no_wait")]
+        dry_run: bool,
     },
     /// Allow a drained gateway to lead again
     #[command(after_long_help = UNDRAIN)]
@@ -129,6 +132,7 @@ gateway that lost its disk always joins as a new member.
 
 const DRAIN: &str = "\
 Examples:
+  holdfast gateway drain g2 --dry-run                 what would move where, and what would stay
   holdfast gateway drain g2                           then stop it, do the maintenance, start it
   holdfast gateway undrain g2
 

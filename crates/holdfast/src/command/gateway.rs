@@ -5,6 +5,7 @@ use crate::exit::CliError;
 use crate::{log, output, serve};
 use holdfast_gateway::config::live::Live;
 use holdfast_gateway::config::{self, GatewayConfig};
+use holdfast_host::audit::can_be_at;
 use holdfast_host::unix_ms;
 use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use rustix::process::Signal;
@@ -37,7 +38,7 @@ pub async fn run(common: &Common, args: GatewayRunArgs) -> Result<(), CliError> 
     let live = Live::new(config.clone(), unix_ms() / 1000);
     let again = live.clone();
     let reload = move || {
-        if take(&again, settings(&args)) && by_file {
+        if take(&again, read_again(&args, &again)) && by_file {
             follow_log(&again.now());
         }
     };
@@ -46,6 +47,18 @@ pub async fn run(common: &Common, args: GatewayRunArgs) -> Result<(), CliError> 
 
 fn follow_log(config: &GatewayConfig) {
     log::follow(config.log.as_deref().unwrap_or(log::GATEWAY));
+}
+
+/// The settings from the arguments, for a gateway that runs. An audit log that cannot be written where they say is
+/// found before anything of them is in use: a pair's gateway that stands by would otherwise find it at its takeover.
+fn read_again(args: &GatewayRunArgs, live: &Live) -> Result<GatewayConfig, CliError> {
+    let (config, now) = (settings(args)?, live.now());
+    if let (Some(log), Some(before)) = (&config.audit.log, &now.audit.log)
+        && log != before
+    {
+        can_be_at(log).map_err(|error| CliError::usage(format!("{}: audit.log", from(args))).because(&error))?;
+    }
+    Ok(config)
 }
 
 /// Takes settings that were read again, and logs what came of it. Returns whether they are in use.

@@ -46,6 +46,32 @@ fn plain_exports_open_snapshots_unless_the_settings_say_otherwise() {
     assert_eq!(of(FILE, "--set upload.bytes=128MiB"), (false, config::SnapshotExports::Token));
 }
 
+/// SETTINGS-L1: otherwise the rest of the file would be in use, and a pair's gateway that stands by would find it at its
+/// takeover.
+#[test]
+fn a_reload_finds_an_audit_log_that_cannot_be_written_before_anything_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("g1.toml");
+    let write = |ttl: u32, log: &str| {
+        let log = dir.path().join(log);
+        let text = format!("lease_ttl_ms = {ttl}\n{FILE}[upload]\nbytes = \"64MiB\"\n[audit]\nlog = {log:?}\n");
+        std::fs::write(&path, text).unwrap();
+    };
+    let line = ["holdfast", "gateway", "run", "--config", path.to_str().unwrap()];
+    let cli = crate::cli::Cli::try_parse_from(line).unwrap();
+    let crate::cli::Command::Gateway(crate::cli::GatewayCommand::Run(args)) = cli.command else { panic!("a run") };
+    write(3000, "a.log");
+    let live = Live::new(settings(&args).unwrap(), 0);
+    write(4000, "none/b.log");
+    assert!(!take(&live, read_again(&args, &live)));
+    assert_eq!(live.now().lease_ttl_ms, 3000, "nothing of it");
+    let why = live.trouble().unwrap();
+    assert!(why.contains("audit.log") && why.contains("none/b.log"), "{why}");
+    write(4000, "b.log");
+    assert!(take(&live, read_again(&args, &live)));
+    assert_eq!((live.now().lease_ttl_ms, live.trouble()), (4000, None));
+}
+
 #[test]
 fn set_takes_values_with_and_without_quotes() {
     let line = "--set upload.bytes=64MiB --set upload.compression=zstd --set upload.parallel=8 --set nbd_unix=/run/x --set region=\"eu\"";

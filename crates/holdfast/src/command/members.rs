@@ -1,6 +1,8 @@
 //! Cluster membership: `holdfast gateway add`, `remove`, `replace`, `drain`, `undrain`, `update`. The gateways
 //! do the work; this module requests it and shows the progress.
 
+mod drain_plan;
+
 use super::cluster::{admit, fit_key, node, status};
 use super::connect::connect;
 use super::console::{confirm, tell};
@@ -261,7 +263,9 @@ pub async fn run(common: &Common, command: MembersCommand) -> Result<(), CliErro
         MembersCommand::Add { address, no_wait } => join(common, &address, None, true, !no_wait).await,
         MembersCommand::Replace { old, by, yes, no_wait } => join(common, &by, Some(&old), yes, !no_wait).await,
         MembersCommand::Remove { gateway, force, yes, no_wait } => remove(common, &gateway, force, yes, !no_wait).await,
-        MembersCommand::Drain { gateway, force, no_wait } => drain(common, &gateway, force, !no_wait).await,
+        MembersCommand::Drain { gateway, force, no_wait, dry_run } => {
+            drain(common, &gateway, force, !no_wait, dry_run).await
+        }
         MembersCommand::Undrain { gateway } => undrain(common, &gateway).await,
         MembersCommand::Update { gateway, address } => update(common, &gateway, &address).await,
     }
@@ -355,10 +359,13 @@ async fn remove(common: &Common, gateway: &str, force: bool, yes: bool, wait: bo
     Ok(())
 }
 
-async fn drain(common: &Common, gateway: &str, force: bool, wait: bool) -> Result<(), CliError> {
+async fn drain(common: &Common, gateway: &str, force: bool, wait: bool, dry_run: bool) -> Result<(), CliError> {
     let mut api = connect(common);
     let seen = status(&mut api).await?;
     let found = find(&seen, gateway)?;
+    if dry_run {
+        return drain_plan::show(common, &mut api, &found, force).await;
+    }
     let member = MemberId(found.id);
     let request = v1::DrainMemberRequest { member: member.0, drained: true, force, request_id: request_id() };
     let call = async |mut client: Client| client.drain_member(request.clone()).await;
@@ -371,9 +378,7 @@ async fn drain(common: &Common, gateway: &str, force: bool, wait: bool) -> Resul
              `holdfast switchover`, and by themselves only to be near their owner or their home.",
             found.name, found.name
         ),
-        (true, true) => {
-            format!("{} is drained: it leads nothing. Do not stop it: the others need it.", found.name)
-        }
+        (true, true) => format!("{} is drained: it leads nothing. Do not stop it: others need it.", found.name),
         (false, _) => format!("{} is drained. `holdfast gateway list` shows what it still leads.", found.name),
     })?;
     if wait && !idle {

@@ -18,7 +18,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Runs the program, expects this exit code, and returns standard output.
-async fn expect(code: i32, api: &str, args: &[&str]) -> String {
+pub async fn expect(code: i32, api: &str, args: &[&str]) -> String {
     let output = run(api, args).await;
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(code), "{args:?}\nstdout: {out}\nstderr: {err}");
@@ -26,7 +26,7 @@ async fn expect(code: i32, api: &str, args: &[&str]) -> String {
 }
 
 /// Runs the program with `--output json` and expects success.
-async fn json(api: &str, args: &[&str]) -> Value {
+pub async fn json(api: &str, args: &[&str]) -> Value {
     let out = expect(0, api, &[args, &["--output", "json"]].concat()).await;
     assert_eq!(out.trim_end().lines().count(), 1, "one line: {out}");
     serde_json::from_str(&out).unwrap()

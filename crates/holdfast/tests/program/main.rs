@@ -10,6 +10,7 @@ mod extras;
 mod fake;
 mod keys;
 mod logs;
+mod members;
 mod reload;
 mod support;
 mod watch;

@@ -95,13 +95,26 @@ fn check(runtime: &tokio::runtime::Runtime, log: &GroupLog, model: &Model) -> Re
             prop_assert_eq!(Some(&tail[0].payload), model.entries.get(&index).map(|(_, payload)| payload));
         }
     }
-    let live: u64 = model
-        .entries
-        .values()
-        .map(|(_, payload)| 48 + 20 * payload.len().div_ceil(16384) as u64 + payload.len() as u64)
-        .map(|bytes| bytes.next_multiple_of(8))
-        .sum();
+    let on_disk = |payload: &Bytes| {
+        let bytes = 48 + 20 * payload.len().div_ceil(16384) as u64 + payload.len() as u64;
+        bytes.next_multiple_of(8)
+    };
+    let live: u64 = model.entries.values().map(|(_, payload)| on_disk(payload)).sum();
     prop_assert_eq!(log.live_bytes(), live);
+    // With the last purged one, after which everything is here.
+    let begin = model.state.purged.map_or(first.saturating_sub(1), |purged| purged.index.0);
+    for index in begin..begin + expected.len() as u64 + 2 {
+        let after: Vec<u64> = model.entries.range(index + 1..).map(|(_, (_, payload))| on_disk(payload)).collect();
+        let count = after.len() as u64;
+        let bytes: u64 = after.iter().sum();
+        prop_assert_eq!(log.bytes_after(LogIndex(index), count), Some(bytes), "after {}", index);
+        if count > 0 {
+            prop_assert_eq!(log.bytes_after(LogIndex(index), count - 1), None, "too many after {}", index);
+        }
+    }
+    if let Some(before) = first.checked_sub(2).filter(|_| !expected.is_empty()) {
+        prop_assert_eq!(log.bytes_after(LogIndex(before), u64::MAX), None, "entry {} is purged", before + 1);
+    }
     Ok(())
 }
 

@@ -80,6 +80,8 @@ impl Scrubber {
     /// Uses the settings that `now` tells, from the next turn on.
     #[must_use]
     pub fn following(self, now: Now<ScrubSettings>) -> Self {
+        let settings = now.clone();
+        self.throttle.follow(Arc::new(move || settings().bytes_per_second));
         Self { now: Some(now), ..self }
     }
 

@@ -11,7 +11,10 @@ use holdfast_store::{Faults, Health};
 use holdfast_testkit::SimDisk;
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, ObjectId, RequestId, Sectors, Term};
 use holdfast_volume::map::PAGE_SECTORS;
+use std::future::poll_fn;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::task::Poll;
 use tokio_util::sync::CancellationToken;
 
 fn at(root: u128) -> RootRef {
@@ -83,6 +86,22 @@ async fn a_scrubber_takes_settings_that_change() {
     scrubber.refresh();
     assert_eq!((scrubber.settings.bytes_per_second, scrubber.settings.interval), (0, Duration::from_secs(5)));
     assert_eq!(served.server.scrub.shown.locked().bytes_per_second, 0);
+}
+
+/// A limit that was too low by mistake may mean weeks: they are not waited for once it is mended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_piece_waits_by_the_limit_as_it_is_now() {
+    let (stored, dir) = (Stored::in_two_packs().await, tempfile::tempdir().unwrap());
+    let (scrubber, _served) = scrubber(&stored, &dir.path().join("scrub")).await;
+    let rate = Arc::new(AtomicU64::new(1));
+    let (told, interval) = (rate.clone(), Duration::from_secs(86_400));
+    let now = move || ScrubSettings { bytes_per_second: told.load(Ordering::Relaxed), interval };
+    let scrubber = scrubber.following(Arc::new(now));
+    let mut spent = scrubber.throttle.spent(1 << 20);
+    let waits = poll_fn(|cx| Poll::Ready(spent.as_mut().poll(cx).is_pending())).await;
+    assert!(waits, "a MiB takes twelve days");
+    rate.store(1 << 40, Ordering::Relaxed);
+    tokio::time::timeout(Duration::from_secs(60), spent).await.expect("the limit is mended");
 }
 
 /// Runs turns until the end of the round; returns their number.

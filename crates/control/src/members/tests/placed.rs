@@ -3,7 +3,7 @@
 use super::*;
 
 /// Set 1 on members 1 to 3.
-fn create_demo(state: &mut ClusterState) {
+pub(super) fn create_demo(state: &mut ClusterState) {
     let create = ClusterCommand::CreateSet {
         name: Name::new("demo").unwrap(),
         policy: crate::policy::Policy::default(),
@@ -50,6 +50,27 @@ fn a_gateway_that_a_set_does_not_need_is_not_kept_by_it() {
     assert_eq!(leave(&four, &groups(&[2]), 1, false), Ok(()), "the set has no quorum, and 1 is none of its voters");
     assert!(leave(&four, &groups(&[2]), 3, true).unwrap_err().contains("set demo: 1 of 2 voters answer"));
     assert_eq!(leave(&four, &groups(&[2, 3]), 1, false), Ok(()));
+}
+
+/// One set whose gateways were down kept every other gateway of the cluster from being drained or removed.
+#[test]
+fn a_set_without_a_leader_keeps_only_those_that_may_vote_in_it() {
+    let mut state = cluster(&[G, G, G, G, G]);
+    create_demo(&mut state);
+    let mut groups = health(&[1, 2, 3, 4, 5], &[1, 2, 3, 4, 5]);
+    groups[1] = GroupHealth { perhaps: ids([1, 2, 3]), ..health(&[], &[])[1].clone() };
+    let drain = |groups: &[GroupHealth], id: u64, force| {
+        may_drain(&state, groups, &state.members[&MemberId(id)], force).map_err(|e| e.to_string())
+    };
+    assert_eq!((drain(&groups, 4, false), leave(&state, &groups, 4, false)), (Ok(()), Ok(())));
+    for why in [drain(&groups, 2, false), leave(&state, &groups, 2, true)] {
+        let why = why.unwrap_err();
+        assert!(why.starts_with("set demo has no leader now, and g2 may be one of its voters"), "{why}");
+        assert!(why.contains("first start enough of its gateways (g1, g2, g3;"), "{why}");
+    }
+    assert_eq!(drain(&groups, 2, true), Ok(()), "it serves on until another one can");
+    groups[0] = health(&[], &[])[0].clone();
+    assert!(leave(&state, &groups, 4, true).unwrap_err().contains("the cluster has no leader now"));
 }
 
 /// A removal that costs a spare says to drain first: not where no other gateway may have the vote.

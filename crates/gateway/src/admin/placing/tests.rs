@@ -1,5 +1,6 @@
 use super::*;
 use holdfast_control::cluster::{MemberRole, Standing};
+use holdfast_control::members::CLOSE_ENTRIES;
 use holdfast_control::placing::{Candidate, Placed};
 
 #[test]
@@ -103,7 +104,10 @@ fn a_gateway_without_room_gets_no_further_voter() {
         of(3, Some(v1::JournalUsage { waits: "No space left on device".into(), ..journal(1) })),
         of(4, Some(v1::JournalUsage { failed: "Input/output error".into(), ..journal(1) })),
         of(5, None),
+        v1::MemberStatus { late: true, ..of(6, None) },
     ];
+    let status = v1::ClusterStatusReply { members: members.clone(), ..Default::default() };
+    assert_eq!(runs_of(&status).late, BTreeSet::from([MemberId(6)]), "nothing is known of its room");
     let busy = busy_of(&v1::ClusterStatusReply { members, ..Default::default() });
     assert_eq!(busy, BTreeSet::from([2, 3, 4, 5].map(MemberId)));
 }
@@ -134,7 +138,7 @@ fn the_newer_leader_of_a_group_is_believed() {
     assert_eq!(seen_of(&status), BTreeMap::from([(GroupId(4), seen_there)]));
     // m4 answers, and does not run the group.
     let groups = [1, 2, 3].map(|id| (GroupId(4), MemberId(id))).into();
-    assert_eq!(runs_of(&status), Runs { answers: [1, 2, 3, 4].map(MemberId).into(), groups });
+    assert_eq!(runs_of(&status), Runs { answers: [1, 2, 3, 4].map(MemberId).into(), groups, ..Runs::default() });
 }
 
 #[test]
@@ -159,4 +163,25 @@ fn a_newcomer_that_has_nearly_everything_is_seen() {
     ];
     let seen = seen_of(&v1::ClusterStatusReply { members, ..Default::default() });
     assert_eq!(seen[&GroupId(4)].near, BTreeSet::from([MemberId(4)]), "m5 lags, m6 follows another, m7 is away");
+}
+
+/// What a gateway says before it knows that it leaves may change: a set may be placed on it.
+#[test]
+fn only_a_leaving_gateway_is_away_for_good() {
+    let of = |id: u64, away: Option<v1::SetsAway>| v1::MemberStatus {
+        member: Some(v1::Member { id, ..Default::default() }),
+        node: Some(v1::Node { member: id % 10, cluster_id: "ab".into(), away, ..Default::default() }),
+        ..Default::default()
+    };
+    let away = |leaving| Some(v1::SetsAway { leaving, sets: vec![4, 7] });
+    // m2 answers where m12 stood.
+    let members = vec![of(1, away(false)), of(2, away(true)), of(3, None), of(12, away(true))];
+    let status = v1::ClusterStatusReply { cluster_id: "ab".into(), members, ..Default::default() };
+    let found = away_of(&status);
+    assert!(away_of(&v1::ClusterStatusReply { cluster_id: "cd".into(), ..status }).is_empty(), "of another cluster");
+    assert_eq!(found, BTreeMap::from([(MemberId(2), BTreeSet::from([GroupId(4), GroupId(7)]))]));
+    let mut planned = crate::node::Planned::default();
+    planned.note_away(found.clone());
+    planned.note_away(BTreeMap::new());
+    assert_eq!(*planned.away(), found, "also when it is stopped: it said so for good");
 }

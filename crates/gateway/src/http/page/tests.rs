@@ -59,7 +59,8 @@ fn node(groups: Vec<v1::GroupStatus>, stores: Vec<v1::StoreHealth>, http: &str) 
 
 fn answered(member: v1::Member, node: v1::Node, behind: u64) -> v1::MemberStatus {
     let lags = vec![v1::GroupLag { group: 1, entries: behind }];
-    v1::MemberStatus { member: Some(member), reachable: true, error: String::new(), node: Some(node), lags }
+    let (error, node) = (String::new(), Some(node));
+    v1::MemberStatus { member: Some(member), reachable: true, error, node, lags, late: false }
 }
 
 fn members() -> Vec<v1::MemberStatus> {

@@ -144,7 +144,7 @@ fn a_voter_that_does_not_run_a_set_is_told_after_a_while() {
     let of = |of: &[u64]| of.iter().copied().map(MemberId).collect::<BTreeSet<_>>();
     let mut told = |answers: &[u64], runs: &[u64], at: Instant| {
         let groups = of(runs).into_iter().map(|id| (SET, id)).collect();
-        planned.saw(BTreeMap::new(), Runs { answers: of(answers), groups }, BTreeSet::new(), at);
+        planned.saw(BTreeMap::new(), Runs { answers: of(answers), groups, ..Runs::default() }, BTreeSet::new(), at);
         planned.placed(SET, Policy::default(), ids([1, 2, 3]), &BTreeSet::new(), at).absent
     };
     assert_eq!(told(&[1, 2, 3], &[1, 2], at), of(&[]), "it may be starting");
@@ -262,4 +262,26 @@ fn the_metric_of_a_set_that_is_gone_is_0() {
     planned.enter(Some(Term(5)));
     assert_eq!(planned.gauges(std::iter::empty()), [(demo, 0)]);
     assert!(planned.gauges(std::iter::empty()).is_empty(), "told once");
+}
+
+/// A gateway at 400 ms did not answer in 1.5 s. It counted as full, and the sets that it leads as without a leader.
+#[test]
+fn who_was_asked_for_too_short_a_time_is_as_before() {
+    let (mut planned, at) = (Planned::default(), Instant::now());
+    let runs = |answers: &[u64], late: &[u64]| {
+        let of = |ids: &[u64]| ids.iter().copied().map(MemberId).collect();
+        Runs { answers: of(answers), late: of(late), ..Runs::default() }
+    };
+    let (voters, near, learners) = (ids([1, 2, 3]), BTreeSet::new(), BTreeMap::new());
+    let seen = GroupReport { leader: Some(MemberId(1)), voters, near, learners, bytes: 0, owner: None };
+    let leader = |planned: &Planned| planned.seen[&SET].leader;
+    let full = |ids: &[u64]| ids.iter().copied().map(MemberId).collect::<BTreeSet<_>>();
+    planned.saw(BTreeMap::from([(SET, seen)]), runs(&[1, 2, 3], &[]), full(&[3]), at);
+    let soon = at + UNSAID / 2;
+    planned.saw(BTreeMap::new(), runs(&[2], &[1, 3]), full(&[]), soon);
+    assert_eq!((leader(&planned), &planned.busy), (Some(MemberId(1)), &full(&[3])), "m1 has room, m3 had none");
+    planned.saw(BTreeMap::new(), runs(&[2, 3], &[]), full(&[1]), soon);
+    assert_eq!((leader(&planned), &planned.busy), (None, &full(&[1])), "m1 cannot be reached: it is down");
+    planned.saw(BTreeMap::new(), runs(&[], &[1, 2, 9]), full(&[]), at + UNSAID);
+    assert_eq!(planned.busy, full(&[1, 9]), "m1 has not answered for long, m9 never");
 }

@@ -249,6 +249,17 @@ impl Admin for Door {
         self.changed(&mut world, &request.request_id, v1::DrainMemberReply {})
     }
 
+    async fn plan_drain(&self, request: Request<v1::PlanDrainRequest>) -> Answer<v1::DrainPlan> {
+        self.enter("plan_drain").await?;
+        let world = self.world.lock().unwrap();
+        self.lead(&world, world.leader)?;
+        let (leaders, votes_on) = (vec!["g1".to_string()], "no other gateway may have its vote".to_string());
+        let set = "demo".to_string();
+        let step = v1::DrainStep { group: 1, set, leads: true, leaders, votes: true, votes_on, ..Default::default() };
+        let member = request.into_inner().member;
+        Ok(Response::new(v1::DrainPlan { member, refused: String::new(), steps: vec![step] }))
+    }
+
     async fn update_member(&self, request: Request<v1::UpdateMemberRequest>) -> Answer<v1::UpdateMemberReply> {
         self.enter("update_member").await?;
         let request = request.into_inner();
@@ -278,6 +289,7 @@ impl Admin for Door {
                 error: if at.is_none() { "no answer".into() } else { String::new() },
                 node: seen,
                 lags,
+                late: false,
             }
         });
         let members = members.collect();
