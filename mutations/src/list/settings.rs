@@ -55,6 +55,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "drain-forecast-by-the-start",
+        bug: "the forecast of a drain asks the settings of the start: after a reload that ends placing it shows moves that nobody makes",
+        rule: "SETTINGS-L2",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/drain_plan.rs",
+            old: "self.node.live().placing.rules()",
+            new: "self.node.config.placing.rules()",
+        }],
+        tests: &[LIVE],
+        smoke: false,
+    },
+    Mutation {
         name: "failed-move-undoes-a-later-reload",
         bug: "a move of the audit log that fails late puts the settings of a reload that came meanwhile back, and calls them wrong",
         rule: "SETTINGS-L1",

@@ -19,7 +19,7 @@ impl AdminDoor {
         let groups = self.health(&state).await?;
         let refused = may_drain(&state, &groups, &member, request.force).err();
         let view = self.planning_view(&adopted, &state, term);
-        let steps = forecast(&state, &groups, member.id, &view, &self.node.config.placing.rules());
+        let steps = forecast(&state, &groups, member.id, &view, &self.node.live().placing.rules());
         Ok(v1::DrainPlan {
             member: member.id.0,
             refused: refused.map(|why| why.to_string()).unwrap_or_default(),

@@ -238,7 +238,7 @@ impl AdminDoor {
     /// The same, with the homes of sets that follow their owners, as plans are made.
     pub(super) fn planning_view(&self, adopted: &Adopted, state: &ClusterState, term: Term) -> View {
         let view = self.placing_view(adopted, state, term);
-        match self.node.config.placing.follow_owner_ms {
+        match self.node.live().placing.follow_owner_ms {
             0 => view,
             _ => self.node.planned.locked().towards_owners(&view, HOME_AFTER),
         }

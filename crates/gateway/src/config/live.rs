@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use crate::config::known;
     use holdfast_types::ByteSize;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     fn changed(change: impl FnOnce(&mut GatewayConfig)) -> GatewayConfig {
         let mut config = GatewayConfig::example();
@@ -301,6 +301,33 @@ mod tests {
         // The same file is another try.
         assert_eq!(live.take(Ok(with("/b")), 7).unwrap().applied.len(), 1);
         assert_eq!(live.trouble(), None);
+    }
+
+    /// Code that asks the settings of the start for one of them sees no reload. `audit` looks from there on.
+    #[test]
+    fn nobody_asks_the_settings_of_the_start_for_them() {
+        let all = |name: &str| ["placing", "space", "scrub"].contains(&name);
+        let asked: BTreeSet<String> = LIVE
+            .iter()
+            .filter(|name| !name.starts_with("audit."))
+            .map(|name| match name.split_once('.') {
+                Some((section, _)) if all(section) => format!("node.config.{section}."),
+                _ => format!("node.config.{name}"),
+            })
+            .collect();
+        let (mut places, mut files) = (vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")], 0);
+        while let Some(place) = places.pop() {
+            if place.is_dir() {
+                places.extend(std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()));
+                continue;
+            }
+            files += 1;
+            // Calls may be divided over lines.
+            let text: String = std::fs::read_to_string(&place).unwrap().split_whitespace().collect();
+            let found: Vec<&String> = asked.iter().filter(|asked| text.contains(asked.as_str())).collect();
+            assert!(found.is_empty(), "{}: {found:?}, expected node.live()", place.display());
+        }
+        assert!(files > 50, "{files} files");
     }
 
     #[test]
