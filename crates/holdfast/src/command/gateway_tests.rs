@@ -46,7 +46,7 @@ fn plain_exports_open_snapshots_unless_the_settings_say_otherwise() {
     assert_eq!(of(FILE, "--set upload.bytes=128MiB"), (false, config::SnapshotExports::Token));
 }
 
-/// SETTINGS-L1: otherwise the rest of the file would be in use, and a pair's gateway that stands by would find it at its
+/// SETTINGS-L1: otherwise the rest of the file would be in use, and a pair's gateway that stands by would end at its
 /// takeover.
 #[test]
 fn a_reload_finds_an_audit_log_that_cannot_be_written_before_anything_changes() {
