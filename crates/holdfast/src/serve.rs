@@ -166,7 +166,6 @@ pub async fn terminal_signal() -> Result<&'static str, CliError> {
 }
 
 /// Keeps SIGHUP from ending a process that does not handle it, or does not handle it yet.
-#[cfg(feature = "whole")]
 pub fn ignore_hangup() -> Result<(), CliError> {
     // Once registered, the handler stays, even if nobody waits for the signal.
     listen(SignalKind::hangup()).map(drop)
