@@ -4,7 +4,7 @@ use crate::access::{ClusterCheck, Guard, Guarded, plaintext_came};
 use crate::admin::{AdminDoor, start_tasks};
 use crate::audit::{self, Audit};
 use crate::config::live::Live;
-use crate::config::{GatewayConfig, NbdTls, SnapshotExports};
+use crate::config::{AuditConfig, GatewayConfig, NbdTls, SnapshotExports};
 use crate::doors::{self, Client, Door, Place, Standing};
 use crate::http;
 use crate::node::{HAND_OVER_LIMIT, Node, NodeError, Seams};
@@ -347,6 +347,11 @@ async fn follow_certificate(tls: Tls) -> DoorEnd {
     match tls.follow().await {}
 }
 
+/// The audit log as the settings say, until aborted.
+async fn follow_audit(audit: Audit, at: AuditConfig, live: Live) -> DoorEnd {
+    match audit::follow(audit, at, live).await {}
+}
+
 /// What looks at files and settings beside the listeners.
 fn follow(doors: &mut JoinSet<DoorEnd>, node: &Node, audit: Option<Audit>) {
     if let Some(tls) = node.tls.clone() {
@@ -354,7 +359,7 @@ fn follow(doors: &mut JoinSet<DoorEnd>, node: &Node, audit: Option<Audit>) {
     }
     if let Some(audit) = audit {
         let (at, live) = (node.config.audit.clone(), node.settings.clone());
-        doors.spawn(async move { match audit::follow(audit, at, live).await {} });
+        doors.spawn(follow_audit(audit, at, live));
     }
 }
 
