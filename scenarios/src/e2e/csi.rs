@@ -43,7 +43,8 @@ struct Driver {
 impl Driver {
     /// The driver of a node with this name.
     fn start(lab: &Lab, cluster: &Cluster, node: &str) -> Result<Self> {
-        let dir = PathBuf::from(format!("/run/hf-csi-{}-{node}", std::process::id()));
+        // As long as it was without the node's name: paths of sockets have 107 bytes at most.
+        let dir = PathBuf::from(format!("/run/hf{}{node}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let socket = dir.join("csi.sock");
         let process = Self::spawn(lab, cluster, node, &dir, &socket)?;
