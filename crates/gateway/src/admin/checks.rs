@@ -251,6 +251,22 @@ mod tests {
         lab.close().await;
     }
 
+    /// ACCESS-A8: the others are told what the door goes by, after a reload too.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn allowed_stores_that_change_count_at_once() {
+        let lab = Lab::new(Faults::default(), PATIENCE).await;
+        let mut changed = lab.node.config.clone();
+        changed.store.allowed = vec!["s3://bucket/".to_string()];
+        lab.node.settings.take(Ok(changed), 1).unwrap();
+        let us = lab.door().get_node(v1::GetNodeRequest {}).await.unwrap();
+        assert_eq!(us.allowed_stores.unwrap().places, ["s3://bucket/"]);
+        let (name, store, request_id) = ("demo".to_string(), lab.url("good"), hex128(random_u128()));
+        let ask = Request::new(v1::CreateSetRequest { name, store, request_id, policy: None });
+        let refusal = Admin::create_set(&lab.door(), ask).await.expect_err("it is not allowed any more");
+        assert!(refusal.message().contains("store.allowed"), "{refusal}");
+        lab.close().await;
+    }
+
     /// A gateway that has joined the cluster of `lab` and allows these stores, as it serves its admin door.
     async fn beside(lab: &Lab, allowed: &[&str]) -> (Arc<Node>, tokio::task::JoinHandle<crate::run::DoorEnd>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
