@@ -4,12 +4,13 @@ use crate::GroupStatus;
 use crate::change::NotLeading;
 use crate::consensus::{Consensus, GroupError};
 use crate::group::RaftGroup;
-use crate::group_tests::{self, GROUP, Host, LIMIT, hold_journal, leader, propose};
+use crate::group_tests::{self, GROUP, Host, LIMIT, List, hold_journal, leader, propose};
 use futures_util::FutureExt;
-use holdfast_types::{LogIndex, MemberId};
+use holdfast_types::{GroupId, LogIndex, MemberId};
 use openraft::ChangeMembers;
 use openraft::impls::BasicNode;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
@@ -108,6 +109,41 @@ async fn a_change_whose_caller_gives_up_comes_to_its_end() -> anyhow::Result<()>
     assert!(given_up.is_none(), "the change was done at once: {given_up:?}");
     until("CHANGE-B1", group, |s| voters(s) == rest && s.next.is_none() && s.settled).await?;
     until("done", group, |_| !group.is_changing()).await?;
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b3_who_loses_its_vote_in_group_0_goes_on_as_a_learner() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (hosts, addresses) = group_tests::three(dir.path()).await?;
+    let mut groups = Vec::new();
+    for host in &hosts {
+        groups.push(host.node.start_local(GroupId::CLUSTER, Arc::new(List::default()), None).await?);
+    }
+    for group in &groups {
+        group.initialize(&addresses).await?;
+    }
+    let leads = async {
+        loop {
+            if let Some(group) = groups.iter().find(|group| group.ready_term().is_some()) {
+                return group;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let group = tokio::time::timeout(LIMIT, leads).await?;
+    let me = group.me();
+    let gone = ids(&[1, 2, 3]).into_iter().find(|id| *id != me).ok_or_else(|| anyhow::anyhow!("nobody else"))?;
+    let rest: BTreeSet<MemberId> = ids(&[1, 2, 3]).into_iter().filter(|id| *id != gone).collect();
+    group.change_voters(&rest, group.status().membership, LIMIT).await?;
+    let status = group.status();
+    assert_eq!((voters(&status), status.next.clone()), (rest, None));
+    assert!(knows(&status, gone), "CHANGE-B3: {status:?}");
+    group.drop_learners(&BTreeSet::from([gone]), status.membership, LIMIT).await?;
+    assert!(!knows(&group.status(), gone), "who leaves the cluster is taken out");
     for host in hosts {
         host.end().await;
     }

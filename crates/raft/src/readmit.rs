@@ -164,7 +164,8 @@ impl RaftNode {
         NodeError::Damaged { group: id, member: self.member(), record }
     }
 
-    /// Waits until the group that learns again has this member as a voter; then removes the note.
+    /// Waits until the group that learns again has this member as a voter, or group 0 as a learner; then removes the
+    /// note.
     pub(crate) fn watch_rejoining(&self, group: Arc<RaftGroup>, since: LogId) {
         let node = self.downgrade();
         tokio::spawn(async move {
@@ -173,7 +174,7 @@ impl RaftNode {
                     tracing::warn!(group = %group.id(), %error, "healed, but its note of quarantine cannot be removed; trying again");
                     continue;
                 }
-                tracing::info!(group = %group.id(), %since, "healed from its peers: a voter again");
+                tracing::info!(group = %group.id(), %since, "healed from its peers: takes part in the group again");
                 holdfast_reached::reached!("readmission: a voter again");
                 node.healed_one(group.id());
                 return;
@@ -183,8 +184,9 @@ impl RaftNode {
 }
 
 impl WeakNode {
-    /// Waits until this member, which learns the group again, is a voter of it as of an entry after `since`. `None`:
-    /// the group or the node has stopped.
+    /// Waits until this member, which learns the group again, is a voter of it as of an entry after `since`. In group 0
+    /// a learner has come back as well: another member may have its vote by now (CLUSTERVOTERS-V1). `None`: the group
+    /// or the node has stopped.
     pub(crate) async fn voter_again(&self, group: &RaftGroup, since: LogId) -> Option<RaftNode> {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -205,8 +207,26 @@ impl WeakNode {
             if voter && past {
                 return Some(node);
             }
+            let listed = status.members.iter().any(|m| m.member == node.member());
+            if group.id() == GroupId::CLUSTER && listed && past && is_durable(group).await {
+                return Some(node);
+            }
         }
     }
+}
+
+/// Whether all that the group has here is on disk. Once the note of the healing is removed, a start without it must not
+/// find an empty log. A voter needs no such look: the leader gave it the vote for what it had acknowledged.
+async fn is_durable(group: &RaftGroup) -> bool {
+    if group.parts.shared.unsaved().is_some() {
+        return false;
+    }
+    // Nothing to append: it is told once everything before it is durable (LOG-L1).
+    let (told, done) = tokio::sync::oneshot::channel();
+    group.parts.log.append(Vec::new(), move |result| {
+        let _ = told.send(result.is_ok());
+    });
+    done.await.unwrap_or(false)
 }
 
 /// The answer of a peer.

@@ -1,0 +1,72 @@
+//! Who votes in group 0 (ADR 0075): three or five of the members, by the steps of the planner of sets. All others are
+//! its learners, so a step copies nothing, and no record says where the group is.
+//!
+//! CLUSTERVOTERS-V1  Nobody leaves group 0 by losing its vote: it goes on as a learner (`raft`, `change_voters`).
+//! CLUSTERVOTERS-V2  Only a member that follows group 0 and has nearly all of it gets a vote. The caller names the others as
+//!     [`Candidate::busy`].
+
+use super::choose::{ends, plan};
+use super::{Candidate, Move, Placed, Rules, View, Why, cluster_policy};
+use crate::cluster::Standing;
+use holdfast_types::{GroupId, MemberId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A voter of group 0 that is silent for longer gets a substitute: that one has everything already.
+pub const CLUSTER_REPLACE_AFTER: Duration = Duration::from_secs(60);
+
+/// Voters with which group 0 needs none that leaves.
+const ENOUGH: usize = 3;
+
+/// The voters that group 0 should have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterVoters {
+    /// After the next step.
+    pub next: BTreeSet<MemberId>,
+    /// What the step improves. `None`: it only drops voters that are in no set's group any more, or there is no step.
+    pub why: Option<Why>,
+    /// After all steps, if nothing else changes.
+    pub end: BTreeSet<MemberId>,
+}
+
+/// The next step of group 0, which has these `voters` and is led by `me`. `out`: members that leave and are in no set's
+/// group any more. `replace_after`: as for sets, but at most [`CLUSTER_REPLACE_AFTER`].
+///
+/// Of five voters one or two go at a time where there are more, so each step is safe like any other (PLACING-P1).
+pub fn cluster_voters(
+    members: &BTreeMap<MemberId, Candidate>,
+    voters: &BTreeSet<MemberId>,
+    me: MemberId,
+    out: &BTreeSet<MemberId>,
+    replace_after: Option<Duration>,
+) -> ClusterVoters {
+    let staying = members.values().filter(|member| member.standing != Standing::Leaving).count();
+    let placed = Placed {
+        policy: cluster_policy(staying),
+        voters: voters.clone(),
+        now: voters.clone(),
+        late: BTreeSet::new(),
+        absent: BTreeSet::new(),
+        leader: Some(me),
+        bytes: 0,
+        moving: false,
+        overdue: false,
+        stalled: false,
+    };
+    let view = View { members: members.clone(), groups: BTreeMap::from([(GroupId::CLUSTER, placed)]) };
+    let replace_after = replace_after.map(|limit| limit.min(CLUSTER_REPLACE_AFTER));
+    let rules = Rules { replace_after, at_once: 1, repairs: 1, balance: false };
+    let end = ends(&view, &rules).remove(&GroupId::CLUSTER).unwrap_or_default();
+    let (mut next, why) = match plan(&view, &rules).pop() {
+        Some(Move { to, why, .. }) => (to, Some(why)),
+        None => (voters.clone(), None),
+    };
+    if next.len() < ENOUGH {
+        // Its vote may be needed to let it go (ADR 0019).
+        let leaves = |id: &MemberId| members.get(id).is_some_and(|member| member.standing == Standing::Leaving);
+        next.extend(voters.iter().copied().filter(leaves));
+    }
+    next.retain(|id| members.contains_key(id) && !out.contains(id));
+    let why = why.filter(|_| next != *voters);
+    ClusterVoters { next, why, end }
+}
