@@ -2,8 +2,8 @@
 //! its learners, so a step copies nothing, and no record says where the group is.
 //!
 //! CLUSTERVOTERS-V1  Nobody leaves group 0 by losing its vote: it goes on as a learner (`raft`, `change_voters`).
-//! CLUSTERVOTERS-V2  Only a member that follows group 0 and has nearly all of it gets a vote. The caller names the others as
-//!     [`Candidate::busy`].
+//! CLUSTERVOTERS-V2  Only a member that follows group 0 and has nearly all of it gets a vote. The caller names the
+//!     others as [`Candidate::busy`].
 
 use super::choose::{ends, plan};
 use super::{Candidate, Move, Placed, Rules, View, Why, cluster_policy};
@@ -23,7 +23,7 @@ const ENOUGH: usize = 3;
 pub struct ClusterVoters {
     /// After the next step.
     pub next: BTreeSet<MemberId>,
-    /// What the step improves. `None`: it only drops voters that are in no set's group any more, or there is no step.
+    /// What the step improves. `None`: it only drops voters that leave, or there is no step.
     pub why: Option<Why>,
     /// After all steps, if nothing else changes.
     pub end: BTreeSet<MemberId>,
@@ -32,7 +32,7 @@ pub struct ClusterVoters {
 /// The next step of group 0, which has these `voters` and is led by `me`. `out`: members that leave and are in no set's
 /// group any more. `replace_after`: as for sets, but at most [`CLUSTER_REPLACE_AFTER`].
 ///
-/// Of five voters one or two go at a time where there are more, so each step is safe like any other (PLACING-P1).
+/// Where there are more than five, one or two of them lose their votes at a time (PLACING-P1).
 pub fn cluster_voters(
     members: &BTreeMap<MemberId, Candidate>,
     voters: &BTreeSet<MemberId>,
@@ -40,11 +40,15 @@ pub fn cluster_voters(
     out: &BTreeSet<MemberId>,
     replace_after: Option<Duration>,
 ) -> ClusterVoters {
-    let staying = members.values().filter(|member| member.standing != Standing::Leaving).count();
+    let leaves = |id: &MemberId| members.get(id).is_some_and(|member| member.standing == Standing::Leaving);
+    let stays = |id: &MemberId| members.get(id).is_some_and(|member| member.standing != Standing::Leaving);
+    // Those that leave are on their way out: their places are free, as in a set's record.
+    let staying: BTreeSet<MemberId> = voters.iter().copied().filter(stays).collect();
+    let from = if staying.is_empty() { voters.clone() } else { staying };
     let placed = Placed {
-        policy: cluster_policy(staying),
-        voters: voters.clone(),
-        now: voters.clone(),
+        policy: cluster_policy(members.keys().filter(|id| stays(id)).count()),
+        voters: from.clone(),
+        now: from.clone(),
         late: BTreeSet::new(),
         absent: BTreeSet::new(),
         leader: Some(me),
@@ -59,11 +63,10 @@ pub fn cluster_voters(
     let end = ends(&view, &rules).remove(&GroupId::CLUSTER).unwrap_or_default();
     let (mut next, why) = match plan(&view, &rules).pop() {
         Some(Move { to, why, .. }) => (to, Some(why)),
-        None => (voters.clone(), None),
+        None => (from, None),
     };
     if next.len() < ENOUGH {
         // Its vote may be needed to let it go (ADR 0019).
-        let leaves = |id: &MemberId| members.get(id).is_some_and(|member| member.standing == Standing::Leaving);
         next.extend(voters.iter().copied().filter(leaves));
     }
     next.retain(|id| members.contains_key(id) && !out.contains(id));

@@ -94,7 +94,7 @@ impl AdminDoor {
         if clone.0 != state.next_set {
             return Ok(passed());
         }
-        let _none_joins = self.each_member_votes(&adopted).await?;
+        let _none_joins = self.each_member_joined(&adopted).await?;
         let store = set.reader.mapping().store.clone();
         if let Ok(Ok(_)) = tokio::time::timeout(STORE_LIMIT, store.get_object(&keys::head(clone))).await {
             // The place of that number is taken, for example by a tombstone from before a recovery.

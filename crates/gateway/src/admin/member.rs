@@ -391,7 +391,7 @@ impl AdminDoor {
         }
         self.places_agree().await?;
         let state = self.node.cluster.state();
-        let _none_joins = self.each_member_votes(adopted).await?;
+        let _none_joins = self.each_member_joined(adopted).await?;
         let (policy, members) = self.voters_of_new_set(adopted, term, &state, request.policy.as_ref())?;
         // A new cluster begins at the first level; the level rises by itself.
         let stores = self.stores_of_new_set(&request.store).await?;
@@ -422,7 +422,7 @@ impl AdminDoor {
     }
 
     /// Refuses a new set while a member joins ([`joining`]). No member is added while the guard lives.
-    pub(super) async fn each_member_votes(&self, adopted: &Adopted) -> Result<MutexGuard<'_, ()>, Refusal> {
+    pub(super) async fn each_member_joined(&self, adopted: &Adopted) -> Result<MutexGuard<'_, ()>, Refusal> {
         let none_joins = self.node.turns.members.lock().await;
         // A pair has no votes.
         if self.node.pair().is_some() {
@@ -434,7 +434,7 @@ impl AdminDoor {
             None => Ok(none_joins),
             Some(member) => {
                 let message = format!(
-                    "{} has not joined the cluster completely: a new set would need its vote. Wait until it has, start \
+                    "{} has not joined the cluster completely: a new set may need its vote. Wait until it has, start \
                      it if it is down, or remove it (holdfast gateway remove {})",
                     member.name, member.name
                 );
