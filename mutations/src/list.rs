@@ -13,6 +13,7 @@ mod deletion;
 mod doors;
 mod following;
 mod gateway;
+mod group_0;
 mod histories;
 mod keys;
 mod limits;
@@ -58,6 +59,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     limits::MUTATIONS,
     places::MUTATIONS,
     placing::MUTATIONS,
+    group_0::MUTATIONS,
     following::MUTATIONS,
     timing::MUTATIONS,
     survivors::MUTATIONS,

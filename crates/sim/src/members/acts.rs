@@ -285,10 +285,7 @@ impl World {
                 let voters = voters_of(&status);
                 let some_vote = id == GroupId::CLUSTER && members_of(&status) == all && voters.len() >= 3;
                 let complete = some_vote || voters == all;
-                status.next.is_none()
-                    && status.settled
-                    && complete
-                    && members().all(|h| self.group(h, id).is_some())
+                status.next.is_none() && status.settled && complete && members().all(|h| self.group(h, id).is_some())
             })
         };
         self.administrator.is_idle() && all.len() >= 3 && members().all(runs) && self.group_ids().into_iter().all(full)
