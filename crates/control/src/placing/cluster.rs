@@ -5,9 +5,10 @@
 //! CLUSTERVOTERS-V2  Only a member that follows group 0 and has nearly all of it gets a vote. The caller names the
 //!     others as [`Candidate::busy`].
 
-use super::choose::{ends, plan};
+use super::choose::{ends, first_voters, plan};
 use super::{Candidate, Move, Placed, Rules, View, Why, cluster_policy};
 use crate::cluster::Standing;
+use crate::policy::Policy;
 use holdfast_types::{GroupId, MemberId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -42,28 +43,23 @@ pub fn cluster_voters(
 ) -> ClusterVoters {
     let leaves = |id: &MemberId| members.get(id).is_some_and(|member| member.standing == Standing::Leaving);
     let stays = |id: &MemberId| members.get(id).is_some_and(|member| member.standing != Standing::Leaving);
-    // Those that leave are on their way out: their places are free, as in a set's record.
-    let staying: BTreeSet<MemberId> = voters.iter().copied().filter(stays).collect();
-    let from = if staying.is_empty() { voters.clone() } else { staying };
-    let placed = Placed {
-        policy: cluster_policy(members.keys().filter(|id| stays(id)).count()),
-        voters: from.clone(),
-        now: from.clone(),
-        late: BTreeSet::new(),
-        absent: BTreeSet::new(),
-        leader: Some(me),
-        bytes: 0,
-        moving: false,
-        overdue: false,
-        stalled: false,
-    };
-    let view = View { members: members.clone(), groups: BTreeMap::from([(GroupId::CLUSTER, placed)]) };
     let replace_after = replace_after.map(|limit| limit.min(CLUSTER_REPLACE_AFTER));
     let rules = Rules { replace_after, at_once: 1, repairs: 1, balance: false };
-    let end = ends(&view, &rules).remove(&GroupId::CLUSTER).unwrap_or_default();
-    let (mut next, why) = match plan(&view, &rules).pop() {
-        Some(Move { to, why, .. }) => (to, Some(why)),
-        None => (from, None),
+    let policy = cluster_policy(members.keys().filter(|id| stays(id)).count());
+    let mut view = View { members: members.clone(), groups: BTreeMap::new() };
+    // Those that leave are on their way out: their places are free, as in a set's record.
+    let staying: BTreeSet<MemberId> = voters.iter().copied().filter(stays).collect();
+    let (mut next, why, end) = if staying.is_empty() {
+        // All are being replaced at once.
+        let first = first_voters(&view, &policy, &rules);
+        (first.clone(), Some(Why::Unusable), first)
+    } else {
+        view.groups.insert(GroupId::CLUSTER, as_placed(policy, &staying, me));
+        let end = ends(&view, &rules).remove(&GroupId::CLUSTER).unwrap_or_default();
+        match plan(&view, &rules).pop() {
+            Some(Move { to, why, .. }) => (to, Some(why), end),
+            None => (staying, None, end),
+        }
     };
     if next.len() < ENOUGH {
         // Its vote may be needed to let it go (ADR 0019).
@@ -72,4 +68,20 @@ pub fn cluster_voters(
     next.retain(|id| members.contains_key(id) && !out.contains(id));
     let why = why.filter(|_| next != *voters);
     ClusterVoters { next, why, end }
+}
+
+/// Group 0 as the planner of sets sees a group.
+fn as_placed(policy: Policy, voters: &BTreeSet<MemberId>, leader: MemberId) -> Placed {
+    Placed {
+        policy,
+        voters: voters.clone(),
+        now: voters.clone(),
+        late: BTreeSet::new(),
+        absent: BTreeSet::new(),
+        leader: Some(leader),
+        bytes: 0,
+        moving: false,
+        overdue: false,
+        stalled: false,
+    }
 }
