@@ -96,6 +96,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "all-may-vote-in-group-0",
+        bug: "the planner takes each member for one that follows group 0, also one that has never come up",
+        rule: "CLUSTERVOTERS-V2",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/planned.rs",
+            old: "busy: !close.contains(id),",
+            new: "busy: close.len() > 64,",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["who_does_not_follow_group_0_gets_no_vote_there"])],
+        smoke: false,
+    },
+    Mutation {
         name: "new-set-waits-for-all-votes",
         bug: "no set is created any more where a member learns group 0",
         rule: "MEMBER-M6",
