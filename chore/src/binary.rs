@@ -9,7 +9,17 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Profiles of Cargo.toml whose folders have their names.
-const PROFILES: [&str; 3] = ["release", "quick", "fuzz"];
+const PROFILES: [&str; 4] = ["release", "quick", "trial", "fuzz"];
+
+/// The program of the scenarios, which runs the demo too, and its package.
+const SCENARIOS: &str = "holdfast-scenarios";
+
+/// Profile of the demo that a new user waits for.
+pub const DEMO_PROFILE: &str = "trial";
+
+/// What is built for the demo: `holdfast` without the feature `whole`, and the program that runs the demo. Both at
+/// once, so that what both depend on is built once, and each processor has work until the end.
+const DEMO: [&str; 5] = ["-p", "holdfast", "-p", SCENARIOS, "--no-default-features"];
 
 /// Which `holdfast` to use, or how to build it.
 #[derive(Clone, Debug, clap::Args)]
@@ -35,6 +45,23 @@ impl Build {
         }
         let profile = self.profile.as_deref().unwrap_or(usual);
         built(&[of("holdfast", profile), vec!["--bin", "holdfast"]].concat(), "holdfast", profile)
+    }
+
+    /// Like [`Build::binary`], for the demo: without the parts of `holdfast` that it does not run, unless a program or
+    /// a profile is given.
+    ///
+    /// # Errors
+    /// When it does not build.
+    pub fn demo_binary(&self) -> Result<PathBuf> {
+        if !self.is_usual() {
+            return self.binary(DEMO_PROFILE);
+        }
+        built(&[&DEMO[..], &["--bin", "holdfast"][..]].concat(), "holdfast", DEMO_PROFILE)
+    }
+
+    /// Whether neither a program nor a profile is given.
+    pub fn is_usual(&self) -> bool {
+        self.bin.is_none() && self.profile.is_none()
     }
 
     /// Builds another program of our workspace in the same profile and returns its path. It is built together with
@@ -76,9 +103,23 @@ pub fn profile_of(bin: &Path) -> String {
 
 /// Package arguments for cargo. In the tests' profile: the whole workspace, most of which `cargo test` has built
 /// already. For a single package, cargo would choose other features of the dependencies and build them all again. In
-/// the other profiles: only what is needed.
+/// the demos' profile: with the program that runs them, for the same reason. In the other profiles: only what is
+/// needed.
 fn of<'a>(package: &'a str, profile: &str) -> Vec<&'a str> {
-    if profile == "dev" { vec!["--workspace"] } else { vec!["-p", "holdfast", "-p", package] }
+    match profile {
+        "dev" => vec!["--workspace"],
+        DEMO_PROFILE => vec!["-p", "holdfast", "-p", SCENARIOS, "-p", package],
+        _ => vec!["-p", "holdfast", "-p", package],
+    }
+}
+
+/// Builds the program that runs the demo, and the `holdfast` that [`Build::demo_binary`] then finds built. Returns the
+/// path of the former.
+///
+/// # Errors
+/// When they do not build.
+pub fn demo_program() -> Result<PathBuf> {
+    built(&[&DEMO[..], &["--bin", "holdfast", "--bin", SCENARIOS][..]].concat(), SCENARIOS, DEMO_PROFILE)
 }
 
 fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {

@@ -3,7 +3,9 @@
 mod access;
 mod agent;
 mod agent_files;
+mod appends;
 mod bounds;
+mod cache_disk;
 mod certificates;
 mod cluster;
 mod control;
@@ -23,8 +25,11 @@ mod pair;
 mod patroni;
 mod places;
 mod placing;
+mod planted;
 mod raft;
 mod reports;
+mod ring;
+mod sequencer;
 mod set;
 mod space;
 mod stores;
@@ -40,11 +45,13 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     control::MUTATIONS,
     data::MUTATIONS,
     raft::MUTATIONS,
+    appends::MUTATIONS,
     gateway::MUTATIONS,
     doors::MUTATIONS,
     access::MUTATIONS,
     certificates::MUTATIONS,
     bounds::MUTATIONS,
+    cache_disk::MUTATIONS,
     agent::MUTATIONS,
     agent_files::MUTATIONS,
     space::MUTATIONS,
@@ -60,6 +67,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     places::MUTATIONS,
     placing::MUTATIONS,
     group_0::MUTATIONS,
+    planted::MUTATIONS,
     following::MUTATIONS,
     timing::MUTATIONS,
     survivors::MUTATIONS,
@@ -69,6 +77,8 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     page::MUTATIONS,
     csi::MUTATIONS,
     reports::MUTATIONS,
+    ring::MUTATIONS,
+    sequencer::MUTATIONS,
 ];
 
 /// Rules without a bug, because the code does not exist yet. Shown on the page.

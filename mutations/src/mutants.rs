@@ -10,6 +10,7 @@
 //!                                                                       --page ─▶ mutations/mutants/*.json, docs/proof/mutants.md
 //! ```
 
+mod change;
 mod page;
 mod results;
 mod scope;
@@ -41,7 +42,8 @@ Without options it tries each mutant that has no result yet, and each survivor w
 Examples:
   cargo xtask mutants --crate seal --minutes 20     twenty minutes of one crate
   cargo xtask mutants --shard 3/8                   the third of eight nights
-  cargo xtask mutants --in-diff main --minutes 5    what a branch changes, for at most five minutes")]
+  cargo xtask mutants --in-diff main --minutes 5    what a branch changes, for at most five minutes
+  cargo xtask mutants --change --most 12 --minutes 2    what cargo xtask test runs")]
 pub(super) struct Args {
     /// Only these crates
     #[arg(long = "crate", value_delimiter = ',', value_name = "NAME,..")]
@@ -52,6 +54,13 @@ pub(super) struct Args {
     /// Only mutants in lines that differ from where this branch left REF
     #[arg(long, value_name = "REF")]
     in_diff: Option<String>,
+    /// Only mutants in lines of the change: since this branch left origin/main or main, on main since the commit before
+    /// the last. Skipped, with the reason, where cargo-mutants is not installed or nothing of the change is safety code
+    #[arg(long, conflicts_with = "in_diff")]
+    change: bool,
+    /// Try at most this many, spread over the crates
+    #[arg(long, value_name = "N")]
+    most: Option<usize>,
     /// Stop after this time and say how many are left
     #[arg(long, value_name = "N")]
     minutes: Option<u64>,
@@ -62,7 +71,7 @@ pub(super) struct Args {
     #[arg(long)]
     list: bool,
     /// Write docs/proof/mutants.md from the results of all runs, and exit
-    #[arg(long, conflicts_with_all = ["crates", "shard", "in_diff", "minutes", "again", "list"])]
+    #[arg(long, conflicts_with_all = ["crates", "shard", "in_diff", "change", "most", "minutes", "again", "list"])]
     page: bool,
 }
 
@@ -94,30 +103,69 @@ pub(super) fn chore(args: &Args) -> Result<()> {
         let known: Vec<&str> = SCOPES.iter().map(|scope| scope.name).collect();
         anyhow::ensure!(known.contains(&name.as_str()), "found crate {name:?}, expected one of {}", known.join(", "));
     }
+    let since = match (&args.in_diff, args.change) {
+        (Some(reference), _) => Some(reference.clone()),
+        (None, false) => None,
+        (None, true) => match change_to_try(args.minutes) {
+            Ok(base) => Some(base),
+            Err(why) => return skipped(&why),
+        },
+    };
     let copied = Copied::open(root().join("target/mutants/tree"))?;
     let tool = Tool::find_or_install(copied.tree())?;
+    let in_diff = since.map(|since| changed(&tool, &since)).transpose()?;
+    if args.change && in_diff.as_ref().is_some_and(BTreeSet::is_empty) {
+        return skipped("it has no mutant: no line of it is safety code (.cargo/mutants.toml)");
+    }
     let all = all(&tool, copied.tree())?;
     if args.page {
         results::gather(&all)?;
         return page::write();
     }
-    let in_diff = match &args.in_diff {
-        Some(reference) => Some(changed(&tool, reference)?),
-        None => None,
-    };
     let known = results::known(&all)?;
     let reasons = results::reasons()?;
-    let chosen = choose(&all, args, in_diff.as_ref(), &known, &reasons);
+    let wanted = choose(&all, args, in_diff.as_ref(), &known, &reasons);
+    let chosen = args.most.map_or_else(|| wanted.clone(), |most| change::spread(&wanted, most));
     if args.list {
         list(&chosen);
         return Ok(());
     }
-    let mut run = Run { tool: &tool, all: &all, reasons: &reasons, count: Count::default(), left: 0 };
+    let left = wanted.len() - chosen.len();
+    let mut run =
+        Run { tool: &tool, all: &all, reasons: &reasons, in_turn: args.change, count: Count::default(), left };
     let done = run.crates(&chosen, args.minutes.map(|minutes| Duration::from_secs(minutes * 60)));
     // A mutant may still be in the copy, if the tool was killed.
     copied.restore()?;
     done?;
     run.close()
+}
+
+/// Building the first crate for mutants takes minutes; later builds are incremental.
+const FIRST_BUILD_MINUTES: u64 = 10;
+
+/// The commit that the change began after.
+///
+/// # Errors
+/// With the reason why its mutants cannot be tried here in so many minutes.
+fn change_to_try(minutes: Option<u64>) -> Result<String, String> {
+    if !tool::is_installed() {
+        return Err(format!("cargo-mutants {} is not installed (cargo install cargo-mutants)", tool::VERSION));
+    }
+    if let Some(minutes) = minutes.filter(|minutes| *minutes < FIRST_BUILD_MINUTES)
+        && !tool::has_built()
+    {
+        return Err(format!(
+            "nothing is built for mutants yet, which takes longer than {minutes} minutes; cargo xtask mutants --change does it"
+        ));
+    }
+    change::base().ok_or_else(|| "git knows no commit before it here (a shallow clone?)".to_owned())
+}
+
+/// The end of a run that has nothing to try.
+fn skipped(why: &str) -> Result<()> {
+    let mut count = Count::default();
+    count.skip("mutants of the change", why);
+    count.close()
 }
 
 fn all(tool: &Tool<'_>, tree: &Path) -> Result<Vec<Mutant>> {
@@ -127,7 +175,12 @@ fn all(tool: &Tool<'_>, tree: &Path) -> Result<Vec<Mutant>> {
 
 /// Names of the mutants in lines that differ from where this branch left `reference`, uncommitted changes included.
 fn changed(tool: &Tool<'_>, reference: &str) -> Result<BTreeSet<String>> {
-    let diff = cmd("git").args(["diff", "--no-color", "--no-ext-diff", "--merge-base", reference]).dir(root()).out()?;
+    // Of sources only: other files, as golden ones, need not be text.
+    let diff = ["diff", "--no-color", "--no-ext-diff", "--merge-base", reference, "--", "*.rs"];
+    let diff = cmd("git").args(diff).dir(root()).out()?;
+    if diff.trim().is_empty() {
+        return Ok(BTreeSet::new());
+    }
     let path: PathBuf = root().join("target/mutants/change.diff");
     std::fs::write(&path, &diff).with_context(|| path.display().to_string())?;
     Ok(tool.list(Some(&path))?.into_iter().map(|one| one.name).collect())
@@ -170,6 +223,8 @@ struct Run<'a> {
     tool: &'a Tool<'a>,
     all: &'a [Mutant],
     reasons: &'a Reasons,
+    /// A crate gets all the time that is left, not an equal share: in a share of two minutes nothing would be built.
+    in_turn: bool,
     count: Count,
     /// Chosen mutants that were not tried.
     left: usize,
@@ -188,9 +243,13 @@ impl Run<'_> {
         }
         step(format!("Mutants: {} in {} crates", chosen.len(), todo.len()));
         for (at, (scope, mutants)) in todo.iter().enumerate() {
-            // Each crate gets an equal share of the time that is left.
             let now = Instant::now();
-            let crates_left = u32::try_from(todo.len() - at).unwrap_or(u32::MAX);
+            if self.in_turn && end.is_some_and(|end| now >= end) {
+                self.left += mutants.len();
+                continue;
+            }
+            // Each crate gets an equal share of the time that is left.
+            let crates_left = if self.in_turn { 1 } else { u32::try_from(todo.len() - at).unwrap_or(u32::MAX) };
             let until = end.map(|end| now + end.saturating_duration_since(now) / crates_left);
             self.one(scope, mutants, until)?;
         }
@@ -274,6 +333,8 @@ mod tests {
             crates: crates.iter().map(|&name| name.to_owned()).collect(),
             shard: shard.map(|text| text.parse().unwrap()),
             in_diff: None,
+            change: false,
+            most: None,
             minutes: None,
             again,
             list: false,

@@ -432,10 +432,12 @@ impl Cluster {
 impl Gateway {
     fn await_end(&mut self) -> Result<()> {
         ends::expect(self.pid);
+        // A stop hands over what the gateway leads, which has its time.
+        let limit = Duration::from_secs(20);
         if let Some(mut own) = self.own.take() {
-            own.wait(Duration::from_secs(10))?;
+            own.wait(limit)?;
         }
-        let ended = wait_until(Duration::from_secs(10), || !process::is_alive(self.pid));
+        let ended = wait_until(limit, || !process::is_alive(self.pid));
         anyhow::ensure!(ended, "process {} is still running", self.pid);
         if let Some(guard) = self.guard.take() {
             guard.forget();

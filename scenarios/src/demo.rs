@@ -11,7 +11,7 @@
 
 pub mod failover;
 
-use crate::binary::{Build, fresh_dir, public_dir};
+use crate::binary::{Build, DEMO_PROFILE as PROFILE, fresh_dir, public_dir};
 use crate::cluster::{Cluster, Options};
 use crate::ledger::{Ledger, Verdict};
 use crate::one_host::OneHost;
@@ -71,8 +71,11 @@ const PGBENCH: [&str; 4] = ["-c", "8", "-j", "2"];
 /// Its name in the table on docs/proof/README.md.
 const PROOF: &str = "demo: gateway killed below PostgreSQL";
 
-/// A release build without its slowest steps, because a new user waits for it.
-const PROFILE: &str = "quick";
+/// What was built, and what the figures are of.
+const BUILT: [&str; 2] = [
+    "the gateways and their commands, without what has no part here: attach, agent, standby, CSI, pairs",
+    "the path of a block is optimised as in a release, but not across crates; all else is optimised less",
+];
 
 /// Limit for a takeover; a longer one fails the demo. The table shows the measured time.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(60);
@@ -133,7 +136,10 @@ pub fn demo(args: &Args) -> Result<()> {
         // nbdsh, which asks for the gateway that serves, is not needed otherwise.
         setup::setup(if args.secure { For::Tests } else { For::Demo })?;
     }
-    let bin = args.build.binary(PROFILE)?;
+    let bin = args.build.demo_binary()?;
+    if args.build.is_usual() {
+        BUILT.iter().for_each(note);
+    }
     let dir = fresh_dir(if args.secure { "demo-secure" } else { "demo" })?;
     let (public, _guard) = public_dir("demo")?;
     let ran = shown(args, begun, bin, &dir, &public);

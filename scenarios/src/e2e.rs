@@ -37,6 +37,7 @@ mod nbd_tls;
 mod nearest;
 mod neighbour;
 mod no_plaintext;
+mod older;
 mod outage;
 mod owners;
 mod page;
@@ -46,9 +47,11 @@ mod paused;
 mod pgbackrest;
 mod place;
 mod placing;
+mod placing_twelve;
 mod power;
 mod recover;
 mod recover_postgresql;
+mod regions;
 mod rollback;
 mod rolling;
 mod rotten;
@@ -64,6 +67,7 @@ mod timing;
 mod tls;
 mod to_tls;
 mod tools;
+mod twelve;
 mod two_sites;
 mod unreadable;
 mod verified;
@@ -109,9 +113,13 @@ pub struct Args {
     /// Run the long form: two minutes without S3, more rounds
     #[arg(long)]
     long: bool,
-    /// A `holdfast` program of an older version, for `rolling-upgrade`
+    /// A `holdfast` program of an older version, for `rolling-upgrade`; default: that of the last release tag (v*)
+    /// before this commit, which is built
     #[arg(long, env = "HOLDFAST_OLDER_BIN", value_name = "PATH")]
     older_bin: Option<PathBuf>,
+    /// Number of sets that `placing-twelve` makes
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u16).range(3..=1000))]
+    sets: u16,
     #[command(flatten)]
     pub build: Build,
 }
@@ -193,20 +201,21 @@ pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
     }
     let bin = args.build.binary(PROFILE)?;
     let older = args.older_bin.as_ref().map(|bin| bin.canonicalize().with_context(|| bin.display().to_string()));
-    let older = older.transpose()?;
+    let mut older = older.transpose()?;
     step("End-to-end scenarios");
     let mut count = Count::default();
     let upto = args.tier.unwrap_or(Upto::All);
     let named = |s: &Scenario| args.names.is_empty() || args.names.iter().any(|n| n == s.name);
     let chosen = SCENARIOS.iter().filter(|s| s.tier.is_in(upto) && named(s));
-    let play = |scenario: &Scenario| one(scenario, &bin, older.as_deref(), args.long);
     let mut able = Vec::new();
     for scenario in chosen {
-        match lacking(scenario.needs, args) {
-            Some(why) => count.skip(scenario.name, &why),
-            None => able.push(scenario),
+        match ready(scenario, &mut older) {
+            Ok(None) => able.push(scenario),
+            Ok(Some(why)) => count.skip(scenario.name, &why),
+            Err(why) => count.check(scenario.name, Err(why)),
         }
     }
+    let play = |scenario: &Scenario| one(scenario, &bin, older.as_deref(), args);
     let (company, alone) = parted(able);
     two_at_a_time(&company, play, |scenario, ran| {
         judge(scenario, ran?, args, &mut count, times);
@@ -265,11 +274,12 @@ struct Ran {
     dir: PathBuf,
 }
 
-fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, long: bool) -> Result<Ran> {
+fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, args: &Args) -> Result<Ran> {
     step(format!("{}: {}", scenario.name, scenario.shows));
     let (begun, before) = (Instant::now(), Processors::now());
     let (bin, dir) = (bin.to_path_buf(), fresh_dir(&format!("e2e/{}", scenario.name))?);
-    let lab = Lab { bin, dir, long, older: older.map(Path::to_path_buf) };
+    let (long, sets) = (args.long, usize::from(args.sets));
+    let lab = Lab { bin, dir, long, older: older.map(Path::to_path_buf), sets };
     let result = (scenario.run)(&lab);
     // Whatever the scenario itself checks: no process may panic, abort or exit unexpectedly.
     let wrong = ends::look_through(&lab.dir);
@@ -297,14 +307,22 @@ fn judge(scenario: &Scenario, ran: Ran, args: &Args, count: &mut Count, times: &
     room::say_free(root());
 }
 
-fn lacking(needs: &[&'static str], args: &Args) -> Option<String> {
+/// Why a scenario cannot run here; `None` if it can. Builds the program of the last release if it needs an older one
+/// and none was given.
+fn ready(scenario: &Scenario, older: &mut Option<PathBuf>) -> Result<Option<String>> {
+    if let Some(why) = lacking(scenario.needs) {
+        return Ok(Some(why));
+    }
+    if scenario.needs.contains(&OLDER) && older.is_none() {
+        *older = older::of_last_release()?;
+    }
+    Ok((scenario.needs.contains(&OLDER) && older.is_none()).then(|| older::NONE.to_owned()))
+}
+
+fn lacking(needs: &[&'static str]) -> Option<String> {
     let programs: Vec<&str> = needs.iter().copied().filter(|need| ![NAMESPACES, OLDER].contains(need)).collect();
     let spaces = || needs.contains(&NAMESPACES).then(crate::net::why_not).flatten();
-    let older = || {
-        let none = needs.contains(&OLDER) && args.older_bin.is_none();
-        none.then(|| "no program of an older build was given (--older-bin PATH)".to_owned())
-    };
-    missing(&programs).or_else(spaces).or_else(older)
+    missing(&programs).or_else(spaces)
 }
 
 #[cfg(test)]

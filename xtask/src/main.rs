@@ -21,7 +21,7 @@ use holdfast_chore::{binary, cmd, room, say, setup, times};
 use parts::{DIST, MUTATIONS, SCENARIOS};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// Chores of the Holdfast repository
 #[derive(Parser)]
@@ -104,6 +104,7 @@ const OTHERS: [(&str, &str); 11] = [
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     holdfast_chore::status(match other(&args) {
+        Some((_, args)) if is_first_demo(&args) => demo(&args),
         Some((package, args)) => hand_on(package, &args),
         None => run(Chore::parse()),
     })
@@ -123,6 +124,29 @@ fn other(args: &[OsString]) -> Option<(&'static str, Vec<OsString>)> {
 /// Replaces this process by the other program, so that it gets our signals and its exit status is ours.
 fn hand_on(package: &str, args: &[OsString]) -> Result<()> {
     Err(binary::run_program(package).args(args).exec()).with_context(|| format!("cannot start cargo for {package}"))
+}
+
+/// Whether this is the demo on a `holdfast` that it builds itself: the first command of a new user, who waits for it.
+fn is_first_demo(args: &[OsString]) -> bool {
+    let [demo, options @ ..] = args else { return false };
+    let other = |word: &OsString| {
+        let word = word.to_string_lossy();
+        ["failover", "help", "-h", "--help"].contains(&&*word)
+            || ["--bin", "--profile"].iter().any(|option| word.starts_with(option))
+    };
+    demo == "demo" && !options.iter().any(other) && std::env::var_os("HOLDFAST_BIN").is_none()
+}
+
+/// Builds the demo's program together with `holdfast`, then replaces this process by it.
+fn demo(args: &[OsString]) -> Result<()> {
+    // Before minutes of compiling.
+    setup::must_be_able_to_mount()?;
+    let program = binary::demo_program()?;
+    let mut command = Command::new(&program);
+    binary::unsaid(&mut command);
+    // Its steps go on from the time of ours.
+    command.env(say::BEGUN, say::begun_unix_ms().to_string());
+    Err(command.args(args).exec()).with_context(|| program.display().to_string())
 }
 
 fn run(chore: Chore) -> Result<()> {
@@ -176,6 +200,25 @@ mod tests {
         assert!(args.iter().eq(["bench", "--help"].iter()), "{args:?}");
         assert_eq!(of(&["verify"]), None);
         assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn only_the_demo_that_builds_for_itself_is_built_at_once() {
+        let is = |words: &[&str]| is_first_demo(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        // Whoever runs the tests may have named a program.
+        let none_is_named = std::env::var_os("HOLDFAST_BIN").is_none();
+        assert_eq!(is(&["demo"]), none_is_named);
+        assert_eq!(is(&["demo", "--rounds", "3", "--secure"]), none_is_named);
+        for words in [
+            &["demo", "failover"][..],
+            &["demo", "--help"],
+            &["demo", "--bin=holdfast"],
+            &["demo", "--profile", "dev"],
+            &["e2e"],
+            &[],
+        ] {
+            assert!(!is(words), "{words:?}");
+        }
     }
 
     #[test]

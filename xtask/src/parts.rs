@@ -131,6 +131,18 @@ pub const PARTS: &[Part] = &[
         "shows that the benchmark runs; its figures mean nothing",
     ),
     part("reached", FROM_GATE, Work::Reached, "how many probes were reached: an error in the long run if one was not"),
+    part(
+        "mutants",
+        GATE,
+        Work::Counted(MUTATIONS, &["mutants", "--change", "--most", "12", "--minutes", "2"]),
+        "a dozen mutants of the change, for two minutes; where cargo-mutants is installed and has been built for before",
+    ),
+    part(
+        "mutants",
+        ALL,
+        Work::Counted(MUTATIONS, &["mutants", "--change", "--minutes", "30"]),
+        "mutants of the change, for half an hour; where cargo-mutants is installed",
+    ),
     // Last, because cargo must build our own crates again after it.
     part(
         "bugs",
@@ -188,8 +200,11 @@ mod tests {
             let names: Vec<String> = names.iter().map(ToString::to_string).collect();
             chosen(Tier::Gate, &names, from).map(|parts| parts.iter().map(|part| part.name).collect::<Vec<_>>())
         };
-        assert_eq!(names(&[], None).expect("all"), ["verify", "tests", "scenarios", "chaos", "reached", "bugs"]);
-        assert_eq!(names(&[], Some("reached")).expect("some"), ["reached", "bugs"]);
+        assert_eq!(
+            names(&[], None).expect("all"),
+            ["verify", "tests", "scenarios", "chaos", "reached", "mutants", "bugs"]
+        );
+        assert_eq!(names(&[], Some("reached")).expect("some"), ["reached", "mutants", "bugs"]);
         assert_eq!(names(&["verify", "bugs"], None).expect("two"), ["verify", "bugs"]);
         let error = names(&["zfs"], None).expect_err("in the long run only").to_string();
         assert!(error.starts_with("no part \"zfs\" in this tier"), "{error}");

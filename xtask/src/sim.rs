@@ -122,33 +122,39 @@ const MODE_SECONDS: u64 = 600;
 
 /// Runs the modes of `test --all` one after the other, with seeds from `seed` on.
 pub fn each_mode(seed: u64) -> Vec<(String, Result<()>)> {
-    let mode = |several, attach, full, agents| {
-        let args = Args {
-            seed: Some(seed),
-            seeds: None,
-            seconds: Some(MODE_SECONDS),
-            hours: None,
-            length: 4,
-            jobs: 2,
-            verbose: false,
-            keep_going: true,
-            quiet: true,
-            broken: None,
-            several,
-            attach,
-            full,
-            agents,
-            placing: false,
-            usual: false,
-            guided: true,
-        };
-        (format!("simulation: {}", under(&args)), chore(&args))
+    modes_of_the_long_run(seed)
+        .into_iter()
+        .map(|args| (format!("simulation: {}", under(&args)), chore(&args)))
+        .collect()
+}
+
+/// The options of each mode, in their order: each kind of owner and each further fault is in one of them.
+fn modes_of_the_long_run(seed: u64) -> [Args; 5] {
+    let plain = Args {
+        seed: Some(seed),
+        seeds: None,
+        seconds: Some(MODE_SECONDS),
+        hours: None,
+        length: 4,
+        jobs: 2,
+        verbose: false,
+        keep_going: true,
+        quiet: true,
+        broken: None,
+        several: false,
+        attach: false,
+        full: false,
+        agents: false,
+        placing: false,
+        usual: false,
+        guided: true,
     };
-    vec![
-        mode(false, false, false, false),
-        mode(true, false, false, false),
-        mode(false, true, true, false),
-        mode(false, false, false, true),
+    [
+        plain.clone(),
+        Args { several: true, ..plain.clone() },
+        Args { attach: true, full: true, ..plain.clone() },
+        Args { agents: true, ..plain.clone() },
+        Args { placing: true, ..plain },
     ]
 }
 
@@ -223,5 +229,14 @@ mod tests {
         assert_eq!(arguments(&none), ["many", "--length=20", "--jobs=2"]);
         assert_eq!(under(&none), "one store, 20 s of faults");
         assert_eq!(under(&agents), "hosts with agents and full disks, 20 s of faults");
+    }
+
+    /// A mode that the long run leaves out has no fresh seeds at all.
+    #[test]
+    fn the_long_run_has_each_mode() {
+        let words: Vec<String> = modes_of_the_long_run(7).iter().flat_map(arguments).collect();
+        for mode in ["--several", "--attach", "--full", "--agents", "--placing"] {
+            assert!(words.iter().any(|word| word == mode), "{mode}: {words:?}");
+        }
     }
 }

@@ -46,7 +46,8 @@ pub struct Args {
     /// Install nothing
     #[arg(long)]
     no_setup: bool,
-    /// A `holdfast` program of an older version, for the scenario `rolling-upgrade`
+    /// A `holdfast` program of an older version, for the scenario `rolling-upgrade`; default: that of the last release
+    /// tag (v*) before this commit, which the long run builds
     #[arg(long, env = "HOLDFAST_OLDER_BIN", value_name = "PATH")]
     older_bin: Option<PathBuf>,
     #[command(flatten)]

@@ -39,7 +39,7 @@ use holdfast_tls::{HttpTls, Tls};
 use holdfast_types::sync::LockExt;
 use jobs::{For, Jobs};
 pub use opened::check_files;
-use opened::{check_tls, history_in, token_of};
+use opened::{check_mount, check_tls, history_in, token_of};
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -92,6 +92,8 @@ fn boxed<'a>(config: AgentConfig, stop: BoxFuture<'a, ()>, helper: Helper<'a>) -
 }
 
 async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: Helper<'_>) -> Result<(), RunError> {
+    // Over a link no mount is found, also not that of an earlier agent.
+    check_mount(&config)?;
     run_dir::make(&config.run_dir, watchdog::AGENT_LOCK).map_err(dir_error(&config.run_dir))?;
     let _lock = lock(&config.run_dir, watchdog::AGENT_LOCK).map_err(RunError::Locked)?;
     let address = config.http.listen;

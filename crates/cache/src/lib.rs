@@ -11,15 +11,17 @@
 //!
 //!   keep_sealed: data that a checkpoint seals goes to disk at once
 //! ```
-//! The store is asked for whole extents. The disk keeps an extent in stretches of some 32 KiB, memory has its blocks of
-//! 16 KiB, and only the blocks that are asked for are opened (`get_several`, ADR 0042).
+//! The store is asked for whole extents. The disk keeps an extent in stretches of some 16 KiB sealed, memory has its
+//! blocks of 16 KiB, and only the blocks that are asked for are opened (`get_several`, ADR 0042). The disk is read on
+//! the reader's own thread if the page cache has the bytes (`ring`, ADR 0073).
 //!
 //! CACHE-C1  The key is object, number and block, never an LBA. They name the same content for ever (R7), so no entry
 //!     is ever stale.
 //! CACHE-C2  Every answer was opened, that is authenticated, by this process (R9). The disk tier holds the same sealed
 //!     bytes as the store (R10) and is trusted as little.
 //! CACHE-C3  The cache holds clean data only: losing any or all of it, at any time, costs a fetch.
-//! CACHE-C4  Size limits: memory by `memory_bytes`, disk by `disk_bytes`, plus buffers of [`DISK_BUFFER_BYTES`].
+//! CACHE-C4  Size limits: memory by `memory_bytes`, disk by `disk_bytes`, plus buffers of [`DISK_BUFFER_BYTES`] and the
+//!     index of the disk: at most one record for each 4 KiB.
 //! CACHE-C5  The disk is a ring: new data evicts the oldest. So data fetched for a scan goes to disk only when it is
 //!     fetched a second time.
 //! CACHE-C6  Left-out data is remembered up to a quarter of the disk, in bytes, and up to 131,072 entries. Larger scans
@@ -28,7 +30,7 @@
 //!     never exceed the bytes of new data since the last time the disk was too slow for a read.
 //!
 //! Owns: memory and disk of the cache, and one fetch per key. Does not own: the store, keys, the decision what to read.
-//! May depend on: types. It is the only crate that uses foyer.
+//! May depend on: types. It is the only crate that uses foyer, for the memory.
 
 mod admission;
 mod answers;
@@ -36,11 +38,13 @@ mod disk;
 mod flight;
 mod key;
 mod load;
+mod ring;
 mod several;
 
 use bytes::Bytes;
 use disk::Disk;
 pub use flight::{Flight, Flights};
+use futures_util::future::BoxFuture;
 use holdfast_types::limits;
 use holdfast_types::sync::LockExt;
 use std::fmt;
@@ -89,7 +93,7 @@ pub struct ReadCache<V: Clone + Send + Sync + 'static> {
 pub type Cache = ReadCache<Bytes>;
 
 struct Inner<V: Clone + Send + Sync + 'static> {
-    memory: foyer::Cache<BlockKey, V>,
+    memory: foyer_memory::Cache<BlockKey, V>,
     flights: Flights<V>,
     /// Loads of entries from disk or the store …
     loads: Flights<Loaded<V>>,
@@ -142,7 +146,7 @@ pub struct CacheStats {
     pub rejected: u64,
     /// Reads from the disk tier that failed or took too long.
     pub disk_errors: u64,
-    /// Whether there is a disk tier.
+    /// Whether there is a disk tier, and it works.
     pub disk: bool,
     /// Bytes in memory.
     pub memory_bytes: u64,
@@ -171,12 +175,15 @@ impl Cache {
     ///
     /// # Errors
     /// There is too little memory.
-    pub async fn open(memory_bytes: usize, disk: Option<(PathBuf, u64)>) -> Result<Self, CacheError> {
-        let disk = match disk {
-            Some((dir, bytes)) => Disk::open(dir, bytes).await.map(Arc::new),
-            None => None,
-        };
-        Self::over(disk, memory_bytes, Bytes::len)
+    pub fn open(memory_bytes: usize, disk: Option<(PathBuf, u64)>) -> BoxFuture<'static, Result<Self, CacheError>> {
+        // Boxed: the code of the disk tier is generated in this crate only.
+        Box::pin(async move {
+            let disk = match disk {
+                Some((dir, bytes)) => Disk::open(dir, bytes).await.map(Arc::new),
+                None => None,
+            };
+            Self::over(disk, memory_bytes, Bytes::len)
+        })
     }
 }
 
@@ -187,11 +194,11 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         }
         // Each shard holds many extents, so their different sizes average out.
         let shards = (memory_bytes / MEMORY_BYTES_MIN).clamp(1, SHARDS_MAX);
-        let memory = foyer::CacheBuilder::new(memory_bytes)
+        let memory = foyer_memory::CacheBuilder::new(memory_bytes)
             .with_name("holdfast")
             .with_shards(shards)
             // Resists scans (a backup reads everything once), and a hit needs only a read lock.
-            .with_eviction_config(foyer::S3FifoConfig::default())
+            .with_eviction_config(foyer_memory::S3FifoConfig::default())
             .with_weighter(move |_: &BlockKey, value: &V| weigh(value) + ENTRY_OVERHEAD_BYTES)
             .build();
         let inner = Inner {
@@ -215,6 +222,11 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         W: Clone + Send + Sync + 'static,
     {
         ReadCache::over(self.inner.disk.clone(), memory_bytes, weigh)
+    }
+
+    /// The disk, if there is one and it works.
+    fn disk(&self) -> Option<&Disk> {
+        self.inner.disk.as_deref().filter(|disk| disk.is_on())
     }
 
     /// The value, if it is in memory.
@@ -263,7 +275,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
     {
         let counts = &self.inner.counts;
         self.fly(key, async || {
-            if let Some(disk) = &self.inner.disk
+            if let Some(disk) = self.disk()
                 && let Some(found) = disk.load(&key).await
             {
                 match open(&found.sealed) {
@@ -287,7 +299,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
             counts.fetches.fetch_add(1, Relaxed);
             let sealed = fetch().await?;
             let value = open(&sealed)?;
-            if let Some(disk) = &self.inner.disk {
+            if let Some(disk) = self.disk() {
                 let bytes = sealed.len() as u64;
                 let fate =
                     if disk.fetched(key, sealed, demand) { &counts.admitted_bytes } else { &counts.left_out_bytes };
@@ -365,7 +377,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
     /// needed (CACHE-C3). The pieces may be slices of one object: they are not copied, and after a return in time
     /// nothing here uses its memory.
     pub async fn keep_sealed(&self, pieces: impl IntoIterator<Item = (BlockKey, Bytes)>) {
-        if let Some(disk) = &self.inner.disk {
+        if let Some(disk) = self.disk() {
             let kept = disk.keep(pieces).await;
             self.inner.counts.kept_bytes.fetch_add(kept, Relaxed);
         }
@@ -411,7 +423,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
             journal: counts.journal.load(Relaxed),
             rejected: counts.rejected.load(Relaxed),
             disk_errors: disk.as_ref().map_or(0, |disk| disk.errors()),
-            disk: disk.is_some(),
+            disk: disk.as_ref().is_some_and(|disk| disk.is_on()),
             memory_bytes: memory.usage() as u64,
             memory_entries: memory.entries() as u64,
         }

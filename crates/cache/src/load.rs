@@ -2,8 +2,8 @@
 
 use crate::ReadCache;
 use crate::admission::Demand;
-use crate::disk::Found;
 use crate::key::BlockKey;
+use crate::ring::Found;
 use crate::several::{Fetched, Loaded, Several, Source, Wanted, pick};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -85,7 +85,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         if let Some(values) = self.several_here(wanted.values) {
             return Ok(Loaded { values, sealed: None });
         }
-        if let Some(disk) = &self.inner.disk
+        if let Some(disk) = self.disk()
             && let Some(found) = disk.load(&wanted.entry).await
             && let Some(loaded) = self.open_found(demand, wanted, source, found)
         {
@@ -120,7 +120,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         source: &S,
         found: Found,
     ) -> Option<Loaded<V>> {
-        let (counts, disk) = (&self.inner.counts, self.inner.disk.as_ref()?);
+        let (counts, disk) = (&self.inner.counts, self.disk()?);
         let Ok(values) = source.open(&found.sealed) else {
             // Not an error of the store's copy: that one is requested next, and its failure would be reported.
             counts.rejected.fetch_add(1, Relaxed);
@@ -157,7 +157,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         let values: Several<V> = values.into();
         // Before the flight ends, so that every caller finds one of the two.
         self.keep_in_memory(&values);
-        if let Some(disk) = &self.inner.disk {
+        if let Some(disk) = self.disk() {
             let (goes_in, bytes) = disk.fetched_apart(wanted, entries, demand);
             let fate = if goes_in { &counts.admitted_bytes } else { &counts.left_out_bytes };
             fate.fetch_add(bytes, Relaxed);

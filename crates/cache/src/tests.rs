@@ -1,4 +1,5 @@
 use super::*;
+use crate::ring::{Ring, Shape};
 use futures_util::future::join_all;
 use holdfast_types::{MemberId, ObjectId, Term};
 use std::convert::Infallible;
@@ -282,12 +283,9 @@ async fn disk_holds_no_plain_bytes_and_stays_bounded() {
         }
     }
     cache.close().await;
-    let mut whole = 0;
-    for entry in std::fs::read_dir(dir.path().join("blocks")).expect("list") {
-        let body = std::fs::read(entry.expect("entry").path()).expect("read");
-        whole += body.len() as u64;
-        assert!(!body.windows(30).any(|window| window == &marker[..30]), "R10: plain bytes in a cache file");
-    }
+    let body = std::fs::read(dir.path().join("ring")).expect("read");
+    assert!(!body.windows(30).any(|window| window == &marker[..30]), "R10: plain bytes in a cache file");
+    let whole = body.len() as u64;
     assert!(whole > 0);
     assert!(whole <= DISK_BYTES, "{whole} bytes of files after writing {}", 1500 * LEN);
 }
@@ -318,8 +316,7 @@ async fn a_restart_finds_the_disk_warm() {
     assert_eq!(asked_again(&cache, 50).await, 0, "{:?}", cache.stats());
 }
 
-/// At a start, a block is read up to the first entry that is out of order. Entries that the disk never took are not
-/// checked.
+/// Entries that the disk never took are not checked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_restart_finds_what_many_stored_at_once() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -328,8 +325,6 @@ async fn a_restart_finds_what_many_stored_at_once() {
         let storing = |part: u32| {
             let disk = cache.inner.disk.clone().expect("disk tier");
             tokio::task::spawn_blocking(move || {
-                // This test checks only this case, because the time between an entry's number and its place in the
-                // queue is short.
                 for number in 0..100 {
                     let number = (round * 4 + part) * 100 + number;
                     disk.fetched(key(number), Bytes::from_static(b"sealed"), Demand::Point);
@@ -352,13 +347,9 @@ async fn a_restart_finds_what_many_stored_at_once() {
 /// CACHE-C7: a small entry counts with its whole space on disk.
 #[test]
 fn c7_an_entry_counts_as_what_it_takes_on_disk() {
-    use foyer::Code;
-    let of = |len: usize| super::disk::room(&key(1), &Bytes::from(vec![0; len]));
-    let mut value = Vec::new();
-    Bytes::from_static(b"value").encode(&mut value).expect("encode");
-    let beside = 36 + key(1).estimated_size() + value.len() - 5;
-    let units = [of(1), of(4096 - beside), of(4096 - beside + 1), of(128 << 10)].map(|bytes| bytes / 4096);
-    assert_eq!(units, [1, 1, 2, 33]);
+    let key_bytes = 48;
+    let found = [0, 1, 4096 - key_bytes, 4096 - key_bytes + 1, 128 << 10].map(crate::ring::room);
+    assert_eq!(found, [4096, 4096, 4096, 4097, (128 << 10) + key_bytes as u64]);
 }
 
 /// CACHE-C5: scans 200 MB, three times the disk.
@@ -433,7 +424,7 @@ async fn c7_what_is_read_meanwhile_survives_uploads_of_several_times_the_disk() 
 async fn a_wiped_directory_costs_fetches_only() {
     let dir = tempfile::tempdir().expect("temporary directory");
     filled(dir.path(), 50).await;
-    std::fs::remove_dir_all(dir.path().join("blocks")).expect("wipe");
+    std::fs::remove_file(dir.path().join("ring")).expect("wipe");
     let cache = on_disk(dir.path()).await;
     assert_eq!(asked_again(&cache, 50).await, 50);
     // The same while the cache runs: `read` checks that everything it serves is right.
@@ -449,27 +440,85 @@ async fn a_wiped_directory_costs_fetches_only() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_files_cost_fetches_only() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    for damage in 0..4 {
+    for damage in 0..5 {
         filled(dir.path(), 50).await;
-        for entry in std::fs::read_dir(dir.path().join("blocks")).expect("list") {
-            let path = entry.expect("entry").path();
-            let mut body = std::fs::read(&path).expect("read");
-            match damage {
-                0 => body.iter_mut().step_by(4099).for_each(|byte| *byte ^= 1),
-                1 => body.truncate(body.len() / 3),
-                2 => body.fill(0xff),
-                _ => body.clear(),
+        let path = dir.path().join("ring");
+        let mut body = std::fs::read(&path).expect("read");
+        match damage {
+            // The table of a region is before its records: 16 KiB of each MiB.
+            0 => {
+                for region in body.chunks_mut(1 << 20) {
+                    region[16 << 10..].iter_mut().step_by(4099).for_each(|byte| *byte ^= 1);
+                }
             }
-            std::fs::write(&path, body).expect("write");
+            1 => body.iter_mut().step_by(4099).for_each(|byte| *byte ^= 1),
+            2 => body.truncate(2_000_000),
+            3 => body.fill(0xff),
+            _ => body.clear(),
         }
+        std::fs::write(&path, body).expect("write");
         let cache = on_disk(dir.path()).await;
         let asked = asked_again(&cache, 50).await;
         assert!(asked > 0, "damage {damage} was not even noticed");
-        assert_eq!(cache.stats().failures, 0);
+        let stats = cache.stats();
+        assert_eq!(stats.failures, 0, "damage {damage}: {stats:?}");
+        assert!(damage > 0 || stats.rejected > 0, "{stats:?}");
     }
 }
 
-/// Apart from foyer's own checksums, bytes from disk are opened like any others (CACHE-C2).
+/// A cache over a file that is opened in this way for reads, and in that way for writes.
+fn over(reads: std::fs::File, writes: std::fs::File) -> Cache {
+    let ring = Ring::on(reads, writes, Shape::of(DISK_BYTES).expect("large enough"));
+    ReadCache::over(Some(Arc::new(Disk::on(ring))), MEMORY_BYTES_MIN, Bytes::len).expect("open")
+}
+
+/// RING-G2: only the metrics tell that the disk is off, and the store is asked more often.
+async fn works_without_a_disk(cache: &Cache) {
+    assert_eq!((cache.stats().failures, cache.stats().rejected, cache.stats().disk), (0, 0, false));
+    for _ in 0..2 {
+        cache.forget_opened();
+        assert_eq!(asked_again(cache, 50).await, 50, "{:?}", cache.stats());
+        assert_eq!(asked_again(cache, 50).await, 0, "memory works: {:?}", cache.stats());
+    }
+    let admitted = cache.stats().admitted_bytes;
+    assert!(read(cache, key(1000), LEN).await && !cache.has_sealed(&key(1000)));
+    cache.keep_sealed([(key(1), Bytes::from_static(b"sealed"))]).await;
+    assert_eq!((cache.stats().kept_bytes, cache.stats().admitted_bytes), (0, admitted));
+    cache.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_is_turned_off_and_costs_fetches_only() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("ring");
+    std::fs::write(&path, "").expect("write");
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+    let cache = over(std::fs::File::open(path).expect("open"), full);
+    assert!(cache.stats().disk);
+    assert!(read(&cache, key(1), LEN).await);
+    settle(&cache).await;
+    works_without_a_disk(&cache).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_reads_nothing_is_turned_off_and_costs_fetches_only() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("ring");
+    let writes = std::fs::File::create(&path).expect("create");
+    // Each read of such a file fails.
+    let reads = std::fs::File::options().write(true).open(&path).expect("open");
+    let cache = over(reads, writes);
+    for number in 0..50 {
+        assert!(read(&cache, key(number), LEN).await);
+    }
+    settle(&cache).await;
+    cache.forget_opened();
+    assert_eq!(asked_again(&cache, 50).await, 50);
+    assert_eq!(cache.stats().disk_errors, 32, "then it is given up");
+    works_without_a_disk(&cache).await;
+}
+
+/// Bytes from disk are opened like any others (CACHE-C2).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sealed_bytes_from_disk_are_not_trusted() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -496,8 +545,7 @@ async fn another_size_drops_the_files() {
     let smaller = Cache::open(MEMORY_BYTES_MIN, Some((dir.path().to_owned(), DISK_BYTES / 2))).await.expect("open");
     assert_eq!(asked_again(&smaller, 50).await, 50);
     smaller.close().await;
-    let files = std::fs::read_dir(dir.path().join("blocks")).expect("list");
-    let whole: u64 = files.map(|entry| entry.and_then(|entry| entry.metadata()).expect("entry").len()).sum();
+    let whole = std::fs::metadata(dir.path().join("ring")).expect("the ring").len();
     assert!(whole <= DISK_BYTES / 2, "{whole}");
 }
 
@@ -531,19 +579,4 @@ async fn siblings_share_the_disk_but_not_the_values() {
     settle(&cache).await;
     assert_eq!(cache.get(&place), None);
     assert!(!read(&cache, place, LEN).await, "the sealed bytes were on disk already");
-}
-
-#[test]
-fn keys_on_disk_round_trip() {
-    use foyer::Code;
-    let mut whole = key(4_000_000_000);
-    whole.object.random = u128::MAX - 5;
-    whole.block = u32::MAX - 7;
-    for key in [key(0), whole] {
-        let mut text = Vec::new();
-        key.encode(&mut text).expect("encode");
-        assert_eq!(text.len(), key.estimated_size());
-        assert_eq!(BlockKey::decode(&mut text.as_slice()).expect("decode"), key);
-        assert!(BlockKey::decode(&mut &text[..47]).is_err());
-    }
 }

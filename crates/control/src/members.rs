@@ -399,10 +399,6 @@ fn heir(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) ->
     if serves(group.me) && wanted.contains(&group.me) {
         return None;
     }
-    let able = |peer: &&Peer| peer.id != group.me && peer.voter && peer.close() && wanted.contains(&peer.id);
-    let best = |fits: &dyn Fn(MemberId) -> bool| {
-        group.peers.iter().filter(able).filter(|peer| fits(peer.id)).min_by_key(|peer| (peer.behind, peer.id))
-    };
     let leaves = |id: MemberId| state.members.get(&id).is_none_or(|member| member.standing == Standing::Leaving);
     let goes = leaves(group.me) || !wanted.contains(&group.me);
     // A set is not given to a witness while a member that may serve is still to vote: nobody would serve it meanwhile.
@@ -410,16 +406,29 @@ fn heir(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) ->
     let witness = |id: MemberId| state.members.get(&id).is_some_and(|member| member.role == MemberRole::Witness);
     // Two leaving members would pass it back and forth.
     let others = |id: MemberId| !(leaves(id) || awaits && witness(id));
-    let found = best(&serves).or_else(|| if goes { best(&others) } else { None });
-    found.map(|peer| peer.id)
+    let able = |peer: &Peer| peer.id != group.me && peer.voter && peer.close() && wanted.contains(&peer.id);
+    let any = || nearest(group, |peer| able(peer) && others(peer.id));
+    successor(group, state, wanted).or_else(|| if goes { any() } else { None })
+}
+
+/// Of the members that fit, the one that lacks the fewest entries.
+fn nearest(group: &GroupView, fits: impl Fn(&Peer) -> bool) -> Option<MemberId> {
+    let fitting = group.peers.iter().filter(|peer| fits(peer));
+    fitting.min_by_key(|peer| (peer.behind, peer.id)).map(|peer| peer.id)
+}
+
+/// The voter that takes a leadership over if its leader should serve no more (MEMBER-M3), or stops: one that is
+/// `wanted`, serves, answers and has nearly everything; the most up-to-date one.
+pub fn successor(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> Option<MemberId> {
+    let serves = |id: MemberId| wanted.contains(&id) && state.members.get(&id).is_some_and(Member::serves);
+    nearest(group, |peer| peer.id != group.me && peer.voter && peer.close() && serves(peer.id))
 }
 
 /// Whether a leader that should serve no more has a voter that could serve in its place now (MEMBER-M3), and should:
 /// it is `wanted`. Until then it goes on granting the set: nobody else could, and its clients would wait for a newcomer
 /// that may never come up.
 pub fn has_successor(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> bool {
-    let serves = |id: MemberId| wanted.contains(&id) && state.members.get(&id).is_some_and(Member::serves);
-    group.peers.iter().any(|peer| peer.id != group.me && peer.voter && peer.close() && serves(peer.id))
+    successor(group, state, wanted).is_some()
 }
 
 /// Whether a member stands for election (MEMBER-M4): a serving one always, another only after `patience` without a

@@ -7,6 +7,7 @@ use crate::v1::controller_server::{Controller as ControllerCalls, ControllerServ
 use crate::v1::identity_server::{Identity, IdentityServer};
 use crate::v1::node_server::{Node as NodeCalls, NodeServer};
 use crate::{DRIVER, v1};
+use futures_util::future::BoxFuture;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -175,7 +176,12 @@ fn listen(path: &Path) -> Result<UnixListener, ServeError> {
 ///
 /// # Errors
 /// The socket cannot be used.
-pub async fn serve(driver: Driver, path: &Path, stop: CancellationToken) -> Result<(), ServeError> {
+pub fn serve(driver: Driver, path: &Path, stop: CancellationToken) -> BoxFuture<'_, Result<(), ServeError>> {
+    // Boxed: the code of the server is generated in this crate only.
+    Box::pin(served(driver, path, stop))
+}
+
+async fn served(driver: Driver, path: &Path, stop: CancellationToken) -> Result<(), ServeError> {
     let listener = listen(path)?;
     let incoming = futures_util::stream::unfold(listener, |listener| async move {
         let accepted = listener.accept().await.map(|(socket, _)| socket);

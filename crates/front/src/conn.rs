@@ -28,6 +28,8 @@
 //!     have to be decrypted for it, and the bound is `AHEAD_BYTES_MAX` of the line.
 //! CONN-C9  A request that a limit of its volume or set holds back is the only one of its connection that waits for
 //!     one. It has no place and no bytes of the gateway's, and while it waits its client's end is found as in CONN-C7.
+//! CONN-C10  The changes that begin in one poll are between [`Device::hold`] and [`Device::release`], however the poll
+//!     ends.
 
 use super::budget::{Charge, Ledger, Place};
 use super::device::{Device, DeviceError, ReadPart};
@@ -38,6 +40,7 @@ use super::measure::{Kind, Measures};
 use super::parked::{AGAIN_MAX, PARKED_MAX, Parked};
 use super::steps::in_steps;
 use super::throttle::{Throttled, Throttles};
+use burst::Burst;
 use export::{Export, extents_most};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -121,6 +124,8 @@ pub(super) struct Connection<'a, S> {
     /// The client's stream has ended, and what lies before the end is not known yet: nothing begins (CONN-C7) and
     /// nothing is answered (CONN-C8).
     unclear: bool,
+    /// Changes have begun in this poll (CONN-C10).
+    burst: Option<Burst>,
     running: FuturesUnordered<Running>,
     retries: Retries,
     replies: ReplyQueue,
@@ -150,6 +155,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             socket,
             incoming: Incoming::new(input, negotiated),
             unclear: false,
+            burst: None,
             running: FuturesUnordered::new(),
             retries: Retries {
                 parked: Parked::new(limits.unreadable_pause),
@@ -199,6 +205,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         loop {
             self.work(cx)?;
             if !self.ask_again(cx)? {
+                self.burst = None;
                 return Ok(());
             }
         }
@@ -353,6 +360,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
         let Request { offset, len, command, .. } = request;
         let device = self.export.device.clone();
+        if matches!(command, Command::Write { .. } | Command::Zero { .. } | Command::Trim { .. }) {
+            self.burst.get_or_insert_with(|| Burst::begin(device.clone()));
+        }
         let (kind, narrow, work) = match command {
             Command::Flush => (Kind::Flush, false, Work::Plain(device.flush())),
             // Every device can do nothing, so this needs no device.
@@ -481,6 +491,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 }
 
+mod burst;
 mod export;
 mod incoming;
 mod running;

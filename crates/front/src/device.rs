@@ -52,6 +52,13 @@ pub trait Device: Send + Sync + 'static {
     /// Frees the space of `len` bytes (1 to 4 GiB − 512). R1 as for a write.
     fn trim(self: Arc<Self>, offset: u64, len: u32, fua: bool) -> BoxFuture<'static, Result<(), DeviceError>>;
 
+    /// The connection begins changes (writes, zeroes, trims) that it has received together, and calls
+    /// [`Device::release`] in the same poll of its task. So a device may treat them as one.
+    fn hold(&self) {}
+
+    /// Ends a [`Device::hold`]: nothing more begins before the connection has received more.
+    fn release(&self) {}
+
     /// Returns once every write that was answered before the call is durable. R1: nothing is left to wait for.
     fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>>;
 

@@ -81,8 +81,14 @@ impl Front {
     pub async fn listen_tcp(&self, address: SocketAddr, tls: Option<FrontTls>) -> io::Result<SocketAddr> {
         let listener = listen::Tcp::bind(address).await?;
         let address = listener.address()?;
-        self.listeners().spawn(listen::run(listener, self.shared.clone(), tls));
+        self.serve_tcp(listener, tls);
         Ok(address)
+    }
+
+    // Not in the `async fn`, whose code is generated in the crate that awaits it: the code of all connections belongs
+    // to this crate, and is generated once.
+    fn serve_tcp(&self, listener: listen::Tcp, tls: Option<FrontTls>) {
+        self.listeners().spawn(listen::run(listener, self.shared.clone(), tls));
     }
 
     /// Listens on a Unix socket at `path` until closed, then removes the file. Replaces a socket file without a
@@ -92,8 +98,12 @@ impl Front {
     /// The path cannot be bound, or another process listens on it.
     pub async fn listen_unix(&self, path: &Path) -> io::Result<()> {
         let listener = listen::Unix::bind(path).await?;
-        self.listeners().spawn(listen::run(listener, self.shared.clone(), None));
+        self.serve_unix(listener);
         Ok(())
+    }
+
+    fn serve_unix(&self, listener: listen::Unix) {
+        self.listeners().spawn(listen::run(listener, self.shared.clone(), None));
     }
 
     /// Serves incoming connections until closed. They need not be sockets of this machine.

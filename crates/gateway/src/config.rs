@@ -69,6 +69,29 @@ pub enum SnapshotExports {
     Open,
 }
 
+/// How the journal's batches are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JournalIo {
+    /// By a thread of its own.
+    Thread,
+    /// By io_uring, where that can be durable and is allowed; else by the thread.
+    Uring,
+    /// By io_uring where the kernel needs no thread of its own for it; else by the thread.
+    #[default]
+    Auto,
+}
+
+impl From<JournalIo> for holdfast_log::JournalIo {
+    fn from(io: JournalIo) -> Self {
+        match io {
+            JournalIo::Thread => Self::Thread,
+            JournalIo::Uring => Self::Uring,
+            JournalIo::Auto => Self::Auto,
+        }
+    }
+}
+
 /// The role of a gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -280,6 +303,11 @@ settings! {
         /// who wrote them. Set it back to false once /healthz says that none is left. While seal is true and this is
         /// false, a gateway with such a file does not start.
         read_clear: bool = false;
+        /// How it is written. thread: by a thread of its own. uring: by io_uring from the gateway's workers, which
+        /// spares small writes a switch to that thread; where that is forbidden or not durable, the thread does it.
+        /// auto: as uring on ext4, as thread elsewhere, for XFS would give such a write to a thread of the kernel.
+        /// The log says at the start which it is.
+        io: JournalIo = JournalIo::Auto;
     }
 }
 

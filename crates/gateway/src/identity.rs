@@ -213,6 +213,7 @@ impl Identity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_testkit::golden::{Written, kept};
 
     /// What an earlier build has written is read, and this one writes the same.
     #[test]
@@ -234,6 +235,14 @@ mod tests {
         let identity = Identity::open(dir.path())?;
         assert_eq!((identity.disk(), identity.cluster(), identity.member, identity.boot), (11, Some(77), 3, 7));
         assert_eq!(std::fs::read_to_string(dir.path().join(FILE))?, text(7));
+        let read = |bytes: &[u8]| {
+            let dir = tempfile::tempdir().ok()?;
+            std::fs::write(dir.path().join(FILE), bytes).ok()?;
+            let identity = Identity::open(dir.path()).ok()?;
+            Some((identity.disk(), identity.cluster(), identity.member, identity.boot))
+        };
+        let expected = Some((11, Some(77), 3, 8));
+        kept(env!("CARGO_MANIFEST_DIR"), FILE, Written::Pinned(text(7).as_bytes()), &expected, read);
         Ok(())
     }
 

@@ -23,4 +23,4 @@ pub mod store_options;
 mod vote_embargo;
 
 pub use descriptors::raise_descriptors;
-pub use run::{Begin, RunError, run_life, run_until, serve_doors_over, serve_nbd_over};
+pub use run::{Begin, RunError, Stop, run_life, run_until, serve_doors_over, serve_nbd_over};

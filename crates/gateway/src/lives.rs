@@ -167,6 +167,7 @@ mod hex64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_testkit::golden::{Written, kept};
 
     fn told(lives: &Lives) -> Vec<(u64, u64)> {
         let (last, mut all) = lives.told();
@@ -188,6 +189,12 @@ mod tests {
         assert_eq!(told(&lives), [(4, 40), (5, 50)]);
         lives.save(dir.path())?;
         assert_eq!(std::fs::read_to_string(dir.path().join(FILE))?, text);
+        let read = |bytes: &[u8]| {
+            std::fs::write(dir.path().join(FILE), bytes).ok()?;
+            Lives::read(dir.path()).ok().map(|lives| told(&lives))
+        };
+        let expected = Some(vec![(4, 40), (5, 50)]);
+        kept(env!("CARGO_MANIFEST_DIR"), FILE, Written::Pinned(text.as_bytes()), &expected, read);
         Ok(())
     }
 

@@ -42,7 +42,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "holdfast_cache_disk_rejected_total",
         "Entries from the cache's disk that failed to open. The store was asked instead.",
     ),
-    (Kind::Gauge, "holdfast_cache_disk_up", "1 while the cache has a disk."),
+    (Kind::Gauge, "holdfast_cache_disk_up", "1 while the cache has a disk; 0 after that has failed or was full."),
     (Kind::Counter, "holdfast_cache_failures_total", "Fetches into the cache that failed."),
     (
         Kind::Counter,
@@ -449,6 +449,41 @@ mod tests {
             }
         }
         assert!(seen.len() > 30, "the files were not read: {seen:?}");
+    }
+
+    /// Several clusters in one Prometheus have groups, and may have sets, of the same name: each query of a dashboard is
+    /// of the chosen clusters, and adds or compares nothing across them.
+    #[test]
+    fn dashboards_keep_clusters_apart() {
+        let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+        let (chosen, mut queries) = ("{cluster=~\"$cluster\"", 0);
+        for file in ["grafana/holdfast-gateways.json", "grafana/holdfast-hosts.json"] {
+            let text = std::fs::read_to_string(deploy.join(file)).expect(file);
+            let board: serde_json::Value = serde_json::from_str(&text).expect(file);
+            let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
+            let variables = list(&board["templating"]["list"]);
+            let [_, cluster, set] = &variables[..] else { panic!("{file}: {variables:?}") };
+            assert!(
+                cluster["name"] == "cluster" && cluster["allValue"] == ".*",
+                "{file}: without the label: {cluster}"
+            );
+            assert!(set["query"].as_str().is_some_and(|query| query.contains(chosen)), "{file}: {set}");
+            for target in list(&board["panels"]).iter().flat_map(|panel| list(&panel["targets"])) {
+                let query = target["expr"].as_str().expect("a query");
+                let of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                let rest: String = query.split(chosen).map(|part| part.trim_end_matches(of_name)).collect();
+                let is_metric = |word: &&str| {
+                    ["holdfast_", "process_"].iter().any(|of| word.starts_with(of)) || ["up", "ALERTS"].contains(word)
+                };
+                let found = rest.split(|c: char| !of_name(c)).find(is_metric);
+                assert_eq!(found, None, "{file}: of all clusters: {query}");
+                for over in [" by (", " on ("] {
+                    assert!(query.split(over).skip(1).all(|labels| labels.starts_with("cluster")), "{file}: {query}");
+                }
+                queries += 1;
+            }
+        }
+        assert!(queries > 30, "the dashboards were not read: {queries}");
     }
 
     /// Each alert has a test in which it fires, and a section of the runbooks, which its `runbook_url` names and which

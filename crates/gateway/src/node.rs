@@ -28,6 +28,7 @@ mod shown;
 mod start;
 mod start_set;
 mod starts;
+mod stopping;
 mod store_migration;
 mod turns;
 mod younger;
@@ -61,6 +62,7 @@ pub(crate) use others::{Others, answer_limit};
 pub(crate) use planned::{GroupReport, Planned, Runs, ViolationChange, Wants};
 pub(crate) use revoked::{bearer, list as revoked_list};
 pub use seams::Seams;
+pub use stopping::{HAND_OVER_LIMIT, Handed};
 
 use running::Running;
 use shown::Shown;

@@ -6,7 +6,7 @@ use crate::audit::{self, Audit};
 use crate::config::{GatewayConfig, NbdTls, SnapshotExports};
 use crate::doors::{self, Client, Door, Place, Standing};
 use crate::http;
-use crate::node::{Node, NodeError, Seams};
+use crate::node::{HAND_OVER_LIMIT, Node, NodeError, Seams};
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
 use holdfast_api::v1::admin_server::AdminServer;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::codegen::http::HeaderMap;
 use tonic::transport::server::Connected;
@@ -119,12 +119,28 @@ async fn listen(what: &'static str, addr: SocketAddr) -> Result<TcpListener, Run
     TcpListener::bind(addr).await.map_err(|source| RunError::Listen { what, addr: addr.to_string(), source })
 }
 
-/// Runs a gateway until `stop` is cancelled. The future is boxed: otherwise its machine code would be generated again
-/// in each crate that calls this.
+/// How a gateway is told to stop.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    /// Hand over what this gateway leads, then stop.
+    pub asked: CancellationToken,
+    /// Stop at once.
+    pub now: CancellationToken,
+}
+
+impl Stop {
+    /// A stop that hands nothing over.
+    pub fn at_once(stop: CancellationToken) -> Self {
+        Self { asked: stop.clone(), now: stop }
+    }
+}
+
+/// Runs a gateway until `stop`. The future is boxed: otherwise its machine code would be generated again in each crate
+/// that calls this.
 ///
 /// # Errors
 /// [`RunError`].
-pub fn run_until(config: GatewayConfig, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+pub fn run_until(config: GatewayConfig, stop: Stop) -> BoxFuture<'static, Result<(), RunError>> {
     Box::pin(run_life(config, stop, Seams::default(), None))
 }
 
@@ -137,11 +153,12 @@ pub type Begin = Box<dyn FnOnce(Arc<Node>) -> BoxFuture<'static, Result<(), RunE
 /// [`RunError`].
 pub fn run_life(
     config: GatewayConfig,
-    stop: CancellationToken,
+    Stop { asked, now: stop }: Stop,
     seams: Seams,
     begin: Option<Begin>,
 ) -> BoxFuture<'static, Result<(), RunError>> {
     Box::pin(async move {
+        let starting = Starting::begin(asked.clone(), stop.clone());
         // Bind the addresses first: an address that is in use must not cost a start that is noted on the disk.
         let api = listen("admin door", config.api_listen).await?;
         let peer = listen("peer door", config.peer_listen).await?;
@@ -183,17 +200,54 @@ pub fn run_life(
             }
         };
         tracing::info!(name = %config.name, api = %config.api_address(), "gateway runs");
-        let failed = first_failure(&stop, doors.join_next()).await;
+        drop(starting);
+        let failed = until_stopped(&node, &asked, &stop, doors.join_next()).await;
         stop.cancel();
         front.close().await;
         node.close().await;
         doors.shutdown().await;
         end_audit(audit).await;
-        match failed {
-            Some(failure) => Err(failure),
-            None => node.refusal().map_or(Ok(()), |e| Err(e.into())),
-        }
+        failed.map_or_else(|| node.refusal().map_or(Ok(()), |e| Err(e.into())), Err)
     })
+}
+
+/// Until a gateway runs it leads nothing that others wait for: told to stop then, it stops at once.
+struct Starting(JoinHandle<()>);
+
+impl Starting {
+    fn begin(asked: CancellationToken, stop: CancellationToken) -> Self {
+        Self(tokio::spawn(async move {
+            asked.cancelled().await;
+            stop.cancel();
+        }))
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Waits for the end of the gateway's work. Asked to stop, it hands over what it leads; everything still runs
+/// meanwhile. What cannot be handed over does not keep it from its end, and neither does anything once `stop` comes.
+async fn until_stopped(
+    node: &Arc<Node>,
+    asked: &CancellationToken,
+    stop: &CancellationToken,
+    ended: impl Future<Output = Option<Result<DoorEnd, JoinError>>>,
+) -> Option<RunError> {
+    tokio::select! {
+        biased;
+        failed = first_failure(stop, ended) => return failed,
+        () = asked.cancelled() => {}
+    }
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        _ = node.hand_over_all(HAND_OVER_LIMIT) => {}
+    }
+    None
 }
 
 async fn serve_http(listener: TcpListener, node: Arc<Node>, mode: HttpTls) -> DoorEnd {

@@ -1,10 +1,12 @@
 //! The command line: names, arguments and the help that teaches them. No behaviour.
 
 mod agent;
+#[cfg(feature = "whole")]
 mod attach;
 mod certificate;
 mod certificates;
 mod common;
+#[cfg(feature = "whole")]
 mod csi;
 mod dev;
 mod doctor;
@@ -21,6 +23,7 @@ mod placing;
 mod recover;
 mod set;
 mod snapshot;
+#[cfg(feature = "whole")]
 mod standby;
 mod store;
 mod stores;
@@ -33,10 +36,12 @@ use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
 pub use agent::{AgentArgs, AgentCommand, Agents};
+#[cfg(feature = "whole")]
 pub use attach::AttachArgs;
 pub use certificate::{CertificateCommand, WhichArgs};
 pub use certificates::CertificatesArgs;
 pub use common::{Common, DEFAULT_API, GIVE_TLS};
+#[cfg(feature = "whole")]
 pub use csi::{CsiArgs, CsiServices};
 pub use dev::DevArgs;
 pub use doctor::{DoctorArgs, SupportArgs};
@@ -53,6 +58,7 @@ pub use placing::{PlaceArgs, PolicyArgs};
 pub use recover::RecoverArgs;
 pub use set::{DeleteArgs, SetCommand};
 pub use snapshot::SnapshotCommand;
+#[cfg(feature = "whole")]
 pub use standby::{CopyArgs, StandbyCommand};
 pub use store::{CheckArgs, KeyArgs, StoreArgs, StoreCommand};
 pub use stores::{HowArgs, StoresCommand};
@@ -126,16 +132,21 @@ pub enum Command {
     /// Move a set to another gateway by force: fences its present owner
     Failover(FailoverArgs),
     /// Attach the volumes of a set as devices on this host; they survive the loss of any gateway
+    #[cfg(feature = "whole")]
     Attach(Box<AttachArgs>),
     /// Run PostgreSQL on one of several hosts: acquires the set, mounts it, starts PostgreSQL, and fails over when a
     /// host is lost
+    #[cfg(feature = "whole")]
     Agent(Box<AgentArgs>),
     /// Run a read-only PostgreSQL on a local copy of a snapshot, refreshed at an interval, without load on the primary
+    #[cfg(feature = "whole")]
     #[command(subcommand)]
     Standby(StandbyCommand),
     /// Serve volumes to Kubernetes by the Container Storage Interface (CSI)
+    #[cfg(feature = "whole")]
     Csi(Box<CsiArgs>),
     /// Show a pair of gateways that uses etcd in place of a third voter
+    #[cfg(feature = "whole")]
     #[command(subcommand)]
     Pair(PairCommand),
     /// Check whether a store fulfils the requirements of sets; contacts no gateway
@@ -144,24 +155,29 @@ pub enum Command {
     /// Read sets from their store and report damage; contacts no gateway
     Verify(Box<VerifyArgs>),
     /// Show the history of the agents: takeovers with the time of each phase, restarts, fencing
+    #[cfg(feature = "whole")]
     History(HistoryArgs),
     /// Show changes of sets, leases and gateways as they happen
     Watch(WatchArgs),
     /// Check this host, its settings and its cluster, and say what to do
+    #[cfg(feature = "whole")]
     #[command(after_long_help = doctor::DOCTOR)]
     Doctor(Box<DoctorArgs>),
     /// Write a bundle for support, a tar.gz without secrets
+    #[cfg(feature = "whole")]
     #[command(after_long_help = doctor::SUPPORT)]
     SupportBundle(Box<SupportArgs>),
     /// Run a whole cluster on this machine, for trial and development
     Dev(DevArgs),
     /// Print the completion script of a shell
+    #[cfg(feature = "whole")]
     #[command(after_long_help = "Example:\n  holdfast completions bash > /etc/bash_completion.d/holdfast")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
     /// Print the manual page, or write one page per command
+    #[cfg(feature = "whole")]
     #[command(after_long_help = "Examples:\n  holdfast man | man -l -\n  holdfast man --dir /usr/local/share/man/man1")]
     Man {
         /// Write one page per command to this directory

@@ -1,6 +1,8 @@
 //! The commands, one module per noun.
 
+#[cfg(feature = "whole")]
 mod agent;
+#[cfg(feature = "whole")]
 mod attach;
 pub mod bootstrap;
 mod certificate;
@@ -9,20 +11,25 @@ mod clone;
 mod cluster;
 mod connect;
 mod console;
+#[cfg(feature = "whole")]
 mod csi;
 mod deletion;
 mod dev;
 mod diff;
+#[cfg(feature = "whole")]
 mod doctor;
+#[cfg(feature = "whole")]
 mod extras;
 pub mod gateway;
 mod gateway_list;
+#[cfg(feature = "whole")]
 mod history;
 mod keys;
 mod lease;
 mod limits;
 mod members;
 mod moves;
+#[cfg(feature = "whole")]
 mod pair;
 mod placing;
 mod recover;
@@ -31,18 +38,22 @@ pub mod set;
 mod set_calls;
 mod snapshot;
 mod snapshot_calls;
+#[cfg(feature = "whole")]
 mod standby;
 mod status;
 mod store;
 mod store_access;
 mod stores;
+#[cfg(feature = "whole")]
 mod support;
 mod text;
 mod verify;
 mod volume;
 mod watch;
 
-use crate::cli::{AgentCommand, Cli, ClusterCommand, Command, Common, CsiServices, GatewayCommand, StandbyCommand};
+use crate::cli::{AgentCommand, Cli, ClusterCommand, Command, Common, GatewayCommand};
+#[cfg(feature = "whole")]
+use crate::cli::{CsiServices, StandbyCommand};
 use crate::exit::CliError;
 use crate::output::LogFormat;
 use holdfast_tls::Role;
@@ -54,19 +65,28 @@ pub use cluster::node;
 /// consequences itself.
 const GATEWAY_LOG: &str = "info,openraft=error";
 
-/// Runs the command.
-pub async fn run(args: Cli) -> Result<(), CliError> {
-    let log = match args.command {
+/// The default log filter of a command.
+fn log_filter(command: &Command) -> &'static str {
+    match command {
         Command::Gateway(GatewayCommand::Run(_)) => GATEWAY_LOG,
+        #[cfg(feature = "whole")]
         Command::Attach(_) => attach::LOG,
+        #[cfg(feature = "whole")]
         Command::Agent(_) => agent::LOG,
+        #[cfg(feature = "whole")]
         Command::Standby(_) => standby::LOG,
+        #[cfg(feature = "whole")]
         Command::Csi(_) => csi::LOG,
         _ => "warn",
-    };
-    start_log(&args.common, log)?;
+    }
+}
+
+/// Runs the command.
+pub async fn run(args: Cli) -> Result<(), CliError> {
+    start_log(&args.common, log_filter(&args.command))?;
     let mut common = args.common;
     match args.command {
+        #[cfg(feature = "whole")]
         Command::Attach(_) => common.load_certificate_or_later(role(&args.command))?,
         _ => common.load_certificate(role(&args.command))?,
     }
@@ -87,19 +107,29 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Lease(command) => lease::run(&common, command).await,
         Command::Switchover(args) => moves::switchover(&common, &args).await,
         Command::Failover(args) => moves::failover(&common, &args).await,
+        #[cfg(feature = "whole")]
         Command::Attach(args) => attach::run(&common, *args).await,
+        #[cfg(feature = "whole")]
         Command::Agent(args) => agent::run(&common, *args).await,
+        #[cfg(feature = "whole")]
         Command::Standby(command) => standby::run(&common, command).await,
+        #[cfg(feature = "whole")]
         Command::Csi(args) => csi::run(&common, *args).await,
+        #[cfg(feature = "whole")]
         Command::Pair(command) => pair::run(&common, command).await,
         Command::Store(command) => store::run(&common, command).await,
         Command::Verify(args) => verify::run(&common, &args).await,
+        #[cfg(feature = "whole")]
         Command::History(args) => history::run(&common, &args).await,
         Command::Watch(args) => watch::run(&common, &args).await,
+        #[cfg(feature = "whole")]
         Command::Doctor(args) => doctor::run(&common, &args).await,
+        #[cfg(feature = "whole")]
         Command::SupportBundle(args) => support::run(&common, &args).await,
         Command::Dev(args) => dev::run(&common, args).await,
+        #[cfg(feature = "whole")]
         Command::Completions { shell } => extras::completions(shell),
+        #[cfg(feature = "whole")]
         Command::Man { dir } => extras::man(dir.as_deref()),
     }
 }
@@ -108,7 +138,9 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
 fn role(command: &Command) -> Role {
     match command {
         // The others look at this host alone: an administrator has only a certificate of their own in the environment.
+        #[cfg(feature = "whole")]
         Command::Attach(args) if !args.status && !args.detach && !args.abandon => Role::Host,
+        #[cfg(feature = "whole")]
         Command::Csi(csi) if csi.serve == CsiServices::Node => Role::Host,
         _ => Role::Admin,
     }
@@ -124,6 +156,7 @@ pub fn worker_threads(args: &Cli) -> usize {
     match &args.command {
         // Wrong settings are reported later.
         Command::Gateway(GatewayCommand::Run(args)) => gateway::settings(args).map_or(1, |config| config.workers()),
+        #[cfg(feature = "whole")]
         Command::Agent(args) if matches!(args.command, AgentCommand::Run { .. }) => AGENT_WORKERS,
         _ => 2,
     }
@@ -131,7 +164,11 @@ pub fn worker_threads(args: &Cli) -> usize {
 
 /// Whether the command serves a block device of this machine.
 pub fn flushes(args: &Cli) -> bool {
-    matches!(args.command, Command::Attach(_) | Command::Standby(StandbyCommand::Copy(_)))
+    match args.command {
+        #[cfg(feature = "whole")]
+        Command::Attach(_) | Command::Standby(StandbyCommand::Copy(_)) => true,
+        _ => false,
+    }
 }
 
 fn start_log(common: &Common, default: &str) -> Result<(), CliError> {

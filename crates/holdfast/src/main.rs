@@ -3,6 +3,13 @@
 //! Owns: arguments, output formats, exit codes, a client that follows leader hints with bounded retries ([`client`]),
 //! the processes of `holdfast dev`.
 //! Does not own: decisions of a cluster, protocols, the gateway itself. Depends on: gateway, attach, api, types.
+//!
+//! Without the feature `whole` it has only the commands of gateways and clusters, see Cargo.toml.
+
+#![cfg_attr(
+    not(feature = "whole"),
+    allow(dead_code, unused_imports, reason = "only commands that are left out use them")
+)]
 
 mod cli;
 mod client;

@@ -1,17 +1,19 @@
 //! `holdfast gateway run`: starts and stops a gateway.
 
 use crate::exit::CliError;
+use holdfast_gateway::Stop;
 use holdfast_gateway::config::GatewayConfig;
+use holdfast_gateway::node::HAND_OVER_LIMIT;
 use holdfast_host::lock::lock;
 use holdfast_tls::Dialer;
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
-/// Time limit for a clean stop of a gateway. Ending it earlier loses nothing: acknowledged writes are durable (R1).
-const STOP_TIMEOUT: Duration = Duration::from_secs(8);
+/// Time limit for a clean stop of a gateway, with the handover of what it leads. Ending it earlier loses nothing:
+/// acknowledged writes are durable (R1).
+pub const STOP_TIMEOUT: Duration = HAND_OVER_LIMIT.saturating_add(Duration::from_secs(8));
 
 /// The lock file in a gateway's data directory.
 const LOCK: &str = "gateway.lock";
@@ -41,22 +43,52 @@ pub fn without_own_core_dumps() {
     }
 }
 
-/// Runs a gateway until it fails, or SIGINT or SIGTERM tells it to stop.
+/// This program was built without pairs: a gateway of one must not run as any other.
+#[cfg(not(feature = "whole"))]
+fn refuse_pair(config: &GatewayConfig) -> Result<(), CliError> {
+    match config.pair.name {
+        Some(_) => Err(CliError::usage("[pair]: found settings of a pair; this program was built without pairs")),
+        None => Ok(()),
+    }
+}
+
+/// Runs a gateway until it fails, or SIGINT or SIGTERM tells it to stop. It hands over what it leads first; a second
+/// signal has it stop at once.
 pub async fn gateway(config: GatewayConfig) -> Result<(), CliError> {
     ignore_hangup()?;
+    #[cfg(not(feature = "whole"))]
+    refuse_pair(&config)?;
     let name = config.name.clone();
     // Nothing else runs yet, so the wait of up to a second for a held lock may block.
     let _taken = take(&config.data_dir)?;
-    let stop = CancellationToken::new();
-    let run = if config.pair.name.is_some() { holdfast_pair::run_until } else { holdfast_gateway::run_until };
-    let mut running = run(config, stop.clone());
+    let (stop, mut running) = match config.pair.name {
+        // A pair has no votes to hand over: the other gateway takes the seat that this one gives up.
+        #[cfg(feature = "whole")]
+        Some(_) => {
+            let now = tokio_util::sync::CancellationToken::new();
+            (Stop::at_once(now.clone()), holdfast_pair::run_until(config, now))
+        }
+        _ => {
+            let stop = Stop::default();
+            (stop.clone(), holdfast_gateway::run_until(config, stop))
+        }
+    };
     let failed = |error: holdfast_gateway::RunError| CliError::failed(format!("gateway {name}")).because(&error);
     tokio::select! {
         ended = &mut running => return ended.map_err(failed),
         which = stop_signal() => tracing::info!(gateway = %name, signal = which?, "stopping"),
     }
-    stop.cancel();
-    match tokio::time::timeout(STOP_TIMEOUT, running).await {
+    let impatient = stop_signal_from_now()?;
+    stop.asked.cancel();
+    let stopped = async {
+        tokio::select! {
+            ended = &mut running => return ended,
+            signal = impatient => tracing::info!(gateway = %name, signal, "stopping at once"),
+        }
+        stop.now.cancel();
+        running.await
+    };
+    match tokio::time::timeout(STOP_TIMEOUT, stopped).await {
         Ok(ended) => ended.map_err(failed),
         Err(_) => {
             tracing::warn!(gateway = %name, limit = ?STOP_TIMEOUT, "the gateway did not stop in time: exiting without a clean stop");

@@ -132,6 +132,19 @@ fn the_agent_has_time_to_let_go_of_everything() {
     }
 }
 
+/// R8: a gateway that is killed while it hands over leaves its sets to an election. The chart is Kubernetes' unit.
+#[test]
+fn a_gateway_has_time_to_hand_over() {
+    let units = units();
+    let unit = &units.iter().find(|unit| unit.name == "holdfast-gateway.service").unwrap().text;
+    let chart = std::fs::read_to_string(top().join("deploy/helm/holdfast/templates/gateways.yaml")).unwrap();
+    for (text, key) in [(unit, "TimeoutStopSec="), (&chart, "terminationGracePeriodSeconds: ")] {
+        let seconds = text.lines().find_map(|line| line.trim_start().strip_prefix(key)?.parse::<u64>().ok()).unwrap();
+        let needed = crate::serve::STOP_TIMEOUT.as_secs();
+        assert!(seconds > needed, "found {key}{seconds}, expected more than {needed}");
+    }
+}
+
 /// Where one of these is forgotten nobody notices, until a core dump lies there or a reload fails.
 #[test]
 fn each_unit_keeps_secrets_out_of_core_dumps_and_reads_its_certificates_again() {

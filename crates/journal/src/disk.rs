@@ -20,7 +20,8 @@ pub trait Disk {
     /// memory, interrupted); any other one is final (JOURNAL-J2).
     fn create(&self, name: &str, bytes: u64) -> io::Result<Self::File>;
 
-    /// Opens an existing file.
+    /// Opens an existing file, once no write to it is under way any more: one that was begun
+    /// ([`DiskFile::begin_synced_at`]) may outlive its process, and would change what is read.
     fn open(&self, name: &str) -> io::Result<Self::File>;
 
     /// Removes a name. The file MUST stay readable through open handles; a later `create` may reuse its space only when
@@ -33,7 +34,17 @@ pub trait Disk {
     /// Makes all present names durable. An error is final (JOURNAL-J2), so it MUST NOT have a transient cause, such as
     /// a lack of file descriptors.
     fn sync_dir(&self) -> io::Result<()>;
+
+    /// The end of the write that [`DiskFile::begin_synced_at`] began; told once. `None` while the write is under way,
+    /// and if there is none. `wait`: waits until it has ended.
+    fn ended(&self, wait: bool) -> Option<Ended> {
+        let _ = wait;
+        None
+    }
 }
+
+/// The buffer of a write that was begun, and its result: that of a [`DiskFile::write_synced_at`].
+pub type Ended = (AlignedBuf, io::Result<()>);
 
 /// One open file of a [`Disk`].
 pub trait DiskFile: Send + Sync {
@@ -48,6 +59,17 @@ pub trait DiskFile: Send + Sync {
     fn write_synced_at(&self, data: &AlignedBuf, offset: u64) -> io::Result<()> {
         self.write_at(data, offset)?;
         self.sync_data()
+    }
+
+    /// Begins a [`DiskFile::write_synced_at`] and returns: no thread waits for it. The disk keeps the buffer until
+    /// [`Disk::ended`] returns it. At most one such write at a time on a disk, and no other write to the file
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// The buffer: this disk cannot do that, and has done nothing. It will not be able to later, either.
+    fn begin_synced_at(&self, data: AlignedBuf, offset: u64) -> Result<(), AlignedBuf> {
+        let _ = offset;
+        Err(data)
     }
 
     /// Makes all writes so far durable. After an error the caller MUST NOT trust any later success for this file.

@@ -2,7 +2,7 @@
 
 use crate::Op;
 use crate::format::{Kind, RecordHeader, record_bytes};
-use crate::index::Change;
+use crate::index::{Change, Place};
 use bytes::Bytes;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 
@@ -13,6 +13,14 @@ pub(crate) struct Item {
     pub group: GroupId,
     pub id: LogId,
     pub payload: Bytes,
+}
+
+/// A batch that the disk is writing.
+pub(crate) struct Flight {
+    pub items: Vec<Item>,
+    pub places: Vec<Place>,
+    /// Offset behind it.
+    pub end: u64,
 }
 
 impl Item {

@@ -14,11 +14,13 @@
 //! - **JOURNAL-J1** A batch is written only after every batch before it was synced. Each names the offset that was
 //!   synced before it, so a later batch proves an earlier one durable. Only an idle marker, which has no records, waits
 //!   for the sync of the batch behind it. So that batch gets an fdatasync, which covers both; any other is written and
-//!   synced in one call, which covers nothing else ([`DiskFile::write_synced_at`]).
+//!   synced in one call, which covers nothing else ([`DiskFile::write_synced_at`]). A batch may also be begun and ended
+//!   apart ([`Journal::begin`]): until its end nothing else is written.
 //! - **JOURNAL-J2** Nothing is reported durable before its batch was synced, and nothing at all after one sync failed.
 //! - **JOURNAL-J3** A file gets its name only after its header is durable. A bad header is therefore corruption, never
 //!   a torn write.
-//! - **JOURNAL-J4** A file is never continued by a later boot: what was read back may never have reached the disk.
+//! - **JOURNAL-J4** A file is never continued by a later boot: what was read back may never have reached the disk. It is
+//!   read once no earlier boot writes to it any more ([`Disk::open`]).
 //! - **JOURNAL-J5** Files are dropped oldest first, after their live records were rewritten forward and synced. A
 //!   record that ends others (a truncation) is thus never dropped before the records that it ends.
 //! - **JOURNAL-J6** A batch counts as a whole: a torn one is cut, all of it.
@@ -36,6 +38,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod aligned;
+mod batch;
 mod catalog;
 mod disk;
 mod error;
@@ -52,7 +55,7 @@ mod write;
 
 pub use aligned::{AlignedBuf, BLOCK_BYTES};
 pub use catalog::{Catalog, JournalFile};
-pub use disk::{Disk, DiskFile};
+pub use disk::{Disk, DiskFile, Ended};
 pub use error::{CorruptRecord, ReadError, RecoverError, WriteError, is_full};
 pub use format::{FileHeader, HeaderError, PAYLOAD_BYTES_MAX, record_bytes};
 pub use holdfast_seal::NodeKey;

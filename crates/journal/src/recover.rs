@@ -104,6 +104,8 @@ impl<D: Disk> Journal<D> {
             current,
             next: None,
             buf: AlignedBuf::default(),
+            flight: None,
+            refused: false,
             failed: false,
             marked: true,
             untidy: false,

@@ -1,11 +1,9 @@
 //! Writes the journal: batches, rotation, carrying records forward, dropping files.
 
 use crate::catalog::{Catalog, JournalFile, file_name};
-use crate::format::{
-    BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileHeader, Kind, RecordHeader, batch_bytes, record_bytes,
-};
+use crate::format::{BATCH_HEADER_BYTES, FILE_HEADER_BYTES, FileHeader, Kind, batch_bytes, record_bytes};
 use crate::index::{Ledger, Place};
-use crate::item::Item;
+use crate::item::{Flight, Item};
 use crate::read::read_record;
 use crate::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile, Op, ReadError, WriteError};
 use bytes::Bytes;
@@ -99,6 +97,10 @@ pub struct Journal<D: Disk> {
     /// Created ahead, so that rotation cannot fail for lack of space.
     pub(crate) next: Option<Arc<JournalFile>>,
     pub(crate) buf: AlignedBuf,
+    /// The batch that the disk is writing, if one was begun.
+    pub(crate) flight: Option<Flight>,
+    /// The disk takes no writes to begin: then none is offered again.
+    pub(crate) refused: bool,
     pub(crate) failed: bool,
     /// Whether the disk has a note that everything synced is.
     pub(crate) marked: bool,
@@ -177,19 +179,7 @@ impl<D: Disk> Journal<D> {
     /// [`WriteError::NoRoom`]: the rest may be retried; any other error is final (JOURNAL-J2).
     pub fn write(&mut self, ops: &mut VecDeque<Op>) -> Result<(), WriteError> {
         while !ops.is_empty() {
-            let mut items = Vec::new();
-            let mut bytes = 0;
-            for op in ops.iter() {
-                let size = record_bytes(op.payload_len());
-                if !items.is_empty() && (bytes + size) as u64 > self.batch_bytes_max() {
-                    break;
-                }
-                if !self.fits(bytes + size) {
-                    break;
-                }
-                bytes += size;
-                items.push(Item::of(op));
-            }
+            let items = self.next_items(ops);
             if items.is_empty() {
                 let found = ops.front().map_or(0, |op| record_bytes(op.payload_len()));
                 let max = (self.params.file_bytes - FILE_HEADER_BYTES - self.purge_room_max()) as usize;
@@ -204,6 +194,24 @@ impl<D: Disk> Journal<D> {
             ops.drain(..items.len());
         }
         Ok(())
+    }
+
+    /// The first of `ops`, as many as fit into one batch in the current file.
+    pub(crate) fn next_items(&self, ops: &VecDeque<Op>) -> Vec<Item> {
+        let mut items = Vec::new();
+        let mut bytes = 0;
+        for op in ops {
+            let size = record_bytes(op.payload_len());
+            if !items.is_empty() && (bytes + size) as u64 > self.batch_bytes_max() {
+                break;
+            }
+            if !self.fits(bytes + size) {
+                break;
+            }
+            bytes += size;
+            items.push(Item::of(op));
+        }
+        items
     }
 
     /// One batch or an error, for items that must stay together (JOURNAL-J6).
@@ -257,82 +265,22 @@ impl<D: Disk> Journal<D> {
         self.write_batch(&items).map(|()| true)
     }
 
-    /// Bytes at the end of an item's payload that came sealed (JOURNAL-J9).
-    fn given_bytes(&self, item: &Item) -> u32 {
-        let Some(sealing) = self.sealing.as_ref().filter(|_| item.kind == Kind::Entry) else { return 0 };
-        (item.payload.len() - (sealing.clear_bytes)(&item.payload).min(item.payload.len())) as u32
-    }
-
     /// One batch: encode, write and sync; only then update the index (JOURNAL-J1, JOURNAL-J2).
     pub(crate) fn write_batch(&mut self, items: &[Item]) -> Result<(), WriteError> {
         if self.failed {
             return Err(WriteError::FailedEarlier);
         }
-        let base = self.current.end;
-        let file = self.current.file.clone();
-        let mut buf = std::mem::take(&mut self.buf);
-        buf.clear();
-        buf.resize(BATCH_HEADER_BYTES);
-        let mut places = Vec::with_capacity(items.len());
-        for item in items {
-            let offset = base + buf.len() as u64;
-            places.push(Place { file: file.number, offset: offset as u32 });
-            let header = RecordHeader {
-                kind: item.kind,
-                carried: item.carried,
-                group: item.group,
-                id: item.id,
-                len: item.payload.len() as u32,
-                given: if file.key.is_some() { self.given_bytes(item) } else { 0 },
-                offset,
-            };
-            header.append(file.seed, file.key.as_ref(), &item.payload, &mut buf);
-        }
+        let (mut buf, places) = self.encoded(items);
         let result = self.put(&mut buf, items.len() as u32, false);
         self.buf = buf;
         result?;
-        let mut last = None;
-        for (item, place) in items.iter().zip(places) {
-            // Many records of one group in a row are common: one look-up for all of them.
-            let index = match last.take() {
-                Some((group, index)) if group == item.group => index,
-                _ => self.catalog.index(item.group),
-            };
-            let mut guard = index.locked();
-            let takes = item.kind != Kind::Entry || guard.takes(item.id.index.0);
-            assert!(takes, "JOURNAL-J5: {} of {} leaves a hole after {}", item.id, item.group, guard.next());
-            if let Err(what) = guard.apply(item.group, &item.change(), place, &mut self.ledger) {
-                panic!("JOURNAL-J5: {} of {}: {what}", item.id, item.group);
-            }
-            drop(guard);
-            if item.kind == Kind::DropGroup {
-                self.damaged.remove(&item.group);
-            }
-            last = Some((item.group, index));
-        }
+        self.note_durable(items, places);
         Ok(())
     }
 
     /// Writes a batch at the end of the current file; durably, unless it is an idle marker.
     fn put(&mut self, buf: &mut AlignedBuf, records: u32, idle: bool) -> Result<(), WriteError> {
-        let used = buf.len() as u64;
-        buf.pad_to(BLOCK_BYTES);
-        let header = BatchHeader {
-            offset: self.current.end,
-            bytes: buf.len() as u64,
-            records,
-            idle,
-            synced: self.current.synced,
-            synced_before: self.current.synced_before,
-            used,
-        };
-        header.encode_into(self.current.file.seed, buf);
-        let end = self.current.end + buf.len() as u64;
-        assert!(
-            end <= self.params.file_bytes,
-            "JOURNAL-J6: a batch up to {end} in a file of {} bytes",
-            self.params.file_bytes
-        );
+        let end = self.complete(buf, records, idle);
         let (file, at) = (&self.current.file.file, self.current.end);
         let result = if idle {
             file.write_at(buf, at)
@@ -343,15 +291,11 @@ impl<D: Disk> Journal<D> {
             file.write_at(buf, at).and_then(|()| file.sync_data())
         };
         result.map_err(|error| self.fail(if idle { "write" } else { "write and sync" }, error))?;
-        self.current.end = end;
-        if !idle {
-            self.current.synced = end;
-        }
-        self.marked = idle;
+        self.advance(end, idle);
         Ok(())
     }
 
-    fn fail(&mut self, what: &'static str, source: io::Error) -> WriteError {
+    pub(crate) fn fail(&mut self, what: &'static str, source: io::Error) -> WriteError {
         self.failed = true;
         WriteError::Failed { file: self.current.file.name.clone(), what, source }
     }
@@ -436,6 +380,17 @@ impl<D: Disk> Journal<D> {
     /// Whether [`Journal::tidy`] stopped early in favour of appends, and needs another turn.
     pub fn wants_tidy(&self) -> bool {
         self.untidy && !self.failed
+    }
+
+    /// Whether [`Journal::tidy`] has anything to do: it may wait for the disk then.
+    pub fn has_tidying(&self) -> bool {
+        let old = self.catalog.oldest().filter(|oldest| oldest.number != self.current.file.number);
+        let drops = |number: u64| {
+            let lost = self.lost_files.first().is_some_and(|lost| *lost < number);
+            lost || self.ledger.bytes(number) == 0 || self.worth_carrying(number)
+        };
+        let drops = self.damaged.is_empty() && old.is_some_and(|oldest| drops(oldest.number));
+        !self.failed && (self.untidy || self.next.is_none() || drops)
     }
 
     /// Housekeeping, a few steps at a time: drops old files without live records, carries live records forward, creates

@@ -5,6 +5,20 @@ use holdfast_types::limits::APPEND_BYTES_MAX;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// How batches are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JournalIo {
+    /// By the journal's thread.
+    #[default]
+    Thread,
+    /// Small batches by io_uring, from the runtime that the journal is opened on, which MUST have I/O and time, and
+    /// MUST be driven until the journal is closed or the runtime has ended. By the thread where that cannot be durable,
+    /// or is forbidden, and without a runtime.
+    Uring,
+    /// As `Uring` where the kernel needs no thread of its own either (ext4), else by the journal's thread.
+    Auto,
+}
+
 /// Settings of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
@@ -18,6 +32,8 @@ pub struct LogConfig {
     pub reserve_bytes: u64,
     /// Durable entries kept in memory, over all groups, in bytes of payload.
     pub tail_bytes: u64,
+    /// How batches are written on a real disk.
+    pub io: JournalIo,
 }
 
 /// Minimum size of a file: an append of the largest size is one batch, and several of them must fit.
@@ -26,7 +42,8 @@ const FILE_BYTES_MIN: u64 = 4 * APPEND_BYTES_MAX as u64;
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 impl LogConfig {
-    /// Defaults for a journal in `dir`: files of 64 MiB, bound 8 GiB, reserve 512 MiB, memory tail 128 MiB.
+    /// Defaults for a journal in `dir`: files of 64 MiB, bound 8 GiB, reserve 512 MiB, memory tail 128 MiB, written by
+    /// a thread.
     pub fn new(dir: impl AsRef<Path>) -> Self {
         Self {
             dir: dir.as_ref().to_path_buf(),
@@ -34,6 +51,7 @@ impl LogConfig {
             bound_bytes: 8 << 30,
             reserve_bytes: 512 << 20,
             tail_bytes: 128 << 20,
+            io: JournalIo::default(),
         }
     }
 

@@ -7,12 +7,17 @@
 //! A rename takes a file into use; a dropped file that nobody reads becomes `ready` again. So all blocks of a file are
 //! written before it is used, and a sync has no metadata to commit: one call writes a batch and makes it durable
 //! (RWF_DSYNC), where the file system is known to do so.
+//!
+//! A write by io_uring may outlive its process, which does not wait for it when it ends, and neither does the folder's
+//! lock. So whoever opens a file waits for it ([`wait_for_begun`]).
 
-use crate::config::OpenError;
-use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile};
+use crate::choice::{Facts, wants_ring};
+use crate::config::{JournalIo, OpenError};
+use crate::uring::Ring;
+use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile, Ended};
 use holdfast_types::sync::LockExt;
-use rustix::fs::{FlockOperation, OFlags};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, IoSlice};
@@ -23,6 +28,9 @@ use std::thread::JoinHandle;
 
 /// Files kept ready ahead of need: one for the journal's next file, and one for the time while another is being made.
 const READY_WANTED: usize = 2;
+/// So many files in a row may be removed by somebody while they are filled. Then something removes each one, and the
+/// journal would wait for a file for ever.
+const REMOVED_MAX: u32 = 8;
 /// Zeroes written at a time, in bytes.
 const FILL_BYTES: usize = 1 << 20;
 const LOCK_NAME: &str = "lock";
@@ -30,7 +38,8 @@ const LOCK_NAME: &str = "lock";
 const LOCK_MODE: u32 = 0o600;
 /// File systems (`f_type` of statfs(2)) where a write with RWF_DSYNC is a write and an fdatasync of its range: ext2,
 /// ext3 and ext4; XFS. Others take the flag too and need not act on it: FUSE with direct I/O only hands it on.
-const DSYNC_KEPT: [u64; 2] = [0xef53, 0x5846_5342];
+const DSYNC_KEPT: [u64; 2] = [EXT4, 0x5846_5342];
+const EXT4: u64 = 0xef53;
 
 #[derive(Default)]
 struct Ready {
@@ -61,14 +70,17 @@ pub struct RealDisk {
     open: Mutex<BTreeMap<String, Weak<()>>>,
     ready_max: usize,
     filler: Option<JoinHandle<()>>,
+    /// Takes the writes that are begun, if there are any.
+    ring: Option<Arc<Ring>>,
     _lock: File,
 }
 
 /// A journal file.
 pub struct RealFile {
-    file: File,
+    file: Arc<File>,
     direct: bool,
     dsync: bool,
+    ring: Option<Arc<Ring>>,
     bytes: u64,
     _open: Arc<()>,
 }
@@ -117,7 +129,40 @@ impl RealDisk {
         let filled = folder.clone();
         let filler = std::thread::Builder::new().name("holdfast-jfill".to_string()).spawn(move || filled.fill_ahead());
         let filler = Some(filler.map_err(failed)?);
-        Ok(RealDisk { folder, open: Mutex::default(), ready_max, filler, _lock: lock_file })
+        Ok(RealDisk { folder, open: Mutex::default(), ready_max, filler, ring: None, _lock: lock_file })
+    }
+
+    /// From now on, files take writes to begin, by the returned ring: if `io` asks for it, and it works here.
+    pub(crate) fn use_ring(&mut self, io: JournalIo) -> Option<Arc<Ring>> {
+        let ring = self.new_ring(io);
+        let dir = self.folder.dir.display();
+        match &ring {
+            Ok(Some(_)) => tracing::info!(%dir, "journal: written by io_uring"),
+            Ok(None) => tracing::info!(%dir, "journal: written by its thread"),
+            Err(why) if io == JournalIo::Uring => {
+                tracing::warn!(%dir, why, "journal: written by its thread, not by io_uring");
+            }
+            Err(why) => tracing::info!(%dir, why, "journal: written by its thread, not by io_uring"),
+        }
+        self.ring = ring.unwrap_or_default();
+        self.ring.clone()
+    }
+
+    /// A ring if `io` asks for it, tried out in this folder; or why there is none.
+    fn new_ring(&self, io: JournalIo) -> Result<Option<Arc<Ring>>, String> {
+        let folder = &self.folder;
+        let ext4 = file_system(&folder.handle) == Some(EXT4);
+        if !wants_ring(io, Facts { direct: folder.direct, dsync: folder.dsync, ext4 })? {
+            return Ok(None);
+        }
+        let refused = |error: io::Error| format!("the system refuses it: {error}");
+        let ring = Ring::open().map_err(refused)?;
+        // The next start has to be able to wait for what this process has begun.
+        let tried = |file: &File, _: &AlignedBuf| ring.try_out(file).and_then(|()| wait_for_begun(file));
+        match tried_there(&folder.dir, folder.direct, tried).map_err(refused)? {
+            true => Ok(Some(Arc::new(ring))),
+            false => Err("the file system refuses it".to_string()),
+        }
     }
 
     /// A handle of `file`, which has the name `name` now.
@@ -125,7 +170,8 @@ impl RealDisk {
         let mut open = self.open.locked();
         let token = open.get(name).and_then(Weak::upgrade).unwrap_or_default();
         open.insert(name.to_string(), Arc::downgrade(&token));
-        RealFile { file, direct: self.folder.direct, dsync: self.folder.dsync, bytes, _open: token }
+        let (direct, dsync, ring) = (self.folder.direct, self.folder.dsync, self.ring.clone());
+        RealFile { file: Arc::new(file), direct, dsync, ring, bytes, _open: token }
     }
 }
 
@@ -165,9 +211,14 @@ fn takes_direct(dir: &Path) -> io::Result<bool> {
     tried_there(dir, true, |file, block| file.write_all_at(block, 0))
 }
 
+/// The file system of `folder`: `f_type` of statfs(2).
+fn file_system(folder: &File) -> Option<u64> {
+    rustix::fs::fstatfs(folder).ok().map(|system| system.f_type as u64)
+}
+
 /// Whether the file system of `folder` is one of [`DSYNC_KEPT`].
 fn keeps_dsync(folder: &File) -> bool {
-    rustix::fs::fstatfs(folder).is_ok_and(|system| DSYNC_KEPT.contains(&(system.f_type as u64)))
+    file_system(folder).is_some_and(|system| DSYNC_KEPT.contains(&system))
 }
 
 /// Whether the kernel takes RWF_DSYNC here. Asked once, at the start: from then on an error of such a write is one of
@@ -203,6 +254,18 @@ fn is_taken(tried: io::Result<()>) -> io::Result<bool> {
     }
 }
 
+/// Waits until the writes with O_DIRECT that the kernel has of `file` have ended, whoever has begun them.
+///
+/// A process that is killed may leave one to the kernel, if io_uring had it. Else it could end after the next process
+/// has read the file: that one has cut the batch by then, the start after it would find it again in front of newer
+/// ones, and the place could belong to another file (JOURNAL-J4).
+///
+/// No call does only that. ext4 and XFS wait for such writes before they allocate blocks of a file, also if it has
+/// them already, as these: then nothing changes but the time of the last change.
+fn wait_for_begun(file: &File) -> io::Result<()> {
+    Ok(retry_on_intr(|| fallocate(file, FallocateFlags::KEEP_SIZE, 0, BLOCK_BYTES as u64))?)
+}
+
 /// Writes all of `data` with RWF_DSYNC: durable on return.
 fn write_dsync(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
@@ -221,6 +284,7 @@ fn write_dsync(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
 impl Folder {
     /// The filling thread: keeps [`READY_WANTED`] files ready.
     fn fill_ahead(&self) {
+        let mut removed = 0;
         loop {
             let number = {
                 let mut ready = self.ready.locked();
@@ -238,30 +302,53 @@ impl Folder {
             let filled = self.fill(number);
             let mut ready = self.ready.locked();
             match filled {
-                Ok(name) => ready.names.push(name),
+                Ok(Some(name)) => ready.names.push(name),
+                Ok(None) if removed < REMOVED_MAX => {
+                    removed += 1;
+                    tracing::warn!(number, "journal: a file was removed while it was filled, making another one");
+                    continue;
+                }
+                Ok(None) => ready.error = Some(self.all_removed(number)),
                 Err(error) => ready.error = Some(error),
             }
-            ready.wanted = false;
+            (ready.wanted, removed) = (false, 0);
             drop(ready);
             self.changed.notify_all();
         }
     }
 
-    fn fill(&self, number: u64) -> io::Result<String> {
-        let (filling, name) = (format!("fill-{number}"), format!("ready-{number}"));
-        let path = self.dir.join(&filling);
-        let result = self.fill_file(&path).and_then(|()| std::fs::rename(&path, self.dir.join(&name)));
-        if result.is_err() {
-            // The incomplete file would only take space; it does no harm if it cannot be removed.
-            let _ = std::fs::remove_file(&path);
+    /// The name of a new file that is ready; see [`Folder::named`].
+    fn fill(&self, number: u64) -> io::Result<Option<String>> {
+        let (path, name) = (self.dir.join(format!("fill-{number}")), format!("ready-{number}"));
+        // If the folder is gone, this fails.
+        drop(File::create_new(&path)?);
+        let filled = self.fill_file(&path);
+        self.named(&path, name, filled)
+    }
+
+    /// Names a file ready once it was filled. `None`: somebody has removed it meanwhile, to free space. There was
+    /// nothing in it, and that says nothing of the disk (LOG-L2).
+    fn named(&self, path: &Path, name: String, filled: io::Result<()>) -> io::Result<Option<String>> {
+        let Err(error) = filled.and_then(|()| std::fs::rename(path, self.dir.join(&name))) else {
+            return Ok(Some(name));
+        };
+        if error.kind() == io::ErrorKind::NotFound && !path.try_exists().unwrap_or(true) {
+            return Ok(None);
         }
-        result.map(|()| name)
+        // The incomplete file would only take space; it does no harm if it cannot be removed.
+        let _ = std::fs::remove_file(path);
+        Err(error)
+    }
+
+    fn all_removed(&self, number: u64) -> io::Error {
+        let (dir, last) = (self.dir.display(), format!("fill-{number}"));
+        let what = format!("{last} and those before it were removed from {dir} while they were filled");
+        io::Error::new(io::ErrorKind::NotFound, format!("{what}: stop what removes files there, then restart"))
     }
 
     fn fill_file(&self, path: &Path) -> io::Result<()> {
-        drop(File::create_new(path)?);
         let file = open_file(path, self.direct)?;
-        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, self.file_bytes) {
+        match fallocate(&file, FallocateFlags::empty(), 0, self.file_bytes) {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error.into()),
         }
@@ -345,6 +432,10 @@ impl Disk for RealDisk {
 
     fn open(&self, name: &str) -> io::Result<RealFile> {
         let file = open_file(&self.folder.dir.join(name), self.folder.direct)?;
+        // Nowhere else are writes begun. A full disk has waited first.
+        if self.folder.dsync {
+            is_taken(wait_for_begun(&file))?;
+        }
         let bytes = file.metadata()?.len();
         Ok(self.handle(name, file, bytes))
     }
@@ -379,6 +470,10 @@ impl Disk for RealDisk {
     fn sync_dir(&self) -> io::Result<()> {
         self.folder.handle.sync_all()
     }
+
+    fn ended(&self, wait: bool) -> Option<Ended> {
+        self.ring.as_ref()?.ended(wait)
+    }
 }
 
 impl DiskFile for RealFile {
@@ -408,6 +503,12 @@ impl DiskFile for RealFile {
         }
         self.write_at(data, offset)?;
         self.sync_data()
+    }
+
+    fn begin_synced_at(&self, data: AlignedBuf, offset: u64) -> Result<(), AlignedBuf> {
+        let Some(ring) = &self.ring else { return Err(data) };
+        ring.begin(&self.file, data, offset);
+        Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -471,6 +572,31 @@ mod tests {
         }
     }
 
+    /// JOURNAL-J4: a process that was killed may have left a write to the kernel. All that a test can see of the wait
+    /// is the time of the last change.
+    #[test]
+    fn an_open_waits_for_writes_that_were_begun() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let disk = RealDisk::open(dir.path(), 1 << 20, 4).expect("opens");
+        if !disk.folder.dsync {
+            return holdfast_testkit::skipped("nothing is begun on this file system");
+        }
+        let mut data = AlignedBuf::zeroed(BLOCK_BYTES);
+        data.fill(7);
+        disk.create("journal-1", 1 << 20).expect("room").write_synced_at(&data, 0).expect("written");
+        let path = dir.path().join("journal-1");
+        let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
+        OpenOptions::new().write(true).open(&path).expect("opens").set_modified(long_ago).expect("set");
+        let changed = || std::fs::metadata(&path).expect("there").modified().expect("a time") != long_ago;
+        assert!(!changed());
+        let file = disk.open("journal-1").expect("opens");
+        assert!(changed(), "it was opened without a wait");
+        assert_eq!(file.bytes(), 1 << 20);
+        let mut read = AlignedBuf::zeroed(BLOCK_BYTES);
+        file.read_at(&mut read, 0).expect("read");
+        assert_eq!(&read[..], &data[..], "nothing else has changed");
+    }
+
     /// The contract of [`Disk::create`]: a failed call leaves nothing behind and may be repeated.
     #[test]
     fn a_file_that_was_not_begun_is_ready_still() {
@@ -508,5 +634,42 @@ mod tests {
             std::fs::remove_file(dir.path().join(name)).expect("removed");
         }
         disk.create("begin-1", 1 << 20).expect("another one is made");
+    }
+
+    /// LOG-L2: nor do files that were being filled, which hold nothing.
+    #[test]
+    fn a_file_that_is_removed_while_it_is_filled_is_made_anew() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let bytes = 4 << 20;
+        let disk = RealDisk::open(dir.path(), bytes, 4).expect("opens");
+        let path = |name: &str| dir.path().join(name);
+        let named = |filled| disk.folder.named(&path("fill-700"), "ready-700".to_string(), filled);
+        assert_eq!(named(Ok(())).expect("it is gone, and the disk works"), None);
+        let error = || io::Error::from(io::ErrorKind::NotFound);
+        assert_eq!(named(Err(error())).expect("it was gone before it was opened"), None);
+        std::fs::write(path("fill-700"), "").expect("written");
+        assert!(named(Err(error())).is_err() && !path("fill-700").exists(), "it is there: the disk has failed");
+        assert!(named(Err(Errno::IO.into())).is_err(), "whether it is there or not");
+        // While the journal begins files, somebody removes some that are being filled: fewer than are too many.
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let remover = scope.spawn(|| {
+                let mut left = REMOVED_MAX - 1;
+                while left > 0 && !done.load(std::sync::atomic::Ordering::Acquire) {
+                    for name in names(dir.path()).expect("lists") {
+                        let removed = name.starts_with("fill-") && std::fs::remove_file(path(&name)).is_ok();
+                        left = left.saturating_sub(u32::from(removed));
+                    }
+                }
+            });
+            for number in 0..6 {
+                let begun = disk.create(&format!("begin-{number}"), bytes);
+                done.store(begun.is_err() || number == 5, std::sync::atomic::Ordering::Release);
+                begun.expect("another one is made");
+            }
+            remover.join().expect("removes");
+        });
+        let why = disk.folder.all_removed(7).to_string();
+        assert!(why.contains("fill-7") && why.contains("stop what removes files there"), "{why}");
     }
 }

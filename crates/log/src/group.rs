@@ -193,7 +193,7 @@ impl GroupLog {
     }
 
     /// Appends entries, which must continue the log (at any index if the log never had an entry). They can be read at
-    /// once. The writer thread calls `done` once they are durable, in the order of the calls over all groups (LOG-L1).
+    /// once. The writer calls `done` once they are durable, in the order of the calls over all groups (LOG-L1).
     /// It gets an error for entries that do not continue the log, for a payload that is too large, and if the journal
     /// has failed or is closed.
     pub fn append(&self, entries: Vec<Entry>, done: impl FnOnce(io::Result<()>) + Send + 'static) {

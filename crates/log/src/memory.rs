@@ -239,4 +239,16 @@ mod tests {
         assert_eq!(memory.evict(5).bytes, 8);
         assert_eq!(holds(&memory), [false; 5]);
     }
+
+    /// A new leader truncates what has left memory, and appends: its entries are found under their own numbers.
+    #[test]
+    fn the_tail_begins_again_where_it_was_truncated() {
+        let mut memory = memory();
+        memory.evict(5);
+        assert_eq!(memory.tail_first(), 12, "all of it is in the journal only");
+        memory.truncate(9, Some(LogId::new(2, 8)), 24);
+        memory.push(LogId::new(3, 9), Bytes::from_static(b"nine"), 6, 8);
+        assert_eq!(memory.in_tail(9).map(|entry| (entry.term, &entry.payload[..])), Some((Term(3), &b"nine"[..])));
+        assert!(memory.in_tail(8).is_none() && memory.in_tail(12).is_none());
+    }
 }

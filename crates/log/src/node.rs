@@ -1,17 +1,20 @@
 //! The node's journal as a whole: opening, closing, usage.
 
+use crate::beside::Beside;
 use crate::config::{Identity, LogConfig, OpenError};
 use crate::disk::RealDisk;
 use crate::group::GroupLog;
 use crate::memory::{Group, Memory};
 use crate::queue::Queue;
 use crate::shared::Shared;
+use crate::uring::Ring;
 use crate::writer::{Turns, Writer};
 use holdfast_journal::{Disk, Journal, Params, RecoveryReport, Sealing};
 use holdfast_types::GroupId;
 use holdfast_types::sync::LockExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tokio::runtime::Handle;
 
 /// How full the journal is, and whether it still works.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,8 +76,37 @@ impl NodeLog {
         sealing: Option<Sealing>,
     ) -> Result<(NodeLog, RecoveryReport), OpenError> {
         config.validate()?;
-        let disk = RealDisk::open(&config.dir, config.file_bytes, config.ready_files_max())?;
-        Self::open_sealed_on(disk, config, identity, sealing)
+        let mut disk = RealDisk::open(&config.dir, config.file_bytes, config.ready_files_max())?;
+        // Without a runtime there is no task that could write.
+        let Ok(runtime) = Handle::try_current() else { return Self::open_sealed_on(disk, config, identity, sealing) };
+        match disk.use_ring(config.io) {
+            Some(ring) => Self::open_beside(disk, &ring, &runtime, config, identity, sealing),
+            None => Self::open_sealed_on(disk, config, identity, sealing),
+        }
+    }
+
+    /// With a task on `runtime` that writes by the disk's `ring`, and the thread beside it.
+    fn open_beside(
+        disk: RealDisk,
+        ring: &Arc<Ring>,
+        runtime: &Handle,
+        config: LogConfig,
+        identity: Identity,
+        sealing: Option<Sealing>,
+    ) -> Result<(NodeLog, RecoveryReport), OpenError> {
+        let (log, writer, report) = Self::prepare(disk, config, identity, sealing)?;
+        let beside = Arc::new(Beside::new(writer, log.shared.queue.clone()));
+        let stands_by = beside.clone();
+        log.start_thread(move || stands_by.stand_by())?;
+        runtime.spawn(beside.drive(ring.clone()));
+        Ok((log, report))
+    }
+
+    fn start_thread(&self, life: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+        let thread = std::thread::Builder::new().name("holdfast-journal".to_string()).spawn(life);
+        let thread = thread.map_err(|source| OpenError::Io { dir: self.shared.config.dir.clone(), source })?;
+        *self.shared.writer.locked() = Some(thread);
+        Ok(())
     }
 
     /// Like `open_sealed`, on any disk; `config.dir` is not used, and sizes are not checked. For tests on a simulated
@@ -102,10 +134,8 @@ impl NodeLog {
     where
         D: Disk + Send + 'static,
     {
-        let (log, writer, report) = Self::prepare(disk, config, identity, sealing)?;
-        let thread = std::thread::Builder::new().name("holdfast-journal".to_string()).spawn(move || writer.run());
-        let thread = thread.map_err(|source| OpenError::Io { dir: log.shared.config.dir.clone(), source })?;
-        *log.shared.writer.locked() = Some(thread);
+        let (log, mut writer, report) = Self::prepare(disk, config, identity, sealing)?;
+        log.start_thread(move || writer.run())?;
         Ok((log, report))
     }
 

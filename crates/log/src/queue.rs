@@ -1,4 +1,4 @@
-//! Jobs that wait for the writer thread.
+//! Jobs that wait for the writer: its thread, or a task with the thread beside it.
 
 use crate::memory::Group;
 use holdfast_journal::Op;
@@ -62,12 +62,32 @@ struct State {
     purges: BTreeMap<GroupId, LogId>,
     closing: bool,
     closed: bool,
+    /// A task handles the jobs, and the thread waits until it is called.
+    by_task: bool,
+    /// The task called the thread.
+    called: bool,
+}
+
+impl State {
+    /// All waiting jobs, and what is written with them.
+    fn take_jobs(&mut self) -> Option<(VecDeque<Job>, BTreeMap<GroupId, LogId>)> {
+        if self.jobs.is_empty() {
+            return None;
+        }
+        let jobs = std::mem::take(&mut self.jobs);
+        // Written with these jobs: if it were put back, it could be written after its group was dropped.
+        let writes = jobs.iter().any(|job| !job.ops.is_empty());
+        let committed = if writes { std::mem::take(&mut self.committed) } else { BTreeMap::new() };
+        Some((jobs, committed))
+    }
 }
 
 #[derive(Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,
     wake: Condvar,
+    /// Wakes the task, if one handles the jobs.
+    task: tokio::sync::Notify,
     /// The reason why nothing is acknowledged any more (LOG-L2).
     failed: OnceLock<String>,
     /// What the writer waits for before it can begin a file, if it does.
@@ -111,11 +131,13 @@ impl Queue {
                 _ => None,
             };
         }
-        let wake = state.jobs.is_empty();
+        let (wake, by_task) = (state.jobs.is_empty(), state.by_task);
         state.jobs.push_back(job);
         drop(state);
-        if wake {
-            self.wake.notify_one();
+        match by_task {
+            _ if !wake => {}
+            true => self.task.notify_one(),
+            false => self.wake.notify_one(),
         }
         None
     }
@@ -142,11 +164,7 @@ impl Queue {
     pub fn take(&self, patience: Option<Duration>) -> Work {
         let mut state = self.state.locked();
         loop {
-            if !state.jobs.is_empty() {
-                let jobs = std::mem::take(&mut state.jobs);
-                // Written with these jobs: if it were put back, it could be written after its group was dropped.
-                let writes = jobs.iter().any(|job| !job.ops.is_empty());
-                let committed = if writes { std::mem::take(&mut state.committed) } else { BTreeMap::new() };
+            if let Some((jobs, committed)) = state.take_jobs() {
                 return Work::Jobs { jobs, committed };
             }
             if state.closing {
@@ -167,6 +185,51 @@ impl Queue {
         }
     }
 
+    /// All waiting jobs, and what is written with them, without waiting.
+    pub fn take_jobs(&self) -> Option<(VecDeque<Job>, BTreeMap<GroupId, LogId>)> {
+        self.state.locked().take_jobs()
+    }
+
+    /// From now on a task handles the jobs ([`Queue::task_woken`]), and the thread waits ([`Queue::wait_for_call`]).
+    pub fn hand_to_task(&self) {
+        self.state.locked().by_task = true;
+    }
+
+    /// The task is no more: the thread takes over.
+    pub fn task_gone(&self) {
+        self.state.locked().by_task = false;
+        self.wake.notify_all();
+    }
+
+    /// The task calls the thread.
+    pub fn call_thread(&self) {
+        self.state.locked().called = true;
+        self.wake.notify_all();
+    }
+
+    /// For the thread beside a task: waits until it is called. False if it is to take over for good: the task is gone,
+    /// or the journal is to close.
+    pub fn wait_for_call(&self) -> bool {
+        let state = self.state.locked();
+        let rests = |state: &mut State| state.by_task && !state.closing && !state.called;
+        let mut state = self.wake.wait_while(state, rests).unwrap_or_else(PoisonError::into_inner);
+        state.called = false;
+        if state.closing {
+            state.by_task = false;
+        }
+        state.by_task
+    }
+
+    pub fn wake_task(&self) {
+        self.task.notify_one();
+    }
+
+    /// For the task: waits until a job comes, the thread has ended its turn, or the journal is to close. A wake-up
+    /// while nobody waits is kept.
+    pub async fn task_woken(&self) {
+        self.task.notified().await;
+    }
+
     /// Waits for `patience`, or until the journal is to close; true in the second case.
     pub fn wait_for_close(&self, patience: Duration) -> bool {
         let state = self.state.locked();
@@ -183,6 +246,7 @@ impl Queue {
     pub fn close(&self) {
         self.state.locked().closing = true;
         self.wake.notify_all();
+        self.task.notify_one();
     }
 
     /// The writer has ended. False if jobs arrived meanwhile: they must be handled first.
@@ -280,6 +344,24 @@ mod tests {
         assert_eq!(queue.purges(), BTreeMap::from([of_other]));
         push(vec![purge(group, 2)]);
         assert_eq!(queue.purges(), BTreeMap::from([(group, LogId::new(1, 2)), of_other]));
+    }
+
+    /// The thread of a journal whose runtime has ended must not wait for a call that nobody makes.
+    #[test]
+    fn the_thread_takes_over_from_a_task_that_is_gone_and_at_the_close() {
+        let queue = Queue::default();
+        queue.hand_to_task();
+        queue.call_thread();
+        assert!(queue.wait_for_call(), "called");
+        queue.task_gone();
+        assert!(!queue.wait_for_call() && !queue.wait_for_call(), "for good");
+        assert!(queue.push(job(Vec::new())).is_none());
+        assert!(matches!(queue.take(None), Work::Jobs { .. }), "as without a task");
+        let queue = Queue::default();
+        queue.hand_to_task();
+        queue.call_thread();
+        queue.close();
+        assert!(!queue.wait_for_call(), "the close is more than a call");
     }
 
     /// Else its caller would wait for ever.

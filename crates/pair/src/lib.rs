@@ -26,7 +26,7 @@ use holdfast_control::pair::{Ended, TenureId};
 use holdfast_etcd::Tenancy;
 use holdfast_gateway::config::GatewayConfig;
 use holdfast_gateway::node::{NodeError, Seams, cluster_keys};
-use holdfast_gateway::{RunError, run_life};
+use holdfast_gateway::{RunError, Stop, run_life};
 use holdfast_set::authority::Authority;
 use holdfast_types::MonoTime;
 use keep::{campaign, keep};
@@ -115,7 +115,7 @@ impl Pair {
         let config = GatewayConfig { data_dir, ..self.config.clone() };
         let begin = takeover::begin(self.config.clone(), authority.clone());
         let seams = Seams { pair: Some(authority.clone()), keys: self.keys.clone(), ..Seams::default() };
-        let run = run_life(config, ends.clone(), seams, Some(begin));
+        let run = run_life(config, Stop::at_once(ends.clone()), seams, Some(begin));
         // In a task of its own, so that no wait in the node delays a keep-alive.
         let mut node = tokio::spawn(run);
         let ended = tokio::select! {

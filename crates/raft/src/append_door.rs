@@ -4,7 +4,7 @@
 
 use crate::admitted::Admitted;
 use crate::append_frames::PREFACE;
-use crate::append_receiver::serve;
+use crate::append_receiver::{AnyConnection, serve_boxed};
 use crate::node::RaftNode;
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
@@ -154,7 +154,8 @@ where
                 return;
             };
             places.said.store(false, Ordering::Relaxed);
-            serve(sorter.node, Admitted { connection, may_append, known, refused }, first).await;
+            let connection: Box<dyn AnyConnection> = Box::new(connection);
+            serve_boxed(sorter.node, Admitted { connection, may_append, known, refused }, first).await;
         }
         // The server may have stopped.
         Some(_) => drop(sorter.calls.send(Ok(Peeked::new(first.to_vec(), connection))).await),

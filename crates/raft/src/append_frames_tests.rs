@@ -4,6 +4,7 @@ use crate::append_frames::{self as frames, Body, Frame, FrameError, Outgoing, PR
 use crate::config::{Payload, TypeConfig};
 use crate::wire::{RaftEntryOf, RaftVote, entry_payload, id_to_raft, make_vote};
 use bytes::{Bytes, BytesMut};
+use holdfast_testkit::golden::{Written, kept};
 use holdfast_types::LogId;
 use holdfast_types::limits::{ENTRY_BYTES_MAX, PEER_MESSAGE_BYTES_MAX};
 use openraft::EntryPayload;
@@ -15,7 +16,7 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 fn entry(index: u64, payload: Bytes) -> RaftEntryOf {
-    let payload = if payload.is_empty() { EntryPayload::Blank } else { EntryPayload::Normal(Payload(payload)) };
+    let payload = if payload.is_empty() { EntryPayload::Blank } else { EntryPayload::Normal(Payload::new(payload)) };
     RaftEntryOf { log_id: id_to_raft(LogId::new(3, index)), payload }
 }
 
@@ -112,6 +113,20 @@ fn the_wire_is_pinned() {
     frames::answer(&mut out, 7, 1, &Ok(Some(id_to_raft(LogId::new(3, 10)))));
     assert_eq!(hex(&out), "050000001900000007000000de5dfc2301000000000000000103000000000000000a00000000000000");
     assert_eq!(hex(&frames::refused(7, &Status::not_found("no"))), "060000000300000007000000725c52d6056e6f");
+}
+
+/// A gateway of another release sends such a frame during an upgrade.
+#[test]
+fn appends_of_each_release_are_read() {
+    let sent = request(vec![Bytes::from_static(b"abc"), Bytes::new()]);
+    let entries = |request: &AppendEntriesRequest<TypeConfig>| -> Vec<_> {
+        request.entries.iter().map(|entry| (entry.log_id, entry_payload(entry))).collect()
+    };
+    let expected = Some((1, sent.vote, sent.prev_log_id, sent.leader_commit, entries(&sent)));
+    kept(env!("CARGO_MANIFEST_DIR"), "append-frame", Written::Pinned(&appended(&sent)), &expected, |bytes| {
+        let Body::Append { number, request } = taken(bytes, usize::MAX).ok()? else { return None };
+        Some((number, request.vote, request.prev_log_id, request.leader_commit, entries(&request)))
+    });
 }
 
 #[test]

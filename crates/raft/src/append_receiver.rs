@@ -9,6 +9,7 @@ use crate::newest_stream::Turn;
 use crate::node::RaftNode;
 use crate::server::{Handler, bad};
 use bytes::BytesMut;
+use futures_util::future::BoxFuture;
 use futures_util::{Stream, StreamExt};
 use holdfast_log::NodeLog;
 use holdfast_types::MemberId;
@@ -173,6 +174,21 @@ struct Connection {
     waiting: VecDeque<Waiting>,
     /// Bytes to be written.
     out: BytesMut,
+}
+
+/// A connection of any kind.
+pub(crate) trait AnyConnection: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<C: AsyncRead + AsyncWrite + Unpin + Send> AnyConnection for C {}
+
+/// Like [`serve`], for connections of every kind: its code, which is on the path of each write, is generated once, and
+/// in this crate.
+pub(crate) fn serve_boxed(
+    node: RaftNode,
+    admitted: Admitted<Box<dyn AnyConnection>>,
+    first: BytesMut,
+) -> BoxFuture<'static, ()> {
+    Box::pin(serve(node, admitted, first))
 }
 
 /// Serves an accepted connection until it ends. `first`: what was read of it.

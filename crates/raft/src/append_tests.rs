@@ -58,11 +58,12 @@ impl Teller {
         Self::after(term, None, payloads)
     }
 
-    fn after(term: u64, prev: Option<u64>, payloads: &[&'static str]) -> Request {
+    /// The same from the entry after `prev` on, which is of this term too.
+    pub(crate) fn after(term: u64, prev: Option<u64>, payloads: &[&'static str]) -> Request {
         let at = |index| id_to_raft(LogId::new(term, index));
         let entry = |(index, payload): (u64, &&'static str)| RaftEntryOf {
             log_id: at(index),
-            payload: EntryPayload::Normal(Payload(Bytes::from_static(payload.as_bytes()))),
+            payload: EntryPayload::Normal(Payload::new(Bytes::from_static(payload.as_bytes()))),
         };
         Request {
             vote: RaftVote::new_committed(term, 9),

@@ -4,11 +4,15 @@ use crate::config::TypeConfig;
 use crate::group::RaftGroup;
 use crate::node::RaftNode;
 use crate::proto;
+use crate::stored::{self, Told};
+use crate::wire::ticket_of;
 use holdfast_types::{LogId, MemberId, Term};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use tonic::Status;
 
 /// The answer to an append, once what it carries is durable here.
@@ -26,11 +30,16 @@ impl Appender {
     ///
     /// # Errors
     /// The sender is a leader of before the removal of this member (QUARANTINE-Q4).
-    pub(crate) fn take(&self, request: AppendEntriesRequest<TypeConfig>) -> Result<Taken, Status> {
+    pub(crate) fn take(&self, mut request: AppendEntriesRequest<TypeConfig>) -> Result<Taken, Status> {
         of_before(self.node.floor(self.group.id()), Some(&(&request.vote).into()), self.from)?;
         let group = self.group.clone();
         let term = Term(request.vote.leader_id.term);
         let (before, last) = (request.prev_log_id, request.entries.last().map(|entry| entry.log_id));
+        let told = request.entries.last_mut().and_then(ticket_of).map(|place| {
+            let (ticket, told) = stored::ticket();
+            *place = Some(ticket);
+            told
+        });
         Ok(Box::pin(async move {
             // A call to a core that has stopped joins its task. If that call is dropped meanwhile (its connection
             // ends), openraft panics in the next one.
@@ -38,11 +47,36 @@ impl Appender {
             running.map_err(|e| fatal(format!("the group has stopped here: {e}")))?;
             // PLEDGE-P2: before the group has it. A vote that is cast at this moment must find the promise.
             group.promise(term);
-            let answer = group.raft().append_entries(request).await.map_err(fatal)?;
-            // openraft denies the position before the entries, and acknowledges the last one.
-            Ok(answer.into_stream_result(before, last.or(before)))
+            let runs = || group.raft().metrics().borrow_watched().running_state.is_ok();
+            match unless_told(told, runs, group.raft().append_entries(request)).await {
+                None => Ok(Ok(last)),
+                // openraft denies the position before the entries, and acknowledges the last one.
+                Some(answer) => Ok(answer.map_err(fatal)?.into_stream_result(before, last.or(before))),
+            }
         }))
     }
+}
+
+/// The core's answer; `None` if the ticket was told first (STORED-T2). The answer is dropped then: the core finds
+/// nobody who waits for it, and wakes nobody.
+///
+/// `runs`: whether the core runs. Where it does not, its answer may be joining the core's task. It is not dropped then,
+/// for the reason above, and says that the group has stopped.
+async fn unless_told<A: Future>(mut told: Option<Told>, runs: impl Fn() -> bool, answer: A) -> Option<A::Output> {
+    let mut answer = std::pin::pin!(answer);
+    let first = poll_fn(|context| {
+        if let Some(waiting) = &mut told
+            && let Poll::Ready(word) = Pin::new(waiting).poll(context)
+        {
+            if word.is_ok() && runs() {
+                return Poll::Ready(None);
+            }
+            // It is not polled again; only the core knows more (STORED-T3).
+            told = None;
+        }
+        answer.as_mut().poll(context).map(Some)
+    });
+    first.await
 }
 
 /// The group's Raft has stopped here.
@@ -67,6 +101,8 @@ mod tests {
     use super::*;
     use crate::append_tests::Teller;
     use crate::group_tests::{GROUP, Host, List};
+    use crate::stored::Tickets;
+    use futures_util::FutureExt;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_group_that_has_stopped_is_not_asked() -> anyhow::Result<()> {
@@ -80,6 +116,34 @@ mod tests {
         assert_eq!(why.as_deref(), Some("the group has stopped here: raft stopped"));
         node.stop().await;
         Ok(())
+    }
+
+    /// A call to a core that has stopped joins its task, and MUST NOT be dropped then.
+    #[test]
+    fn the_answer_of_a_core_that_has_stopped_is_waited_for() {
+        for (is_told, runs, expected) in [
+            (Some(true), true, Some(None)),
+            (Some(true), false, None),
+            (Some(false), true, None),
+            (Some(false), false, None),
+            (None, true, None),
+        ] {
+            let (sender, answer) = tokio::sync::oneshot::channel();
+            let told = is_told.map(|is_told| {
+                let ((ticket, told), tickets) = (stored::ticket(), Tickets::default());
+                let number = tickets.begin(vec![ticket]);
+                tickets.settle(number, is_told);
+                told
+            });
+            let mut first = Box::pin(unless_told(told, || runs, answer));
+            let found = (&mut first).now_or_never();
+            assert_eq!(found, expected, "told {is_told:?}, runs {runs}");
+            assert_eq!(sender.is_closed(), expected.is_some(), "told {is_told:?}, runs {runs}");
+            if expected.is_none() {
+                sender.send("the core's").expect("it is waited for");
+                assert_eq!(first.now_or_never(), Some(Some(Ok("the core's"))));
+            }
+        }
     }
 
     /// QUARANTINE-Q4: of the term of the removal there is one leader, and it has the entry.

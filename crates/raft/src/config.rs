@@ -2,16 +2,45 @@
 
 use crate::clock::PromiseRuntime;
 use crate::snapshot_pieces::snapshot_time;
+use crate::stored::Ticket;
 use bytes::Bytes;
 use openraft::impls::leader_id_std;
-use openraft::{Config, SnapshotPolicy};
+use openraft::raft::responder::Responder;
+use openraft::{Config, OptionalSend, SnapshotPolicy};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Input of a state machine: opaque bytes. Never empty, never beginning with the membership mark (see `wire`).
-#[derive(Clone, PartialEq, Eq)]
-pub struct Payload(pub(crate) Bytes);
+/// Input of a state machine: opaque bytes. Never empty, never beginning with the membership mark (see `wire`). That of
+/// the last entry of a peer's append carries a ticket as well, which is no part of the value (STORED-T1).
+pub struct Payload(pub(crate) Bytes, Option<Ticket>);
+
+impl Payload {
+    /// Without a ticket.
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        Self(bytes, None)
+    }
+
+    /// The place of its ticket.
+    pub(crate) fn ticket(&mut self) -> &mut Option<Ticket> {
+        &mut self.1
+    }
+}
+
+/// The copy has no ticket (STORED-T1).
+impl Clone for Payload {
+    fn clone(&self) -> Self {
+        Self::new(self.0.clone())
+    }
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Payload {}
 
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -29,15 +58,50 @@ impl fmt::Display for Payload {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Answer(pub(crate) Bytes);
 
-openraft::declare_raft_types!(
-    /// The types that our groups use. `leader_id_std`: at most one leader per term, so a term names its leader and
-    /// entries need no node id.
-    pub TypeConfig:
-        D = Payload,
-        R = Answer,
-        LeaderId = leader_id_std::LeaderId<u64, u64>,
-        AsyncRuntime = PromiseRuntime,
-);
+/// Tells the proposer of an entry its outcome, in the task of openraft that knows it: usually the one that has just
+/// applied the entry. A channel would have to wake one more task for it. openraft drops it untold when the group ends.
+pub struct ToProposer<T>(Box<dyn FnOnce(T) + Send>);
+
+impl<T> ToProposer<T> {
+    pub(crate) fn new(told: impl FnOnce(T) + Send + 'static) -> Self {
+        Self(Box::new(told))
+    }
+}
+
+impl<T: OptionalSend + 'static> Responder<TypeConfig, T> for ToProposer<T> {
+    fn on_complete(self, result: T) {
+        (self.0)(result);
+    }
+}
+
+/// The types that our groups use. `leader_id_std`: at most one leader per term, so a term names its leader and entries
+/// need no node id.
+///
+/// Written out, because `declare_raft_types!` takes no type for `Responder`.
+#[derive(Debug, Clone, Copy, Default, Eq, PartialEq, Ord, PartialOrd)]
+pub struct TypeConfig {}
+
+impl openraft::RaftTypeConfig for TypeConfig {
+    type D = Payload;
+    type R = Answer;
+    type NodeId = u64;
+    type Node = openraft::impls::BasicNode;
+    type Term = u64;
+    type LeaderId = leader_id_std::LeaderId<u64, u64>;
+    type Vote = openraft::impls::Vote<Self::LeaderId>;
+    type Payload = openraft::EntryPayload<Self::D, Self::NodeId, Self::Node>;
+    type Entry = openraft::Entry<<Self::LeaderId as openraft::vote::RaftLeaderId>::Committed, Self::Payload>;
+    type AsyncRuntime = PromiseRuntime;
+    type Responder<T>
+        = ToProposer<T>
+    where
+        T: OptionalSend + 'static;
+    type Batch<T>
+        = openraft::impls::InlineBatch<T>
+    where
+        T: OptionalSend + 'static;
+    type ErrorSource = openraft::impls::BoxedErrorSource;
+}
 
 /// Raft's times. `control::serve::Timing` derives them from one round-trip time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,6 @@ use crate::config::RaftTiming;
 use crate::status::{Acked, GroupStatus, Leadership};
 use crate::wire::MEMBERSHIP_MARK;
 use bytes::Bytes;
-use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use holdfast_log::{ReadError, ReadPlace};
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, Term};
@@ -84,28 +83,38 @@ pub enum GroupError {
 /// The outcome of a proposal.
 pub type Outcome = Result<Proposed, ProposeError>;
 
-/// A proposal on its way.
-pub struct Pending(BoxFuture<'static, Outcome>);
+fn dropped() -> ProposeError {
+    ProposeError::Unknown { reason: "the group dropped the proposal".to_string() }
+}
 
-impl Pending {
-    pub(crate) fn new(outcome: impl Future<Output = Outcome> + Send + 'static) -> Self {
-        Self(outcome.boxed())
+/// Takes the outcome of one proposal. Called exactly once, in whichever task knows the outcome first: usually the one
+/// that has just applied the entry, so that no other task has to wake for it. If it is dropped, the outcome is unknown
+/// (R12).
+///
+/// The replies to several proposals come in any order: a refusal is known at once, while earlier entries are still on
+/// their way. A reply may come before [`Consensus::submit`] has returned. What it calls MUST return at once, and MUST
+/// NOT call the group.
+pub struct Reply(Option<Box<dyn FnOnce(Outcome) + Send>>);
+
+impl Reply {
+    /// A reply that calls `told`.
+    pub fn new(told: impl FnOnce(Outcome) + Send + 'static) -> Self {
+        Self(Some(Box::new(told)))
     }
 
-    /// Waits until the entry was applied here, or until it is known that it will not be.
-    ///
-    /// # Errors
-    /// [`ProposeError`]; `Unknown` if it may have happened.
-    pub async fn wait(self) -> Outcome {
-        self.0.await
+    /// Tells the outcome.
+    pub fn send(mut self, outcome: Outcome) {
+        if let Some(told) = self.0.take() {
+            told(outcome);
+        }
     }
 }
 
-impl From<oneshot::Receiver<Outcome>> for Pending {
-    /// A dropped sender means that the outcome is unknown.
-    fn from(receiver: oneshot::Receiver<Outcome>) -> Self {
-        let unknown = || ProposeError::Unknown { reason: "the group dropped the proposal".to_string() };
-        Self::new(receiver.map(move |outcome| outcome.unwrap_or_else(|_| Err(unknown()))))
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(told) = self.0.take() {
+            told(Err(dropped()));
+        }
     }
 }
 
@@ -170,19 +179,25 @@ pub trait Consensus: Send + Sync + 'static {
         false
     }
 
-    /// Passes an entry to the group; with `term`, only if this member leads in exactly that term. [`Pending`] returns
-    /// the entry's outcome. Dropping it does not withdraw the entry.
+    /// Passes an entry to the group; with `term`, only if this member leads in exactly that term. `reply` gets the
+    /// entry's outcome, also if this returns an error. Once this has returned, nothing withdraws the entry. Entries
+    /// are appended in the order in which their futures end.
     ///
     /// # Errors
     /// `Stopped`, or `BadPayload` before anything happened.
-    fn submit(&self, term: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>>;
+    fn submit(&self, term: Option<Term>, payload: Bytes, reply: Reply) -> BoxFuture<'_, Result<(), ProposeError>>;
 
     /// [`Consensus::submit`], then waits at most `limit`.
     ///
     /// # Errors
     /// [`ProposeError`]; `Unknown` after `limit`.
     fn propose(&self, term: Option<Term>, payload: Bytes, limit: Duration) -> BoxFuture<'_, Outcome> {
-        let all = async move { self.submit(term, payload).await?.wait().await };
+        let all = async move {
+            let (sender, outcome) = oneshot::channel();
+            // Fails if nobody waits any more.
+            self.submit(term, payload, Reply::new(move |outcome| drop(sender.send(outcome)))).await?;
+            outcome.await.unwrap_or_else(|_| Err(dropped()))
+        };
         Box::pin(async move {
             tokio::time::timeout(limit, all)
                 .await
@@ -222,8 +237,8 @@ pub trait Consensus: Send + Sync + 'static {
     /// Asks `to` to take over. The caller MUST have stopped serving in this term before (design, "Who serves").
     /// Returns at once.
     ///
+    /// # Errors
     /// The group has stopped.
-    /// When the group has stopped.
     fn transfer_leader(&self, _to: MemberId) -> BoxFuture<'_, Result<(), GroupError>> {
         fixed(self.id())
     }
@@ -327,4 +342,25 @@ pub trait Consensus: Send + Sync + 'static {
 fn fixed<T: Send + 'static>(group: GroupId) -> BoxFuture<'static, Result<T, GroupError>> {
     let reason = "members and leader of this group cannot be changed through it".to_string();
     Box::pin(ready(Err(GroupError::Refused { group, reason })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// R12: who waits must hear that nothing is known, and never wait for ever.
+    #[test]
+    fn a_reply_is_told_once_and_a_dropped_one_says_that_nothing_is_known() {
+        let (told, heard) = mpsc::channel();
+        let reply = || {
+            let told = told.clone();
+            Reply::new(move |outcome: Outcome| told.send(outcome.err()).expect("the test listens"))
+        };
+        reply().send(Err(ProposeError::NotLeader { leader: None }));
+        drop(reply());
+        drop(told);
+        let heard: Vec<_> = heard.iter().collect();
+        assert_eq!(heard, [Some(ProposeError::NotLeader { leader: None }), Some(dropped())]);
+    }
 }

@@ -74,6 +74,19 @@ pub(crate) fn is_over(dir: &Path, group: GroupId) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_testkit::golden::{Written, kept};
+
+    /// Disks have notes of earlier releases (docs/formats.md).
+    #[test]
+    fn notes_of_each_release_are_read() {
+        let (dir, group) = (tempfile::tempdir().expect("a folder"), GroupId(7));
+        let voters = vec![BTreeSet::from([MemberId(1), MemberId(2)]), BTreeSet::from([MemberId(300)])];
+        let ended = Ended { voters: Some((LogId::new(3, 400), voters)) };
+        save(dir.path(), group, Stage::Ended, &ended).expect("saved");
+        let written = std::fs::read(path(dir.path(), group)).expect("there");
+        let expected = (Stage::Ended, ended);
+        kept(env!("CARGO_MANIFEST_DIR"), "ended", Written::Pinned(&written), &expected, |bytes| decode(group, bytes));
+    }
 
     #[test]
     fn a_note_comes_back_and_a_bad_one_ends_the_group_all_the_same() -> anyhow::Result<()> {

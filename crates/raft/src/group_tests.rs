@@ -3,7 +3,7 @@
 use crate::admitted::Admitted;
 use crate::append_door::Sorted;
 use crate::config::RaftTiming;
-use crate::consensus::{Consensus, ProposeError};
+use crate::consensus::{Consensus, ProposeError, Reply};
 use crate::group::RaftGroup;
 use crate::lives::Life;
 use crate::machine::{StateMachine, Unfit};
@@ -310,7 +310,7 @@ async fn three_nodes_agree_survive_a_restart_and_refuse_bad_payloads() -> anyhow
         assert_eq!(host.list.all(), hosts[0].list.all());
     }
     let at = leader(&hosts).await?;
-    let bad = hosts[at].group.submit(None, Bytes::from_static(&[0xF0])).await;
+    let bad = hosts[at].group.submit(None, Bytes::from_static(&[0xF0]), Reply::new(drop)).await;
     assert!(matches!(bad, Err(ProposeError::BadPayload { .. })));
     let (term, acked) = hosts[at].group.quorum_acked().ok_or_else(|| anyhow::anyhow!("no quorum ack at the leader"))?;
     assert!(term.0 > 0 && acked <= crate::boot_now());
@@ -539,6 +539,33 @@ async fn a_group_that_has_stopped_leads_in_no_term() -> anyhow::Result<()> {
     assert_eq!(host.group.quorum_acked(), None);
     let asked = host.group.propose(None, Bytes::from_static(b"after"), LIMIT).await;
     assert!(matches!(asked, Err(ProposeError::Stopped { .. })), "{asked:?}");
+    host.end().await;
+    Ok(())
+}
+
+/// R1: who is told may answer its client at once. R12: who is told nothing would wait for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_comes_once_the_entry_is_applied_and_also_from_a_group_that_has_stopped() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut listeners, addresses) = listeners(1).await?;
+    let host = Host::start(dir.path(), 1, listeners.remove(0)).await?;
+    host.group.initialize(&addresses).await?;
+    let hosts = [host];
+    assert_eq!(propose(&hosts, "before").await?, 1);
+    let [host] = hosts;
+    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let reply = || {
+        let (told, list) = (told.clone(), host.list.clone());
+        Reply::new(move |outcome| drop(told.send((outcome, list.len()))))
+    };
+    host.group.submit(None, Bytes::from_static(b"one more"), reply()).await?;
+    let first = tokio::time::timeout(LIMIT, heard.recv()).await?;
+    assert!(matches!(first, Some((Ok(_), 2))), "{first:?}");
+    host.group.end().await;
+    let after = host.group.submit(None, Bytes::from_static(b"after"), reply()).await;
+    assert!(matches!(after, Err(ProposeError::Stopped { .. })), "{after:?}");
+    let second = tokio::time::timeout(LIMIT, heard.recv()).await?;
+    assert!(matches!(second, Some((Err(ProposeError::Unknown { .. }), 2))), "{second:?}");
     host.end().await;
     Ok(())
 }

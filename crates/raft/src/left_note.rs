@@ -58,6 +58,22 @@ pub(crate) fn clear(dir: &Path, group: GroupId) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_testkit::golden::{Written, kept};
+
+    /// Disks have notes of earlier releases (docs/formats.md).
+    #[test]
+    fn notes_of_each_release_are_read() {
+        let (dir, group) = (tempfile::tempdir().expect("a folder"), GroupId(7));
+        let voters = vec![BTreeSet::from([MemberId(1), MemberId(300)])];
+        let note = Left { group, stage: Stage::Gone, since: LogId::new(3, 400), voters };
+        save(dir.path(), &note).expect("saved");
+        let path = path(dir.path(), group);
+        let written = std::fs::read(&path).expect("there");
+        kept(env!("CARGO_MANIFEST_DIR"), "left", Written::Pinned(&written), &Some(note), |bytes| {
+            std::fs::write(&path, bytes).ok()?;
+            load(dir.path(), group).ok()??.ok()
+        });
+    }
 
     #[test]
     fn a_note_comes_back_and_a_bad_one_is_not_taken_for_none() -> anyhow::Result<()> {

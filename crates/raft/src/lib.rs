@@ -65,6 +65,7 @@ mod snapshot_file;
 mod snapshot_pieces;
 mod start_group;
 mod status;
+mod stored;
 mod wire;
 
 #[cfg(test)]
@@ -96,6 +97,8 @@ mod start_tests;
 #[cfg(test)]
 mod store_tests;
 #[cfg(test)]
+mod stored_tests;
+#[cfg(test)]
 mod vote_looks_tests;
 
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
@@ -111,7 +114,7 @@ pub use append_door::{APPEND_CONNECTIONS_MAX, Sorted};
 pub use change::CommittedMembers;
 pub use clock::{Clocks, boot_now, boot_reading, monotonic_now, promise_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};
-pub use consensus::{Consensus, Group, GroupError, Outcome, Pending, ProposeError, Proposed};
+pub use consensus::{Consensus, Group, GroupError, Outcome, ProposeError, Proposed, Reply};
 pub use end_marker::Ended;
 /// A part of the log that could not be read.
 pub use holdfast_log::{ReadError as ReadLogError, ReadPlace};

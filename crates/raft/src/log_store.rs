@@ -2,9 +2,10 @@
 
 use crate::clock::promise_now;
 use crate::config::TypeConfig;
+use crate::stored::{Ticket, Tickets};
 use crate::wire::{
-    RaftEntryOf, RaftLogId, RaftVote, entry_from_parts, entry_to_log, id_from_raft, id_to_raft, vote_from_bytes,
-    vote_to_bytes,
+    RaftEntryOf, RaftLogId, RaftVote, entry_from_parts, entry_to_log, id_from_raft, id_to_raft, ticket_of,
+    vote_from_bytes, vote_to_bytes,
 };
 use holdfast_log::GroupLog;
 use holdfast_types::limits::APPEND_BYTES_MAX;
@@ -16,12 +17,14 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Cheap to clone; every clone reads and writes the same group.
 #[derive(Clone)]
 pub(crate) struct LogStore {
     log: GroupLog,
     votes: Arc<VotedTerm>,
+    tickets: Arc<Tickets>,
 }
 
 /// The highest term that this process has voted in. Set before the vote is written, and so before any answer to the
@@ -51,9 +54,15 @@ impl VotedTerm {
     }
 }
 
+/// Whether of the tasks that are woken here the last one runs first: so it is on a worker of tokio, which calls back if
+/// the journal writes by io_uring. From any other thread they run in the order of their wake-ups.
+fn last_woken_runs_first() -> bool {
+    Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
+}
+
 impl LogStore {
     pub(crate) fn new(log: GroupLog, votes: Arc<VotedTerm>) -> Self {
-        Self { log, votes }
+        Self { log, votes, tickets: Arc::default() }
     }
 
     fn decode(entries: Vec<holdfast_log::Entry>) -> io::Result<Vec<RaftEntryOf>> {
@@ -159,9 +168,26 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = RaftEntryOf> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let entries: Vec<_> = entries.into_iter().map(|e| entry_to_log(&e)).collect();
+        let mut carried: Vec<Ticket> = Vec::new();
+        let to_log = |mut entry: RaftEntryOf| {
+            carried.extend(ticket_of(&mut entry).and_then(Option::take));
+            entry_to_log(&entry)
+        };
+        let entries: Vec<_> = entries.into_iter().map(to_log).collect();
+        let number = self.tickets.begin(carried);
+        let tickets = self.tickets.clone();
         // openraft takes a completion for one of everything before it, too, and only ever reads the newest.
-        self.log.append_upto(entries, move |result| callback.io_completed(result));
+        self.log.append_upto(entries, move |result| {
+            let durable = result.is_ok();
+            // The answer to the leader is to be on its way before openraft's core wakes.
+            if last_woken_runs_first() {
+                callback.io_completed(result);
+                tickets.settle(number, durable);
+            } else {
+                tickets.settle(number, durable);
+                callback.io_completed(result);
+            }
+        });
         Ok(())
     }
 

@@ -176,10 +176,23 @@ pub(crate) fn unsound(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_testkit::golden::{Written, kept};
     use holdfast_types::LogIndex;
 
     fn record() -> CorruptRecord {
         CorruptRecord { file: "7".into(), offset: 4096, expected: "crc 1".into(), found: "crc 2".into() }
+    }
+
+    /// Disks have notes of earlier releases (docs/formats.md).
+    #[test]
+    fn notes_of_each_release_are_read() {
+        let (dir, group) = (tempfile::tempdir().expect("a folder"), GroupId(7));
+        let note = Quarantine { record: record(), stage: Stage::Rejoining { since: LogId::new(3, 400) } };
+        save(dir.path(), group, &note).expect("saved");
+        let written = std::fs::read(path(dir.path(), group)).expect("there");
+        kept(env!("CARGO_MANIFEST_DIR"), "quarantine", Written::Pinned(&written), &Ok(note), |bytes| {
+            decode(group, bytes)
+        });
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! [`Consensus`] with openraft.
 
 use crate::change::{ChangeError, Fate};
-use crate::config::{Payload, RaftTiming};
-use crate::consensus::{Consensus, GroupError, Outcome, Pending, ProposeError, Proposed};
+use crate::config::{Payload, RaftTiming, ToProposer, TypeConfig};
+use crate::consensus::{Consensus, GroupError, Outcome, ProposeError, Proposed, Reply};
 use crate::group::RaftGroup;
 use crate::status::{Acked, GroupStatus, Leadership};
 use crate::wire::{CommittedLeader, MEMBERSHIP_MARK};
@@ -13,7 +13,7 @@ use holdfast_log::{ReadError, ReadPlace};
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, Term};
 use openraft::ChangeMembers;
 use openraft::errors::{ClientWriteError, InitializeError, RaftError};
-use openraft::impls::{BasicNode, ProgressResponder};
+use openraft::impls::BasicNode;
 use openraft::raft::ClientWriteResult;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,21 +22,17 @@ use tokio::sync::watch;
 type Done<'a, T = ()> = BoxFuture<'a, Result<T, GroupError>>;
 
 impl RaftGroup {
-    async fn write(&self, term: Option<Term>, payload: Bytes) -> Result<Pending, ProposeError> {
+    async fn write(&self, term: Option<Term>, payload: Bytes, reply: Reply) -> Result<(), ProposeError> {
         match payload.first() {
             None | Some(&MEMBERSHIP_MARK) => return Err(ProposeError::BadPayload { found: payload.first().copied() }),
             Some(_) => {}
         }
-        let (responder, answer) = ProgressResponder::complete_only();
-        let mut request = self.raft().write(Payload(payload)).responder(responder);
+        let responder = ToProposer::new(move |result| reply.send(outcome(result)));
+        let mut request = self.raft().write(Payload::new(payload)).responder(responder);
         if let Some(term) = term {
             request = request.with_leader(CommittedLeader::new(term.0));
         }
-        request.await.map_err(|e| ProposeError::Stopped { reason: e.to_string() })?;
-        Ok(Pending::new(answer.map(|answer| match answer {
-            Ok(result) => outcome(result),
-            Err(_) => Err(ProposeError::Unknown { reason: "the group dropped the proposal".to_string() }),
-        })))
+        request.await.map_err(|e| ProposeError::Stopped { reason: e.to_string() })
     }
 
     fn change<'a>(&'a self, change: ChangeMembers<u64, BasicNode>, seen: Option<LogId>, limit: Duration) -> Done<'a> {
@@ -58,7 +54,7 @@ impl RaftGroup {
     }
 }
 
-fn outcome(result: ClientWriteResult<crate::config::TypeConfig>) -> Outcome {
+fn outcome(result: ClientWriteResult<TypeConfig>) -> Outcome {
     holdfast_reached::reached!(
         "propose: an entry of a term that this member leads no more",
         matches!(result, Err(ClientWriteError::ForwardToLeader(_)))
@@ -127,8 +123,8 @@ impl Consensus for RaftGroup {
         self.parts.log.seals()
     }
 
-    fn submit(&self, term: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
-        Box::pin(self.write(term, payload))
+    fn submit(&self, term: Option<Term>, payload: Bytes, reply: Reply) -> BoxFuture<'_, Result<(), ProposeError>> {
+        Box::pin(self.write(term, payload, reply))
     }
 
     fn read_log(&self, index: LogIndex, offset: u32, len: usize) -> BoxFuture<'_, Result<Bytes, ReadError>> {

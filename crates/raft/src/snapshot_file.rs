@@ -213,6 +213,7 @@ pub(crate) fn decode(
 mod tests {
     use super::*;
     use holdfast_log::NodeKey;
+    use holdfast_testkit::golden::{Written, kept};
 
     #[test]
     fn round_trip_and_every_flipped_byte_is_found() -> anyhow::Result<()> {
@@ -234,6 +235,11 @@ mod tests {
         pinned.extend_from_slice(b"\x05state");
         save(dir.path(), group, &snapshot, None)?;
         assert_eq!(std::fs::read(path(dir.path(), group))?, pinned);
+        let expected = Some((snapshot.meta.clone(), snapshot.data.clone()));
+        kept(env!("CARGO_MANIFEST_DIR"), "state-snapshot", Written::Pinned(&pinned), &expected, |bytes| {
+            let back = decode(&path(dir.path(), group), group, bytes, None).ok()?;
+            Some((back.meta, back.data))
+        });
         let back = decode(&path(dir.path(), group), group, &pinned, None)?;
         assert_eq!((back.meta, back.data), (snapshot.meta, snapshot.data));
         Ok(())

@@ -80,7 +80,7 @@ async fn openraft_suite_passes_on_the_journal() {
 }
 
 /// A journal whose disk stands still between two turns.
-fn in_turns(dir: &std::path::Path) -> (NodeLog, Turns) {
+pub(crate) fn in_turns(dir: &std::path::Path) -> (NodeLog, Turns) {
     let (file_bytes, bound_bytes, reserve_bytes) = (16 << 20, 256 << 20, 64 << 20);
     let config = LogConfig { file_bytes, bound_bytes, reserve_bytes, ..LogConfig::new(dir) };
     let disk = RealDisk::open(dir, file_bytes, 4).expect("opens");

@@ -10,6 +10,7 @@
 
 use crate::config::{Answer, Payload, TypeConfig};
 use crate::proto;
+use crate::stored::Ticket;
 use bytes::{BufMut, Bytes, BytesMut};
 use holdfast_types::{LogId, MemberId};
 use openraft::entry::RaftEntry;
@@ -116,11 +117,19 @@ pub(crate) fn entry_payload(entry: &RaftEntryOf) -> Bytes {
     }
 }
 
+/// Where the entry carries its ticket. Blank entries and memberships carry none.
+pub(crate) fn ticket_of(entry: &mut RaftEntryOf) -> Option<&mut Option<Ticket>> {
+    match &mut entry.payload {
+        EntryPayload::Normal(payload) => Some(payload.ticket()),
+        EntryPayload::Blank | EntryPayload::Membership(_) => None,
+    }
+}
+
 pub(crate) fn entry_from_parts(id: LogId, payload: Bytes) -> Result<RaftEntryOf, WireError> {
     let payload = match payload.first() {
         None => EntryPayload::Blank,
         Some(&MEMBERSHIP_MARK) => EntryPayload::Membership(membership_from_bytes(&payload[1..])?),
-        Some(_) => EntryPayload::Normal(Payload(payload)),
+        Some(_) => EntryPayload::Normal(Payload::new(payload)),
     };
     Ok(RaftEntryOf::new(id_checked(id)?, payload))
 }
@@ -259,6 +268,7 @@ pub(crate) fn source(e: &std::io::Error) -> openraft::type_config::alias::ErrorS
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_testkit::golden::{Written, kept};
 
     #[test]
     fn entries_keep_their_kind() {
@@ -288,11 +298,16 @@ mod tests {
         let (m, id) = (Membership::new(voters, BTreeMap::from(nodes)).expect("valid"), LogId::new(3, 9));
         let entry = RaftEntryOf::new(id_to_raft(id), EntryPayload::Membership(m.clone()));
         assert_eq!(entry_payload(&entry), MEMBERSHIP);
-        let back = entry_from_parts(id, Bytes::from_static(MEMBERSHIP)).expect("decodes");
-        assert_eq!(back.get_membership(), Some(m));
+        let read = |bytes: &[u8]| {
+            entry_from_parts(id, Bytes::copy_from_slice(bytes)).ok().and_then(|entry| entry.get_membership())
+        };
+        assert_eq!(read(MEMBERSHIP), Some(m.clone()));
+        kept(env!("CARGO_MANIFEST_DIR"), "membership", Written::Pinned(MEMBERSHIP), &Some(m), read);
         let vote = make_vote(7, 2, true);
         assert_eq!(vote_to_bytes(&vote), VOTE);
         assert_eq!(vote_from_bytes(VOTE), Some(vote));
+        let expected = vote_from_bytes(VOTE);
+        kept(env!("CARGO_MANIFEST_DIR"), "vote", Written::Pinned(VOTE), &expected, vote_from_bytes);
     }
 
     #[test]

@@ -304,6 +304,14 @@ impl Device for VolumeDevice {
         Box::pin(async move { self.clear(OpKind::Trim, offset, len, fua).await })
     }
 
+    fn hold(&self) {
+        self.connection.serving.sequencer.hold();
+    }
+
+    fn release(&self) {
+        self.connection.serving.sequencer.release();
+    }
+
     fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
         // R1: every answered write is durable at a quorum and applied, so only the epoch must be checked. A gateway
         // pair is the exception: PAIR-P4.

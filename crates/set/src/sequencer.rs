@@ -5,6 +5,10 @@
 //!   push ─▶ queue ─▶ [entry s] ─▶ group ─▶ applied ─▶ answers, in order
 //!                    at most IN_FLIGHT_MAX entries between queue and answer
 //! ```
+//! No task answers: the group calls `Shared::came_back` where it has just applied an entry, and that wakes the tasks
+//! that wait for its operations, and nobody else. A task of the queue submits, except for a few small operations of a
+//! connection while nothing is in flight: the connection's own task submits these once it has pushed all that it had
+//! (`Sequencer::release`). Whoever takes an entry keeps all others from taking one until the group has it (ADR 0071).
 //! The disks are waited for between `group` and `applied`: docs/where-to-look.md, "Where a write waits for a disk".
 //!
 //! No timer: while at most one entry is in flight, a write leaves at once. Otherwise new operations share the next
@@ -16,91 +20,24 @@
 //!     fails: its entry came back as written, and the other operations are answered as usual.
 //! SEQ-S4  A caller of `settled` is answered once every earlier operation has its outcome: applied here, or unknown and
 //!     the epoch is no longer served.
+//! SEQ-S5  Entries are answered in the order of their numbers, in whichever order they come back: a refusal is known at
+//!     once, while an earlier entry waits for the disks, and the other way round.
 
 use crate::random::new_entry_key;
 use bytes::Bytes;
-use holdfast_raft::{Group, Pending};
+use futures_util::FutureExt;
+use holdfast_raft::{Group, Outcome, ProposeError, Reply};
 use holdfast_types::sync::LockExt;
-use holdfast_types::{Epoch, Lba, Sectors, Term, VolumeId, WriteSeq};
-use holdfast_volume::entry::{EntryBuilder, OpKind};
-use metrics::histogram;
-use std::collections::VecDeque;
+use holdfast_types::{Epoch, Term, WriteSeq};
+use holdfast_volume::entry::EntryBuilder;
+use metrics::{Histogram, histogram};
+use queue::{Answer, Came, Flight, Queue, Submitting};
+pub use queue::{Op, WriteFailure};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::coop::unconstrained;
 use tokio_util::sync::CancellationToken;
-
-/// Maximum number of entries between queue and answer. Small, because the fdatasync of the journal and of the peers
-/// limits the rate, and operations that wait meanwhile share an entry. More than one, so that the next entry is sent
-/// while one is being synced.
-const IN_FLIGHT_MAX: usize = 4;
-
-/// So many entries leave whatever is in them. With only one, a write that comes right behind it waits for its whole way
-/// to the peers and back, and then takes as long itself: over a network, a few writers get half the rate.
-const AT_ONCE: usize = 2;
-
-/// With this many operations, or [`WORTH_BYTES`], an entry leaves although [`AT_ONCE`] others are in flight. Whatever
-/// is in it, an entry costs each gateway replication, a journal write with its sync, and an apply: about as much as ten
-/// small operations. With fewer it waits, and those that come meanwhile share the cost.
-const WORTH_OPS: usize = 16;
-/// With this much data the data itself is the greater part of an entry's cost: waiting would save little, and disks and
-/// network would have nothing to do meanwhile. Two writes of 128 KiB, as clients send them for sequential data: since
-/// data is sealed once, one of them costs about as much as the entry around it (ADR 0070, an estimate).
-const WORTH_BYTES: usize = 256 << 10;
-
-/// Whether `ops` waiting operations with `bytes` of data leave in an entry now, with `in_flight` entries between queue
-/// and answer.
-fn may_leave(in_flight: usize, ops: usize, bytes: usize) -> bool {
-    match in_flight {
-        0..AT_ONCE => ops > 0,
-        AT_ONCE..IN_FLIGHT_MAX => ops >= WORTH_OPS || bytes >= WORTH_BYTES,
-        _ => false,
-    }
-}
-
-/// Reason why an operation was not written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteFailure {
-    /// Another owner holds the set (R8: the only case in which the client gets an error).
-    Fenced,
-    /// Anything else: lost leadership, unknown outcome, shutdown. The connection is closed unanswered.
-    Gone,
-    /// It lies outside of its volume's current size (SEQ-S3). A bad request, of this client only.
-    Outside,
-}
-
-/// One operation of a client.
-pub struct Op {
-    /// The kind of operation.
-    pub kind: OpKind,
-    /// Its volume.
-    pub volume: VolumeId,
-    /// Its first sector.
-    pub lba: Lba,
-    /// Its length.
-    pub sectors: Sectors,
-    /// The data of a write; otherwise empty.
-    pub data: Bytes,
-}
-
-type Answer = oneshot::Sender<Result<(), WriteFailure>>;
-
-struct Queue {
-    ops: VecDeque<(Op, Answer)>,
-    bytes: usize,
-    /// Entries that were taken from the queue and have not come back.
-    in_flight: usize,
-    /// Number of operations ever accepted.
-    taken: u64,
-    /// SEQ-S2: set once, never cleared.
-    failed: Option<WriteFailure>,
-}
-
-impl Queue {
-    fn may_leave(&self) -> bool {
-        may_leave(self.in_flight, self.ops.len(), self.bytes)
-    }
-}
 
 /// How fast writers may go (design: the journal's bound acts here and only here).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,16 +69,32 @@ pub trait Verdict: Send + Sync + 'static {
 /// Handle of one epoch's sequencer, which ends when the handle is dropped.
 pub struct Sequencer {
     shared: Arc<Shared>,
+    submitter: Arc<Submitter>,
+}
+
+/// What the task of the queue does next.
+enum Next {
+    /// Nothing ever leaves again (SEQ-S2).
+    End,
+    /// Nothing may leave.
+    Wait,
+    /// An entry may leave.
+    Leave,
+    /// A connection's task has begun to submit this entry.
+    Submit(WriteSeq, Submitting),
 }
 
 struct Shared {
     queue: Mutex<Queue>,
     /// Notified when an entry may leave that could not before, and when nothing leaves any more.
     wake: Notify,
+    /// Notified when an entry was handed to the task of the queue, which may be pausing.
+    handed: Notify,
     /// Number of operations with a known outcome, counted in their order of arrival (SEQ-S4).
     settled: watch::Sender<u64>,
     closed: CancellationToken,
     stopped: CancellationToken,
+    verdict: Arc<dyn Verdict>,
 }
 
 impl Shared {
@@ -149,16 +102,58 @@ impl Shared {
         self.queue.locked()
     }
 
-    /// Whether an entry may leave; `None` if none ever will (SEQ-S2).
-    fn may_leave(&self) -> Option<bool> {
-        let queue = self.queue();
-        queue.failed.is_none().then(|| queue.may_leave())
+    fn next(&self) -> Next {
+        let mut queue = self.queue();
+        match queue.handed.take() {
+            Some((seq, submitting)) => Next::Submit(seq, submitting),
+            // While a connection's task submits, it may still hand its entry over.
+            None if queue.failed.is_some() && !queue.submitting => Next::End,
+            None if queue.may_leave() => Next::Leave,
+            None => Next::Wait,
+        }
     }
 
-    /// An entry came back.
-    fn came_back(&self) {
+    /// Hands an entry that the group has not taken at once to the task of the queue, which does not end before. If a
+    /// call to an openraft that is stopping were dropped, the next call would panic (see `raft/src/appender.rs`).
+    fn hand_over(&self, seq: WriteSeq, submitting: Submitting) {
+        holdfast_reached::reached!("sequencer: the group does not take an entry at once");
+        self.queue().handed = Some((seq, submitting));
+        self.wake.notify_one();
+        self.handed.notify_one();
+    }
+
+    /// The group has the last entry. Returns whether the task of the queue has something to do: the next entry may
+    /// leave, or nothing ever leaves again.
+    fn handed_on(&self) -> bool {
         let mut queue = self.queue();
-        queue.in_flight -= 1;
+        queue.submitting = false;
+        queue.failed.is_some() || queue.may_leave()
+    }
+
+    /// Entry `seq` came back. Called by the group, in any order and in any of its tasks, so it only decides and wakes.
+    fn came_back(&self, seq: WriteSeq, outcome: Outcome) {
+        let came = match outcome {
+            Ok(done) => self.verdict.judge(&done.answer),
+            Err(e) => {
+                holdfast_reached::reached!("sequencer: an entry comes back without an answer");
+                if self.queue().failed.is_none() {
+                    tracing::info!(%seq, error = %e, "a write has an unknown outcome; its connections are closed");
+                }
+                Err(WriteFailure::Gone)
+            }
+        };
+        let mut queue = self.queue();
+        if let Some(flight) = queue.flight(seq) {
+            flight.came = Some(came);
+        }
+        holdfast_reached::reached!(
+            "sequencer: an entry comes back before an earlier one",
+            queue.flights.front().is_some_and(|first| first.came.is_none())
+        );
+        // Under the lock, so that another entry that comes back now is answered behind these (SEQ-S5).
+        while let Some((answers, came)) = queue.next_back() {
+            self.answer(&mut queue, answers, came);
+        }
         let leaves = queue.may_leave();
         drop(queue);
         if leaves {
@@ -166,16 +161,49 @@ impl Shared {
         }
     }
 
-    /// SEQ-S2: nothing is written from here on.
-    fn fail(&self, why: WriteFailure) {
-        let waiting = {
-            let mut queue = self.queue();
-            queue.failed.get_or_insert(why);
-            queue.bytes = 0;
-            std::mem::take(&mut queue.ops)
-        };
-        for (_, answer) in waiting {
+    /// Answers the operations of the next entry.
+    fn answer(&self, queue: &mut Queue, answers: Vec<Answer>, came: Came) {
+        let first = queue.outcomes.failed.is_none();
+        let outcome = queue.outcomes.next(came);
+        if let Err(why) = outcome
+            && first
+        {
+            self.fail(queue, why);
+        }
+        let operations = answers.len() as u64;
+        for (place, answer) in (0u32..).zip(answers) {
+            holdfast_reached::reached!(
+                "sequencer: an operation fell outside of its volume",
+                outcome.as_ref().is_ok_and(|outside| outside.contains(&place))
+            );
+            let each = match &outcome {
+                Ok(outside) if outside.contains(&place) => Err(WriteFailure::Outside),
+                Ok(_) => Ok(()),
+                Err(why) => Err(*why),
+            };
             // Fails if the connection is gone; then the answer has no receiver.
+            let _ = answer.send(each);
+        }
+        self.settled.send_modify(|settled| *settled += operations);
+    }
+
+    /// The group did not take entry `seq`: its operations need not wait for the entries before it, and nothing more is
+    /// submitted (SEQ-S2).
+    fn refused(&self, seq: WriteSeq) {
+        let mut queue = self.queue();
+        queue.submitting = false;
+        let answers = queue.flight(seq).map(|flight| std::mem::take(&mut flight.answers)).unwrap_or_default();
+        for answer in answers {
+            let _ = answer.send(Err(WriteFailure::Gone));
+        }
+        self.fail(&mut queue, WriteFailure::Gone);
+    }
+
+    /// SEQ-S2: nothing is written from here on.
+    fn fail(&self, queue: &mut Queue, why: WriteFailure) {
+        queue.failed.get_or_insert(why);
+        queue.bytes = 0;
+        for (_, answer) in queue.ops.drain(..) {
             let _ = answer.send(Err(why));
         }
         self.wake.notify_one();
@@ -198,16 +226,18 @@ impl Sequencer {
         closed: CancellationToken,
     ) -> Self {
         let shared = Arc::new(Shared {
-            queue: Mutex::new(Queue { ops: VecDeque::new(), bytes: 0, in_flight: 0, taken: 0, failed: None }),
+            queue: Mutex::default(),
             wake: Notify::new(),
+            handed: Notify::new(),
             settled: watch::Sender::new(0),
             closed,
             stopped: CancellationToken::new(),
+            verdict,
         });
-        let (tx, rx) = mpsc::channel(IN_FLIGHT_MAX);
-        tokio::spawn(submit_loop(shared.clone(), group, term, epoch, admission, tx));
-        tokio::spawn(answer_loop(shared.clone(), rx, verdict));
-        Self { shared }
+        let (ops, bytes) = (histogram!("holdfast_entry_ops"), histogram!("holdfast_entry_bytes"));
+        let submitter = Arc::new(Submitter { group, term, epoch, admission, ops, bytes });
+        tokio::spawn(submit_loop(shared.clone(), submitter.clone()));
+        Self { shared, submitter }
     }
 
     /// Appends an operation to the set's order immediately. One write (R5) is one call. Synchronous, so that a caller
@@ -221,17 +251,39 @@ impl Sequencer {
             let _ = tx.send(Err(why));
             return rx;
         }
-        let left = queue.may_leave();
+        let left = queue.needs_task();
         queue.bytes += op.data.len();
         queue.taken += 1;
         queue.ops.push_back((op, tx));
-        let leaves = queue.may_leave();
+        let leaves = queue.needs_task();
         drop(queue);
         // Once per entry: it looks again by itself when it has taken one.
         if leaves && !left {
             self.shared.wake.notify_one();
         }
         rx
+    }
+
+    /// The caller is about to push operations that came together, and calls [`Sequencer::release`] without waiting for
+    /// anything in between. Until then small ones do not leave by themselves.
+    pub fn hold(&self) {
+        self.shared.queue().holds += 1;
+    }
+
+    /// Ends a [`Sequencer::hold`]. If nothing is in flight, small operations are submitted before this returns.
+    /// Synchronous, like `push`: nobody is cancelled between taking an entry and passing it on.
+    pub fn release(&self) {
+        let alone = {
+            let mut queue = self.shared.queue();
+            queue.holds -= 1;
+            if !queue.may_leave() {
+                return;
+            }
+            queue.flights.is_empty() && queue.is_small()
+        };
+        if !(alone && self.submitter.submits_now(&self.shared)) {
+            self.shared.wake.notify_one();
+        }
     }
 
     /// Waits until every operation pushed before this call has its outcome and reads can see it (SEQ-S4). Does not end
@@ -264,161 +316,147 @@ impl Sequencer {
 
     /// Stops the sequencer: queued operations fail as `why`, new ones are refused. Submitted ones are still answered.
     pub fn stop(&self, why: WriteFailure) {
-        self.shared.fail(why);
+        self.shared.fail(&mut self.shared.queue(), why);
     }
 }
 
 impl Drop for Sequencer {
     fn drop(&mut self) {
-        self.shared.fail(WriteFailure::Gone);
+        self.stop(WriteFailure::Gone);
     }
 }
 
-/// Takes one entry from the front of the queue, with the senders of its answers. It is sealed once, here: group,
-/// journals and peers get these bytes, however often they are sent (R12, SEAL-S4).
-fn next_entry(shared: &Shared, group: &Group, epoch: Epoch, seq: WriteSeq) -> Option<(Bytes, Vec<Answer>)> {
-    let mut queue = shared.queue();
-    let mut builder = EntryBuilder::new(epoch, seq).of(group.id());
-    let mut answers = Vec::new();
-    while let Some((op, _)) = queue.ops.front() {
-        // Cloning `Bytes` only adds a reference; the data is copied once, into the entry.
-        if !builder.try_push(op.kind, op.volume, op.lba, op.sectors, op.data.clone()) {
-            break;
-        }
-        let Some((op, answer)) = queue.ops.pop_front() else { break };
-        queue.bytes -= op.data.len();
-        answers.push(answer);
-    }
-    if answers.is_empty() {
-        // R5: the front passes operations up to 1 MiB whole and splits larger ones, so the first one always fits.
-        assert!(queue.ops.is_empty(), "R5: an operation of more than an entry's size reached the sequencer");
-        return None;
-    }
-    queue.in_flight += 1;
-    // Copies and seals the data and calculates its checksums: without the lock, so that new operations come in
-    // meanwhile.
-    drop(queue);
-    let entry = if group.seals() { builder.finish_sealed(new_entry_key()) } else { builder.finish() };
-    Some((entry, answers))
+/// An entry to submit.
+struct Taken {
+    seq: WriteSeq,
+    payload: Bytes,
+    /// Number of its operations.
+    ops: usize,
 }
 
-type InFlight = (Pending, Vec<Answer>);
-
-async fn submit_loop(
-    shared: Arc<Shared>,
+/// Takes entries from the queue and passes them to the group. [`Shared`] does not have the group: the group keeps
+/// replies, and replies keep that.
+struct Submitter {
     group: Group,
     term: Term,
     epoch: Epoch,
     admission: Arc<dyn Admission>,
-    tx: mpsc::Sender<InFlight>,
-) {
-    let (entry_ops, entry_bytes) = (histogram!("holdfast_entry_ops"), histogram!("holdfast_entry_bytes"));
-    let mut seq = WriteSeq(0);
+    ops: Histogram,
+    bytes: Histogram,
+}
+
+impl Submitter {
+    /// Takes one entry from the front of the queue, if one may leave. It is sealed once, here: group, journals and
+    /// peers get these bytes, however often they are sent (R12, SEAL-S4).
+    fn take(&self, shared: &Shared) -> Option<Taken> {
+        let mut queue = shared.queue();
+        if !queue.may_leave() {
+            return None;
+        }
+        let seq = WriteSeq(queue.last.0 + 1);
+        let mut builder = EntryBuilder::new(self.epoch, seq).of(self.group.id());
+        let mut answers = Vec::new();
+        while let Some((op, _)) = queue.ops.front() {
+            // Cloning `Bytes` only adds a reference; the data is copied once, into the entry.
+            if !builder.try_push(op.kind, op.volume, op.lba, op.sectors, op.data.clone()) {
+                break;
+            }
+            let Some((op, answer)) = queue.ops.pop_front() else { break };
+            queue.bytes -= op.data.len();
+            answers.push(answer);
+        }
+        // R5: the front passes operations up to 1 MiB whole and splits larger ones, so the first one always fits.
+        assert!(!answers.is_empty(), "R5: an operation of more than an entry's size reached the sequencer");
+        let ops = answers.len();
+        queue.last = seq;
+        queue.submitting = true;
+        queue.flights.push_back(Flight { answers, came: None });
+        // Copies and seals the data and calculates its checksums: without the lock, so that new operations come in
+        // meanwhile.
+        drop(queue);
+        let payload = if self.group.seals() { builder.finish_sealed(new_entry_key()) } else { builder.finish() };
+        Some(Taken { seq, payload, ops })
+    }
+
+    /// Passes an entry to the group.
+    fn submit(&self, shared: &Arc<Shared>, taken: Taken) -> Submitting {
+        let Taken { seq, payload, ops } = taken;
+        self.ops.record(ops as f64);
+        self.bytes.record(payload.len() as f64);
+        let (group, term, replied) = (self.group.clone(), self.term, shared.clone());
+        let reply = Reply::new(move |outcome| replied.came_back(seq, outcome));
+        Box::pin(async move { group.submit(Some(term), payload, reply).await })
+    }
+
+    /// The group has taken entry `seq`, or refused it. Returns whether the caller has to wake the task of the queue.
+    fn submitted(&self, shared: &Shared, seq: WriteSeq, result: Result<(), ProposeError>) -> bool {
+        let Err(e) = result else { return shared.handed_on() };
+        holdfast_reached::reached!("sequencer: the group takes no more entries of this term");
+        tracing::info!(epoch = %self.epoch, %seq, error = %e, "sequencer stops: the group accepts no further entries");
+        shared.refused(seq);
+        false
+    }
+
+    /// Submits what waits in the caller's task. Returns `false` if the task of the queue has to look.
+    fn submits_now(&self, shared: &Arc<Shared>) -> bool {
+        if self.admission.pace() != Pace::Go {
+            return false;
+        }
+        let Some(taken) = self.take(shared) else { return false };
+        let seq = taken.seq;
+        let mut submitting = self.submit(shared, taken);
+        // Whatever turns this task has used up: an entry that is handed over takes one more.
+        match unconstrained(submitting.as_mut()).now_or_never() {
+            Some(result) => !self.submitted(shared, seq, result),
+            None => {
+                shared.hand_over(seq, submitting);
+                true
+            }
+        }
+    }
+
+    /// Waits as the pace says. Returns whether an entry may leave now, as far as that goes.
+    async fn paced(&self, shared: &Shared) -> bool {
+        let pace = self.admission.pace();
+        let (Pace::After(pause) | Pace::Full(pause)) = pace else { return true };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = shared.stopped.cancelled() => {}
+            () = shared.handed.notified() => return false,
+        }
+        let full = matches!(pace, Pace::Full(_));
+        holdfast_reached::reached!("sequencer: writers wait for the journal or for a quorum", full);
+        !full
+    }
+}
+
+/// The task of the queue. It looks only when it is woken, or after an entry of its own: what a connection pushes in one
+/// burst is not to leave in two entries.
+async fn submit_loop(shared: Arc<Shared>, submitter: Arc<Submitter>) {
+    // Nothing was pushed before the start.
+    shared.wake.notified().await;
     loop {
-        let (payload, answers) = loop {
-            match shared.may_leave() {
-                None => return,
-                Some(false) => {
-                    shared.wake.notified().await;
+        let (seq, submitting) = match shared.next() {
+            Next::End => return,
+            Next::Wait => {
+                shared.wake.notified().await;
+                continue;
+            }
+            Next::Leave => {
+                if !submitter.paced(&shared).await {
                     continue;
                 }
-                Some(true) => {}
+                // `None` if the sequencer was stopped, or a connection's task took it.
+                let Some(taken) = submitter.take(&shared) else { continue };
+                (taken.seq, submitter.submit(&shared, taken))
             }
-            let pace = admission.pace();
-            if let Pace::After(pause) | Pace::Full(pause) = pace {
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = shared.stopped.cancelled() => {}
-                }
-                if matches!(pace, Pace::Full(_)) {
-                    holdfast_reached::reached!("sequencer: writers wait for the journal or for a quorum");
-                    continue;
-                }
-            }
-            // `None` only if the sequencer was stopped meanwhile.
-            if let Some(entry) = next_entry(&shared, &group, epoch, WriteSeq(seq.0 + 1)) {
-                break entry;
-            }
+            Next::Submit(seq, submitting) => (seq, submitting),
         };
-        seq = WriteSeq(seq.0 + 1);
-        entry_ops.record(answers.len() as f64);
-        entry_bytes.record(payload.len() as f64);
-        match group.submit(Some(term), payload).await {
-            // There is a place: the channel holds as many as may be in flight.
-            Ok(pending) => {
-                if tx.send((pending, answers)).await.is_err() {
-                    return;
-                }
-            }
-            Err(e) => {
-                holdfast_reached::reached!("sequencer: the group takes no more entries of this term");
-                tracing::info!(%epoch, %seq, error = %e, "sequencer stops: the group accepts no further entries");
-                for answer in answers {
-                    let _ = answer.send(Err(WriteFailure::Gone));
-                }
-                shared.fail(WriteFailure::Gone);
-                return;
-            }
-        }
+        let result = submitting.await;
+        submitter.submitted(&shared, seq, result);
     }
 }
 
-/// SEQ-S2 across entries: entries in flight behind a failed one may or may not have been written (R12).
-#[derive(Default)]
-struct Outcomes {
-    failed: Option<WriteFailure>,
-}
-
-impl Outcomes {
-    /// The answer for the operations of the next entry, which came back as `came`.
-    fn next(&mut self, came: Result<Vec<u32>, WriteFailure>) -> Result<Vec<u32>, WriteFailure> {
-        holdfast_reached::reached!(
-            "sequencer: an entry behind a failed one came back as written",
-            self.failed.is_some() && came.is_ok()
-        );
-        let outcome = self.failed.map_or(came, Err);
-        self.failed = outcome.as_ref().err().copied();
-        outcome
-    }
-}
-
-async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verdict: Arc<dyn Verdict>) {
-    let mut outcomes = Outcomes::default();
-    while let Some((pending, answers)) = rx.recv().await {
-        let first = outcomes.failed.is_none();
-        let came = match pending.wait().await {
-            Ok(done) => verdict.judge(&done.answer),
-            Err(e) => {
-                holdfast_reached::reached!("sequencer: an entry comes back without an answer");
-                if first {
-                    tracing::info!(error = %e, "a write has an unknown outcome; its connections are closed");
-                }
-                Err(WriteFailure::Gone)
-            }
-        };
-        let outcome = outcomes.next(came);
-        if let Err(why) = outcome
-            && first
-        {
-            shared.fail(why);
-        }
-        let operations = answers.len() as u64;
-        for (place, answer) in (0u32..).zip(answers) {
-            holdfast_reached::reached!(
-                "sequencer: an operation fell outside of its volume",
-                outcome.as_ref().is_ok_and(|outside| outside.contains(&place))
-            );
-            let each = match &outcome {
-                Ok(outside) if outside.contains(&place) => Err(WriteFailure::Outside),
-                Ok(_) => Ok(()),
-                Err(why) => Err(*why),
-            };
-            let _ = answer.send(each);
-        }
-        shared.settled.send_modify(|settled| *settled += operations);
-        shared.came_back();
-    }
-}
-
+mod queue;
 #[cfg(test)]
 mod tests;

@@ -97,9 +97,9 @@ impl SetKey {
         look(&self.held.reading())
     }
 
-    /// Follows group 0, where the keys are `wrapped` and `seals` is chosen: see [`SetKey::replace`]. `open` unwraps them,
-    /// and is called only if group 0 has changed them since the last call, because each gateway asks for each of its
-    /// sets twice a second. Returns whether it was called.
+    /// Follows group 0, where the keys are `wrapped` and `seals` is chosen: see [`SetKey::replace`]. `open` unwraps
+    /// them, and is called only if group 0 has changed them since the last call, because each gateway asks for each of
+    /// its sets twice a second. Returns whether it was called.
     ///
     /// # Errors
     /// That of `open`, once: the same keys would not open later either, since a process never changes its cluster keys.

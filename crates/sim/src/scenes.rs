@@ -21,6 +21,7 @@ mod other_cluster;
 mod other_disk;
 mod purged_full;
 mod stalled_client;
+mod stopped_leader;
 mod torn_marker;
 
 use crate::client::{Client, SET, VOLUME_NAMES};
@@ -112,6 +113,8 @@ pub enum Scene {
     LateStore,
     /// The boot clocks of followers leap ahead: they keep what they promised to their leader.
     ClockAhead,
+    /// The leader is asked to stop: another leads before it is gone.
+    StoppedLeader,
     /// Lines between gateways get long and short, and the set's times follow: nobody forgets a promise.
     ChangedTimes,
 }
@@ -156,6 +159,7 @@ impl Scene {
             Scene::TornMarker => "torn-marker",
             Scene::LateStore => "late-store",
             Scene::FollowedOwner => "followed-owner",
+            Scene::StoppedLeader => "stopped-leader",
             Scene::ChangedTimes => "changed-times",
         }
     }
@@ -213,6 +217,7 @@ impl World {
             Scene::TornMarker => self.torn_marker(),
             Scene::LateStore => self.late_store(),
             Scene::FollowedOwner => self.followed_owner(),
+            Scene::StoppedLeader => self.stopped_leader(),
             Scene::ChangedTimes => self.changed_times(),
         }
     }

@@ -448,6 +448,12 @@ fn leadership_follows_an_owner_and_stays() {
     scenes("followed-owner", 2);
 }
 
+/// R8: no election timeout passes, and no write is lost.
+#[test]
+fn a_leader_that_is_asked_to_stop_hands_over_first() {
+    scenes("stopped-leader", 2);
+}
+
 /// R3, PLEDGE-P1, PACER-E1.
 #[test]
 fn times_that_change_end_no_promise() {

@@ -306,6 +306,7 @@ pub fn sample() -> Result<String, toml::ser::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_testkit::golden::{Written, kept};
 
     /// The sample is the example; `UPDATE_GOLDEN=1 cargo test -p holdfast-standby config` rewrites it.
     const SAMPLE: &str = "../../deploy/examples/standby/standby.toml";
@@ -320,6 +321,17 @@ mod tests {
         let kept = std::fs::read_to_string(&path).unwrap_or_default();
         assert_eq!(kept, made, "{SAMPLE} is stale: UPDATE_GOLDEN=1 cargo test -p holdfast-standby config");
         assert_eq!(StandbyConfig::load(&path).unwrap(), StandbyConfig::default());
+    }
+
+    /// A settings file of an earlier release starts a standby of this one.
+    #[test]
+    fn the_samples_of_earlier_releases_are_valid() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let read = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).map_err(|error| error.to_string())?;
+            StandbyConfig::load(&path).map(drop).map_err(|error| error.to_string())
+        };
+        kept(env!("CARGO_MANIFEST_DIR"), "standby.toml", Written::Free(sample().unwrap().as_bytes()), &Ok(()), read);
     }
 
     #[test]

@@ -399,15 +399,9 @@ impl Slot {
         let seen = looked.missed.map_or(Ok(()), |error| Err(unlooked(&error)));
         let exported = pool::export(&self.config, true).await;
         let detached = self.attach().detach(true).await;
-        // A process that cannot be inspected may still run, or its number may belong to another process now: it gets no
-        // signal.
-        let left_of = |(pid, since): &(i32, String)| match begun(*pid) {
-            Ok(now) => (now.as_ref() == Some(since)).then_some((*pid, true)),
-            Err(_) => Some((*pid, false)),
-        };
         let waited = Instant::now();
         let gone = loop {
-            let left: Vec<(i32, bool)> = servers.iter().filter_map(left_of).collect();
+            let left: Vec<(i32, bool)> = servers.iter().filter_map(|server| left_of(server, begun(server.0))).collect();
             if left.is_empty() {
                 break Ok(());
             }
@@ -419,6 +413,15 @@ impl Slot {
         };
         let left: Vec<String> = [seen, exported, detached, gone].into_iter().filter_map(Result::err).collect();
         if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
+    }
+}
+
+/// A noted process that may still run: its number, and whether it may get a signal. One that cannot be inspected may
+/// still run, or its number may belong to another process by now: it gets none.
+fn left_of((pid, since): &(i32, String), now: io::Result<Option<String>>) -> Option<(i32, bool)> {
+    match now {
+        Ok(now) => (now.as_ref() == Some(since)).then_some((*pid, true)),
+        Err(_) => Some((*pid, false)),
     }
 }
 

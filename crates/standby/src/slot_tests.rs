@@ -65,6 +65,17 @@ async fn what_does_not_end_in_good_order_is_ended_by_force() {
     assert!(server.0.wait().unwrap().code().is_none(), "by a signal");
 }
 
+/// STANDBY-U2: the number of a process that has ended may belong to another one by the time of the next signal.
+#[test]
+fn only_a_process_that_is_known_to_be_the_noted_one_gets_a_signal() {
+    let noted = (4711, "100".to_string());
+    assert_eq!(left_of(&noted, Ok(Some("100".into()))), Some((4711, true)));
+    assert_eq!(left_of(&noted, Ok(Some("101".into()))), None, "another process");
+    assert_eq!(left_of(&noted, Ok(None)), None, "it has ended");
+    let unread = io::Error::other("no descriptors are left");
+    assert_eq!(left_of(&noted, Err(unread)), Some((4711, false)), "unknown is not ended");
+}
+
 /// Stands in for zpool, zfs and zdb; its first lines tell what it does.
 const STAND_IN: &str = include_str!("../../agent/src/drivers/zfs/copy.sh");
 

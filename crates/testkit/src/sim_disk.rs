@@ -2,9 +2,10 @@
 //!
 //! Reads see written bytes at once; `sync_data` makes them durable, `write_synced_at` only its own, and `sync_dir`
 //! makes names durable. A crash keeps any part of the unsynced changes. [`SimDisk::crashed`] returns the disk after a
-//! crash and does not change the original, so that one history can be crashed in many ways.
+//! crash and does not change the original, so that one history can be crashed in many ways. A write that was begun ends
+//! when the test says so ([`SimDisk::end_write`]), or when somebody waits for it.
 
-use holdfast_journal::{AlignedBuf, Disk, DiskFile};
+use holdfast_journal::{AlignedBuf, Disk, DiskFile, Ended};
 use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::io;
@@ -53,6 +54,8 @@ struct Switches {
     dies_after: Option<u64>,
     /// Initial bytes of a created file, instead of zeroes, like a recycled one.
     recycled: Vec<u8>,
+    /// Files take writes to begin.
+    takes_begun: bool,
     syncs: u64,
     writes: u64,
 }
@@ -62,6 +65,18 @@ struct Inner {
     names: BTreeMap<String, Shared>,
     durable_names: BTreeMap<String, Shared>,
     switches: Switches,
+    begun: Option<Begun>,
+}
+
+/// A write that was begun. Reads see it, and no sync has covered it, until it has ended.
+#[derive(Debug)]
+struct Begun {
+    data: AlignedBuf,
+    offset: u64,
+    file: SimFile,
+    /// How the write went; its sync comes with the end.
+    written: io::Result<()>,
+    ended: bool,
 }
 
 /// Which unsynced sectors of a crashed disk survive.
@@ -147,6 +162,28 @@ impl SimDisk {
         self.inner().switches.recycled = bytes;
     }
 
+    /// From now on files take writes to begin.
+    pub fn take_begun(&self) {
+        self.inner().switches.takes_begun = true;
+    }
+
+    /// Whether a write was begun that has not ended.
+    pub fn is_writing(&self) -> bool {
+        self.inner().begun.as_ref().is_some_and(|begun| !begun.ended)
+    }
+
+    /// Ends the write that was begun, if there is one: makes it durable, or fails as the switches say.
+    pub fn end_write(&self) {
+        let Some(mut begun) = self.inner().begun.take() else { return };
+        if !begun.ended {
+            begun.ended = true;
+            if begun.written.is_ok() {
+                begun.written = begun.file.sync_own(begun.offset, begun.data.len());
+            }
+        }
+        self.inner().begun = Some(begun);
+    }
+
     /// After `count` more changes (writes, syncs, changes of names) the power fails: then everything fails without
     /// effect.
     pub fn die_after(&self, count: u64) {
@@ -161,7 +198,9 @@ impl SimDisk {
     /// The process died, the machine did not: nothing is lost yet, but unsynced data may be later.
     pub fn restart(&self) {
         let mut inner = self.inner();
-        inner.switches = Switches { recycled: std::mem::take(&mut inner.switches.recycled), ..Switches::default() };
+        let (recycled, takes_begun) = (std::mem::take(&mut inner.switches.recycled), inner.switches.takes_begun);
+        inner.switches = Switches { recycled, takes_begun, ..Switches::default() };
+        inner.begun = None;
     }
 
     /// Syncs so far.
@@ -288,8 +327,9 @@ impl SimDisk {
         }
         let names: BTreeMap<String, Shared> =
             names.into_iter().map(|(name, contents)| (name, Arc::new(Mutex::new(contents)))).collect();
-        let switches = Switches { recycled: inner.switches.recycled.clone(), ..Switches::default() };
-        SimDisk { inner: Arc::new(Mutex::new(Inner { durable_names: names.clone(), names, switches })) }
+        let (recycled, takes_begun) = (inner.switches.recycled.clone(), inner.switches.takes_begun);
+        let switches = Switches { recycled, takes_begun, ..Switches::default() };
+        SimDisk { inner: Arc::new(Mutex::new(Inner { durable_names: names.clone(), names, switches, begun: None })) }
     }
 }
 
@@ -366,9 +406,24 @@ impl Disk for SimDisk {
         inner.durable_names = inner.names.clone();
         Ok(())
     }
+
+    fn ended(&self, wait: bool) -> Option<Ended> {
+        if wait {
+            self.end_write();
+        }
+        let mut inner = self.inner();
+        let Begun { data, written, .. } = inner.begun.take_if(|begun| begun.ended)?;
+        Some((data, written))
+    }
 }
 
 impl SimFile {
+    /// Makes the pending writes in these `len` bytes at `offset` durable, and no others.
+    fn sync_own(&self, offset: u64, len: usize) -> io::Result<()> {
+        let own = offset as usize..offset as usize + len;
+        self.sync(|write| own.start <= write.offset && write.offset + write.bytes.len() <= own.end)
+    }
+
     /// Makes those pending writes durable that `covers` names.
     fn sync(&self, covers: impl Fn(&Pending) -> bool) -> io::Result<()> {
         let mut disk = self.disk.locked();
@@ -445,8 +500,18 @@ impl DiskFile for SimFile {
     /// A write, then a sync of what it wrote: for the switches two operations, so that the power may fail between them.
     fn write_synced_at(&self, data: &AlignedBuf, offset: u64) -> io::Result<()> {
         self.write_at(data, offset)?;
-        let own = offset as usize..offset as usize + data.len();
-        self.sync(|write| own.start <= write.offset && write.offset + write.bytes.len() <= own.end)
+        self.sync_own(offset, data.len())
+    }
+
+    fn begin_synced_at(&self, data: AlignedBuf, offset: u64) -> Result<(), AlignedBuf> {
+        if !self.disk.locked().switches.takes_begun {
+            return Err(data);
+        }
+        let written = self.write_at(&data, offset);
+        let file = SimFile { disk: self.disk.clone(), contents: self.contents.clone() };
+        let before = self.disk.locked().begun.replace(Begun { data, offset, file, written, ended: false });
+        assert!(before.is_none(), "one write at a time");
+        Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -459,123 +524,5 @@ impl DiskFile for SimFile {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn block(byte: u8) -> AlignedBuf {
-        let mut block = AlignedBuf::zeroed(4096);
-        block.fill(byte);
-        block
-    }
-
-    fn read(disk: &SimDisk, offset: u64) -> u8 {
-        let mut byte = [0];
-        disk.open("a").expect("there").read_at(&mut byte, offset).expect("reads");
-        byte[0]
-    }
-
-    #[test]
-    fn a_crash_keeps_the_synced_and_any_part_of_the_rest() {
-        let disk = SimDisk::new();
-        let file = disk.create("a", 12288).expect("room");
-        disk.sync_dir().expect("syncs");
-        file.write_at(&block(1), 0).expect("writes");
-        file.sync_data().expect("syncs");
-        file.write_at(&block(2), 4096).expect("writes");
-        assert_eq!(disk.unsynced_bytes(), 4096);
-        let lost = disk.crashed(Survives::Nothing);
-        assert_eq!((read(&lost, 0), read(&lost, 4096)), (1, 0));
-        let kept = disk.crashed(Survives::Everything);
-        assert_eq!(read(&kept, 8191), 2);
-        let torn = disk.crashed(Survives::Prefix(700));
-        assert_eq!((read(&torn, 4096 + 699), read(&torn, 4096 + 700)), (2, 0));
-        let mut number = 0;
-        let odd = disk.crashed(Survives::Some(&mut || {
-            number += 1;
-            number % 2 == 0
-        }));
-        assert_eq!((read(&odd, 4096), read(&odd, 4096 + 512)), (0, 2));
-    }
-
-    #[test]
-    fn a_synced_write_makes_nothing_else_durable() {
-        let disk = SimDisk::new();
-        let file = disk.create("a", 12288).expect("room");
-        disk.sync_dir().expect("syncs");
-        file.write_at(&block(1), 0).expect("writes");
-        file.write_synced_at(&block(2), 4096).expect("writes");
-        let lost = disk.crashed(Survives::Nothing);
-        assert_eq!((read(&lost, 0), read(&lost, 4096)), (0, 2));
-        assert_eq!((disk.unsynced_bytes(), disk.writes(), disk.syncs()), (4096, 2, 1));
-        file.sync_data().expect("syncs");
-        assert_eq!(read(&disk.crashed(Survives::Nothing), 0), 1);
-        disk.fail_sync_after(0);
-        file.write_synced_at(&block(3), 8192).expect_err("its sync fails");
-        assert_eq!((read(&disk, 8192), read(&disk.crashed(Survives::Everything), 8192)), (3, 0));
-    }
-
-    #[test]
-    fn each_is_asked_only_what_makes_a_difference() {
-        let disk = SimDisk::new();
-        let file = disk.create("a", 8192).expect("room");
-        disk.sync_dir().expect("syncs");
-        file.write_at(&block(1), 0).expect("writes");
-        file.write_at(&block(0), 4096).expect("writes");
-        disk.create("b", 4096).expect("room");
-        let ask = |answer: bool| {
-            let mut asked = 0;
-            let left = disk.crashed(Survives::Each(&mut || {
-                asked += 1;
-                answer
-            }));
-            (asked, left)
-        };
-        let (asked, kept) = ask(true);
-        assert_eq!(asked, 1 + 4096 / SECTOR_BYTES, "a name, and sectors that are not as they were");
-        assert_eq!((kept.names().len(), read(&kept, 4095)), (2, 1));
-        let (_, lost) = ask(false);
-        assert_eq!((lost.names().len(), read(&lost, 0)), (1, 0));
-        // Now another file than the durable one: that is one question.
-        disk.remove("a").expect("there");
-        disk.create("a", 8192).expect("room");
-        assert_eq!(ask(true).0, 2);
-    }
-
-    #[test]
-    fn names_need_their_own_sync() {
-        let disk = SimDisk::new();
-        disk.create("a", 4096).expect("room");
-        assert!(disk.crashed(Survives::Nothing).names().is_empty());
-        disk.sync_dir().expect("syncs");
-        disk.rename("a", "b").expect("renames");
-        assert_eq!(disk.crashed(Survives::Nothing).names(), ["a"]);
-        assert_eq!(disk.crashed(Survives::Everything).names(), ["b"]);
-    }
-
-    #[test]
-    fn a_full_disk_has_room_again_once_a_file_is_removed() {
-        let disk = SimDisk::new();
-        disk.create("a", 4096).expect("room");
-        disk.set_files_max(Some(1));
-        let refused = disk.create("b", 4096).map(drop).expect_err("full");
-        assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
-        disk.remove("a").expect("there");
-        disk.create("b", 4096).expect("room again");
-        assert!(disk.create("c", 4096).is_err());
-        disk.set_files_max(None);
-        disk.create("c", 4096).expect("no limit");
-    }
-
-    #[test]
-    fn a_failed_sync_loses_for_good_and_the_next_lies() {
-        let disk = SimDisk::new();
-        let file = disk.create("a", 4096).expect("room");
-        disk.sync_dir().expect("syncs");
-        disk.fail_sync_after(0);
-        file.write_at(&block(1), 0).expect("writes");
-        assert!(file.sync_data().is_err());
-        assert!(file.sync_data().is_ok());
-        assert_eq!(read(&disk, 0), 1, "a reader still sees it");
-        assert_eq!(read(&disk.crashed(Survives::Everything), 0), 0);
-    }
-}
+#[path = "sim_disk_tests.rs"]
+mod tests;

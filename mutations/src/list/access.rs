@@ -177,6 +177,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "recovery-compares-only-the-plan",
+        bug: "`cluster recover` into a cluster with more gateways than the plan names fences the old ones before it finds out that another gateway allows different stores",
+        rule: "ACCESS-A8",
+        edits: &[Edit {
+            file: "crates/holdfast/src/command/recover.rs",
+            old: "filter(|node| these.iter().all(|one| one.disk != node.disk)).collect()",
+            new: "filter(|node| these.iter().all(|one| one.disk == node.disk)).collect()",
+        }],
+        tests: &[file(
+            Layer::Unit,
+            "holdfast",
+            &["--bin", "holdfast"],
+            &["a_gateway_of_the_cluster_that_the_plan_does_not_name_is_compared_too"],
+        )],
+        smoke: false,
+    },
+    Mutation {
         name: "recovery-raises-what-is-then-refused",
         bug: "`cluster recover` fences the old gateways before it finds out that the new ones allow different stores",
         rule: "ACCESS-A8",

@@ -67,6 +67,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "link-in-the-mount-seen-at-the-takeover",
+        bug: "an agent whose pool.mount has a symbolic link in it starts, takes the lease and attaches, and only then says that nothing can be mounted",
+        rule: "AGENT-A1",
+        edits: &[Edit {
+            file: "crates/agent/src/run/opened.rs",
+            old: "pool::mount_without_links(&config.pool).map_err(RunError::Settings)",
+            new: "Ok(config.http.listen).map(drop)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["an_agent_with_a_link_in_its_mount_does_not_start"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "rounds-a-minute-apart-after-a-pause",
+        bug: "after a long pause of the agent every host is without PostgreSQL for four minutes more: the rounds go on as far apart as the pause left them",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/machine/commands.rs",
+            old: "(leaving.asked, leaving.paced_from) = (0, leaving.round);",
+            new: "leaving.asked = 0;",
+        }],
+        tests: &[lib(Layer::Story, "holdfast-agent", &["machine::story_tests::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "users-killed-after-a-pause",
         bug: "an operator's shell in the pool ignores SIGTERM; the operator pauses the agent, and it is killed seconds after that was answered",
         rule: "AGENT-A9",

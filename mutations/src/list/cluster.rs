@@ -1,6 +1,6 @@
 //! Membership and votes, valid disks, and changes of the cluster key.
 
-use crate::bug::{Edit, Layer, Mutation, Test, file, lib};
+use crate::bug::{Edit, Layer, Mutation, Test, file, lib, scene};
 
 const MEMBERS: &str = "crates/control/src/members.rs";
 const REQUESTS: &str = "crates/control/src/members/requests.rs";
@@ -206,6 +206,59 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "away.get(id).is_none_or(|sets| sets.contains(&set))",
         }],
         tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "stop-hands-nothing-over",
+        bug: "a gateway that is stopped leaves what it leads to an election",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/gateway/src/run.rs",
+            old: "        () = stop.cancelled() => {}\n        _ = node.hand_over_all(",
+            new: "        () = std::future::ready(()) => {}\n        _ = node.hand_over_all(",
+        }],
+        tests: &[file(
+            Layer::Cluster,
+            "holdfast",
+            &["--test", "program"],
+            &["dev::a_cluster_comes_goes_and_comes_back"],
+        )],
+        smoke: false,
+    },
+    Mutation {
+        name: "stop-serves-until-the-end",
+        bug: "a gateway that stops asks for no successor, and only closes its clients' connections",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/stopping.rs",
+            old: "group.transfer_leader(heir).await.map_err(|error| error.to_string())?;",
+            new: "tracing::debug!(%heir, \"nobody is asked\");",
+        }],
+        tests: &[scene(&["a_leader_that_is_asked_to_stop_hands_over_first"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "stop-hands-over-once",
+        bug: "two gateways that stop at once hand sets to one another, and each ends with what it was given last",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/stopping.rs",
+            old: "if now.is_empty() || Instant::now() >= until {",
+            new: "if now.is_empty() || !done.is_empty() || Instant::now() >= until {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["a_leadership_that_comes_meanwhile_is_handed_over_too"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "handed-to-the-one-that-lacks-most",
+        bug: "leadership goes to the voter that lacks the most entries: its clients wait until it has them",
+        rule: "R8",
+        edits: &[Edit {
+            file: MEMBERS,
+            old: "fitting.min_by_key(|peer| (peer.behind, peer.id))",
+            new: "fitting.max_by_key(|peer| (peer.behind, peer.id))",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["a_leader_that_stops_has_a_successor_too"])],
         smoke: false,
     },
     Mutation {

@@ -36,7 +36,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "    args.extend(options.connection.iter().cloned());\n    args.push(\"--force\".to_string());\n",
         }],
         tests: &[OWNERS],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "csi-deletes-what-is-used",

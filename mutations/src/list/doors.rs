@@ -92,7 +92,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        self.secure = true;\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-nbd", &["s2_what_was_negotiated_in_plain_text_is_forgotten"])],
-        smoke: false,
+        smoke: true,
     },
     Mutation {
         name: "client-downgrades",

@@ -62,7 +62,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a write that comes right behind another one waits until that is back: over a network, few writers get half the rate",
         rule: "R8",
         edits: &[Edit {
-            file: "crates/set/src/sequencer.rs",
+            file: "crates/set/src/sequencer/queue.rs",
             old: "const AT_ONCE: usize = 2;",
             new: "const AT_ONCE: usize = 1;",
         }],
@@ -74,7 +74,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "after an entry with unknown outcome the next one is answered as written",
         rule: "R12",
         edits: &[Edit {
-            file: "crates/set/src/sequencer.rs",
+            file: "crates/set/src/sequencer/queue.rs",
             old: "let outcome = self.failed.map_or(came, Err);",
             new: "let outcome = came;",
         }],

@@ -87,8 +87,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "SEQ-S1",
         edits: &[Edit {
             file: "crates/set/src/sequencer.rs",
-            old: "group.submit(Some(term), payload)",
-            new: "group.submit(Some(term).filter(|_| false), payload)",
+            old: "group.submit(Some(term), payload, reply)",
+            new: "group.submit(Some(term).filter(|_| false), payload, reply)",
         }],
         tests: &[lib(Layer::Unit, "holdfast-set", &["sequencer::"]), SIMULATION],
         smoke: false,
@@ -99,8 +99,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R8",
         edits: &[Edit {
             file: "crates/set/src/sequencer.rs",
-            old: "                    let _ = answer.send(Err(WriteFailure::Gone));\n                }\n                shared.fail(WriteFailure::Gone);",
-            new: "                    let _ = answer.send(Err(WriteFailure::Fenced));\n                }\n                shared.fail(WriteFailure::Fenced);",
+            old: "            let _ = answer.send(Err(WriteFailure::Gone));\n        }\n        self.fail(&mut queue, WriteFailure::Gone);",
+            new: "            let _ = answer.send(Err(WriteFailure::Fenced));\n        }\n        self.fail(&mut queue, WriteFailure::Fenced);",
         }],
         tests: &[lib(Layer::Unit, "holdfast-set", &["sequencer::"]), HISTORIES],
         smoke: false,

@@ -148,6 +148,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "dashboard-adds-clusters-up",
+        bug: "a dashboard shows the connections of two clusters' sets of the same name as one number",
+        rule: "ADR 0061",
+        edits: &[Edit {
+            file: "deploy/grafana/holdfast-gateways.json",
+            old: "sum by (cluster, set) (holdfast_connections",
+            new: "sum by (set) (holdfast_connections",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["dashboards_keep_clusters_apart"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "removed-new-file-ends-the-journal",
+        bug: "somebody removes a file that a journal is filling, to free space, and the journal fails, although nothing was in it",
+        rule: "LOG-L2",
+        edits: &[Edit {
+            file: "crates/log/src/disk.rs",
+            old: "if error.kind() == io::ErrorKind::NotFound && !path.try_exists().unwrap_or(true) {",
+            new: "if error.kind() == io::ErrorKind::NotFound && path.as_os_str().is_empty() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-log", &["a_file_that_is_removed_while_it_is_filled_is_made_anew"])],
+        smoke: false,
+    },
+    Mutation {
         name: "removed-spare-file-ends-the-journal",
         bug: "somebody removes a journal's ready files to free space, and the journals of all gateways where this was done fail",
         rule: "LOG-L2",

@@ -21,6 +21,7 @@ mutant. The tests of its crate must then fail. A mutant with which they pass sur
     cargo xtask mutants --shard 1/8          one part of eight
     cargo xtask mutants --crate seal,journal only these crates
     cargo xtask mutants --in-diff main       those in lines changed since a branch or commit
+    cargo xtask mutants --change             those of the change; the gate tries a dozen of them for two minutes, the long run all for thirty
     cargo xtask mutants --page               writes this page
 
 `.cargo/mutants.toml` names the files and says why; `mutations/src/mutants/scope.rs` names the tests that decide. Results are in

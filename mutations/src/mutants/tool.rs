@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Pinned: another version makes other mutants and names them differently.
-const VERSION: &str = "27.1.0";
+pub(super) const VERSION: &str = "27.1.0";
 
 /// Most memory that a program of a run may map, in KiB. A mutant may allocate in an endless loop.
 const MEMORY_KIB: u64 = 16 << 20;
@@ -90,19 +90,40 @@ fn build() -> PathBuf {
     root().join("target/mutants/build")
 }
 
+/// Whether an earlier run has built something there.
+pub(super) fn has_built() -> bool {
+    build().join("debug").exists()
+}
+
+/// Whether the pinned version is on the PATH or below `target/`.
+pub(super) fn is_installed() -> bool {
+    found().is_some()
+}
+
+/// Where an own copy of the program is installed.
+fn own() -> PathBuf {
+    root().join("target/mutants/tool")
+}
+
+/// The program in the pinned version.
+fn found() -> Option<PathBuf> {
+    let places = [PathBuf::from("cargo-mutants"), own().join("bin/cargo-mutants")];
+    places.into_iter().find(|program| {
+        let version = cmd(program).args(["mutants", "--version"]).out();
+        version.is_ok_and(|said| said.trim() == format!("cargo-mutants {VERSION}"))
+    })
+}
+
 impl<'a> Tool<'a> {
     /// Finds the pinned version on the PATH or below `target/`, else installs it there.
     ///
     /// # Errors
     /// When it cannot be installed.
     pub(super) fn find_or_install(tree: &'a Path) -> Result<Self> {
-        let own = root().join("target/mutants/tool");
-        for program in [PathBuf::from("cargo-mutants"), own.join("bin/cargo-mutants")] {
-            let version = cmd(&program).args(["mutants", "--version"]).out();
-            if version.is_ok_and(|said| said.trim() == format!("cargo-mutants {VERSION}")) {
-                return Ok(Self { program, tree });
-            }
+        if let Some(program) = found() {
+            return Ok(Self { program, tree });
         }
+        let own = own();
         step(format!("cargo install cargo-mutants {VERSION} (some minutes)"));
         let install = ["install", "cargo-mutants", "--version", VERSION, "--locked", "--quiet", "--root"];
         let install = Cmd::of(cargo()).args(install).arg(&own).dir(root());
@@ -168,7 +189,13 @@ impl<'a> Tool<'a> {
         seed(&build())?;
         let log = out.join("log");
         let stopped = follow(Proc::spawn("cargo-mutants", command.into_command(), &log)?, &log, until)?;
-        let text = std::fs::read_to_string(results.join("outcomes.json"));
+        let text = match std::fs::read_to_string(results.join("outcomes.json")) {
+            // Stopped while it built or tested the tree without a mutant.
+            Err(e) if stopped && e.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Ran { tried: Vec::new(), stopped });
+            }
+            text => text,
+        };
         let text = text.with_context(|| format!("cargo-mutants ended without a result: {}", tail_of(&log, 8)))?;
         let tried = read_outcomes(&text).with_context(|| format!("{}: {}", scope.name, results.display()))?;
         Ok(Ran { tried, stopped })

@@ -59,7 +59,7 @@ pub struct Args {
     inside: Option<PathBuf>,
 }
 
-/// A release build without its slowest steps, because a new user waits for it.
+/// A release build without its slowest steps.
 const PROFILE: &str = "quick";
 
 /// Runs the chore.

@@ -155,7 +155,9 @@ fn queries() -> Result<Vec<String>> {
         let panels = board["panels"].as_array().context("a dashboard without panels")?;
         for target in panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten() {
             let query = target["expr"].as_str().context("a query without an expression")?;
-            queries.push(query.replace("$__rate_interval", "10s").replace("$set", ".*"));
+            // The targets have no label `cluster`: "All" is for those, too.
+            let query = query.replace("$__rate_interval", "10s").replace("$cluster", ".*");
+            queries.push(query.replace("$set", ".*"));
         }
     }
     anyhow::ensure!(queries.len() > 30, "the dashboards have {} queries only", queries.len());

@@ -13,8 +13,10 @@ pub(super) struct Lab {
     pub(super) bin: PathBuf,
     pub(super) dir: PathBuf,
     pub(super) long: bool,
-    /// A `holdfast` program of an older version, if one was given.
+    /// A `holdfast` program of an older version: one that was given, or that of the last release.
     pub(super) older: Option<PathBuf>,
+    /// Number of sets, for the scenario that makes many.
+    pub(super) sets: usize,
 }
 
 impl Lab {

@@ -1,5 +1,7 @@
 //! All scenarios, in the order in which they run.
 
+mod laboratory;
+
 use super::{OLDER, Scenario, Tier};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, csi, damaged, dashboards, data_keys,
@@ -202,6 +204,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         needs: &[],
         run: place::run,
     },
+    laboratory::PLACING_TWELVE,
+    laboratory::REGIONS,
     Scenario {
         name: "witness",
         shows: "two gateways and a witness: one gateway is killed and the other serves; the witness never serves",
@@ -218,7 +222,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "follows",
-        shows: "three gateways in three regions, 80 ms apart: leadership comes to the gateway beside the host that uses the set, stays there, and follows the next owner; writers see a pause and no error (R1, R6, R8)",
+        shows: "three gateways in three 80 ms apart: leadership comes to the gateway beside the host that uses the set, stays there, and follows the next owner; writers see a pause and no error (R1, R6, R8)",
         tier: Tier::Long("takes some three minutes; the decision has a property test in the gate"),
         needs: &[],
         run: follows::run,
@@ -418,7 +422,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "unreadable",
-        shows: "journals, snapshots, cache files and objects contain no readable user data (R10)",
+        shows: "journals, snapshots, cache files and objects contain no readable user data (R10); with --long, files in clear in their place are refused",
         tier: Tier::Gate("R10 on disks and in the store"),
         needs: &[],
         run: unreadable::run,
@@ -481,7 +485,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "rolling-postgresql",
-        shows: "each gateway is drained, restarted and undrained under pgbench: PostgreSQL sees no error, no commit is lost (R1, R8)",
+        shows: "each gateway is drained, restarted and undrained under pgbench, then the one that serves is stopped as it is and hands over: PostgreSQL sees no error, no commit is lost (R1, R8)",
         tier: Tier::Long("takes more than a minute; in the gate, members drains and restarts each gateway"),
         needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
         run: rolling::run,
@@ -490,7 +494,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "rolling-upgrade",
         shows: "like rolling-postgresql, with a newer program: one gateway is upgraded and downgraded, then all are upgraded; from then on the older program is refused (R1, R8)",
         tier: Tier::Long(
-            "an upgrade from an older program, which must be given; in the gate, cargo tests check the stored formats against golden files",
+            "an upgrade from the last release, which is built from its tag; in the gate, cargo tests check the stored formats against golden files",
         ),
         needs: &[OLDER, "nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
         run: rolling::upgrade,

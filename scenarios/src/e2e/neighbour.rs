@@ -30,6 +30,8 @@ const MEASURED: Duration = Duration::from_secs(8);
 const SETTLE: Duration = Duration::from_secs(3);
 /// What the set may write under its limit.
 const LIMIT_MIB: u64 = 4;
+/// Clients that leave while their requests wait.
+const LEAVERS: u64 = 4;
 /// The same in writes of the flood.
 const LIMIT_IOPS: u64 = (LIMIT_MIB << 20) / FLOOD_BYTES as u64;
 
@@ -147,6 +149,17 @@ fn held(what: &str, seen: &WriteLatencies) -> Result<()> {
     Ok(())
 }
 
+/// A client that leaves without a word while its writes wait for a limit.
+fn leave(export: &Uri) -> Result<()> {
+    let mut client = Client::connect(export, TAKEOVER_LIMIT)?;
+    for number in 0..FLOOD_DEPTH {
+        // Behind the blocks of the flood.
+        let offset = FLOOD_CLIENTS * FLOOD_BLOCKS * FLOOD_BYTES as u64 + number * BLOCK as u64;
+        client.send_write(offset, &pattern(number + 1, offset, BLOCK))?;
+    }
+    Ok(())
+}
+
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let (bin, dir, size) = (lab.bin.clone(), lab.dir.join("cluster"), "64MiB".to_string());
     // One gateway: the two are neighbours wherever leadership would be.
@@ -163,7 +176,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let flood = Flood::default();
     let alone = measure(&mut neighbour, &flood)?;
     alone.say("alone");
-    let (beside, of_set, of_volume, after) = flood.beside(&export, || phases(&cluster, &mut neighbour, &flood))?;
+    let (beside, of_set, of_volume, after) =
+        flood.beside(&export, || phases(&cluster, &mut neighbour, &flood, &export))?;
     anyhow::ensure!(beside.flood > 2 * (LIMIT_MIB << 20), "the flood is none: {} bytes/s", beside.flood);
     held("a limit of the set", &of_set)?;
     held("a limit of the volume", &of_volume)?;
@@ -186,6 +200,7 @@ fn phases(
     cluster: &Cluster,
     neighbour: &mut Client,
     flood: &Flood,
+    export: &Uri,
 ) -> Result<(WriteLatencies, WriteLatencies, WriteLatencies, WriteLatencies)> {
     let volume = format!("{NOISY}/{VOLUME}");
     let beside = measure(neighbour, flood)?;
@@ -201,6 +216,10 @@ fn phases(
     anyhow::ensure!(shown["limit"]["iops"] == LIMIT_IOPS, "volume show: {shown}");
     let shown = cluster.holdfast(&["set", "show", SET])?;
     anyhow::ensure!(shown["limit"].is_null(), "the neighbour has a limit: {shown}");
+    // What clients have waited for that leave meanwhile is not lost to the others: they get what the limit allows.
+    for _ in 0..LEAVERS {
+        leave(export)?;
+    }
     let of_volume = measure(neighbour, flood)?;
     of_volume.say(&format!("the flood's volume limited to {iops} IOPS"));
     cluster.holdfast(&["volume", "limit", &volume, "--off"])?;

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //!   for g1, g2, g3:  drain ─▶ SIGTERM ─▶ (another program) ─▶ start ─▶ ready and caught up ─▶ undrain
+//!   for the one that serves:  SIGTERM, which hands over ─▶ start ─▶ ready and caught up
 //! ```
 
 use super::Lab;
 use super::loaded::{LoadReport, Loaded};
 use crate::cluster::{Cluster, Options, SET, VOLUME};
-use crate::cmd::cmd;
+use crate::cmd::{cmd, tail_of};
 use crate::process::{Signal, wait_until};
 use crate::say::note;
 use crate::{hosts, setup};
@@ -39,6 +40,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     for index in (0..rounds).flat_map(|_| 0..gateways) {
         restart(&mut cluster, &mut loaded, index, None)?;
     }
+    stop_serving(&mut cluster, &mut loaded)?;
     said(&loaded.finish()?, "restarted");
     cluster.stop().map(drop)
 }
@@ -91,11 +93,16 @@ pub(super) fn upgrade(lab: &Lab) -> Result<()> {
     }
     if now.cluster > levels.cluster {
         refused_back(&mut cluster, &mut loaded, older)?;
+    } else {
+        note("both have the same feature level: the older program is not refused");
     }
     said(&loaded.finish()?, "upgraded");
+    attached_by_the_new(lab, cluster)
+}
 
-    // Everything once more from the disks, and a host of the new build.
-    cluster = cluster.stop()?.start()?;
+/// Everything once more from the disks, and a host of the new build.
+fn attached_by_the_new(lab: &Lab, cluster: Cluster) -> Result<()> {
+    let cluster = cluster.stop()?.start()?;
     let dir = lab.dir.join("attach-new");
     let (mut attach, device) = hosts::attach(&lab.bin, (SET, VOLUME), &cluster.apis(), &dir, "db2")?;
     // Another mount namespace made meanwhile may have kept our mount: the journal is replayed first, as an agent does.
@@ -131,6 +138,23 @@ fn restart(cluster: &mut Cluster, loaded: &mut Loaded, index: usize, program: Op
         loaded.commits()
     ));
     Ok(())
+}
+
+/// The gateway that serves is stopped as it is, without a drain: it hands over first.
+fn stop_serving(cluster: &mut Cluster, loaded: &mut Loaded) -> Result<()> {
+    let now = loaded.look()?;
+    let name = now["gateway"].as_str().with_context(|| format!("served by no gateway: {now}"))?.to_owned();
+    let mut all = 0..cluster.gateways.len();
+    let index = all.find(|index| cluster.name(*index) == name).context("a gateway of another cluster")?;
+    cluster.end(index)?;
+    loaded.goes_on().with_context(|| format!("{name} was stopped while it served"))?;
+    let log = std::fs::read_to_string(cluster.log(index))?;
+    let told = log.lines().rev().find(|line| line.contains("leadership handed to") && line.contains(SET));
+    note(told.with_context(|| format!("{name} did not hand over: {}", tail_of(&cluster.log(index), 8)))?);
+    cluster.restart(index)?;
+    ready(cluster, &name)?;
+    cluster.caught_up(LIMIT)?;
+    loaded.goes_on()
 }
 
 /// The next program of a stopped gateway: the new one with its setting, or the older one without.

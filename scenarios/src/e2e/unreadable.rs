@@ -1,12 +1,16 @@
 //! The gateways' disks and the store contain no readable user data (R10): journals, state snapshots, cache, objects.
 //! All gateways are killed, their files are searched, and they start again and serve the data. In a cluster that does
-//! not seal its journals the same search finds the data, which proves the search.
+//! not seal its journals the same search finds the data, which proves the search. With `--long`, files in clear are
+//! then put in the place of sealed ones: a gateway believes none of them (JOURNAL-J10).
 
+use super::damaged::folder_named;
 use super::{Lab, TAKEOVER_LIMIT};
-use crate::cluster::{Cluster, Options, SET};
+use crate::cluster::{Cluster, Options, SET, Stopped};
+use crate::process::wait_until;
 use crate::say::note;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Written all over the volume, at the start of every sector.
 const TEXT: &[u8] = b"holdfast keeps this to itself: ";
@@ -14,6 +18,13 @@ const BLOCK: usize = 64 << 10;
 const BLOCKS: u64 = 64;
 /// Longer files are searched in overlapping pieces.
 const PIECE_BYTES: usize = 8 << 20;
+
+/// The gateway that gets files in clear: g3.
+const HURT: usize = 2;
+/// The start of a state snapshot in clear.
+const CLEAR_MAGIC: &[u8] = b"HFRSNAP1";
+/// Limit until a gateway has refused such a file.
+const LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let sealed = lab.dir.join("sealed");
@@ -34,18 +45,66 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         anyhow::ensure!(read == contents(), "block {block} differs from the written data");
     }
     client.disconnect();
-    cluster.stop()?;
+    let sealed = cluster.stop()?;
 
     let plain = lab.dir.join("plain");
     let mut cluster = start(lab, &plain, false)?;
     write(&mut cluster)?;
-    cluster.kill_all()?;
+    let stopped = cluster.kill_all()?;
     let found = search(&plain)?;
     anyhow::ensure!(
         !found.hits.is_empty(),
         "the search finds nothing in an unsealed journal either, so it proves nothing"
     );
     note(format!("with journal.seal=false the search finds it, in {} files", found.hits.len()));
+    if lab.long { refused_in_clear(sealed, stopped) } else { Ok(()) }
+}
+
+/// The state snapshots of sets in clear at [`HURT`], below a cluster's folder.
+fn snapshots_in_clear(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let folder = folder_named(&dir.join(format!("g{}", HURT + 1)), "raft")?;
+    for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // Without group 0 a gateway does not even start.
+        let of_set = name.ends_with(".snapshot") && name != "group-0.snapshot";
+        if of_set && std::fs::read(&path)?.starts_with(CLEAR_MAGIC) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Whoever can write to the disk of a stopped gateway can put files in clear there. With such a journal it does not
+/// start; with such a state snapshot it does not run the set.
+fn refused_in_clear(sealed: Stopped, plain: Stopped) -> Result<()> {
+    let mut cluster = plain.start()?;
+    let dir = cluster.options.dir.clone();
+    cluster.holdfast(&["set", "checkpoint", SET]).context("set checkpoint")?;
+    let saved = || snapshots_in_clear(&dir).is_ok_and(|found| !found.is_empty());
+    anyhow::ensure!(wait_until(LIMIT, saved), "no state snapshot of the set after a checkpoint in {LIMIT:?}");
+    let snapshots = snapshots_in_clear(&dir)?;
+    cluster.end(HURT)?;
+    cluster.set_arguments(HURT, &["--set", "journal.seal=true"], true);
+    let why = cluster.start_in_vain(HURT, LIMIT)?;
+    anyhow::ensure!(why.contains("journal.read_clear"), "with a journal in clear, the gateway ended: {why}");
+    note("a gateway that seals does not start from a journal in clear");
+    cluster.stop()?;
+
+    let mut cluster = sealed.start()?;
+    cluster.end(HURT)?;
+    let folder = folder_named(&cluster.options.dir.join(cluster.name(HURT)), "raft")?;
+    for snapshot in &snapshots {
+        let name = snapshot.file_name().context("a state snapshot without a name")?;
+        std::fs::copy(snapshot, folder.join(name)).with_context(|| snapshot.display().to_string())?;
+    }
+    cluster.restart(HURT)?;
+    let log = cluster.options.dir.with_extension(format!("{}.log", cluster.name(HURT)));
+    let refused = || std::fs::read_to_string(&log).is_ok_and(|said| said.contains("found it in clear"));
+    anyhow::ensure!(wait_until(LIMIT, refused), "a state snapshot in clear is not named in {}", log.display());
+    note("and runs no set from a state snapshot in clear");
+    cluster.stop()?;
     Ok(())
 }
 

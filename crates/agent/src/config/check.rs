@@ -198,7 +198,12 @@ fn check_paths(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
     if let Some(log) = config.audit.log.as_ref().filter(|log| log.starts_with(&database.data)) {
         let (found, data) = (log.display(), database.data.display());
         let expected = format!("expected a file outside of database.data, {data}, which is on the pool");
-        say("audit.log", format!("found {found}, {expected}"));
+        let why = "the agent has it open, and the pool could not be released for another host";
+        let own = config.dir.join("audit.log");
+        say(
+            "audit.log",
+            format!("found {found}, {expected}: {why}. Set it to {}, and move the file there", own.display()),
+        );
     }
     if in_pool && (config.dir.starts_with(&pool.mount) || config.run_dir.starts_with(&pool.mount)) {
         say("dir, run_dir", "found below pool.mount, expected on a disk of this host".into());

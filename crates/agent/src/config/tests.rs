@@ -1,4 +1,5 @@
 use super::*;
+use holdfast_testkit::golden::{Written, kept};
 use holdfast_tls::files::SETTINGS_BYTES_MAX;
 use std::path::Path;
 
@@ -21,6 +22,17 @@ fn the_sample_reads_as_the_example_and_is_valid() {
     let read = AgentConfig::parse(&sample().unwrap()).unwrap();
     assert_eq!(read, AgentConfig::example());
     read.validate().unwrap();
+}
+
+/// A settings file of an earlier release starts an agent of this one.
+#[test]
+fn the_samples_of_earlier_releases_are_valid() {
+    let read = |bytes: &[u8]| {
+        let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+        let config = AgentConfig::parse(text).map_err(|error| error.to_string())?;
+        config.validate().map_err(|error| error.to_string())
+    };
+    kept(env!("CARGO_MANIFEST_DIR"), "agent.toml", Written::Free(sample().unwrap().as_bytes()), &Ok(()), read);
 }
 
 /// A sample value behind a `#` must be one that the field takes: a person will remove the `#`.
@@ -94,6 +106,9 @@ fn the_audit_log_is_not_in_the_data_directory() {
         config.audit.log = Some(config.database.data.join("log/audit.log"));
         let text = config.validate().unwrap_err().to_string();
         assert!(text.contains("expected a file outside of database.data"), "{kind:?}: {text}");
+        // What to do: builds before took it, on ZFS.
+        let own = config.dir.join("audit.log").display().to_string();
+        assert!(text.contains(&format!("Set it to {own}, and move the file there")), "{kind:?}: {text}");
         config.audit.log = Some("/var/log/audit.log".into());
         let text = config.validate().err().map(|error| error.to_string()).unwrap_or_default();
         assert!(!text.contains("audit.log"), "{kind:?}: {text}");

@@ -9,13 +9,13 @@ mod export;
 use super::zfs::vdevs::{in_english, is_imported};
 use super::zfs::{Warning, Zfs};
 use crate::attach_process::Volume;
-use crate::config::{AgentConfig, PoolKind};
+use crate::config::{AgentConfig, PoolConfig, PoolKind};
 use crate::hostid;
 use crate::process::{NotRan, Ran, ran, run, system};
 use crate::seams::Dial;
 pub use export::{Before, export, export_unless_used, mount_again};
 use holdfast_host::mounts::{Mounted, mount_at};
-use std::path::Path;
+use std::path::{Component, Path};
 use std::time::Duration;
 
 /// Time limit of a question to the system.
@@ -126,6 +126,10 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume], dial: &Dial) -> Re
 /// The path has links or `..` in it, or cannot be checked.
 pub(super) fn without_links(setting: &str, path: &Path) -> Result<(), String> {
     let real = path.canonicalize().map_err(|error| format!("{setting}: {}: {error}", path.display()))?;
+    must_be(setting, path, &real)
+}
+
+fn must_be(setting: &str, path: &Path, real: &Path) -> Result<(), String> {
     if real == path {
         return Ok(());
     }
@@ -133,6 +137,37 @@ pub(super) fn without_links(setting: &str, path: &Path) -> Result<(), String> {
     Err(format!(
         "{setting}: found {found}, which is {real}, expected a path without symbolic links or \"..\": set it to {real}"
     ))
+}
+
+/// The same of `pool.mount`, before a device is attached for it. The directory may not exist yet. What cannot be looked
+/// at is no fault here: the mount looks again.
+///
+/// # Errors
+/// The path has links or `..` in it.
+pub fn mount_without_links(pool: &PoolConfig) -> Result<(), String> {
+    if !matches!(pool.kind, PoolKind::Ext4 | PoolKind::Xfs) {
+        return Ok(());
+    }
+    let at = pool.mount.as_path();
+    let Some(there) = at.ancestors().find(|above| above.symlink_metadata().is_ok()) else { return Ok(()) };
+    let mut real = match there.canonicalize() {
+        Ok(real) => real,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let (found, link) = (at.display(), there.display());
+            return Err(format!("pool.mount: found {found}, and {link} is a symbolic link to nothing: remove it"));
+        }
+        Err(_) => return Ok(()),
+    };
+    // Nothing below exists, so no link does either.
+    for part in at.strip_prefix(there).unwrap_or(Path::new("")).components() {
+        match part {
+            Component::ParentDir => {
+                real.pop();
+            }
+            part => real.push(part),
+        }
+    }
+    must_be("pool.mount", at, &real)
 }
 
 /// Whether it is mounted already. A mount from another device is an error, and so is an unknown state.
@@ -200,6 +235,45 @@ mod tests {
         }
         let why = without_links("pool.mount", &real.join("nowhere")).unwrap_err();
         assert!(why.starts_with("pool.mount: "), "{why}");
+    }
+
+    /// The directory is made when it is mounted: what is above it has the link. Refused at the start and by `--check`,
+    /// not at the first takeover, with the device attached.
+    #[test]
+    fn a_mount_over_a_link_is_refused_before_anything_is_attached() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap().join("disk");
+        let (link, broken) = (real.with_file_name("link"), real.with_file_name("broken"));
+        std::fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        std::os::unix::fs::symlink(real.join("gone"), &broken).unwrap();
+        let checked = |kind, mount: &Path| {
+            let mut pool = AgentConfig::default().pool;
+            (pool.kind, pool.mount) = (kind, mount.into());
+            mount_without_links(&pool)
+        };
+        for kind in [PoolKind::Ext4, PoolKind::Xfs] {
+            for good in [real.clone(), real.join("pg"), real.join("a/b")] {
+                assert_eq!(checked(kind, &good), Ok(()));
+            }
+            for (found, expected) in [
+                (link.clone(), real.clone()),
+                (link.join("a/pg"), real.join("a/pg")),
+                (real.join("../disk/pg"), real.join("pg")),
+                (real.join("a/../pg"), real.join("pg")),
+            ] {
+                let why = checked(kind, &found).unwrap_err();
+                let starts = format!("pool.mount: found {}, which is ", found.display());
+                assert!(
+                    why.starts_with(&starts) && why.ends_with(&format!("set it to {}", expected.display())),
+                    "{why}"
+                );
+            }
+            let why = checked(kind, &broken.join("pg")).unwrap_err();
+            assert!(why.contains("broken is a symbolic link to nothing"), "{why}");
+        }
+        // ZFS mounts by its own properties.
+        assert_eq!(checked(PoolKind::Zfs, &link), Ok(()));
     }
 
     /// Else the agent would take a file system of another device for the set's: PostgreSQL's commits there are lost

@@ -1,6 +1,6 @@
 //! Commands of operators, and of other hosts' agents.
 
-use super::parts::{Claim, Then, Way};
+use super::parts::{Claim, Step, Then, Way};
 use super::state::{Machine, State};
 use super::{Action, Command, Event, LeaseView, Refused, StateName, Stop, in_order};
 use holdfast_types::MonoTime;
@@ -50,8 +50,12 @@ impl Machine {
         // Nor does it count against the device (AGENT-A10).
         self.lease.unserved_since = None;
         if let State::Demoting(leaving) = &mut self.state {
-            // AGENT-A9: whoever came in the pause is named first.
-            leaving.asked = 0;
+            // AGENT-A9: whoever came in the pause is named first. The rounds begin now, and are as near to one another
+            // as the first ones: all hosts wait for their end.
+            (leaving.asked, leaving.paced_from) = (0, leaving.round);
+            if matches!(leaving.step, Step::Rest(_)) {
+                leaving.step = Step::Rest(now);
+            }
         }
         "resumed".into()
     }

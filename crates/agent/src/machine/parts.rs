@@ -207,6 +207,8 @@ pub(super) struct Leaving {
     /// What comes afterwards.
     pub then: Then,
     pub round: u32,
+    /// The pauses between rounds are those after so many rounds: a pause of the agent makes none longer.
+    pub paced_from: u32,
     /// Rounds in which users of the pool were named before they are ended; of those before a pause none counts.
     pub asked: u32,
     pub failed: String,

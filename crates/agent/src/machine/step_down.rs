@@ -123,7 +123,8 @@ impl Machine {
         // A clean stop writes a checkpoint, which a dead device would not take.
         let how = if self.device_is_gone() { Stop::Immediate } else { Stop::Fast };
         let (step, failed) = (first, String::new());
-        let leaving = Leaving { step, job: None, hard, how, reason, then, round: 0, asked: 0, failed, ended: 0 };
+        let (round, paced_from, asked, ended) = (0, 0, 0, 0);
+        let leaving = Leaving { step, job: None, hard, how, reason, then, round, paced_from, asked, failed, ended };
         self.enter(now, if hard { State::Fencing(leaving.clone()) } else { State::Demoting(leaving.clone()) }, &why);
         self.go_on(now, leaving, out);
     }
@@ -186,7 +187,8 @@ impl Machine {
             }
         }
         self.why = format!("{}; round {}: {}", leaving.reason, leaving.round, leaving.failed);
-        leaving.step = Step::Rest(now.saturating_add(pause_after(leaving.round)));
+        let paced = leaving.round.saturating_sub(leaving.paced_from);
+        leaving.step = Step::Rest(now.saturating_add(pause_after(paced)));
     }
 
     /// The pool was not released, since somebody uses it. It is as it was.

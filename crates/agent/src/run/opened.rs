@@ -2,6 +2,7 @@
 
 use super::error::{RunError, dir_error};
 use crate::config::AgentConfig;
+use crate::drivers::pool;
 use crate::history::History;
 use crate::host::Host;
 use crate::listen;
@@ -47,12 +48,18 @@ pub(super) fn token_of(config: &AgentConfig) -> Option<Arc<str>> {
     }
 }
 
-/// Reads the token and the TLS files of these settings, as an agent does. A token that systemd hands over is there only
-/// while the unit runs.
+/// Looks at the path of the pool's mount before anything is attached for it.
+pub(super) fn check_mount(config: &AgentConfig) -> Result<(), RunError> {
+    pool::mount_without_links(&config.pool).map_err(RunError::Settings)
+}
+
+/// Reads the token and the TLS files of these settings, and looks at the path of the pool's mount, as an agent does at
+/// its start. A token that systemd hands over is there only while the unit runs.
 ///
 /// # Errors
 /// What of it cannot be used.
 pub fn check_files(config: &AgentConfig) -> Result<(), RunError> {
+    check_mount(config)?;
     let comes_later = |path: &&Path| path.starts_with("/run/credentials") && !path.exists();
     if let Some(path) = config.http.token_file.as_deref().filter(|path| !comes_later(path)) {
         token_in(path)?;

@@ -30,6 +30,22 @@ fn an_agent_goes_on_without_its_token() {
     check_files(&config).unwrap();
 }
 
+/// The check of the settings tells it, and the start: before its run directory, its doors or a device are made.
+#[tokio::test]
+async fn an_agent_with_a_link_in_its_mount_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = dir.path().canonicalize().unwrap();
+    std::os::unix::fs::symlink(&real, real.join("link")).unwrap();
+    let mut config = AgentConfig { run_dir: real.join("run"), dir: real.join("dir"), ..AgentConfig::default() };
+    config.pool.mount = real.join("link/pg");
+    let expected = format!("set it to {}", real.join("pg").display());
+    let checked = check_files(&config).unwrap_err().to_string();
+    assert!(checked.starts_with("pool.mount: ") && checked.ends_with(&expected), "{checked}");
+    let started = super::super::run(config, std::future::pending(), || Ok(())).await.unwrap_err().to_string();
+    assert_eq!(started, checked);
+    assert!(!real.join("run").exists());
+}
+
 /// LISTEN-L3: a certificate that is being written is no reason to leave PostgreSQL without its agent.
 #[tokio::test]
 async fn an_agent_with_something_to_do_goes_on_without_its_certificate() {

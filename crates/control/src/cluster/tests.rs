@@ -6,6 +6,7 @@ use super::{
 };
 use crate::policy::Policy;
 use crate::set::{FIRST_GENERATION, GENERATION_MAX, Links, Restored, RootRef, Volume, epoch_base};
+use holdfast_testkit::golden::{Written, kept};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, ObjectId, RequestId, Sectors, Term, VolumeId};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -257,6 +258,17 @@ fn the_bytes_of_commands_and_state_are_pinned() {
     let image: ClusterState = postcard::from_bytes(&postcard::to_stdvec(&state).unwrap()).unwrap();
     assert_eq!(hex_lines(&[state.places()]), "01010101\n", "behind the state");
     assert_eq!(image.with_places(state.places()), state);
+    // Disks have those of earlier releases: no kind of command changes or goes.
+    let written = postcard::to_stdvec(&commands.to_vec()).unwrap();
+    kept(env!("CARGO_MANIFEST_DIR"), "cluster-commands", Written::Pinned(&written), &true, |bytes| {
+        let mut now = commands.iter();
+        let old: Vec<ClusterCommand> = postcard::from_bytes(bytes).unwrap();
+        old.iter().all(|old| now.any(|now| now == old))
+    });
+    let written = postcard::to_stdvec(&state).unwrap();
+    kept(env!("CARGO_MANIFEST_DIR"), "cluster-state", Written::Pinned(&written), &Ok(state.clone()), |bytes| {
+        postcard::from_bytes::<ClusterState>(bytes).map(|image| image.with_places(state.places()))
+    });
 }
 
 /// A policy is changed from the one that the proposer saw; a clone has its origin's, and its origin's voters: elsewhere

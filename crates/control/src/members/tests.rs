@@ -164,6 +164,21 @@ fn who_is_not_to_serve_gives_leadership_to_the_one_that_has_most() {
     assert_eq!(step(1, &[voter(1), voter(2)], &state), Step::Done);
 }
 
+/// A gateway that stops serves until then: a drain would not ask for this.
+#[test]
+fn a_leader_that_stops_has_a_successor_too() {
+    let state = cluster(&[G, G, G, DRAINED, WITNESS]);
+    let after = |peers: &[Peer]| {
+        let group = GroupView { me: MemberId(1), peers: peers.to_vec(), next: None };
+        super::successor(&group, &state, &wanted(&state, GroupId(1), &BTreeSet::new()))
+    };
+    let behind = |id, behind| Peer { behind, ..voter(id) };
+    let rest = [voter(1), voter(4), voter(5)];
+    assert_eq!(after(&[&rest[..], &[behind(2, 7), behind(3, 2)]].concat()), Some(MemberId(3)));
+    assert_eq!(after(&[&rest[..], &[dead(2), behind(3, 5000)]].concat()), None);
+    assert_eq!(after(&[&rest[..], &[learner(2, 0)]].concat()), None);
+}
+
 #[test]
 fn group_0_keeps_who_leaves_until_every_set_is_without_it() {
     let state = cluster(&[G, LEAVING, DRAINED]);

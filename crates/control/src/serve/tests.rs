@@ -380,6 +380,34 @@ fn an_acknowledgement_of_an_earlier_term_does_not_count() {
     assert_eq!(gate.may_read(at(47)), Ok(Epoch(9)));
 }
 
+/// Nobody knows how long the clock stood still: what was asked for at that moment may have been asked for before it.
+#[test]
+fn an_acknowledgement_of_the_moment_of_a_suspicion_does_not_count() {
+    let mut gate = ServeGate::new(ME, lan(), at(0));
+    gate.event(at(0), GateEvent::TermStarted { term: Term(1) });
+    gate.event(at(0), GateEvent::FirstEntryApplied { term: Term(1) });
+    gate.event(at(0), GateEvent::GrantApplied { id: LogId::new(1, 2), epoch: Epoch(2), gateway: ME });
+    gate.event(at(10), GateEvent::ClockSuspicion);
+    gate.event(at(11), GateEvent::acked(&lan(), at(10)));
+    assert_eq!(gate.may_read(at(12)), Err(WhyNot::NoReadLease));
+    gate.event(at(12), GateEvent::acked(&lan(), at(11)));
+    assert_eq!(gate.may_read(at(12)), Ok(Epoch(2)));
+}
+
+/// The owner may have renewed all the time that the leader has not seen.
+#[test]
+fn time_that_was_not_seen_is_given_back_from_the_last_renewal_on() {
+    let mut judge = ExpiryJudge::new();
+    judge.elected(at(0));
+    judge.observe(at(1000), Some(&lease(3000, 10)));
+    assert_eq!(judge.expires_at(), Some(at(4000)));
+    judge.clock_suspected(at(2500), Duration::from_millis(1000));
+    assert_eq!(judge.expires_at(), Some(at(5000)));
+    // At most from now on.
+    judge.clock_suspected(at(2600), Duration::from_secs(3600));
+    assert_eq!(judge.expires_at(), Some(at(5600)));
+}
+
 /// A later leader's entry was applied here before the loss of leadership was reported.
 #[test]
 fn a_later_leaders_entry_closes_the_gate() {

@@ -4,6 +4,7 @@ use super::{
     EARLIER_TOKENS_MAX, Judged, Limit, RetireOf, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand,
     SetRefusal, SetState, SnapshotId, StoredKind, StoredObject, TTL_MS_MAX, TTL_MS_MIN, VolumeChange, create_volume,
 };
+use holdfast_testkit::golden::{Written, kept};
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{
     Epoch, GroupId, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, VolumeId,
@@ -132,6 +133,13 @@ fn the_bytes_of_each_command_are_pinned() {
 1204ac02
 ";
     assert_eq!(hex_lines(&commands), expected);
+    // Journals have commands of earlier releases: no kind of them changes or goes.
+    let written = postcard::to_stdvec(&commands.to_vec()).unwrap();
+    kept(env!("CARGO_MANIFEST_DIR"), "set-commands", Written::Pinned(&written), &true, |bytes| {
+        let mut now = commands.iter();
+        let old: Vec<SetCommand> = postcard::from_bytes(bytes).unwrap();
+        old.iter().all(|old| now.any(|now| now == old))
+    });
     for command in commands {
         let bytes = postcard::to_stdvec(&command).unwrap();
         assert_eq!(postcard::from_bytes::<SetCommand>(&bytes).unwrap(), command);
@@ -159,6 +167,9 @@ fn the_bytes_of_a_state_are_pinned() {
     assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
     let bytes = postcard::to_stdvec(&state).unwrap();
     assert_eq!(postcard::from_bytes::<SetState>(&bytes).unwrap(), state);
+    kept(env!("CARGO_MANIFEST_DIR"), "set-state", Written::Pinned(&bytes), &Some(state), |bytes| {
+        postcard::from_bytes::<SetState>(bytes).ok()
+    });
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub(super) struct Begun {
     pub(super) what: &'static str,
     pub(super) offset: u64,
     pub(super) len: u64,
+    /// Whether it began between a hold and its release.
+    pub(super) held: bool,
     release: oneshot::Sender<Result<(), DeviceError>>,
 }
 
@@ -43,6 +45,9 @@ pub(super) struct GateDevice {
     /// The size that it shows, and how often it was asked for it.
     pub(super) shown: AtomicU64,
     pub(super) asked: AtomicUsize,
+    /// Holds without a release, and how many were released.
+    held: Arc<AtomicUsize>,
+    pub(super) released: AtomicUsize,
 }
 
 impl GateDevice {
@@ -51,7 +56,9 @@ impl GateDevice {
         let (memory, settled) = (Arc::new(MemoryDevice::new(size)), watch::Sender::new(Ok(true)));
         let (shown, asked) = (AtomicU64::new(size), AtomicUsize::new(0));
         let (trap, spared, short) = (CancellationToken::new(), Arc::default(), AtomicU32::new(0));
-        (Arc::new(Self { memory, begun, trap, spared, short, settled, shown, asked }), receiver)
+        let (held, released) = (Arc::default(), AtomicUsize::new(0));
+        let device = Self { memory, begun, trap, spared, short, settled, shown, asked, held, released };
+        (Arc::new(device), receiver)
     }
 
     /// Runs `operation` once the test allows it. As for any device, a dropped operation never takes effect.
@@ -63,13 +70,14 @@ impl GateDevice {
         operation: impl FnOnce(Arc<MemoryDevice>) -> BoxFuture<'static, Result<T, DeviceError>> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, DeviceError>> {
         let (begun, memory, trap) = (self.begun.clone(), self.memory.clone(), self.trap.clone());
-        let spared = self.spared.clone();
+        let (spared, held) = (self.spared.clone(), self.held.clone());
         async move {
             if spared.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err() {
                 trap.cancel();
             }
             let (release, released) = oneshot::channel();
-            let _ = begun.send(Begun { what, offset, len, release });
+            let held = held.load(Ordering::Relaxed) > 0;
+            let _ = begun.send(Begun { what, offset, len, held, release });
             released.await.unwrap_or(Err(DeviceError::Disconnect))?;
             operation(memory).await
         }
@@ -108,6 +116,15 @@ impl Device for GateDevice {
 
     fn trim(self: Arc<Self>, offset: u64, len: u32, fua: bool) -> BoxFuture<'static, Result<(), DeviceError>> {
         self.gated("trim", offset, len.into(), move |memory| memory.trim(offset, len, fua))
+    }
+
+    fn hold(&self) {
+        self.held.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn release(&self) {
+        assert!(self.held.fetch_sub(1, Ordering::Relaxed) > 0, "released without a hold");
+        self.released.fetch_add(1, Ordering::Relaxed);
     }
 
     fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {

@@ -5,6 +5,7 @@ use super::harness::{Broken, Client, front, pipe, pipe_of, soon, until};
 use crate::FrontLimits;
 use crate::device::{Device, DeviceError, ReadPart};
 use crate::memory::{MemoryDevice, MemoryExports};
+use bytes::BytesMut;
 use holdfast_nbd::client::{Aim, ClientError, CommandOut, Outcome};
 use holdfast_nbd::{Errno, Extent, HeaderStyle, TransmissionFlags};
 use holdfast_types::Epoch;
@@ -408,6 +409,41 @@ async fn many_in_flight_against_a_flat_array() {
         worker.await.unwrap();
     }
     until(|| front.shared_bytes_held() == 0).await;
+}
+
+/// CONN-C10. Not released: the device would keep a write until another one comes. Released too early: each write of a
+/// burst would be one of its own.
+#[tokio::test]
+async fn c10_changes_that_come_together_are_held_together() {
+    let (device, mut begun) = GateDevice::new(MIB);
+    let exports = Arc::new(MemoryExports::default());
+    exports.put("s/v", device.clone(), Epoch(1), false);
+    let front = front(FrontLimits::default(), &exports);
+    let mut client = Client::connect(pipe(&front), "s/v").await;
+    let released = || device.released.load(Ordering::Relaxed);
+    // The client gives the front no turn before it waits.
+    for n in 0..3 {
+        client.send(n * 4096, 512, WRITE, &[1; 512]).await.unwrap();
+    }
+    client.send(MIB / 2, 512, CommandOut::Trim { fua: false }, &[]).await.unwrap();
+    for what in ["write", "write", "write", "trim"] {
+        let operation = soon(begun.recv()).await.unwrap();
+        assert_eq!((operation.what, operation.held), (what, true));
+        assert!(operation.go(Ok(())));
+    }
+    assert_eq!(released(), 1, "once for all of them");
+    for _ in 0..4 {
+        assert_eq!(soon(client.answer()).await.unwrap().1, Ok(vec![]));
+    }
+    client.send(0, 512, READ, &[]).await.unwrap();
+    let read = soon(begun.recv()).await.unwrap();
+    assert_eq!((read.what, read.held, released()), ("read", false, 1), "a read changes nothing");
+    assert!(read.go(Ok(())));
+    // The poll that begins this write ends the connection.
+    client.send(0, 512, WRITE, &[1; 512]).await.unwrap();
+    client.send_rest(BytesMut::from(&[0u8; 28][..])).await;
+    assert!(soon(begun.recv()).await.unwrap().held);
+    until(|| released() == 2).await;
 }
 
 #[test]

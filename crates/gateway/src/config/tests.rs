@@ -1,4 +1,5 @@
 use super::*;
+use holdfast_testkit::golden::{Written, kept};
 use holdfast_tls::files::SETTINGS_BYTES_MAX;
 
 /// The sample file of the repository. `UPDATE_GOLDEN=1 cargo test -p holdfast-gateway config` rewrites it.
@@ -36,6 +37,17 @@ fn the_sample_reads_as_the_example_and_is_valid() {
     let read = GatewayConfig::parse(&sample().unwrap()).unwrap();
     assert_eq!(read, GatewayConfig::example());
     read.validate().unwrap();
+}
+
+/// A settings file of an earlier release starts a gateway of this one.
+#[test]
+fn the_samples_of_earlier_releases_are_valid() {
+    let read = |bytes: &[u8]| {
+        let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+        let config = GatewayConfig::parse(text).map_err(|error| error.to_string())?;
+        config.validate().map_err(|error| error.to_string())
+    };
+    kept(env!("CARGO_MANIFEST_DIR"), "gateway.toml", Written::Free(sample().unwrap().as_bytes()), &Ok(()), read);
 }
 
 /// A sample value behind a `#` must be valid for its field, because users will remove the `#`.

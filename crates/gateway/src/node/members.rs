@@ -337,7 +337,7 @@ fn addresses(state: &ClusterState, ids: &BTreeSet<MemberId>) -> BTreeMap<MemberI
 }
 
 /// A group as its leader sees it. A member that was silent for an election timeout counts as not answering.
-fn view(me: MemberId, status: &GroupStatus, patience: Duration) -> GroupView {
+pub(super) fn view(me: MemberId, status: &GroupStatus, patience: Duration) -> GroupView {
     let peer = |m: &holdfast_raft::MemberStatus| {
         let (behind, behind_bytes) = if m.member == me { (0, 0) } else { lacks(status, m) };
         let answers = m.member == me || m.silent.is_some_and(|silent| silent <= patience);

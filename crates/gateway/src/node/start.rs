@@ -41,6 +41,7 @@ impl Node {
             bound_bytes: self.config.journal.bound.0,
             reserve_bytes: self.config.journal.reserve.0,
             tail_bytes: self.config.journal.tail.0,
+            io: self.config.journal.io.into(),
         };
         identity.check_journal(&journal.dir)?;
         let (dir, bound) = (journal.dir.clone(), journal.bound_bytes);

@@ -168,9 +168,11 @@ pub enum VolumeCommand {
         yes: bool,
     },
     /// Copy an image into a volume
+    #[cfg(feature = "whole")]
     #[command(after_long_help = IMPORT)]
     Import(ImportArgs),
     /// Copy a volume, or a volume of a snapshot, to an image
+    #[cfg(feature = "whole")]
     #[command(after_long_help = EXPORT)]
     Export(ExportArgs),
 }

@@ -114,7 +114,7 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
         }
         check_room(common, &plan, &found, &raise, &gateways, total).await?;
         let stores: Vec<String> = found.iter().filter(|f| raise.contains(&f.set)).map(|f| f.url.clone()).collect();
-        check_places(&gateways.nodes, &stores)?;
+        check_places(&all_nodes(common, &plan, &gateways, total).await?, &stores)?;
         store::check_before_raise(common, &args.access, &stores).await?;
     }
     let found = raise_all(common, found, &raise, &cluster, &gateways).await?;
@@ -354,11 +354,35 @@ async fn check_room(
     Ok(())
 }
 
+/// The gateways that are compared before a set is put into a store (ACCESS-A8): those of the plan, and the others of a
+/// cluster that they have already, as far as these answer.
+async fn all_nodes(
+    common: &Common,
+    plan: &Plan,
+    gateways: &Gateways,
+    total: Duration,
+) -> Result<Vec<v1::Node>, CliError> {
+    let mut all = gateways.nodes.clone();
+    if all.iter().any(|node| node.initialised) {
+        let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
+        let status = cluster::status(&mut ClusterClient::new(&common.dialer, &addresses, total)).await?;
+        let others = not_in(&all, status);
+        all.extend(others);
+    }
+    Ok(all)
+}
+
+/// The gateways of a cluster that answer and are none of these.
+fn not_in(these: &[v1::Node], status: v1::ClusterStatusReply) -> Vec<v1::Node> {
+    let answering = status.members.into_iter().filter_map(|member| member.node);
+    answering.filter(|node| these.iter().all(|one| one.disk != node.disk)).collect()
+}
+
 /// Checks that the gateways put sets into these stores, before anything is raised: afterwards the old gateways are
 /// fenced, and a set that is refused would be served by nobody (ACCESS-A2, ACCESS-A8).
 fn check_places(nodes: &[v1::Node], stores: &[String]) -> Result<(), CliError> {
-    let next = "nothing was changed; set `[store] allowed` to the same list at all gateways of the plan, restart them, \
-                and run it again";
+    let next = "nothing was changed; set `[store] allowed` to the same list at all gateways of the plan and of their \
+                cluster, restart them, and run it again";
     let different = different_places_of(nodes.iter().map(|node| (node.name.as_str(), node)));
     if !different.is_empty() {
         let told: Vec<String> = different.iter().map(|[names, places]| format!("{names}: {places}")).collect();
@@ -505,6 +529,28 @@ mod tests {
         assert!(different.contains("g2: anywhere; g1: s3://aaa/"), "{different}");
         let elsewhere = found(&[node("g1", &["s3://bbb/"]), node("g2", &["s3://bbb/"])]).expect("not allowed");
         assert!(elsewhere.contains("gateway g1") && elsewhere.contains("s3://aaa/sets/"), "{elsewhere}");
+    }
+
+    /// ACCESS-A8: the plan names three gateways of a cluster of four. The fourth is compared as well once a set is to be
+    /// restored, and the old gateways would be fenced by then.
+    #[test]
+    fn a_gateway_of_the_cluster_that_the_plan_does_not_name_is_compared_too() {
+        let node = |disk: &str, places: &[&str]| {
+            let allowed_stores = Some(v1::AllowedStores { places: places.iter().map(ToString::to_string).collect() });
+            v1::Node { name: format!("g{disk}"), disk: disk.to_string(), allowed_stores, ..v1::Node::default() }
+        };
+        let named = [node("1", &["s3://aaa/"]), node("2", &["s3://aaa/"])];
+        let member = |node: Option<v1::Node>| v1::MemberStatus { node, ..v1::MemberStatus::default() };
+        let found = |fourth: Option<v1::Node>| {
+            let members = named.iter().cloned().map(|node| member(Some(node))).chain([member(fourth)]).collect();
+            let others = not_in(&named, v1::ClusterStatusReply { members, ..v1::ClusterStatusReply::default() });
+            let all: Vec<v1::Node> = named.iter().cloned().chain(others).collect();
+            (all.len(), check_places(&all, &["s3://aaa/sets/".to_string()]).err().map(|error| error.message))
+        };
+        let (compared, different) = found(Some(node("4", &[])));
+        assert!(compared == 3 && different.as_ref().is_some_and(|why| why.contains("g4: anywhere")), "{different:?}");
+        assert_eq!(found(Some(node("4", &["s3://aaa/"]))), (3, None));
+        assert_eq!(found(None), (2, None), "one that does not answer is not compared");
     }
 
     /// A set is raised only if its head has not changed since the survey: otherwise the raise would be refused, or a

@@ -1,13 +1,21 @@
 //! `holdfast volume`.
 
+#[cfg(feature = "whole")]
 mod connection;
+#[cfg(feature = "whole")]
 mod copy;
+#[cfg(feature = "whole")]
 mod export;
+#[cfg(feature = "whole")]
 mod image;
+#[cfg(feature = "whole")]
 mod import;
+#[cfg(feature = "whole")]
 mod part_file;
 mod path;
+#[cfg(feature = "whole")]
 mod progress;
+#[cfg(feature = "whole")]
 mod state;
 
 use super::bootstrap;
@@ -36,7 +44,9 @@ pub async fn run(common: &Common, command: VolumeCommand) -> Result<(), CliError
         VolumeCommand::Limit { volume, limit } => super::limits::of_volume(common, &volume, &limit).await,
         VolumeCommand::Rename { volume, to } => rename(common, &volume, &to).await,
         VolumeCommand::Delete { volume, force, yes } => delete(common, &volume, force, yes).await,
+        #[cfg(feature = "whole")]
         VolumeCommand::Import(args) => import::import(common, &args).await,
+        #[cfg(feature = "whole")]
         VolumeCommand::Export(args) => export::export(common, &args).await,
     }
 }

@@ -177,6 +177,16 @@ fn a_cluster_comes_goes_and_comes_back() {
     };
     assert_eq!(boots(&second), boots(&first).iter().map(|boot| boot + 1).collect::<Vec<_>>());
 
+    // A gateway that is stopped hands over what it leads, and says so: nobody waits for an election.
+    let name = again.ask(&["set", "show", "demo"])["leader"]["name"].as_str().unwrap().to_string();
+    let place = usize::from(name.strip_prefix('g').unwrap().parse::<u8>().unwrap()) - 1;
+    signal(again.pids()[place], Signal::TERM);
+    let ended = again.says(&format!("gateway {name}"));
+    assert_eq!(ended, format!("gateway {name} (process {}) ended with exit code 0", again.pids()[place]));
+    let log = std::fs::read_to_string(dir.path().join(format!("{name}.log"))).unwrap();
+    let handed = log.lines().find(|line| line.contains("leadership handed to g") && line.contains("demo"));
+    assert!(handed.is_some(), "{log}");
+
     // After a signal it stops the gateways cleanly.
     signal(i32::try_from(again.child.id()).unwrap(), Signal::TERM);
     assert_eq!(again.child.wait().unwrap().code(), Some(0));

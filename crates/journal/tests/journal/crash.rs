@@ -231,6 +231,69 @@ fn a_missing_sync_is_noticed() {
     assert!(caught >= 15, "only {caught} of 20 histories without syncs were found wrong");
 }
 
+/// JOURNAL-J4: a start writes again what may not have been synced. If it dies meanwhile, half of that batch vouches for
+/// nothing: the start after it writes all of it again.
+#[test]
+fn what_is_uncertain_is_written_again_though_the_start_before_was_cut_short() {
+    let group = GroupId(1);
+    let entry = |index: u64| Op::Entry { group, id: LogId::new(1, index), payload: vec![7; 9000].into() };
+    let mut torn = 0;
+    for (first, second) in (0..4).flat_map(|first| (0..12).map(move |second| (first, second))) {
+        let context = format!("the process dies after {first} changes, the next one after {second}");
+        let disk = SimDisk::new();
+        let (mut journal, _) = open(&disk, 1).unwrap();
+        let earlier = disk.names().swap_remove(0);
+        assert!(write(&mut journal, &mut VecDeque::from([entry(1)])));
+        disk.die_after(first);
+        write(&mut journal, &mut VecDeque::from([entry(2)]));
+        drop(journal);
+        disk.restart();
+        disk.die_after(second);
+        drop(open(&disk, 3));
+        disk.restart();
+        // The file after it has the number of the one that was created ahead, and took its place.
+        let begun = disk.unsynced().into_iter().find(|(name, bytes)| *name != earlier && bytes.len() > 8192);
+        if let Some((name, _)) = &begun {
+            // Of the batch behind the file's header, only the first block came to the disk.
+            disk.damage(name, |bytes| bytes[8192..].fill(0));
+        }
+        let (journal, report) = open(&disk, 5).unwrap();
+        assert!(report.corrupt.is_empty() && report.damaged.is_empty(), "{context}: {report:?}");
+        torn += usize::from(begun.is_some() && !report.cuts.is_empty());
+        let found = Model::of(&journal).unwrap();
+        drop(journal);
+        let (again, _) = open(&disk.crashed(Survives::Nothing), 7).unwrap();
+        let again = Model::of(&again).unwrap();
+        assert!(again == found, "{context}: found {}\nthen {}\n{report:?}", brief(&found), brief(&again));
+    }
+    assert!(torn > 0, "no start was cut short in its batch: nothing is tested");
+}
+
+/// JOURNAL-J4: a truncation that a start has seen is durable before anything is answered.
+#[test]
+fn a_truncation_that_a_start_has_seen_stays() {
+    let group = GroupId(1);
+    let entry = |index: u64| Op::Entry { group, id: LogId::new(1, index), payload: vec![7; 20].into() };
+    let mut unsynced = 0;
+    for changes in 0..4 {
+        let disk = SimDisk::new();
+        let (mut journal, _) = open(&disk, 1).unwrap();
+        assert!(write(&mut journal, &mut (1..=3).map(entry).collect()));
+        disk.die_after(changes);
+        let done = write(&mut journal, &mut VecDeque::from([Op::Truncate { group, from: 2 }]));
+        drop(journal);
+        disk.restart();
+        let (journal, _) = open(&disk, 3).unwrap();
+        let found = Model::of(&journal).unwrap();
+        unsynced += usize::from(!done && found.0[&group].entries.len() == 1);
+        drop(journal);
+        let (again, _) = open(&disk.crashed(Survives::Nothing), 5).unwrap();
+        let again = Model::of(&again).unwrap();
+        assert!(again == found, "{changes} changes: found {}\nthen {}", brief(&found), brief(&again));
+    }
+    assert!(unsynced > 0, "no truncation was left unsynced: nothing is tested");
+}
+
 /// A purge names an entry. It goes ahead only if this entry is what is on the disk: if another leader's is still there,
 /// the group would begin with what is behind that one.
 #[test]

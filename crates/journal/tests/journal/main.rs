@@ -4,6 +4,7 @@ mod common;
 mod corruption;
 mod crash;
 mod cuts;
+mod golden;
 mod reads;
 mod starts;
 mod upkeep;

@@ -211,6 +211,27 @@ fn the_live_records_of_a_file_are_carried_in_one_batch() {
     }
 }
 
+/// JOURNAL-J5: a purge is carried forward like any live record, and its file goes.
+#[test]
+fn a_purge_that_is_carried_forward_lets_its_file_go() {
+    let disk = SimDisk::new();
+    let (mut journal, _) = open(&disk, 1).expect("opens");
+    let first = disk.names()[0].clone();
+    write(&mut journal, entry(OTHER, 0, 10));
+    write(&mut journal, Op::Purge { group: OTHER, upto: LogId::new(1, 0) });
+    // Of the first file, only the purge is live.
+    for n in 0..40u8 {
+        write(&mut journal, Op::Vote { group: G, payload: vec![n; 3000].into() });
+    }
+    assert_eq!(disk.names().len(), 3);
+    journal.tidy().expect("tidy");
+    assert!(!journal.wants_tidy() && !disk.names().contains(&first), "{:?}", disk.names());
+    drop(journal);
+    let (journal, _) = open(&disk.crashed(Survives::Nothing), 3).expect("opens");
+    let purged = journal.catalog().index(OTHER).lock().expect("whole").purged();
+    assert_eq!(purged, Some(LogId::new(1, 0)));
+}
+
 /// JOURNAL-J5: an index that replay would refuse is not written in the first place.
 #[test]
 #[should_panic(expected = "leaves a hole after 1")]

@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use holdfast_journal::Disk;
-use holdfast_log::{Entry, GroupLog, Identity, LogConfig, NodeLog, OpenError, ReadError, RealDisk};
+use holdfast_log::{Entry, GroupLog, Identity, JournalIo, LogConfig, NodeLog, OpenError, ReadError, RealDisk};
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::io;
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -160,4 +161,91 @@ fn a_file_is_not_begun_over_a_name_that_cannot_be_looked_at() {
     std::fs::remove_file(dir.path().join(name)).expect("removed");
     disk.create(name, 1 << 20).expect("the name is free");
     assert!(disk.create(name, 1 << 20).is_err(), "it is in use");
+}
+
+/// Where io_uring is forbidden, the thread does it: then these tests only show that.
+fn by_ring(dir: &TempDir) -> LogConfig {
+    LogConfig { io: JournalIo::Uring, ..config(dir) }
+}
+
+/// Several groups at once, over several files.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_log_that_io_uring_writes_comes_back() {
+    let dir = TempDir::new().expect("a folder");
+    for boot in 0..2 {
+        let (node, report) = NodeLog::open(by_ring(&dir)).expect("opens");
+        assert_eq!(report.damaged.len(), 0);
+        let writers = (1..=4).map(|group| {
+            let log = node.group(GroupId(group));
+            assert_eq!(log.state().last.map_or(0, |last| last.index.0), boot * 150);
+            tokio::spawn(async move {
+                for index in boot * 150 + 1..=(boot + 1) * 150 {
+                    append(&log, vec![entry(group, 1, index, 20_000)]).await.expect("durable");
+                }
+                log.purge(LogId::new(1, boot * 150 + 100)).await.expect("durable");
+            })
+        });
+        for writer in writers.collect::<Vec<_>>() {
+            writer.await.expect("no panic");
+        }
+        tokio::task::spawn_blocking(move || node.close()).await.expect("no panic");
+    }
+    let (node, report) = NodeLog::open(config(&dir)).expect("opens");
+    assert_eq!(report.damaged.len(), 0);
+    for group in 1..=4 {
+        let entries = node.group(GroupId(group)).entries(251..1000, usize::MAX).await.expect("reads");
+        assert_eq!(entries, (251..=300).map(|index| entry(group, 1, index, 20_000)).collect::<Vec<_>>());
+    }
+    node.close();
+}
+
+/// Nothing else runs on that thread while it waits for the close.
+#[tokio::test]
+async fn a_log_may_be_closed_on_the_thread_that_writes_it() {
+    let dir = TempDir::new().expect("a folder");
+    let (node, _) = NodeLog::open(by_ring(&dir)).expect("opens");
+    let log = node.group(GroupId(1));
+    append(&log, vec![entry(1, 1, 0, 100)]).await.expect("durable");
+    let (sender, receiver) = oneshot::channel();
+    log.append(vec![entry(1, 1, 1, 50_000)], move |result| sender.send(result).expect("the test waits"));
+    // The task begins it.
+    tokio::task::yield_now().await;
+    node.close();
+    receiver.await.expect("called back").expect("durable");
+    let (node, _) = NodeLog::open(config(&dir)).expect("the folder is free");
+    assert_eq!(node.group(GroupId(1)).state().last, Some(LogId::new(1, 1)));
+    node.close();
+}
+
+/// The thread takes over.
+#[test]
+fn a_log_outlives_the_runtime_that_wrote_it() {
+    let dir = TempDir::new().expect("a folder");
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let first = runtime().expect("a runtime");
+    let (node, _) = first.block_on(async { NodeLog::open(by_ring(&dir)) }).expect("opens");
+    let log = node.group(GroupId(1));
+    first.block_on(append(&log, vec![entry(1, 1, 0, 100)])).expect("durable");
+    drop(first);
+    let second = runtime().expect("a runtime");
+    for index in 1..4 {
+        second.block_on(append(&log, vec![entry(1, 1, index, 100)])).expect("durable");
+    }
+    node.close();
+    let (node, _) = NodeLog::open(config(&dir)).expect("opens");
+    assert_eq!(node.group(GroupId(1)).state().last, Some(LogId::new(1, 3)));
+    node.close();
+}
+
+/// The runtime has not begun the task.
+#[test]
+fn a_log_outlives_a_runtime_that_ended_at_once() {
+    let dir = TempDir::new().expect("a folder");
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (node, _) = runtime().block_on(async { NodeLog::open(by_ring(&dir)) }).expect("opens");
+    let log = node.group(GroupId(1));
+    let durable =
+        async { tokio::time::timeout(Duration::from_secs(20), append(&log, vec![entry(1, 1, 0, 100)])).await };
+    runtime().block_on(durable).expect("the thread writes").expect("durable");
+    node.close();
 }

@@ -16,7 +16,7 @@ use holdfast_log::{Identity, LogConfig, NodeLog};
 use holdfast_nbd::HeaderStyle;
 use holdfast_nbd::client::{Aim, ClientError};
 use holdfast_raft::{
-    Consensus, GroupError, GroupStatus, Leadership, MemberStatus, Outcome, Pending, Proposed, ReadLogError, ReadPlace,
+    Consensus, GroupError, GroupStatus, Leadership, MemberStatus, Proposed, ReadLogError, ReadPlace, Reply,
     StateMachine, boot_now,
 };
 use holdfast_seal::DataKey;
@@ -26,7 +26,7 @@ use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, ObjectId, RequestId, Term, Token};
 use std::sync::{Mutex, MutexGuard};
 use std::task::Poll;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 mod ends;
@@ -114,8 +114,7 @@ impl Seat {
 }
 
 impl Seat {
-    fn take(&self, term: Option<Term>, payload: Bytes) -> oneshot::Receiver<Outcome> {
-        let (tx, rx) = oneshot::channel();
+    fn take(&self, term: Option<Term>, payload: Bytes, reply: Reply) {
         let proposed = self.at().proposed.take();
         if let Some(proposed) = proposed {
             proposed();
@@ -130,9 +129,9 @@ impl Seat {
         } else {
             Err(ProposeError::NotLeader { leader: Some(OTHER) })
         };
-        // The caller may have gone.
-        let _ = tx.send(outcome);
-        rx
+        // What a reply calls must find no lock of ours.
+        drop(at);
+        reply.send(outcome);
     }
 
     fn read(&self, place: ReadPlace) -> Result<Bytes, ReadLogError> {
@@ -189,8 +188,11 @@ impl Consensus for Seat {
         true
     }
 
-    fn submit(&self, term: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
-        Box::pin(async move { Ok(self.take(term, payload).into()) })
+    fn submit(&self, term: Option<Term>, payload: Bytes, reply: Reply) -> BoxFuture<'_, Result<(), ProposeError>> {
+        Box::pin(async move {
+            self.take(term, payload, reply);
+            Ok(())
+        })
     }
 
     fn read_log(&self, index: LogIndex, offset: u32, len: usize) -> BoxFuture<'_, Result<Bytes, ReadLogError>> {

@@ -13,15 +13,15 @@ use futures_util::future::BoxFuture;
 use holdfast_control::cluster::SetEntry;
 use holdfast_control::set::{Links, SetCommand};
 use holdfast_raft::{
-    Consensus, GroupError, GroupStatus, Leadership, MemberStatus, Outcome, Pending, ProposeError, Proposed,
-    ReadLogError, ReadPlace, StateMachine, boot_now,
+    Consensus, GroupError, GroupStatus, Leadership, MemberStatus, ProposeError, Proposed, ReadLogError, ReadPlace,
+    Reply, StateMachine, boot_now,
 };
 use holdfast_set::host::{SetHost, decode_answer};
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, SetId, Term};
 use holdfast_volume::entry::{self, EntryPayload};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 /// A copy of an entry arrives behind this many others at most: a set remembers 16 grants (SET-S10).
 const REPEATED_MAX: usize = 24;
@@ -100,7 +100,7 @@ struct At {
     applied: LogId,
     saved: Option<LogId>,
     /// Proposals that never get an answer.
-    unheard: Vec<oneshot::Sender<Outcome>>,
+    unheard: Vec<Reply>,
 }
 
 /// One life of a gateway at the order.
@@ -213,26 +213,21 @@ impl Seat {
 
     /// Submits a payload whose sender does not wait for the answer.
     pub fn submit_unheard(&self, payload: Bytes) {
-        drop(self.take(None, payload));
+        self.take(None, payload, Reply::new(drop));
     }
 
     /// Commits a proposal and applies it here at once.
-    fn take(&self, term: Option<Term>, payload: Bytes) -> oneshot::Receiver<Outcome> {
-        let (tx, rx) = oneshot::channel();
+    fn take(&self, term: Option<Term>, payload: Bytes, reply: Reply) {
         let leads = {
             let mut at = lock(&self.at);
-            match at.leads.filter(|leads| term.is_none_or(|term| term == *leads)) {
-                None => {
-                    drop(tx.send(Err(ProposeError::NotLeader { leader: None })));
-                    return rx;
-                }
-                Some(_) if !at.connected => {
-                    at.unheard.push(tx);
-                    return rx;
-                }
-                Some(leads) => leads,
+            let leads = at.leads.filter(|leads| term.is_none_or(|term| term == *leads));
+            if leads.is_some() && !at.connected {
+                at.unheard.push(reply);
+                return;
             }
+            leads
         };
+        let Some(leads) = leads else { return reply.send(Err(ProposeError::NotLeader { leader: None })) };
         let mut order = self.journal.order();
         let id = order.append(leads, Some(payload.clone()));
         let answer = self.host.apply(id, payload.clone());
@@ -241,19 +236,20 @@ impl Seat {
         let (lost, late) = (order.lost, order.late);
         let lost = order.rng.chance(lost);
         let delay = if order.rng.chance(late) { order.rng.range(1, 40) } else { 0 };
+        // What a reply calls must find no lock of ours.
+        drop(order);
         let outcome = match lost {
             true => Err(ProposeError::Unknown { reason: "played: the answer is lost".to_string() }),
             false => Ok(Proposed { id, answer }),
         };
         if delay == 0 {
-            drop(tx.send(outcome));
+            reply.send(outcome);
         } else {
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(delay)).await;
-                drop(tx.send(outcome));
+                reply.send(outcome);
             });
         }
-        rx
     }
 
     fn read(&self, place: ReadPlace) -> Result<Bytes, ReadLogError> {
@@ -334,12 +330,13 @@ impl Consensus for Seat {
         self.me.0 % 2 == 1
     }
 
-    fn submit(&self, term: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
+    fn submit(&self, term: Option<Term>, payload: Bytes, reply: Reply) -> BoxFuture<'_, Result<(), ProposeError>> {
         Box::pin(async move {
             if lock(&self.at).stopped {
                 return Err(ProposeError::Stopped { reason: "played: the group has stopped".to_string() });
             }
-            Ok(self.take(term, payload).into())
+            self.take(term, payload, reply);
+            Ok(())
         })
     }
 

@@ -1,6 +1,7 @@
 //! A history: the steps of a set, drawn from its seed, and the comparisons meanwhile.
 
 mod former;
+mod held;
 mod late;
 
 use super::gateway::{Common, Gateway, TIMING, name};
@@ -257,7 +258,7 @@ impl World {
             self.tag += 1;
             let tag = self.tag;
             self.say(|| format!("write {tag}: {sectors} sectors at {lba} of {id}"));
-            let write = device.write(lba * SECTOR_BYTES, content(tag, lba, sectors), false);
+            let write = held::write(device, lba * SECTOR_BYTES, content(tag, lba, sectors), tag % 2 == 0);
             under_way.push(Self::behind(number * apart, async move { (tag, id, write.await) }));
         }
         let Ok(done) = timeout(PATIENCE, join_all(under_way)).await else {

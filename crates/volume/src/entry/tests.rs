@@ -1,4 +1,5 @@
 use super::*;
+use crate::object::tests::assert_kept;
 use holdfast_seal::TAG_BYTES;
 use holdfast_types::Term;
 use proptest::prelude::*;
@@ -55,6 +56,31 @@ fn golden_bytes() {
     assert_eq!((large.len(), crc32c::crc32c(&large)), (41_120, 0x8d00_98b8), "three units");
     let control = encode_control(&SetCommand::CheckpointBegin { term: Term(7) }).map(|bytes| hex(&bytes));
     assert_eq!(control.as_deref(), Ok(GOLDEN_CONTROL));
+}
+
+/// Journals have entries of earlier releases (docs/formats.md).
+#[test]
+fn entries_of_each_release_are_read() {
+    type Found = (Epoch, WriteSeq, Vec<(OpKind, VolumeId, Lba, Sectors, Bytes)>);
+    let read = |bytes: &[u8]| -> Result<Found, EntryError> {
+        let view = writes(&Bytes::copy_from_slice(bytes));
+        let ops = view.ops()?.into_iter().map(|op| (op.kind, op.volume, op.lba, op.sectors, op.data));
+        Ok((view.epoch, view.seq, ops.collect()))
+    };
+    let ops = vec![
+        (OpKind::Write, VolumeId(1), Lba(8), Sectors(1), data(1, 5)),
+        (OpKind::Trim, VolumeId(2), Lba(0), Sectors(1 << 32), Bytes::new()),
+        (OpKind::Zero, VolumeId(1), Lba(16), Sectors(8), Bytes::new()),
+    ];
+    let expected = Ok((Epoch(0x0102), WriteSeq(3), ops));
+    assert_kept("entry-clear", &sample(), &expected, read);
+    assert_kept("entry-sealed", &builder().finish_sealed(key(4)), &expected, read);
+    let command = SetCommand::CheckpointBegin { term: Term(7) };
+    let control = |bytes: &[u8]| match decode(&Bytes::copy_from_slice(bytes)) {
+        Ok(EntryPayload::Control(command)) => Some(command),
+        _ => None,
+    };
+    assert_kept("entry-control", &encode_control(&command).expect("short"), &Some(command), control);
 }
 
 const GOLDEN_HEADER: &str = "01020300c0020000020100000000000003000000000000000900000000000000\

@@ -1,5 +1,5 @@
 use super::*;
-use crate::object::tests::{OBJECT, assert_golden, framed, from_hex, object, opener, sealer};
+use crate::object::tests::{OBJECT, assert_golden, assert_kept, framed, from_hex, object, opener, sealer};
 use holdfast_control::set::{CloneOf, Pin, RootRef, Snapshot, SnapshotList, Volume};
 use holdfast_types::{GroupId, LogIndex, RequestId, Sectors, VolumeId};
 use proptest::prelude::*;
@@ -64,6 +64,7 @@ fn bytes_of_a_head_with_snapshots_are_pinned() {
     let kept = include_str!("../../golden/head_snapshots.hex");
     assert_golden("head_snapshots", &seal_head(&listed(), &keyring(), sealer(OBJECT)), kept);
     assert_eq!(open_head(&opener(OBJECT), &from_hex(kept)).unwrap(), listed());
+    assert_kept("head_snapshots", &from_hex(kept), &Some(listed()), |bytes| open_head(&opener(OBJECT), bytes).ok());
 }
 
 /// A snapshot's log position means nothing in the next life, whose log begins anew.
@@ -84,6 +85,7 @@ fn bytes_of_a_head_with_links_are_pinned() {
     let kept = include_str!("../../golden/head_links.hex");
     assert_golden("head_links", &seal_head(&linked(), &keyring(), sealer(OBJECT)), kept);
     assert_eq!(open_head(&opener(OBJECT), &from_hex(kept)).unwrap(), linked());
+    assert_kept("head_links", &from_hex(kept), &Some(linked()), |bytes| open_head(&opener(OBJECT), bytes).ok());
 }
 
 /// A log position of the former life means nothing in the next: pins with one are known to be of an earlier life.
@@ -102,6 +104,7 @@ fn head_bytes_are_pinned() {
     let bytes = from_hex(kept);
     assert_eq!(read_keyring(&bytes).unwrap().1, keyring());
     assert_eq!(open_head(&opener(OBJECT), &bytes).unwrap(), head());
+    assert_kept("head", &bytes, &Some(head()), |bytes| open_head(&opener(OBJECT), bytes).ok());
 }
 
 #[test]

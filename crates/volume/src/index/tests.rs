@@ -219,6 +219,20 @@ fn the_lowest_index_is_remembered() {
     assert_eq!(newer.first_index(), Some(LogIndex(7)));
 }
 
+/// The journal keeps what the memtable refers to, also if nothing but trims came after a checkpoint that was given up.
+#[test]
+fn the_lowest_index_of_an_older_one_is_kept_by_one_without_writes() {
+    let mut older = Memtable::new();
+    older.insert(VolumeId(0), Lba(0), Sectors(8), op(7, 8));
+    let mut newer = Memtable::new();
+    newer.insert(VolumeId(0), Lba(64), Sectors(8), Source::Zero);
+    newer.merge_under(&older);
+    assert_eq!(newer.first_index(), Some(LogIndex(7)));
+    let mut newer = older;
+    newer.merge_under(&Memtable::new());
+    assert_eq!(newer.first_index(), Some(LogIndex(7)));
+}
+
 #[test]
 #[should_panic(expected = "R9")]
 fn a_ref_beyond_its_op_is_refused() {

@@ -184,6 +184,21 @@ mod tests {
         assert!(!decode(LogId::new(1, 5), &good).expect_err("another place").of_another_build());
     }
 
+    /// Disks have snapshots of earlier releases (docs/formats.md), without what stands behind the state and with it.
+    #[test]
+    fn snapshots_of_each_release_are_read() {
+        let upto = LogId::new(1, 4);
+        let plain = SetState::new(Epoch(0));
+        let owner_at = Some("region=eu,zone=a,host=h1".parse().expect("a place"));
+        let limit = Limit { iops: 300, bytes_per_s: 1 << 20, burst_ms: 1000 };
+        let limits = Limits { set: limit, volumes: [(VolumeId(7), limit)].into_iter().collect() };
+        let whole = SetState { owner_at, limits, rtt_ms: Some(300), ..plain.clone() };
+        for (name, state) in [("set-snapshot", plain), ("set-snapshot-whole", whole)] {
+            let written = encode(upto, &state);
+            crate::object::tests::assert_kept(name, &written, &Ok(state), |bytes| decode(upto, bytes));
+        }
+    }
+
     /// SET-S17: a snapshot without the place reads as before, and one with it loses nothing.
     #[test]
     fn the_place_of_the_owner_stands_behind_the_state() {

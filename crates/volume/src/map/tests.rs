@@ -1,5 +1,7 @@
 use super::*;
-use crate::object::tests::{KEY_ID, OBJECT, SET, assert_golden, framed, from_hex, key, object, opener, sealer};
+use crate::object::tests::{
+    KEY_ID, OBJECT, SET, assert_golden, assert_kept, framed, from_hex, key, object, opener, sealer,
+};
 use crate::object::{OBJECT_HEADER_BYTES, ObjectHeader, ObjectKind};
 use crate::segment::Codec;
 use bytes::Bytes;
@@ -40,7 +42,8 @@ fn page_bytes_are_pinned() {
     let page = sample();
     let kept = include_str!("../../golden/page.hex");
     assert_golden("page", &page.encode(), kept);
-    assert_eq!(Page::decode(&from_hex(kept)), Ok(page));
+    assert_eq!(Page::decode(&from_hex(kept)), Ok(page.clone()));
+    assert_kept("page", &from_hex(kept), &Ok(page), Page::decode);
 }
 
 #[test]
@@ -179,12 +182,15 @@ fn root_and_pack_bytes_are_pinned() {
     root.seal_under(KEY_ID);
     let kept = include_str!("../../golden/root.hex");
     assert_golden("root", &seal_root(&root, sealer(OBJECT)), kept);
-    assert_eq!(open_root(&opener(OBJECT), &from_hex(kept)), Ok(root));
+    assert_eq!(open_root(&opener(OBJECT), &from_hex(kept)), Ok(root.clone()));
+    assert_kept("root", &from_hex(kept), &Ok(root), |bytes| open_root(&opener(OBJECT), bytes));
 
     let (pack, _) = packed(&[sample(), Page::new(VolumeId(9), 0)]);
     let kept = include_str!("../../golden/pack.hex");
     assert_golden("pack", &pack, kept);
-    assert_eq!(read_pack(&opener(OBJECT), &from_hex(kept)).map(|table| table.len()), Ok(2));
+    let pages = |bytes: &[u8]| read_pack(&opener(OBJECT), bytes).map(|table| table.len());
+    assert_eq!(pages(&from_hex(kept)), Ok(2));
+    assert_kept("pack", &from_hex(kept), &Ok(2), pages);
 }
 
 #[test]

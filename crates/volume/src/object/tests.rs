@@ -2,6 +2,7 @@
 
 use super::*;
 use holdfast_seal::{DataKey, ObjectSealer, Part};
+use holdfast_testkit::golden::{self, Written};
 use holdfast_types::GroupId;
 use proptest::prelude::*;
 
@@ -60,6 +61,26 @@ pub(crate) fn assert_golden(name: &str, found: &[u8], kept: &str) {
     assert!(found == kept, "golden {name}: found\n{found}\nexpected\n{kept}");
 }
 
+/// What releases have written as this sample reads as `expected` (docs/formats.md).
+pub(crate) fn assert_kept<T: PartialEq + std::fmt::Debug>(
+    name: &str,
+    written: &[u8],
+    expected: &T,
+    read: impl Fn(&[u8]) -> T,
+) {
+    golden::kept(env!("CARGO_MANIFEST_DIR"), name, Written::Pinned(written), expected, read);
+}
+
+/// The same for bytes that mean the same in another form, as with another version of a compression.
+pub(crate) fn assert_kept_readable<T: PartialEq + std::fmt::Debug>(
+    name: &str,
+    written: &[u8],
+    expected: &T,
+    read: impl Fn(&[u8]) -> T,
+) {
+    golden::kept(env!("CARGO_MANIFEST_DIR"), name, Written::Free(written), expected, read);
+}
+
 fn header() -> ObjectHeader {
     ObjectHeader { kind: ObjectKind::Pages, key_id: KEY_ID, set: SET, object: OBJECT, bytes: 1000, main_offset: 900 }
 }
@@ -69,6 +90,7 @@ fn header_bytes_are_pinned() {
     let bytes = header().encode();
     assert_golden("header", &bytes, include_str!("../../golden/header.hex"));
     assert_eq!(ObjectHeader::decode(&bytes), Ok(header()));
+    assert_kept("header", &bytes, &Ok(header()), ObjectHeader::decode);
     assert_eq!(header().main_range(), 900..1000);
 }
 

@@ -1,8 +1,8 @@
 //! Stretches: the entries in which a cache's disk keeps a sealed extent (ADR 0042).
 //!
 //! A cache reads whole entries. A stretch has some of the extent's blocks in a row, as they are sealed, behind the
-//! sealed lengths: about [`STRETCH_BYTES`], so that a small read takes little more than its block, and the units in
-//! which a cache's disk is used up waste little. Which blocks a stretch has follows from the extent's place alone.
+//! sealed lengths: about [`STRETCH_BYTES`], so that a small read takes little more than its block. Which blocks a
+//! stretch has follows from the extent's place alone.
 
 use super::blocks::Lengths;
 use super::error::SegmentError;
@@ -13,7 +13,7 @@ use holdfast_seal::ObjectOpener;
 use std::ops::Range;
 
 /// Sealed bytes of a stretch, about. An extent that is shorter than one and a half of them is one stretch.
-pub const STRETCH_BYTES: usize = 32 << 10;
+pub const STRETCH_BYTES: usize = 16 << 10;
 
 /// Some of an extent's blocks in a row, and the lengths that tell where each is. Or a page of a map, as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 use super::blocks::BLOCK_BYTES;
 use super::*;
 use crate::object::tests::{
-    KEY_ID, OBJECT, SET, assert_golden, framed, from_hex, key, noise, object, opener, sealer, text,
+    KEY_ID, OBJECT, SET, assert_golden, assert_kept, assert_kept_readable, framed, from_hex, key, noise, object,
+    opener, sealer, text,
 };
 use holdfast_seal::SealError;
 use holdfast_types::{GroupId, Sectors};
@@ -50,6 +51,7 @@ fn segment_bytes_are_pinned() {
     let contents: Vec<Vec<u8>> = extents.iter().map(|(_, _, raw)| raw.clone()).collect();
     let (segment, table) = build(Codec::None, &extents);
     assert_golden("segment-none", &segment, include_str!("../../golden/segment-none.hex"));
+    assert_kept("segment-none", &segment, &Ok(contents.clone()), verify);
     assert_eq!(encode_table(&table), from_hex("48465402 03 08 10 02 00 8008 02 13 01 00 8004 00 00 01 00 8004"));
     // The codecs' output may change with their versions. Old output must open for ever.
     let lz4 = from_hex(include_str!("../../golden/segment-lz4.hex"));
@@ -65,6 +67,7 @@ fn segment_bytes_are_pinned() {
         let codecs: Vec<Codec> =
             read_table(&opener(OBJECT), &kept).unwrap().iter().map(|entry| entry.place.codec).collect();
         assert_eq!(codecs, [codec, Codec::None, codec]);
+        assert_kept_readable(&format!("segment-{codec}"), &kept, &Ok(contents.clone()), verify);
     }
 }
 
@@ -74,7 +77,8 @@ fn blocks_of_an_extent_are_pinned() {
     let raw = [text(1, 2 * BLOCK_BYTES), noise(2, 512)].concat();
     let kept = from_hex(include_str!("../../golden/segment-blocks.hex"));
     let (now, table) = build(Codec::Lz4, &[(V, Lba(8), raw.clone())]);
-    assert_eq!(verify(&kept), Ok(vec![raw]), "which now is\n{}", crate::object::tests::hex_lines(&now));
+    assert_eq!(verify(&kept), Ok(vec![raw.clone()]), "which now is\n{}", crate::object::tests::hex_lines(&now));
+    assert_kept_readable("segment-blocks", &kept, &Ok(vec![raw]), verify);
     let entry = read_table(&opener(OBJECT), &kept).unwrap()[0];
     // Two lengths with their tag, then blocks of 128, 128 and 512 bytes with theirs.
     let place =

@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
-/// Time limit for a clean stop of a gateway.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for a clean stop of a gateway, a little more than its own.
+const STOP_TIMEOUT: Duration = crate::serve::STOP_TIMEOUT.saturating_add(Duration::from_secs(2));
 
 /// Pause before a restart, so that a gateway that exits at once does not fill the log.
 const RESPAWN_PAUSE: Duration = Duration::from_secs(1);
@@ -122,6 +122,14 @@ impl Children {
         CliError { message: format!("{}; the end of its log:\n{}", error.message, tail.trim_end()), ..error }.next(next)
     }
 
+    /// Once no majority is left, nobody takes over what a gateway leads: a second signal has it stop at once.
+    fn hurry(&self) {
+        let left = self.running.iter().filter(|running| running.child.is_some());
+        if left.clone().count() * 2 <= self.running.len() {
+            left.for_each(|running| signal(running.pid, Signal::TERM));
+        }
+    }
+
     /// Stops all gateways: SIGTERM, then SIGKILL after the time limit. A second signal to this process shortens the
     /// wait.
     pub async fn stop(&mut self) {
@@ -135,7 +143,10 @@ impl Children {
         tokio::pin!(impatient);
         while self.running.iter().any(|running| running.child.is_some()) {
             tokio::select! {
-                _ = self.any_end() => continue,
+                _ = self.any_end() => {
+                    self.hurry();
+                    continue;
+                }
                 _ = tokio::time::sleep_until(deadline) => {}
                 _ = &mut impatient => {}
             }

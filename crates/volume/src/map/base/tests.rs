@@ -3,7 +3,7 @@
 use super::super::{MapExtent, MapPiece, Page, PageRef, Root, changes, differing_pages, split_by_page};
 use super::*;
 use crate::index::{JournalRef, Memtable, Source};
-use crate::object::tests::{assert_golden, from_hex, object};
+use crate::object::tests::{assert_golden, assert_kept, from_hex, object};
 use crate::segment::ExtentPlace;
 use crate::space::fold_page;
 use holdfast_types::SECTOR_BYTES;
@@ -34,14 +34,16 @@ fn bytes_are_pinned() {
     page.hide(Lba(start + PAGE_SECTORS - 1), Sectors(1));
     let kept = include_str!("../../../golden/page_hiding.hex");
     assert_golden("page_hiding", &page.encode(), kept);
-    assert_eq!(Page::decode(&from_hex(kept)), Ok(page));
+    assert_eq!(Page::decode(&from_hex(kept)), Ok(page.clone()));
+    assert_kept("page_hiding", &from_hex(kept), &Ok(page), Page::decode);
 
     let mut root = Root::over(LogId::new(1, 5), base(SIZE));
     root.hide(V, Lba(PAGE_SECTORS), Sectors(PAGE_SECTORS));
     root.hide(VolumeId(7), Lba(0), Sectors(8));
     let kept = include_str!("../../../golden/root_over.hex");
     assert_golden("root_over", &root.encode(), kept);
-    assert_eq!(Root::decode(&from_hex(kept)), Ok(root));
+    assert_eq!(Root::decode(&from_hex(kept)), Ok(root.clone()));
+    assert_kept("root_over", &from_hex(kept), &Ok(root), Root::decode);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use super::super::*;
 use super::*;
-use crate::object::tests::{OBJECT, SET, assert_golden, from_hex, key, object};
+use crate::object::tests::{OBJECT, SET, assert_golden, assert_kept, from_hex, key, object};
 use holdfast_control::set::RootRef;
 use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer};
 use holdfast_types::{GroupId, LogId, VolumeId};
@@ -71,6 +71,7 @@ fn only_a_root_that_lists_something_is_of_the_new_version() {
     let kept = include_str!("../../../golden/root_keys.hex");
     assert_golden("root_keys", &seal_root(&second, sealer(2)), kept);
     assert_eq!(open_root(&opener(&[3, 2, 1]), &from_hex(kept)).unwrap(), second);
+    assert_kept("root_keys", &from_hex(kept), &Ok(second), |bytes| open_root(&opener(&[3, 2, 1]), bytes));
     let base = Base::new(
         GroupId(3),
         RootRef { object: object(7), bytes: 9 },

@@ -1,7 +1,7 @@
 use super::super::*;
 use super::*;
 use crate::map::root::Root;
-use crate::object::tests::{KEY_ID, OBJECT, SET, assert_golden, from_hex, key, object, opener, sealer};
+use crate::object::tests::{KEY_ID, OBJECT, SET, assert_golden, assert_kept, from_hex, key, object, opener, sealer};
 use bytes::Bytes;
 use holdfast_seal::{ObjectOpener, ObjectSealer};
 use proptest::collection::vec;
@@ -86,7 +86,15 @@ fn bytes_are_pinned() {
     let kept = include_str!("../../../golden/leaves.hex");
     assert_golden("leaves", pack, kept);
     packs.bodies.values_mut().for_each(|body| *body = Bytes::from(from_hex(kept)));
-    assert_eq!(packs.complete(opened, &[KEY_ID]), Ok(root));
+    assert_eq!(packs.complete(opened, &[KEY_ID]), Ok(root.clone()));
+    assert_kept("root_leaves", &top, &Ok(root.clone()), |bytes| {
+        packs.complete(open_top(&opener(OBJECT), bytes)?, &[KEY_ID])
+    });
+    assert_kept("leaves", &from_hex(kept), &Ok(root), |bytes| {
+        let mut packs = packs.clone();
+        packs.bodies.values_mut().for_each(|body| *body = Bytes::copy_from_slice(bytes));
+        packs.complete(open_top(&opener(OBJECT), &top)?, &[KEY_ID])
+    });
 }
 
 #[test]
