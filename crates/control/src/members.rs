@@ -254,7 +254,8 @@ pub fn step_of(of: GroupId, group: &GroupView, state: &ClusterState, wanted: &BT
 }
 
 /// The next step of group 0, which all of `wanted` are to follow, and in which those of `voting` are to vote
-/// (MEMBER-M6). For the number alone nobody loses its vote while one of those that keep theirs is away: it may be needed.
+/// (MEMBER-M6). For the number alone nobody loses its vote while one of those that keep theirs is away: it may be
+/// needed.
 pub fn step_of_cluster(
     group: &GroupView,
     state: &ClusterState,

@@ -33,8 +33,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "CHANGE-B3",
         edits: &[Edit {
             file: "crates/raft/src/readmit.rs",
-            old: "if group.id() == GroupId::CLUSTER && listed && past &&",
-            new: "if group.id() == GroupId::CLUSTER && !listed && past &&",
+            old: "voter || listed && group.id() == GroupId::CLUSTER;",
+            new: "voter || !listed && group.id() == GroupId::CLUSTER;",
         }],
         tests: &[LEARNS],
         smoke: false,
@@ -113,10 +113,34 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "MEMBER-M6",
         edits: &[Edit {
             file: REQUESTS,
-            old: "voters.contains(id) || state.boots.contains_key(id);",
-            new: "voters.contains(id) && state.next_member > 0;",
+            old: "voters.contains(id) || learns(id);",
+            new: "voters.contains(id) || learns(id) && state.next_member == 0;",
         }],
         tests: &[STEPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "new-set-with-one-that-is-not-reached",
+        bug: "beside one gateway, a new set gets a second voter that has registered a start and is never reached: no leader",
+        rule: "MEMBER-M6",
+        edits: &[Edit {
+            file: REQUESTS,
+            old: "voters.len() >= VOTERS_ENOUGH && state.boots",
+            new: "voters.len() * 64 >= VOTERS_ENOUGH && state.boots",
+        }],
+        tests: &[STEPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "healed-before-its-disk-says-so",
+        bug: "the note of quarantine goes before the log is on disk: after a crash an empty log votes for whoever asks",
+        rule: "QUARANTINE-Q4",
+        edits: &[Edit {
+            file: "crates/raft/src/readmit.rs",
+            old: "if back && past && is_durable(group).await {",
+            new: "if back && past && (listed || is_durable(group).await) {",
+        }],
+        tests: &[LEARNS],
         smoke: false,
     },
     Mutation {

@@ -5,6 +5,9 @@ use crate::cluster::{CLUSTER_VOTERS_LEVEL, ClusterState, Member, MemberRole, Sta
 use holdfast_types::{GroupId, MemberId};
 use std::collections::BTreeSet;
 
+/// Voters of group 0 of which one may be away, so that a new set has a majority without one that never came up.
+const VOTERS_ENOUGH: usize = 3;
+
 /// State of a group, combined from the reports of all gateways.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupHealth {
@@ -218,8 +221,12 @@ pub fn may_replace_by_witness(state: &ClusterState, groups: &[GroupHealth], memb
 /// The first member that stays and may never have come up: it is none of these voters of group 0, and has registered no
 /// start. A new set may begin with each member that stays as a voter: with such a one it might have no leader for ever,
 /// and then no member could leave either. Who learns group 0 does not vote in it, and has come up all the same.
+///
+/// With fewer than three voters a start is not enough. Such a member is to get a vote, and the leader may not reach it
+/// at all: of two voters of a set it would be the second one.
 pub fn joining<'a>(state: &'a ClusterState, voters: &BTreeSet<MemberId>) -> Option<&'a Member> {
-    let came_up = |id: &MemberId| voters.contains(id) || state.boots.contains_key(id);
+    let learns = |id: &MemberId| voters.len() >= VOTERS_ENOUGH && state.boots.contains_key(id);
+    let came_up = |id: &MemberId| voters.contains(id) || learns(id);
     state.members.values().find(|member| member.standing != Standing::Leaving && !came_up(&member.id))
 }
 

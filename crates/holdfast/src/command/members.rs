@@ -39,8 +39,8 @@ const WAITS_NAMED_MAX: usize = 3;
 /// The state that a wait ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goal {
-    /// It votes in every group in which it has a place, or learns group 0 and is to get no vote there; and it has caught
-    /// up.
+    /// It votes in every group in which it has a place, or learns group 0 and is to get no vote there; and it has
+    /// caught up.
     In,
     /// It is in no group, and not a member.
     Out,

@@ -18,6 +18,7 @@ fn a_new_set_waits_for_each_member_that_joins() {
     assert_eq!(joins(&state, &[1, 2, 3]), Some(MemberId(4)), "so does a drained gateway");
     state.boots.insert(MemberId(4), came_up);
     assert_eq!(joins(&state, &[1, 2, 3]), None, "MEMBER-M6: it has come up, and learns group 0");
+    assert_eq!(joins(&state, &[1, 3]), Some(MemberId(4)), "it is to get a vote, and may never be reached");
 }
 
 /// The step of group 0 led by `me`, in which all members are and these are to vote.

@@ -19,8 +19,8 @@ fn close(view: &GroupView) -> BTreeSet<MemberId> {
     near.map(|peer| peer.id).collect()
 }
 
-/// The members that are to vote in group 0 after the next step. `view` and `status`: the group at this leader of `term`.
-/// `wanted`: all that follow it. `out`: those that leave and are in no set's group any more.
+/// The members that are to vote in group 0 after the next step. `view` and `status`: the group at this leader of
+/// `term`. `wanted`: all that follow it. `out`: those that leave and are in no set's group any more.
 pub(super) fn voting(
     node: &Node,
     term: Term,
