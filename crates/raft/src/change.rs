@@ -178,7 +178,8 @@ impl RaftGroup {
     /// committed, what it has forgotten no longer matters (quarantine, QUARANTINE-Q3). Only at the leader; needs a
     /// quorum without `member`. Returns the entry of that membership.
     ///
-    /// Also ends a joint membership that an earlier leader left, without `member`.
+    /// Also ends a joint membership that an earlier leader left, without `member`. In group 0 it is ended first, and
+    /// `member` asks again.
     pub(crate) async fn expel(&self, member: MemberId, limit: Duration) -> Result<LogId, NotLeading> {
         use openraft::async_runtime::watch::WatchReceiver;
         self.leads()?;
@@ -205,6 +206,15 @@ impl RaftGroup {
                 };
             }
         };
+        // CHANGE-B3: one change would also take out those from whom the earlier leader took no more than the vote.
+        if Fate::in_group(self.parts.id) == Fate::Learns && members.get_joint_config().len() > 1 {
+            holdfast_reached::reached!("readmission: a change of group 0's voters is ended first");
+            let end = ChangeMembers::AddVoterIds(BTreeSet::new());
+            return Err(match self.carry_through(end, Fate::Learns, seen, limit).await {
+                Err(ChangeError::Refused(why)) => not_now(why),
+                Ok(_) | Err(ChangeError::Late) => not_now("a change that an earlier leader began is ended first"),
+            });
+        }
         // The answer is the entry that was committed. Later entries (a newcomer is let in at once) do not matter.
         match self.carry_through(change, Fate::Goes, seen, limit).await {
             Ok((at, members)) if members.get_node(&member.0).is_none() => Ok(at),

@@ -132,6 +132,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "healing-takes-others-out-of-group-0",
+        bug: "a member that heals during a change of group 0's voters takes those out that only lose their votes",
+        rule: "CHANGE-B3",
+        edits: &[Edit {
+            file: "crates/raft/src/change.rs",
+            old: "== Fate::Learns && members.get_joint_config().len() > 1 {",
+            new: "== Fate::Learns && members.get_joint_config().len() > 64 {",
+        }],
+        tests: &[LEARNS],
+        smoke: false,
+    },
+    Mutation {
         name: "healed-before-its-disk-says-so",
         bug: "the note of quarantine goes before the log is on disk: after a crash an empty log votes for whoever asks",
         rule: "QUARANTINE-Q4",
