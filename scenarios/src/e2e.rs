@@ -383,6 +383,7 @@ mod tests {
             list: false,
             long,
             older_bin: None,
+            sets: 24,
             build: Build { bin: None, profile: None },
         };
         let took = Duration::from_secs(7);
