@@ -264,8 +264,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "VOTERS-V4",
         edits: &[Edit {
             file: "crates/raft/src/readmit.rs",
-            old: "            if voter && past {",
-            new: "            if voter {",
+            old: "            if back && past && is_durable",
+            new: "            if back && is_durable",
         }],
         tests: &[REPLAYED],
         smoke: false,
