@@ -15,6 +15,7 @@ mod deletion;
 mod doors;
 mod following;
 mod gateway;
+mod group_0;
 mod histories;
 mod keys;
 mod limits;
@@ -66,6 +67,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     limits::MUTATIONS,
     places::MUTATIONS,
     placing::MUTATIONS,
+    group_0::MUTATIONS,
     planted::MUTATIONS,
     following::MUTATIONS,
     timing::MUTATIONS,

@@ -29,7 +29,7 @@ mod voters;
 pub use command::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
-pub use level::{FEATURE_LEVEL, FIRST_LEVEL};
+pub use level::{CLUSTER_VOTERS_LEVEL, FEATURE_LEVEL, FIRST_LEVEL};
 pub use placement::was_changed;
 pub use refusal::ClusterRefusal;
 pub use revocation::{Bearer, Revocation, RevokedBy};

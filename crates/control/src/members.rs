@@ -15,6 +15,8 @@
 //!     may be the only one with every acknowledged entry, and then no other member can be elected.
 //! MEMBER-M5  While a group has two sets of voters, a leader only ends that change, towards the newer set. Until then
 //!     every decision needs both quorums.
+//! MEMBER-M6  Group 0 has all members, and only some of them vote (`placing::cluster_voters`). The others learn: nobody
+//!     waits for their votes, and none of them is taken out for it.
 
 mod forecast;
 mod requests;
@@ -251,6 +253,28 @@ pub fn step_of(of: GroupId, group: &GroupView, state: &ClusterState, wanted: &BT
     Step::Wait(Waiting::Learning { learning })
 }
 
+/// The next step of group 0, which all of `wanted` are to follow, and in which those of `voting` are to vote
+/// (MEMBER-M6). For the number alone nobody loses its vote while one of those that keep theirs is away: it may be
+/// needed.
+pub fn step_of_cluster(
+    group: &GroupView,
+    state: &ClusterState,
+    wanted: &BTreeSet<MemberId>,
+    voting: &BTreeSet<MemberId>,
+) -> Step {
+    let step = step_towards(group, state, wanted, voting);
+    let Step::Vote(to) = &step else { return step };
+    let voters = group.voters();
+    let leaves = |id: &MemberId| state.members.get(id).is_none_or(|member| member.standing == Standing::Leaving);
+    let ordered = voters.difference(to).any(leaves);
+    if group.next.is_some() || ordered || !to.is_subset(&voters) || !spares_less(group, &voters, to) {
+        return step;
+    }
+    holdfast_reached::reached!("members: group 0 keeps its voters while one of those that stay is away");
+    let away = to.difference(&answering(group, to)).copied().collect();
+    Step::Wait(Waiting::Away { away })
+}
+
 /// Whether fewer of the voters `then` than of the voters `now` could be lost at this moment, since some of them are
 /// away. Who asks for fewer voters may not see that (PLACING-P4): it hears others than this leader does.
 fn spares_less(group: &GroupView, now: &BTreeSet<MemberId>, then: &BTreeSet<MemberId>) -> bool {
@@ -273,19 +297,29 @@ fn survives_less(state: &ClusterState, set: &SetEntry, now: &BTreeSet<MemberId>,
     Survive::ALL.into_iter().filter(asked).any(|level| survives(level, now) && !survives(level, then))
 }
 
-/// As [`step_of`], for any group.
+/// As [`step_of`], for any group in which all members vote.
 fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> Step {
+    step_towards(group, state, wanted, wanted)
+}
+
+/// The next step of a group that is to have the members `wanted`, of which those of `voting` vote.
+fn step_towards(
+    group: &GroupView,
+    state: &ClusterState,
+    wanted: &BTreeSet<MemberId>,
+    voting: &BTreeSet<MemberId>,
+) -> Step {
     let voters = group.voters();
     if let Some(id) = voters.iter().find(|id| id.0 >= state.next_member) {
         holdfast_reached::reached!("members: a voter is not registered yet");
         return Step::Wait(Waiting::NotRegistered { id: *id });
     }
-    if let Some(heir) = heir(group, state, wanted) {
+    if let Some(heir) = heir(group, state, voting) {
         return Step::HandOver(heir);
     }
     if let Some(next) = &group.next {
         holdfast_reached::reached!("members: a leader finds a joint membership");
-        return end(group, next, &voters, wanted);
+        return end(group, next, &voters, voting);
     }
     // A leaving member may stay for a while, but is never added: after its removal from group 0 and before that is
     // entered, it would be added and removed for ever.
@@ -303,7 +337,7 @@ fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId
     // A leaving learner may stay in group 0 until no set has it: it votes no more, and nothing waits for it.
     let (ready, learning): (BTreeSet<MemberId>, BTreeSet<MemberId>) = known
         .into_iter()
-        .filter(|id| voters.contains(id) || !leaves(id))
+        .filter(|id| voting.contains(id) && (voters.contains(id) || !leaves(id)))
         .partition(|id| voters.contains(id) || group.close(*id));
     let mut target = ready;
     if !learning.is_empty() {

@@ -23,10 +23,12 @@
 
 mod board;
 mod choose;
+mod cluster;
 mod possible;
 mod violations;
 
 pub use choose::{ends, first_voters, may_get, newcomers, plan};
+pub use cluster::{CLUSTER_REPLACE_AFTER, ClusterVoters, cluster_voters};
 pub use possible::{Impossible, possible};
 pub use violations::{Violation, reasons, violations};
 
@@ -217,7 +219,12 @@ impl fmt::Display for Domain {
     }
 }
 
-/// Group 0's policy in a cluster of so many members.
+/// Voters of group 0 in a cluster of so many members that are all well. 4 would survive no more losses than 3.
+pub fn cluster_size(members: usize) -> usize {
+    board::wanted(cluster_policy(members).voters, members)
+}
+
+/// Group 0's policy in a cluster of so many members that stay.
 pub fn cluster_policy(members: usize) -> Policy {
     let voters = if members >= CLUSTER_VOTERS.into() { CLUSTER_VOTERS } else { crate::policy::VOTERS_DEFAULT };
     Policy { voters, ..Policy::default() }

@@ -58,7 +58,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use deletion::Progress;
 pub(crate) use depart::Away;
-pub(crate) use near::{is_near, lacks};
+pub(crate) use near::lacks;
 pub(crate) use others::{Others, answer_limit};
 pub(crate) use planned::{GroupReport, Planned, Runs, ViolationChange, Wants};
 pub(crate) use revoked::{bearer, list as revoked_list};

@@ -7,11 +7,13 @@
 //!     the leadership leaves it unfinished; then the next leader ends it (`control::members`, MEMBER-M5).
 //! CHANGE-B2  Every change names the membership that it was decided on, and is refused if there is a newer one. So two
 //!     deciders (the loop that follows group 0, and a member that asks to be removed) never undo each other's change.
+//! CHANGE-B3  Who loses its vote in group 0 goes on as a learner of it, also where another leader ends the change: all
+//!     members follow group 0, whoever votes (CLUSTERVOTERS-V1). In a set's group it is out.
 
 use crate::group::RaftGroup;
 use crate::status::{LACKS_COUNTED_MAX, MemberStatus};
 use crate::wire::{RaftMembership, id_from_raft, id_to_raft, voters_in};
-use holdfast_types::{LogId, LogIndex, MemberId};
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId};
 use openraft::ChangeMembers;
 use openraft::impls::BasicNode;
 use openraft::raft::Precondition;
@@ -43,6 +45,22 @@ pub(crate) enum NotLeading {
     NotNow { reason: String },
 }
 
+/// What becomes of a voter that loses its vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It goes on as a learner.
+    Learns,
+    /// It is in the group no more.
+    Goes,
+}
+
+impl Fate {
+    /// CHANGE-B3.
+    pub(crate) fn in_group(group: GroupId) -> Self {
+        if group == GroupId::CLUSTER { Self::Learns } else { Self::Goes }
+    }
+}
+
 /// The members of a group, as its leader knew them at the time of the question or later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedMembers {
@@ -61,6 +79,7 @@ impl RaftGroup {
     pub(crate) async fn carry_through(
         &self,
         change: ChangeMembers<u64, BasicNode>,
+        fate: Fate,
         seen: Option<LogId>,
         limit: Duration,
     ) -> Result<(LogId, RaftMembership), ChangeError> {
@@ -77,7 +96,7 @@ impl RaftGroup {
         let task = tokio::spawn(async move {
             let _one = one;
             let only_if = Precondition::LastMembershipLogId { last_membership_log_id: seen.map(id_to_raft) };
-            let done = raft.change_membership_if(change, false, [only_if]).await;
+            let done = raft.change_membership_if(change, fate == Fate::Learns, [only_if]).await;
             let done = done.map_err(|e| refused(e.to_string()))?;
             let members = done.membership.ok_or_else(|| refused("an entry that names no members".to_string()))?;
             // A member that left may come back with an empty log.
@@ -159,7 +178,8 @@ impl RaftGroup {
     /// committed, what it has forgotten no longer matters (quarantine, QUARANTINE-Q3). Only at the leader; needs a
     /// quorum without `member`. Returns the entry of that membership.
     ///
-    /// Also ends a joint membership that an earlier leader left, without `member`.
+    /// Also ends a joint membership that an earlier leader left, without `member`. In group 0 it is ended first, and
+    /// `member` asks again.
     pub(crate) async fn expel(&self, member: MemberId, limit: Duration) -> Result<LogId, NotLeading> {
         use openraft::async_runtime::watch::WatchReceiver;
         self.leads()?;
@@ -186,8 +206,17 @@ impl RaftGroup {
                 };
             }
         };
+        // CHANGE-B3: one change would also take out those from whom the earlier leader took no more than the vote.
+        if Fate::in_group(self.parts.id) == Fate::Learns && members.get_joint_config().len() > 1 {
+            holdfast_reached::reached!("readmission: a change of group 0's voters is ended first");
+            let end = ChangeMembers::AddVoterIds(BTreeSet::new());
+            return Err(match self.carry_through(end, Fate::Learns, seen, limit).await {
+                Err(ChangeError::Refused(why)) => not_now(why),
+                Ok(_) | Err(ChangeError::Late) => not_now("a change that an earlier leader began is ended first"),
+            });
+        }
         // The answer is the entry that was committed. Later entries (a newcomer is let in at once) do not matter.
-        match self.carry_through(change, seen, limit).await {
+        match self.carry_through(change, Fate::Goes, seen, limit).await {
             Ok((at, members)) if members.get_node(&member.0).is_none() => Ok(at),
             Ok(_) => Err(not_now("the membership that was committed still has it")),
             Err(ChangeError::Refused(why)) => Err(not_now(why)),
@@ -223,6 +252,12 @@ mod tests {
     fn a_member_that_lacks_a_few_large_entries_cannot_carry_the_group() {
         assert!(is_near(0, u64::MAX) && is_near(1024, NEAR_BYTES));
         assert!(!is_near(1000, 1000 << 20) && !is_near(1, u64::MAX) && !is_near(1025, 1 << 20));
+    }
+
+    #[test]
+    fn who_loses_its_vote_goes_on_in_group_0_only() {
+        assert_eq!(Fate::in_group(GroupId::CLUSTER), Fate::Learns, "CHANGE-B3");
+        assert_eq!(Fate::in_group(GroupId(1)), Fate::Goes);
     }
 
     #[test]

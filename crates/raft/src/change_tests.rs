@@ -4,12 +4,13 @@ use crate::GroupStatus;
 use crate::change::NotLeading;
 use crate::consensus::{Consensus, GroupError};
 use crate::group::RaftGroup;
-use crate::group_tests::{self, GROUP, Host, LIMIT, hold_journal, leader, propose};
+use crate::group_tests::{self, GROUP, Host, LIMIT, List, hold_journal, leader, propose};
 use futures_util::FutureExt;
-use holdfast_types::{LogIndex, MemberId};
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId};
 use openraft::ChangeMembers;
 use openraft::impls::BasicNode;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
@@ -108,6 +109,93 @@ async fn a_change_whose_caller_gives_up_comes_to_its_end() -> anyhow::Result<()>
     assert!(given_up.is_none(), "the change was done at once: {given_up:?}");
     until("CHANGE-B1", group, |s| voters(s) == rest && s.next.is_none() && s.settled).await?;
     until("done", group, |_| !group.is_changing()).await?;
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}
+
+/// Starts group 0 at these hosts. Returns its part at each, and which of them leads.
+async fn group_0(
+    hosts: &[Host],
+    addresses: &BTreeMap<MemberId, String>,
+) -> anyhow::Result<(Vec<Arc<RaftGroup>>, usize)> {
+    let mut groups = Vec::new();
+    for host in hosts {
+        groups.push(host.node.start_local(GroupId::CLUSTER, Arc::new(List::default()), None).await?);
+    }
+    for group in &groups {
+        group.initialize(addresses).await?;
+    }
+    let leads = async {
+        loop {
+            if let Some(at) = groups.iter().position(|group| group.ready_term().is_some()) {
+                return at;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let at = tokio::time::timeout(LIMIT, leads).await?;
+    Ok((groups, at))
+}
+
+/// A member of group 0 asks for its removal while an earlier leader's change is unfinished, by which another one loses
+/// its vote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b3_a_member_that_heals_takes_nobody_else_out_of_group_0() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (hosts, addresses) = group_tests::three(dir.path()).await?;
+    let (groups, leads) = group_0(&hosts, &addresses).await?;
+    let group = &groups[leads];
+    let others: Vec<MemberId> = ids(&[1, 2, 3]).into_iter().filter(|id| *id != group.me()).collect();
+    let (heals, spared) = (others[0], others[1]);
+    group.change_voters(&BTreeSet::from([group.me(), spared]), group.status().membership, LIMIT).await?;
+    let change = ChangeMembers::RemoveVoters(BTreeSet::from([spared.0]));
+    // Polled once, the future proposes the first entry; it is not polled again.
+    let mut first = Box::pin(group.raft().change_membership(change, true));
+    anyhow::ensure!((&mut first).now_or_never().is_none(), "the change was done at once");
+    until("between two sets", group, |s| s.next.is_some() && s.settled).await?;
+    let asked = async {
+        while group.expel(heals, LIMIT).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, asked).await?;
+    let status = group.status();
+    assert_eq!((voters(&status), knows(&status, heals)), (BTreeSet::from([group.me()]), false), "{status:?}");
+    assert!(knows(&status, spared), "CHANGE-B3: {status:?}");
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b3_who_loses_its_vote_in_group_0_goes_on_as_a_learner() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (hosts, addresses) = group_tests::three(dir.path()).await?;
+    let (groups, leads) = group_0(&hosts, &addresses).await?;
+    let group = &groups[leads];
+    let me = group.me();
+    let gone = ids(&[1, 2, 3]).into_iter().find(|id| *id != me).ok_or_else(|| anyhow::anyhow!("nobody else"))?;
+    let rest: BTreeSet<MemberId> = ids(&[1, 2, 3]).into_iter().filter(|id| *id != gone).collect();
+    group.change_voters(&rest, group.status().membership, LIMIT).await?;
+    let status = group.status();
+    assert_eq!((voters(&status), status.next.clone()), (rest, None));
+    assert!(knows(&status, gone), "CHANGE-B3: {status:?}");
+    // One that heals is back as soon as it learns: its vote may be another's by now.
+    let at = hosts.iter().position(|host| host.node.member() == gone).ok_or_else(|| anyhow::anyhow!("no host"))?;
+    let weak = hosts[at].node.downgrade();
+    let back = async || weak.voter_again(&groups[at], LogId::new(1, 1)).await.is_some();
+    assert!(tokio::time::timeout(LIMIT, back()).await?, "CHANGE-B3: {:?}", groups[at].status());
+    // Not before its disk has said so: a start without the note could find a log that ends before the removal.
+    let held = hold_journal(&hosts[at].node).await?;
+    let early = tokio::time::timeout(Duration::from_millis(500), back()).await;
+    assert!(early.is_err(), "QUARANTINE-Q4: what it has may be lost in a crash");
+    drop(held);
+    assert!(tokio::time::timeout(LIMIT, back()).await?, "QUARANTINE-Q4: its disk has answered");
+    group.drop_learners(&BTreeSet::from([gone]), status.membership, LIMIT).await?;
+    assert!(!knows(&group.status(), gone), "who leaves the cluster is taken out");
     for host in hosts {
         host.end().await;
     }

@@ -314,9 +314,9 @@ pub trait Consensus: Send + Sync + 'static {
         fixed(self.id())
     }
 
-    /// Makes `voters` the voters, through a joint membership. A voter that is not in the list leaves the group. Only at
-    /// the leader. It MUST know that a majority of the old and of the new voters answers, because the change cannot be
-    /// undone.
+    /// Makes `voters` the voters, through a joint membership. A voter that is not in the list leaves the group, or goes
+    /// on as a learner of group 0 (CHANGE-B3). Only at the leader. It MUST know that a majority of the old and of the
+    /// new voters answers, because the change cannot be undone.
     ///
     /// # Errors
     /// As [`Consensus::add_learners`].

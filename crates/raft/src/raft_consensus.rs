@@ -1,6 +1,6 @@
 //! [`Consensus`] with openraft.
 
-use crate::change::ChangeError;
+use crate::change::{ChangeError, Fate};
 use crate::config::{Payload, RaftTiming, ToProposer, TypeConfig};
 use crate::consensus::{Consensus, GroupError, Outcome, ProposeError, Proposed, Reply};
 use crate::group::RaftGroup;
@@ -37,7 +37,7 @@ impl RaftGroup {
 
     fn change<'a>(&'a self, change: ChangeMembers<u64, BasicNode>, seen: Option<LogId>, limit: Duration) -> Done<'a> {
         Box::pin(async move {
-            match self.carry_through(change, seen, limit).await {
+            match self.carry_through(change, Fate::in_group(self.id()), seen, limit).await {
                 Ok(_) => Ok(()),
                 Err(ChangeError::Refused(why)) => Err(self.refused(why)),
                 Err(ChangeError::Late) => Err(GroupError::Late { group: self.id(), what: "change of members", limit }),

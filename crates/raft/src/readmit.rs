@@ -164,7 +164,8 @@ impl RaftNode {
         NodeError::Damaged { group: id, member: self.member(), record }
     }
 
-    /// Waits until the group that learns again has this member as a voter; then removes the note.
+    /// Waits until the group that learns again has this member as a voter, or group 0 as a learner; then removes the
+    /// note.
     pub(crate) fn watch_rejoining(&self, group: Arc<RaftGroup>, since: LogId) {
         let node = self.downgrade();
         tokio::spawn(async move {
@@ -173,7 +174,7 @@ impl RaftNode {
                     tracing::warn!(group = %group.id(), %error, "healed, but its note of quarantine cannot be removed; trying again");
                     continue;
                 }
-                tracing::info!(group = %group.id(), %since, "healed from its peers: a voter again");
+                tracing::info!(group = %group.id(), %since, "healed from its peers: takes part in the group again");
                 holdfast_reached::reached!("readmission: a voter again");
                 node.healed_one(group.id());
                 return;
@@ -183,8 +184,9 @@ impl RaftNode {
 }
 
 impl WeakNode {
-    /// Waits until this member, which learns the group again, is a voter of it as of an entry after `since`. `None`:
-    /// the group or the node has stopped.
+    /// Waits until this member, which learns the group again, is a voter of it as of an entry after `since`. In group 0
+    /// a learner has come back as well: another member may have its vote by now (CLUSTERVOTERS-V1). `None`: the group
+    /// or the node has stopped.
     pub(crate) async fn voter_again(&self, group: &RaftGroup, since: LogId) -> Option<RaftNode> {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -193,7 +195,8 @@ impl WeakNode {
             if status.leadership.stopped {
                 return None;
             }
-            let voter = status.members.iter().any(|m| m.member == node.member() && m.voter);
+            let me = status.members.iter().find(|m| m.member == node.member());
+            let (listed, voter) = (me.is_some(), me.is_some_and(|m| m.voter));
             // The memberships before `since`, and the one without us, may be replayed on the way.
             let past = status.applied.is_some_and(|applied| applied.index > since.index);
             holdfast_reached::reached!(
@@ -202,11 +205,29 @@ impl WeakNode {
             );
             // After `past` was looked at: when this ends, the log has `since`.
             node.look_at_floor(group);
-            if voter && past {
-                return Some(node);
+            drop(node);
+            let back = voter || listed && group.id() == GroupId::CLUSTER;
+            if back && past && is_durable(group).await {
+                return self.upgrade();
             }
         }
     }
+}
+
+/// Whether all that the group has here is on disk. Once the note of the healing is removed, a start without it must not
+/// find a log that ends before the removal: it could vote for a candidate that lacks what this member had acknowledged
+/// (QUARANTINE-Q4). What is applied may not be on disk yet, and who gets a vote may lack some entries.
+async fn is_durable(group: &RaftGroup) -> bool {
+    if group.parts.shared.unsaved().is_some() {
+        return false;
+    }
+    // Nothing to append: it is told once everything before it is durable (LOG-L1).
+    let (told, done) = tokio::sync::oneshot::channel();
+    group.parts.log.append(Vec::new(), move |result| {
+        let _ = told.send(result.is_ok());
+    });
+    // The end of the journal ends this as well.
+    done.await.unwrap_or(false)
 }
 
 /// The answer of a peer.

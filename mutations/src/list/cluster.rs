@@ -323,8 +323,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R8",
         edits: &[Edit {
             file: REQUESTS,
-            old: "member.standing != Standing::Leaving && !voters.contains(&member.id)",
-            new: "member.standing == Standing::Leaving && !voters.contains(&member.id)",
+            old: "member.standing != Standing::Leaving && !came_up(&member.id)",
+            new: "member.standing == Standing::Leaving && !came_up(&member.id)",
         }],
         tests: &[WALKS],
         smoke: false,

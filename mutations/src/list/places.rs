@@ -247,7 +247,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "CHANGE-B2",
         edits: &[Edit {
             file: "crates/raft/src/change.rs",
-            old: "        match self.carry_through(change, seen, limit).await {
+            old: "        match self.carry_through(change, Fate::Goes, seen, limit).await {
 ",
             new: "        let _ = seen;
         let done = self.raft().change_membership(change, false).await.map_err(|e| not_now(e.to_string()))?;
@@ -264,8 +264,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "VOTERS-V4",
         edits: &[Edit {
             file: "crates/raft/src/readmit.rs",
-            old: "            if voter && past {",
-            new: "            if voter {",
+            old: "            if back && past && is_durable",
+            new: "            if back && is_durable",
         }],
         tests: &[REPLAYED],
         smoke: false,

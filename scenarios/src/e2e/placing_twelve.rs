@@ -198,8 +198,10 @@ impl Acts<'_> {
             &[],
             |twelve| added.clone().try_for_each(|index| twelve.add(index)),
             |seen| {
-                let votes = |index: usize| seen.cluster.voters.contains(&index) && seen.answering.contains(&index);
-                (!added.clone().all(votes)).then(|| "one of them has no vote in the cluster's group".into())
+                let cluster = &seen.cluster;
+                let follows = |index: &usize| cluster.voters.contains(index) || cluster.learners.contains(index);
+                let there = |index: usize| follows(&index) && seen.answering.contains(&index);
+                (!added.clone().all(there)).then(|| "one of them does not follow the cluster's group".into())
             },
         )?;
         self.act(

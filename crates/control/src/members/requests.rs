@@ -1,9 +1,12 @@
 //! Checks of an administrator's requests (drain, remove, replace), before anything is changed. Input: what each gateway
 //! reported a moment ago.
 
-use crate::cluster::{ClusterState, Member, MemberRole, Standing};
+use crate::cluster::{CLUSTER_VOTERS_LEVEL, ClusterState, Member, MemberRole, Standing};
 use holdfast_types::{GroupId, MemberId};
 use std::collections::BTreeSet;
+
+/// Voters of group 0 of which one may be away, so that a new set has a majority without one that never came up.
+const VOTERS_ENOUGH: usize = 3;
 
 /// State of a group, combined from the reports of all gateways.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub struct GroupHealth {
     pub perhaps: BTreeSet<MemberId>,
     /// Voters that answered, follow that leader, and have nearly all entries.
     pub answering: BTreeSet<MemberId>,
+    /// Its learners that did. One of those of group 0 gets the vote of a voter that leaves (MEMBER-M6).
+    pub spares: BTreeSet<MemberId>,
 }
 
 /// Why a request is refused, with the remedy.
@@ -213,11 +218,23 @@ pub fn may_replace_by_witness(state: &ClusterState, groups: &[GroupHealth], memb
     Err(Objection::NobodyServes { name: member.name.to_string() })
 }
 
-/// The first member that stays and is none of these voters of group 0 yet. A new set begins with each member that stays
-/// as a voter: with one that may never have come up it might have no leader for ever, and then no member could leave
-/// either.
+/// The first member that stays and may never have come up: it is none of these voters of group 0, and has registered no
+/// start. A new set may begin with each member that stays as a voter: with such a one it might have no leader for ever,
+/// and then no member could leave either. Who learns group 0 does not vote in it, and has come up all the same.
+///
+/// With fewer than three voters a start is not enough. Such a member is to get a vote, and the leader may not reach it
+/// at all: of two voters of a set it would be the second one.
 pub fn joining<'a>(state: &'a ClusterState, voters: &BTreeSet<MemberId>) -> Option<&'a Member> {
-    state.members.values().find(|member| member.standing != Standing::Leaving && !voters.contains(&member.id))
+    let learns = |id: &MemberId| voters.len() >= VOTERS_ENOUGH && state.boots.contains_key(id);
+    let came_up = |id: &MemberId| voters.contains(id) || learns(id);
+    state.members.values().find(|member| member.standing != Standing::Leaving && !came_up(&member.id))
+}
+
+/// Of group 0: the learner that gets the vote of `id` once that leaves, before it goes.
+fn substitute(state: &ClusterState, group: &GroupHealth, id: MemberId) -> Option<MemberId> {
+    let planned = group.group == GroupId::CLUSTER && state.level >= CLUSTER_VOTERS_LEVEL && group.voters.contains(&id);
+    let stays = |id: &MemberId| state.members.get(id).is_some_and(|member| member.standing != Standing::Leaving);
+    group.spares.iter().copied().find(|spare| planned && *spare != id && stays(spare))
 }
 
 /// Whether `member` may be drained and then stopped for a while: the others must be able to continue. With `force` it
@@ -269,8 +286,12 @@ fn hard(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> 
     if group.group != GroupId::CLUSTER && !group.voters.contains(&id) {
         return Ok(());
     }
-    let rest: BTreeSet<MemberId> = group.voters.iter().copied().filter(|voter| *voter != id).collect();
-    let answering: BTreeSet<MemberId> = rest.intersection(&group.answering).copied().collect();
+    let mut rest: BTreeSet<MemberId> = group.voters.iter().copied().filter(|voter| *voter != id).collect();
+    let mut answering: BTreeSet<MemberId> = rest.intersection(&group.answering).copied().collect();
+    if let Some(substitute) = substitute(state, group, id) {
+        rest.insert(substitute);
+        answering.insert(substitute);
+    }
     let needed = majority(rest.len());
     let before = group.voters.intersection(&group.answering).count();
     if before < majority(group.voters.len()) {
@@ -320,7 +341,7 @@ fn stopped(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) 
 
 /// Failures that the group survived before, and would not survive after.
 fn costs(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> Option<Objection> {
-    if !group.voters.contains(&id) {
+    if !group.voters.contains(&id) || substitute(state, group, id).is_some() {
         return None;
     }
     let answering = group.voters.intersection(&group.answering).count();

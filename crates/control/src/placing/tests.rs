@@ -6,6 +6,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
 mod fewer;
+mod group_0;
 mod newcomers;
 mod repairs;
 mod unfinished;

@@ -142,19 +142,19 @@ fn health_of(status: &v1::ClusterStatusReply, state: &ClusterState, group: Group
     // A former leader may not know its successor yet: use the view with the newest term.
     let leader = all.iter().filter(|(_, seen)| seen.role() == v1::Role::Leader).max_by_key(|(_, seen)| seen.term);
     let Some((leader, of)) = leader else {
-        let (voters, answering) = (BTreeSet::new(), BTreeSet::new());
+        let (voters, answering, spares) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let perhaps = perhaps_voters(status, state, group);
-        return GroupHealth { group, name, leader: None, voters, answering, perhaps };
+        return GroupHealth { group, name, leader: None, voters, answering, perhaps, spares };
     };
-    let follows = |(id, seen): &&(MemberId, v1::GroupStatus)| {
-        id == leader
-            || seen.leader == leader.0
-                && seen.role() == v1::Role::Follower
-                && has_nearly_all(of, id.0, seen.applied_index)
+    let follows = |role: v1::Role, (id, seen): &(MemberId, v1::GroupStatus)| {
+        seen.leader == leader.0 && seen.role() == role && has_nearly_all(of, id.0, seen.applied_index)
     };
-    let answering = all.iter().filter(follows).map(|(id, _)| *id).collect();
+    let answers = |seen: &&(MemberId, v1::GroupStatus)| seen.0 == *leader || follows(v1::Role::Follower, seen);
+    let learns = |seen: &&(MemberId, v1::GroupStatus)| follows(v1::Role::Learner, seen);
+    let answering = all.iter().filter(answers).map(|(id, _)| *id).collect();
+    let spares = all.iter().filter(learns).map(|(id, _)| *id).collect();
     let voters = of.voters.iter().copied().map(MemberId).collect();
-    GroupHealth { group, name, leader: Some(*leader), voters, answering, perhaps: BTreeSet::new() }
+    GroupHealth { group, name, leader: Some(*leader), voters, answering, perhaps: BTreeSet::new(), spares }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use holdfast_seal::DataKey;
 use holdfast_set::head::open;
 use holdfast_store::{FIRST_CONFIGURATION, Stores};
 use holdfast_types::{Epoch, GroupId, Locality, MemberId, RequestId, SetId, Term};
-use holdfast_volume::head::read_keyring;
+use holdfast_volume::head::{Head, read_keyring};
 use rand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -345,11 +345,7 @@ impl AdminDoor {
     /// no set could have this number (CLUSTER-C1).
     fn not_to_come(&self, state: &ClusterState, set: GroupId, key: &str, head: &[u8]) -> Result<(), Refusal> {
         // If it does not open, it does not belong to this cluster.
-        let opened = read_keyring(head).ok().and_then(|(header, keyring)| {
-            let opened = self.node.keys().open_keyring(&keyring, set, header.key_id).ok()?;
-            open(&opened, head).ok()
-        });
-        match opened {
+        match self.open_head(set, head) {
             Some(found) if found.life.cluster == state.cluster_id && found.raised_for != 0 => {
                 let message = format!(
                     "a recovery of that store is not finished: set {} (number {set}) was taken over for this cluster but is not restored yet, \
@@ -361,6 +357,13 @@ impl AdminDoor {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The head of a set, as read from a store, opened with the cluster's keys. `None`: it does not open.
+    pub(super) fn open_head(&self, set: SetId, head: &[u8]) -> Option<Head> {
+        let (header, keyring) = read_keyring(head).ok()?;
+        let opened = self.node.keys().open_keyring(&keyring, set, header.key_id).ok()?;
+        open(&opened, head).ok()
     }
 
     async fn create_alone(
@@ -391,7 +394,7 @@ impl AdminDoor {
         }
         self.places_agree().await?;
         let state = self.node.cluster.state();
-        let _none_joins = self.each_member_votes(adopted).await?;
+        let _none_joins = self.each_member_joined(adopted).await?;
         let (policy, members) = self.voters_of_new_set(adopted, term, &state, request.policy.as_ref())?;
         // A new cluster begins at the first level; the level rises by itself.
         let stores = self.stores_of_new_set(&request.store).await?;
@@ -422,7 +425,7 @@ impl AdminDoor {
     }
 
     /// Refuses a new set while a member joins ([`joining`]). No member is added while the guard lives.
-    pub(super) async fn each_member_votes(&self, adopted: &Adopted) -> Result<MutexGuard<'_, ()>, Refusal> {
+    pub(super) async fn each_member_joined(&self, adopted: &Adopted) -> Result<MutexGuard<'_, ()>, Refusal> {
         let none_joins = self.node.turns.members.lock().await;
         // A pair has no votes.
         if self.node.pair().is_some() {
@@ -434,7 +437,7 @@ impl AdminDoor {
             None => Ok(none_joins),
             Some(member) => {
                 let message = format!(
-                    "{} has not joined the cluster completely: a new set would need its vote. Wait until it has, start \
+                    "{} has not joined the cluster completely: a new set may need its vote. Wait until it has, start \
                      it if it is down, or remove it (holdfast gateway remove {})",
                     member.name, member.name
                 );

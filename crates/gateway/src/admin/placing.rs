@@ -385,7 +385,12 @@ impl AdminDoor {
     /// The changes that the planner still wants, as far as this gateway knows: while it leads group 0.
     pub(super) fn plan_message(&self) -> Option<v1::Plan> {
         let planned = self.node.planned.locked();
-        let wants = planned.wants()?;
+        let (wants, learners) = (planned.wants(), planned.learners());
+        // Without sets there is no plan for them.
+        if wants.is_none() && learners.is_none() {
+            return None;
+        }
+        let wants = wants.cloned().unwrap_or_default();
         let set = |(set, of): (&SetId, &BTreeSet<MemberId>)| v1::PlannedSet {
             set: set.0,
             newcomers: of.iter().map(|id| id.0).collect(),
@@ -393,6 +398,7 @@ impl AdminDoor {
         Some(v1::Plan {
             takers: wants.takers.iter().map(|id| id.0).collect(),
             sets: wants.newcomers.iter().map(set).collect(),
+            cluster_learners: learners.into_iter().flatten().map(|id| id.0).collect(),
         })
     }
 

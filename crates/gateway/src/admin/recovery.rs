@@ -67,7 +67,7 @@ impl AdminDoor {
             self.places_agree().await?;
         }
         let state = self.node.cluster.state();
-        let _none_joins = if created { Some(self.each_member_votes(adopted).await?) } else { None };
+        let _none_joins = if created { Some(self.each_member_joined(adopted).await?) } else { None };
         let found = self.found_in(&request.store, set).await?;
         let life = found.head.life;
         if (life.cluster, life.generation) != (state.cluster_id, request.generation) {

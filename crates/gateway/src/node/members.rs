@@ -1,6 +1,7 @@
 //! Changes the members of each group that this gateway leads, step by step, to those in group 0. Also what this gateway
 //! itself may do in its current standing. `control::members` decides the next step.
 
+mod group_0;
 mod steps;
 
 use super::near::lacks;
@@ -9,7 +10,8 @@ use crate::config::GatewayRole;
 use futures_util::{StreamExt, stream};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, MemberRole, SetEntry, Standing};
 use holdfast_control::members::{
-    GroupView, Peer, Step, has_successor, kept, may_go, may_stand, named_by, perhaps_in, step_of, wanted,
+    GroupView, Peer, Step, has_successor, kept, may_go, may_stand, named_by, perhaps_in, step_of, step_of_cluster,
+    wanted,
 };
 use holdfast_raft::{Group, GroupError, GroupStatus, MembershipUnknown, RaftNode};
 use holdfast_set::server::SetServer;
@@ -155,7 +157,12 @@ impl Follower {
             let mut wanted = wanted(state, group.id(), &self.out);
             wanted.extend(kept(state, group.id(), adopted.member, &waiting));
             let view = view(adopted.member, &status, node.timing.election_max());
-            let step = step_of(group.id(), &view, state, &wanted);
+            let step = if group.id() == GroupId::CLUSTER {
+                let voting = group_0::voting(node, term, state, (&view, &status), &wanted, &self.out);
+                step_of_cluster(&view, state, &wanted, &voting)
+            } else {
+                step_of(group.id(), &view, state, &wanted)
+            };
             let (node, adopted, state) = (node.clone(), adopted.clone(), state.clone());
             self.begin(Due { node, adopted, group, term, state, seen: status.membership, step });
         }

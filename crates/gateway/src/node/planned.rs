@@ -140,6 +140,8 @@ pub(crate) struct Planned {
     turns: Turns,
     /// Of each member that leaves, the sets that it has no part in, as it said once. It is for good.
     away: BTreeMap<MemberId, BTreeSet<SetId>>,
+    /// Members that follow group 0 and are to get no vote there. `None`: this leader has not decided yet.
+    learners: Option<BTreeSet<MemberId>>,
 }
 
 /// The changes that the planner still wants.
@@ -314,6 +316,43 @@ impl Planned {
         // A new leader has not heard of anybody for a moment.
         let unheard = self.unheard.entry(id).or_insert_with(Instant::now).elapsed();
         Some(unheard).filter(|unheard| known.is_none() || *unheard > patience)
+    }
+
+    /// The members as candidates for a vote in group 0, at its leader `me`. `close`: those that follow it and have
+    /// nearly all of it. What else they have to do does not count: group 0 is small.
+    pub(crate) fn cluster_members(
+        &mut self,
+        state: &ClusterState,
+        me: MemberId,
+        group: &GroupStatus,
+        close: &BTreeSet<MemberId>,
+        patience: Duration,
+    ) -> BTreeMap<MemberId, Candidate> {
+        self.unheard.retain(|id, _| state.members.contains_key(id));
+        let mut members = BTreeMap::new();
+        for (id, member) in &state.members {
+            let candidate = Candidate {
+                name: member.name.clone(),
+                locality: member.locality.clone(),
+                role: member.role,
+                standing: member.standing,
+                silent: if *id == me { None } else { self.silence(*id, group, patience) },
+                busy: !close.contains(id),
+                slow: false,
+            };
+            members.insert(*id, candidate);
+        }
+        members
+    }
+
+    /// Notes the members that follow group 0 and are to get no vote there.
+    pub(crate) fn note_learners(&mut self, learners: BTreeSet<MemberId>) {
+        self.learners = Some(learners);
+    }
+
+    /// These, once this leader has decided.
+    pub(crate) fn learners(&self) -> Option<&BTreeSet<MemberId>> {
+        self.learners.as_ref()
     }
 
     /// Remembers who is late. Its moves would begin again as soon as another one has its place.

@@ -95,9 +95,10 @@ Examples:
 
 REGION has the zone and the host as well, if they have names, as the cluster knows them.
 MEMBERSHIP is active, drained or leaving. VOTES counts the Raft groups in which the gateway votes,
-of all groups: a set votes on some of the gateways only (`holdfast set place`). BEHIND is its lag in
-log entries. `holdfast switchover SET --to GATEWAY` moves a set near its owner, to one of its
-voters; it stays there until that gateway loses leadership.
+of all groups: a set votes on some of the gateways only (`holdfast set place`), and of the cluster's
+own group three or five gateways vote, all others follow it. BEHIND is its lag in log entries.
+`holdfast switchover SET --to GATEWAY` moves a set near its owner, to one of its voters; it stays
+there until that gateway loses leadership.
 ";
 
 const ADD: &str = "\
@@ -105,9 +106,10 @@ Examples:
   holdfast gateway add 10.0.0.4:7400
 
 The new gateway must be running (holdfast gateway run) with an empty data_dir. It copies the log
-of the cluster's Raft group from its leader, and becomes a voter when it has caught up. Then it does
-the same for each set that has fewer than three voters or, a little later, moves to it. Its settings
-decide whether it is a gateway or a witness (role = \"witness\"), and where it stands (locality).
+of the cluster's Raft group from its leader, and follows it; it becomes a voter there if three or
+five gateways do not vote yet. Then it does the same for each set that has fewer than three voters
+or, a little later, moves to it. Its settings decide whether it is a gateway or a witness
+(role = \"witness\"), and where it stands (locality).
 ";
 
 const REMOVE: &str = "\

@@ -8,8 +8,9 @@ use anyhow::{Result, bail};
 use holdfast_api::v1;
 use holdfast_api::v1::admin_server::Admin as _;
 use holdfast_api::{Refusal, RefusalCode};
-use holdfast_control::cluster::{ClusterState, FEATURE_LEVEL, Standing};
+use holdfast_control::cluster::{CLUSTER_VOTERS_LEVEL, ClusterState, FEATURE_LEVEL, Standing};
 use holdfast_control::members::wanted as wanted_in;
+use holdfast_control::placing::cluster_size;
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_raft::{Group, GroupStatus};
 use holdfast_types::{GroupId, MemberId};
@@ -26,6 +27,14 @@ const GIVES_UP: u64 = 20_000 * MS;
 
 /// Time until an empty machine replaces an ended gateway.
 const PUT_UP_AFTER: u64 = 400 * MS;
+
+fn members_of(status: &GroupStatus) -> BTreeSet<MemberId> {
+    status.members.iter().map(|m| m.member).collect()
+}
+
+fn voters_of(status: &GroupStatus) -> BTreeSet<MemberId> {
+    status.members.iter().filter(|m| m.voter).map(|m| m.member).collect()
+}
 
 impl Administrator {
     /// The next thing to ask for, if there is nothing yet.
@@ -262,7 +271,7 @@ impl World {
     }
 
     /// Whether one more member may lose its data: every member runs, nothing is being healed, and every group has at
-    /// least three voters, which are all its members.
+    /// least three voters, which are all its members; in group 0 the others learn.
     pub fn is_whole(&self) -> bool {
         let runs = |host: usize| {
             self.node(host).and_then(|node| node.adopted()).is_some_and(|adopted| adopted.raft.healing().is_empty())
@@ -273,19 +282,18 @@ impl World {
             let group = self.leader_of(id).and_then(|at| self.group(at, id));
             group.is_some_and(|group| {
                 let status = group.status();
-                let voters: BTreeSet<MemberId> = status.members.iter().filter(|m| m.voter).map(|m| m.member).collect();
-                status.next.is_none()
-                    && status.settled
-                    && voters == all
-                    && members().all(|h| self.group(h, id).is_some())
+                let voters = voters_of(&status);
+                let some_vote = id == GroupId::CLUSTER && members_of(&status) == all && voters.len() >= 3;
+                let complete = some_vote || voters == all;
+                status.next.is_none() && status.settled && complete && members().all(|h| self.group(h, id).is_some())
             })
         };
         self.administrator.is_idle() && all.len() >= 3 && members().all(runs) && self.group_ids().into_iter().all(full)
     }
 
-    /// What is still wrong after everything has healed: group 0 should have exactly its members, and each set's group
-    /// those that its record names (VOTERS-V1), all voters, and no change of voters under way; removed members should
-    /// be gone.
+    /// What is still wrong after everything has healed: group 0 should have exactly its members, and as many voters as
+    /// they ask for; each set's group those that its record names (VOTERS-V1), all voters; no change of voters should
+    /// be under way, and removed members should be gone.
     pub fn members_missing(&self) -> Option<String> {
         if !self.administrator.is_idle() {
             return Some("something is asked for".to_string());
@@ -304,8 +312,13 @@ impl World {
             let wanted = wanted_in(&state, id, &BTreeSet::new());
             let status: Option<GroupStatus> = self.leader_of(id).and_then(|at| self.group(at, id)).map(|g| g.status());
             let Some(status) = status else { return Some(format!("group {id} has no leader")) };
-            let voters: BTreeSet<MemberId> = status.members.iter().filter(|m| m.voter).map(|m| m.member).collect();
-            if status.next.is_some() || !status.settled || voters != wanted || status.members.len() != wanted.len() {
+            let some_vote = id == GroupId::CLUSTER && state.level >= CLUSTER_VOTERS_LEVEL;
+            let votes = if some_vote {
+                voters_of(&status).len() == cluster_size(wanted.len())
+            } else {
+                voters_of(&status) == wanted
+            };
+            if status.next.is_some() || !status.settled || !votes || members_of(&status) != wanted {
                 return Some(format!("group {id}: {:?}, next {:?}, wanted {wanted:?}", status.members, status.next));
             }
         }

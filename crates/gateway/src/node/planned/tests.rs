@@ -1,7 +1,9 @@
 use super::*;
+use holdfast_control::cluster::Member;
 use holdfast_control::following::TURN;
 use holdfast_control::placing::{Rules, violations};
 use holdfast_control::policy::Survive;
+use holdfast_raft::{Leadership, MemberStatus};
 use holdfast_types::GroupId;
 
 const SET: SetId = GroupId(1);
@@ -284,4 +286,47 @@ fn who_was_asked_for_too_short_a_time_is_as_before() {
     assert_eq!((leader(&planned), &planned.busy), (None, &full(&[1])), "m1 cannot be reached: it is down");
     planned.saw(BTreeMap::new(), runs(&[], &[1, 2, 9]), full(&[]), at + UNSAID);
     assert_eq!(planned.busy, full(&[1, 9]), "m1 has not answered for long, m9 never");
+}
+
+#[test]
+fn who_does_not_follow_group_0_gets_no_vote_there_and_a_new_term_has_decided_nothing() {
+    let mut state = ClusterState::new();
+    for id in [1, 2, 3].map(MemberId) {
+        let [peer_addr, api_addr, nbd_addr] = [1, 2, 3].map(|port| format!("a:{port}"));
+        let (name, locality) = (format!("g{}", id.0).parse().unwrap(), "region=eu".parse().unwrap());
+        let (role, standing, disk) = (MemberRole::Gateway, Standing::Active, u128::from(id.0));
+        state.members.insert(id, Member { id, name, locality, disk, peer_addr, api_addr, nbd_addr, role, standing });
+    }
+    let seen = |id: u64, silent: u64| MemberStatus {
+        member: MemberId(id),
+        voter: true,
+        matched: None,
+        lacks_bytes: 0,
+        silent: Some(Duration::from_secs(silent)),
+        addr: String::new(),
+    };
+    let status = GroupStatus {
+        group: GroupId::CLUSTER,
+        leadership: Leadership::default(),
+        voted: Term(1),
+        last: None,
+        applied: None,
+        snapshot: None,
+        purged: None,
+        live_bytes: 0,
+        members: vec![seen(1, 0), seen(2, 1), seen(3, 90)],
+        settled: true,
+        membership: None,
+        next: None,
+    };
+    let mut planned = Planned::default();
+    planned.enter(Some(Term(1)));
+    let close: BTreeSet<MemberId> = [1, 3].map(MemberId).into();
+    let found = planned.cluster_members(&state, MemberId(1), &status, &close, Duration::from_secs(3));
+    let told = |id: u64| (found[&MemberId(id)].busy, found[&MemberId(id)].silent);
+    assert_eq!([told(1), told(2), told(3)], [(false, None), (true, None), (false, Some(Duration::from_secs(90)))]);
+    planned.note_learners(close.clone());
+    assert_eq!(planned.learners(), Some(&close));
+    planned.enter(Some(Term(2)));
+    assert_eq!(planned.learners(), None);
 }
