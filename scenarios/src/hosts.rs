@@ -87,6 +87,8 @@ pub struct Plan<'a> {
     pub agent: &'a str,
     /// Further lines of the agent's `[database]`.
     pub database: &'a str,
+    /// Lines of the agent's `[service]`, in place of PostgreSQL.
+    pub service: Option<String>,
     /// Further sections of the agent's settings.
     pub settings: &'a str,
 }
@@ -116,6 +118,7 @@ impl<'a> Plan<'a> {
             certificates: None,
             agent: "",
             database: "",
+            service: None,
             settings: "",
         }
     }
@@ -181,6 +184,14 @@ impl Host {
                 format!("kind = \"command\"\nstart = {start:?}\nstop = {stop:?}\n")
             }
         };
+        let runs = match plan.service {
+            Some(lines) => format!("[service]\n{lines}"),
+            None => format!(
+                "[database]\ndata = {data:?}\nbin_dir = {:?}\nhost = {sockets:?}\n{started}{}",
+                pg::bin(),
+                plan.database
+            ),
+        };
         let line = |(name, address): &(&str, String)| format!("{name} = \"{address}:{HTTP}\"\n");
         let peers: String = plan.peers.iter().map(line).collect();
         let peers = if peers.is_empty() { peers } else { format!("[peers]\n{peers}") };
@@ -188,8 +199,7 @@ impl Host {
         let checks = if tls.is_empty() { "" } else { "tls = \"checks\"\n" };
         let settings = format!(
             "name = {name:?}\nset = {:?}\ngateways = [{}]\ndir = {:?}\nrun_dir = {:?}\n{}\
-             [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = {:?}\n{NO_REBOOT}mount = {mount:?}\n\
-             [database]\ndata = {data:?}\nbin_dir = {:?}\nhost = {sockets:?}\n{started}{}\
+             [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = {:?}\n{NO_REBOOT}mount = {mount:?}\n{runs}\
              [http]\nlisten = \"{address}:{HTTP}\"\n{token}{checks}{peers}{}{tls}",
             plan.set,
             gateways.join(", "),
@@ -197,8 +207,6 @@ impl Host {
             dir.join("run"),
             plan.agent,
             plan.way.fs(),
-            pg::bin(),
-            plan.database,
             plan.settings,
         );
         std::fs::write(dir.join("agent.toml"), settings)?;
