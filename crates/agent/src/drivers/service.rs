@@ -235,7 +235,8 @@ impl Service {
         let (begun, limit) = (Instant::now(), Duration::from_secs(self.settings.stop_timeout_s));
         let left = || limit.saturating_sub(begun.elapsed());
         let ordered = match (&self.unit, &self.settings.stop) {
-            (Some(unit), _) => unit.stop(limit).await,
+            // UNIT-U4: an order that hangs leaves the service the other half of the time.
+            (Some(unit), _) => unit.stop(limit / 2).await,
             (None, Some(stop)) => self.scripts.stop(stop, "fast", limit).await,
             (None, None) => {
                 self.group.tell_to_end();
@@ -243,7 +244,8 @@ impl Service {
             }
         };
         if let Err(why) = &ordered {
-            tracing::warn!(why, "the stop command failed");
+            tracing::warn!(why, "the stop command failed; signalling the processes");
+            self.group.tell_to_end();
         }
         let unordered = ordered.err().map_or_else(String::new, |why| format!("; {why}"));
         if !self.group.gone(left()).await {
