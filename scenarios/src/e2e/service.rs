@@ -178,7 +178,8 @@ impl Ledger {
         stream.write_all(b"all\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
-        let found: Vec<u64> = text.lines().map(str::parse).collect::<Result<_, _>>().context("a line of the ledger")?;
+        let found: Vec<u64> =
+            text.lines().map(str::parse::<u64>).collect::<Result<_, _>>().context("a line of the ledger")?;
         let once: BTreeSet<u64> = found.iter().copied().collect();
         let lost: Vec<&u64> = self.acknowledged.difference(&once).collect();
         let invented: Vec<&u64> = once
@@ -321,7 +322,7 @@ fn remove_groups() {
 
 /// The process of the service on this host.
 fn serving(program: &Path, host: &Host) -> Result<u32> {
-    let words = [program.as_os_str().as_encoded_bytes(), b"serve", host.address.as_bytes()];
+    let words = [program.as_os_str().as_encoded_bytes(), b"serve".as_slice(), host.address.as_bytes()];
     let is_it = |pid: &u32| {
         let args = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let args: Vec<&[u8]> = args.split(|byte| *byte == 0).collect();
