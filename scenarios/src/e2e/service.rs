@@ -49,6 +49,8 @@ class Handler(socketserver.StreamRequestHandler):
                 with open("/proc/self/fd/%d" % ledger, "rb") as whole:
                     self.wfile.write(whole.read())
                 return
+            if not line.endswith(b"\n"):
+                return
             if line != b"alive\n":
                 os.write(ledger, line)
                 os.fsync(ledger)
@@ -155,7 +157,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// Runs a writer, does `what` meanwhile, and waits until `back` serves again.
+    /// Runs a writer, does `what` meanwhile, and waits until the writer goes on.
     fn round(&mut self, what: impl FnOnce() -> Result<()>) -> Result<()> {
         let last = self.acknowledged.iter().chain(&self.in_doubt).copied().max().unwrap_or(0);
         let writer = Writer::start(last);
@@ -184,7 +186,7 @@ impl Ledger {
         let lost: Vec<&u64> = self.acknowledged.difference(&once).collect();
         let invented: Vec<&u64> = once
             .iter()
-            .filter(|number| !self.acknowledged.contains(number) && !self.in_doubt.contains(number))
+            .filter(|number| !self.acknowledged.contains(*number) && !self.in_doubt.contains(*number))
             .collect();
         anyhow::ensure!(lost.is_empty() && invented.is_empty(), "R1: {lost:?} lost, {invented:?} invented");
         anyhow::ensure!(once.len() == found.len(), "R2: a number is there twice");
