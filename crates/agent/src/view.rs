@@ -4,7 +4,7 @@ use crate::clock;
 use crate::config::{AgentConfig, Mode};
 use crate::facts::{Difference, Facts};
 use crate::host::PoolLook;
-use crate::machine::{AttachPhase, DatabaseView, LeaseView, Machine, Role, StateName};
+use crate::machine::{AttachPhase, DatabaseView, LeaseView, Machine, Role, StateName, Workload};
 use crate::schedule::Scheduled;
 use holdfast_types::MonoTime;
 use serde::{Deserialize, Serialize};
@@ -197,6 +197,14 @@ impl View {
             added: Added::default(),
             holds_until: machine.holds_until(),
             at: now,
+        }
+    }
+
+    /// What runs on the set, by this host's settings.
+    pub(crate) fn workload(&self) -> Workload {
+        match self.service.as_str() {
+            "" => Workload::PostgreSql,
+            name => Workload::Service(name.into()),
         }
     }
 
