@@ -132,6 +132,14 @@ fn shared_token(dir: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The section of what runs on the set.
+fn section(service: Option<&str>, database: &str) -> String {
+    match service {
+        Some(lines) => format!("[service]\n{lines}"),
+        None => format!("[database]\nbin_dir = {:?}\n{database}", pg::bin()),
+    }
+}
+
 /// One host.
 #[derive(Debug)]
 pub struct Host {
@@ -184,14 +192,8 @@ impl Host {
                 format!("kind = \"command\"\nstart = {start:?}\nstop = {stop:?}\n")
             }
         };
-        let runs = match plan.service {
-            Some(lines) => format!("[service]\n{lines}"),
-            None => format!(
-                "[database]\ndata = {data:?}\nbin_dir = {:?}\nhost = {sockets:?}\n{started}{}",
-                pg::bin(),
-                plan.database
-            ),
-        };
+        let database = format!("data = {data:?}\nhost = {sockets:?}\n{started}{}", plan.database);
+        let runs = section(plan.service.as_deref(), &database);
         let line = |(name, address): &(&str, String)| format!("{name} = \"{address}:{HTTP}\"\n");
         let peers: String = plan.peers.iter().map(line).collect();
         let peers = if peers.is_empty() { peers } else { format!("[peers]\n{peers}") };
