@@ -18,6 +18,7 @@
 //! others are stopped, so that the backlog of one does not slow the next. Load and pressure are printed with each
 //! round.
 
+mod cost;
 mod floor;
 mod map;
 mod peer;
@@ -55,6 +56,12 @@ enum What {
     /// The map is made in a folder that is the store, by the product's own code, and three gateways are recovered from
     /// it. Nothing is asserted but what the blocks read as.
     Map(map::Args),
+    /// Measure what sets cost that nobody uses: memory, processor time, messages and store requests, by the number of
+    /// gateways and of sets
+    ///
+    /// Gateways with the settings of `holdfast dev` and one real S3 server (versitygw) run on this machine, a fresh
+    /// cluster for each number of gateways. Nothing is asserted: the goal is printed as `reached` or `not reached`.
+    Cost(cost::Args),
 }
 
 /// Options on the command line.
@@ -114,6 +121,7 @@ pub fn bench(args: &Args) -> Result<()> {
     match &args.what {
         Some(What::Storage(args)) => return storage::bench(args),
         Some(What::Map(args)) => return map::bench(args),
+        Some(What::Cost(args)) => return cost::bench(args),
         None => {}
     }
     setup::must_be_able_to_mount()?;

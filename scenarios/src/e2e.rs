@@ -47,9 +47,11 @@ mod paused;
 mod pgbackrest;
 mod place;
 mod placing;
+mod placing_twelve;
 mod power;
 mod recover;
 mod recover_postgresql;
+mod regions;
 mod rollback;
 mod rolling;
 mod rotten;
@@ -66,6 +68,7 @@ mod timing;
 mod tls;
 mod to_tls;
 mod tools;
+mod twelve;
 mod two_sites;
 mod unreadable;
 mod verified;
@@ -115,6 +118,9 @@ pub struct Args {
     /// before this commit, which is built
     #[arg(long, env = "HOLDFAST_OLDER_BIN", value_name = "PATH")]
     older_bin: Option<PathBuf>,
+    /// Number of sets that `placing-twelve` makes
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u16).range(3..=1000))]
+    sets: u16,
     #[command(flatten)]
     pub build: Build,
 }
@@ -210,7 +216,7 @@ pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
             Err(why) => count.check(scenario.name, Err(why)),
         }
     }
-    let play = |scenario: &Scenario| one(scenario, &bin, older.as_deref(), args.long);
+    let play = |scenario: &Scenario| one(scenario, &bin, older.as_deref(), args);
     let (company, alone) = parted(able);
     two_at_a_time(&company, play, |scenario, ran| {
         judge(scenario, ran?, args, &mut count, times);
@@ -269,11 +275,12 @@ struct Ran {
     dir: PathBuf,
 }
 
-fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, long: bool) -> Result<Ran> {
+fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, args: &Args) -> Result<Ran> {
     step(format!("{}: {}", scenario.name, scenario.shows));
     let (begun, before) = (Instant::now(), Processors::now());
     let (bin, dir) = (bin.to_path_buf(), fresh_dir(&format!("e2e/{}", scenario.name))?);
-    let lab = Lab { bin, dir, long, older: older.map(Path::to_path_buf) };
+    let (long, sets) = (args.long, usize::from(args.sets));
+    let lab = Lab { bin, dir, long, older: older.map(Path::to_path_buf), sets };
     let result = (scenario.run)(&lab);
     // Whatever the scenario itself checks: no process may panic, abort or exit unexpectedly.
     let wrong = ends::look_through(&lab.dir);

@@ -20,7 +20,8 @@ pub trait Disk {
     /// memory, interrupted); any other one is final (JOURNAL-J2).
     fn create(&self, name: &str, bytes: u64) -> io::Result<Self::File>;
 
-    /// Opens an existing file.
+    /// Opens an existing file, once no write to it is under way any more: one that was begun
+    /// ([`DiskFile::begin_synced_at`]) may outlive its process, and would change what is read.
     fn open(&self, name: &str) -> io::Result<Self::File>;
 
     /// Removes a name. The file MUST stay readable through open handles; a later `create` may reuse its space only when

@@ -7,14 +7,17 @@
 //! A rename takes a file into use; a dropped file that nobody reads becomes `ready` again. So all blocks of a file are
 //! written before it is used, and a sync has no metadata to commit: one call writes a batch and makes it durable
 //! (RWF_DSYNC), where the file system is known to do so.
+//!
+//! A write by io_uring may outlive its process, which does not wait for it when it ends, and neither does the folder's
+//! lock. So whoever opens a file waits for it ([`wait_for_begun`]).
 
 use crate::choice::{Facts, wants_ring};
 use crate::config::{JournalIo, OpenError};
 use crate::uring::Ring;
 use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile, Ended};
 use holdfast_types::sync::LockExt;
-use rustix::fs::{FlockOperation, OFlags};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, IoSlice};
@@ -154,7 +157,9 @@ impl RealDisk {
         }
         let refused = |error: io::Error| format!("the system refuses it: {error}");
         let ring = Ring::open().map_err(refused)?;
-        match tried_there(&folder.dir, folder.direct, |file, _| ring.try_out(file)).map_err(refused)? {
+        // The next start has to be able to wait for what this process has begun.
+        let tried = |file: &File, _: &AlignedBuf| ring.try_out(file).and_then(|()| wait_for_begun(file));
+        match tried_there(&folder.dir, folder.direct, tried).map_err(refused)? {
             true => Ok(Some(Arc::new(ring))),
             false => Err("the file system refuses it".to_string()),
         }
@@ -249,6 +254,18 @@ fn is_taken(tried: io::Result<()>) -> io::Result<bool> {
     }
 }
 
+/// Waits until the writes with O_DIRECT that the kernel has of `file` have ended, whoever has begun them.
+///
+/// A process that is killed may leave one to the kernel, if io_uring had it. Else it could end after the next process
+/// has read the file: that one has cut the batch by then, the start after it would find it again in front of newer
+/// ones, and the place could belong to another file (JOURNAL-J4).
+///
+/// No call does only that. ext4 and XFS wait for such writes before they allocate blocks of a file, also if it has
+/// them already, as these: then nothing changes but the time of the last change.
+fn wait_for_begun(file: &File) -> io::Result<()> {
+    Ok(retry_on_intr(|| fallocate(file, FallocateFlags::KEEP_SIZE, 0, BLOCK_BYTES as u64))?)
+}
+
 /// Writes all of `data` with RWF_DSYNC: durable on return.
 fn write_dsync(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
@@ -331,7 +348,7 @@ impl Folder {
 
     fn fill_file(&self, path: &Path) -> io::Result<()> {
         let file = open_file(path, self.direct)?;
-        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, self.file_bytes) {
+        match fallocate(&file, FallocateFlags::empty(), 0, self.file_bytes) {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error.into()),
         }
@@ -415,6 +432,10 @@ impl Disk for RealDisk {
 
     fn open(&self, name: &str) -> io::Result<RealFile> {
         let file = open_file(&self.folder.dir.join(name), self.folder.direct)?;
+        // Nowhere else are writes begun. A full disk has waited first.
+        if self.folder.dsync {
+            is_taken(wait_for_begun(&file))?;
+        }
         let bytes = file.metadata()?.len();
         Ok(self.handle(name, file, bytes))
     }
@@ -549,6 +570,31 @@ mod tests {
             assert_eq!(written, &data[..], "with the kernel's help: {dsync}");
             assert!(before.iter().chain(behind).all(|byte| *byte == 0), "nothing beside it");
         }
+    }
+
+    /// JOURNAL-J4: a process that was killed may have left a write to the kernel. All that a test can see of the wait
+    /// is the time of the last change.
+    #[test]
+    fn an_open_waits_for_writes_that_were_begun() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let disk = RealDisk::open(dir.path(), 1 << 20, 4).expect("opens");
+        if !disk.folder.dsync {
+            return holdfast_testkit::skipped("nothing is begun on this file system");
+        }
+        let mut data = AlignedBuf::zeroed(BLOCK_BYTES);
+        data.fill(7);
+        disk.create("journal-1", 1 << 20).expect("room").write_synced_at(&data, 0).expect("written");
+        let path = dir.path().join("journal-1");
+        let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
+        OpenOptions::new().write(true).open(&path).expect("opens").set_modified(long_ago).expect("set");
+        let changed = || std::fs::metadata(&path).expect("there").modified().expect("a time") != long_ago;
+        assert!(!changed());
+        let file = disk.open("journal-1").expect("opens");
+        assert!(changed(), "it was opened without a wait");
+        assert_eq!(file.bytes(), 1 << 20);
+        let mut read = AlignedBuf::zeroed(BLOCK_BYTES);
+        file.read_at(&mut read, 0).expect("read");
+        assert_eq!(&read[..], &data[..], "nothing else has changed");
     }
 
     /// The contract of [`Disk::create`]: a failed call leaves nothing behind and may be repeated.

@@ -155,6 +155,7 @@ impl<D: Disk> Writer<D> {
                     Some(ended) => self.note_ended(ended),
                 }
             }
+            self.tell_ended();
             if self.due_tidying() {
                 return Step::Help;
             }
@@ -192,13 +193,14 @@ impl<D: Disk> Writer<D> {
     /// The thread's turn beside a task: what is due and may wait for the disk.
     pub fn help(&mut self) {
         self.land();
+        let told = self.tell_ended();
         if self.due_tidying() {
             return self.tidy();
         }
         if self.held.is_some() {
             self.write_large();
-        } else if self.queue.has_jobs() {
-            // They came after the call: the task takes them.
+        } else if told || self.queue.has_jobs() {
+            // The task goes on: these jobs came after its call, or it will rest first.
         } else if self.journal.has_tidying() {
             self.tidy();
         } else {
@@ -244,6 +246,18 @@ impl<D: Disk> Writer<D> {
         if let Some(held) = &mut self.held {
             held.chunk.ops.drain(..durable);
         }
+    }
+
+    /// Calls back for what is held and durable. Tidying, which may wait for the disk, comes after that: whoever waits
+    /// for the answer must not wait for it too. Returns whether there was anything.
+    fn tell_ended(&mut self) -> bool {
+        let mut any = false;
+        while let Some(Held { chunk, jobs, lazy }) = self.held.take_if(|held| held.chunk.ops.is_empty()) {
+            self.tell(chunk);
+            self.held = self.next_held(jobs, lazy);
+            any = true;
+        }
+        any
     }
 
     /// The first chunk of all jobs that wait, with the others.

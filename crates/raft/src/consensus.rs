@@ -237,8 +237,8 @@ pub trait Consensus: Send + Sync + 'static {
     /// Asks `to` to take over. The caller MUST have stopped serving in this term before (design, "Who serves").
     /// Returns at once.
     ///
+    /// # Errors
     /// The group has stopped.
-    /// When the group has stopped.
     fn transfer_leader(&self, _to: MemberId) -> BoxFuture<'_, Result<(), GroupError>> {
         fixed(self.id())
     }

@@ -17,6 +17,7 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Cheap to clone; every clone reads and writes the same group.
 #[derive(Clone)]
@@ -51,6 +52,12 @@ impl VotedTerm {
     pub(crate) fn at(&self) -> MonoTime {
         MonoTime(self.at.load(Ordering::Acquire))
     }
+}
+
+/// Whether of the tasks that are woken here the last one runs first: so it is on a worker of tokio, which calls back if
+/// the journal writes by io_uring. From any other thread they run in the order of their wake-ups.
+fn last_woken_runs_first() -> bool {
+    Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
 impl LogStore {
@@ -171,9 +178,15 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let tickets = self.tickets.clone();
         // openraft takes a completion for one of everything before it, too, and only ever reads the newest.
         self.log.append_upto(entries, move |result| {
-            // First: so the answer to the leader is on its way before openraft's core wakes.
-            tickets.settle(number, result.is_ok());
-            callback.io_completed(result);
+            let durable = result.is_ok();
+            // The answer to the leader is to be on its way before openraft's core wakes.
+            if last_woken_runs_first() {
+                callback.io_completed(result);
+                tickets.settle(number, durable);
+            } else {
+                tickets.settle(number, durable);
+                callback.io_completed(result);
+            }
         });
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use crate::append_tests::Teller;
 use crate::appender::{Appender, Taken};
+use crate::config::TypeConfig;
 use crate::group::RaftGroup;
 use crate::group_tests::{GROUP, Host, LIMIT, List, hold_journal};
 use crate::log_store::LogStore;
@@ -14,6 +15,7 @@ use futures_util::FutureExt;
 use holdfast_types::{GroupId, LogId, MemberId};
 use openraft::raft::StreamAppendError;
 use openraft::storage::{IOFlushed, RaftLogStorage};
+use openraft::type_config::TypeConfigExt;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -40,6 +42,56 @@ async fn r1_a_ticket_is_told_once_its_append_is_on_the_disk() {
     // One batch: the journal calls back for the second append alone.
     turns.turn(false);
     assert_eq!((of_first.try_recv(), of_second.try_recv()), (Ok(()), Ok(())));
+}
+
+/// The journal calls back from its thread, or from a task on the worker (`journal.io`). Of the connection's task and
+/// openraft's the first one runs first, else each answer waits for a pass of openraft's core.
+#[test]
+fn the_answer_to_the_leader_is_first_wherever_the_journal_calls_back() -> anyhow::Result<()> {
+    for by_task in [false, true] {
+        let dir = tempfile::tempdir()?;
+        let (log, mut turns) = in_turns(dir.path());
+        let mut store = LogStore::new(log.group(GroupId(7)), Arc::default());
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let (ran, mut order) = tokio::sync::mpsc::unbounded_channel();
+        let (entry, told) = carrying(0);
+        let (flushed, completed) = TypeConfig::oneshot::<std::io::Result<()>>();
+        runtime.block_on(store.append([entry], IOFlushed::<TypeConfig>::signal(flushed)))?;
+        let core_ran = ran.clone();
+        runtime.spawn(async move {
+            ran.send("waits").expect("the test waits");
+            told.await.expect("told");
+            ran.send("connection").expect("the test waits");
+        });
+        runtime.spawn(async move {
+            core_ran.send("waits").expect("the test waits");
+            completed.await.expect("called back").expect("durable");
+            core_ran.send("core").expect("the test waits");
+        });
+        let mut next_two = || {
+            let both = async { (order.recv().await, order.recv().await) };
+            runtime.block_on(async { tokio::time::timeout(LIMIT, both).await })
+        };
+        assert_eq!(next_two()?, (Some("waits"), Some("waits")));
+        if by_task {
+            runtime.block_on(runtime.spawn(async move { turns.turn(false) }))?;
+        } else {
+            // The worker has something else to do meanwhile.
+            let (entered, busy) = std::sync::mpsc::channel();
+            let (release, held) = std::sync::mpsc::channel::<()>();
+            let holding = runtime.spawn(async move {
+                entered.send(()).expect("the test waits");
+                // Until the other end is dropped.
+                let _ = held.recv();
+            });
+            busy.recv()?;
+            turns.turn(false);
+            drop(release);
+            runtime.block_on(holding)?;
+        }
+        assert_eq!(next_two()?, (Some("connection"), Some("core")), "called back by a task: {by_task}");
+    }
+    Ok(())
 }
 
 /// STORED-T2, R9.

@@ -62,10 +62,10 @@ fn number(release: &str) -> Option<[u64; 3]> {
 
 /// The files of a format, the oldest release first.
 fn files(folder: &Path, name: &str) -> Result<Vec<(String, Vec<u8>)>, String> {
-    let mut found = Vec::new();
+    let mut found: Vec<([u64; 3], String, Vec<u8>)> = Vec::new();
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error.to_string()),
     };
     for entry in entries {

@@ -33,8 +33,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R9",
         edits: &[Edit {
             file: "crates/raft/src/log_store.rs",
-            old: "tickets.settle(number, result.is_ok());",
-            new: "tickets.settle(number, true);",
+            old: "            let durable = result.is_ok();\n",
+            new: "            let durable = true;\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-raft", &["stored_tests::r9_a_ticket_is_not_told"])],
         smoke: false,
@@ -69,6 +69,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "            let _ = (place, ticket);\n",
         }],
         tests: &[lib(Layer::Cluster, "holdfast-raft", &["a_follower_answers_while_its_core_is_busy"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "follower-answers-behind-its-core",
+        bug: "where the journal's task calls back, on a worker, openraft's core runs before the task that answers the leader",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/log_store.rs",
+            old: "            if last_woken_runs_first() {\n",
+            new: "            if false && last_woken_runs_first() {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["the_answer_to_the_leader_is_first"])],
         smoke: false,
     },
     Mutation {

@@ -78,6 +78,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "tidied-before-the-callbacks",
+        bug: "whoever waits for a batch that io_uring has made durable waits until old files are dropped, too",
+        rule: "LOG-L1",
+        edits: &[Edit { file: "crates/log/src/writer.rs", old: "            self.tell_ended();\n", new: "" }],
+        tests: &[BEGUN],
+        smoke: false,
+    },
+    Mutation {
+        name: "read-while-it-is-written",
+        bug: "a start reads the journal while the kernel still writes the last batch of a process that was killed: it is cut, and comes back at the next start",
+        rule: "JOURNAL-J4",
+        edits: &[Edit {
+            file: "crates/log/src/disk.rs",
+            old: "            is_taken(wait_for_begun(&file))?;\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-log", &["an_open_waits_for_writes_that_were_begun"])],
+        smoke: false,
+    },
+    Mutation {
         name: "io-uring-where-nothing-is-durable",
         bug: "io_uring writes the journal on a file system that does not keep the flag for durable writes",
         rule: "R1",

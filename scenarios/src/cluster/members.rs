@@ -24,10 +24,20 @@ impl Cluster {
     /// # Errors
     /// When it does not listen within a minute.
     pub fn start_another(&mut self, more: &[&str]) -> Result<usize> {
+        self.start_behind(|_| Ok(more.iter().map(|arg| (*arg).to_owned()).collect()))
+    }
+
+    /// The same, with arguments that depend on the address at which it will listen for other gateways: for a relay in
+    /// front of it.
+    ///
+    /// # Errors
+    /// As [`Cluster::start_another`], and those of `more`.
+    pub fn start_behind(&mut self, more: impl FnOnce(&str) -> Result<Vec<String>>) -> Result<usize> {
         let index = self.gateways.len();
         let name = self.name(index);
         let port = free_ports(4)?;
         let at = |n: u16| format!("127.0.0.1:{}", port + n);
+        let more = more(&at(2))?;
         // With the command line of the first gateway; arguments override its settings.
         let mut command = self.gateways[0].launch.command();
         let disk = self.options.dir.join(&name);

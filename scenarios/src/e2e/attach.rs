@@ -353,36 +353,43 @@ pub(super) struct Attached {
     bin: PathBuf,
     dir: PathBuf,
     log: PathBuf,
+    set: String,
 }
 
 impl Attached {
     pub(super) fn start(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
         // With the address of one gateway: attach finds the others.
-        Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &cluster.gateways[0].api, dir, owner, &[])
+        Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &cluster.gateways[0].api, dir, (SET, owner), &[])
     }
 
     /// With the addresses of all gateways, so that any of them may fail at once.
     pub(super) fn start_knowing_all(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
-        Self::start_with(lab, cluster, dir, owner, &[])
+        Self::start_with(lab, cluster, dir, (SET, owner), &[])
     }
 
     /// The same, on a host that stands there.
     pub(super) fn start_at(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str, place: &str) -> Result<Self> {
-        Self::start_with(lab, cluster, dir, owner, &["--locality", place])
+        Self::start_with(lab, cluster, dir, (SET, owner), &["--locality", place])
     }
 
-    fn start_with(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str, more: &[&str]) -> Result<Self> {
-        let doors: Vec<&str> = cluster.gateways.iter().map(|g| g.api.as_str()).collect();
-        Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &doors.join(","), dir, owner, more)
+    /// The same for another set, with a log of its own.
+    pub(super) fn start_set(lab: &Lab, cluster: &Cluster, dir: &Path, of: (&str, &str), place: &str) -> Result<Self> {
+        let log = lab.dir.join(format!("attach-{}.log", of.0));
+        Self::spawn(&lab.bin, &log, &cluster.apis().join(","), dir, of, &["--locality", place])
+    }
+
+    fn start_with(lab: &Lab, cluster: &Cluster, dir: &Path, of: (&str, &str), more: &[&str]) -> Result<Self> {
+        Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &cluster.apis().join(","), dir, of, more)
     }
 
     /// Starts attach again in the same run directory.
     fn again(&self, cluster: &Cluster, owner: &str) -> Result<Self> {
-        Self::spawn(&self.bin, &self.log, &cluster.gateways[0].api, &self.dir, owner, &[])
+        Self::spawn(&self.bin, &self.log, &cluster.gateways[0].api, &self.dir, (self.set.as_str(), owner), &[])
     }
 
-    fn spawn(bin: &Path, log: &Path, api: &str, dir: &Path, owner: &str, more: &[&str]) -> Result<Self> {
-        let command = cmd(bin).args(["attach", SET, "--owner", owner, "--device", "none", "--output", "json"]);
+    /// `set` and `owner`: what is attached, and the name of the host.
+    fn spawn(bin: &Path, log: &Path, api: &str, dir: &Path, (set, owner): (&str, &str), more: &[&str]) -> Result<Self> {
+        let command = cmd(bin).args(["attach", set, "--owner", owner, "--device", "none", "--output", "json"]);
         let command = command.args(["--log", "warn,holdfast_attach=debug", "--api", api, "--dir"]).arg(dir).args(more);
         let (mut proc, out) = Proc::spawn_piped("holdfast attach", command.into_command(), log)?;
         let (tell, told) = mpsc::channel();
@@ -395,7 +402,7 @@ impl Attached {
         proc.must_run()?;
         let ready: Value = serde_json::from_str(&line).with_context(|| format!("holdfast attach said: {line}"))?;
         anyhow::ensure!(ready["ready"] == true, "not ready: {ready}");
-        Ok(Self { proc, bin: bin.into(), dir: dir.into(), log: log.into() })
+        Ok(Self { proc, bin: bin.into(), dir: dir.into(), log: log.into(), set: set.into() })
     }
 
     /// Detaches in good order.
@@ -415,7 +422,7 @@ impl Attached {
 
     /// Exit code of `holdfast attach SET WHAT`.
     fn code(&self, what: &str) -> Result<i32> {
-        let mut command = cmd(&self.bin).args(["attach", SET, what, "--dir"]).arg(&self.dir).into_command();
+        let mut command = cmd(&self.bin).args(["attach", &self.set, what, "--dir"]).arg(&self.dir).into_command();
         command.output()?.status.code().context("ended by a signal")
     }
 }

@@ -149,6 +149,11 @@ impl Progress {
     pub(super) fn slowest(&self) -> Duration {
         Duration::from_micros(self.slowest_us.load(Ordering::Relaxed))
     }
+
+    /// The same since the last call of this.
+    pub(super) fn take_slowest(&self) -> Duration {
+        Duration::from_micros(self.slowest_us.swap(0, Ordering::Relaxed))
+    }
 }
 
 /// A writer gives up if no gateway serves it for this time.

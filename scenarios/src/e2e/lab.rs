@@ -15,6 +15,8 @@ pub(super) struct Lab {
     pub(super) long: bool,
     /// A `holdfast` program of an older version: one that was given, or that of the last release.
     pub(super) older: Option<PathBuf>,
+    /// Number of sets, for the scenario that makes many.
+    pub(super) sets: usize,
 }
 
 impl Lab {

@@ -1,5 +1,7 @@
 //! All scenarios, in the order in which they run.
 
+mod laboratory;
+
 use super::{OLDER, Scenario, Tier};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, csi, damaged, dashboards, data_keys,
@@ -202,6 +204,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         needs: &[],
         run: place::run,
     },
+    laboratory::PLACING_TWELVE,
+    laboratory::REGIONS,
     Scenario {
         name: "witness",
         shows: "two gateways and a witness: one gateway is killed and the other serves; the witness never serves",
@@ -218,7 +222,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "follows",
-        shows: "three gateways in three regions, 80 ms apart: leadership comes to the gateway beside the host that uses the set, stays there, and follows the next owner; writers see a pause and no error (R1, R6, R8)",
+        shows: "three gateways in three 80 ms apart: leadership comes to the gateway beside the host that uses the set, stays there, and follows the next owner; writers see a pause and no error (R1, R6, R8)",
         tier: Tier::Long("takes some three minutes; the decision has a property test in the gate"),
         needs: &[],
         run: follows::run,

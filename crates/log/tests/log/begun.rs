@@ -167,6 +167,32 @@ fn the_thread_does_what_may_wait_for_the_disk() {
     assert_eq!(node.usage().stalled, None);
 }
 
+/// LOG-L1: a batch that is durable is called back before the thread tidies for as long as the disk takes.
+#[test]
+fn tidying_waits_for_the_callbacks() {
+    let (disk, _node, log, mut turns) = begin();
+    for index in 0..50 {
+        let done = append(&log, index, 5000);
+        while !matches!(turns.step(), Step::Rest(_)) {
+            disk.end_write();
+            turns.help();
+        }
+        durable(&done);
+    }
+    let files = || disk.names().iter().filter(|name| name.starts_with("journal-")).count();
+    let before = files();
+    log.purge_later(LogId::new(1, 40)).expect("open");
+    let done = append(&log, 50, 100);
+    assert_eq!(turns.step(), Step::UnderWay, "purge and entry are one batch");
+    disk.end_write();
+    assert_eq!(turns.step(), Step::Help, "files hold nothing any more");
+    durable(&done);
+    assert_eq!(files(), before);
+    turns.help();
+    assert!(files() < before, "{} files of {before} are left", files());
+    assert_eq!(left(&disk, Survives::Nothing), (41..=50).collect::<Vec<_>>());
+}
+
 /// JOURNAL-J1: the batch behind an idle marker needs an fdatasync of the file, which only the thread may wait for.
 #[test]
 fn after_a_pause_the_first_batch_is_the_threads() {
