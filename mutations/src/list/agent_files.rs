@@ -545,4 +545,40 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-agent", &["a_file_says_what_runs_on_the_set_exactly_once"])],
         smoke: false,
     },
+    Mutation {
+        name: "group-of-the-agent-is-killed",
+        bug: "service.unit names the agent's own unit: the agent finds its service running, and ends itself and all that stands in its group",
+        rule: "CGROUP-C3",
+        edits: &[Edit {
+            file: "crates/agent/src/process/cgroup.rs",
+            old: "    found.contains(&std::process::id().cast_signed())\n",
+            new: "    found.contains(&0)\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_group_that_holds_the_agent_is_no_services"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "two-services-in-one-group",
+        bug: "set a with host b-c and set a-b with host c have one control group: a stop of one service kills the other",
+        rule: "CGROUP-C3",
+        edits: &[Edit {
+            file: "crates/agent/src/process/cgroup.rs",
+            old: "format!(\"holdfast-{}:{}\"",
+            new: "format!(\"holdfast-{}-{}\"",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["each_set_and_host_has_a_group_of_its_own"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "slice-for-a-service",
+        bug: "service.unit = \"system.slice\" is taken: the end of a lease kills all services of the host",
+        rule: "CGROUP-C3",
+        edits: &[Edit {
+            file: "crates/agent/src/config/check.rs",
+            old: "unit.strip_suffix(\".service\").is_some_and",
+            new: "Some(unit).is_some_and",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["what_a_service_needs_is_named"])],
+        smoke: false,
+    },
 ];

@@ -1,5 +1,6 @@
 //! All scenarios, in the order in which they run.
 
+mod hosts;
 mod laboratory;
 
 use super::{OLDER, Scenario, Tier};
@@ -7,9 +8,9 @@ use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, csi, damaged, dashboards, data_keys,
     dev_secure, diff, etcd, failover, faults, fills, flush, follows, hostile, idle, images, keys, lagging, majors,
     members, memory, moves, nbd_tls, nearest, neighbour, no_plaintext, outage, owners, page, pair, patroni, paused,
-    pgbackrest, place, placing, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, service,
-    set_delete, space, standby, stores, stores_change, storm, timing, tls, to_tls, tools, two_sites, unreadable,
-    verified, volumes, waits, wan, wiped, witness,
+    pgbackrest, place, placing, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete,
+    space, standby, stores, stores_change, storm, timing, tls, to_tls, tools, two_sites, unreadable, verified, volumes,
+    waits, wan, wiped, witness,
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
@@ -341,13 +342,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         needs: agent::NEEDS_XFS,
         run: agent::run_xfs,
     },
-    Scenario {
-        name: "agent-service",
-        shows: "a service other than PostgreSQL on two hosts: its host is killed, a switchover, it no longer answers, an agent hangs: each time it serves again, and nothing that it acknowledged is lost",
-        tier: Tier::Gate("R1, R2: what is different for a service: control groups, its check, no first write"),
-        needs: service::NEEDS,
-        run: service::run,
-    },
+    hosts::AGENT_SERVICE,
     Scenario {
         name: "agent-orders",
         shows: "PostgreSQL is killed, then hangs, and is restarted on the same host; maintenance pause, a switchover that is refused while a process has the pool open, scheduled switchover, forced failover; answers of each health check; `holdfast watch` shows every change",

@@ -317,7 +317,7 @@ fn told(host: &Host, event: &str) -> Result<()> {
 fn remove_groups() {
     for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
         for (name, _) in HOSTS {
-            let _ = std::fs::remove_dir(format!("{root}/holdfast-{SET}-{name}"));
+            let _ = std::fs::remove_dir(format!("{root}/holdfast-{SET}:{name}"));
         }
     }
 }

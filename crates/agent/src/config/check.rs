@@ -218,6 +218,13 @@ fn check_paths(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
     }
 }
 
+/// Whether it is the whole name of a unit of type service. It is the name of a directory too, that of its control
+/// group, which is killed: a slice has many services, and `..` is no unit.
+fn is_service_unit(unit: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
+    unit.strip_suffix(".service").is_some_and(|name| !name.is_empty() && name.chars().all(is_plain))
+}
+
 /// A service other than PostgreSQL.
 fn check_service(service: &ServiceConfig, say: &mut impl FnMut(&str, String)) {
     for (field, found, low, high) in [
@@ -247,10 +254,9 @@ fn check_service(service: &ServiceConfig, say: &mut impl FnMut(&str, String)) {
         ServiceKind::Command if service.start.is_none() => {
             say("service.start", "found none, expected a command (service.kind is command)".into());
         }
-        // It is the name of a directory too: that of its control group.
-        ServiceKind::Systemd if !service.unit.contains('.') || service.unit.contains('/') => say(
+        ServiceKind::Systemd if !is_service_unit(&service.unit) => say(
             "service.unit",
-            format!("found {:?}, expected a unit's whole name, such as holdfast-nfs.service", service.unit),
+            format!("found {:?}, expected the whole name of a service, such as holdfast-nfs.service", service.unit),
         ),
         ServiceKind::Command | ServiceKind::Systemd => {}
     }

@@ -14,7 +14,9 @@ fn sections(text: &str) -> Vec<Problem> {
         (false, false) => "neither",
         (true, true) => "both",
     };
-    let what = format!("found {found}, expected exactly one: [database] for PostgreSQL, [service] for anything else");
+    let what = format!(
+        "found {found}, expected exactly one: [database] for PostgreSQL (the line alone means all defaults), [service] for anything else"
+    );
     vec![Problem { field: "database, service".into(), what }]
 }
 

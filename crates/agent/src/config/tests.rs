@@ -233,7 +233,7 @@ fn a_file_says_what_runs_on_the_set_exactly_once() {
     let config = load(service).unwrap();
     assert_eq!((config.data(), config.limits().checkpoint_s), (Path::new("/srv/nfs"), 0));
     load("[database]\n").unwrap();
-    let expected = "expected exactly one: [database] for PostgreSQL, [service] for anything else";
+    let expected = "expected exactly one: [database] for PostgreSQL (the line alone means all defaults), [service] for anything else";
     for (text, found) in [("[pool]\nkind = \"ext4\"\n", "neither"), (&*format!("{service}[database]\n"), "both")] {
         let why = load(text).unwrap_err();
         assert!(why.contains(&format!("database, service: found {found}, {expected}")), "{why}");
@@ -251,7 +251,12 @@ fn what_a_service_needs_is_named() {
     for (lines, words) in [
         ("", "service.check: found none, expected a command"),
         ("kind = \"command\"", "service.start: found none, expected a command"),
-        ("unit = \"nfs\"", "service.unit: found \"nfs\", expected a unit's whole name"),
+        ("unit = \"nfs\"", "service.unit: found \"nfs\", expected the whole name of a service"),
+        // It would be killed with all services in it.
+        ("unit = \"system.slice\"", "service.unit: found \"system.slice\", expected"),
+        ("unit = \"..\"", "service.unit: found \"..\", expected"),
+        ("unit = \"../nfs.service\"", "service.unit: found \"../nfs.service\", expected"),
+        ("unit = \".service\"", "service.unit: found \".service\", expected"),
         ("name = \"an nfs\"", "service.name: found \"an nfs\", expected letters"),
         ("data = \"/elsewhere\"", "service.data: found /elsewhere, expected a directory below pool.mount, /srv/nfs"),
         ("probe_ms = 1", "service.probe_ms: found 1, expected 100 to 60000"),

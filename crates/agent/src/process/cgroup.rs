@@ -4,6 +4,8 @@
 //!     whatever its name, user, environment or working directory is. Only root moves a process to another group.
 //! CGROUP-C2  The kernel's `cgroup.events` decides whether a process is left. A file that cannot be read says nothing:
 //!     then it is not known whether the service runs. Nothing is read from a device.
+//! CGROUP-C3  A group belongs to one service of one set and host, whatever their names are. A group that holds the
+//!     agent itself is never a service's: nothing in it is signalled.
 //!
 //! A service without processes, such as the kernel's NFS server, is in no group: its unit alone knows whether it runs.
 
@@ -80,7 +82,8 @@ fn groups_in(dir: &Path) -> io::Result<Vec<OsString>> {
     Ok(found)
 }
 
-/// The groups of this unit: systemd keeps them in slices.
+/// The groups of this unit: systemd keeps them in slices. It puts a `_` ahead of a name that the kernel could take for
+/// one of its own files, such as `io.service`.
 fn groups_of_unit(root: &Path, unit: &str) -> io::Result<Vec<PathBuf>> {
     let (mut found, mut slices, mut searched) = (Vec::new(), vec![root.to_path_buf()], 0);
     while let Some(slice) = slices.pop() {
@@ -90,7 +93,7 @@ fn groups_of_unit(root: &Path, unit: &str) -> io::Result<Vec<PathBuf>> {
         }
         for name in groups_in(&slice)? {
             let text = name.to_string_lossy();
-            if text == unit {
+            if text == unit || text.strip_prefix('_') == Some(unit) {
                 found.push(slice.join(&name));
             } else if text.ends_with(".slice") && text != USERS {
                 slices.push(slice.join(&name));
@@ -137,6 +140,24 @@ fn add_processes(dir: &Path, depth: usize, found: &mut BTreeSet<i32>) -> io::Res
     Ok(())
 }
 
+/// Whether this process lives in this group (CGROUP-C3).
+fn holds_this_process(dir: &Path) -> bool {
+    let mut found = BTreeSet::new();
+    // What cannot be read is an error of the search itself.
+    let _ = add_processes(dir, 0, &mut found);
+    found.contains(&std::process::id().cast_signed())
+}
+
+/// Removes this group and those below it, as far as no process is in them: the kernel refuses the others.
+fn remove_empty(dir: &Path, depth: usize) {
+    if depth <= DEPTH_MAX {
+        for name in groups_in(dir).unwrap_or_default() {
+            remove_empty(&dir.join(name), depth + 1);
+        }
+    }
+    let _ = std::fs::remove_dir(dir);
+}
+
 /// Text for a search that was not complete.
 fn unlooked(error: &io::Error) -> String {
     format!("could not look for processes of the service: {error}")
@@ -147,9 +168,9 @@ impl Group {
     pub fn of(config: &AgentConfig, service: &ServiceConfig) -> Self {
         let name = match service.kind {
             ServiceKind::Systemd => Name::Unit(service.unit.clone()),
-            // Found again by the next agent, however that one is started. Names of hosts and sets have no slash of
-            // their own here: it would be another group.
-            ServiceKind::Command => Name::Own(format!("holdfast-{}-{}", config.set, config.name).replace('/', "_")),
+            // Found again by the next agent, however that one is started. Different for each set and host: the name of
+            // a set has no `:`, and neither name has a `%`. A slash would be another group.
+            ServiceKind::Command => Name::Own(format!("holdfast-{}:{}", config.set, config.name.replace('/', "%2f"))),
         };
         Self { name, root: None }
     }
@@ -175,9 +196,18 @@ impl Group {
     /// Its directories. One of the agent's own need not exist.
     fn dirs(&self) -> io::Result<Vec<PathBuf>> {
         let root = self.root()?;
-        match &self.name {
-            Name::Own(name) => Ok(vec![root.join(name)]),
-            Name::Unit(unit) => groups_of_unit(&root, unit),
+        let dirs = match &self.name {
+            Name::Own(name) => vec![root.join(name)],
+            Name::Unit(unit) => groups_of_unit(&root, unit)?,
+        };
+        match dirs.iter().find(|dir| holds_this_process(dir)) {
+            Some(dir) => {
+                let found = dir.display();
+                Err(io::Error::other(format!(
+                    "{found}: found the agent itself in it, expected a unit of its own: see service.unit"
+                )))
+            }
+            None => Ok(dirs),
         }
     }
 
@@ -226,10 +256,11 @@ impl Group {
         }
     }
 
-    /// Removes the group of the agent's own, which is empty. One that stays does no harm.
+    /// Removes the group of the agent's own, which is empty, and those that the service has made in it: with these a
+    /// later start could not enter it (`cgroup.subtree_control`). One that stays does no other harm.
     pub fn remove(&self) {
         if let (Ok(root), Name::Own(name)) = (self.root(), &self.name) {
-            let _ = std::fs::remove_dir(root.join(name));
+            remove_empty(&root.join(name), 0);
         }
     }
 

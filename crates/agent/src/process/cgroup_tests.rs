@@ -92,3 +92,58 @@ fn a_group_is_killed_as_a_whole_and_then_has_a_moment() {
     own(dir.path()).round(&mut struck).unwrap_err();
     assert_eq!(struck, Some(first));
 }
+
+/// CGROUP-C3: a mistake in the settings is no reason to end the agent, and all that stands beside it.
+#[test]
+fn a_group_that_holds_the_agent_is_no_services() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut beside = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let pids = format!("{}\n{}\n", std::process::id(), beside.id());
+    let at = shown(dir.path(), "system.slice/nfs.service", "populated 1", &pids);
+    std::fs::write(at.join("cgroup.kill"), "").unwrap();
+    let group = unit(dir.path());
+    let why = group.any().unwrap_err();
+    assert!(why.contains("found the agent itself in it") && why.contains("service.unit"), "{why}");
+    group.tell_to_end();
+    assert!(group.kill(Duration::ZERO).is_err());
+    let lives = beside.try_wait().unwrap().is_none();
+    let _ = beside.kill();
+    let _ = beside.wait();
+    assert!(lives, "it had a signal");
+    assert_eq!(std::fs::read_to_string(at.join("cgroup.kill")).unwrap(), "");
+}
+
+/// CGROUP-C3: two agents of one machine would kill each other's service.
+#[test]
+fn each_set_and_host_has_a_group_of_its_own() {
+    let service = ServiceConfig { kind: ServiceKind::Command, ..ServiceConfig::default() };
+    let of = |set: &str, name: &str| {
+        Group::of(&AgentConfig { set: set.into(), name: name.into(), ..AgentConfig::default() }, &service).name
+    };
+    assert_eq!(of("files", "db1"), Name::Own("holdfast-files:db1".into()));
+    let all = [of("a", "b-c"), of("a-b", "c"), of("a", "b/c"), of("a", "b_c"), of("a", "b:c")];
+    for (at, name) in all.iter().enumerate() {
+        assert!(!all[..at].contains(name), "{name:?}");
+        assert!(matches!(name, Name::Own(name) if !name.contains('/')), "{name:?}");
+    }
+}
+
+/// systemd calls the group of `io.service` `_io.service`: the kernel's own files begin with `io.`.
+#[test]
+fn a_unit_with_the_name_of_a_kernels_file_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    shown(dir.path(), "system.slice/_io.service", "populated 1", "7\n");
+    shown(dir.path(), "system.slice/__io.service", "populated 1", "8\n");
+    let io = Group { name: Name::Unit("io.service".into()), root: Some(dir.path().into()) };
+    assert_eq!(io.look().whole().unwrap(), BTreeSet::from([7]));
+}
+
+/// What a service has made in its group goes with it.
+#[test]
+fn groups_that_a_service_has_left_behind_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("holdfast-demo-db1");
+    std::fs::create_dir_all(at.join("workers/one")).unwrap();
+    own(dir.path()).remove();
+    assert!(!at.exists());
+}
