@@ -581,4 +581,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-agent", &["what_a_service_needs_is_named"])],
         smoke: false,
     },
+    Mutation {
+        name: "scratch-below-a-service",
+        bug: "a disk of the host that is mounted at `log` below a service's directory counts as PostgreSQL's scratch: the service starts, and what it keeps there is lost with the host",
+        rule: "ONSET-L1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/placement.rs",
+            old: "self.config.service.is_none() && scratch::is_below",
+            new: "scratch::is_below",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["all_that_is_mounted_below_a_service_has_to_be_the_sets"])],
+        smoke: false,
+    },
 ];

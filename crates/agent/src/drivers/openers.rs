@@ -52,7 +52,7 @@ fn mounted_below(config: &AgentConfig, table: &[u8], roots: &[PathBuf]) -> Vec<S
         _ => roots.iter().cloned().collect(),
     };
     let below: BTreeSet<PathBuf> = roots.iter().flat_map(|root| points_below(table, root)).collect();
-    let in_the_way = below.difference(&own).filter(|at| !scratch::is_scratch(config.data(), at));
+    let in_the_way = below.difference(&own).filter(|at| !scratch::is_scratch(config, at));
     in_the_way.map(|at| format!("a file system is mounted at {}", at.display())).collect()
 }
 
@@ -286,6 +286,11 @@ mod tests {
         config.database.data = "/tank/pg/data".into();
         let stats = [&table[..], b"7 2 0:54 / /tank/pg/data/pg_stat_tmp rw - tmpfs tmpfs rw\n"].concat();
         assert_eq!(mounted_below(&config, &stats, &found), ["a file system is mounted at /tank/pg/tmp"]);
+        // Of another service it may have any worth.
+        let data = Some(config.database.data.clone());
+        config.service = Some(crate::config::ServiceConfig { data, ..crate::config::ServiceConfig::default() });
+        assert_eq!(mounted_below(&config, &stats, &found).len(), 2);
+        config.service = None;
         config.pool.kind = PoolKind::Ext4;
         let found = roots(&config, table);
         assert_eq!(found, [PathBuf::from("/srv/pg")]);

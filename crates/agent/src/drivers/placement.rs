@@ -150,7 +150,8 @@ impl Places<'_> {
         }
         for point in points_below(self.table, &real) {
             let what = What::of(&real, &point);
-            if scratch::is_below(&real, &point) || seen.has(&point) || self.is_allowed(what, &point) {
+            let is_scratch = self.config.service.is_none() && scratch::is_below(&real, &point);
+            if is_scratch || seen.has(&point) || self.is_allowed(what, &point) {
                 continue;
             }
             let mount = mount_over(self.table, &point);

@@ -53,7 +53,7 @@ impl Pool {
             if of_pool(config, &mount) {
                 devices.insert(mount.device);
             } else if roots.iter().any(|root| mount.at != *root && mount.at.starts_with(root))
-                && scratch::is_scratch(config.data(), &mount.at)
+                && scratch::is_scratch(config, &mount.at)
             {
                 scratch.push((mount.at, mount.device));
             }
