@@ -109,8 +109,10 @@ fn primary(plan: &mut Plan, own: &View, peers: &[Peer], later: bool) {
         _ => return not_primary(plan, own, peers),
     }
     if !matches!(own.database.as_str(), "ready" | "standby") {
+        let it = own.workload();
+        let section = if it.is_postgresql() { "database" } else { "service" };
         let found = format!(
-            "PostgreSQL of {from} is {}: if it does not stop in good order within database.stop_timeout_s, it is stopped \
+            "{it} of {from} is {}: if it does not stop in good order within {section}.stop_timeout_s, it is stopped \
              at once, and recovers as after a crash",
             own.database
         );

@@ -200,15 +200,13 @@ impl Group {
             Name::Own(name) => vec![root.join(name)],
             Name::Unit(unit) => groups_of_unit(&root, unit)?,
         };
-        match dirs.iter().find(|dir| holds_this_process(dir)) {
-            Some(dir) => {
-                let found = dir.display();
-                Err(io::Error::other(format!(
-                    "{found}: found the agent itself in it, expected a unit of its own: see service.unit"
-                )))
-            }
-            None => Ok(dirs),
+        if let Some(dir) = dirs.iter().find(|dir| holds_this_process(dir)) {
+            let found = dir.display();
+            return Err(io::Error::other(format!(
+                "{found}: found the agent itself in it, expected a unit of its own: see service.unit"
+            )));
         }
+        Ok(dirs)
     }
 
     fn search(&self, found: &mut BTreeSet<i32>) -> io::Result<()> {
