@@ -57,6 +57,7 @@ mod rolling;
 mod rotten;
 mod scenario;
 mod scrub;
+mod service;
 mod set_delete;
 mod space;
 mod standby;

@@ -87,6 +87,8 @@ pub struct Plan<'a> {
     pub agent: &'a str,
     /// Further lines of the agent's `[database]`.
     pub database: &'a str,
+    /// Lines of the agent's `[service]`, in place of PostgreSQL.
+    pub service: Option<String>,
     /// Further sections of the agent's settings.
     pub settings: &'a str,
 }
@@ -116,6 +118,7 @@ impl<'a> Plan<'a> {
             certificates: None,
             agent: "",
             database: "",
+            service: None,
             settings: "",
         }
     }
@@ -127,6 +130,14 @@ fn shared_token(dir: &Path) -> Result<PathBuf> {
     std::fs::write(&path, "the token of a scenario\n")?;
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
     Ok(path)
+}
+
+/// The section of what runs on the set.
+fn section(service: Option<&str>, database: &str) -> String {
+    match service {
+        Some(lines) => format!("[service]\n{lines}"),
+        None => format!("[database]\nbin_dir = {:?}\n{database}", pg::bin()),
+    }
 }
 
 /// One host.
@@ -181,6 +192,8 @@ impl Host {
                 format!("kind = \"command\"\nstart = {start:?}\nstop = {stop:?}\n")
             }
         };
+        let database = format!("data = {data:?}\nhost = {sockets:?}\n{started}{}", plan.database);
+        let runs = section(plan.service.as_deref(), &database);
         let line = |(name, address): &(&str, String)| format!("{name} = \"{address}:{HTTP}\"\n");
         let peers: String = plan.peers.iter().map(line).collect();
         let peers = if peers.is_empty() { peers } else { format!("[peers]\n{peers}") };
@@ -188,8 +201,7 @@ impl Host {
         let checks = if tls.is_empty() { "" } else { "tls = \"checks\"\n" };
         let settings = format!(
             "name = {name:?}\nset = {:?}\ngateways = [{}]\ndir = {:?}\nrun_dir = {:?}\n{}\
-             [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = {:?}\n{NO_REBOOT}mount = {mount:?}\n\
-             [database]\ndata = {data:?}\nbin_dir = {:?}\nhost = {sockets:?}\n{started}{}\
+             [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = {:?}\n{NO_REBOOT}mount = {mount:?}\n{runs}\
              [http]\nlisten = \"{address}:{HTTP}\"\n{token}{checks}{peers}{}{tls}",
             plan.set,
             gateways.join(", "),
@@ -197,8 +209,6 @@ impl Host {
             dir.join("run"),
             plan.agent,
             plan.way.fs(),
-            pg::bin(),
-            plan.database,
             plan.settings,
         );
         std::fs::write(dir.join("agent.toml"), settings)?;

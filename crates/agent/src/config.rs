@@ -7,6 +7,7 @@
 mod check;
 mod document;
 mod load;
+mod service;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ use holdfast_settings::settings;
 use holdfast_tls::{HttpTls, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Locality};
 use serde::{Deserialize, Serialize};
+pub use service::{RunLimits, ServiceConfig, ServiceKind};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -148,6 +150,8 @@ settings! {
         pool: PoolConfig = PoolConfig::default();
         /// PostgreSQL.
         database: DatabaseConfig = DatabaseConfig::default();
+        /// A service other than PostgreSQL, in place of `[database]`.
+        service: Option<ServiceConfig> = None;
         /// A second process that stops PostgreSQL when the agent hangs or has ended.
         watchdog: WatchdogConfig = WatchdogConfig::default();
         /// Health checks and commands over HTTP, as Patroni's load balancer files expect them.
@@ -457,7 +461,7 @@ impl AgentConfig {
         use crate::machine::{Guard, LeasePolicy, RestartPolicy, TakeoverPolicy, Timeouts};
         use std::time::Duration;
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
-        let (takeover, database) = (&self.takeover, &self.database);
+        let (takeover, limits) = (&self.takeover, self.limits());
         crate::machine::Policy {
             name: self.name.clone(),
             takeover: TakeoverPolicy {
@@ -473,14 +477,15 @@ impl AgentConfig {
             timeouts: Timeouts {
                 acquire: ms(self.attach.acquire_timeout_ms),
                 attach: ms(self.attach.device_timeout_ms),
-                start: s(database.start_timeout_s),
-                health: s(database.health_timeout_s),
+                start: s(limits.start_s),
+                health: s(limits.health_s),
             },
             lease: LeasePolicy { stop_margin: ms(self.lease.stop_margin_ms), ttl: ms(self.lease.ttl_ms) },
-            restarts: RestartPolicy { max: database.restarts_max as usize, window: s(database.restart_window_s) },
+            restarts: RestartPolicy { max: limits.restarts_max as usize, window: s(limits.restart_window_s) },
             fence_reboot: self.pool.fence() == FenceAction::Reboot,
             ends_users: self.pool.kind == PoolKind::Zfs && self.pool.fence() == FenceAction::Reboot,
-            follows: database.follows,
+            workload: self.workload(),
+            follows: self.service.is_none() && self.database.follows,
             guard: match self.watchdog.mode {
                 WatchdogMode::Off => Guard::Off,
                 WatchdogMode::Automatic => Guard::Automatic,

@@ -1,4 +1,4 @@
-//! The real host: gateways, attach, pool, PostgreSQL, hooks and watchdog file of one configuration.
+//! The real host: gateways, attach, pool, PostgreSQL or another service, hooks and watchdog file of one configuration.
 
 pub mod database;
 mod hooks;
@@ -7,6 +7,8 @@ mod openers;
 pub mod ownership;
 mod placement;
 pub mod pool;
+mod service;
+mod workload;
 pub mod zfs;
 
 use crate::attach_process::Attach;
@@ -20,7 +22,6 @@ use crate::process;
 use crate::seams::Dial;
 use crate::server::ServerView;
 use crate::watchdog::{self, Sign};
-use database::Database;
 use holdfast_tls::Tls;
 use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
@@ -31,6 +32,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use workload::Driver;
 use zfs::Warning;
 
 /// Interval between two reads of the host id: a person may change it.
@@ -235,7 +237,8 @@ pub struct Real {
     config: AgentConfig,
     gateways: Gateways,
     attach: Attach,
-    database: Database,
+    /// Of PostgreSQL, or of another service.
+    driver: Driver,
     hooks: Hooks,
     /// The certificate of this host.
     tls: Option<Tls>,
@@ -270,7 +273,7 @@ impl Real {
         Ok(Self {
             gateways,
             attach: Attach::new(config),
-            database: Database::new(config),
+            driver: Driver::new(config),
             hooks: Hooks::new(config),
             tls,
             signs: crate::watchdog::Signs::new(&config.run_dir),
@@ -307,6 +310,10 @@ impl Real {
     /// Checks the owner of the data directory: a running server of another user would not be found, and would be
     /// stopped for a start of our own. A device that does not answer is no obstacle: nothing is started on it.
     async fn owner_is_known(&self) -> Result<(), String> {
+        if self.config.service.is_some() {
+            // Its control group shows its processes, whoever they belong to.
+            return Ok(());
+        }
         let server = process::Server::of(&self.config.database);
         let looking = tokio::task::spawn_blocking(move || server.unknown_owner());
         let Ok(Ok(Some(owner))) = tokio::time::timeout(PLACES_LIMIT, looking).await else { return Ok(()) };
@@ -335,11 +342,12 @@ impl Host for Real {
             PoolKind::None => attach,
             _ => ownership::there(&self.config).await?,
         };
-        let database = self.database.found().await?;
+        let database = self.driver.found().await?;
         if database && !mounted && self.config.pool.kind != PoolKind::None {
-            let data = self.config.database.data.display();
+            let (data, it) = (self.config.data().display(), self.config.workload());
+            let setting = self.config.data_setting();
             return Err(format!(
-                "found processes of PostgreSQL at {data} and no pool of this agent below them, expected no processes: stop them, or correct database.data"
+                "found processes of {it} at {data} and no pool of this agent below them, expected no processes: stop them, or correct {setting}"
             ));
         }
         if database {
@@ -422,7 +430,7 @@ impl Host for Real {
         }
         let mut look = looked.look.clone();
         if self.runs.load(Ordering::Relaxed) {
-            look.off_set = both(self.database.elsewhere(), look.off_set);
+            look.off_set = both(self.driver.elsewhere(), look.off_set);
         }
         look
     }
@@ -464,29 +472,29 @@ impl Host for Real {
         // An export may have failed half way before PostgreSQL is started in its place.
         pool::mount_again(&self.mounted_before).await;
         // The hook may mount what is checked next.
-        self.database.ask_first().await?;
+        hooks::before_start(&self.config).await?;
         placement::may_start(&self.config, &self.checks).await?;
-        Ok(self.database.start_unasked().await?)
+        Ok(self.driver.start().await?)
     }
 
     async fn stop_database(&self, how: Stop) -> Result<(), String> {
-        self.database.stop(how).await
+        self.driver.stop(how).await
     }
 
     async fn probe(&self) -> Option<DatabaseView> {
-        self.database.probe().await
+        self.driver.probe().await
     }
 
     async fn server(&self) -> Option<ServerView> {
-        self.database.told().await
+        self.driver.told().await
     }
 
     async fn checkpoint(&self) -> Result<(), String> {
-        self.database.checkpoint().await
+        self.driver.checkpoint().await
     }
 
     async fn first_write(&self) -> Result<(), String> {
-        self.database.first_write().await
+        self.driver.first_write().await
     }
 
     fn hook_role(&self, role: Role, epoch: u64) {

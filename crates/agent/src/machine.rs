@@ -12,6 +12,8 @@
 //! Owns: every decision about lease, device, pool and database of one host. Does not own: how decisions are carried out
 //! (drivers), the right to write (the gateways check the epoch, R2: a mistake here costs availability, never data).
 //!
+//! PostgreSQL stands for what runs on the set, which may be another service ([`Workload`], ADR 0076).
+//!
 //! Invariants, checked by property tests:
 //! - AGENT-A1 PostgreSQL is started only while mounted, mounted only while attached, attached only by our own action.
 //! - AGENT-A2 PostgreSQL is stopped before the pool is exported, the pool before the lease is given back: the next
@@ -20,7 +22,7 @@
 //! - AGENT-A4 In a pause no lease is taken, and PostgreSQL is not started, whatever stopped it; only AGENT-A3, fencing
 //!   and operators' commands act.
 //! - AGENT-A5 `Primary` is shown only after a write was durable here under the agent's own start of PostgreSQL; also if
-//!   it followed another PostgreSQL before.
+//!   it followed another PostgreSQL before. Of another service: after its check succeeded under the agent's own start.
 //! - AGENT-A6 At most one job counts. An answer to an older one has no effect.
 //! - AGENT-A7 If the machine's watchdog is required, PostgreSQL is started only after it was seen to count down.
 //! - AGENT-A8 A takeover counts for the limit per hour from the start of PostgreSQL on. One that ended before
@@ -54,6 +56,7 @@ pub use state::Machine;
 pub use types::{
     Action, AttachEnd, AttachPhase, AttachView, Command, DatabaseView, Event, Found, Guard, Input, Job, LeasePolicy,
     LeaseView, Phases, Policy, Record, Refused, RestartPolicy, Role, StateName, Stop, TakeoverPolicy, Timeouts,
+    Workload,
 };
 
 use holdfast_types::MonoTime;
@@ -123,15 +126,17 @@ impl Machine {
     fn adopt(&mut self, now: MonoTime, runs: bool) {
         self.lease.leased_at = now;
         // AGENT-A4: in a pause PostgreSQL may be stopped on purpose.
+        let it = &self.policy.workload;
         let (event, reason) = if runs || self.orders.paused {
-            (Event::Adopted, "an earlier agent had ended")
+            (Event::Adopted, "an earlier agent had ended".to_string())
         } else {
-            (Event::Restart, "an earlier agent had ended, and PostgreSQL did not run")
+            (Event::Restart, format!("an earlier agent had ended, and {it} did not run"))
         };
-        self.way = Some(Way::new(event, reason.into(), None, false, now, now));
+        let why = if runs { format!("{it} runs already") } else { "an earlier agent left device and pool".into() };
+        self.way = Some(Way::new(event, reason, None, false, now, now));
         // Nothing has failed that would count as a restart.
         self.orders.held = !runs;
-        self.hold(now, if runs { "PostgreSQL runs already" } else { "an earlier agent left device and pool" }, runs);
+        self.hold(now, &why, runs);
     }
 
     fn lease_seen(&mut self, now: MonoTime, view: LeaseView) {
@@ -199,8 +204,10 @@ impl Machine {
                     self.probes.database = DatabaseView::Busy;
                     self.state = State::Starting(Rising::Recovering);
                 }
-                Err(why) if self.orders.paused => self.hold(now, &format!("PostgreSQL did not start: {why}"), true),
-                Err(why) => self.fell(now, &format!("PostgreSQL did not start: {why}"), out),
+                Err(why) => {
+                    let why = format!("{} did not start: {why}", self.policy.workload);
+                    if self.orders.paused { self.hold(now, &why, true) } else { self.fell(now, &why, out) }
+                }
             },
             (State::Starting(Rising::Writing(expected)), result) if *expected == job => match result {
                 Ok(()) => self.arrived(now, out),
@@ -216,7 +223,7 @@ impl Machine {
                     self.present.running = false;
                     self.state = State::CutOff(None);
                 }
-                Err(why) => self.fence(now, format!("PostgreSQL could not be stopped: {why}"), out),
+                Err(why) => self.fence(now, format!("{} could not be stopped: {why}", self.policy.workload), out),
             },
             (State::Demoting(leaving) | State::Fencing(leaving), result) if leaving.job == Some(job) => {
                 self.left(now, result, out);
@@ -284,7 +291,8 @@ impl Machine {
             match self.state {
                 State::Primary | State::Following | State::Starting(_) => self.cut_off(now, age, out),
                 State::Demoting(_) => {
-                    self.fence(now, format!("no renewal for {age} ms while PostgreSQL was stopping"), out);
+                    let reason = format!("no renewal for {age} ms while {} was stopping", self.policy.workload);
+                    self.fence(now, reason, out);
                 }
                 _ => {}
             }

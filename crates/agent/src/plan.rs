@@ -186,8 +186,8 @@ pub fn failover(own: &View, peers: &[Peer]) -> Plan {
     plan.steps = vec![
         whose,
         format!("attach the devices of {}, check and mount the file system or import the pool", plan.set),
-        "start PostgreSQL, which recovers as after a crash".into(),
-        "make a first commit durable; from then on load balancers are sent here".into(),
+        format!("start {}, which recovers as after a crash", own.workload()),
+        format!("{}; from then on load balancers are sent here", serves(own)),
     ];
     plan
 }
@@ -211,6 +211,20 @@ fn other(own: &View, name: &str, view: &View) -> Option<String> {
     let words = || format!("{name}: found {} of set {}, expected {name} of set {}", view.name, view.set, own.set);
     (view.set != own.set || view.name != name).then(words)
 }
+
+/// What a host waits for before it shows itself as primary (AGENT-A5).
+fn serves(view: &View) -> &'static str {
+    if view.workload().is_postgresql() { "make a first commit durable" } else { "wait until its check succeeds" }
+}
+
+/// The error for a host that would run something else on the set.
+fn runs_other(own: &View, view: &View) -> Option<String> {
+    let words = || format!("{} is set up for {}, and {} for {}", view.name, view.workload(), own.name, own.workload());
+    (view.service != own.service).then(words)
+}
+
+/// What to do about [`runs_other`].
+const SAME_SECTION: &str = "give all hosts of a set the same section, [database] or [service] with the same name";
 
 /// Obstacles to a takeover, however it was requested. Some are there only until an agent that was just started has
 /// looked at its host and asked the others.
@@ -248,7 +262,8 @@ fn peer(plan: &mut Plan, own: &View, name: &str, view: &Result<View, String>) {
         Ok(view) => view,
         Err(why) => {
             let found = format!(
-                "the agent of {name} does not answer ({why}): a PostgreSQL that still runs there is fenced by the grant"
+                "the agent of {name} does not answer ({why}): a {} that still runs there is fenced by the grant",
+                own.workload()
             );
             return plan.check(Finding::Note, found, "");
         }
@@ -256,7 +271,18 @@ fn peer(plan: &mut Plan, own: &View, name: &str, view: &Result<View, String>) {
     if let Some(found) = other(own, name, view) {
         return plan.check(Finding::Note, found, format!("correct [peers] in the settings of {to}"));
     }
+    if let Some(found) = runs_other(own, view) {
+        plan.check(Finding::Note, found, SAME_SECTION);
+    }
     match (view.role, view.state) {
+        (Role::Primary, _) if view.database == "ready" && !view.workload().is_postgresql() => plan.check(
+            Finding::LosesData,
+            format!(
+                "{name} is primary and healthy: this ends its {} as a crash would, and what it has not flushed is lost",
+                view.workload()
+            ),
+            format!("`holdfast agent switchover --to {to}` loses nothing; or say --allow-data-loss --reason \"...\""),
+        ),
         (Role::Primary, _) if view.database == "ready" => plan.check(
             Finding::LosesData,
             format!(
@@ -266,7 +292,8 @@ fn peer(plan: &mut Plan, own: &View, name: &str, view: &Result<View, String>) {
             format!("`holdfast agent switchover --to {to}` loses nothing; or say --allow-data-loss --reason \"...\""),
         ),
         (Role::Primary, _) | (_, StateName::Primary) => {
-            plan.check(Finding::Note, format!("{name} is primary, and its PostgreSQL is {}", view.database), "");
+            let found = format!("{name} is primary, and its {} is {}", view.workload(), view.database);
+            plan.check(Finding::Note, found, "");
         }
         (_, StateName::Standby) => plan.check(Finding::Good, format!("{name} stands by"), ""),
         (_, state) => plan.check(Finding::Note, format!("{name} is in state {state}: it is fenced by the grant"), ""),

@@ -387,3 +387,35 @@ fn a_taker_that_could_not_import_the_pool_is_refused_before_anything_is_let_go()
     let refused = failover(&own, &lost()).may_go(true, "all burns").unwrap_err();
     assert!(refused.contains("db2 cannot take over"), "{refused}");
 }
+
+/// The steps of a service are its own, and a host that would run something else on the set is no target.
+#[test]
+fn a_service_moves_only_to_a_host_that_is_set_up_for_it() {
+    let service = |mut view: View| {
+        view.service = "nfs".into();
+        view
+    };
+    let own = service(view("db1", StateName::Primary, "ready"));
+    let plan = switchover(&own, None, &[("db2".to_string(), Ok(service(standby())))], None);
+    assert_eq!(plan.may_go(false, ""), Ok(()));
+    let steps = plan.steps.join("; ");
+    assert!(
+        steps.contains("db1: service nfs is stopped") && steps.contains("wait until its check succeeds"),
+        "{steps}"
+    );
+    assert!(!steps.contains("PostgreSQL") && !steps.contains("checkpoint") && !steps.contains("commit"), "{steps}");
+    let why = switchover(&own, None, &[("db2".to_string(), Ok(standby()))], None).may_go(false, "").unwrap_err();
+    assert!(
+        why.contains("db2 is set up for PostgreSQL, and db1 for service nfs") && why.contains("same section"),
+        "{why}"
+    );
+    // A failover from a host that works ends it as a crash does.
+    let peers = vec![("db1".to_string(), Ok(own))];
+    let plan = failover(&service(standby()), &peers);
+    assert!(plan.may_go(false, "").unwrap_err().contains("what it has not flushed is lost"));
+    assert!(
+        plan.steps.iter().any(|step| step == "start service nfs, which recovers as after a crash"),
+        "{:?}",
+        plan.steps
+    );
+}

@@ -1,16 +1,20 @@
-//! Processes: programs with a time limit, and finding and ending what belongs to one PostgreSQL.
+//! Processes: programs with a time limit, and finding and ending what belongs to one PostgreSQL, or to another service.
 
+mod cgroup;
 pub mod log;
 mod output;
 mod postgres;
+mod processes;
 mod server;
 mod table;
 
+pub use cgroup::Group;
 pub use output::SAID_BYTES_MAX;
 pub use postgres::{
     is_elsewhere, kill_postgres, kill_postgres_here, look_for_postgres, of_postgres, postgres_gone, postgres_runs,
     postmaster, unlooked,
 };
+pub use processes::Processes;
 pub use server::Server;
 pub use table::{ProcessSearch, of_mark, of_name, signal};
 

@@ -134,7 +134,7 @@ fn log_settings(config: &AgentConfig) {
             "pool.fence_action is reboot: this machine is rebooted if device or pool cannot be released"
         );
     }
-    if !process::Server::of(&config.database).has_user() {
+    if config.service.is_none() && !process::Server::of(&config.database).has_user() {
         tracing::warn!(
             user = config.database.user,
             "database.user is not in /etc/passwd: until `id` has told its number, every process that looks like this PostgreSQL counts as one of it, whichever user runs it"
@@ -459,7 +459,7 @@ impl<H: Host> Agent<H> {
         self.pace.poll_ms.store(u64::try_from(poll.as_millis()).unwrap_or(calm), Ordering::Relaxed);
         let pace = match self.machine.state() {
             StateName::Starting => EAGER_PROBE,
-            _ => Duration::from_millis(self.config.database.probe_ms),
+            _ => Duration::from_millis(self.config.limits().probe_ms),
         };
         let plan = self.machine.database_may_run().then_some((self.pace.life, pace));
         self.pace.probing.send_if_modified(|now| std::mem::replace(now, plan) != plan);

@@ -4,7 +4,7 @@ use crate::clock;
 use crate::config::{AgentConfig, Mode};
 use crate::facts::{Difference, Facts};
 use crate::host::PoolLook;
-use crate::machine::{AttachPhase, DatabaseView, LeaseView, Machine, Role, StateName};
+use crate::machine::{AttachPhase, DatabaseView, LeaseView, Machine, Role, StateName, Workload};
 use crate::schedule::Scheduled;
 use holdfast_types::MonoTime;
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,9 @@ pub struct View {
     pub since_unix_ms: u64,
     /// Role as shown to load balancers.
     pub role: Role,
+    /// Name of the service that runs in place of PostgreSQL; "" for PostgreSQL.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub service: String,
     /// Reason for the state, or what it waits for.
     pub why: String,
     /// Paused: nothing happens by itself.
@@ -159,6 +162,7 @@ impl View {
             state: machine.state(),
             since_unix_ms: unix(machine.since()),
             role: machine.role(),
+            service: config.service.as_ref().map_or_else(String::new, |service| service.name.clone()),
             why: machine.why().into(),
             paused: machine.paused(),
             database: database.into(),
@@ -181,9 +185,8 @@ impl View {
                 unable: pool.unable,
                 warning: pool.warning,
                 off_set: pool.off_set,
-                // The plan of a switchover fills these in.
-                openers: Vec::new(),
-                leaving: Vec::new(),
+                // The plan of a switchover fills in the rest.
+                ..PoolShown::default()
             },
             settings: SettingsShown {
                 mode: config.mode,
@@ -194,6 +197,14 @@ impl View {
             added: Added::default(),
             holds_until: machine.holds_until(),
             at: now,
+        }
+    }
+
+    /// What runs on the set, by this host's settings.
+    pub(crate) fn workload(&self) -> Workload {
+        match self.service.as_str() {
+            "" => Workload::PostgreSql,
+            name => Workload::Service(name.into()),
         }
     }
 
@@ -239,6 +250,7 @@ impl View {
             state,
             since_unix_ms: 0,
             role,
+            service: String::new(),
             why: String::new(),
             paused: false,
             database: database.into(),

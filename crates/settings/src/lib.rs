@@ -59,9 +59,14 @@ fn comment(out: &mut String, lines: &[&str]) {
     }
 }
 
-/// Fields of one table that are not tables themselves, with their values or samples.
+/// Fields of one table that are not tables themselves, with their values or samples. A field with neither is a table
+/// that is left out ([`off_section_of`]).
 fn fields(out: &mut String, docs: &[FieldDoc], values: &toml::Table) {
-    for doc in docs.iter().filter(|doc| !values.get(doc.name).is_some_and(toml::Value::is_table)) {
+    let is_shown = |doc: &&FieldDoc| match values.get(doc.name) {
+        Some(value) => !value.is_table(),
+        None => !doc.sample.is_empty(),
+    };
+    for doc in docs.iter().filter(is_shown) {
         out.push('\n');
         comment(out, doc.lines);
         let _ = match (values.get(doc.name), doc.sample) {
@@ -92,6 +97,23 @@ pub fn sample_of<T: Documented>(note: &str, values: &toml::Table, section: fn(&s
             }
             fields(&mut out, docs, table);
         }
+    }
+    out
+}
+
+/// The table `name` of `T` for the end of a sample file, commented out: whoever takes the `#` ahead of its name and of
+/// its values has it. The lines of its comments stay comments.
+pub fn off_section_of<T: Documented>(name: &str, values: &toml::Table) -> String {
+    let mut out = "\n".to_string();
+    comment(&mut out, T::ABOUT);
+    let _ = writeln!(out, "#[{name}]");
+    for doc in T::FIELDS {
+        out.push('\n');
+        comment(&mut out, doc.lines);
+        let _ = match (values.get(doc.name), doc.sample) {
+            (Some(value), _) => writeln!(out, "#{} = {value}", doc.name),
+            (None, sample) => writeln!(out, "#{} = {:?}", doc.name, sample.first().unwrap_or(&"")),
+        };
     }
     out
 }

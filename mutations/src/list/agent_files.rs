@@ -1,9 +1,11 @@
 //! What the agent of a PostgreSQL host keeps on its disk: the history, a pause, a scheduled switchover; moments that
-//! its processes tell one another in files; what hangs, and what is found by another name; which processes it ends.
+//! its processes tell one another in files; what hangs, and what is found by another name; which processes it ends; a
+//! service other than PostgreSQL.
 
 use crate::bug::{Edit, Layer, Mutation, file, lib};
 
 const POOL: &str = "crates/agent/src/drivers/pool.rs";
+const TAKEOVER: &str = "crates/agent/src/machine/takeover.rs";
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -12,8 +14,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A2",
         edits: &[Edit {
             file: "crates/agent/src/config/check.rs",
-            old: "filter(|log| log.starts_with(&database.data))",
-            new: "filter(|log| in_pool && log.starts_with(&database.data))",
+            old: "filter(|log| log.starts_with(config.data()))",
+            new: "filter(|log| in_pool && log.starts_with(config.data()))",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["the_audit_log_is_not_in_the_data_directory"])],
         smoke: false,
@@ -469,6 +471,126 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "    let flags = OFlags::NONBLOCK;\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-tls", &["of_what_another_user_can_replace_only_a_regular_file_is_read"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "service-without-processes-is-gone",
+        bug: "a service without processes, such as the kernel's NFS server, counts as ended while its unit is active: it is started again and again, or its pool is taken from below it",
+        rule: "SERVICE-S1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/service.rs",
+            old: "            Some(unit) => Ok(!unit.look().await?.gone()),\n",
+            new: "            Some(_) => Ok(false),\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_unit_without_processes_runs_while_it_is_active"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "service-stopped-in-good-order-at-the-end",
+        bug: "the lease is about to end, and the service gets the time of a planned stop: it still writes when another host has the set",
+        rule: "SERVICE-S4",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/service.rs",
+            old: "            Stop::Fast => self.stop_in_good_order().await?,\n            Stop::Immediate | Stop::Kill =>",
+            new: "            Stop::Fast | Stop::Immediate => self.stop_in_good_order().await?,\n            Stop::Kill =>",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["drivers::service::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "group-that-cannot-be-read-is-empty",
+        bug: "the kernel's file about a service's processes cannot be read, and none counts as left: the lease is given back while it runs",
+        rule: "CGROUP-C2",
+        edits: &[Edit {
+            file: "crates/agent/src/process/cgroup.rs",
+            old: "            // It exists, and is no control group.\n            _ => Err(named(&path, &error)),\n",
+            new: "            _ => Ok(false),\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["only_the_kernels_word_is_none_is_left"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "unit-among-those-of-users",
+        bug: "a user of the host makes a control group with the name of the service's unit: the service counts as running there, and no takeover ends",
+        rule: "CGROUP-C1",
+        edits: &[Edit {
+            file: "crates/agent/src/process/cgroup.rs",
+            old: "text.ends_with(\".slice\") && text != USERS",
+            new: "text.ends_with(\".slice\") && !USERS.is_empty()",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_unit_is_found_in_its_slice_and_not_among_those_of_users"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "service-serves-before-its-check",
+        bug: "a service counts as serving once it was started: load balancers lead clients to one that does not answer",
+        rule: "AGENT-A5",
+        edits: &[Edit {
+            file: TAKEOVER,
+            old: "                DatabaseView::Busy | DatabaseView::Ending | DatabaseView::Silent => {}\n",
+            new: "                DatabaseView::Silent if !self.policy.workload.is_postgresql() => return self.arrived(now, out),\n                DatabaseView::Busy | DatabaseView::Ending | DatabaseView::Silent => {}\n",
+        }],
+        tests: &[lib(Layer::Story, "holdfast-agent", &["machine::story_tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "both-or-neither-runs-on-the-set",
+        bug: "a file of settings without a section for what runs is taken for one of PostgreSQL: an agent that is meant for another service starts what it finds",
+        rule: "SERVICE-S1",
+        edits: &[Edit {
+            file: "crates/agent/src/config/load.rs",
+            old: "        (false, false) => \"neither\",\n",
+            new: "        (false, false) => return Vec::new(),\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_file_says_what_runs_on_the_set_exactly_once"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "group-of-the-agent-is-killed",
+        bug: "service.unit names the agent's own unit: the agent finds its service running, and ends itself and all that stands in its group",
+        rule: "CGROUP-C3",
+        edits: &[Edit {
+            file: "crates/agent/src/process/cgroup.rs",
+            old: "    found.contains(&std::process::id().cast_signed())\n",
+            new: "    found.contains(&0)\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["a_group_that_holds_the_agent_is_no_services"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "two-services-in-one-group",
+        bug: "set a with host b-c and set a-b with host c have one control group: a stop of one service kills the other",
+        rule: "CGROUP-C3",
+        edits: &[Edit {
+            file: "crates/agent/src/process/cgroup.rs",
+            old: "format!(\"holdfast-{}:{}\"",
+            new: "format!(\"holdfast-{}-{}\"",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["each_set_and_host_has_a_group_of_its_own"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "slice-for-a-service",
+        bug: "service.unit = \"system.slice\" is taken: the end of a lease kills all services of the host",
+        rule: "CGROUP-C3",
+        edits: &[Edit {
+            file: "crates/agent/src/config/check.rs",
+            old: "unit.strip_suffix(\".service\").is_some_and",
+            new: "Some(unit).is_some_and",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["what_a_service_needs_is_named"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "scratch-below-a-service",
+        bug: "a disk of the host that is mounted at `log` below a service's directory counts as PostgreSQL's scratch: the service starts, and what it keeps there is lost with the host",
+        rule: "ONSET-L1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/placement.rs",
+            old: "self.config.service.is_none() && scratch::is_below",
+            new: "scratch::is_below",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["all_that_is_mounted_below_a_service_has_to_be_the_sets"])],
         smoke: false,
     },
 ];

@@ -1,5 +1,6 @@
 //! All scenarios, in the order in which they run.
 
+mod hosts;
 mod laboratory;
 
 use super::{OLDER, Scenario, Tier};
@@ -337,12 +338,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         needs: agent::NEEDS_XFS,
         run: agent::run_xfs,
     },
+    hosts::AGENT_SERVICE,
     Scenario {
         name: "agent-orders",
         shows: "PostgreSQL is killed, then hangs, and is restarted on the same host; maintenance pause, a switchover that is refused while a process has the pool open, scheduled switchover, forced failover; answers of each health check; `holdfast watch` shows every change",
-        tier: Tier::Long(
-            "commands to an agent; the simulation has hosts with agents, agent-takeover covers the kill and the switchover",
-        ),
+        tier: Tier::Long("commands to an agent; the simulation has agents, agent-takeover a kill and a switchover"),
         needs: &["nbdfuse", "unshare", "nsenter", "/usr/lib/postgresql/15/bin/postgres"],
         run: agent_orders::run,
     },

@@ -1,6 +1,6 @@
 //! Ranges and relations of settings.
 
-use super::{AgentConfig, DatabaseKind, PoolConfig, PoolKind, WatchdogKind, WatchdogMode};
+use super::{AgentConfig, DatabaseKind, PoolConfig, PoolKind, ServiceConfig, ServiceKind, WatchdogKind, WatchdogMode};
 use holdfast_tls::HttpTls;
 use std::fmt;
 use std::path::PathBuf;
@@ -61,6 +61,9 @@ pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
     check_pool(&config.pool, &mut say);
     check_programs(config, &mut say);
     check_paths(config, &mut say);
+    if let Some(service) = &config.service {
+        check_service(service, &mut say);
+    }
     problems
 }
 
@@ -169,11 +172,16 @@ fn check_programs(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
 }
 
 fn check_paths(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
-    let (pool, database) = (&config.pool, &config.database);
+    let (pool, database, setting) = (&config.pool, &config.database, config.data_setting());
     let in_pool = matches!(pool.kind, PoolKind::Ext4 | PoolKind::Xfs);
-    if in_pool && !database.data.starts_with(&pool.mount) {
-        let (data, mount) = (database.data.display(), pool.mount.display());
-        say("database.data", format!("found {data}, expected a directory below pool.mount, {mount}"));
+    if in_pool && !config.data().starts_with(&pool.mount) {
+        let (data, mount) = (config.data().display(), pool.mount.display());
+        say(setting, format!("found {data}, expected a directory below pool.mount, {mount}"));
+    }
+    // Nothing of the agent's is mounted there.
+    let nowhere = |service: &ServiceConfig| !in_pool && service.data.as_ref().is_none_or(|data| !data.is_absolute());
+    if config.service.as_ref().is_some_and(nowhere) {
+        say(setting, "found none, expected the absolute path of its directory on the pool (pool.kind)".into());
     }
     for folder in &database.allow_off_set {
         if !folder.is_absolute() || database.data.starts_with(folder) {
@@ -195,9 +203,9 @@ fn check_paths(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
         say("audit.log", format!("found {found}, expected an absolute path on a disk of this host"));
     }
     // On every kind of pool: the agent itself would keep it from being released.
-    if let Some(log) = config.audit.log.as_ref().filter(|log| log.starts_with(&database.data)) {
-        let (found, data) = (log.display(), database.data.display());
-        let expected = format!("expected a file outside of database.data, {data}, which is on the pool");
+    if let Some(log) = config.audit.log.as_ref().filter(|log| log.starts_with(config.data())) {
+        let (found, data) = (log.display(), config.data().display());
+        let expected = format!("expected a file outside of {setting}, {data}, which is on the pool");
         let why = "the agent has it open, and the pool could not be released for another host";
         let own = config.dir.join("audit.log");
         say(
@@ -207,5 +215,49 @@ fn check_paths(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
     }
     if in_pool && (config.dir.starts_with(&pool.mount) || config.run_dir.starts_with(&pool.mount)) {
         say("dir, run_dir", "found below pool.mount, expected on a disk of this host".into());
+    }
+}
+
+/// Whether it is the whole name of a unit of type service. It is the name of a directory too, that of its control
+/// group, which is killed: a slice has many services, and `..` is no unit.
+fn is_service_unit(unit: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
+    unit.strip_suffix(".service").is_some_and(|name| !name.is_empty() && name.chars().all(is_plain))
+}
+
+/// A service other than PostgreSQL.
+fn check_service(service: &ServiceConfig, say: &mut impl FnMut(&str, String)) {
+    for (field, found, low, high) in [
+        ("service.check_timeout_ms", service.check_timeout_ms, 100, 60_000),
+        ("service.start_timeout_s", service.start_timeout_s, 1, 86_400),
+        ("service.stop_timeout_s", service.stop_timeout_s, 1, 3600),
+        ("service.probe_ms", service.probe_ms, 100, 60_000),
+        ("service.health_timeout_s", service.health_timeout_s, 1, 3600),
+        ("service.restarts_max", u64::from(service.restarts_max), 0, 100),
+        ("service.restart_window_s", service.restart_window_s, 10, 86_400),
+    ] {
+        if !(low..=high).contains(&found) {
+            say(field, format!("found {found}, expected {low} to {high}"));
+        }
+    }
+    let is_word = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if !is_word(&service.name) {
+        say("service.name", format!("found {:?}, expected letters, digits, '-', '_' and '.'", service.name));
+    }
+    if service.check.is_none() {
+        say("service.check", "found none, expected a command: exit code 0 if the service serves".into());
+    }
+    if service.user.is_empty() {
+        say("service.user", "found none, expected a system user".into());
+    }
+    match service.kind {
+        ServiceKind::Command if service.start.is_none() => {
+            say("service.start", "found none, expected a command (service.kind is command)".into());
+        }
+        ServiceKind::Systemd if !is_service_unit(&service.unit) => say(
+            "service.unit",
+            format!("found {:?}, expected the whole name of a service, such as holdfast-nfs.service", service.unit),
+        ),
+        ServiceKind::Command | ServiceKind::Systemd => {}
     }
 }

@@ -2,9 +2,9 @@
 
 use super::{
     AgentConfig, AttachConfig, AuditConfig, DatabaseConfig, HooksConfig, HttpConfig, LeaseConfig, PoolConfig,
-    TakeoverConfig, TlsConfig, WatchdogConfig,
+    ServiceConfig, TakeoverConfig, TlsConfig, WatchdogConfig,
 };
-use holdfast_settings::{Documented, FieldDoc, sample_of};
+use holdfast_settings::{Documented, FieldDoc, off_section_of, sample_of};
 
 fn section(name: &str) -> &'static [FieldDoc] {
     match name {
@@ -22,11 +22,14 @@ fn section(name: &str) -> &'static [FieldDoc] {
     }
 }
 
-/// The documented sample file: [`AgentConfig::example`] with every field and its comment.
+/// The documented sample file: [`AgentConfig::example`] with every field and its comment. The section of a service
+/// other than PostgreSQL stands at its end, commented out.
 ///
 /// # Errors
 /// Never for the present example. A value that TOML cannot hold would be an error.
 pub fn sample() -> Result<String, toml::ser::Error> {
     let values = toml::Table::try_from(AgentConfig::example())?;
-    Ok(sample_of::<AgentConfig>("Print this file: holdfast agent config", &values, section))
+    let service = toml::Table::try_from(ServiceConfig::default())?;
+    let sample = sample_of::<AgentConfig>("Print this file: holdfast agent config", &values, section);
+    Ok(sample + &off_section_of::<ServiceConfig>("service", &service))
 }

@@ -197,3 +197,90 @@ fn the_examples_are_valid() {
         assert_eq!((config.set, config.database.follows), (format!("pg-{site}"), true));
     }
 }
+
+/// The section of a service stands in the sample too, commented out: without the `#` ahead of its lines it is valid.
+#[test]
+fn the_section_of_a_service_can_be_taken_from_the_sample() {
+    let made = sample().unwrap();
+    let (_, off) = made.split_once("\n#[service]\n").expect("a section that is commented out");
+    // What begins with "# " is a comment, and stays one.
+    let taken = |line: &str| match line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')) {
+        Some(value) => format!("{value}\n"),
+        None => format!("{line}\n"),
+    };
+    let taken: String = off.lines().map(taken).collect();
+    let config = AgentConfig::parse(&format!("[pool]\nmount = \"/srv/nfs\"\n[service]\n{taken}")).unwrap();
+    config.validate().unwrap();
+    let service = config.service.clone().unwrap();
+    assert_eq!(service.kind, ServiceKind::Systemd);
+    assert_eq!(service.unit, ServiceConfig::default().unit);
+    // Its limits are those of the machine, in place of PostgreSQL's.
+    assert_eq!(config.policy().timeouts.start.as_secs(), service.start_timeout_s);
+    assert_eq!(config.policy().workload.to_string(), "service nfs");
+    assert_eq!(AgentConfig::default().policy().workload.to_string(), "PostgreSQL");
+}
+
+/// An agent that is meant for another service looks for no PostgreSQL, and never for both.
+#[test]
+fn a_file_says_what_runs_on_the_set_exactly_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.toml");
+    let load = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        AgentConfig::load(&path).map_err(|error| error.to_string())
+    };
+    let service = "[pool]\nmount = \"/srv/nfs\"\n[service]\ncheck = \"true\"\n";
+    let config = load(service).unwrap();
+    assert_eq!((config.data(), config.limits().checkpoint_s), (Path::new("/srv/nfs"), 0));
+    load("[database]\n").unwrap();
+    let expected = "expected exactly one: [database] for PostgreSQL (the line alone means all defaults), [service] for anything else";
+    for (text, found) in [("[pool]\nkind = \"ext4\"\n", "neither"), (&*format!("{service}[database]\n"), "both")] {
+        let why = load(text).unwrap_err();
+        assert!(why.contains(&format!("database, service: found {found}, {expected}")), "{why}");
+    }
+}
+
+#[test]
+fn what_a_service_needs_is_named() {
+    let of = |lines: &str| {
+        let config = AgentConfig::parse(&format!("[pool]\nmount = \"/srv/nfs\"\n[service]\n{lines}\n")).unwrap();
+        config.validate().err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let check = "check = \"true\"";
+    assert_eq!(of(check), "");
+    for (lines, words) in [
+        ("", "service.check: found none, expected a command"),
+        ("kind = \"command\"", "service.start: found none, expected a command"),
+        ("unit = \"nfs\"", "service.unit: found \"nfs\", expected the whole name of a service"),
+        // It would be killed with all services in it.
+        ("unit = \"system.slice\"", "service.unit: found \"system.slice\", expected"),
+        ("unit = \"..\"", "service.unit: found \"..\", expected"),
+        ("unit = \"../nfs.service\"", "service.unit: found \"../nfs.service\", expected"),
+        ("unit = \".service\"", "service.unit: found \".service\", expected"),
+        ("name = \"an nfs\"", "service.name: found \"an nfs\", expected letters"),
+        ("data = \"/elsewhere\"", "service.data: found /elsewhere, expected a directory below pool.mount, /srv/nfs"),
+        ("probe_ms = 1", "service.probe_ms: found 1, expected 100 to 60000"),
+    ] {
+        let why = of(lines);
+        assert!(why.contains(words), "{lines}: {why}");
+    }
+    // Where the agent mounts nothing, nobody else says where it is.
+    let text = format!("[pool]\nkind = \"zfs\"\nname = \"tank\"\n[service]\n{check}\n");
+    let why = AgentConfig::parse(&text).unwrap().validate().unwrap_err().to_string();
+    assert!(why.contains("service.data: found none, expected the absolute path"), "{why}");
+    AgentConfig::parse(&format!("{text}data = \"/tank/nfs\"\n")).unwrap().validate().unwrap();
+}
+
+/// The example of an NFS server is valid, on both kinds of file system.
+#[test]
+fn the_examples_of_a_service_are_valid() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/nfs");
+    for (file, data) in [("agent-xfs.toml", "/srv/nfs"), ("agent-zfs.toml", "/tank/nfs")] {
+        let config = AgentConfig::load(&root.join(file)).unwrap();
+        assert_eq!(
+            (config.data(), config.workload().to_string()),
+            (Path::new(data), "service nfs".to_string()),
+            "{file}"
+        );
+    }
+}

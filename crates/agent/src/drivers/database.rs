@@ -18,18 +18,17 @@ mod commands;
 mod own_server;
 mod queries;
 pub mod systemd;
-mod user;
+pub(super) mod user;
 
 use crate::config::{AgentConfig, DatabaseKind};
 use crate::machine::{DatabaseView, Stop};
-use crate::process::{self, Server, of_postgres, postgres_runs, postmaster, run, unlooked};
+use crate::process::{self, Server, of_postgres, postgres_runs, postmaster, unlooked};
 use crate::server::ServerView;
-use commands::{Commands, script};
+use commands::Commands;
 use holdfast_tls::files;
 use own_server::OwnServer;
 use queries::Queries;
 use rustix::process::Signal;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systemd::Systemd;
@@ -76,10 +75,6 @@ impl Database {
             config: config.clone(),
             user,
         }
-    }
-
-    fn data(&self) -> &Path {
-        &self.config.database.data
     }
 
     /// Whether any process of it is there.
@@ -158,13 +153,7 @@ impl Database {
     /// # Errors
     /// It does.
     pub async fn ask_first(&self) -> Result<(), String> {
-        let hooks = &self.config.hooks;
-        let Some(text) = &hooks.before_start else { return Ok(()) };
-        let mut command = script(text);
-        command.env("HOLDFAST_NAME", &self.config.name).env("HOLDFAST_SET", &self.config.set);
-        command.env("HOLDFAST_DATA", self.data());
-        let said = run(command, Duration::from_secs(hooks.timeout_s)).await;
-        said.map(drop).map_err(|error| format!("hooks.before_start: {error}"))
+        super::hooks::before_start(&self.config).await
     }
 
     /// Removes another host's pid file (DB-D2): its number may belong to a process of this host, and then neither

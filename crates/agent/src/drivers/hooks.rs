@@ -1,10 +1,11 @@
-//! Hooks: programs that are called on events. Nothing waits for them or depends on them.
+//! Hooks: programs that are called on events. Nothing waits for them or depends on them, except for [`before_start`].
 //!
 //! Role hooks run one at a time, and only the newest role matters: roles that were replaced before their hook began are
 //! skipped. Event hooks run concurrently, at most [`AT_ONCE_MAX`].
 
 use crate::config::AgentConfig;
 use crate::machine::Role;
+use crate::process::run;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,19 @@ use tokio::sync::{Semaphore, watch};
 
 /// Maximum number of event hooks that run at once; beyond that a hook is skipped, and the log says so.
 const AT_ONCE_MAX: usize = 8;
+
+/// Runs `hooks.before_start`, which may forbid the start of what runs on the set. This one is waited for.
+///
+/// # Errors
+/// It does.
+pub(super) async fn before_start(config: &AgentConfig) -> Result<(), String> {
+    let Some(text) = &config.hooks.before_start else { return Ok(()) };
+    let mut command = Command::new("/bin/sh");
+    command.arg("-c").arg(text).env("HOLDFAST_NAME", &config.name).env("HOLDFAST_SET", &config.set);
+    command.env("HOLDFAST_DATA", config.data());
+    let said = run(command, Duration::from_secs(config.hooks.timeout_s)).await;
+    said.map(drop).map_err(|error| format!("hooks.before_start: {error}"))
+}
 
 /// The hooks of one agent.
 #[derive(Debug)]

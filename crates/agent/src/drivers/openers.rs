@@ -52,7 +52,7 @@ fn mounted_below(config: &AgentConfig, table: &[u8], roots: &[PathBuf]) -> Vec<S
         _ => roots.iter().cloned().collect(),
     };
     let below: BTreeSet<PathBuf> = roots.iter().flat_map(|root| points_below(table, root)).collect();
-    let in_the_way = below.difference(&own).filter(|at| !scratch::is_scratch(&config.database.data, at));
+    let in_the_way = below.difference(&own).filter(|at| !scratch::is_scratch(config, at));
     in_the_way.map(|at| format!("a file system is mounted at {}", at.display())).collect()
 }
 
@@ -151,10 +151,13 @@ fn look(config: &AgentConfig, only_keepers: bool) -> Result<PoolUsers, String> {
     if roots.is_empty() {
         return Ok(PoolUsers::default());
     }
-    let server = process::Server::of(&config.database);
+    let processes = process::Processes::of(config);
     // One that begins after this counts as one that stays, until the next look.
-    let leaving = leaving::found(Path::new(PROC), &server);
-    let but = process::look_for_postgres(&server).found;
+    let leaving = match &processes {
+        process::Processes::Postgres(server) => leaving::found(Path::new(PROC), server),
+        process::Processes::Service(_) => BTreeSet::new(),
+    };
+    let but = processes.look().found;
     let own = i32::try_from(std::process::id()).unwrap_or_default();
     let proc = Path::new(PROC);
     let mut found = PoolUsers::default();
@@ -283,6 +286,11 @@ mod tests {
         config.database.data = "/tank/pg/data".into();
         let stats = [&table[..], b"7 2 0:54 / /tank/pg/data/pg_stat_tmp rw - tmpfs tmpfs rw\n"].concat();
         assert_eq!(mounted_below(&config, &stats, &found), ["a file system is mounted at /tank/pg/tmp"]);
+        // Of another service it may have any worth.
+        let data = Some(config.database.data.clone());
+        config.service = Some(crate::config::ServiceConfig { data, ..crate::config::ServiceConfig::default() });
+        assert_eq!(mounted_below(&config, &stats, &found).len(), 2);
+        config.service = None;
         config.pool.kind = PoolKind::Ext4;
         let found = roots(&config, table);
         assert_eq!(found, [PathBuf::from("/srv/pg")]);

@@ -10,7 +10,7 @@
 //!     directory lie on a file system over the set's devices, by the kernel's table of mounts; so does each database
 //!     that a link in `base` or in a tablespace leads to. Each device of a Btrfs or XFS file system has to be the
 //!     set's. `database.allow_off_set` names places for tablespaces that may be lost, and for files that PostgreSQL
-//!     only reads.
+//!     only reads. Of another service than PostgreSQL its directory, and what is mounted below, has to lie there.
 //! ONSET-L2  While PostgreSQL runs this is checked again: a tablespace may come later. What is found then is reported
 //!     in log, status, history and metrics. It ends nothing.
 //! ONSET-L3  ONSET-L1 and ONSET-L2 hold also for each device of a ZFS pool that these files lie on (data, log, special,
@@ -150,7 +150,8 @@ impl Places<'_> {
         }
         for point in points_below(self.table, &real) {
             let what = What::of(&real, &point);
-            if scratch::is_below(&real, &point) || seen.has(&point) || self.is_allowed(what, &point) {
+            let is_scratch = self.config.service.is_none() && scratch::is_below(&real, &point);
+            if is_scratch || seen.has(&point) || self.is_allowed(what, &point) {
                 continue;
             }
             let mount = mount_over(self.table, &point);
@@ -188,9 +189,10 @@ impl Places<'_> {
 
     /// Judges all places. Reads directories of the data directory and of tablespaces.
     fn seen(&self) -> Result<FileLocations, PlacementError> {
-        let (data, mut seen) = (self.config.database.data.as_path(), FileLocations::default());
+        let (data, mut seen) = (self.config.data(), FileLocations::default());
         self.judge(What::Data, data, &mut seen)?;
-        if seen.off.iter().any(|off| off.what == What::Data) {
+        // What another service keeps in its directory, and where its links lead, is its own affair.
+        if self.config.service.is_some() || seen.off.iter().any(|off| off.what == What::Data) {
             return Ok(seen);
         }
         // In `base` each database has a directory, which a person may have moved away.
@@ -363,7 +365,7 @@ pub async fn may_start(config: &AgentConfig, checks: &Arc<Checks>) -> Result<(),
     let Found { files, on, devices } = found.map_err(|_| PlacementError::Late)??;
     let devices = devices.unwrap_or_else(|why| {
         let why = why.to_string();
-        tracing::warn!(why, "PostgreSQL is started; the devices of its pool are checked again while it runs");
+        tracing::warn!(why, "it is started; the devices of its pool are checked again while it runs");
         Vec::new()
     });
     let mut off = words(config, files, devices).await;
@@ -371,7 +373,7 @@ pub async fn may_start(config: &AgentConfig, checks: &Arc<Checks>) -> Result<(),
         off = match unmounted_of(config).await {
             Ok(missing) => not_mounted(&on, &missing)?,
             Err(why) => {
-                tracing::warn!(why, "PostgreSQL is started without a look at the datasets of its pool");
+                tracing::warn!(why, "it is started without a look at the datasets of its pool");
                 String::new()
             }
         };

@@ -76,6 +76,7 @@ async fn differences(config: &AgentConfig, dial: &Dial, own: &Facts) -> Vec<Diff
 /// The facts of this host. A fact that cannot be found out is left empty: the start of PostgreSQL reports the cause.
 async fn gather(config: &AgentConfig) -> Facts {
     let database = &config.database;
+    let user = config.service.as_ref().map_or(&database.user, |service| &service.user);
     let server = database.bin_dir.join("postgres");
     let asked = async |program: &Path, args: &[&str]| {
         let mut command = Command::new(program);
@@ -91,12 +92,17 @@ async fn gather(config: &AgentConfig) -> Facts {
         let features = std::fs::read_dir(module.join("features.pool")).into_iter().flatten();
         zfs_features.extend(features.filter_map(|entry| entry.ok()?.file_name().into_string().ok()));
     }
+    let uid = asked(&program("id"), &["-u", user]).await.parse().ok();
+    if config.service.is_some() {
+        // Versions and libraries are compared for a PostgreSQL.
+        return Facts { user: user.clone(), uid, zfs, zfs_features, ..Facts::default() };
+    }
     Facts {
         postgresql: version_in(&asked(&server, &["--version"]).await),
         libc: libc_in(&asked(&program("getconf"), &["GNU_LIBC_VERSION"]).await),
         icu: icu_in(&asked(&program("ldd"), &[&shown]).await),
-        user: database.user.clone(),
-        uid: asked(&program("id"), &["-u", &database.user]).await.parse().ok(),
+        user: user.clone(),
+        uid,
         bin_dir: database.bin_dir.display().to_string(),
         zfs,
         zfs_features,

@@ -103,8 +103,8 @@ pub(super) async fn claimed(door: &Door, plan: &Plan) -> Result<(), NotBegun> {
     let (config, to) = (&door.config, &plan.to);
     // A plan that may be carried out has a target.
     let address = config.peers.0.get(to).cloned().unwrap_or_default();
-    let (database, pool) = (&config.database, &config.pool);
-    let seconds = database.checkpoint_timeout_s + database.stop_timeout_s + pool.export_timeout_s;
+    let limits = config.limits();
+    let seconds = limits.checkpoint_s + limits.stop_s + config.pool.export_timeout_s;
     let within = Duration::from_secs(seconds + config.takeover.switchover_hold_s)
         + Duration::from_millis(config.attach.detach_timeout_ms);
     let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);

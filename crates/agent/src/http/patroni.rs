@@ -47,14 +47,14 @@ fn state(view: &View, fresh: bool) -> &'static str {
     }
 }
 
-/// The role in Patroni's words.
+/// The role in Patroni's words. A service that is no PostgreSQL has none of these roles: it runs here, or may.
 fn role(view: &View, now: MonoTime) -> &'static str {
-    if view.takes_writes(now) {
-        "primary"
-    } else if view.leads_standbys(now) {
-        "standby_leader"
-    } else {
-        "replica"
+    match (view.takes_writes(now), view.service.is_empty()) {
+        (true, true) => "primary",
+        (true, false) => "service",
+        (false, false) => "standby",
+        (false, true) if view.leads_standbys(now) => "standby_leader",
+        (false, true) => "replica",
     }
 }
 
@@ -102,6 +102,7 @@ fn rfc3339(unix_ms: u64) -> String {
 pub(super) fn document(shown: &Shown<'_>) -> Value {
     let Shown { view, now, .. } = shown;
     let leads = view.holds_lease(*now);
+    let port = view.service.is_empty().then_some(shown.config.database.port);
     let mut document = json!({
         "state": state(view, shown.fresh),
         "role": role(view, *now),
@@ -113,9 +114,12 @@ pub(super) fn document(shown: &Shown<'_>) -> Value {
             "leader": leads,
             "lease_owner": view.lease.owner,
             "epoch": view.lease.epoch,
-            "port": shown.config.database.port,
+            "port": port,
         },
     });
+    if !view.service.is_empty() {
+        document["holdfast"]["service"] = view.service.as_str().into();
+    }
     if let Some(server) = shown.server.as_ref().filter(|_| view.database_runs()) {
         of_server(&mut document, server);
     }
@@ -231,7 +235,10 @@ pub(super) fn cluster(set: &str, owner: &str, told: &[HostReport]) -> Value {
 
 fn member(told: &HostReport, leads: bool, timeline: u64) -> Value {
     let document = told.document.as_ref().unwrap_or(&Value::Null);
+    let is_service = told.field("holdfast", "service").is_string();
     let role = match (leads, document["role"] == "standby_leader") {
+        (true, _) if is_service => "service",
+        (false, _) if is_service => "standby",
         (true, true) => "standby_leader",
         (true, false) => "leader",
         (false, _) => "replica",
@@ -244,8 +251,11 @@ fn member(told: &HostReport, leads: bool, timeline: u64) -> Value {
         "state": state,
         "api_url": told.api_url,
         "host": told.host,
-        "timeline": if leads { told.timeline() } else { timeline },
     });
+    if !is_service {
+        let shown = if leads { told.timeline() } else { timeline };
+        member["timeline"] = shown.into();
+    }
     if let Some(port) = told.field("holdfast", "port").as_u64() {
         member["port"] = port.into();
     }
@@ -254,7 +264,7 @@ fn member(told: &HostReport, leads: bool, timeline: u64) -> Value {
             member[field] = document[field].clone();
         }
     }
-    if !leads {
+    if !leads && !is_service {
         // No PostgreSQL runs there that could be behind.
         for field in ["receive_lag", "receive_lsn", "replay_lag", "replay_lsn", "lag", "lsn"] {
             member[field] = "unknown".into();
@@ -266,17 +276,19 @@ fn member(told: &HostReport, leads: bool, timeline: u64) -> Value {
 /// The document of `/config`: settings that are the same on all hosts of a set, in Patroni's names and units.
 pub(super) fn config(config: &AgentConfig, paused: bool) -> Value {
     let seconds = |ms: u64| if ms.is_multiple_of(1000) { json!(ms / 1000) } else { json!(ms as f64 / 1e3) };
-    let lease = &config.lease;
+    let (lease, limits) = (&config.lease, config.limits());
     let mut document = json!({
         "ttl": seconds(lease.ttl_ms),
         "loop_wait": seconds(lease.poll_ms),
         "retry_timeout": seconds(lease.ttl_ms.saturating_sub(lease.stop_margin_ms)),
         "maximum_lag_on_failover": 0,
         "synchronous_mode": false,
-        "primary_start_timeout": config.database.start_timeout_s,
-        "primary_stop_timeout": config.database.stop_timeout_s,
-        "postgresql": { "use_pg_rewind": false, "use_slots": false },
+        "primary_start_timeout": limits.start_s,
+        "primary_stop_timeout": limits.stop_s,
     });
+    if config.service.is_none() {
+        document["postgresql"] = json!({ "use_pg_rewind": false, "use_slots": false });
+    }
     if paused {
         document["pause"] = true.into();
     }
@@ -295,9 +307,12 @@ fn state_number(state: &str) -> Option<f64> {
 }
 
 /// Patroni's metrics, for dashboards that were made for them. All are gauges: Prometheus' own check wants another name
-/// for a counter.
+/// for a counter. They are of PostgreSQL: another service has none.
 pub(super) fn metrics(shown: &Shown<'_>) -> String {
     let Shown { view, now, .. } = shown;
+    if !view.service.is_empty() {
+        return String::new();
+    }
     let server = shown.server.clone().filter(|_| view.database_runs()).unwrap_or_default();
     let (role, state) = (role(view, *now), state(view, shown.fresh));
     let yes = |is: bool| f64::from(u8::from(is));

@@ -196,3 +196,27 @@ fn an_address_shows_where_a_host_is() {
     assert_eq!(place("10.0.0.1:8008", false), both("http://10.0.0.1:8008/patroni", "10.0.0.1"));
     assert_eq!(place("[fd00::1]:8008", true), both("https://[fd00::1]:8008/patroni", "fd00::1"));
 }
+
+/// A service has no timeline, no lag and none of PostgreSQL's roles. The codes of its health checks are the same.
+#[test]
+fn a_service_claims_nothing_of_a_postgresql() {
+    let mut config = AgentConfig { service: Some(crate::config::ServiceConfig::default()), ..AgentConfig::default() };
+    config.database.port = 1;
+    let of = |name: &str, state, role, database: &str| {
+        let mut view = view(name, state, role, database);
+        view.service = "nfs".into();
+        (document(&shown(&view, &config, None)), metrics(&shown(&view, &config, None)))
+    };
+    let (serves, metrics_of_it) = of("db1", StateName::Primary, Role::Primary, "ready");
+    let (stands_by, _) = of("db2", StateName::Standby, Role::Standby, "gone");
+    assert_eq!((&serves["role"], &stands_by["role"]), (&json!("service"), &json!("standby")));
+    assert_eq!((&serves["state"], &serves["holdfast"]["service"]), (&json!("running"), &json!("nfs")));
+    assert!(serves["holdfast"]["port"].is_null() && metrics_of_it.is_empty(), "{serves}");
+    let cluster = cluster("files", "db1", &[told("db1", Some(serves)), told("db2", Some(stands_by))]);
+    let members = &cluster["members"];
+    assert_eq!((&members[0]["role"], &members[1]["role"]), (&json!("service"), &json!("standby")));
+    for field in ["timeline", "port", "lag", "replay_lag"] {
+        assert!(members[0][field].is_null() && members[1][field].is_null(), "{field}: {cluster}");
+    }
+    assert!(super::config(&config, false)["postgresql"].is_null());
+}

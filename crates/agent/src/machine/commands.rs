@@ -70,7 +70,8 @@ impl Machine {
         let then = Then::HandedOver { to: to.clone(), wait: self.policy.takeover.switchover_hold };
         self.obstacles.switchover_refused.clear();
         self.cluster.other = Some(to.clone());
-        self.leave(now, false, true, format!("switchover to {to}"), then, out);
+        let checkpoint = self.policy.workload.is_postgresql();
+        self.leave(now, false, checkpoint, format!("switchover to {to}"), then, out);
         Ok(format!("letting go for {to}"))
     }
 
@@ -98,16 +99,16 @@ impl Machine {
     }
 
     fn restart(&mut self, now: MonoTime, out: &mut Vec<Action>) -> Result<String, Refused> {
-        let (name, off_set) = (&self.policy.name, &self.obstacles.off_set);
+        let (name, it, off_set) = (&self.policy.name, self.policy.workload.clone(), &self.obstacles.off_set);
         if !off_set.is_empty() {
             // ONSET-L1: it would only be stopped.
-            return Err(Refused(format!("{name}: PostgreSQL would not be started again: {off_set}")));
+            return Err(Refused(format!("{name}: {it} would not be started again: {off_set}")));
         }
         if !matches!(self.state, State::Primary | State::Following) {
-            let next = "ask the agent of the host where PostgreSQL runs, see `holdfast agent status`";
-            return Err(self.only_in(StateName::Primary, next));
+            let next = format!("ask the agent of the host where {it} runs, see `holdfast agent status`");
+            return Err(self.only_in(StateName::Primary, &next));
         }
         self.rise(now, "by command", Stop::Fast, true, out);
-        Ok("restarting PostgreSQL".into())
+        Ok(format!("restarting {it}"))
     }
 }

@@ -71,11 +71,15 @@ impl Machine {
             return;
         }
         match self.probes.database {
-            DatabaseView::Gone => self.fell(now, "PostgreSQL ended", out),
+            DatabaseView::Gone => {
+                let why = format!("{} ended", self.policy.workload);
+                self.fell(now, &why, out);
+            }
             DatabaseView::Silent => {
                 let silent = self.probes.silent_since.map_or(Duration::ZERO, |since| now.saturating_since(since));
                 if silent >= self.policy.timeouts.health {
-                    self.fell(now, &format!("PostgreSQL gave no answer for {} ms", silent.as_millis()), out);
+                    let why = self.policy.workload.silent(silent);
+                    self.fell(now, &why, out);
                 }
             }
             DatabaseView::Busy | DatabaseView::Ending => self.no_queries(now, out),

@@ -19,6 +19,8 @@ struct World {
     told_to_stop_since: Option<MonoTime>,
     /// A takeover or a person's restart is under way, and its start is still to come.
     begun: bool,
+    /// What runs is not PostgreSQL.
+    service: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -136,7 +138,10 @@ impl World {
                     );
                     self.jobs.push((*job, action));
                 }
-                Action::Checkpoint { job } | Action::FirstWrite { job } => self.jobs.push((*job, action)),
+                Action::Checkpoint { job } | Action::FirstWrite { job } => {
+                    prop_assert!(!self.service, "of PostgreSQL only: {action:?}");
+                    self.jobs.push((*job, action));
+                }
                 Action::Reboot(_) => prop_assert_eq!(machine.state(), StateName::Fencing, "AGENT-A9"),
                 Action::Hook(_) | Action::Record(_) => {}
             }
@@ -167,6 +172,12 @@ impl World {
         if view != DatabaseView::Gone && !self.running && waits {
             (self.running, self.wrote, self.told_to_stop_since) = (true, false, None);
         }
+    }
+
+    /// AGENT-A5: the successful check of a service counts as its first write.
+    fn checked(&mut self, view: DatabaseView, machine: &Machine) {
+        let waits = matches!(machine.state, State::Starting(Rising::Recovering));
+        self.wrote |= self.service && view == DatabaseView::Ready && waits;
     }
 
     fn refuse(&mut self) -> Option<Input> {
@@ -227,8 +238,10 @@ fn run_under(story: Vec<Happens>, policy: Policy) -> Result<StateName, TestCaseE
 /// With what an earlier agent left.
 fn run_from(found: Found, story: Vec<Happens>, policy: Policy) -> Result<StateName, TestCaseError> {
     let mut now = MonoTime(1_000_000_000_000);
+    let service = !policy.workload.is_postgresql();
     let mut machine = Machine::new(policy, now, Vec::new());
     let mut world = World {
+        service,
         attached: found.attach,
         mounted: found.mounted,
         running: found.database,
@@ -287,6 +300,7 @@ fn run_from(found: Found, story: Vec<Happens>, policy: Policy) -> Result<StateNa
             }
             Happens::Database(view) => {
                 world.seen(view, &machine);
+                world.checked(view, &machine);
                 Input::Database(view)
             }
             Happens::Answer(good) => match world.answer(good) {
@@ -337,6 +351,9 @@ fn run_from(found: Found, story: Vec<Happens>, policy: Policy) -> Result<StateNa
         }
         inputs.extend(world.answer(true));
         for input in inputs {
+            if let Input::Database(view) = &input {
+                world.checked(*view, &machine);
+            }
             let mut out = Vec::new();
             machine.step(now, input, &mut out);
             world.take(now, out, &machine)?;
@@ -358,6 +375,12 @@ proptest! {
         guard in prop_oneof![Just(Guard::Automatic), Just(Guard::Required)],
     ) {
         prop_assert_eq!(run_with(story, guard)?, StateName::Primary);
+    }
+
+    #[test]
+    fn invariants_hold_for_a_service(story in prop::collection::vec(happens(), 1..120)) {
+        let policy = Policy { workload: Workload::Service("nfs".into()), ..unlimited() };
+        prop_assert_eq!(run_under(story, policy)?, StateName::Primary);
     }
 
     #[test]

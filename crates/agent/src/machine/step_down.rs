@@ -41,11 +41,12 @@ impl Machine {
             State::Standby => self.enter(now, State::Ended, "told to stop"),
             State::Starting(_) if self.orders.paused => {
                 self.enter(now, State::Ended, "told to stop while paused: all stays as it is");
-                return "ends; device and pool stay, and PostgreSQL if it runs".into();
+                return format!("ends; device and pool stay, and {} if it runs", self.policy.workload);
             }
             State::Primary | State::Following if self.orders.paused => {
-                self.enter(now, State::Ended, "told to stop while paused: PostgreSQL goes on");
-                return "ends; PostgreSQL and its device go on without an agent".into();
+                let it = self.policy.workload.clone();
+                self.enter(now, State::Ended, &format!("told to stop while paused: {it} goes on"));
+                return format!("ends; {it} and its device go on without an agent");
             }
             // Waits for the job that stops PostgreSQL.
             State::CutOff(_) if self.orders.paused => return "ends; device and pool stay as they are".into(),
@@ -233,7 +234,7 @@ impl Machine {
         match (&leaving.then, leaving.step) {
             // Its clients were too slow: nothing is wrong with this host.
             (_, Step::Stop) if leaving.how == Stop::Fast => {
-                self.why = format!("{}; PostgreSQL is stopped at once: {why}", leaving.reason);
+                self.why = format!("{}; {} is stopped at once: {why}", leaving.reason, self.policy.workload);
                 leaving.how = Stop::Immediate;
                 self.go_on(now, leaving, out);
             }
@@ -267,7 +268,8 @@ impl Machine {
     /// The move ends where it began: PostgreSQL is started again here, under the same lease. Also in a pause, since an
     /// operator ordered the move (AGENT-A4).
     fn stay(&mut self, now: MonoTime, to: &str, why: &str, out: &mut Vec<Action>) {
-        let reason = format!("switchover to {to} refused, the lease is kept and PostgreSQL started again: {why}");
+        let it = &self.policy.workload;
+        let reason = format!("switchover to {to} refused, the lease is kept and {it} started again: {why}");
         self.record(Event::SwitchoverRefused, &reason, out);
         self.obstacles.switchover_refused.clone_from(&reason);
         self.way = Some(Way::new(Event::Restart, reason, None, false, now, now));

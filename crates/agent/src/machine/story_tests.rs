@@ -44,6 +44,7 @@ pub(super) fn policy() -> Policy {
         restarts: RestartPolicy { max: 2, window: Duration::from_secs(300) },
         fence_reboot: false,
         ends_users: false,
+        workload: Workload::PostgreSql,
         follows: false,
         guard: Guard::Off,
     }
@@ -235,6 +236,7 @@ fn settings(policy: &mut Policy, words: &str) {
             "ends_users" => policy.ends_users = value == "true",
             "start_timeout" => policy.timeouts.start = ms(value),
             "follows" => policy.follows = value == "true",
+            "service" => policy.workload = Workload::Service(value.into()),
             "watchdog" => {
                 policy.guard = match value {
                     "required" => Guard::Required,

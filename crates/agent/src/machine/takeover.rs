@@ -223,9 +223,9 @@ impl Machine {
         if now >= self.stop_at() {
             self.way = None;
             self.present.running = false;
-            let why = "the lease was not renewed in time: PostgreSQL is not started";
-            self.record(super::Event::CutOff, why, out);
-            return self.enter(now, State::CutOff(None), why);
+            let why = format!("the lease was not renewed in time: {} is not started", self.policy.workload);
+            self.record(super::Event::CutOff, &why, out);
+            return self.enter(now, State::CutOff(None), &why);
         }
         if std::mem::take(&mut self.takeover.counts) {
             self.takeover.within_hour.push_back(now);
@@ -235,7 +235,8 @@ impl Machine {
         self.orders.held = false;
         self.probes.database = DatabaseView::Busy;
         out.push(Action::StartDatabase { job });
-        self.enter(now, State::Starting(Rising::Launching(job)), "PostgreSQL starts");
+        let why = format!("{} starts", self.policy.workload);
+        self.enter(now, State::Starting(Rising::Launching(job)), &why);
     }
 
     /// Nothing was started, and the next try here would end the same: other hosts come first, and this one again after
@@ -246,7 +247,7 @@ impl Machine {
         if self.takeover.within_hour.back() == Some(&self.times.since) {
             self.takeover.within_hour.pop_back();
         }
-        let why = format!("PostgreSQL is not started here: {why}");
+        let why = format!("{} is not started here: {why}", self.policy.workload);
         if self.orders.paused {
             return self.hold(now, &why, false);
         }
@@ -287,9 +288,10 @@ impl Machine {
             Ok(()) => self.launch(now, asked, out),
             // Its clients were too slow: nothing is wrong with this host.
             Err(why) if how == Stop::Fast => {
-                self.clear(now, &format!("PostgreSQL is stopped at once: {why}"), Stop::Immediate, asked, out);
+                let why = format!("{} is stopped at once: {why}", self.policy.workload);
+                self.clear(now, &why, Stop::Immediate, asked, out);
             }
-            Err(why) => self.fence(now, format!("PostgreSQL could not be stopped: {why}"), out),
+            Err(why) => self.fence(now, format!("{} could not be stopped: {why}", self.policy.workload), out),
         }
     }
 
@@ -360,6 +362,10 @@ impl Machine {
             match self.probes.database {
                 DatabaseView::Ready => {
                     self.mark(now, |phases, took| phases.recover_ms = Some(phases.recover_ms.unwrap_or(0) + took));
+                    if !self.policy.workload.is_postgresql() {
+                        // AGENT-A5: this check came after the start.
+                        return self.arrived(now, out);
+                    }
                     let job = self.job();
                     out.push(Action::FirstWrite { job });
                     self.state = State::Starting(Rising::Writing(job));
@@ -371,11 +377,15 @@ impl Machine {
                 // PostgreSQL has not failed: a pause is over, or an earlier agent had stopped it.
                 DatabaseView::Gone if self.orders.held => {
                     let way = self.way.take();
-                    self.rise(now, "PostgreSQL was stopped, and is started again", Stop::Kill, false, out);
+                    let why = format!("{} was stopped, and is started again", self.policy.workload);
+                    self.rise(now, &why, Stop::Kill, false, out);
                     self.way = way.or(self.way.take());
                     return;
                 }
-                DatabaseView::Gone => return self.fell(now, "PostgreSQL ended while it started", out),
+                DatabaseView::Gone => {
+                    let why = format!("{} ended while it started", self.policy.workload);
+                    return self.fell(now, &why, out);
+                }
                 DatabaseView::Busy | DatabaseView::Ending | DatabaseView::Silent => {}
                 DatabaseView::Elsewhere => return self.answers_elsewhere(now, out),
                 DatabaseView::Standby if self.policy.follows => {
@@ -391,7 +401,7 @@ impl Machine {
         // AGENT-A4: a promotion may happen during a pause.
         if spent >= self.policy.timeouts.start && !self.orders.paused {
             let limit = millis(self.policy.timeouts.start);
-            self.give_away(now, format!("PostgreSQL took no writes within {limit} ms; {}", self.why), out);
+            self.give_away(now, format!("{}; {}", self.policy.workload.not_up(limit), self.why), out);
         }
     }
 
@@ -406,9 +416,11 @@ impl Machine {
         self.give_away(now, why, out);
     }
 
-    /// The first write is durable (AGENT-A5).
+    /// The first write is durable (AGENT-A5), or the service has passed its check.
     pub(super) fn arrived(&mut self, now: MonoTime, out: &mut Vec<Action>) {
-        self.mark(now, |phases, took| phases.first_write_ms = Some(took));
+        if self.policy.workload.is_postgresql() {
+            self.mark(now, |phases, took| phases.first_write_ms = Some(took));
+        }
         self.probes.database = DatabaseView::Ready;
         let why = self.lost_volumes().unwrap_or_default();
         self.settled(now, State::Primary, &why, out);

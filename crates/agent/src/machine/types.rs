@@ -22,10 +22,56 @@ pub struct Policy {
     pub fence_reboot: bool,
     /// Processes that keep the pool open are ended when this host gives its lease up.
     pub ends_users: bool,
+    /// What runs on the set.
+    pub workload: Workload,
     /// A PostgreSQL that is a standby is accepted.
     pub follows: bool,
     /// The machine's watchdog.
     pub guard: Guard,
+}
+
+/// What runs on the set. Names in this module speak of PostgreSQL and of a database; all that is different for another
+/// service is here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// PostgreSQL.
+    PostgreSql,
+    /// Any other service, by its name. It has no checkpoint, and is nobody's standby. Its first successful check counts
+    /// as its first write (AGENT-A5): what it writes, and when that is durable, is its own affair.
+    Service(String),
+}
+
+impl Workload {
+    /// Whether it makes a checkpoint before a stop, and a first write after a start.
+    pub fn is_postgresql(&self) -> bool {
+        *self == Workload::PostgreSql
+    }
+
+    /// What is missing for so long, as a reason for a restart.
+    pub(super) fn silent(&self, time: Duration) -> String {
+        let ms = time.as_millis();
+        match self {
+            Workload::PostgreSql => format!("PostgreSQL gave no answer for {ms} ms"),
+            Workload::Service(_) => format!("{self} failed its check for {ms} ms"),
+        }
+    }
+
+    /// What it did not do within the time of a start.
+    pub(super) fn not_up(&self, limit_ms: u64) -> String {
+        match self {
+            Workload::PostgreSql => format!("PostgreSQL took no writes within {limit_ms} ms"),
+            Workload::Service(_) => format!("{self} passed no check within {limit_ms} ms"),
+        }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Workload::PostgreSql => f.write_str("PostgreSQL"),
+            Workload::Service(name) => write!(f, "service {name}"),
+        }
+    }
 }
 
 /// When a host takes over.
@@ -160,7 +206,7 @@ pub enum AttachEnd {
 /// State of PostgreSQL as found by a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseView {
-    /// It answers queries and is no standby.
+    /// It answers queries and is no standby. Of a service: its check succeeded.
     Ready,
     /// It answers queries and is in recovery: a standby.
     Standby,
@@ -168,7 +214,7 @@ pub enum DatabaseView {
     Busy,
     /// It lives, takes no queries any more, and is shutting down.
     Ending,
-    /// It lives and gave no answer in time.
+    /// It lives and gave no answer in time. Of a service: its check failed.
     Silent,
     /// What answers works in another data directory than this PostgreSQL's.
     Elsewhere,

@@ -1,6 +1,6 @@
 //! The plan of a switchover, made by the primary's agent from its own view and its peers' views.
 
-use super::{Finding, Move, Peer, Plan, able, host_ids, in_state, no_gateway, other};
+use super::{Finding, Move, Peer, Plan, SAME_SECTION, able, host_ids, in_state, no_gateway, other, runs_other, serves};
 use crate::machine::{Role, StateName};
 use crate::schedule::{self, Obstacle};
 use crate::view::View;
@@ -109,8 +109,10 @@ fn primary(plan: &mut Plan, own: &View, peers: &[Peer], later: bool) {
         _ => return not_primary(plan, own, peers),
     }
     if !matches!(own.database.as_str(), "ready" | "standby") {
+        let it = own.workload();
+        let section = if it.is_postgresql() { "database" } else { "service" };
         let found = format!(
-            "PostgreSQL of {from} is {}: if it does not stop in good order within database.stop_timeout_s, it is stopped \
+            "{it} of {from} is {}: if it does not stop in good order within {section}.stop_timeout_s, it is stopped \
              at once, and recovers as after a crash",
             own.database
         );
@@ -227,6 +229,10 @@ fn taker(plan: &mut Plan, own: &View, to: &str, view: &Result<View, String>) {
     if let Some(found) = other(own, to, view) {
         return plan.check(Finding::Impossible, found, format!("correct [peers] in the settings of {from}"));
     }
+    if let Some(found) = runs_other(own, view) {
+        // It would find nothing that it can start, after everything was stopped here.
+        return plan.check(Finding::Impossible, found, SAME_SECTION);
+    }
     match view.state {
         StateName::Standby => plan.check(Finding::Good, format!("{to} stands by"), ""),
         StateName::Primary | StateName::Following => plan.not_yet(
@@ -279,14 +285,14 @@ fn steps(plan: &Plan, own: &View, when: Option<When>) -> Vec<String> {
         ));
     }
     steps.push(format!("{to} is told to take the lease as soon as it is free"));
-    steps.push(format!(
-        "{from}: a checkpoint while clients continue, then PostgreSQL is stopped and its clients are disconnected"
-    ));
+    let it = own.workload();
+    let first = if it.is_postgresql() { "a checkpoint while clients continue, then " } else { "" };
+    steps.push(format!("{from}: {first}{it} is stopped and its clients are disconnected"));
     steps.push(format!("{from}: unmount the file system or export the pool, detach the devices, give the lease back"));
-    steps.push(format!("{to}: take the lease, attach the devices of {}, mount or import, start PostgreSQL", plan.set));
+    steps.push(format!("{to}: take the lease, attach the devices of {}, mount or import, start {it}", plan.set));
     steps.push(match own.state {
         StateName::Following => format!("{to}: PostgreSQL follows on; load balancers find it at /replica"),
-        _ => format!("{to}: make a first commit durable; from then on load balancers are sent there"),
+        _ => format!("{to}: {}; from then on load balancers are sent there", serves(own)),
     });
     steps
 }

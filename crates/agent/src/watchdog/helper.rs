@@ -6,7 +6,8 @@ use super::{
     AGENT_LOCK, HELPER_LOCK, Kill, Limits, Sign, Signs, URGENT_PAUSE, judge, lease_until, may_be_replaced, over,
 };
 use crate::config::{AgentConfig, WatchdogMode};
-use crate::{attach_process, clock, process};
+use crate::process::Processes;
+use crate::{attach_process, clock};
 use holdfast_host::lock::{is_locked, lock};
 use holdfast_types::MonoTime;
 use rustix::process::{Pid, getppid};
@@ -41,7 +42,7 @@ struct Helper<'a> {
     agent: Option<Pid>,
     attach_dir: PathBuf,
     limits: Limits,
-    processes: process::Server,
+    processes: Processes,
     signs: Signs,
     guard: Guard<Device>,
     /// The last sign that could be read.
@@ -61,7 +62,7 @@ impl<'a> Helper<'a> {
             agent,
             attach_dir: config.run_dir.join("attach"),
             limits: Limits::of(config),
-            processes: process::Server::of(&config.database),
+            processes: Processes::of(config),
             signs: Signs::new(&config.run_dir),
             guard: Guard::new(&config.run_dir, device),
             last: None,
@@ -99,7 +100,7 @@ impl<'a> Helper<'a> {
     }
 
     fn none_is_left(&self) -> bool {
-        process::of_postgres(&self.processes).is_ok_and(|left| left.is_empty())
+        self.processes.none_is_left()
     }
 
     fn is_over(&self, now: MonoTime) -> bool {
@@ -121,18 +122,19 @@ impl<'a> Helper<'a> {
             return true;
         }
         if !self.killing {
-            let what = if left_alone { "PostgreSQL is ended" } else { "PostgreSQL and its device are ended" };
-            tracing::error!(why, "{what}");
+            let runs = self.config.workload();
+            let what = if left_alone { "is ended" } else { "and its device are ended" };
+            tracing::error!(why, "{runs} {what}");
         }
         self.killing = true;
         let Self { config, processes, guard, .. } = self;
         // Each of them has its signal, and does nothing more, before the device begins to fail.
-        let first = process::kill_postgres(processes, if *device { Duration::ZERO } else { DIE_LIMIT });
+        let first = processes.kill(if *device { Duration::ZERO } else { DIE_LIMIT });
         // WATCHDOG-W3: with nothing left there is no reason to reset the machine, however long its device takes to go.
         // Inspected anew each time: an agent that goes on may start another one.
         let fed = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns: None };
         let mut meanwhile = || {
-            if process::of_postgres(processes).is_ok_and(|left| left.is_empty()) {
+            if processes.none_is_left() {
                 guard.look(clock::now().0, fed);
             }
         };
@@ -140,7 +142,7 @@ impl<'a> Helper<'a> {
             // Processes that wait for the device end only once it answers, if only with an error.
             attach_process::kill(config, &mut meanwhile);
         }
-        let clear = first.is_ok() || process::kill_postgres(processes, KILL_LIMIT).is_ok();
+        let clear = first.is_ok() || processes.kill(KILL_LIMIT).is_ok();
         if left_alone && !clear {
             attach_process::kill(config, &mut meanwhile);
         }

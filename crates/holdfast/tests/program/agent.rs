@@ -322,7 +322,7 @@ fn a_helper_that_outlived_its_agent_makes_room_for_the_next_ones() {
     let dir = tempfile::tempdir().unwrap();
     let (run_dir, settings) = (dir.path().join("run"), dir.path().join("agent.toml"));
     std::fs::create_dir(&run_dir).unwrap();
-    std::fs::write(&settings, format!("dir = {run_dir:?}\nrun_dir = {run_dir:?}\n")).unwrap();
+    std::fs::write(&settings, format!("dir = {run_dir:?}\nrun_dir = {run_dir:?}\n[database]\n")).unwrap();
     // The next agent runs already, and stands by.
     let _next = lock(&run_dir, AGENT_LOCK).unwrap();
     std::fs::write(run_dir.join("watchdog"), "1 0 3000 0\n").unwrap();
@@ -357,7 +357,7 @@ fn a_hangup_does_not_end_the_helper() {
     let dir = tempfile::tempdir().unwrap();
     let (run_dir, settings) = (dir.path().join("run"), dir.path().join("agent.toml"));
     std::fs::create_dir(&run_dir).unwrap();
-    std::fs::write(&settings, format!("dir = {run_dir:?}\nrun_dir = {run_dir:?}\n")).unwrap();
+    std::fs::write(&settings, format!("dir = {run_dir:?}\nrun_dir = {run_dir:?}\n[database]\n")).unwrap();
     let _agent = lock(&run_dir, AGENT_LOCK).unwrap();
     std::fs::write(run_dir.join("watchdog"), "1 0 3000 0\n").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));

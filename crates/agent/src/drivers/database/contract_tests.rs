@@ -7,7 +7,7 @@
 use super::*;
 use holdfast_testkit::{missing, skipped};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command as Blocking;
 
 /// A fake systemctl; its head comment describes it.

@@ -14,7 +14,7 @@ use crate::config::AgentConfig;
 use crate::machine::Stop;
 use crate::process::{self, Server, ran, run, system, unlooked};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::process::Command;
 
@@ -64,6 +64,11 @@ impl Unit {
         self.idle() && matches!(self.says("ActiveState"), "inactive" | "failed")
     }
 
+    /// Its start has succeeded, and it has not ended. A unit of a service without processes is active as well.
+    pub fn is_active(&self) -> bool {
+        matches!(self.says("ActiveState"), "active" | "reloading")
+    }
+
     /// Its state as text.
     pub fn state(&self) -> String {
         let job = if self.idle() { "" } else { ", a job of it waits or runs" };
@@ -75,10 +80,19 @@ impl Unit {
     /// # Errors
     /// What else starts it, and the remedy.
     pub fn fit(&self) -> Result<(), String> {
+        let manual = "; on Debian also \"manual\" in the cluster's start.conf (/etc/postgresql/VERSION/NAME), then `systemctl daemon-reload`";
+        self.fit_as("database.unit", manual)
+    }
+
+    /// As [`Unit::fit`], for the unit of this setting. `more`: how else it is kept from starting by itself.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fit_as(&self, setting: &str, more: &str) -> Result<(), String> {
         let unit = &self.name;
         let load = self.says("LoadState");
         if load != "loaded" {
-            return Err(format!("unit {unit}: found LoadState={load}, expected loaded: see database.unit"));
+            return Err(format!("unit {unit}: found LoadState={load}, expected loaded: see {setting}"));
         }
         let restart = self.says("Restart");
         if restart != "no" {
@@ -101,8 +115,7 @@ impl Unit {
             return Ok(());
         }
         Err(format!(
-            "unit {unit}: found {}, expected a unit that nothing but the agent starts: `systemctl disable {unit}`, and no other unit that wants it; \
-             on Debian also \"manual\" in the cluster's start.conf (/etc/postgresql/VERSION/NAME), then `systemctl daemon-reload`",
+            "unit {unit}: found {}, expected a unit that nothing but the agent starts: `systemctl disable {unit}`, and no other unit that wants it{more}",
             starters.join(", ")
         ))
     }
@@ -113,17 +126,19 @@ impl Unit {
 pub struct Systemd {
     program: PathBuf,
     unit: String,
-    processes: Server,
+    /// Those of its PostgreSQL; `None` for another service.
+    processes: Option<Server>,
 }
 
 impl Systemd {
     /// For these settings.
     pub fn new(config: &AgentConfig) -> Self {
-        Self {
-            program: system("systemctl").as_std().get_program().into(),
-            unit: config.database.unit.clone(),
-            processes: Server::of(&config.database),
-        }
+        Self { processes: Some(Server::of(&config.database)), ..Self::of_unit(&config.database.unit) }
+    }
+
+    /// For a unit that is no PostgreSQL.
+    pub fn of_unit(unit: &str) -> Self {
+        Self { program: system("systemctl").as_std().get_program().into(), unit: unit.into(), processes: None }
     }
 
     /// With another program in place of `systemctl`.
@@ -154,7 +169,27 @@ impl Systemd {
     }
 
     fn processes(&self) -> Result<bool, String> {
-        process::postgres_runs(&self.processes).map_err(|error| unlooked(&error))
+        let Some(processes) = &self.processes else { return Ok(false) };
+        process::postgres_runs(processes).map_err(|error| unlooked(&error))
+    }
+
+    /// Gives the start, and waits for nothing.
+    ///
+    /// # Errors
+    /// systemd did not take it. It may have it all the same.
+    pub async fn order_start(&self) -> Result<(), String> {
+        // systemd would refuse a unit that failed too often within a short time. The agent has its own limit.
+        let _ = ran(self.ctl(&["reset-failed"]), ASK_LIMIT).await;
+        // The agent waits for its readiness itself.
+        run(self.ctl(&["start", "--no-block"]), ASK_LIMIT).await.map(drop)
+    }
+
+    /// Orders its end, and waits for nothing: this replaces a start that waits.
+    ///
+    /// # Errors
+    /// As [`Systemd::order_start`].
+    pub async fn order_end(&self) -> Result<(), String> {
+        run(self.ctl(&["stop", "--no-block"]), ASK_LIMIT).await.map(drop)
     }
 
     /// Gives the start, and waits for the first process of PostgreSQL's for as long as systemd is at it, `limit` at
@@ -163,10 +198,7 @@ impl Systemd {
     /// # Errors
     /// Why not.
     pub async fn start(&self, limit: Duration) -> Result<(), String> {
-        // systemd would refuse a unit that failed too often within a short time. The agent has its own limit.
-        let _ = ran(self.ctl(&["reset-failed"]), ASK_LIMIT).await;
-        // The agent waits for its readiness itself.
-        run(self.ctl(&["start", "--no-block"]), ASK_LIMIT).await?;
+        self.order_start().await?;
         let begun = Instant::now();
         let (mut asked, mut active) = (None::<Instant>, None::<Instant>);
         loop {
@@ -200,7 +232,7 @@ impl Systemd {
                     return Err(format!(
                         "unit {} is active, and no process of PostgreSQL works at {}: see database.unit and database.data",
                         self.unit,
-                        self.processes.data.display()
+                        self.processes.as_ref().map_or(Path::new(""), |processes| processes.data.as_path()).display()
                     ));
                 }
             }
@@ -264,7 +296,7 @@ impl Systemd {
             }
             if unit.says("ActiveState") != "deactivating" {
                 // Replaces a start that waits.
-                run(self.ctl(&["stop", "--no-block"]), ASK_LIMIT).await?;
+                self.order_end().await?;
             }
             // If there is nothing to kill, `systemctl` fails; that is no error here.
             let _ = ran(self.ctl(&["kill", "--signal=SIGKILL"]), ASK_LIMIT).await;

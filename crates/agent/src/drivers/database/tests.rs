@@ -1,4 +1,5 @@
 use super::*;
+use std::path::Path;
 
 /// Settings in `dir` with an empty data directory, and the command line of a server that remains a shell.
 fn with_commands(dir: &Path) -> (AgentConfig, String) {

@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 
 /// Option of `setpriv` for all groups of the user.
-const ALL_GROUPS: &str = "--init-groups";
+pub const ALL_GROUPS: &str = "--init-groups";
 
 /// PostgreSQL's own system user.
 #[derive(Debug)]
@@ -104,7 +104,11 @@ async fn keeps_groups(mut setpriv: Command) -> Result<(), String> {
     }
 }
 
-async fn ids(user: &str) -> Result<(u32, u32), String> {
+/// Numbers of a user and of its first group.
+///
+/// # Errors
+/// They are not known.
+pub async fn ids(user: &str) -> Result<(u32, u32), String> {
     let ask = async |what: &str| {
         let mut command = system("id");
         command.arg(what).arg(user);

@@ -53,7 +53,7 @@ impl Pool {
             if of_pool(config, &mount) {
                 devices.insert(mount.device);
             } else if roots.iter().any(|root| mount.at != *root && mount.at.starts_with(root))
-                && scratch::is_scratch(&config.database.data, &mount.at)
+                && scratch::is_scratch(config, &mount.at)
             {
                 scratch.push((mount.at, mount.device));
             }
@@ -106,7 +106,7 @@ struct Spared {
 impl Spared {
     fn of(config: &AgentConfig, proc: &Path) -> Self {
         let attach = config.run_dir.join("attach");
-        let mut known = process::look_for_postgres(&process::Server::of(&config.database)).found;
+        let mut known = process::Processes::of(config).look().found;
         known.extend(pid_in(&attach));
         known.extend(process::of_name("nbdfuse", &attach.display().to_string()));
         Self::around(proc, std::process::id().cast_signed(), known)

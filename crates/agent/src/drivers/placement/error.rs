@@ -49,7 +49,7 @@ pub enum PlacementError {
     #[error("could not ask ZFS which datasets are mounted: {0}")]
     Unlisted(String),
     /// The check before a start did not end in time.
-    #[error("found no answer to where PostgreSQL's files lie: the device does not answer")]
+    #[error("found no answer to where the files lie: the device does not answer")]
     Late,
     /// Another check did not end in time.
     #[error("the device does not answer")]

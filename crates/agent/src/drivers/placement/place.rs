@@ -93,17 +93,17 @@ impl OffSet {
         {
             return "each device of this file system has to be the set's, those for its log and realtime files too: create it again without devices of the host".into();
         }
-        let place = self.place().display();
+        let (place, setting) = (self.place().display(), config.data_setting());
         match (self.what, config.pool.kind) {
             (What::Data, PoolKind::Zfs) => {
                 let name = config.pool.name.as_deref().unwrap_or_default();
-                format!("`zfs list -o name,mountpoint,canmount,mounted,keystatus -r {name}` shows the datasets; mount the one of the data directory, or correct database.data")
+                format!("`zfs list -o name,mountpoint,canmount,mounted,keystatus -r {name}` shows the datasets; mount the one of the data directory, or correct {setting}")
             }
             (What::Data, PoolKind::Ext4 | PoolKind::Xfs) => {
-                "unmount what hides the set's file system, or correct database.data".into()
+                format!("unmount what hides the set's file system, or correct {setting}")
             }
             (What::Data, PoolKind::None) => {
-                "mount the set's device there, for example in hooks.before_start, or correct database.data".into()
+                format!("mount the set's device there, for example in hooks.before_start, or correct {setting}")
             }
             (What::Wal, _) if self.real.is_none() => {
                 "it may be on the host where PostgreSQL ran before: copy it from there onto the set, and make the link lead to the copy".into()
@@ -115,6 +115,7 @@ impl OffSet {
                 "move it onto the set; a tablespace that holds only temporary files may stay if database.allow_off_set names {place}"
             ),
             (What::Own, _) => "move it onto the set, and make the link lead there".into(),
+            (What::Other, _) if config.service.is_some() => "unmount it there, or mount a file system of the set".into(),
             (What::Other, _) => format!(
                 "move it onto the set, and make the link lead there. If PostgreSQL only reads it (configuration), it may stay: write \
                  allow_off_set = [\"{place}\"] below [database] in the agent's settings on each host, and keep the same files there on each host"

@@ -1,5 +1,6 @@
 //! Directories whose content PostgreSQL can lose: its own log, statistics and temporary files.
 
+use crate::config::AgentConfig;
 use std::path::Path;
 
 /// Names of such directories, and of links in their place, in the data directory and in `base`.
@@ -14,9 +15,10 @@ pub fn is_below(real: &Path, at: &Path) -> bool {
     NAMES.iter().any(|name| rest.starts_with(name)) || has_temporary_files(rest)
 }
 
-/// Like `is_below`, for any path: a tablespace lies outside of the data directory.
-pub fn is_scratch(data: &Path, at: &Path) -> bool {
-    is_below(data, at) || has_temporary_files(at)
+/// Like `is_below`, for any path: a tablespace lies outside of the data directory. Of another service than PostgreSQL
+/// nothing is known to be without worth, whatever its name is.
+pub fn is_scratch(config: &AgentConfig, at: &Path) -> bool {
+    config.service.is_none() && (is_below(config.data(), at) || has_temporary_files(at))
 }
 
 fn has_temporary_files(at: &Path) -> bool {
@@ -38,7 +40,9 @@ mod tests {
             assert!(!may_be_lost(&format!("/srv/pg/data/{kept}")), "{kept}");
         }
         assert!(!may_be_lost("/srv/pg/log") && !may_be_lost("/pgsql_tmp"));
-        let is_scratch = |at: &str| is_scratch(data, Path::new(at));
+        let mut config = AgentConfig::default();
+        config.database.data = data.into();
+        let is_scratch = |at: &str| is_scratch(&config, Path::new(at));
         assert!(is_scratch("/srv/pg/data/log") && is_scratch("/srv/pg/space/PG_15_202209061/pgsql_tmp"));
         assert!(!is_scratch("/srv/pg/log") && !is_scratch("/srv/pg/space"));
     }

@@ -430,6 +430,26 @@ fn a_file_system_that_is_mounted_in_the_data_directory_is_seen() {
     assert!(stage.told().contains("pg_tblspc/16384 (a link to"), "{}", stage.told());
 }
 
+/// ONSET-L1 of another service: nothing below its directory is without worth, whatever PostgreSQL keeps under that name.
+#[test]
+fn all_that_is_mounted_below_a_service_has_to_be_the_sets() {
+    let mut stage = Stage::new(PoolKind::Ext4);
+    let data = Some(stage.at.join("set/data"));
+    stage.config.service = Some(crate::config::ServiceConfig { data, ..crate::config::ServiceConfig::default() });
+    for (device, at, seen) in [
+        ("8:2", "set/data/log", "unmount it there, or mount a file system of the set"),
+        ("8:2", "set/data/pg_stat_tmp", "unmount it there"),
+        ("43:0", "set/data/log", ""),
+        ("8:2", "set/space", ""),
+        ("8:2", "set", "correct service.data"),
+    ] {
+        stage.set("43:0");
+        stage.mounts.push(format!("9 2 {device} / {} rw - xfs /dev/sdb rw", stage.at.join(at).display()));
+        let told = stage.told();
+        assert!(if seen.is_empty() { told.is_empty() } else { told.contains(seen) }, "{at}: {told}");
+    }
+}
+
 /// A link to configuration outside: the text says how it may stay, and with the setting it does.
 #[test]
 fn configuration_outside_may_stay_where_the_settings_name_it() {

@@ -185,9 +185,8 @@ async fn unmount(config: &AgentConfig, hard: bool, limit: Duration) -> Result<()
 fn scratch_mounts(config: &AgentConfig, table: &[u8]) -> Vec<PathBuf> {
     let roots = roots(config, table);
     let is_below = |mount: &Mount| roots.iter().any(|root| mount.at != *root && mount.at.starts_with(root));
-    let is_scratch = |mount: &Mount| {
-        !of_pool(config, mount) && is_below(mount) && scratch::is_scratch(&config.database.data, &mount.at)
-    };
+    let is_scratch =
+        |mount: &Mount| !of_pool(config, mount) && is_below(mount) && scratch::is_scratch(config, &mount.at);
     mounts_of(table).into_iter().rev().filter(is_scratch).map(|mount| mount.at).collect()
 }
 

@@ -175,9 +175,12 @@ fn programs(config: &AgentConfig) -> Finding {
     let missing =
         by_name.iter().filter(|name| !dirs.iter().any(|dir| dir.join(name).is_file())).map(|name| name.to_string());
     let of_postgresql = ["postgres", "psql"].map(|name| config.database.bin_dir.join(name));
+    // What another service needs, its commands and its unit know.
+    let of_postgresql = if config.service.is_some() { &[][..] } else { &of_postgresql[..] };
     let gone = of_postgresql.iter().filter(|path| !path.is_file()).map(|path| path.display().to_string());
     let missing: Vec<String> = missing.chain(gone).collect();
     match missing.is_empty() {
+        true if config.service.is_some() => Finding::ok(CHECK, "those of the pool".to_string()),
         true => {
             Finding::ok(CHECK, format!("PostgreSQL in {}, and those of the pool", config.database.bin_dir.display()))
         }
