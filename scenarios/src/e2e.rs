@@ -315,7 +315,7 @@ fn ready(scenario: &Scenario, older: &mut Option<PathBuf>) -> Result<Option<Stri
         return Ok(Some(why));
     }
     if scenario.needs.contains(&OLDER) && older.is_none() {
-        *older = older::of_last_release()?;
+        *older = older::of_last_release(PROFILE)?;
     }
     Ok((scenario.needs.contains(&OLDER) && older.is_none()).then(|| older::NONE.to_owned()))
 }

@@ -28,7 +28,7 @@ mod possible;
 mod violations;
 
 pub use choose::{ends, first_voters, may_get, newcomers, plan};
-pub use cluster::{CLUSTER_REPLACE_AFTER, ClusterVoters, cluster_voters};
+pub use cluster::{CLUSTER_REPLACE_AFTER, ClusterVoters, cluster_policy, cluster_size, cluster_voters};
 pub use possible::{Impossible, possible};
 pub use violations::{Violation, reasons, violations};
 
@@ -47,9 +47,6 @@ pub const LATE: Duration = Duration::from_secs(3600);
 
 /// A move whose newcomers get nothing for so long is stalled. A state snapshot of 64 MiB comes at 2 Mbit/s meanwhile.
 pub const STALL: Duration = Duration::from_secs(300);
-
-/// Voters of group 0 in a cluster with at least as many members; 3 in a smaller one.
-const CLUSTER_VOTERS: u8 = 5;
 
 /// A member as the planner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -217,17 +214,6 @@ impl fmt::Display for Domain {
             Self::Gateway(name, _) => write!(f, "gateway {name}"),
         }
     }
-}
-
-/// Voters of group 0 in a cluster of so many members that are all well. 4 would survive no more losses than 3.
-pub fn cluster_size(members: usize) -> usize {
-    board::wanted(cluster_policy(members).voters, members)
-}
-
-/// Group 0's policy in a cluster of so many members that stay.
-pub fn cluster_policy(members: usize) -> Policy {
-    let voters = if members >= CLUSTER_VOTERS.into() { CLUSTER_VOTERS } else { crate::policy::VOTERS_DEFAULT };
-    Policy { voters, ..Policy::default() }
 }
 
 #[cfg(test)]

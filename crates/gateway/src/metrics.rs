@@ -461,8 +461,8 @@ mod tests {
         assert!(seen.len() > 30, "the files were not read: {seen:?}");
     }
 
-    /// Several clusters in one Prometheus have groups, and may have sets, of the same name: each query of a dashboard is
-    /// of the chosen clusters, and adds or compares nothing across them.
+    /// Several clusters in one Prometheus have groups, and may have sets, of the same name: each query of a dashboard
+    /// is of the chosen clusters, and adds or compares nothing across them.
     #[test]
     fn dashboards_keep_clusters_apart() {
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");

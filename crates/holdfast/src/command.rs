@@ -52,7 +52,7 @@ mod verify;
 mod volume;
 mod watch;
 
-use crate::cli::{AgentCommand, Cli, ClusterCommand, Command, Common, GatewayCommand};
+use crate::cli::{AgentCommand, Cli, ClusterCommand, Command, GatewayCommand};
 #[cfg(feature = "whole")]
 use crate::cli::{CsiServices, StandbyCommand};
 use crate::exit::CliError;

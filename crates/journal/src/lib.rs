@@ -19,8 +19,8 @@
 //! - **JOURNAL-J2** Nothing is reported durable before its batch was synced, and nothing at all after one sync failed.
 //! - **JOURNAL-J3** A file gets its name only after its header is durable. A bad header is therefore corruption, never
 //!   a torn write.
-//! - **JOURNAL-J4** A file is never continued by a later boot: what was read back may never have reached the disk. It is
-//!   read once no earlier boot writes to it any more ([`Disk::open`]).
+//! - **JOURNAL-J4** A file is never continued by a later boot: what was read back may never have reached the disk. It
+//!   is read once no earlier boot writes to it any more ([`Disk::open`]).
 //! - **JOURNAL-J5** Files are dropped oldest first, after their live records were rewritten forward and synced. A
 //!   record that ends others (a truncation) is thus never dropped before the records that it ends.
 //! - **JOURNAL-J6** A batch counts as a whole: a torn one is cut, all of it.

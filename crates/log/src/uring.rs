@@ -198,8 +198,8 @@ impl State {
         None
     }
 
-    /// Gives up a write that the kernel has not taken. Nobody may ask the kernel for anything in this ring any more, for
-    /// it would find the request there: the journal has failed.
+    /// Gives up a write that the kernel has not taken. Nobody may ask the kernel for anything in this ring any more,
+    /// for it would find the request there: the journal has failed.
     fn abandon(&mut self, error: io::Error) -> Ended {
         self.leak();
         (AlignedBuf::default(), Err(error))

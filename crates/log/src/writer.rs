@@ -1,6 +1,6 @@
 //! The writer: takes jobs from the queue, makes them durable, calls back, and removes old payloads from memory. It
-//! alone writes and syncs the journal (`write_durably`). A client's write waits for it at a majority of the set's voters
-//! (R1); the leader need not be among them.
+//! alone writes and syncs the journal (`write_durably`). A client's write waits for it at a majority of the set's
+//! voters (R1); the leader need not be among them.
 //!
 //! A thread of its own runs it ([`Writer::run`]); or a task takes the steps that do not wait for the disk
 //! ([`Writer::step`]), and calls the thread for the others ([`Writer::help`]).

@@ -5,7 +5,6 @@
 //! ```
 //! The program is kept by the commit of its tag, so that it is built once. What it was built from is removed.
 
-use super::PROFILE;
 use crate::binary::{cargo, root};
 use crate::cmd::{Cmd, cmd};
 use crate::say::{note, step};
@@ -17,18 +16,18 @@ use std::time::Instant;
 pub(super) const NONE: &str =
     "no release before this commit has a tag (v*), and no program of an older build was given (--older-bin PATH)";
 
-/// The program of the last tagged release, built if it is not there yet. `None` if there is no such tag.
+/// The program of the last tagged release, built with `profile` if it is not there yet. `None` if there is no such tag.
 ///
 /// # Errors
 /// When git fails, or the release does not build.
-pub(super) fn of_last_release() -> Result<Option<PathBuf>> {
+pub(super) fn of_last_release(profile: &str) -> Result<Option<PathBuf>> {
     let git = |args: &[&str]| cmd("git").args(args).dir(root()).out().map(|said| said.trim().to_owned());
     let Some(tag) = last_tag(git)? else { return Ok(None) };
     let commit = git(&["rev-parse", "--short=12", &format!("{tag}^{{commit}}")])?;
     let folder = root().join("target/older");
     let kept = folder.join(format!("holdfast-{}-{commit}", tag.replace('/', "-")));
     if !kept.is_file() {
-        build(&tag, &folder, &kept).with_context(|| format!("holdfast of {tag} ({commit})"))?;
+        build(&tag, profile, &folder, &kept).with_context(|| format!("holdfast of {tag} ({commit})"))?;
     }
     Ok(Some(kept))
 }
@@ -44,8 +43,8 @@ fn last_tag(git: impl Fn(&[&str]) -> Result<String>) -> Result<Option<String>> {
 }
 
 /// Builds the program of `tag` as the tests build this tree's, and puts it at `kept`.
-fn build(tag: &str, folder: &Path, kept: &Path) -> Result<()> {
-    step(format!("Building holdfast of {tag} ({PROFILE} profile)"));
+fn build(tag: &str, profile: &str, folder: &Path, kept: &Path) -> Result<()> {
+    step(format!("Building holdfast of {tag} ({profile} profile)"));
     let begun = Instant::now();
     let (tree, archive, target) = (folder.join("tree"), folder.join("tree.tar"), folder.join("build"));
     remove(&tree)?;
@@ -53,7 +52,7 @@ fn build(tag: &str, folder: &Path, kept: &Path) -> Result<()> {
     cmd("git").args(["archive", "--format=tar", "--output"]).arg(&archive).arg(tag).dir(root()).run()?;
     cmd("tar").arg("-xf").arg(&archive).arg("-C").arg(&tree).run()?;
     let command = Cmd::of(cargo())
-        .args(["build", "--locked", "--quiet", "-p", "holdfast", "--bin", "holdfast", "--profile", PROFILE])
+        .args(["build", "--locked", "--quiet", "-p", "holdfast", "--bin", "holdfast", "--profile", profile])
         .dir(&tree)
         .env("CARGO_TARGET_DIR", &target)
         // Built once: neither incremental builds nor debug info are of use, and both take disk space.

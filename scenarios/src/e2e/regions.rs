@@ -257,7 +257,7 @@ impl Cases<'_> {
 fn table_of_commits(all: &[Commits]) {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
-    table.set_header(["SURVIVES", "LEADER", "VOTERS", "ROUND TRIP MS", "QUICKEST", "P50", "P99"]);
+    table.set_header(["SURVIVES", "LEADER", "VOTERS", "ROUND TRIP MS", "QUICKEST", "MEDIAN", "99 %"]);
     for one in all {
         let times = [one.round_trip_ms, one.writes.quickest_ms, one.writes.p50_ms, one.writes.p99_ms];
         let [trip, quickest, p50, p99] = times.map(|ms| format!("{ms:.1}"));
@@ -269,7 +269,7 @@ fn table_of_commits(all: &[Commits]) {
 fn table_of_cases(all: &[Case]) {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
-    table.set_header(["CASE", "WRITES", "P50 MS", "P99", "PAUSE", "READS", "P50 MS", "PAUSE"]);
+    table.set_header(["CASE", "WRITES", "MEDIAN MS", "99 %", "PAUSE", "READS", "MEDIAN MS", "PAUSE"]);
     for Case { what, writes, reads } in all {
         let times = [writes.p50_ms, writes.p99_ms, writes.longest_ms, reads.p50_ms, reads.longest_ms];
         let [p50, p99, pause, read, read_pause] = times.map(|ms| format!("{ms:.1}"));

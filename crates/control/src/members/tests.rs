@@ -180,14 +180,6 @@ fn a_leader_that_stops_has_a_successor_too() {
 }
 
 #[test]
-fn group_0_keeps_who_leaves_until_every_set_is_without_it() {
-    let state = cluster(&[G, LEAVING, DRAINED]);
-    assert_eq!(wanted(&state, GroupId(1), &BTreeSet::new()), ids([1, 3]));
-    assert_eq!(wanted(&state, GroupId::CLUSTER, &BTreeSet::new()), ids([1, 2, 3]));
-    assert_eq!(wanted(&state, GroupId::CLUSTER, &ids([2])), ids([1, 3]));
-}
-
-#[test]
 fn who_is_in_some_group_still_or_perhaps_does_not_go() {
     let (leaving, with, without) = (ids([2, 4]), ids([1, 2, 3]), ids([1, 3]));
     assert_eq!(may_go(&leaving, [&without, &without]), ids([2, 4]));

@@ -5,16 +5,20 @@
 //! CLUSTERVOTERS-V2  Only a member that follows group 0 and has nearly all of it gets a vote. The caller names the
 //!     others as [`Candidate::busy`].
 
+use super::board::wanted;
 use super::choose::{ends, first_voters, plan};
-use super::{Candidate, Move, Placed, Rules, View, Why, cluster_policy};
+use super::{Candidate, Move, Placed, Rules, View, Why};
 use crate::cluster::Standing;
-use crate::policy::Policy;
+use crate::policy::{Policy, VOTERS_DEFAULT};
 use holdfast_types::{GroupId, MemberId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A voter of group 0 that is silent for longer gets a substitute: that one has everything already.
 pub const CLUSTER_REPLACE_AFTER: Duration = Duration::from_secs(60);
+
+/// Voters of group 0 in a cluster with at least as many members; 3 in a smaller one.
+const CLUSTER_VOTERS: u8 = 5;
 
 /// Voters with which group 0 needs none that leaves.
 const ENOUGH: usize = 3;
@@ -28,6 +32,17 @@ pub struct ClusterVoters {
     pub why: Option<Why>,
     /// After all steps, if nothing else changes.
     pub end: BTreeSet<MemberId>,
+}
+
+/// Voters of group 0 in a cluster of so many members that are all well. 4 would survive no more losses than 3.
+pub fn cluster_size(members: usize) -> usize {
+    wanted(cluster_policy(members).voters, members)
+}
+
+/// Group 0's policy in a cluster of so many members that stay.
+pub fn cluster_policy(members: usize) -> Policy {
+    let voters = if members >= CLUSTER_VOTERS.into() { CLUSTER_VOTERS } else { VOTERS_DEFAULT };
+    Policy { voters, ..Policy::default() }
 }
 
 /// The next step of group 0, which has these `voters` and is led by `me`. `out`: members that leave and are in no set's

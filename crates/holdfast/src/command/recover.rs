@@ -531,8 +531,8 @@ mod tests {
         assert!(elsewhere.contains("gateway g1") && elsewhere.contains("s3://aaa/sets/"), "{elsewhere}");
     }
 
-    /// ACCESS-A8: the plan names three gateways of a cluster of four. The fourth is compared as well once a set is to be
-    /// restored, and the old gateways would be fenced by then.
+    /// ACCESS-A8: the plan names three gateways of a cluster of four. The fourth is compared as well once a set is to
+    /// be restored, and the old gateways would be fenced by then.
     #[test]
     fn a_gateway_of_the_cluster_that_the_plan_does_not_name_is_compared_too() {
         let node = |disk: &str, places: &[&str]| {

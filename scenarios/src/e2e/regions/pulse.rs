@@ -23,17 +23,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Times of requests.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(in crate::e2e) struct Times {
-    pub(in crate::e2e) requests: usize,
-    pub(in crate::e2e) quickest_ms: f64,
-    pub(in crate::e2e) p50_ms: f64,
-    pub(in crate::e2e) p99_ms: f64,
-    pub(in crate::e2e) longest_ms: f64,
+pub(crate) struct Times {
+    pub(crate) requests: usize,
+    pub(crate) quickest_ms: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) longest_ms: f64,
 }
 
 impl Times {
     /// Of these microseconds, in any order.
-    pub(in crate::e2e) fn of(mut all: Vec<u64>) -> Self {
+    pub(crate) fn of(mut all: Vec<u64>) -> Self {
         all.sort_unstable();
         let at = |percent: usize| all.get(all.len().saturating_sub(1) * percent / 100).copied();
         let ms = |percent: usize| at(percent).unwrap_or(0) as f64 / 1e3;
@@ -86,7 +86,7 @@ struct Shared {
 }
 
 /// The running writer and reader.
-pub(in crate::e2e) struct Pulse {
+pub(crate) struct Pulse {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
@@ -96,7 +96,7 @@ impl Pulse {
     ///
     /// # Errors
     /// When they cannot connect.
-    pub(in crate::e2e) fn start(uri: &Uri) -> Result<Self> {
+    pub(crate) fn start(uri: &Uri) -> Result<Self> {
         let blocks = (0..BLOCKS).map(|_| Block::default()).collect();
         let (stop, writes, reads) = (AtomicBool::new(false), Side::default(), Side::default());
         let shared = Arc::new(Shared { stop, writes, reads, blocks, wrong: Mutex::default() });
@@ -117,7 +117,7 @@ impl Pulse {
     ///
     /// # Errors
     /// When one of them has ended, or the answers do not come.
-    pub(in crate::e2e) fn goes_on(&self, more: u64) -> Result<()> {
+    pub(crate) fn goes_on(&self, more: u64) -> Result<()> {
         let Shared { writes, reads, .. } = &*self.shared;
         let (wrote, was_read) = (writes.answered(), reads.answered());
         let ended = || self.threads.iter().any(JoinHandle::is_finished);
@@ -133,7 +133,7 @@ impl Pulse {
     }
 
     /// Times of the writer and of the reader since the last call of this.
-    pub(in crate::e2e) fn take(&self) -> [Times; 2] {
+    pub(crate) fn take(&self) -> [Times; 2] {
         [self.shared.writes.take(), self.shared.reads.take()]
     }
 
@@ -141,7 +141,7 @@ impl Pulse {
     ///
     /// # Errors
     /// When one of them had an error, read what it should not, or an acknowledged write is lost.
-    pub(in crate::e2e) fn end(self, uri: &Uri) -> Result<u64> {
+    pub(crate) fn end(self, uri: &Uri) -> Result<u64> {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
             thread.join().map_err(|_| anyhow::anyhow!("the writer or the reader panicked"))??;

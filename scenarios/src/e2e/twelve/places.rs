@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 /// Gateways of the laboratory, one in each zone. Further ones stand in zones that have one.
-pub(in crate::e2e) const GATEWAYS: usize = 12;
+pub(crate) const GATEWAYS: usize = 12;
 
 /// The regions, by number.
-pub(in crate::e2e) const REGIONS: [&str; 4] = ["eu-west", "eu-north", "us-east", "ap-south"];
+pub(crate) const REGIONS: [&str; 4] = ["eu-west", "eu-north", "us-east", "ap-south"];
 
 const ZONES: [&str; 3] = ["a", "b", "c"];
 
@@ -23,18 +23,18 @@ const BETWEEN_ZONES: Duration = Duration::from_millis(1);
 const BETWEEN_REGIONS_MS: [[u64; 4]; 4] = [[0, 20, 80, 150], [20, 0, 90, 140], [80, 90, 0, 120], [150, 140, 120, 0]];
 
 /// The longest of them, in milliseconds: `rtt_ms` of every gateway.
-pub(in crate::e2e) const LONGEST_MS: u64 = 150;
+pub(crate) const LONGEST_MS: u64 = 150;
 
 /// Region and zone, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::e2e) struct Place {
-    pub(in crate::e2e) region: usize,
-    pub(in crate::e2e) zone: usize,
+pub(crate) struct Place {
+    pub(crate) region: usize,
+    pub(crate) zone: usize,
 }
 
 impl Place {
     /// Of a gateway, by its index.
-    pub(in crate::e2e) fn of(gateway: usize) -> Self {
+    pub(crate) fn of(gateway: usize) -> Self {
         match gateway.checked_sub(GATEWAYS) {
             None => Self { region: gateway / ZONES.len(), zone: gateway % ZONES.len() },
             Some(further) => FURTHER[further % FURTHER.len()],
@@ -42,13 +42,13 @@ impl Place {
     }
 
     /// The setting `locality`.
-    pub(in crate::e2e) fn locality(self) -> String {
+    pub(crate) fn locality(self) -> String {
         format!("region={},zone={}", REGIONS[self.region], ZONES[self.zone])
     }
 }
 
 /// Round trip between two gateways.
-pub(in crate::e2e) fn round_trip(one: usize, other: usize) -> Duration {
+pub(crate) fn round_trip(one: usize, other: usize) -> Duration {
     let (here, there) = (Place::of(one), Place::of(other));
     match (here.region == there.region, here.zone == there.zone) {
         (true, true) => WITHIN_ZONE,
@@ -58,12 +58,12 @@ pub(in crate::e2e) fn round_trip(one: usize, other: usize) -> Duration {
 }
 
 /// The gateways of a region, among `count` of them.
-pub(in crate::e2e) fn within(region: usize, count: usize) -> Vec<usize> {
+pub(crate) fn within(region: usize, count: usize) -> Vec<usize> {
     (0..count).filter(|gateway| Place::of(*gateway).region == region).collect()
 }
 
 /// The round trip that a commit has to contain: the leader's way to the last gateway of its nearest majority. R1.
-pub(in crate::e2e) fn commit_round_trip(leader: usize, voters: impl IntoIterator<Item = usize>) -> Duration {
+pub(crate) fn commit_round_trip(leader: usize, voters: impl IntoIterator<Item = usize>) -> Duration {
     let others = voters.into_iter().filter(|voter| *voter != leader);
     let mut ways: Vec<Duration> = others.map(|voter| round_trip(leader, voter)).collect();
     ways.sort_unstable();

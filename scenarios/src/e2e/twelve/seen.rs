@@ -7,34 +7,34 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// One set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::e2e) struct SetSeen {
+pub(crate) struct SetSeen {
     /// The voters that its record names.
-    pub(in crate::e2e) named: BTreeSet<usize>,
+    pub(crate) named: BTreeSet<usize>,
     /// The voters of its group, by its leader. Empty while nobody leads.
-    pub(in crate::e2e) voters: BTreeSet<usize>,
+    pub(crate) voters: BTreeSet<usize>,
     /// Those that its leader copies the group to.
-    pub(in crate::e2e) learners: BTreeSet<usize>,
+    pub(crate) learners: BTreeSet<usize>,
     /// Its leader, if its own view is known.
-    pub(in crate::e2e) leader: Option<usize>,
+    pub(crate) leader: Option<usize>,
     /// Bytes that the leader's journal still has to keep of it: about what a new voter gets.
-    pub(in crate::e2e) live_bytes: u64,
+    pub(crate) live_bytes: u64,
 }
 
 /// The cluster.
 #[derive(Clone, Debug, Default)]
-pub(in crate::e2e) struct Seen {
+pub(crate) struct Seen {
     /// `active`, `drained` or `leaving`, by gateway.
-    pub(in crate::e2e) standing: BTreeMap<usize, String>,
+    pub(crate) standing: BTreeMap<usize, String>,
     /// Those that answer.
-    pub(in crate::e2e) answering: BTreeSet<usize>,
+    pub(crate) answering: BTreeSet<usize>,
     /// By name.
-    pub(in crate::e2e) sets: BTreeMap<String, SetSeen>,
+    pub(crate) sets: BTreeMap<String, SetSeen>,
     /// The group of the cluster itself.
-    pub(in crate::e2e) cluster: SetSeen,
+    pub(crate) cluster: SetSeen,
     /// Sets whose policy is violated, and how, by the planner.
-    pub(in crate::e2e) violated: Vec<String>,
+    pub(crate) violated: Vec<String>,
     /// Whether the planner has looked at the sets, and wants no further voters.
-    pub(in crate::e2e) planned: bool,
+    pub(crate) planned: bool,
 }
 
 fn array(value: &Value) -> &[Value] {
@@ -62,7 +62,7 @@ impl Seen {
     ///
     /// # Errors
     /// When it does not have what every status has.
-    pub(in crate::e2e) fn read(status: &Value) -> Result<Self> {
+    pub(crate) fn read(status: &Value) -> Result<Self> {
         let members = status["members"].as_array().with_context(|| format!("a status without members: {status}"))?;
         let mut seen = Self::default();
         let mut index = BTreeMap::new();
@@ -94,7 +94,7 @@ impl Seen {
     }
 
     /// Why not every set is as the planner wants it, if so: a move is under way or to come, or a policy is violated.
-    pub(in crate::e2e) fn unsettled(&self) -> Option<String> {
+    pub(crate) fn unsettled(&self) -> Option<String> {
         if let Some(first) = self.violated.first() {
             return Some(format!("{} sets are violated, the first: {first}", self.violated.len()));
         }
@@ -109,13 +109,13 @@ impl Seen {
     }
 
     /// Voters of all sets at a gateway.
-    pub(in crate::e2e) fn votes_of(&self, gateway: usize) -> usize {
+    pub(crate) fn votes_of(&self, gateway: usize) -> usize {
         self.sets.values().filter(|set| set.voters.contains(&gateway)).count()
     }
 }
 
 /// Whether the loss of any one `host`, `zone` or `region` leaves a majority of these voters. Each gateway is a host.
-pub(in crate::e2e) fn survives(level: &str, voters: &BTreeSet<usize>) -> bool {
+pub(crate) fn survives(level: &str, voters: &BTreeSet<usize>) -> bool {
     let domain = |gateway: &usize| {
         let place = Place::of(*gateway);
         match level {

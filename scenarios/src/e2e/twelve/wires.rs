@@ -23,7 +23,7 @@ type Lines = Vec<Vec<Arc<Line>>>;
 
 /// All lines.
 #[derive(Debug)]
-pub(in crate::e2e) struct Wires {
+pub(crate) struct Wires {
     lines: Arc<Lines>,
     peers: Arc<Peers>,
     /// Connections whose process was not found.
@@ -32,7 +32,7 @@ pub(in crate::e2e) struct Wires {
 
 impl Wires {
     /// Between `count` gateways of the cluster in this folder.
-    pub(in crate::e2e) fn new(count: usize, dir: &Path) -> Self {
+    pub(crate) fn new(count: usize, dir: &Path) -> Self {
         let line = |from: usize, to: usize| Arc::new(Line::new(round_trip(from, to) / 2));
         let lines: Lines = (0..count).map(|from| (0..count).map(|to| line(from, to)).collect()).collect();
         let dir = dir.canonicalize().unwrap_or_else(|_| dir.into());
@@ -44,7 +44,7 @@ impl Wires {
     ///
     /// # Errors
     /// When there is no port for it.
-    pub(in crate::e2e) fn lead_to(&self, gateway: usize, far: String) -> Result<String> {
+    pub(crate) fn lead_to(&self, gateway: usize, far: String) -> Result<String> {
         let (lines, peers, strange) = (self.lines.clone(), self.peers.clone(), self.strange.clone());
         let farthest = (0..lines.len()).max_by_key(|from| round_trip(*from, gateway)).unwrap_or(0);
         let relay = Relay::along(far, move |near| {
@@ -78,22 +78,22 @@ impl Wires {
     }
 
     /// Takes the lines between a region and all others down, or up again.
-    pub(in crate::e2e) fn set_region_down(&self, region: usize, down: bool) {
+    pub(crate) fn set_region_down(&self, region: usize, down: bool) {
         self.around(region).for_each(|(_, _, line)| line.set_down(down));
     }
 
     /// Takes the lines between two regions down, or up again.
-    pub(in crate::e2e) fn set_between_down(&self, one: usize, other: usize, down: bool) {
+    pub(crate) fn set_between_down(&self, one: usize, other: usize, down: bool) {
         self.between(one, other).for_each(|line| line.set_down(down));
     }
 
     /// Makes each round trip between a region and all others longer by this.
-    pub(in crate::e2e) fn slow_region(&self, region: usize, by: Duration) {
+    pub(crate) fn slow_region(&self, region: usize, by: Duration) {
         self.around(region).for_each(|(from, to, line)| line.set_delay((round_trip(from, to) + by) / 2));
     }
 
     /// All lines are up, with their first delays.
-    pub(in crate::e2e) fn heal(&self) {
+    pub(crate) fn heal(&self) {
         for (from, to, line) in self.each() {
             line.set_delay(round_trip(from, to) / 2);
             line.set_down(false);
@@ -101,14 +101,14 @@ impl Wires {
     }
 
     /// Bytes on all lines so far, and those of them between regions.
-    pub(in crate::e2e) fn bytes(&self) -> (u64, u64) {
+    pub(crate) fn bytes(&self) -> (u64, u64) {
         let across = |from: usize, to: usize| Place::of(from).region != Place::of(to).region;
         let far = self.each().filter(|(from, to, _)| across(*from, *to)).map(|(_, _, line)| line.bytes()).sum();
         (self.each().map(|(_, _, line)| line.bytes()).sum(), far)
     }
 
     /// Connections whose gateway was not found out. They had the delay of the farthest one.
-    pub(in crate::e2e) fn strange(&self) -> u64 {
+    pub(crate) fn strange(&self) -> u64 {
         self.strange.load(Ordering::Relaxed)
     }
 }

@@ -430,7 +430,8 @@ fn a_file_system_that_is_mounted_in_the_data_directory_is_seen() {
     assert!(stage.told().contains("pg_tblspc/16384 (a link to"), "{}", stage.told());
 }
 
-/// ONSET-L1 of another service: nothing below its directory is without worth, whatever PostgreSQL keeps under that name.
+/// ONSET-L1 of another service: nothing below its directory is without worth, whatever PostgreSQL keeps under that
+/// name.
 #[test]
 fn all_that_is_mounted_below_a_service_has_to_be_the_sets() {
     let mut stage = Stage::new(PoolKind::Ext4);

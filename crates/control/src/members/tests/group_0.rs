@@ -21,6 +21,14 @@ fn a_new_set_waits_for_each_member_that_joins() {
     assert_eq!(joins(&state, &[1, 3]), Some(MemberId(4)), "it is to get a vote, and may never be reached");
 }
 
+#[test]
+fn group_0_keeps_who_leaves_until_every_set_is_without_it() {
+    let state = cluster(&[G, LEAVING, DRAINED]);
+    assert_eq!(wanted(&state, GroupId(1), &BTreeSet::new()), ids([1, 3]));
+    assert_eq!(wanted(&state, GroupId::CLUSTER, &BTreeSet::new()), ids([1, 2, 3]));
+    assert_eq!(wanted(&state, GroupId::CLUSTER, &ids([2])), ids([1, 3]));
+}
+
 /// The step of group 0 led by `me`, in which all members are and these are to vote.
 fn step_of_group_0(me: u64, peers: &[Peer], state: &ClusterState, voting: &[u64]) -> Step {
     let group = GroupView { me: MemberId(me), peers: peers.to_vec(), next: None };
