@@ -172,6 +172,7 @@ impl Stage {
                 certificates: certificates.clone(),
                 agent: "",
                 database: "",
+                service: None,
                 settings: agent,
             })
         };
