@@ -43,7 +43,7 @@ pub(super) fn voting(
     let mut planned = node.planned.locked();
     planned.enter(Some(term));
     let members = planned.cluster_members(state, view.me, status, &close, patience);
-    let found = cluster_voters(&members, &voters, view.me, out, node.config.placing.rules().replace_after);
+    let found = cluster_voters(&members, &voters, view.me, out, node.live().placing.rules().replace_after);
     let votes = |id: &MemberId| found.next.contains(id) || found.end.contains(id);
     planned.note_learners(close.into_iter().filter(|id| !votes(id)).collect());
     if let Some(why) = found.why {
