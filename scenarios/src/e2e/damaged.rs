@@ -127,7 +127,8 @@ fn not_whole(cluster: &Cluster, index: usize) -> Result<Option<String>> {
         for group in groups {
             let has = |what: &str| group[what].as_array().is_some_and(|all| all.contains(&id));
             // Of group 0 some vote, and all others learn it (ADR 0075).
-            if !has("voters") && !(group["group"] == 0 && has("learners")) {
+            let is_part = has("voters") || (group["group"] == 0 && has("learners"));
+            if !is_part {
                 return Ok(Some(format!("no voter of group {} for {}", group["group"], node["member"]["name"])));
             }
         }

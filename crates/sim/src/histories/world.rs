@@ -258,7 +258,7 @@ impl World {
             self.tag += 1;
             let tag = self.tag;
             self.say(|| format!("write {tag}: {sectors} sectors at {lba} of {id}"));
-            let write = held::write(device, lba * SECTOR_BYTES, content(tag, lba, sectors), tag % 2 == 0);
+            let write = held::write(device, lba * SECTOR_BYTES, content(tag, lba, sectors), tag.is_multiple_of(2));
             under_way.push(Self::behind(number * apart, async move { (tag, id, write.await) }));
         }
         let Ok(done) = timeout(PATIENCE, join_all(under_way)).await else {
