@@ -71,7 +71,7 @@ pub(super) const fn lib(layer: Layer, package: &'static str, filter: &'static [&
 
 /// A scene of the simulation, by a part of its test's name.
 pub(super) const fn scene(filter: &'static [&'static str]) -> Test {
-    file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], filter)
+    file(Layer::Simulation, "holdfast-sim", &["--test", "scenes"], filter)
 }
 
 /// A test in a file of `tests/`.

@@ -91,7 +91,7 @@ pub const PARTS: &[Part] = &[
         "tests",
         FROM_GATE,
         Work::Tests,
-        "all cargo tests; simulation seeds for 2 minutes in the gate, for 10 in the long run",
+        "all cargo tests; simulation seeds for 80 seconds in the gate, for 10 minutes in the long run",
     ),
     part("scenarios", QUICK, Work::Counted(SCENARIOS, &["e2e", "--tier", "quick"]), "see cargo xtask e2e --list"),
     part("scenarios", GATE, Work::Counted(SCENARIOS, &["e2e", "--tier", "gate"]), "see cargo xtask e2e --list"),

@@ -30,11 +30,14 @@ enum Turn {
     Last,
 }
 
-/// Package and source of the programs that do not run in the usual order. Histories: a fixed number, each on simulated
-/// time, so their speed does not change what they find (the limit for a hang is a hundred times the usual time). Seeds:
-/// they run for a fixed time and use both processors.
-const TURNS: [(&str, &str, Turn); 2] =
-    [("holdfast-sim", "tests/histories.rs", Turn::Beside), ("holdfast-sim", "tests/seeds.rs", Turn::Last)];
+/// Package and source of the programs that do not run in the usual order. Histories and scenes: a fixed number, each on
+/// simulated time, so their speed does not change what they find (the limit for a hang is a hundred times the usual
+/// time). Seeds: they run for a fixed time and use both processors.
+const TURNS: [(&str, &str, Turn); 3] = [
+    ("holdfast-sim", "tests/histories.rs", Turn::Beside),
+    ("holdfast-sim", "tests/scenes.rs", Turn::Beside),
+    ("holdfast-sim", "tests/seeds.rs", Turn::Last),
+];
 
 /// A test program that cargo has built. Sorted in the order in which they run.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

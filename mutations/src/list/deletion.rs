@@ -9,7 +9,7 @@ const STORIES: Test = file(Layer::Story, "holdfast-control", &["--test", "storie
 const ENDED: Test = lib(Layer::Cluster, "holdfast-raft", &["end_group_tests::"]);
 /// The same course with each seed; the seeds are fixed.
 const SCENE: Test =
-    file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["of_a_set_that_is_deleted_under_faults"]);
+    file(Layer::Simulation, "holdfast-sim", &["--test", "scenes"], &["of_a_set_that_is_deleted_under_faults"]);
 
 const BURIAL: Test = lib(Layer::Unit, "holdfast-set", &["tombstone::"]);
 

@@ -18,7 +18,7 @@ const REPLAYED: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::v4_a
 const CHANGING: Test = lib(Layer::Property, "holdfast-control", &["serve::changing_tests::"]);
 const LONG_AGO: Test = lib(Layer::Cluster, "holdfast-raft", &["leave_tests::a_membership_of_long_ago"]);
 /// Moves under faults, with everything read back.
-const MOVED: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["the_voters_of_a_set_are_moved"]);
+const MOVED: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "scenes"], &["the_voters_of_a_set_are_moved"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {

@@ -11,7 +11,7 @@ const COPIED: Test =
 const HEALING: Test = lib(Layer::Cluster, "holdfast-raft", &["heal_tests::a_damaged_member"]);
 /// Started repeatedly, while all members with its later acknowledgements are down.
 const RESTORED: Test =
-    file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["a_machine_that_goes_back_to_an_older_copy"]);
+    file(Layer::Simulation, "holdfast-sim", &["--test", "scenes"], &["a_machine_that_goes_back_to_an_older_copy"]);
 /// The writer with its threads on a simulated disk: its callbacks, and failing disks.
 const CALLED_BACK: Test = file(Layer::Crash, "holdfast-log", &["--test", "log"], &["what_was_called_back_survives"]);
 const FAILING: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["a_failed_"]);
