@@ -255,7 +255,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "recover-postgresql",
         shows: "all gateways and disks are lost under PostgreSQL: after recovery it starts, and all commits up to the printed time are there (R4)",
-        tier: Tier::Gate("R4 with a database, as users see it"),
+        tier: Tier::Long("half a minute; the gate has recover, by the same steps, and agent-takeover with PostgreSQL"),
         needs: &["versitygw", "nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
         run: recover_postgresql::run,
     },
