@@ -18,6 +18,7 @@ use super::{
 /// have limits of half a minute or more, and they retry after an election, which may happen on a busy machine. One
 /// alone would leave half of two CPUs idle, because it waits for elections, leases, checkpoints and timeouts.
 pub(super) const IN_COMPANY: &[&str] = &[
+    "flush-kill-all",
     "clients",
     "stores-lost",
     "idle",
