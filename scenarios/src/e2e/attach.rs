@@ -64,7 +64,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 
 /// Kills, pauses and moves gateways under load.
 fn survive(lab: &Lab, cluster: &mut Cluster, attached: &Attached, bridge: &Bridge, load: &mut Load) -> Result<()> {
-    let rounds = if lab.long { 100 } else { 6 };
+    let rounds = if lab.long { 100 } else { 4 };
     let stop = AtomicBool::new(false);
     let verified = AtomicU64::new(0);
     let outages = std::thread::scope(|scope| -> Result<Vec<u64>> {

@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 
 /// After the last answer the gateway reads the head often for some time.
 const SETTLE: Duration = Duration::from_secs(14);
-const WATCHED: Duration = Duration::from_secs(30);
+/// How long requests are counted: longer than answers may leave after a look at the head (7 s), or HEAD-H1 would ask for
+/// none.
+const WATCHED: Duration = Duration::from_secs(12);
+const WATCHED_LONG: Duration = Duration::from_secs(30);
 /// At most one read of the head may fall into the observed time: they are two minutes apart or more.
 const IDLE_REQUESTS_MAX: usize = 1;
 const ROUNDS_MAX: u32 = 4;
@@ -33,8 +36,9 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     }
     client.flush()?;
     cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
+    let watched = if lab.long { WATCHED_LONG } else { WATCHED };
     for round in 1.. {
-        match watch(&cluster, &proxy, &mut client)? {
+        match watch(&cluster, &proxy, &mut client, watched)? {
             Some((idle, looked)) => {
                 anyhow::ensure!(
                     idle.len() <= IDLE_REQUESTS_MAX,
@@ -42,7 +46,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
                 );
                 anyhow::ensure!(
                     looked > 0,
-                    "HEAD-H1: a write was answered although the head was not read for {WATCHED:?}"
+                    "HEAD-H1: a write was answered although the head was not read for {watched:?}"
                 );
                 break;
             }
@@ -57,12 +61,17 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 }
 
 /// Requests during the idle time, and those of the first write after it; nothing if the leader changed meanwhile.
-fn watch(cluster: &Cluster, proxy: &Proxy, client: &mut Client) -> Result<Option<(Vec<String>, u64)>> {
+fn watch(
+    cluster: &Cluster,
+    proxy: &Proxy,
+    client: &mut Client,
+    length: Duration,
+) -> Result<Option<(Vec<String>, u64)>> {
     let term = || cluster.holdfast(&["set", "show", SET]).map(|set| set["term"].clone());
     wait_until(SETTLE, || false);
     let led = term()?;
     let (before, begun) = (proxy.asked(), Instant::now());
-    wait_until(WATCHED, || false);
+    wait_until(length, || false);
     let (idle, watched) = (proxy.asked() - before, begun.elapsed());
     let recent = proxy.recent(idle);
     let (before, begun) = (proxy.asked(), Instant::now());

@@ -114,7 +114,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "idle",
         shows: "an idle set sends almost no requests to its store; before its next answer the gateway reads the head object (HEAD-H1)",
-        tier: Tier::Gate("HEAD-H1: the first answer after an idle time; short, and runs beside another scenario"),
+        tier: Tier::Gate("HEAD-H1: the first answer after an idle time; it mostly waits, beside another scenario"),
         needs: &["versitygw"],
         run: idle::run,
     },

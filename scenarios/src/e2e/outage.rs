@@ -31,7 +31,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut s3 = S3::start(&lab.dir)?;
     let mut cluster = lab.cluster_as("512MiB", Some(s3.url()), &[INTERVAL], s3.env())?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
-    let outage = Duration::from_secs(if lab.long { 120 } else { 15 });
+    let outage = Duration::from_secs(if lab.long { 120 } else { 10 });
     let (before, during, stored, waiting) = load.run(&cluster.exports(), |progress| {
         wait_until(Duration::from_secs(3), || false);
         let before = progress.answered();

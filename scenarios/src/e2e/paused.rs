@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut cluster = lab.cluster("256MiB")?;
-    for round in 0..if lab.long { 10 } else { 3 } {
+    for round in 0..if lab.long { 10 } else { 2 } {
         let (serving, mut a) = cluster.connect(TAKEOVER_LIMIT)?;
         // Other blocks each time; with and without a write on the plain connection.
         let outcome = pause_round(&mut cluster, serving, &mut a, round * 64 * BLOCK as u64);
