@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 /// `HOLDFAST_HISTORIES_JOBS`: parallel processes.
 fn usual() -> (u64, u64) {
     match tier() {
-        Tier::Gate => (4000, 600),
+        Tier::Gate => (2500, 400),
         Tier::All => (10_000, 2000),
     }
 }
@@ -21,7 +21,7 @@ fn number(name: &str, usual: u64) -> u64 {
     said.map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name}: found {text:?}, expected a number")))
 }
 
-/// With this many histories every possible event should occur.
+/// With this many histories every possible event should occur. The gate runs fewer, the long run more.
 const ALL_IS_DONE_BY: u64 = 4000;
 
 /// The histories in several stores take a quarter of the time; after them two CPUs are free.
