@@ -20,6 +20,7 @@ use super::{
 pub(super) const IN_COMPANY: &[&str] = &[
     "flush-kill-all",
     "clients",
+    "s3-faults",
     "stores-lost",
     "idle",
     "cold-reads",
